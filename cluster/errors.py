@@ -1,0 +1,101 @@
+"""One small tree of errors; each knows its exit code.
+
+ClusterError                 1   the job failed
+├── UsageError               2   what the user wrote cannot be done
+├── UnreachableError         3   a host could not be reached
+│   └── ConnectionLostError  3   the connection failed and may be tried again
+├── RefusedError             4   checks said no, or the cluster is unhealthy
+├── LockedError              5   somebody else is changing these hosts
+├── PartialError             6   part of the measurements failed
+└── InterruptedByUser      130   Ctrl-C
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the shell sees when the program ends."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    REFUSED = 4
+    LOCKED = 5
+    PARTIAL = 6
+    INTERRUPTED = 130
+
+
+class ClusterError(Exception):
+    """An error a user can meet: what, where, what was put back, what to try (four lines at most)."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, what: str, *, where: str = "", put_back: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.put_back = put_back
+        self.remedy = remedy
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The lines to print, as (label, text); empty ones are left out."""
+        rows = [
+            ("error", self.what),
+            ("where", self.where),
+            ("put back", self.put_back),
+            ("try", self.remedy),
+        ]
+        return [(label, text) for label, text in rows if text]
+
+
+class UsageError(ClusterError):
+    """A command line, inventory or recipe that cannot be carried out."""
+
+    exit_code = ExitCode.USAGE
+
+
+class UnreachableError(ClusterError):
+    """A host that could not be reached, for a reason that trying again does not cure."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
+class ConnectionLostError(UnreachableError):
+    """A connection that failed or ended; connecting and asking again may work."""
+
+
+class RefusedError(ClusterError):
+    """Checks refused to go on, or what runs is not healthy."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class LockedError(ClusterError):
+    """Another operator holds the lock."""
+
+    exit_code = ExitCode.LOCKED
+
+
+class PartialError(ClusterError):
+    """Some of the measurements failed; the others were kept."""
+
+    exit_code = ExitCode.PARTIAL
+
+
+class InterruptedByUser(ClusterError):
+    """Ctrl-C."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+class ManyErrors(ClusterError):
+    """Errors of several hosts, all shown; the exit code is that of the gravest."""
+
+    def __init__(self, errors: Sequence[ClusterError]) -> None:
+        super().__init__("; ".join(error.what for error in errors))
+        self.errors = tuple(errors)
+        self.exit_code = max((error.exit_code for error in errors), default=ExitCode.FAILED)
