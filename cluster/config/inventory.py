@@ -15,9 +15,7 @@ class HostEntry(Strict):
     port: int = Field(0, description="SSH port; 0: what ssh would use", ge=0, le=65535)
     identity_file: str = Field("", description="private key on this machine; default: what ssh would offer")
     jump: str = Field("", description="jump host as ssh -J writes it")
-    known_hosts_file: str = Field(
-        "", description="known_hosts to check against; default: what ssh would read"
-    )
+    known_hosts_file: str = Field("", description="known_hosts to check against; default: what ssh would read")
     fabric: list[str] = Field(
         default_factory=list,
         description="netdevs to use for the fabric; default: found from the hosts, paired by subnet",
@@ -45,10 +43,6 @@ class Inventory(Strict):
     """The Sparks of a desk."""
 
     hosts: dict[str, HostEntry] = Field(description="the machines, by the name you call them")
-    groups: dict[str, list[str]] = Field(
-        default_factory=dict, description="names for several hosts: `-n GROUP`"
-    )
-    defaults: Defaults = Field(
-        default_factory=Defaults, description="values for hosts that do not say themselves"
-    )  # type: ignore[arg-type]
+    groups: dict[str, list[str]] = Field(default_factory=dict, description="names for several hosts: `-n GROUP`")
+    defaults: Defaults = Field(default_factory=Defaults, description="values for hosts that do not say themselves")  # type: ignore[arg-type]
     default_recipe: str = Field("", description="recipe used when none is named; default gemma-4-31b-fp8")

@@ -42,9 +42,7 @@ class BenchDefaults(Strict):
 
     pp: list[int] = Field(default=[2048], description="prompt tokens")
     tg: list[int] = Field(default=[32, 128], description="generated tokens")
-    depth: list[int] = Field(
-        default=[0, 4096, 8192, 16384], description="tokens of context before the prompt"
-    )
+    depth: list[int] = Field(default=[0, 4096, 8192, 16384], description="tokens of context before the prompt")
     runs: int = Field(3, description="repetitions of each row", ge=1)
     concurrency: list[int] = Field(default=[1], description="requests at the same time")
 
@@ -52,9 +50,7 @@ class BenchDefaults(Strict):
 class ReferenceRow(Strict):
     """One published number."""
 
-    test: str = Field(
-        description="row name as llama-benchy writes it: `tg128 @ d4096`, `pp2048`, `tg32 (c4)`"
-    )
+    test: str = Field(description="row name as llama-benchy writes it: `tg128 @ d4096`, `pp2048`, `tg32 (c4)`")
     tp: int = Field(1, description="tensor-parallel size it was measured at")
     t_s: float | None = Field(None, description="tokens per second")
     t_s_sd: float | None = Field(None, description="its standard deviation as published")
@@ -98,13 +94,9 @@ class Recipe(Strict):
         None, description="bytes of the weight files in GiB, for disk checks before a download"
     )
     image: str = Field(description="image reference that docker can pull; with a digest where it is known")
-    platform: Literal["arm64", "amd64", "any"] = Field(
-        "arm64", description="CPU architecture the image is for"
-    )
+    platform: Literal["arm64", "amd64", "any"] = Field("arm64", description="CPU architecture the image is for")
     needs: Needs = Field(default_factory=Needs, description="versions the image must hold")  # type: ignore[arg-type]
-    backend: Literal["ray", "mp"] = Field(
-        "ray", description="how ranks find each other when there is more than one"
-    )
+    backend: Literal["ray", "mp"] = Field("ray", description="how ranks find each other when there is more than one")
     transport: Literal["rdma", "socket"] = Field(
         "rdma", description="socket: this recipe is meant to run over TCP, RDMA is not demanded"
     )
@@ -123,11 +115,7 @@ class Recipe(Strict):
     )
     shm_gib: float = Field(16, description="size of the container's private /dev/shm in GiB", gt=0)
     memory: Memory = Field(default_factory=Memory, description="memory expectations")
-    ready_timeout_s: float = Field(
-        1800, description="longest wait from the first container to a proven answer", gt=0
-    )
+    ready_timeout_s: float = Field(1800, description="longest wait from the first container to a proven answer", gt=0)
     bench: BenchDefaults = Field(default_factory=BenchDefaults, description="defaults of `cluster bench`")  # type: ignore[arg-type]
-    reference: list[Reference] = Field(
-        default_factory=list, description="published numbers to stand beside ours"
-    )
+    reference: list[Reference] = Field(default_factory=list, description="published numbers to stand beside ours")
     problems: list[Problem] = Field(default_factory=list, description="known problems")
