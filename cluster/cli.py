@@ -1,0 +1,143 @@
+"""The table of contents: command → options → the function that does it, imported on use."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cluster import __version__, arguments
+from cluster.arguments import Command
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser
+
+if TYPE_CHECKING:
+    from cluster.screen import Screen
+
+COMMANDS = (
+    Command("up", "start a recipe on hosts and prove that it serves", arguments.up,
+            "cluster.actions.up:run", "cluster up gemma-4-31b-fp8 -n spark1,spark2 --tp 2"),
+    Command("down", "remove what is ours and prove that all is back", arguments.down,
+            "cluster.actions.down:run", "cluster down"),
+    Command("status", "hosts, ranks, Ray, server, memory", arguments.status,
+            "cluster.actions.status:run", "cluster status --json"),
+    Command("bench", "measure the running server; compare with one Spark", arguments.bench,
+            "cluster.actions.bench:run", "cluster bench --depth 0 4096 16384"),
+    Command("logs", "logs of all ranks, merged by time", arguments.logs,
+            "cluster.actions.logs:run", "cluster logs --tail 50"),
+    Command("exec", "run a command on hosts", arguments.execute,
+            "cluster.actions.execute:run", "cluster exec -n spark1,spark2 -- nvidia-smi -L"),
+    Command("recipes", "list, show or check recipes", arguments.recipes,
+            "cluster.actions.recipes:run", "cluster recipes show gemma-4-31b-fp8"),
+    Command("inventory", "list, show, check or add hosts", arguments.inventory,
+            "cluster.actions.inventory:run", "cluster inventory add spark1 192.168.1.41"),
+    Command("lab", "simulated Sparks on this machine", arguments.lab,
+            "cluster.actions.lab:run", "cluster lab up"),
+)  # fmt: skip
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line, every command configured (for --help, completion and the generated docs)."""
+    parser, commands = _top()
+    for command in COMMANDS:
+        _add(commands, command)
+    return parser
+
+
+def _top() -> tuple[argparse.ArgumentParser, Any]:
+    parser = argparse.ArgumentParser(
+        prog="cluster",
+        description="Turn DGX Sparks into one OpenAI-compatible endpoint, prove it, measure it.",
+        epilog="example: cluster up -n spark1,spark2 --tp 2 && cluster bench --depth 0 4096 16384",
+        allow_abbrev=False,
+        formatter_class=_formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"cluster {__version__}")
+    parser.add_argument("--print-completion", metavar="SHELL", help="print shell completion (bash, zsh, tcsh)")
+    return parser, parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+
+def _add(commands: Any, command: Command, *, configured: bool = True) -> None:
+    parser = commands.add_parser(
+        command.name,
+        help=command.summary,
+        description=command.summary[0].upper() + command.summary[1:] + ".",
+        epilog=f"example: {command.example}",
+        allow_abbrev=False,
+        formatter_class=_formatter,
+    )
+    if configured:
+        command.configure(parser)
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """rich-argparse on a terminal, plain argparse elsewhere; imported only when help is printed."""
+    if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        from rich_argparse import RichHelpFormatter
+
+        return RichHelpFormatter(prog)
+    return argparse.HelpFormatter(prog)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read a command line; `args.words` holds what came after the first `--`. Exits 2 on usage errors."""
+    words = list(argv)
+    after: list[str] | None = None
+    if "--" in words:
+        cut = words.index("--")
+        words, after = words[:cut], words[cut + 1 :]
+    parser, commands = _top()
+    for command in COMMANDS:
+        _add(commands, command, configured=command.name in words)
+    args = parser.parse_args(words)
+    args.words = after or []
+    if args.print_completion:
+        import shtab
+
+        sys.stdout.write(shtab.complete(build_parser(), args.print_completion))
+        raise SystemExit(ExitCode.DONE)
+    if not args.command:
+        parser.print_help()
+        raise SystemExit(ExitCode.USAGE)
+    if after is not None and args.command not in ("up", "exec"):
+        parser.error(f"`cluster {args.command}` takes nothing after `--`")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; the return value is the exit code."""
+    args = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        from cluster.screen import Screen
+
+        screen = Screen(json_mode=getattr(args, "json", False))
+        return _run(args, screen)
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing is wrong, and Python must not complain when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+
+
+def _run(args: argparse.Namespace, screen: Screen) -> int:
+    command = next(row for row in COMMANDS if row.name == args.command)
+    module, function = command.target.split(":")
+    try:
+        return int(getattr(import_module(module), function)(args, screen))
+    except KeyboardInterrupt:
+        error: ClusterError = InterruptedByUser("interrupted")
+    except ClusterError as caught:
+        error = caught
+    except OSError as caught:
+        if isinstance(caught, BrokenPipeError):
+            raise
+        error = ClusterError(f"{type(caught).__name__}: {caught}")
+    if getattr(args, "debug", False):
+        raise error
+    screen.error(error)
+    return int(error.exit_code)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

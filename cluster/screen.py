@@ -1,0 +1,111 @@
+"""What the user sees. The only file that imports rich."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cluster.errors import ClusterError, ManyErrors
+
+
+class Screen:
+    """Results go to stdout, progress to stderr; with `json_mode` stdout carries one JSON document only."""
+
+    def __init__(self, *, json_mode: bool = False) -> None:
+        self.json_mode = json_mode
+        self._progress = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._result = self._progress if json_mode else Console(highlight=False, soft_wrap=True)
+        self._rows: list[dict[str, str]] = []
+
+    def line(self, text: str = "") -> None:
+        """A line of the result, as it is."""
+        self._result.print(text, markup=False)
+
+    def note(self, text: str) -> None:
+        """A line of progress."""
+        self._progress.print(text, markup=False, style="dim" if self._progress.is_terminal else None)
+
+    def warn(self, text: str) -> None:
+        """A line that should be read."""
+        self._progress.print(text, markup=False, style="yellow")
+
+    def good(self, text: str) -> None:
+        """A line that says that something was proven."""
+        self._result.print(text, markup=False, style="green")
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table; columns whose name ends in a unit or number are set right by the caller's alignment mark `>`."""
+        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        self._result.print(table, soft_wrap=False)
+
+    def document(self, value: Any) -> None:
+        """The one JSON document; printed only when it was asked for."""
+        if self.json_mode:
+            sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+    def error(self, error: ClusterError) -> None:
+        """An error in four lines at most; with several hosts, each host's."""
+        errors: Sequence[ClusterError] = error.errors if isinstance(error, ManyErrors) else (error,)
+        for one in errors:
+            for number, (label, text) in enumerate(one.lines()):
+                style = "bold red" if number == 0 else None
+                self._progress.print(f"{label}: {text}", markup=False, style=style)
+        if self.json_mode:
+            rows = [dict(one.lines()) | {"exit": int(one.exit_code)} for one in errors]
+            self.document({"errors": rows})
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[Waiting]:
+        """A visible line for a wait: a spinner on a terminal, one line per change elsewhere."""
+        waiting = Waiting(self._progress, what)
+        try:
+            yield waiting
+        finally:
+            waiting.stop()
+
+    def confirm(self, question: str) -> bool:
+        """Ask yes or no on the terminal; without one the answer is no."""
+        if not (sys.stdin.isatty() and self._progress.is_terminal):
+            return False
+        self._progress.print(f"{question} [y/N] ", markup=False, end="")
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+class Waiting:
+    """The line of one wait."""
+
+    def __init__(self, console: Console, what: str) -> None:
+        self._console = console
+        self._last = what
+        self._status = console.status(escape(what)) if console.is_terminal else None
+        if self._status:
+            self._status.start()
+        else:
+            console.print(f"waiting: {what}", markup=False)
+
+    def update(self, what: str) -> None:
+        """Say what is waited for now."""
+        if what == self._last:
+            return
+        self._last = what
+        if self._status:
+            self._status.update(escape(what))
+        else:
+            self._console.print(f"waiting: {what}", markup=False)
+
+    def stop(self) -> None:
+        """Take the line away."""
+        if self._status:
+            self._status.stop()
+            self._status = None
