@@ -1,0 +1,73 @@
+"""The ports a deployment listens on: all fixed, unusual, below the ephemeral range (32768)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """One port for each listener of ours; the engine's API port is the recipe's own."""
+
+    cord: int = 27110
+    mp_master: int = 27111
+    ray_gcs: int = 27120
+    ray_node_manager: int = 27121
+    ray_object_manager: int = 27122
+    ray_runtime_env_agent: int = 27123
+    ray_dashboard_agent_grpc: int = 27124
+    ray_dashboard_agent_http: int = 27125
+    ray_metrics: int = 27126
+    ray_client: int = 27127
+    ray_worker_first: int = 27200
+    ray_worker_last: int = 27299
+
+
+PORTS = Ports()
+
+
+@dataclass(frozen=True, slots=True)
+class PortUse:
+    """The ports `first` to `last`, both included, and who listens there."""
+
+    first: int
+    last: int
+    what: str
+
+
+def ports_used(*, backend: str, size: int, rank: int, api_port: int) -> tuple[PortUse, ...]:
+    """What one rank of a deployment of `size` ranks listens on, in the order of the plan.
+
+    `backend` is "ray", "mp" or "none". Only rank 0 serves the API, holds the cord's end and Ray's GCS.
+    """
+    head = rank == 0
+    uses: list[PortUse] = []
+    if head:
+        uses.append(_one(api_port, "OpenAI API"))
+    if head and size > 1:
+        uses.append(_one(PORTS.cord, "cord between the ranks"))
+    if head and size > 1 and backend == "mp":
+        uses.append(_one(PORTS.mp_master, "torch rendezvous"))
+    if backend == "ray":
+        uses.extend(_ray_ports(head))
+    return tuple(uses)
+
+
+def _ray_ports(head: bool) -> list[PortUse]:
+    uses = [
+        _one(PORTS.ray_node_manager, "Ray node manager"),
+        _one(PORTS.ray_object_manager, "Ray object manager"),
+        _one(PORTS.ray_runtime_env_agent, "Ray runtime-env agent"),
+        _one(PORTS.ray_dashboard_agent_grpc, "Ray dashboard agent (grpc)"),
+        _one(PORTS.ray_dashboard_agent_http, "Ray dashboard agent (http)"),
+        _one(PORTS.ray_metrics, "Ray metrics"),
+        PortUse(PORTS.ray_worker_first, PORTS.ray_worker_last, "Ray workers"),
+    ]
+    if head:
+        uses.insert(0, _one(PORTS.ray_gcs, "Ray GCS"))
+        uses.append(_one(PORTS.ray_client, "Ray client server"))
+    return uses
+
+
+def _one(port: int, what: str) -> PortUse:
+    return PortUse(port, port, what)

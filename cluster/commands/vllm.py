@@ -1,0 +1,187 @@
+"""A recipe and a layout as the words of `vllm serve`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from cluster.commands.ports import PORTS
+from cluster.config.recipe import Recipe
+from cluster.errors import UsageError
+
+Backend = Literal["ray", "mp", "none"]
+
+# Flags that cluster gives: where the user says the same thing.
+OURS = {
+    "tensor-parallel-size": "--tp",
+    "pipeline-parallel-size": "--pp",
+    "data-parallel-size": "--tp and --pp (one GPU a host, so hosts = tp × pp)",
+    "distributed-executor-backend": "--backend",
+    "nnodes": "-n/--nodes",
+    "node-rank": "-n/--nodes",
+    "headless": "-n/--nodes",
+    "master-addr": "-n/--nodes",
+    "master-port": "-n/--nodes",
+    "model": "the recipe's key `model`",
+    "revision": "the recipe's key `revision`",
+    "served-model-name": "the recipe's key `served_model_name`",
+    "port": "the recipe's key `port`",
+    "host": "--bind",
+    "api-key": "-e VLLM_API_KEY=…, which stays out of command lines",
+}
+SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
+         "n": "nnodes", "r": "node-rank"}  # fmt: skip
+MEASURING_FLAGS = ("--enable-per-request-metrics", "--enable-prompt-tokens-details")
+MEASURING_SINCE = (0, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one model is spread over hosts, one GPU each. `addresses` is by rank; `none` is one rank alone."""
+
+    tp: int
+    pp: int
+    backend: Backend
+    addresses: tuple[str, ...]
+    bind: str = "0.0.0.0"
+
+
+def vllm_serve(
+    recipe: Recipe,
+    layout: Layout,
+    *,
+    rank: int = 0,
+    revision: str = "",
+    model: str = "",
+    measuring: Sequence[str] = (),
+    extra: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """The words of one rank's `vllm serve`; on the ray backend only rank 0 has them.
+
+    `revision` and `model` replace the recipe's (a commit found on the hosts, a path in the container).
+    `measuring` are flags that cluster adds for itself, `extra` the user's words after `--`, as they are.
+    Raises UsageError when a flag of the recipe or an extra word says what cluster gives.
+    """
+    ours = _layout_flags(recipe, layout, rank)
+    refuse_extra(extra)
+    model = model or recipe.model
+    words = ["vllm", "serve", model]
+    if not model.startswith("/"):
+        words += ["--revision", revision or recipe.revision]
+    for flag, value in ours.items():
+        words += flag_words(flag, value)
+    for flag, value in _recipe_flags(recipe, ours).items():
+        words += flag_words(flag, value)
+    if "headless" not in ours:
+        words += measuring
+    return (*words, *extra)
+
+
+def measuring_flags(vllm_version: str) -> tuple[str, ...]:
+    """Flags that cluster adds so that a measurement can read what the server did, where vLLM knows them."""
+    numbers = re.match(r"(\d+)\.(\d+)", vllm_version)
+    known = numbers is not None and (int(numbers[1]), int(numbers[2])) >= MEASURING_SINCE
+    return MEASURING_FLAGS if known else ()
+
+
+def _layout_flags(recipe: Recipe, layout: Layout, rank: int) -> dict[str, JsonValue]:
+    """Flags that follow from the layout. A headless rank has no HTTP, so no address of its own."""
+    size = len(layout.addresses)
+    flags: dict[str, JsonValue] = {"served-model-name": recipe.served_model_name or recipe.model}
+    if rank == 0:
+        flags |= {"host": layout.bind, "port": recipe.port}
+    flags |= {"tensor-parallel-size": layout.tp, "pipeline-parallel-size": layout.pp}
+    if layout.backend != "none":
+        flags["distributed-executor-backend"] = layout.backend
+    if layout.backend == "mp" and size > 1:
+        flags |= {"nnodes": size, "node-rank": rank}
+        flags |= {"master-addr": layout.addresses[0], "master-port": PORTS.mp_master}
+        if rank > 0:
+            flags["headless"] = True
+    return flags
+
+
+def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The recipe's flags by their long name; null and those that repeat ours are left out."""
+    flags: dict[str, JsonValue] = {}
+    for key, value in recipe.vllm.items():
+        flag = _long_name(key)
+        if flag in flags:
+            raise UsageError(f"the recipe gives vllm.{flag} twice", where=f"recipe {recipe.name}, key vllm.{key}")
+        if value is None:
+            continue
+        if flag not in OURS:
+            flags[flag] = value
+        elif str(value) != str(ours.get(flag)):
+            raise _contradiction(recipe, key, flag, value, ours)
+    return flags
+
+
+def _contradiction(recipe: Recipe, key: str, flag: str, value: JsonValue, ours: dict[str, JsonValue]) -> UsageError:
+    given = f", but here it is {json.dumps(ours[flag])}" if flag in ours else ", which cluster gives itself"
+    shown = "…" if flag == "api-key" else json.dumps(value)
+    return UsageError(
+        f"the recipe's key vllm.{key} is {shown}{given}",
+        where=f"recipe {recipe.name}, key vllm.{key}",
+        remedy=f"remove the key and use {OURS[flag]}",
+    )
+
+
+def _long_name(key: str) -> str:
+    """`max_num_seqs` as `max-num-seqs`; what follows a dot is a key of a mapping and keeps its spelling."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", key):
+        near = key.lstrip("-")
+        raise UsageError(f"the recipe's key vllm.{key} is not a flag's name", remedy=f"write it as `{near}: value`")
+    name, dot, rest = key.partition(".")
+    name = name.replace("_", "-")
+    return SHORT.get(name, name) + dot + rest
+
+
+def flag_words(flag: str, value: JsonValue) -> list[str]:
+    """One flag as words: true bare, false `--no-…`, a list several words, a mapping one JSON word.
+
+    A word that begins with a dash is joined with `=`, or the parser would take it for a flag.
+    Raises UsageError for an empty list, which no flag of vLLM takes.
+    """
+    if value is True:
+        return [f"--{flag}"]
+    if value is False:
+        return [f"--no-{flag}"]
+    if isinstance(value, list):
+        if not value:
+            raise UsageError(f"vllm.{flag} is an empty list", remedy="give it a value, or null to leave the flag out")
+        return [f"--{flag}", *map(_word, value)]
+    word = _word(value)
+    return [f"--{flag}={word}"] if word.startswith("-") else [f"--{flag}", word]
+
+
+def _word(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def refuse_extra(extra: Sequence[str]) -> None:
+    """Raise UsageError when one of the user's words after `--` is a flag that cluster gives.
+
+    argparse takes any unambiguous beginning of a flag, so beginnings are refused too.
+    """
+    for word in extra:
+        flag = _flag_of(word)
+        if flag is not None:
+            raise UsageError(
+                f"{word.split('=')[0]} after -- is given by cluster itself",
+                where="command line, after --",
+                remedy=f"use {OURS[flag]}",
+            )
+
+
+def _flag_of(word: str) -> str | None:
+    """The flag of ours that a word means, if any."""
+    name = word.partition("=")[0].replace("_", "-")
+    if name.startswith("--"):
+        return next((flag for flag in OURS if len(name) > 4 and flag.startswith(name[2:])), None)
+    return SHORT.get(name[1:]) if name.startswith("-") else None
