@@ -1,0 +1,344 @@
+"""The load client: sends rounds of HTTP requests, records which bytes came when, and understands none of them.
+
+    python3 -I -S load.py          standard library only, Python >= 3.10; the same file on a host and on this machine
+
+stdin, one JSON document a line; the end of stdin stops everything at once (the server sees its clients go):
+    first line   {"base_url": "http://127.0.0.1:8000", "api_key_env": "NAME" | null, "api_key_file": "PATH" | null}
+    then rounds  {"id": "r1", "concurrency": 4, "timeout_s": 600, "warm": "/v1/models" | null,
+                  "requests": [{"method": "POST", "path": "/v1/completions", "body": {...} | null}]}
+stdout, one JSON document a line:
+    {"ready": true, "python": "3.11.2", "hostname": "spark1"}        or {"error": "..."}, and the program ends
+    {"id": "r1", "requests": [[t0, end, how, error], ...], "chunks": N, "data": base64(zlib(table + bytes)),
+     "client": {"cpu_s", "wall_s", "lag_max_ms", "lag_mean_ms", "t0_spread_ms", "started_unix_s"}}
+        times are seconds of one monotonic clock since the round began; t0 is taken just before the bytes are written.
+        how: done (the answer's own framing ended) | closed | reset | timeout | refused (no connection).
+        table: N entries "<IdI" (request, time, length); the bytes of all chunks follow in the same order.
+
+Connections are kept between rounds, opened and used once (`warm`) before a round. Requests are serialised before it;
+each connection takes the next request when its own has ended. Failures are recorded, never raised.
+"""
+
+import asyncio
+import base64
+import gc
+import json
+import os
+import socket
+import ssl
+import stat
+import struct
+import sys
+import threading
+import time
+import zlib
+from collections import deque
+from urllib.parse import urlsplit
+
+CONNECT_TIMEOUT_S = 10.0
+WARM_TIMEOUT_S = 10.0
+LAG_PERIOD_S = 0.01
+BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+
+
+class Framing:
+    """Finds the end of one HTTP/1.1 answer; looks at its head once and afterwards only at the last bytes."""
+
+    __slots__ = ("chunked", "head", "last", "left", "tail")
+
+    def __init__(self):
+        self.head = b""  # None once the head is complete
+        self.last = False  # the server will close the connection after this answer
+        self.chunked = False
+        self.left = None  # bytes still to come when Content-Length says so; None: until the end is marked or closed
+        self.tail = b""
+
+    def ends(self, data):
+        """Whether the answer is complete with these bytes."""
+        if self.head is not None:
+            self.head += data
+            end = self.head.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            data = self.read_head(end)
+        if self.chunked:
+            self.tail = data[-7:] if len(data) >= 7 else (self.tail + data)[-7:]
+            return self.tail == LAST_CHUNK
+        if self.left is not None:
+            self.left -= len(data)
+            return self.left <= 0
+        return False
+
+    def read_head(self, end):
+        """Learn how the body is delimited; the body bytes that came with the head."""
+        head, data = self.head[:end].lower(), self.head[end + 4 :]
+        self.head, self.tail = None, b"\r\n"
+        status, self.last = head.split(b" ", 2)[1:2], head.startswith(b"http/1.0")
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            if name == b"transfer-encoding" and b"chunked" in value:
+                self.chunked = True
+            elif name == b"connection" and value.strip() == b"close":
+                self.last = True
+            elif name == b"content-length" and value.strip().isdigit():
+                self.left = int(value)
+        if status in ([b"204"], [b"304"]):
+            self.chunked, self.left = False, 0
+        elif self.chunked:
+            self.left = None
+        return data
+
+
+class Wire(asyncio.BufferedProtocol):
+    """One connection; carries one request at a time."""
+
+    def __init__(self):
+        self.transport = None
+        self.gone = False
+        self.waiting = None
+        self.log = self.index = self.framing = None
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def get_buffer(self, sizehint):
+        return BUFFER
+
+    def buffer_updated(self, nbytes):
+        now = time.monotonic()
+        data = bytes(BUFFER[:nbytes])
+        if self.waiting is None:  # nobody asked: a server that says goodbye to an idle connection
+            self.drop()
+            return
+        self.log.append((self.index, now, data))
+        if self.framing.ends(data):
+            self.finish(now, "done", "")
+            if self.framing.last:
+                self.drop()
+
+    def connection_lost(self, exc):
+        self.gone = True
+        self.finish(time.monotonic(), "reset" if exc else "closed", str(exc) if exc else "")
+
+    def finish(self, now, how, error):
+        """Give the outcome to who waits; harmless when nobody does."""
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result((now, how, error))
+
+    def expire(self, timeout_s):
+        """The deadline of the running request has passed."""
+        self.finish(time.monotonic(), "timeout", f"no complete answer in {timeout_s:g} s")
+        self.drop()
+
+    def drop(self):
+        """End the connection at once."""
+        self.gone = True
+        self.transport.abort()
+
+    async def exchange(self, index, data, timeout_s, log):
+        """Send one request, record what comes into `log`; [t0, end, how, error] in monotonic seconds."""
+        loop = asyncio.get_running_loop()
+        self.index, self.log, self.framing = index, log, Framing()
+        waiting = self.waiting = loop.create_future()
+        timer = loop.call_later(timeout_s, self.expire, timeout_s)
+        t0 = time.monotonic()
+        self.transport.write(data)
+        try:
+            end, how, error = await waiting
+        finally:
+            timer.cancel()
+        return [t0, end, how, error]
+
+
+class Session:
+    """The server's address, the headers of every request, and the connections that are kept."""
+
+    def __init__(self, setup):
+        url = urlsplit(setup["base_url"])
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"base_url {setup['base_url']!r} is not http://host:port or https://host:port")
+        self.host = url.hostname
+        self.port = url.port or (443 if url.scheme == "https" else 80)
+        self.tls = ssl.create_default_context() if url.scheme == "https" else None
+        path = url.path.rstrip("/")
+        self.prefix = path[:-3] if path.endswith("/v1") else path
+        self.head = [f"Host: {url.netloc.rpartition('@')[2]}", "User-Agent: cluster-bench", "Accept: */*"]
+        self.head += ["Accept-Encoding: identity", *authorization(setup)]
+        self.wires = []
+
+    def encode(self, request):
+        """The bytes of one request."""
+        given = request.get("body")
+        body = b"" if given is None else json.dumps(given, separators=(",", ":")).encode()
+        lines = [f"{request.get('method', 'GET')} {self.prefix}{request['path']} HTTP/1.1", *self.head]
+        if given is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+    async def open(self):
+        """A new connection. Raises OSError (a time-out is one) when there is none."""
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_connection(Wire, self.host, self.port, ssl=self.tls)
+        try:
+            _, wire = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            raise OSError(f"no connection to {self.host} port {self.port} in {CONNECT_TIMEOUT_S:g} s") from None
+        return wire
+
+    async def ready_wire(self, wire, warm):
+        """An open connection that has been used once; None when there is no server."""
+        for _ in range(2):  # a kept connection may turn out to be closed: then a fresh one
+            try:
+                if wire is None or wire.gone:
+                    wire = await self.open()
+            except OSError:
+                return None
+            if warm is None:
+                return wire
+            ask = self.encode({"path": warm})
+            _, _, how, _ = await wire.exchange(0, ask, WARM_TIMEOUT_S, [])
+            if how == "done":
+                break
+        return wire
+
+    async def prepare(self, count, warm):
+        """`count` connections, kept ones first; those past the count are closed."""
+        kept = self.wires[:count] + [None] * (count - len(self.wires))
+        for wire in self.wires[count:]:
+            wire.drop()
+        self.wires = list(await asyncio.gather(*(self.ready_wire(wire, warm) for wire in kept)))
+        return self.wires
+
+
+def authorization(setup):
+    """The header lines that carry the API key, from a variable or from a file that only its owner can read."""
+    key = ""
+    if setup.get("api_key_env"):
+        key = os.environ.get(setup["api_key_env"], "")
+    elif setup.get("api_key_file"):
+        path = os.path.expanduser(setup["api_key_file"])
+        if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+            raise ValueError(f"{path} can be read by others: chmod 600 {path}")
+        with open(path, encoding="utf-8") as file:
+            key = file.read()
+    key = key.strip()
+    if not key.isprintable():
+        raise ValueError("the API key holds characters that a header cannot carry")
+    return [f"Authorization: Bearer {key}"] if key else []
+
+
+async def work(session, slot, queue, requests, timeout_s, log, outcomes):
+    """Take requests for one connection until none is left; a lost connection is opened anew."""
+    while queue:
+        index = queue.popleft()
+        wire = session.wires[slot]
+        if wire is None or wire.gone:
+            began = time.monotonic()
+            try:
+                wire = session.wires[slot] = await session.open()
+            except OSError as error:
+                outcomes[index] = [began, time.monotonic(), "refused", str(error)]
+                continue
+        outcomes[index] = await wire.exchange(index, requests[index], timeout_s, log)
+
+
+async def watch_lag(lags):
+    """How late the event loop wakes us, again and again."""
+    while True:
+        due = time.monotonic() + LAG_PERIOD_S
+        await asyncio.sleep(LAG_PERIOD_S)
+        lags.append(max(0.0, time.monotonic() - due))
+
+
+async def run_round(session, spec):
+    """Carry out one round; the document that tells what happened."""
+    requests = [session.encode(request) for request in spec["requests"]]
+    count = max(1, min(int(spec.get("concurrency", 1)), len(requests)))
+    await session.prepare(count, spec.get("warm"))
+    queue, log, outcomes, lags = deque(range(len(requests))), [], [None] * len(requests), []
+    timeout_s = float(spec.get("timeout_s", 600))
+    watch = asyncio.ensure_future(watch_lag(lags))
+    gc.collect()
+    gc.disable()
+    cpu, origin, started = time.process_time(), time.monotonic(), time.time()
+    try:
+        await asyncio.gather(
+            *(work(session, slot, queue, requests, timeout_s, log, outcomes) for slot in range(count))
+        )
+    finally:
+        cpu, wall = time.process_time() - cpu, time.monotonic() - origin
+        gc.enable()
+        watch.cancel()
+    client = {"cpu_s": cpu, "wall_s": wall, "started_unix_s": started, **lag_words(lags)}
+    return describe(spec["id"], outcomes, log, origin, count, client)
+
+
+def lag_words(lags):
+    """The loop's lag in ms."""
+    return {
+        "lag_max_ms": 1e3 * max(lags, default=0.0),
+        "lag_mean_ms": 1e3 * sum(lags) / len(lags) if lags else 0.0,
+    }
+
+
+def describe(name, outcomes, log, origin, count, client):
+    """The document of one round; see the head of this file."""
+    firsts = [outcome[0] for outcome in outcomes[:count]]
+    client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts)) if firsts else 0.0
+    table = b"".join(struct.pack("<IdI", index, now - origin, len(data)) for index, now, data in log)
+    packed = zlib.compress(table + b"".join(data for _, _, data in log), 1)
+    return {
+        "id": name,
+        "requests": [[t0 - origin, end - origin, how, error] for t0, end, how, error in outcomes],
+        "chunks": len(log),
+        "data": base64.b64encode(packed).decode(),
+        "client": client,
+    }
+
+
+def say(document):
+    """One line on stdout, at once."""
+    sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+async def serve(lines):
+    """Answer the lines of stdin, one after the other, until there are no more."""
+    try:
+        session = Session(json.loads(await lines.get()))
+    except (ValueError, KeyError, OSError) as error:
+        say({"error": f"{type(error).__name__}: {error}"})
+        return
+    say({"ready": True, "python": sys.version.split()[0], "hostname": socket.gethostname()})
+    while True:
+        spec = json.loads(await lines.get())
+        say(await run_round(session, spec))
+
+
+async def main():
+    """Read stdin in a thread of its own, so that its end is noticed in the middle of a round."""
+    loop, lines = asyncio.get_running_loop(), asyncio.Queue()
+    serving = asyncio.ensure_future(serve(lines))
+
+    def read():
+        for line in sys.stdin.buffer:
+            loop.call_soon_threadsafe(lines.put_nowait, line)
+        loop.call_soon_threadsafe(serving.cancel)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        await serving
+    except asyncio.CancelledError:
+        pass
+
+
+if __name__ == "__main__":
+    code = 0
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        code = 141
+    os._exit(code)  # the reading thread may sit in read(); there is nothing left to clean up
