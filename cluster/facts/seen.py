@@ -1,0 +1,69 @@
+"""Everything one host was asked at once, and what was read from its answers: one field a fact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.commands.question import Answer, Question
+from cluster.facts.containers import Container
+from cluster.facts.deployments import Kept
+from cluster.facts.disk import Room
+from cluster.facts.docker import Docker
+from cluster.facts.fact import Missing
+from cluster.facts.gpu import Gpu
+from cluster.facts.gpu_processes import GpuProcess
+from cluster.facts.identity import Identity
+from cluster.facts.image import Image
+from cluster.facts.links import Links
+from cluster.facts.listening import Listener
+from cluster.facts.lock import LockState
+from cluster.facts.memory import Memory
+from cluster.facts.processes import EngineProcess
+from cluster.facts.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What to look for on one host. `data_dir` and `hf_home` may start with `~`, the home there.
+
+    An empty `image` or `model` is not asked for. `dummy_weights`: the model's directory needs no weight files.
+    """
+
+    image: str = ""
+    model: str = ""
+    revision: str = "main"
+    data_dir: str = "~/.local/share/cluster"
+    hf_home: str = "~/.cache/huggingface"
+    dummy_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One host as it answered; a fact that could not be read is Missing with the reason, and alone."""
+
+    host: str
+    identity: Identity | Missing
+    memory: Memory | Missing
+    gpus: tuple[Gpu, ...] | Missing
+    gpu_processes: tuple[GpuProcess, ...] | Missing
+    links: Links | Missing
+    docker: Docker | Missing
+    containers: tuple[Container, ...] | Missing
+    image: Image | Missing
+    weights: Weights | Missing
+    listening: tuple[Listener, ...] | Missing
+    disk: tuple[Room, ...] | Missing
+    processes: tuple[EngineProcess, ...] | Missing
+    deployments: tuple[Kept, ...] | Missing
+    lock: LockState | Missing
+
+
+def questions(look: Look) -> tuple[Question, ...]:
+    """All questions of a look, to be asked of a host in one `ask`."""
+    raise NotImplementedError
+
+
+def read(host: str, look: Look, answers: Sequence[Answer]) -> Seen:
+    """The answers to `questions(look)`, in their order, as facts. Never raises for what a host said."""
+    raise NotImplementedError

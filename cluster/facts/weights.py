@@ -1,0 +1,45 @@
+"""The model's files on a host: a snapshot in the Hugging Face cache, or a directory named by its path.
+
+Sources: the cache layout of huggingface_hub ("Understand caching": `hub/models--org--name/{refs,blobs,snapshots}`)
+and the safetensors format (8 bytes of header length, a JSON header whose `data_offsets` end where the file does).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.commands.far import far
+from cluster.commands.question import Answer, Question
+from cluster.facts.fact import Missing
+from cluster.facts.sections import read_section
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model's directory as found. `path` is absolute on the host, `commit` empty for a plain directory.
+
+    `files` and `bytes` count what the directory holds, links followed. `listing` is SHA-256 over names and sizes:
+    equal on two hosts means that both hold the same files. `unfinished` counts blobs whose download did not end
+    (of any revision). `problems` are sentences about what would keep the engine from loading; empty means none.
+    """
+
+    model: str
+    revision: str
+    commit: str
+    path: str
+    files: int
+    bytes: int
+    problems: tuple[str, ...]
+    listing: str = ""
+    unfinished: int = 0
+
+
+def question(model: str, revision: str, hf_home: str, *, dummy: bool = False) -> Question:
+    """Ask for a model by hub id and revision, or by absolute path. `dummy`: no weight files are expected."""
+    given = {"model": model, "revision": revision, "hf_home": hf_home, "dummy": dummy}
+    return far("weights", given, timeout_s=20.0)
+
+
+def parse(answer: Answer) -> Weights | Missing:
+    """Read the section `weights` of far/weights; a snapshot that is not there is Missing, kind `absent`."""
+    return read_section(answer, "weights", Weights)
