@@ -2,59 +2,137 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+
+from cluster.config.strict import Count, Environment, Strict, Word
+from cluster.config.written import resolve
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_MODEL = re.compile(r"/\S+|[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_ROW = re.compile(r"(pp[0-9]+|tg[0-9]+|ctx_pp|ctx_tg)( @ d[0-9]+)?( \(c[0-9]+\))?")
 
 
-class Strict(BaseModel):
-    """A frozen model that refuses unknown keys."""
+def _check_name(text: str) -> str:
+    if text and not _NAME.fullmatch(text):
+        raise ValueError(f"found `{text}`; letters, digits, `.`, `_` and `-` are allowed, the first a letter or digit")
+    return text
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+def _check_image(text: str) -> str:
+    if not _IMAGE.fullmatch(text):
+        raise ValueError(f"found `{text}`; an image reference is wanted: registry/name:tag or name@sha256:…")
+    return text
+
+
+def _check_model(text: str) -> str:
+    if not _MODEL.fullmatch(text):
+        raise ValueError(f"found `{text}`; a hub id (google/gemma-4-31B-it) or an absolute path on the hosts is wanted")
+    return text
+
+
+def _check_specifier(text: str) -> str:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ValueError(f"found `{text}`; a PEP 440 version range is wanted, e.g. `>=0.19,<0.34`") from None
+    return text
+
+
+def _check_target(text: str) -> str:
+    if not text.startswith("/") or text.endswith("/") or ".." in text.split("/") or ":" in text or "," in text:
+        raise ValueError(f"found `{text}`; an absolute path of a file in the container is wanted, without : and ,")
+    return text
+
+
+def _check_row(text: str) -> str:
+    if not _ROW.fullmatch(text):
+        raise ValueError(f"found `{text}`; a row name is wanted: tg128, pp2048 @ d4096, tg32 (c4)")
+    return text
+
+
+def name_flags(data: Any) -> Any:
+    """vLLM flags with names in one form (`max-model-len`), values as YAML 1.2 reads them. Raises ValueError."""
+    if not isinstance(data, dict):
+        return data
+    flags: dict[str, Any] = {}
+    for written, value in data.items():
+        name = flag_name(str(written))
+        if name in flags:
+            raise ValueError(f"{name} is there twice, once as `{written}`")
+        if value is None:
+            raise ValueError(f"{name} has no value; true gives the bare flag, false its --no- form")
+        try:
+            flags[name] = resolve(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return flags
+
+
+def flag_name(written: str) -> str:
+    """`max_model_len` and `max-model-len` are one flag to vLLM; the second form is kept. Raises ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", written):
+        raise ValueError(f"`{written}` is no flag's name; it is written without dashes in front: max-model-len")
+    head, dot, tail = written.partition(".")
+    return head.replace("_", "-") + dot + tail
+
+
+Specifier = Annotated[str, AfterValidator(_check_specifier)]
+Flags = Annotated[dict[str, JsonValue], BeforeValidator(name_flags)]
+Counts = Annotated[list[Count], Field(min_length=1)]
+Depths = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Command = Annotated[list[str], Field(min_length=1)]
+Gib = Annotated[float, Field(gt=0)]
 
 
 class Needs(Strict):
     """Version ranges that the image must hold, as PEP 440 specifiers (`>=0.19`)."""
 
-    vllm: str = Field("", description="vLLM inside the image")
-    transformers: str = Field("", description="transformers inside the image")
-    ray: str = Field("", description="Ray inside the image, asked only when the backend is ray")
+    vllm: Specifier = Field(default="", description="vLLM inside the image")
+    transformers: Specifier = Field(default="", description="transformers inside the image")
+    ray: Specifier = Field(default="", description="Ray inside the image, asked only when the backend is ray")
 
 
 class Mount(Strict):
     """One file given to the container read-only; its content is part of the deployment's fingerprint."""
 
-    source: str = Field(description="file on this machine, relative to the recipe's own folder")
-    target: str = Field(description="absolute path in the container")
+    source: str = Field(description="file on this machine; a relative path starts at the recipe's own folder")
+    target: Annotated[str, AfterValidator(_check_target)] = Field(description="absolute path in the container")
 
 
 class Memory(Strict):
-    """What one host must have free, in GiB, by the number of hosts (1, 2, …)."""
+    """What one host must have free, in GiB, by the tensor-parallel size (1, 2, …)."""
 
-    per_host_gib: dict[int, float] = Field(
-        default_factory=dict,
-        description="MemAvailable one host needs before the start, by tensor-parallel size",
+    per_host_gib: dict[Count, Gib] = Field(
+        default={}, description="MemAvailable in GiB that one host needs before the start, by tensor-parallel size"
     )
 
 
 class BenchDefaults(Strict):
     """What `cluster bench` measures when the command line does not say."""
 
-    pp: list[int] = Field(default=[2048], description="prompt tokens")
-    tg: list[int] = Field(default=[32, 128], description="generated tokens")
-    depth: list[int] = Field(default=[0, 4096, 8192, 16384], description="tokens of context before the prompt")
-    runs: int = Field(3, description="repetitions of each row", ge=1)
-    concurrency: list[int] = Field(default=[1], description="requests at the same time")
+    pp: Counts = Field(default=[2048], description="prompt tokens")
+    tg: Counts = Field(default=[32, 128], description="generated tokens")
+    depth: Depths = Field(default=[0, 4096, 8192, 16384], description="tokens of context before the prompt")
+    runs: int = Field(default=3, description="repetitions of each row", ge=1)
+    concurrency: Counts = Field(default=[1], description="requests at the same time")
 
 
 class ReferenceRow(Strict):
     """One published number."""
 
-    test: str = Field(description="row name as llama-benchy writes it: `tg128 @ d4096`, `pp2048`, `tg32 (c4)`")
-    tp: int = Field(1, description="tensor-parallel size it was measured at")
-    t_s: float | None = Field(None, description="tokens per second")
-    t_s_sd: float | None = Field(None, description="its standard deviation as published")
-    ttfr_ms: float | None = Field(None, description="time to first response in ms")
+    test: Annotated[str, AfterValidator(_check_row)] = Field(
+        description="row name as llama-benchy writes it: `tg128 @ d4096`, `pp2048`, `tg32 (c4)`"
+    )
+    tp: int = Field(default=1, description="tensor-parallel size it was measured at", ge=1)
+    t_s: float | None = Field(default=None, description="tokens per second", gt=0)
+    t_s_sd: float | None = Field(default=None, description="standard deviation of t_s as published", ge=0)
+    ttfr_ms: float | None = Field(default=None, description="time to first response in ms", gt=0)
 
 
 class Reference(Strict):
@@ -64,58 +142,79 @@ class Reference(Strict):
     depth_mode: Literal["cold", "prefix-caching"] = Field(
         description="cold: one request of depth + pp tokens; prefix-caching: the context loaded first"
     )
-    measured_with: str = Field("", description="tool, version, runs, vLLM version")
-    rows: list[ReferenceRow] = Field(default_factory=list, description="the numbers")
-    vram_mb: dict[str, int] = Field(default_factory=dict, description="GPU memory by role (head, worker), MB")
+    measured_with: str = Field(default="", description="tool, version, runs, vLLM version")
+    rows: list[ReferenceRow] = Field(default=[], description="the numbers")
+    vram_mb: dict[str, Count] = Field(default={}, description="GPU memory in MB by role (head, worker)")
 
 
 class Problem(Strict):
     """A known problem and the version it ends in."""
 
     what: str = Field(description="what happens")
-    until: str = Field("", description="first version without it; empty when none is known")
-    workaround: str = Field("", description="what this recipe does about it")
+    until: str = Field(default="", description="first version without it; left out when none is known")
+    workaround: str = Field(default="", description="what this recipe does about it, or what you can do")
 
 
 class Recipe(Strict):
     """How one model is served: image, model, vLLM flags, environment, expectations, reference numbers."""
 
-    name: str = Field("", description="defaults to the file's name without .yaml")
-    summary: str = Field("", description="one line for `cluster recipes list`")
-    model: str = Field(description="hub id (`google/gemma-4-31B-it`) or absolute path on the hosts")
-    revision: str = Field("main", description="branch, tag or commit on the hub; a commit cannot drift")
+    name: Annotated[str, AfterValidator(_check_name)] = Field(
+        default="", description="what the deployment is called; default: the file's name without .yaml"
+    )
+    summary: str = Field(default="", description="one line for `cluster recipes list`")
+    model: Annotated[str, AfterValidator(_check_model)] = Field(
+        description="hub id (`google/gemma-4-31B-it`) or absolute path on the hosts"
+    )
+    revision: Word = Field(default="main", description="branch, tag or commit on the hub; a commit cannot drift")
     weights: Literal["real", "dummy"] = Field(
-        "real",
+        default="real",
         description="dummy: weights are random, so the text of answers is not judged, and that is said everywhere",
     )
-    architecture: str = Field("", description="class vLLM must know, e.g. Gemma4ForConditionalGeneration")
-    parameters_b: float | None = Field(None, description="parameters in 1e9, for the note on download size")
+    architecture: Word = Field(
+        default="", description="class that the image's vLLM must know, e.g. Gemma4ForConditionalGeneration"
+    )
+    parameters_b: float | None = Field(
+        default=None, description="parameters in billions, for the note on download size", gt=0
+    )
     weights_gib: float | None = Field(
-        None, description="bytes of the weight files in GiB, for disk checks before a download"
+        default=None, description="size of the weight files in GiB, for the disk check before a download", gt=0
     )
-    image: str = Field(description="image reference that docker can pull; with a digest where it is known")
-    platform: Literal["arm64", "amd64", "any"] = Field("arm64", description="CPU architecture the image is for")
-    needs: Needs = Field(default_factory=Needs, description="versions the image must hold")  # type: ignore[arg-type]
-    backend: Literal["ray", "mp"] = Field("ray", description="how ranks find each other when there is more than one")
+    image: Annotated[str, AfterValidator(_check_image)] = Field(
+        description="image reference that docker can pull; with a digest where it is known"
+    )
+    platform: Literal["arm64", "amd64", "any"] = Field(default="arm64", description="CPU architecture the image is for")
+    needs: Needs = Field(default=Needs(), description="versions the image must hold")
+    backend: Literal["ray", "mp"] = Field(
+        default="ray", description="how ranks find each other when there is more than one"
+    )
     transport: Literal["rdma", "socket"] = Field(
-        "rdma", description="socket: this recipe is meant to run over TCP, RDMA is not demanded"
+        default="rdma", description="socket: this recipe is meant to run over TCP, RDMA is not demanded"
     )
-    port: int = Field(8000, description="port of the OpenAI API on the head", ge=1, le=65535)
-    served_model_name: str = Field("", description="name in the API; defaults to `model`")
-    vllm: dict[str, JsonValue] = Field(
-        default_factory=dict,
-        description="flags of `vllm serve` by name without dashes in front; true gives the bare flag, false its --no- form, "
-        "lists several words, mappings a JSON word. Sizes, backend, host, port and names are given by cluster",
+    port: int = Field(default=8000, description="port of the OpenAI API on the head", ge=1, le=65535)
+    served_model_name: Word = Field(default="", description="name in the API; default: the value of `model`")
+    vllm: Flags = Field(
+        default={},
+        description="flags of `vllm serve` by name without dashes in front; true gives the bare flag, false its --no- "
+        "form, lists several words, mappings a JSON word; sizes, backend, host, port and names are given by cluster",
     )
-    env: dict[str, str] = Field(default_factory=dict, description="environment of every rank; never a secret")
-    mounts: list[Mount] = Field(default_factory=list, description="patched files given to the container")
-    before_serve: list[list[str]] = Field(
-        default_factory=list,
-        description="commands (lists of words) run in each container before its rank starts",
+    env: Environment = Field(default={}, description="environment of every rank; never a secret")
+    mounts: list[Mount] = Field(default=[], description="patched files given to the container")
+    before_serve: list[Command] = Field(
+        default=[], description="commands (lists of words) run in each container before its rank starts"
     )
-    shm_gib: float = Field(16, description="size of the container's private /dev/shm in GiB", gt=0)
-    memory: Memory = Field(default_factory=Memory, description="memory expectations")
-    ready_timeout_s: float = Field(1800, description="longest wait from the first container to a proven answer", gt=0)
-    bench: BenchDefaults = Field(default_factory=BenchDefaults, description="defaults of `cluster bench`")  # type: ignore[arg-type]
-    reference: list[Reference] = Field(default_factory=list, description="published numbers to stand beside ours")
-    problems: list[Problem] = Field(default_factory=list, description="known problems")
+    shm_gib: float = Field(default=16, description="size of the container's private /dev/shm in GiB", gt=0)
+    memory: Memory = Field(default=Memory(), description="memory expectations")
+    ready_timeout_s: float = Field(
+        default=1800, description="longest wait in seconds from the first container to a proven answer", gt=0
+    )
+    bench: BenchDefaults = Field(default=BenchDefaults(), description="defaults of `cluster bench`")
+    reference: list[Reference] = Field(default=[], description="published numbers to stand beside ours")
+    problems: list[Problem] = Field(default=[], description="known problems")
+
+    @model_validator(mode="after")
+    def _check_mounts(self) -> Recipe:
+        targets = [mount.target for mount in self.mounts]
+        for target in targets:
+            if targets.count(target) > 1:
+                raise ValueError(f"mounts: two files have the target `{target}`")
+        return self

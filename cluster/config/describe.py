@@ -1,0 +1,123 @@
+"""The keys of the models in words: for error messages, `recipes show`, and the generated docs."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from cluster.config.written import KeyPath
+
+NAME, ITEM = "NAME", "[]"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key: its dotted path (NAME stands for a name of yours, [] for an item), type, default, description."""
+
+    path: str
+    kind: str
+    default: str
+    required: bool
+    description: str
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
+    """Every key of a model, depth first, in the order it is declared."""
+    for name, info in model.model_fields.items():
+        path = f"{prefix}{name}"
+        yield Key(path, kind_of(info), default_of(info), info.is_required(), info.description or "")
+        inner, mark = _inner_model(info.annotation)
+        if inner:
+            yield from keys(inner, f"{path}{mark}.")
+
+
+def kind_of(info: FieldInfo) -> str:
+    """The type of a field in words: `a whole number from 0 to 65535`."""
+    return _kind(info.annotation, info.metadata)
+
+
+def default_of(info: FieldInfo) -> str:
+    """The default as YAML would write it; empty when there is none or it is empty itself."""
+    value = info.get_default()
+    if info.is_required() or value is None or isinstance(value, BaseModel) or value in ("", [], {}):
+        return ""
+    return str(value)
+
+
+def field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
+    """The field that a path leads to; names and list positions on the way are skipped."""
+    found: FieldInfo | None = None
+    current: type[BaseModel] | None = model
+    for part in path:
+        if current is None or part not in current.model_fields:
+            continue
+        found = current.model_fields[str(part)]
+        current = _inner_model(found.annotation)[0]
+    return found
+
+
+def allowed_at(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """Keys that may stand in the mapping at a path; empty when it is not a mapping of known keys."""
+    current: type[BaseModel] | None = model
+    for part in path:
+        if current and part in current.model_fields:
+            current = _inner_model(current.model_fields[str(part)].annotation)[0]
+    return list(current.model_fields) if current else []
+
+
+def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, ""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is dict:
+        return _inner_model(args[1])[0], f".{NAME}"
+    if origin is list:
+        return _inner_model(args[0])[0], ITEM
+    return None, ""
+
+
+def _kind(annotation: Any, metadata: Sequence[Any]) -> str:
+    if hasattr(annotation, "__metadata__"):
+        return _kind(annotation.__origin__, _constraints(annotation.__metadata__))
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return _kind(next(arg for arg in args if arg is not types.NoneType), metadata)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in args)
+    if origin is dict:
+        return f"a mapping of names to {_many(args[1])}"
+    if origin is list:
+        return f"a list of {_many(args[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"a mapping ({', '.join(annotation.model_fields)})"
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return words.get(annotation, "any value") + _range(metadata)
+
+
+def _constraints(metadata: Sequence[Any]) -> list[Any]:
+    """Constraints of an Annotated type; pydantic keeps those given as Field(…) one level deeper."""
+    return [inner for outer in metadata for inner in (outer.metadata if isinstance(outer, FieldInfo) else [outer])]
+
+
+def _many(annotation: Any) -> str:
+    kind = _kind(annotation, [])
+    for one, many in (("a whole number", "whole numbers"), ("a number", "numbers"), ("a mapping", "mappings")):
+        if kind.startswith(one):
+            return many + kind[len(one) :]
+    if kind.startswith("a list of "):
+        return f"lists of {kind[len('a list of ') :]}"
+    return kind.replace("any value", "values")
+
+
+def _range(metadata: Sequence[Any]) -> str:
+    bounds = {name: getattr(item, name) for item in metadata for name in ("ge", "gt", "le") if hasattr(item, name)}
+    if "ge" in bounds and "le" in bounds:
+        return f" from {bounds['ge']} to {bounds['le']}"
+    if "ge" in bounds:
+        return f", {bounds['ge']} or more"
+    return f" above {bounds['gt']}" if "gt" in bounds else ""

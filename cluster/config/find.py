@@ -1,0 +1,84 @@
+"""Which file is read: one inventory, one recipe; never a merge, never the example."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from cluster.errors import UsageError
+
+DEFAULT_RECIPE = "gemma-4-31b-fp8"
+VARIABLE = "CLUSTER_INVENTORY"
+_ENDINGS = (".yaml", ".yml")
+
+
+def usual_inventories() -> tuple[Path, Path]:
+    """Where an inventory is looked for when none is named, in this order."""
+    return Path("inventory/default.yaml"), Path.home() / ".config" / "cluster" / "inventory.yaml"
+
+
+def find_inventory(option: str | None = None) -> Path | None:
+    """`-i FILE`, else `$CLUSTER_INVENTORY`, else the first usual place that exists, else None.
+
+    Raises UsageError when a file that was named is not there.
+    """
+    for given, origin in ((option, "-i"), (os.environ.get(VARIABLE), f"${VARIABLE}")):
+        if given:
+            path = Path(given).expanduser()
+            if not path.exists():
+                raise UsageError(f"{path}: there is no such inventory (named by {origin})", remedy=_neighbours(path))
+            return path
+    return next((path for path in usual_inventories() if path.exists()), None)
+
+
+def shipped(folder: str) -> Path:
+    """Folder of files that come with the product: inside the wheel, or beside the package in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    packed = package / "shipped" / folder
+    return packed if packed.is_dir() else package.parent / folder
+
+
+def recipe_files() -> dict[str, Path]:
+    """Every recipe that a name finds, by name; `./recipes` hides packaged ones of the same name."""
+    found: dict[str, Path] = {}
+    for folder in (Path("recipes"), shipped("recipes")):
+        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+            if path.suffix in _ENDINGS and not path.name.startswith("."):
+                found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def find_recipe(wanted: str) -> Path:
+    """The file of a recipe given as a path (has a `/` or ends in .yaml) or as a name. Raises UsageError."""
+    if is_path(wanted):
+        path = Path(wanted).expanduser()
+        if not path.exists():
+            raise UsageError(f"{path}: there is no such recipe", remedy=_neighbours(path))
+        return path
+    files = recipe_files()
+    if wanted in files:
+        return files[wanted]
+    raise UsageError(
+        f"no recipe is called `{wanted}` (looked in ./recipes and in the packaged ones)",
+        remedy=nearest(wanted, files) or f"one of: {', '.join(files)}",
+    )
+
+
+def is_path(wanted: str) -> bool:
+    """Whether a recipe is meant as a file, not as a name."""
+    return "/" in wanted or wanted.endswith(_ENDINGS)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`nearest: x` for a word that is nearly one of `known`, else the empty text."""
+    by_folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
+    return f"nearest: {by_folded[close[0]]}" if close else ""
+
+
+def _neighbours(path: Path) -> str:
+    folder = path.parent
+    names = [entry.name for entry in folder.iterdir() if entry.suffix in _ENDINGS] if folder.is_dir() else []
+    return nearest(path.name, names)

@@ -1,0 +1,102 @@
+"""What a command line changes: `--set KEY.SUB=VALUE` and `-e KEY=VALUE`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.config.find import nearest
+from cluster.config.recipe import Recipe, flag_name
+from cluster.config.strict import check_env_name, says_secret
+from cluster.config.validate import validate
+from cluster.config.written import Document, parse_value
+from cluster.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Environment given with `-e`: what may be shown, and what may not (left out of `repr`)."""
+
+    plain: dict[str, str] = field(default_factory=dict)
+    secret: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+def split_env(words: Sequence[str]) -> Variables:
+    """Read `KEY=VALUE` words; a bare `KEY` takes its value from the environment, so that it stands in no history.
+
+    Names that say TOKEN, KEY, SECRET or PASSWORD are secret. The last of equal names counts.
+    Raises UsageError; no message holds a value.
+    """
+    variables = Variables()
+    for word in words:
+        name, sign, value = word.partition("=")
+        try:
+            check_env_name(name)
+        except ValueError as error:
+            raise UsageError(
+                f"-e: {error}", remedy="-e KEY=VALUE, or -e KEY to take it from your environment"
+            ) from None
+        if not sign:
+            if name not in os.environ:
+                raise UsageError(f"-e {name}: is not set in your environment", remedy=f"-e {name}=VALUE")
+            value = os.environ[name]
+        if "\x00" in value:
+            raise UsageError(f"-e {name}: the value holds a NUL character")
+        (variables.secret if says_secret(name) else variables.plain)[name] = value
+    return variables
+
+
+def final_recipe(recipe: Recipe, sets: Sequence[str]) -> Recipe:
+    """The recipe with each `KEY.SUB=VALUE` applied in order; VALUE is YAML, an empty one or null takes the key away.
+
+    A first key that is no recipe key but a flag the recipe gives to vLLM is taken as `vllm.<flag>`. A relative mount
+    source is meant from the current directory. Raises UsageError: unknown key (with the nearest), wrong value.
+    """
+    if not sets:
+        return recipe
+    values = recipe.model_dump(mode="json", exclude_unset=True)
+    for text in sets:
+        path, value = _parse(text, recipe)
+        _put(values, path, value, text)
+    changed = validate(Recipe, Document("--set", values, {}))
+    mounts = [mount.model_copy(update={"source": str(Path(mount.source).absolute())}) for mount in changed.mounts]
+    return changed.model_copy(update={"mounts": mounts})
+
+
+def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:
+    key, sign, written = text.partition("=")
+    path = [part.strip() for part in key.split(".")]
+    if not sign or not all(path):
+        raise UsageError(f"--set {text}: KEY=VALUE is wanted", remedy="e.g. --set vllm.max-model-len=32768")
+    if path[0] not in Recipe.model_fields:
+        path = ["vllm", *path] if _is_flag(path[0], recipe) else path
+    if path[0] not in Recipe.model_fields:
+        raise UsageError(
+            f"--set {text}: `{path[0]}` is no recipe key",
+            remedy=nearest(path[0], [*Recipe.model_fields, *recipe.vllm]) or "a flag of vLLM is set as vllm.FLAG=VALUE",
+        )
+    if path[0] == "vllm" and len(path) > 1:
+        path[1] = flag_name(path[1])
+    return path, parse_value(written, f"--set {key}")
+
+
+def _is_flag(name: str, recipe: Recipe) -> bool:
+    return name.replace("_", "-") in recipe.vllm
+
+
+def _put(values: dict[str, Any], path: Sequence[str], value: Any, text: str) -> None:
+    """Set one value in nested mappings; None takes the key away."""
+    target: Any = values
+    for part in path[:-1]:
+        if target.get(part) is None:
+            target[part] = {}
+        target = target[part]
+        if not isinstance(target, dict):
+            raise UsageError(f"--set {text}: `{part}` is not a mapping", remedy="set it as a whole")
+    if value is None:
+        target.pop(path[-1], None)
+    else:
+        target[path[-1]] = value

@@ -1,0 +1,70 @@
+"""From a document to a model, or to one UsageError that says file, line, key, what was found and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from cluster.config.describe import allowed_at, field_at, kind_of
+from cluster.config.find import nearest
+from cluster.config.written import Document, KeyPath, shorten
+from cluster.errors import UsageError
+
+M = TypeVar("M", bound=BaseModel)
+
+SHOWN = 4
+"""Problems of one file that are shown; more are counted."""
+
+_KEY_IN_MESSAGE = re.compile(r"(?P<key>[^\s:]+): (?P<rest>.+)", re.DOTALL)
+
+
+def validate(model: type[M], document: Document) -> M:
+    """The model made of a document. Raises UsageError with a line for each problem, a few at most."""
+    try:
+        return model.model_validate(document.values)
+    except ValidationError as error:
+        lines = [_line(model, document, row) for row in error.errors(include_url=False)]
+    more = len(lines) - SHOWN
+    if more > 0:
+        lines = [*lines[:SHOWN], f"… and {more} more"]
+    raise UsageError("\n".join(dict.fromkeys(lines)))
+
+
+def _line(model: type[BaseModel], document: Document, row: Mapping[str, Any]) -> str:
+    path, message = _path_of(row), _message(model, row)
+    inside = _KEY_IN_MESSAGE.fullmatch(message) if not path else None
+    if inside:
+        path, message = tuple(inside["key"].split(".")), inside["rest"]
+    dotted = ".".join(map(str, path))
+    return f"{document.where(path)}: {dotted + ': ' if dotted else ''}{message}"
+
+
+def _path_of(row: Mapping[str, Any]) -> KeyPath:
+    return tuple(part for part in row["loc"] if part != "[key]")
+
+
+def _message(model: type[BaseModel], row: Mapping[str, Any]) -> str:
+    path, kind = _path_of(row), row["type"]
+    if kind == "extra_forbidden":
+        known = allowed_at(model, path[:-1])
+        return f"is no key here; {nearest(str(path[-1]), known) or 'known: ' + ', '.join(known)}"
+    info = field_at(model, path)
+    description = f" ({info.description})" if info and info.description else ""
+    if kind == "missing":
+        return f"is missing{description}"
+    if kind in ("value_error", "assertion_error"):
+        return str(row["msg"]).partition(", ")[2]
+    wanted = kind_of(info) if info else "a mapping"
+    return f"found {show(row['input'])}, wanted {wanted}{description}"
+
+
+def show(value: Any) -> str:
+    """A value for a message: text in backquotes, mappings and lists by what they are."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "an empty list" if not value else "a list"
+    return "nothing" if value is None else f"`{shorten(str(value))}`"

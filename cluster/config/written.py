@@ -1,0 +1,203 @@
+"""YAML as it was written: scalars stay text until a model says what they are to be.
+
+YAML 1.1 (PyYAML) reads `on` as true, `22:22` as 1342, `1.10` as 1.1, and keeps the last of two equal keys without a
+word. Here a mapping is read without guessing, equal keys are an error, and every key keeps its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.errors import UsageError
+
+KeyPath = tuple[str | int, ...]
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_NODES = 50_000
+
+_TAGS = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
+_NULLS = ("", "~", "null", "Null", "NULL")
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SWITCH = re.compile(r"(yes|no|on|off)", re.IGNORECASE)
+
+
+class Written(str):
+    """A scalar without quotes: text that a model may read as a number or as true and false."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One mapping read from `name`; `values` holds dict, list, str, Written and None; `lines` count from 1."""
+
+    name: str
+    values: dict[str, Any]
+    lines: Mapping[KeyPath, int]
+
+    def line_of(self, path: KeyPath) -> int | None:
+        """Line of the key, or of the nearest key above it that stands in the text."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.lines:
+                return self.lines[path[:end]]
+        return None
+
+    def where(self, path: KeyPath) -> str:
+        """`file:line` for messages."""
+        line = self.line_of(path)
+        return f"{self.name}:{line}" if line else self.name
+
+
+def read_document(path: Path) -> Document:
+    """Read one YAML mapping from a file. Raises UsageError: unreadable, not YAML, empty, not a mapping."""
+    return parse_document(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Text of a file, without a byte-order mark. Raises UsageError that says what is wrong with the file."""
+    try:
+        data = path.read_bytes() if path.is_file() or not path.exists() else None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if data is None:
+        kind = "a directory" if path.is_dir() else "not a plain file"
+        raise UsageError(f"{path}: is {kind}; a YAML file is wanted")
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{path}: is {len(data)} bytes long; a YAML file of at most {MAX_BYTES} is wanted")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})") from error
+
+
+def parse_document(text: str, name: str) -> Document:
+    """Read one YAML mapping from text; `name` stands in messages. Raises UsageError."""
+    node = _compose(text, name)
+    if node is None or (isinstance(node, yaml.ScalarNode) and _is_null(node)):
+        raise UsageError(f"{name}: is empty; a mapping of keys to values is wanted")
+    reader = _Reader(name)
+    values = reader.value(node, ())
+    if not isinstance(values, dict):
+        found = "a list" if isinstance(values, list) else f"`{shorten(str(values))}`"
+        raise UsageError(f"{name}:{_line(node)}: found {found}; a mapping of keys to values is wanted")
+    return Document(name, values, reader.lines)
+
+
+def parse_value(text: str, name: str) -> Any:
+    """Read one YAML value, as `--set KEY=VALUE` gives it. Raises UsageError."""
+    node = _compose(text, name)
+    return None if node is None else _Reader(name).value(node, ())
+
+
+def resolve(value: Any) -> Any:
+    """Plain scalars as YAML 1.2 reads them, for keys without a type of their own (vLLM flags).
+
+    Numbers with leading zeros, dates and `22:22` stay text. Raises ValueError for bare yes, no, on, off,
+    which YAML versions read differently.
+    """
+    if isinstance(value, dict):
+        return {str(key): resolve(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [resolve(inner) for inner in value]
+    if not isinstance(value, Written):
+        return value
+    if _SWITCH.fullmatch(value):
+        raise ValueError(f"found `{value}`, which may mean text or a switch: write true or false, or use quotes")
+    if value in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        return value.lower() == "true"
+    if _INT.fullmatch(value):
+        return int(value)
+    return float(value) if _FLOAT.fullmatch(value) else str(value)
+
+
+def shorten(text: str, limit: int = 40) -> str:
+    """Text on one line, cut to `limit` characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        raise UsageError(f"{where}: is not YAML: {_plain_words(error)}") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UsageError(f"{name}:{line}: is not text: character U+{error.character:04X}") from error
+    except RecursionError as error:
+        raise UsageError(f"{name}: is nested too deeply") from error
+
+
+def _plain_words(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or "cannot be read"
+    if "'\\t'" in problem:
+        return "found a tab; YAML is indented with spaces"
+    if "but found another document" in problem:
+        return "found a second document (`---`); one is wanted"
+    if "mapping values are not allowed" in problem:
+        return "found a `:` where no key can stand (wrong indentation, or text that needs quotes)"
+    return problem.replace("<block end>", "the end of the block").replace("<block mapping start>", "a mapping")
+
+
+def _is_null(node: yaml.ScalarNode) -> bool:
+    return node.style is None and node.value in _NULLS
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+class _Reader:
+    """Turns nodes into values and notes the line of each key."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: dict[KeyPath, int] = {}
+        self._left = MAX_NODES
+
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._left -= 1
+        if len(path) > MAX_DEPTH or self._left < 0:
+            raise UsageError(f"{self.name}:{_line(node)}: is nested too deeply or too large")
+        self._refuse_tag(node)
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._pairs(node, path))
+        if isinstance(node, yaml.SequenceNode):
+            return [self._item(item, (*path, number)) for number, item in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
+        if _is_null(node):
+            return None
+        return Written(node.value) if node.style is None else str(node.value)
+
+    def _item(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.lines[path] = _line(node)
+        return self.value(node, path)
+
+    def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, Any]]:
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise UsageError(f"{self.name}:{_line(key_node)}: a key must be text, found a list or mapping")
+            key = str(key_node.value)
+            if key in seen:
+                dotted = ".".join(map(str, (*path, key)))
+                raise UsageError(f"{self.name}:{_line(key_node)}: {dotted} is there twice (first in line {seen[key]})")
+            seen[key] = _line(key_node)
+            self.lines[(*path, key)] = seen[key]
+            yield key, self.value(value_node, (*path, key))
+
+    def _refuse_tag(self, node: yaml.Node) -> None:
+        prefix, _, kind = str(node.tag).rpartition(":")
+        if prefix != "tag:yaml.org,2002" or kind not in _TAGS:
+            raise UsageError(f"{self.name}:{_line(node)}: found the tag `{node.tag}`; plain values are wanted")
