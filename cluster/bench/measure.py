@@ -1,0 +1,177 @@
+"""The definitions of docs/measuring.md: traces in, numbers out. Pure.
+
+A number that the server's answer does not support is None, with the reason in words beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.bench.read import Counted, RequestTrace
+
+STEADY_LEAST_S = 1.0
+PEAK_WINDOW_S = 1.0
+PEAK_LEAST_S = 2.0
+
+Tokens = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMeasure:
+    """The numbers of one served request. Times in ms, rates in tokens a second."""
+
+    ttfr_ms: float
+    e2e_ttft_ms: float
+    est_ppt_ms: float
+    est_ppt_from: str
+    pp_t_s: float | None
+    tg_t_s: float | None
+    tg_why: str
+    prompt_tokens: int
+    prompt_counted: bool
+    cached_tokens: int
+    output_tokens: float
+    counted: Counted
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMeasure:
+    """The numbers of requests sent at the same time; totals are over all of them together."""
+
+    requests: tuple[RequestMeasure, ...]
+    failures: tuple[str, ...] = ()
+    pp_total_t_s: float | None = None
+    tg_steady_t_s: float | None = None
+    tg_steady_why: str = ""
+    tg_wall_t_s: float | None = None
+    peak_t_s: float | None = None
+    peak_why: str = ""
+    peaks_each_t_s: tuple[float, ...] = ()
+
+
+def measure_request(trace: RequestTrace, latency_s: float, sent_tokens: int) -> RequestMeasure:
+    """The numbers of one served request; `trace` has no error and carries a token.
+
+    `latency_s`: what an empty question to this server takes; `sent_tokens`: the prompt's length, used when the
+    server does not tell it. The prefill ends with the first event that carries a token: an empty event with the
+    role can come long before it.
+    """
+    assert trace.first_token_s is not None
+    first_response = trace.first_token_s if trace.first_response_s is None else trace.first_response_s
+    if trace.server_prefill_s is not None:
+        prefill, source = trace.server_prefill_s, "server"
+    else:
+        prefill, source = trace.first_token_s - trace.t0_s - latency_s, "first token − latency"
+    prompt = sent_tokens if trace.prompt_tokens is None else trace.prompt_tokens
+    cached = trace.cached_tokens or 0
+    rate, why = decode_rate(trace)
+    return RequestMeasure(
+        ttfr_ms=1e3 * (first_response - trace.t0_s),
+        e2e_ttft_ms=1e3 * (trace.first_token_s - trace.t0_s),
+        est_ppt_ms=1e3 * max(0.0, prefill),
+        est_ppt_from=source,
+        pp_t_s=(prompt - cached) / prefill if prefill > 0 and prompt > cached else None,
+        tg_t_s=rate,
+        tg_why=why,
+        prompt_tokens=prompt,
+        prompt_counted=trace.prompt_tokens is not None,
+        cached_tokens=cached,
+        output_tokens=sum(n for _, n in trace.tokens),
+        counted=trace.counted,
+        finish_reason=trace.finish_reason,
+    )
+
+
+def decode_rate(trace: RequestTrace) -> tuple[float | None, str]:
+    """Tokens after the first event ÷ (last − first), or None and why."""
+    if trace.counted == "not":
+        return None, "the server does not count its tokens"
+    first, last = trace.tokens[0][0], trace.tokens[-1][0]
+    after = sum(n for t, n in trace.tokens if t > first)
+    if after == 0:
+        return None, "all tokens came at once"
+    return after / (last - first), ""
+
+
+def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens: int) -> BatchMeasure:
+    """The numbers of requests that were sent at the same time. Failed ones are counted and left out of the rest."""
+    served = [trace for trace in traces if not trace.error and trace.tokens]
+    failures = tuple(trace.error or "the answer holds no token" for trace in traces if trace.error or not trace.tokens)
+    requests = tuple(measure_request(trace, latency_s, sent_tokens) for trace in served)
+    if not served:
+        return BatchMeasure(requests, failures)
+    steady, steady_why = steady_rate(served, len(failures))
+    peak, peak_why = peak_rate(merge(served))
+    each = [rate for trace in served if (rate := peak_rate(trace.tokens)[0]) is not None]
+    if any(trace.counted == "not" for trace in served):
+        steady, peak, each = None, None, []
+        steady_why = peak_why = "the server does not count its tokens"
+    return BatchMeasure(
+        requests,
+        failures,
+        pp_total_t_s=_prompt_total(served, requests),
+        tg_steady_t_s=steady,
+        tg_steady_why=steady_why,
+        tg_wall_t_s=wall_rate(served),
+        peak_t_s=peak,
+        peak_why=peak_why,
+        peaks_each_t_s=tuple(each),
+    )
+
+
+def _prompt_total(served: Sequence[RequestTrace], requests: Sequence[RequestMeasure]) -> float | None:
+    """All prompt tokens that were computed ÷ (last first token − first t0), as llama-benchy defines the total."""
+    seconds = max(trace.first_token_s or 0.0 for trace in served) - min(trace.t0_s for trace in served)
+    tokens = sum(request.prompt_tokens - request.cached_tokens for request in requests)
+    return tokens / seconds if seconds > 0 and tokens > 0 else None
+
+
+def merge(traces: Sequence[RequestTrace]) -> list[tuple[float, float]]:
+    """The tokens of all requests by time."""
+    return sorted(event for trace in traces for event in trace.tokens)
+
+
+def steady_rate(served: Sequence[RequestTrace], failed: int = 0) -> tuple[float | None, str]:
+    """Tokens a second while all clients decode: from the last first token to the first last token.
+
+    The window is open at its begin and closed at its end, so no client's rate is counted with one token too many.
+    """
+    if failed:
+        return None, f"{failed} of {failed + len(served)} requests failed"
+    begin = max(trace.tokens[0][0] for trace in served)
+    end = min(trace.tokens[-1][0] for trace in served)
+    if end - begin < STEADY_LEAST_S:
+        return None, f"all clients decoded together for {max(0.0, end - begin):.2f} s, less than {STEADY_LEAST_S:g} s"
+    tokens = sum(n for trace in served for t, n in trace.tokens if begin < t <= end)
+    return tokens / (end - begin), ""
+
+
+def wall_rate(served: Sequence[RequestTrace]) -> float | None:
+    """llama-benchy's total: tokens after each first event ÷ (last token − first token of all)."""
+    seconds = max(trace.tokens[-1][0] for trace in served) - min(trace.tokens[0][0] for trace in served)
+    tokens = sum(n for trace in served for t, n in trace.tokens if t > trace.tokens[0][0])
+    return tokens / seconds if seconds > 0 and tokens > 0 else None
+
+
+def peak_rate(tokens: Tokens) -> tuple[float | None, str]:
+    """The highest rate over a window of one second or just longer that begins and ends with an event.
+
+    Tokens after the window's first event ÷ the time between its ends: a steady stream's peak is its rate, where
+    counting all events within a second gives one token too many.
+    """
+    span = tokens[-1][0] - tokens[0][0] if tokens else 0.0
+    if span < PEAK_LEAST_S:
+        return None, f"{span:.2f} s of tokens, less than {PEAK_LEAST_S:g} s"
+    best = 0.0
+    end, inside = 0, 0.0
+    for begin, _ in enumerate(tokens):
+        while end + 1 < len(tokens) and tokens[end][0] - tokens[begin][0] < PEAK_WINDOW_S:
+            end += 1
+            inside += tokens[end][1]
+        if tokens[end][0] - tokens[begin][0] < PEAK_WINDOW_S:
+            break
+        best = max(best, inside / (tokens[end][0] - tokens[begin][0]))
+        inside -= tokens[begin + 1][1]
+    return best, ""

@@ -1,0 +1,206 @@
+"""From the recorded bytes of one request to what the server said, with times: pure, after the round.
+
+Reads the streams of /v1/completions and /v1/chat/completions as OpenAI documents them and as vLLM, llama.cpp, SGLang
+and Ollama send them (usage per chunk, `reasoning` or `reasoning_content`, `token_ids`, `timings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from cluster.bench.http_answer import HttpAnswer, error_text, read_http
+from cluster.bench.records import Record
+from cluster.bench.sse import EventSplitter
+
+Counted = Literal["per event", "token ids", "one an event", "spread", "not"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """One request. Times are seconds on the round's clock; None where the server did not get that far.
+
+    `tokens` are the events that carry generated tokens, as (time, how many). How their numbers are known is
+    `counted`: "per event" (the server's running usage), "token ids" (listed in the event), "one an event" (as many
+    events as the final usage counts), "spread" (the final usage, spread evenly: an estimate), "not" (no usage: the
+    numbers are 0 and mean nothing). `error` is empty for a request that was served to its end.
+    """
+
+    t0_s: float
+    end_s: float
+    status: int | None = None
+    error: str = ""
+    first_response_s: float | None = None
+    tokens: tuple[tuple[float, float], ...] = ()
+    counted: Counted = "not"
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str = ""
+    server_prefill_s: float | None = None
+    text: str = ""
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Time of the first event that carries a generated token."""
+        return self.tokens[0][0] if self.tokens else None
+
+    @property
+    def last_token_s(self) -> float | None:
+        """Time of the last event that carries a generated token."""
+        return self.tokens[-1][0] if self.tokens else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """An event with choices. `carries`: text, reasoning or a tool call is in it; `opens`: only the role is."""
+
+    t: float
+    carries: bool
+    opens: bool
+    ends: bool
+    ids: int | None
+    used: int | None
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What has been read of a stream so far."""
+
+    events: list[_Event] = field(default_factory=list)
+    usage: dict[str, Any] = field(default_factory=dict)
+    finish_reason: str = ""
+    error: str = ""
+    prefill_s: float | None = None
+    text: list[str] = field(default_factory=list)
+
+
+def read_stream(record: Record) -> RequestTrace:
+    """Read one streamed completion. Nothing raises: what went wrong is the trace's `error`."""
+    answer = read_http(record)
+    if answer.status is None or answer.status >= 300:
+        said = error_text(answer.body)
+        why = f"HTTP {answer.status}: {said}" if answer.status else answer.problem
+        return RequestTrace(record.t0_s, record.end_s, answer.status, why)
+    stream = _Stream()
+    for t, data in _events(answer):
+        _take(stream, t, data)
+    return _trace(record, answer, stream)
+
+
+def _events(answer: HttpAnswer) -> Iterator[tuple[float, bytes]]:
+    """The data of each event with the time of the bytes that completed it."""
+    splitter = EventSplitter()
+    t = 0.0
+    for t, piece in answer.pieces:
+        for data in splitter.feed(piece):
+            yield t, data
+    for data in splitter.finish():
+        yield t, data
+
+
+def _take(stream: _Stream, t: float, data: bytes) -> None:
+    """Read one event into the stream."""
+    if data.strip() == b"[DONE]":
+        return
+    try:
+        document = orjson.loads(data)
+    except ValueError:
+        stream.error = stream.error or f"an event is not JSON: {data[:120]!r}"
+        return
+    if not isinstance(document, dict):
+        return
+    if "error" in document or document.get("object") == "error":
+        stream.error = stream.error or error_text(data) or "the server reported an error"
+        return
+    usage = document.get("usage")
+    if isinstance(usage, dict):
+        stream.usage.update({key: value for key, value in usage.items() if value is not None})
+    timings = document.get("timings")
+    if isinstance(timings, dict) and isinstance(timings.get("prompt_ms"), (int, float)):
+        stream.prefill_s = timings["prompt_ms"] / 1e3
+    choices = document.get("choices")
+    if isinstance(choices, list) and choices:
+        stream.events.append(_read_choices(stream, t, choices, usage))
+
+
+def _read_choices(stream: _Stream, t: float, choices: list[Any], usage: Any) -> _Event:
+    """One event with choices."""
+    carries = opens = ends = False
+    ids: int | None = None
+    for choice in (choice for choice in choices if isinstance(choice, dict)):
+        delta = choice.get("delta") or {}
+        text = choice.get("text") or delta.get("content") or ""
+        reasoning = delta.get("reasoning") or delta.get("reasoning_content")
+        calls = delta.get("tool_calls") or delta.get("function_call")
+        carries = carries or bool(text or reasoning or calls)
+        opens = opens or "role" in delta
+        if choice.get("finish_reason"):
+            stream.finish_reason, ends = str(choice["finish_reason"]), True
+        if isinstance(choice.get("token_ids"), list):
+            ids = (ids or 0) + len(choice["token_ids"])
+        if isinstance(text, str) and text:
+            stream.text.append(text)
+    used = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return _Event(t, carries, opens and not carries, ends, ids, used if isinstance(used, int) else None)
+
+
+def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
+    """The finished trace."""
+    total = stream.usage.get("completion_tokens")
+    counted, tokens = count_tokens(stream.events, total)
+    error = stream.error or answer.problem
+    if not error and not tokens:
+        error = "the answer holds no token"
+    details = stream.usage.get("prompt_tokens_details") or {}
+    return RequestTrace(
+        t0_s=record.t0_s,
+        end_s=record.end_s,
+        status=answer.status,
+        error=error,
+        first_response_s=stream.events[0].t if stream.events else None,
+        tokens=tuple(tokens),
+        counted=counted,
+        prompt_tokens=stream.usage.get("prompt_tokens"),
+        completion_tokens=total,
+        cached_tokens=details.get("cached_tokens"),
+        finish_reason=stream.finish_reason,
+        server_prefill_s=stream.prefill_s,
+        text="".join(stream.text),
+    )
+
+
+def count_tokens(events: list[_Event], total: int | None) -> tuple[Counted, list[tuple[float, float]]]:
+    """How many tokens each event carries, by the best count that the server gives, never by counting chunks.
+
+    `total` is the final usage. Events without text can carry tokens (special ones, halves of a character).
+    """
+    carrying = [event for event in events if event.carries]
+    if any(event.used for event in events) and all(event.used is not None for event in carrying):
+        return "per event", _by_usage(events, total)
+    if carrying and all(event.ids is not None for event in carrying):
+        return "token ids", [(event.t, event.ids) for event in events if event.ids]
+    if not total:
+        return "not", [(event.t, 0) for event in carrying]
+    silent = [event for event in events if event.carries or not (event.opens or event.ends)]
+    for some in (carrying, silent):
+        if len(some) == total:
+            return "one an event", [(event.t, 1) for event in some]
+    return "spread", [(event.t, total / len(carrying)) for event in carrying]
+
+
+def _by_usage(events: Iterable[_Event], total: int | None) -> list[tuple[float, float]]:
+    """Differences of the running count; what only the final usage counts belongs to the last event with choices."""
+    tokens: list[tuple[float, float]] = []
+    before, t = 0, 0.0
+    for event in events:
+        t = event.t
+        if event.used is not None and event.used > before:
+            tokens.append((t, event.used - before))
+            before = event.used
+    if total is not None and total > before:
+        tokens.append((t, total - before))
+    return tokens

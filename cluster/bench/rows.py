@@ -1,0 +1,193 @@
+"""One row of a benchmark: a shape of request, measured some times. Field names follow llama-benchy 0.4; ours add."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from cluster.bench.measure import BatchMeasure, RequestMeasure
+from cluster.bench.statistics import Stat, stat
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Prompt tokens, generated tokens, tokens of context before the prompt, requests at the same time."""
+
+    pp: int
+    tg: int
+    depth: int
+    concurrency: int = 1
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens sent in the one cold request."""
+        return self.depth + self.pp
+
+    @property
+    def name(self) -> str:
+        """For messages: `pp2048 tg128 @ d4096 (c4)`."""
+        return f"pp{self.pp} tg{self.tg}{suffix(self.depth, self.concurrency, self.concurrency)}"
+
+
+def suffix(depth: int, concurrency: int, most: int) -> str:
+    """llama-benchy's name after `pp2048`; `most` is the highest concurrency of the result."""
+    return (f" @ d{depth}" if depth else "") + (f" (c{concurrency})" if most > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A shape with its numbers over all runs. Rates in tokens a second, times in ms.
+
+    The first fields are llama-benchy's BenchmarkRun; `tg_throughput` under concurrency is the steady window's rate,
+    llama-benchy's own is `tg_wall_throughput`. `why` says for a field that is None why it is. `machine` holds what
+    the hosts said before and after each run.
+    """
+
+    concurrency: int
+    context_size: int
+    prompt_size: int
+    response_size: int
+    is_context_prefill_phase: bool
+    pp_throughput: Stat | None
+    pp_req_throughput: Stat | None
+    tg_throughput: Stat | None
+    tg_req_throughput: Stat | None
+    peak_throughput: Stat | None
+    peak_req_throughput: Stat | None
+    ttfr: Stat | None
+    est_ppt: Stat | None
+    e2e_ttft: Stat | None
+    tg_wall_throughput: Stat | None = None
+    runs: int = 0
+    requests: int = 0
+    failed: int = 0
+    failures: tuple[str, ...] = ()
+    why: dict[str, str] | None = None
+    notes: tuple[str, ...] = ()
+    est_ppt_from: str = ""
+    counted: str = ""
+    client: tuple[dict[str, float], ...] = ()
+    machine: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def shape(self) -> Shape:
+        """What was asked for."""
+        return Shape(self.prompt_size, self.response_size, self.context_size, self.concurrency)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON holds it; a Stat as {mean, std, values}."""
+        return asdict(self)
+
+
+def parse_row(document: dict[str, Any]) -> Row:
+    """The inverse of `Row.document`; unknown keys of later versions are left out. Raises TypeError or KeyError."""
+    known = {field.name for field in fields(Row)}
+    values: dict[str, Any] = {}
+    for key, value in document.items():
+        if key not in known:
+            continue
+        if isinstance(value, dict) and set(value) == {"mean", "std", "values"}:
+            value = Stat(value["mean"], value["std"], tuple(value["values"]))
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return Row(**values)
+
+
+def summarise(
+    shape: Shape,
+    batches: Sequence[BatchMeasure],
+    *,
+    client: Sequence[dict[str, float]] = (),
+    machine: Sequence[dict[str, Any]] = (),
+) -> Row:
+    """The row of a shape over its runs; one batch a run."""
+    requests = [request for batch in batches for request in batch.requests]
+    failures = [failure for batch in batches for failure in batch.failures]
+    rates = _rates(shape.concurrency, batches, requests)
+    why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
+    why |= _reasons(shape, batches, requests)
+    return Row(
+        concurrency=shape.concurrency,
+        context_size=shape.depth,
+        prompt_size=shape.pp,
+        response_size=shape.tg,
+        is_context_prefill_phase=False,
+        **rates,
+        runs=len(batches),
+        requests=len(requests) + len(failures),
+        failed=len(failures),
+        failures=tuple(f"{count} × {text}" for text, count in Counter(failures).most_common(5)),
+        why=why,
+        notes=tuple(_notes(shape, requests)),
+        est_ppt_from=", ".join(sorted({request.est_ppt_from for request in requests})),
+        counted=", ".join(sorted({request.counted for request in requests})),
+        client=tuple(client),
+        machine=tuple(machine),
+    )
+
+
+def _rates(
+    concurrency: int, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]
+) -> dict[str, Stat | None]:
+    """All numbers of a row by llama-benchy's field names."""
+
+    def over(pick: Callable[[RequestMeasure], float | None]) -> Stat | None:
+        return stat([value for request in requests if (value := pick(request)) is not None])
+
+    def total(pick: Callable[[BatchMeasure], float | None]) -> Stat | None:
+        return stat([value for batch in batches if (value := pick(batch)) is not None])
+
+    pp_each, tg_each = over(lambda r: r.pp_t_s), over(lambda r: r.tg_t_s)
+    alone = concurrency == 1
+    return {
+        "pp_throughput": pp_each if alone else total(lambda b: b.pp_total_t_s),
+        "pp_req_throughput": pp_each,
+        "tg_throughput": tg_each if alone else total(lambda b: b.tg_steady_t_s),
+        "tg_req_throughput": tg_each,
+        "peak_throughput": total(lambda b: b.peak_t_s),
+        "peak_req_throughput": stat([rate for batch in batches for rate in batch.peaks_each_t_s]),
+        "ttfr": over(lambda r: r.ttfr_ms),
+        "est_ppt": over(lambda r: r.est_ppt_ms),
+        "e2e_ttft": over(lambda r: r.e2e_ttft_ms),
+        "tg_wall_throughput": None if alone else total(lambda b: b.tg_wall_t_s),
+    }
+
+
+def _reasons(shape: Shape, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]) -> dict[str, str]:
+    """Why a number is missing, for some of the runs at least."""
+    each = [request.tg_why for request in requests if request.tg_why]
+    steady = [batch.tg_steady_why for batch in batches if batch.tg_steady_why and batch.requests]
+    peak = [batch.peak_why for batch in batches if batch.peak_why and batch.requests]
+    total = each if shape.concurrency == 1 else steady
+    found = {"tg_req_throughput": each, "tg_throughput": total, "peak_throughput": peak}
+    return {key: texts[0] for key, texts in found.items() if texts}
+
+
+def _notes(shape: Shape, requests: Sequence[RequestMeasure]) -> list[str]:
+    """What a reader must know of these numbers."""
+    notes = []
+    total = len(requests)
+    cached = [request.cached_tokens for request in requests if request.cached_tokens]
+    if cached:
+        notes.append(f"{len(cached)} of {total} cold requests met a prefix cache (up to {max(cached)} tokens)")
+    other = {r.prompt_tokens for r in requests if r.prompt_tokens != shape.prompt_tokens}
+    if other:
+        notes.append(f"the server counted {_list(other)} prompt tokens, {shape.prompt_tokens} were sent")
+    if any(not request.prompt_counted for request in requests):
+        notes.append("the server does not tell the prompt's length; the length sent is used")
+    lengths = {r.output_tokens for r in requests if r.counted != "not" and round(r.output_tokens) != shape.tg}
+    if lengths:
+        ends = {r.finish_reason for r in requests if r.finish_reason} or {"unknown"}
+        notes.append(
+            f"outputs of {_list(lengths)} tokens instead of {shape.tg} (finish_reason {', '.join(sorted(ends))})"
+        )
+    if any(request.counted == "spread" for request in requests):
+        notes.append("tokens per event are estimated: the server gives only their total")
+    return notes
+
+
+def _list(values: set[int] | set[float]) -> str:
+    """A few numbers in words."""
+    shown = sorted(values)
+    return ", ".join(f"{value:g}" for value in shown[:3]) + (", …" if len(shown) > 3 else "")

@@ -1,0 +1,126 @@
+"""What the server says before anything is timed: its model, its limit, its tokenizer, its latency."""
+
+from __future__ import annotations
+
+import difflib
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from cluster.bench.http_answer import error_text, read_http
+from cluster.bench.loader import Loader
+from cluster.bench.records import Ask, Record, Round
+from cluster.bench.workload import Corpus, corpus_text
+from cluster.errors import ClusterError, UsageError
+
+LATENCY_ASKS = 7
+FETCH_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model that the server offers; `max_tokens` is its context limit, None when the server does not tell."""
+
+    model: str
+    max_tokens: int | None
+
+
+def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[tuple[int | None, bytes, str]]:
+    """Ask the server one after the other: (status, body, problem) each; problem is empty for a complete answer."""
+    record = loader.send(Round(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None))
+    answers = [read_http(one) for one in record.records]
+    return [(answer.status, answer.body, answer.problem) for answer in answers]
+
+
+def _document(status: int | None, body: bytes) -> dict[str, Any]:
+    """The JSON object of a good answer; empty for any other."""
+    if status != 200:
+        return {}
+    try:
+        document = orjson.loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
+    """The model to measure: `wanted`, or the only one when that is empty.
+
+    Raises ClusterError when no server answers, UsageError when it serves another model.
+    """
+    [(status, body, problem)] = fetch(loader, Ask("/v1/models"))
+    if status is None:
+        raise ClusterError(
+            f"no server answers at {base_url}: {problem}",
+            where=f"asked from {loader.where}",
+            remedy="`cluster status` shows whether it runs; `--base-url` names another one",
+        )
+    document = _document(status, body)
+    models = {str(model.get("id")): model for model in document.get("data", []) if isinstance(model, dict)}
+    if not models:
+        said = error_text(body)
+        remedy = "give the key with --api-key-file" if status in (401, 403) else ""
+        raise ClusterError(f"{base_url}/v1/models answered HTTP {status}: {said}", remedy=remedy)
+    if not wanted and len(models) > 1:
+        raise UsageError(f"the server offers {len(models)} models: {', '.join(models)}", remedy="name one: --model")
+    name = wanted or next(iter(models))
+    if name not in models:
+        near = difflib.get_close_matches(name, models, 1, 0.0)
+        raise UsageError(f"the server does not serve {name!r}", remedy=f"--model {near[0]}")
+    limit = models[name].get("max_model_len")
+    return Served(name, limit if isinstance(limit, int) else None)
+
+
+def tokenise(loader: Loader, model: str) -> Corpus:
+    """The corpus as this server's token ids. Raises ClusterError when it has no /tokenize: lengths would be guesses."""
+    asks = [
+        _tokenize_ask(model, text, special) for text, special in ((corpus_text(), False), ("a", False), ("a", True))
+    ]
+    (status, body, problem), plain, special = fetch(loader, *asks)
+    ids = _ids(status, body)
+    if not ids:
+        said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
+        raise ClusterError(
+            f"the server has no /tokenize that answers ({said}), so prompts of exact length cannot be made",
+            remedy="measure a server that has it (vLLM, SGLang, llama.cpp do)",
+        )
+    return Corpus(tuple(ids), _begin(_ids(*plain[:2]), _ids(*special[:2])))
+
+
+def _tokenize_ask(model: str, text: str, special: bool) -> Ask:
+    """The question in vLLM's words (`prompt`, `add_special_tokens`) and in llama.cpp's (`content`, `add_special`)."""
+    body = {"model": model, "prompt": text, "content": text, "add_special_tokens": special, "add_special": special}
+    return Ask("/tokenize", body)
+
+
+def _ids(status: int | None, body: bytes) -> list[int]:
+    """The token ids of an answer; empty when there are none."""
+    tokens = _document(status, body).get("tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        return []
+    return tokens
+
+
+def _begin(plain: list[int], special: list[int]) -> tuple[int, ...]:
+    """What comes before a text when special tokens are asked for."""
+    for at in range(len(special) - len(plain) + 1):
+        if plain and special[at : at + len(plain)] == plain:
+            return tuple(special[:at])
+    return ()
+
+
+def measure_latency(loader: Loader) -> float:
+    """Seconds that an empty question takes: the median of some GET /v1/models on a warm connection.
+
+    llama-benchy's latency mode "api" is the mean of three.
+    """
+    asks = tuple(Ask("/v1/models") for _ in range(LATENCY_ASKS))
+    record = loader.send(Round("latency", asks, timeout_s=FETCH_TIMEOUT_S))
+    return statistics.median(_seconds(one) for one in record.records)
+
+
+def _seconds(record: Record) -> float:
+    """From the first byte sent to the end of the answer."""
+    return record.end_s - record.t0_s
