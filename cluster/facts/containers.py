@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from cluster.commands.far import far
+from cluster.commands.question import Answer, Question
+from cluster.facts.docker import explain
+from cluster.facts.fact import Missing
+from cluster.facts.sections import as_shape, load_json, read_section, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +32,54 @@ class Container:
     finished_at: str
     pid: int
     argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How the docker command ended when it did not give a list."""
+
+    exit: int
+    said: str
+
+
+NEVER = "0001-01-01T00:00:00Z"
+NEVER_ENDED = ("created", "running", "paused", "restarting")
+
+
+def question() -> Question:
+    """Ask for all containers, those of others too."""
+    return far("containers", {}, limit=8 << 20)
+
+
+def parse(answer: Answer) -> tuple[Container, ...] | Missing:
+    """Read what far/containers brings: the containers, or how docker failed."""
+    failed = _failure(answer)
+    if failed:
+        return failed
+    found = read_section(answer, "containers", tuple[Container, ...])
+    return found if isinstance(found, Missing) else tuple(_tidy(container) for container in found)
+
+
+def _failure(answer: Answer) -> Missing | None:
+    refused = refuse(answer, "python3")
+    if refused:
+        return refused
+    try:
+        told = load_json(answer.out)["failed"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    failed = as_shape(told, "containers", Failed)
+    if isinstance(failed, Missing):
+        return failed
+    return refuse(Answer(failed.exit), "docker") or explain(failed.said)
+
+
+def _tidy(container: Container) -> Container:
+    """Docker's way of saying never, made plain."""
+    ended = container.state not in NEVER_ENDED
+    return replace(
+        container,
+        exit_code=container.exit_code if ended else None,
+        started_at="" if container.started_at == NEVER else container.started_at,
+        finished_at="" if container.finished_at == NEVER else container.finished_at,
+    )

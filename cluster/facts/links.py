@@ -84,11 +84,11 @@ class Links:
 
 def question() -> Question:
     """Ask for links and netdevs alone; cheap enough for reading the byte counters before and after."""
-    return far("look", {"sections": ["links"]})
+    return far("links", {})
 
 
 def parse(answer: Answer) -> Links | Missing:
-    """Read the section `links` of far/look."""
+    """Read the section `links` of far/links."""
     links = read_section(answer, "links", Links)
     if isinstance(links, Missing):
         return links

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from cluster.commands.question import Answer
+from cluster.facts.fact import Missing
+from cluster.facts.sections import as_shape, last_words, load_json, refuse
+
+_UP = re.compile(r"^(?:Active|Idle):[ \t]*\n((?:[ \t].*\n?)*)", re.MULTILINE)
+_COUNT = re.compile(r"^[ \t]+(\d{1,6}) \S", re.MULTILINE | re.ASCII)
+_GPUS = re.compile(r"^[ \t]*(\d{1,6}(?:\.\d{1,6})?)/(\d{1,6}(?:\.\d{1,6})?) GPU\b", re.MULTILINE | re.ASCII)
+_WAITING = re.compile(r": (\d{1,6})\+? pending placement group", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +33,30 @@ class RayStatus:
     gpus_used: float | None
     gpus_total: float | None
     pending_placement_groups: int
+
+
+def parse(answer: Answer) -> tuple[RayNode, ...] | Missing:
+    """Read what far/ray_nodes prints: {"nodes": [{"address": …, "alive": …, "gpus": …}]}."""
+    refused = refuse(answer, "python3")
+    if refused:
+        return refused
+    try:
+        nodes = load_json(answer.out)["nodes"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return Missing(f"ray: {last_words(answer) or 'no answer that can be understood'}")
+    return as_shape(nodes, "ray", tuple[RayNode, ...])
+
+
+def parse_ray_status(text: str) -> RayStatus | Missing:
+    """Read what `ray status` prints, or a part of it."""
+    sections = _UP.findall(text)
+    gpus = _GPUS.search(text)
+    waiting = _WAITING.findall(text)
+    if not sections and not gpus and not waiting:
+        return Missing("this is not what `ray status` prints")
+    return RayStatus(
+        nodes=sum(int(count) for section in sections for count in _COUNT.findall(section)) if sections else None,
+        gpus_used=float(gpus[1]) if gpus else None,
+        gpus_total=float(gpus[2]) if gpus else None,
+        pending_placement_groups=sum(map(int, waiting)),
+    )

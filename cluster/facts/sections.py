@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -59,23 +59,25 @@ def read_section(answer: Answer, name: str, shape: type[X]) -> X | Missing:
         return refused
     try:
         section = load_json(answer.out)[name]
+        if "missing" in section:
+            return as_shape({"why": section["missing"], "kind": section["kind"]}, name, Missing)
+        value = section["value"]
     except (ValueError, KeyError, TypeError, IndexError):
         words = last_words(answer)
         return Missing(f"{name}: no answer that can be understood" + (f": {words}" if words else ""))
-    value: X | Missing = _read(section, name, shape)
-    return value
+    return as_shape(value, name, shape)
 
 
-def _read(section: Any, name: str, shape: Any) -> Any:
+def as_shape(value: Any, name: str, shape: type[X]) -> X | Missing:
+    """A JSON value as a value of `shape`, nothing converted; `name` stands in the reason when it does not fit."""
     try:
-        if "missing" in section:
-            section, shape = {"value": {"why": section["missing"], "kind": section.get("kind")}}, Missing
-        return _adapter(shape).validate_json(orjson.dumps(section["value"]), strict=True)
+        fitted: X = _adapter(cast(Any, shape)).validate_json(orjson.dumps(value), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return Missing(f"{name}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except TypeError:
         return Missing(f"{name}: no answer that can be understood")
+    return fitted
 
 
 @cache

@@ -5,7 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cluster.commands.far import far
 from cluster.commands.question import Answer, Question
+from cluster.facts import (
+    containers,
+    deployments,
+    disk,
+    docker,
+    gpu,
+    gpu_processes,
+    identity,
+    image,
+    links,
+    listening,
+    lock,
+    memory,
+    processes,
+    weights,
+)
 from cluster.facts.containers import Container
 from cluster.facts.deployments import Kept
 from cluster.facts.disk import Room
@@ -20,7 +37,10 @@ from cluster.facts.listening import Listener
 from cluster.facts.lock import LockState
 from cluster.facts.memory import Memory
 from cluster.facts.processes import EngineProcess
+from cluster.facts.sections import NOT_ASKED
 from cluster.facts.weights import Weights
+
+DOCKER_ROOT = "/var/lib/docker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +65,7 @@ class Seen:
     host: str
     identity: Identity | Missing
     memory: Memory | Missing
-    gpus: tuple[Gpu, ...] | Missing
+    gpu: tuple[Gpu, ...] | Missing
     gpu_processes: tuple[GpuProcess, ...] | Missing
     links: Links | Missing
     docker: Docker | Missing
@@ -61,9 +81,46 @@ class Seen:
 
 def questions(look: Look) -> tuple[Question, ...]:
     """All questions of a look, to be asked of a host in one `ask`."""
-    raise NotImplementedError
+    return tuple(_asked(look).values())
 
 
 def read(host: str, look: Look, answers: Sequence[Answer]) -> Seen:
     """The answers to `questions(look)`, in their order, as facts. Never raises for what a host said."""
-    raise NotImplementedError
+    told = dict(zip(_asked(look), answers, strict=True))
+    return Seen(
+        host=host,
+        identity=identity.parse(told["look"]),
+        memory=memory.parse(told["look"]),
+        gpu=gpu.parse(told["gpu"]),
+        gpu_processes=gpu_processes.parse(told["gpu"]),
+        links=links.parse(told["links"]),
+        docker=docker.parse(told["docker"]),
+        containers=containers.parse(told["containers"]),
+        image=image.parse(look.image, told["image"]) if look.image else NOT_ASKED,
+        weights=weights.parse(told["weights"]) if look.model else NOT_ASKED,
+        listening=listening.parse(told["look"]),
+        disk=disk.parse(told["kept"]),
+        processes=processes.parse(told["look"]),
+        deployments=deployments.parse(told["kept"]),
+        lock=lock.parse(told["kept"]),
+    )
+
+
+def _asked(look: Look) -> dict[str, Question]:
+    """The questions by the program that answers them. What may hang on a dead disk or driver stands alone."""
+    kernel = {"sections": ["memory", "listening", "processes", "identity"], "data_dir": look.data_dir}
+    paths = [look.data_dir, look.hf_home, DOCKER_ROOT]
+    kept = {"sections": ["disk", "deployments", "lock"], "data_dir": look.data_dir, "paths": paths}
+    asked = {
+        "look": far("look", {**kernel, "hf_home": look.hf_home}),
+        "links": links.question(),
+        "kept": far("kept", kept),
+        "gpu": gpu.question(),
+        "docker": docker.question(),
+        "containers": containers.question(),
+    }
+    if look.image:
+        asked["image"] = image.question(look.image)
+    if look.model:
+        asked["weights"] = weights.question(look.model, look.revision, look.hf_home, dummy=look.dummy_weights)
+    return asked

@@ -1,0 +1,79 @@
+"""What nvidia-smi tells of the GPUs and of the processes on them, both asked at once.
+
+Given {"fields": [[name, other name, …]], "apps": [name]}: each field of --query-gpu with the names that older or
+newer drivers use for it. A field the driver does not know under any name is left out instead of losing the rest.
+Prints {"gpu": {"value": {"fields": [name or null], "exit": number, "said": text}}, "apps": {"value": {"exit": number,
+"said": text, "containers": {pid: id}}}}, or {"missing": why, "kind": kind} in place of "value".
+"""
+
+import json
+import re
+import subprocess
+import sys
+
+UNKNOWN = re.compile(r'Field "([^"]+)" is not a valid field to query')
+CONTAINER = re.compile(r"[0-9a-f]{64}")
+SHAPE = "--format=csv,noheader,nounits"
+
+
+def start(query):
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(["nvidia-smi", query, SHAPE], **quiet)
+
+
+def end(program):
+    """(exit code as a shell tells it, what was said) of a program; of a failed one its complaints too."""
+    out, err = program.communicate()
+    said = out + err if program.returncode else out
+    return program.returncode if program.returncode >= 0 else 128 - program.returncode, said.decode("utf-8", "replace")
+
+
+def query_gpus(fields, program):
+    """Ask again as long as the driver names a field it does not know, each time with the field's next name."""
+    names = [list(alternatives) for alternatives in fields]
+    while True:
+        code, said = end(program)
+        unknown = UNKNOWN.search(said) if code else None
+        place = next((at for at, left in enumerate(names) if unknown and left and left[0] == unknown[1]), None)
+        if place is None:
+            return {"fields": [left[0] if left else None for left in names], "exit": code, "said": said}
+        names[place].pop(0)
+        program = start(query_of(names))
+
+
+def query_of(names):
+    return "--query-gpu=" + ",".join(left[0] for left in names if left)
+
+
+def query_apps(program):
+    code, said = end(program)
+    pids = re.findall(r"(?m)^(?:GPU-[^,]+, )?(\d+), ", said)
+    return {"exit": code, "said": said, "containers": {pid: container_of(pid) for pid in pids}}
+
+
+def container_of(pid):
+    """The full id of a process's container by its control group; empty outside of one."""
+    try:
+        with open(f"/proc/{pid}/cgroup") as file:
+            found = CONTAINER.findall(file.read())
+    except OSError:
+        return ""
+    return found[-1] if found else ""
+
+
+def main():
+    given = json.loads(sys.argv[1])
+    try:
+        gpus, apps = start(query_of(given["fields"])), start("--query-compute-apps=" + ",".join(given["apps"]))
+        found = {"gpu": {"value": query_gpus(given["fields"], gpus)}, "apps": {"value": query_apps(apps)}}
+    except FileNotFoundError:
+        why = {"missing": "nvidia-smi: not found on the PATH of a non-login shell", "kind": "absent"}
+        found = {"gpu": why, "apps": why}
+    except OSError as error:
+        why = {"missing": f"nvidia-smi: {error.strerror}", "kind": "refused"}
+        found = {"gpu": why, "apps": why}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

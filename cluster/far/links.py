@@ -1,0 +1,162 @@
+"""HCAs and netdevs of this host, from sysfs and the kernel's own address list.
+
+Given {"root": "/", "addresses": {netdev: ["192.168.100.11/24"]}}: `root` is where sys/, proc/ and dev/ are;
+`addresses`, when given, stands in for the kernel's list. Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
+"""
+
+import json
+import os
+import re
+import socket
+import struct
+import sys
+
+
+def read_text_if(path):
+    """A file's text without surrounding blanks, empty when it cannot be read. Foreign bytes come as surrogates."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip(" \t\n\0")
+    except OSError:
+        return ""
+
+
+def read_number_if(path):
+    """A file's decimal number, None when there is none."""
+    text = read_text_if(path)
+    return int(text) if re.fullmatch(r"-?[0-9]+", text) else None
+
+
+def names_in(path):
+    """The sorted names in a directory, none when it is not there."""
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def look_links(given):
+    root, addresses = given["root"], given.get("addresses")
+    if addresses is None:
+        addresses = kernel_addresses()
+    net, hcas = f"{root}sys/class/net", f"{root}sys/class/infiniband"
+    netdevs = [name for name in os.listdir(net) if name != "lo" and os.path.isdir(f"{net}/{name}")]
+    rows = [netdev_row(net, name, addresses.get(name, [])) for name in sorted(netdevs)]
+    return {
+        "links": [link_row(hcas, net, name, addresses) for name in names_in(hcas)],
+        "netdevs": [row for row in rows if row["mtu"] is not None],
+        "default_netdev": default_netdev(read_text_if(f"{root}proc/net/route")),
+        "rdma_device": os.path.isdir(f"{root}dev/infiniband"),
+    }
+
+
+def netdev_row(net, name, addresses):
+    return {
+        "name": name,
+        "mtu": read_number_if(f"{net}/{name}/mtu"),
+        "operstate": read_text_if(f"{net}/{name}/operstate"),
+        "addresses": addresses,
+        "rx_bytes": read_number_if(f"{net}/{name}/statistics/rx_bytes") or 0,
+        "tx_bytes": read_number_if(f"{net}/{name}/statistics/tx_bytes") or 0,
+    }
+
+
+def link_row(hcas, net, hca, addresses):
+    port = f"{hcas}/{hca}/ports/1"
+    netdev = netdev_of(f"{hcas}/{hca}/device/net", net, addresses)
+    speed = read_number_if(f"{net}/{netdev}/speed") if netdev else None
+    rate = re.match(r"[0-9.]+", read_text_if(f"{port}/rate"))
+    return {
+        "hca": hca,
+        "netdev": netdev,
+        "state": read_text_if(f"{port}/state").rpartition(":")[2].strip(),
+        "rate_gbps": float(rate[0]) if rate else None,
+        "mtu": read_number_if(f"{net}/{netdev}/mtu") if netdev else None,
+        "addresses": addresses.get(netdev, []),
+        "operstate": read_text_if(f"{net}/{netdev}/operstate") if netdev else "",
+        "speed_mbps": speed if speed and speed > 0 else None,
+        "xmit_bytes": counter(f"{port}/counters/port_xmit_data"),
+        "rcv_bytes": counter(f"{port}/counters/port_rcv_data"),
+    }
+
+
+def counter(path):
+    words = read_number_if(path)
+    return None if words is None else words * 4
+
+
+def netdev_of(below, net, addresses):
+    """The netdev that carries an HCA's addresses: its own, or the bond or VLAN on top of it."""
+    found = names_in(below)
+    for name in found:
+        found += [upper for upper in uppers(net, name) if upper not in found]
+    return next((name for name in found if addresses.get(name)), found[0] if found else "")
+
+
+def uppers(net, name):
+    above = [entry[len("upper_") :] for entry in names_in(f"{net}/{name}") if entry.startswith("upper_")]
+    return [upper for upper in above if re.search("DEVTYPE=(bond|vlan)", read_text_if(f"{net}/{upper}/uevent"))]
+
+
+def default_netdev(table):
+    """The netdev of the IPv4 default route with the smallest metric (fields of /proc/net/route by position)."""
+    rows = [line.split() for line in table.splitlines()[1:]]
+    found = [(int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"]
+    return min(found)[1] if found else ""
+
+
+def kernel_addresses():
+    """{netdev: ["192.168.100.11/24", …]} of this network namespace, asked with rtnetlink(7): RTM_GETADDR, a dump."""
+    found = {}
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+        kernel.settimeout(2)
+        kernel.bind((0, 0))
+        kernel.send(struct.pack("=IHHIIBBBBI", 24, 22, 0x301, 1, 0, 0, 0, 0, 0, 0))
+        for kind, body in messages(kernel):
+            family, length, _, _, index = struct.unpack_from("=BBBBI", body)
+            told = attributes(body[8:])
+            address = told.get(2) or told.get(1)  # IFA_LOCAL, else IFA_ADDRESS
+            if kind == 20 and address and family in (socket.AF_INET, socket.AF_INET6):
+                text = f"{socket.inet_ntop(family, address)}/{length}"
+                found.setdefault(socket.if_indextoname(index), []).append(text)
+    return found
+
+
+def messages(kernel):
+    """(type, body) of each netlink message until the dump is done."""
+    while True:
+        data = kernel.recv(1 << 16)
+        while len(data) >= 16:
+            length, kind = struct.unpack_from("=IH", data)
+            if kind == 3:  # NLMSG_DONE
+                return
+            if kind == 2:  # NLMSG_ERROR
+                raise OSError(-struct.unpack_from("=i", data, 16)[0], "netlink: RTM_GETADDR")
+            yield kind, data[16:length]
+            data = data[(length + 3) & ~3 :]
+
+
+def attributes(data):
+    found = {}
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        found[kind] = data[4:length]
+        data = data[max(4, (length + 3) & ~3) :]
+    return found
+
+
+def main():
+    given = {"root": "/", **json.loads(sys.argv[1])}
+    try:
+        found = {"value": look_links(given)}
+    except PermissionError as error:
+        found = {"missing": f"{error.filename}: permission denied", "kind": "refused"}
+    except FileNotFoundError as error:
+        found = {"missing": f"{error.filename}: not there", "kind": "absent"}
+    except Exception as error:
+        found = {"missing": f"{type(error).__name__}: {error}", "kind": "unreadable"}
+    sys.stdout.buffer.write(json.dumps({"links": found}, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Whether a model's files are on this host, whole, and where a container that mounts them can follow them.
+
+Given {"model": hub id or absolute path, "revision": branch, tag or commit, "hf_home": path, "dummy": bool}.
+Prints {"weights": {"value": …} | {"missing": why, "kind": kind}}. Of weight files only the headers are read.
+"""
+
+import hashlib
+import json
+import os
+import re
+import struct
+import sys
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+SHARD = re.compile(r"(.+-)(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
+OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
+NEVER_EMPTY = (".safetensors", ".bin", ".gguf", ".json", ".model")
+LONGEST_HEADER = 100_000_000  # the format's own limit
+LONGEST_JSON = 64 << 20
+MANY = 8
+
+
+class Absent(Exception):
+    """The model is not on this host."""
+
+
+def absolute(path):
+    home = os.path.expanduser("~")
+    return os.path.normpath(os.path.join(home, os.path.expanduser(path)))
+
+
+def is_there(path):
+    """Whether a path exists; raises PermissionError where that cannot be known, as os.path.exists does not."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def find(model, revision, hf_home):
+    """(directory, commit) of a model; raises Absent."""
+    if model.startswith(("/", "~")):
+        directory = absolute(model)
+        if not is_there(directory):
+            raise Absent(f"{directory} is not there")
+        return directory, ""
+    place = os.path.join(hf_home, "hub", "models--" + model.replace("/", "--"))
+    if not is_there(place):
+        raise Absent(f"{model} is not in {os.path.dirname(place)}")
+    commit = commit_of(place, revision)
+    directory = os.path.join(place, "snapshots", commit)
+    if not commit or not is_there(directory):
+        raise Absent(f"revision {revision} of {model} is not in {place}")
+    return directory, commit
+
+
+def commit_of(place, revision):
+    """The commit a revision stands for in the cache; empty when the cache does not know it."""
+    if COMMIT.fullmatch(revision):
+        return revision
+    try:
+        with open(os.path.join(place, "refs", revision)) as file:
+            return file.read(200).strip()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return ""
+
+
+def walk(directory, root):
+    """({name: bytes}, problems) of all files below a directory; hidden directories are left out."""
+    sizes, problems = {}, []
+    for at, folders, files in os.walk(directory, onerror=lambda error: problems.append(explain(error))):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = os.path.join(at, name)
+            short = os.path.relpath(path, directory)
+            try:
+                size = os.stat(path).st_size
+            except OSError as error:
+                problems.append(f"{short}: broken link" if os.path.islink(path) else explain(error))
+                continue
+            sizes[short] = size
+            problems += [f"{short}: {wrong}" for wrong in wrongs(path, size, root)]
+    return sizes, problems
+
+
+def wrongs(path, size, root):
+    """What is wrong with one file that is there."""
+    if not os.access(path, os.R_OK):
+        yield f"not readable by this user (owned by {owner(path)})"
+    elif size == 0 and path.endswith(NEVER_EMPTY):
+        yield "empty"
+    elif path.endswith(".safetensors"):
+        yield from wrong_safetensors(path, size)
+    if os.path.islink(path):
+        inside = os.path.realpath(path).startswith(root + os.sep)
+        if os.path.isabs(os.readlink(path)) or not inside:
+            yield f"a link that leads out of {root} or is absolute, which a container cannot follow"
+
+
+def wrong_safetensors(path, size):
+    """A file that is shorter or longer than its header says."""
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else LONGEST_HEADER
+        header = file.read(length) if length < LONGEST_HEADER else b""
+    ends = [int(end) for end in OFFSETS.findall(header)]
+    if len(header) < length or not header.lstrip().startswith(b"{"):
+        yield "no safetensors header: cut off or another format"
+    elif 8 + length + max(ends, default=0) != size:
+        yield f"{size} bytes, its header says {8 + length + max(ends, default=0)}"
+
+
+def owner(path):
+    import pwd
+
+    number = os.stat(path).st_uid
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def explain(error):
+    return f"{error.filename}: {error.strerror}"
+
+
+def missing_shards(directory, sizes):
+    """Files that an index or the numbered names call for. The .bin ones count only where no safetensors are."""
+    suffix = ".safetensors" if any(".safetensors" in name for name in sizes) else ".bin"
+    expected = set()
+    for name in sizes:
+        if name.endswith(suffix + ".index.json"):
+            folder = os.path.dirname(name)
+            expected |= {os.path.join(folder, shard) for shard in shards_of(os.path.join(directory, name))}
+        parts = SHARD.fullmatch(name)
+        if parts and parts[4] == suffix:
+            count = int(parts[3])
+            expected |= {f"{parts[1]}{at:05}-of-{parts[3]}{suffix}" for at in range(1, count + 1)}
+    return sorted(expected - set(sizes)), len(expected)
+
+
+def shards_of(index):
+    """The file names of an index; none when it cannot be read, which is a problem of its own kind elsewhere."""
+    try:
+        with open(index, "rb") as file:
+            return set(map(str, json.loads(file.read(LONGEST_JSON))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return set()
+
+
+def gaps(directory, sizes, dummy):
+    """What a model needs to be loaded and this directory does not have."""
+    missing, count = missing_shards(directory, sizes)
+    names = set(sizes)
+    if dummy:
+        pass
+    elif missing:
+        yield f"{len(missing)} of {count} weight files are missing: {few(missing)}"
+    elif not any("/" not in name and name.endswith((".safetensors", ".bin", ".gguf", ".pt")) for name in names):
+        yield "no weight files"
+    if not names & {"config.json", "params.json"} and not any(name.endswith(".gguf") for name in names):
+        yield "no config.json"
+    elif not any(name.startswith(("tokenizer", "tekken", "vocab")) or name.endswith((".gguf", ".tiktoken")) for name in names):
+        yield "no tokenizer"
+
+
+def few(names):
+    return ", ".join(names[:MANY]) + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
+
+
+def unfinished(directory, commit):
+    """How many downloads into this model's cache did not end; one that was done again later does not count."""
+    blobs = os.path.join(directory, "..", "..", "blobs") if commit else f"{directory}/.cache/huggingface/download"
+    try:
+        names = os.listdir(blobs)
+    except OSError:
+        return 0
+    whole = {name for name in names if not name.endswith(".incomplete")}
+    return sum(name.endswith(".incomplete") and name.split(".")[0] not in whole for name in names)
+
+
+def look(given):
+    hf_home = absolute(given["hf_home"])
+    directory, commit = find(given["model"], given["revision"], hf_home)
+    root = hf_home if commit or directory.startswith(hf_home + os.sep) else directory
+    sizes, problems = walk(directory, os.path.realpath(root))
+    problems += gaps(directory, sizes, given.get("dummy", False))
+    begun = unfinished(directory, commit)
+    if problems and begun:
+        problems.append(f"{begun} downloads did not end (.incomplete)")
+    listing = "".join(f"{name} {size}\n" for name, size in sorted(sizes.items()))
+    return {
+        "model": given["model"],
+        "revision": given["revision"],
+        "commit": commit,
+        "path": directory,
+        "files": len(sizes),
+        "bytes": sum(sizes.values()),
+        "problems": problems[:MANY] + ([f"and {len(problems) - MANY} more"] if len(problems) > MANY else []),
+        "listing": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
+        "unfinished": begun,
+    }
+
+
+def main():
+    given = json.loads(sys.argv[1])
+    try:
+        found = {"value": look(given)}
+    except Absent as error:
+        found = {"missing": str(error), "kind": "absent"}
+    except PermissionError as error:
+        found = {"missing": f"{error.filename}: permission denied", "kind": "refused"}
+    except Exception as error:
+        found = {"missing": f"{type(error).__name__}: {error}", "kind": "unreadable"}
+    sys.stdout.buffer.write(json.dumps({"weights": found}, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+if __name__ == "__main__":
+    main()
