@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -121,3 +122,17 @@ def _range(metadata: Sequence[Any]) -> str:
     if "ge" in bounds:
         return f", {bounds['ge']} or more"
     return f" above {bounds['gt']}" if "gt" in bounds else ""
+
+
+def annotated(value: BaseModel, width: int = 110) -> str:
+    """A model as YAML, each key under its description; keys that hold their default say so. Loads again as it is."""
+    import yaml
+
+    blocks = []
+    for name, info in type(value).model_fields.items():
+        given = value.model_dump(mode="json", include={name}, exclude_none=True)
+        note = (info.description or "") + ("" if name in value.model_fields_set else " (default)")
+        comment = "\n".join(f"# {line}" for line in textwrap.wrap(note, width - 2))
+        body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, width=width).rstrip() if given else f"{name}:"
+        blocks.append(f"{comment}\n{body}")
+    return "\n\n".join(blocks) + "\n"
