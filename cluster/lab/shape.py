@@ -1,0 +1,94 @@
+"""Names and addresses of a lab: pure values, nothing runs here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PRODUCT_NAME = "NVIDIA DGX Spark (simulated by cluster lab)"
+USER = "spark"
+MANAGEMENT_NETDEV = "enP7s7"
+FABRIC_MTU = 9000
+MAX_HOSTS = 32
+LAB_NUMBERS = range(10)
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One PCI function of the ConnectX-7: an HCA with its netdev; `subnet` is None when no cable is plugged in."""
+
+    hca: str
+    netdev: str
+    subnet: str | None
+
+
+PORTS = (
+    Port("rocep1s0f0", "enp1s0f0np0", None),
+    Port("roceP2p1s0f0", "enP2p1s0f0np0", None),
+    Port("rocep1s0f1", "enp1s0f1np1", "192.168.100"),
+    Port("roceP2p1s0f1", "enP2p1s0f1np1", "192.168.101"),
+)
+CABLED = tuple(port for port in PORTS if port.subnet)
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """One simulated host. `number` counts from 1, `lab` is the number of the lab on this machine (0 to 9)."""
+
+    number: int
+    lab: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the inventory calls it."""
+        return f"spark{self.number}"
+
+    @property
+    def management(self) -> str:
+        """Its address for SSH."""
+        return f"{subnet_of(self.lab)}.{10 + self.number}"
+
+    def fabric(self, port: Port) -> str:
+        """Its address on a cabled port."""
+        return f"{port.subnet}.{10 + self.number}"
+
+    def mac(self, wire: int) -> str:
+        """A locally administered MAC address that stays the same over reboots; `wire` 0 is management, 1… PORTS."""
+        return f"02:5a:{self.lab:02x}:{wire:02x}:00:{self.number:02x}"
+
+    @property
+    def cgroup(self) -> str:
+        """Name of the cgroup that its containers live under."""
+        return f"/cluster-lab-{self.lab}/{self.name}"
+
+
+def subnet_of(lab: int) -> str:
+    """First three bytes of a lab's management network."""
+    return f"10.83.{77 + lab}"
+
+
+def gateway_of(lab: int) -> str:
+    """This machine's own address on a lab's management network."""
+    return f"{subnet_of(lab)}.1"
+
+
+def netdev_of(lab: int) -> str:
+    """This machine's netdev on a lab's management network."""
+    return f"cllab{lab}"
+
+
+def sparks(count: int, lab: int = 0) -> tuple[Spark, ...]:
+    """The hosts of a lab."""
+    return tuple(Spark(number, lab) for number in range(1, count + 1))
+
+
+def inventory_text(hosts: tuple[Spark, ...], key: str, known_hosts: str) -> str:
+    """The inventory file of a lab."""
+    rows = "".join(f"  {host.name}:\n    address: {host.management}\n" for host in hosts)
+    names = ", ".join(host.name for host in hosts)
+    return (
+        "# Simulated Sparks, made by `cluster lab up`; gone with `cluster lab down`.\n"
+        f"hosts:\n{rows}"
+        f"groups:\n  all: [{names}]\n"
+        f"defaults:\n  user: {USER}\n  port: 22\n  identity_file: {key}\n  known_hosts_file: {known_hosts}\n"
+        "default_recipe: lab-tiny\n"
+    )

@@ -1,0 +1,233 @@
+"""One simulated Spark: lay out its files, boot it, look into it, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.lab.engine import lab_files
+from cluster.lab.place import HostPlace, Place
+from cluster.lab.program import processes_with, run
+from cluster.lab.rootfs import host_files
+from cluster.lab.shape import PORTS, PRODUCT_NAME, USER, Spark
+
+UID = 1000
+SIMULATORS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibstat")
+OWN = "usr/local/lib/cluster-lab"
+DOCKERD = (
+    "/usr/sbin/dockerd",
+    "--host=unix:///var/run/docker.sock",
+    "--iptables=false",
+    "--ip-masq=false",
+    "--bridge=none",
+    "--storage-driver=overlay2",
+)
+
+
+def lay_out(place: Place, spark: Spark, model: Path | None) -> None:
+    """Write the files of a host that is not running: names, keys, simulators, the model in its HF cache."""
+    host = place.host(spark.name)
+    for folder in (host.upper, host.docker, host.root / "work", host.root / "mnt"):
+        folder.mkdir(parents=True, exist_ok=True)
+    key = place.key.with_suffix(".pub").read_text() if place.key.exists() else ""
+    for name, (text, mode, owned) in host_files(spark.name, spark.number, key).items():
+        _write(host.upper / name, text.encode(), mode)
+        if owned:
+            (host.upper / name).parent.chmod(0o700)
+    for name in SIMULATORS:
+        _write(host.upper / "usr/local/bin" / name, (lab_files() / f"simulators/{name}.py").read_bytes(), 0o755)
+    for source, target in (("bundle.py", "bundle.py"), ("runc.sh", "bin/runc"), ("nvidia-hook.sh", _HOOK)):
+        _write(host.upper / OWN / target, (lab_files() / "inside" / source).read_bytes(), 0o755)
+    if place.key.exists():
+        make_host_key(place, spark)
+    if model:
+        give_model(host, model)
+    _own(host.upper / "home" / USER)
+
+
+_HOOK = "bin/nvidia-container-runtime-hook"
+
+
+def give_model(host: HostPlace, model: Path) -> None:
+    """Lay the toy model into the user's Hugging Face cache."""
+    hub = host.upper / "home" / USER / ".cache/huggingface/hub"
+    shutil.copytree(model, hub / model.name, symlinks=True, dirs_exist_ok=True)
+    _own(host.upper / "home" / USER / ".cache")
+
+
+def make_host_key(place: Place, spark: Spark) -> str:
+    """Make the host's SSH key if it has none; the line of known_hosts for it."""
+    key = place.host(spark.name).upper / "etc/ssh/ssh_host_ed25519_key"
+    if not key.exists():
+        key.parent.mkdir(parents=True, exist_ok=True)
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", spark.name, "-f", str(key)])
+    kind, text = key.with_suffix(".pub").read_text().split()[:2]
+    return f"{spark.management} {kind} {text}\n"
+
+
+def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool = True) -> subprocess.Popen[str]:
+    """Start a host's first process; it waits for a line on stdin, which says that its wires are there.
+
+    `shown` gives folders of this machine by the place where the host sees them read-only (several: one over the other).
+    """
+    host = place.host(spark.name)
+    ports = [
+        {
+            "hca": port.hca,
+            "netdev": port.netdev,
+            "mac": spark.mac(index + 1),
+            "address": spark.fabric(port) if port.subnet else "",
+        }
+        for index, port in enumerate(PORTS)
+    ]
+    words = {
+        "name": spark.name,
+        "product": PRODUCT_NAME,
+        "lower": str(place.cache / "host-root"),
+        "upper": str(host.upper),
+        "work": str(host.root / "work"),
+        "mountpoint": str(host.root / "mnt"),
+        "docker": str(host.docker),
+        "shown": shown,
+        "ports": ports if wire else [],
+        "dockerd": [*DOCKERD, f"--cgroup-parent={spark.cgroup}"],
+    }
+    host.boot.write_text(json.dumps(words, indent=1))
+    alone = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
+    init = [sys.executable, "-I", "-S", str(lab_files() / "inside/init.py"), str(host.boot)]
+    with (host.root / "boot.log").open("ab") as log:
+        return subprocess.Popen(
+            [*alone, *init], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        )
+
+
+def start_daemons(host: HostPlace, first: subprocess.Popen[str]) -> None:
+    """Tell a waiting host that its wires are there. Raises ClusterError with what it said when it does not boot."""
+    assert first.stdin and first.stdout
+    with contextlib.suppress(BrokenPipeError):
+        first.stdin.write("\n")
+        first.stdin.close()
+    if first.stdout.readline() != "booted\n":
+        first.wait()
+        last = (host.root / "boot.log").read_text(errors="replace").strip().splitlines()[-3:]
+        raise ClusterError(f"{host.root.name} did not boot: {' | '.join(last)}", where=str(host.root / "boot.log"))
+
+
+def await_init(place: Place, spark: Spark, timeout_s: float = 5) -> int:
+    """The id of a host's first process, as soon as it is there."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        pid = init_pid(place, spark)
+        if pid:
+            return pid
+        time.sleep(0.01)
+    raise ClusterError(f"{spark.name} did not start", where=str(place.host(spark.name).root / "boot.log"))
+
+
+def init_pid(place: Place, spark: Spark) -> int | None:
+    """The id of a running host's first process, seen from this machine."""
+    for pid in processes_with([str(place.host(spark.name).boot)]):
+        if _is_first(pid):
+            return pid
+    return None
+
+
+def enter_words(init: int, argv: Sequence[str]) -> list[str]:
+    """The words that run a program inside a host as root, in its own root file system."""
+    spaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+    return ["nsenter", "--target", str(init), *spaces, "--root", "--wdns=/", *argv]
+
+
+def inside(init: int, argv: Sequence[str], timeout_s: float = 60) -> str:
+    """Run a program inside a host as root; its standard output. Raises ClusterError when it fails."""
+    env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+    return run(enter_words(init, argv), env=env, timeout_s=timeout_s)
+
+
+def await_docker(init: int, timeout_s: float = 30) -> None:
+    """Wait until a host's Docker answers."""
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            inside(init, ["docker", "version", "--format", "{{.Server.Version}}"])
+            return
+        except ClusterError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def await_ssh(spark: Spark, timeout_s: float = 15) -> None:
+    """Wait until a host's sshd greets."""
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            with socket.create_connection((spark.management, 22), timeout=1) as link:
+                if link.recv(4) == b"SSH-":
+                    return
+        except OSError:
+            time.sleep(0.05)
+        if time.monotonic() > until:
+            raise ClusterError(f"sshd of {spark.name} does not answer at {spark.management}")
+
+
+def end(place: Place, sparks: Iterable[Spark], timeout_s: float = 15) -> None:
+    """Kill hosts at once, as a power cut would, and wait until their processes and cgroups are gone."""
+    sparks = tuple(sparks)
+    until = time.monotonic() + timeout_s
+    for spark in sparks:
+        while pids := list(processes_with([str(place.host(spark.name).boot)])):
+            for pid in sorted(pids, key=_is_first, reverse=True):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > until:
+                raise ClusterError(f"{spark.name} does not end: processes {pids}")
+            time.sleep(0.02)
+        _sweep_cgroups(spark)
+
+
+def _is_first(pid: int) -> bool:
+    """Whether a process is the first of a process namespace below ours."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    row = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return len(row) > 1 and row[-1] == "1"
+
+
+def _sweep_cgroups(spark: Spark) -> None:
+    for hierarchy in [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")]:
+        top = hierarchy / spark.cgroup.strip("/")
+        if top.is_dir():
+            for folder, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+            with contextlib.suppress(OSError):
+                top.parent.rmdir()
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    path.chmod(mode)
+
+
+def _own(top: Path) -> None:
+    """Make the user the owner of a folder and all in it."""
+    if not top.exists():
+        return
+    for folder, _, files in os.walk(top):
+        os.chown(folder, UID, UID)
+        for name in files:
+            os.chown(Path(folder, name), UID, UID, follow_symlinks=False)
