@@ -9,6 +9,17 @@ from typing import Any
 
 from cluster.commands.question import Question
 
+# Reads a program from stdin and leaves the rest of stdin to it. Without quotes, `!`, `$` or a backslash, so that one
+# pair of single quotes is right in sh, bash, zsh, csh and fish alike.
+LOADER = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.readline())))"
+WORDS = ("python3", "-I", "-S", "-c", LOADER)
+COMMAND = f"python3 -I -S -c '{LOADER}'"
+
+
+def framed(text: bytes) -> bytes:
+    """A length line, then the text: what LOADER, and the far programs after it, read from stdin."""
+    return b"%d\n%s" % (len(text), text)
+
 
 @cache
 def source(name: str) -> bytes:
@@ -26,3 +37,11 @@ def far(
     """
     argv = ("python3", "-I", "-S", "-", json.dumps(given))
     return Question(argv, stdin=source(name), timeout_s=timeout_s, limit=limit, changes=changes)
+
+
+def started(name: str, given: Any = None) -> tuple[tuple[str, ...], bytes]:
+    """Words and first stdin for `Host.start`, to run `far/<name>.py` with its stdin left open.
+
+    `given` as in `far`.
+    """
+    return (*WORDS, json.dumps(given)), framed(source(name))

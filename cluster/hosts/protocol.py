@@ -40,8 +40,11 @@ class Host(Protocol):
         """
         ...
 
-    def start(self, argv: Sequence[str], stdin: bytes = b"") -> Process:
-        """Start a long-running program; `stdin` is written first and stdin stays open."""
+    def start(self, argv: Sequence[str], stdin: bytes = b"", *, lasting: bool = False) -> Process:
+        """Start a long-running program; `stdin` is written first and stdin stays open.
+
+        It is ended when the user interrupts the run, unless it is `lasting` (the lock, which undo still needs).
+        """
         ...
 
     def put(self, data: bytes, path: str, mode: int = 0o600) -> None:

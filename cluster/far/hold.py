@@ -1,0 +1,104 @@
+"""Holds this host's lock while somebody keeps asking for it.
+
+First word: JSON {"data_dir": text, "who": text, "why": text, "silence_s": seconds}.
+stdout, one JSON a line: first {"held": true} or {"held": false, "who", "since", "why"} or {"held": false, "error"};
+then {"beat": number} for each beat, and {"ended": text} when the lock is given back.
+stdin, one command a line: `beat NUMBER`, or `audit JSON`, which is appended with the time and who to
+`<data_dir>/audit.log`. When stdin ends or is silent for `silence_s`, the lock is given back.
+
+The lock is flock(2) on `<data_dir>/lock`, so it ends with this process however it ends; the file's text only says
+who has it: {"who": text, "since": unix seconds, "why": text, "pid": number}.
+"""
+
+import fcntl
+import json
+import os
+import select
+import sys
+import time
+
+
+def say(**line):
+    os.write(1, json.dumps(line).encode() + b"\n")
+
+
+def take(path):
+    """The descriptor that holds the lock, or None when somebody else has it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def holder(path):
+    """What the holder wrote; asked again for a moment, since it may be writing just now."""
+    for _ in range(10):
+        try:
+            with open(path) as file:
+                found = json.load(file)
+            return {key: found[key] for key in ("who", "since", "why")}
+        except (OSError, ValueError, KeyError):
+            time.sleep(0.05)
+    return {"who": "unknown", "since": None, "why": "unknown"}
+
+
+def serve(audit, who, silence_s):
+    """Answer beats and write audit lines; why it ended."""
+    left, heard = b"", time.monotonic()
+    while True:
+        wait = heard + silence_s - time.monotonic()
+        if wait <= 0 or not select.select([0], [], [], wait)[0]:
+            return "silence"
+        data = os.read(0, 65536)
+        if not data:
+            return "end of input"
+        heard = time.monotonic()
+        *lines, left = (left + data).split(b"\n")
+        for line in lines:
+            obey(line.decode("utf-8", "replace"), audit, who)
+
+
+def obey(line, audit, who):
+    command, _, text = line.partition(" ")
+    if command == "beat":
+        say(beat=int(text))
+    elif command == "audit":
+        noted = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "who": who, **json.loads(text)}
+        fd = os.open(audit, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.write(fd, json.dumps(noted).encode() + b"\n")
+        os.close(fd)
+
+
+def hold(given):
+    data_dir = os.path.expanduser(given["data_dir"])
+    os.makedirs(data_dir, mode=0o700, exist_ok=True)
+    path = os.path.join(data_dir, "lock")
+    fd = take(path)
+    if fd is None:
+        say(held=False, **holder(path))
+        return
+    note = {"who": given["who"], "since": time.time(), "why": given["why"], "pid": os.getpid()}
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps(note).encode(), 0)
+    say(held=True)
+    why = serve(os.path.join(data_dir, "audit.log"), given["who"], float(given["silence_s"]))
+    os.ftruncate(fd, 0)
+    os.close(fd)
+    say(ended=why)
+
+
+def main():
+    os.umask(0o077)
+    try:
+        hold(json.loads(sys.argv[1]))
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        say(held=False, error=f"{error.filename or 'lock'}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Runs questions side by side on this machine and answers them in one frame.
+
+stdin: one line with a length, then that many bytes of JSON:
+    {"marker": word, "questions": [{"argv": [word], "stdin": base64, "timeout_s": number, "limit": bytes}]}
+stdout: a line end, the marker, "json" or "zlib", a length and a line end; then that many bytes of JSON:
+    [{"exit": number or null, "out": base64, "err": base64, "cut": bool, "seconds": number}]
+What stands on stdout before the marker is not ours. When stdin ends before the answer (the connection is lost),
+every program started here is ended and nothing is answered.
+
+One thread, one poll loop. Programs are started with fork and not with `subprocess`, which waits for exec: a program
+on a dead network disk would hold up all others.
+"""
+
+import base64
+import json
+import os
+import select
+import signal
+import sys
+import time
+import zlib
+
+PATIENCE_S = 1.0  # from SIGTERM to SIGKILL, and from SIGKILL to giving up
+LINGER_S = 0.3  # how long a grandchild may hold the output open after the program has ended
+DRAIN = 16 << 20  # bytes thrown away past the limit before the program is ended
+COMPRESS_FROM = 4096
+CHUNK = 65536
+
+
+class Child:
+    """One question's program: its pipes, what it said, and when patience ends."""
+
+    def __init__(self, question, poll):
+        self.poll = poll
+        self.limit = int(question["limit"])
+        self.feed = memoryview(base64.b64decode(question["stdin"]))
+        self.kept = {"out": bytearray(), "err": bytearray()}
+        self.past_limit = 0
+        self.streams = {}  # fd -> "in", "out" or "err"
+        self.began = time.monotonic()
+        self.signals = [signal.SIGTERM, signal.SIGKILL]
+        self.signal_at = self.deadline = self.began + float(question["timeout_s"])
+        self.late = self.done = False
+        self.status = None  # as waitpid gives it
+        self.listen_until = 0.0
+        self.pid = self.start([word.encode("utf-8", "surrogateescape") for word in question["argv"]])
+
+    def start(self, argv):
+        out, err = os.pipe(), os.pipe()
+        source, feed = os.pipe() if self.feed else (os.open(os.devnull, os.O_RDONLY), None)
+        pid = os.fork()
+        if pid == 0:
+            become(argv, source, out[1], err[1])
+        for fd in (source, out[1], err[1]):
+            os.close(fd)
+        self.watch(out[0], "out", select.POLLIN)
+        self.watch(err[0], "err", select.POLLIN)
+        if feed is not None:
+            os.set_blocking(feed, False)
+            self.watch(feed, "in", select.POLLOUT)
+        return pid
+
+    def watch(self, fd, stream, events):
+        self.streams[fd] = stream
+        self.poll.register(fd, events)
+
+    def drop(self, fd):
+        self.poll.unregister(fd)
+        os.close(fd)
+        del self.streams[fd]
+
+    def move(self, fd):
+        """Carry bytes over one pipe that is ready."""
+        if self.streams[fd] == "in":
+            self.write(fd)
+            return
+        data = os.read(fd, CHUNK)
+        if not data:
+            self.drop(fd)
+            return
+        kept = self.kept[self.streams[fd]]
+        room = max(0, self.limit - len(kept))
+        kept += data[:room]
+        self.past_limit += max(0, len(data) - room)
+        self.listen_until = time.monotonic() + LINGER_S
+
+    def write(self, fd):
+        try:
+            self.feed = self.feed[os.write(fd, self.feed[:CHUNK]) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it does not read any more, which is its own business
+            self.feed = self.feed[:0]
+        if not self.feed:
+            self.drop(fd)
+
+    def tick(self, now):
+        """Notice the end; signal what is late or endless."""
+        if self.status is None:
+            self.reap(now)
+        if self.status is not None:
+            if now >= self.listen_until or "out" not in self.streams.values() and "err" not in self.streams.values():
+                self.finish(now)
+        elif self.past_limit > DRAIN and len(self.signals) == 2:
+            self.end(now)
+        elif now >= self.signal_at:
+            self.late = self.late or now >= self.deadline
+            self.end(now)
+
+    def reap(self, now):
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if pid:
+            self.status = status
+            self.listen_until = now + LINGER_S
+
+    def end(self, now):
+        """The next harder signal to the whole group; after the last one, give up (a program in state D)."""
+        if not self.signals:
+            self.finish(now)
+            return
+        self.send(self.signals.pop(0))
+        self.signal_at = now + PATIENCE_S
+
+    def send(self, number):
+        try:
+            os.killpg(self.pid, number)
+        except OSError:
+            pass
+
+    def finish(self, now):
+        if len(self.signals) < 2:
+            self.send(signal.SIGKILL)  # what of its group outlived it
+        for fd in list(self.streams):
+            self.drop(fd)
+        self.seconds = now - self.began
+        self.done = True
+
+    def answer(self):
+        code = None if self.late or self.status is None else os.waitstatus_to_exitcode(self.status)
+        return {
+            "exit": code if code is None or code >= 0 else 128 - code,
+            "out": base64.b64encode(self.kept["out"]).decode(),
+            "err": base64.b64encode(self.kept["err"]).decode(),
+            "cut": self.past_limit > 0,
+            "seconds": round(self.seconds, 6),
+        }
+
+
+def become(argv, source, out, err):
+    """In the forked child: turn into the program. Never returns."""
+    try:
+        os.setsid()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        for fd, place in ((source, 0), (out, 1), (err, 2)):
+            os.dup2(fd, place)
+        os.closerange(3, 1024)
+        os.execvp(argv[0], argv)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        code, why = 127, error.strerror
+    except Exception as error:
+        code, why = 126, getattr(error, "strerror", None) or str(error)
+    try:
+        os.write(2, b"%s: %s\n" % (argv[0] if argv else b"no words", why.encode()))
+    finally:
+        os._exit(code)
+
+
+def read_request(stdin):
+    """The request, or None when the connection ended before all of it was here."""
+    line = stdin.readline()
+    text = stdin.read(int(line)) if line.strip() else b""
+    return json.loads(text) if line.strip() and len(text) == int(line) else None
+
+
+class Ended:
+    """Becomes true when stdin ends or a signal asks us to go."""
+
+    def __init__(self, poll):
+        self.wake, wake_up = os.pipe()
+        os.set_blocking(wake_up, False)
+        signal.set_wakeup_fd(wake_up)
+        self.signalled = False
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, self.go)
+        poll.register(self.wake, select.POLLIN)
+        poll.register(0, select.POLLIN)
+        self.poll = poll
+
+    def go(self, *_):
+        self.signalled = True
+
+    def read(self, fd):
+        if not os.read(fd, CHUNK) and fd == 0:
+            self.poll.unregister(0)
+            self.signalled = True
+
+
+def run(questions):
+    """All answers, in order; None when the connection was lost meanwhile."""
+    poll = select.poll()
+    ended = Ended(poll)
+    children = [Child(question, poll) for question in questions]
+    leaving = False
+    while True:
+        now = time.monotonic()
+        if ended.signalled and not leaving:
+            leaving = True
+            for child in children:
+                child.signal_at = now
+        for child in children:
+            if not child.done:
+                child.tick(now)
+        running = [child for child in children if not child.done]
+        if not running:
+            return None if leaving else [child.answer() for child in children]
+        wait(poll, running, ended, now)
+
+
+def wait(poll, running, ended, now):
+    """Sleep until a pipe is ready, a child ends, or somebody's patience does."""
+    until = min(child.signal_at if child.status is None else child.listen_until for child in running)
+    streams = {fd: child for child in running for fd in child.streams}
+    for fd, _ in poll.poll(max(0.0, until - now) * 1000 + 1):
+        if fd in streams:
+            if fd in streams[fd].streams:
+                streams[fd].move(fd)
+        else:
+            ended.read(fd)
+
+
+def reply(marker, answers):
+    body, kind = json.dumps(answers).encode(), "json"
+    if len(body) > COMPRESS_FROM:
+        body, kind = zlib.compress(body, 1), "zlib"
+    sys.stdout.buffer.write(f"\n{marker} {kind} {len(body)}\n".encode() + body)
+    sys.stdout.buffer.flush()
+
+
+def main():
+    request = read_request(sys.stdin.buffer)
+    if request is None:
+        sys.exit(1)
+    answers = run(request["questions"])
+    if answers is not None:
+        reply(request["marker"], answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The switch behind Ctrl-C: set once, everything that waits ends; renewed, undo can work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from cluster.errors import InterruptedByUser
+
+
+class Scope:
+    """One stretch of work that can be interrupted once. An operation keeps the scope it began in."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._closers: list[Callable[[], None]] = []
+
+    @property
+    def is_set(self) -> bool:
+        """True after the interruption."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Interrupt: every waiter wakes up, every registered closer is called."""
+        with self._lock:
+            self._event.set()
+            closers, self._closers = self._closers, []
+        for close in closers:
+            with suppress(Exception):
+                close()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; True as soon as the scope is interrupted."""
+        return self._event.wait(seconds)
+
+    def check(self) -> None:
+        """Raise InterruptedByUser when the scope is interrupted."""
+        if self.is_set:
+            raise InterruptedByUser("interrupted")
+
+    @contextmanager
+    def closing(self, close: Callable[[], None]) -> Iterator[None]:
+        """Have `close` called on interruption while the block runs. Raises InterruptedByUser when it already is."""
+        with self._lock:
+            self.check()
+            self._closers.append(close)
+        try:
+            yield
+        finally:
+            with self._lock, suppress(ValueError):
+                self._closers.remove(close)
+
+
+class Cancel:
+    """Shared by all hosts of a fleet; holds the scope in which new operations begin."""
+
+    def __init__(self) -> None:
+        self.scope = Scope()
+
+    def set(self) -> None:
+        """Interrupt everything that runs in the present scope; what begins in it afterwards fails at once."""
+        self.scope.set()
+
+    def renew(self) -> None:
+        """A fresh scope, for undo: what was interrupted stays so, new operations work."""
+        self.scope = Scope()

@@ -1,0 +1,208 @@
+"""A scripted host for tests: keeps the contract of Host, remembers everything, fails when told to."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cluster.commands.far import source
+from cluster.commands.question import Answer, Question
+from cluster.errors import ClusterError, ConnectionLostError, UnreachableError
+from cluster.hosts.cancel import Cancel, Scope
+
+
+@dataclass
+class Faults:
+    """What goes wrong on a FakeHost. Changes are counted from 1, over the life of the host."""
+
+    unreachable: ClusterError | None = None  # raised by everything
+    lose_answer_of: int = 0  # the n-th change is carried out, its answer is lost
+    fail_at: int = 0  # the n-th change is not carried out and exits 1
+    interrupt_at: int = 0  # Ctrl-C just before the n-th change
+    lost_questions: int = 0  # so many asks lose their connection before they are answered
+
+
+@dataclass(frozen=True)
+class Put:
+    """A file that was written."""
+
+    path: str
+    data: bytes
+    mode: int
+
+
+@dataclass
+class FakeHost:
+    """`handler` answers each question; what was asked, put and started is kept in lists.
+
+    As with a real host, an ask without changes is tried up to three times when the connection is lost, one with
+    changes never. Lock holders (`far/hold`) are answered as the real one does; `lock_holder` makes the lock taken.
+    """
+
+    name: str
+    handler: Callable[[Question], Answer]
+    starter: Callable[[tuple[str, ...], bytes], FakeProcess] | None = None
+    cancel: Cancel = field(default_factory=Cancel)
+    faults: Faults = field(default_factory=Faults)
+    asked: list[Question] = field(default_factory=list)
+    puts: list[Put] = field(default_factory=list)
+    started: list[tuple[str, ...]] = field(default_factory=list)
+    audit: list[dict[str, object]] = field(default_factory=list)
+    lock_holder: dict[str, object] | None = None
+    changes: int = 0
+    closed: bool = False
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """See Host.ask."""
+        scope = self.cancel.scope
+        self._reach(scope)
+        changes = any(question.changes for question in questions)
+        for left in reversed(range(1 if changes else 3)):
+            if not self.faults.lost_questions:
+                break
+            self.faults.lost_questions -= 1
+            if not left:
+                raise ConnectionLostError(f"the connection to {self.name} was lost", where=self.name)
+        return [self._answer(question) for question in questions]
+
+    def start(self, argv: Sequence[str], stdin: bytes = b"", *, lasting: bool = False) -> FakeProcess:
+        """See Host.start."""
+        scope = Scope() if lasting else self.cancel.scope
+        self._reach(scope)
+        self.started.append(tuple(argv))
+        if source("hold") in stdin:
+            process: FakeProcess = _FakeHolder(self, json.loads(argv[-1]))
+        elif self.starter is not None:
+            process = self.starter(tuple(argv), stdin)
+        else:
+            process = FakeProcess()
+        process.scope = scope
+        return process
+
+    def put(self, data: bytes, path: str, mode: int = 0o600) -> None:
+        """See Host.put. Counts as a change."""
+        self._reach(self.cancel.scope)
+        number = self._count_change()
+        if number == self.faults.fail_at:
+            raise ClusterError(f"cannot write {path}: told to fail", where=self.name)
+        self.puts.append(Put(path, data, mode))
+        self._lose_answer(number)
+
+    def close(self) -> None:
+        """See Host.close."""
+        self.closed = True
+
+    def _reach(self, scope: Scope) -> None:
+        scope.check()
+        if self.faults.unreachable is not None:
+            raise self.faults.unreachable
+
+    def _answer(self, question: Question) -> Answer:
+        if not question.changes:
+            self.asked.append(question)
+            return self.handler(question)
+        number = self._count_change()
+        self.asked.append(question)
+        if number == self.faults.fail_at:
+            return Answer(1, err=b"told to fail")
+        answer = self.handler(question)
+        self._lose_answer(number)
+        return answer
+
+    def _count_change(self) -> int:
+        if self.changes + 1 == self.faults.interrupt_at:
+            self.faults.interrupt_at = 0
+            raise KeyboardInterrupt
+        self.changes += 1
+        return self.changes
+
+    def _lose_answer(self, number: int) -> None:
+        if number == self.faults.lose_answer_of:
+            raise ConnectionLostError(f"the connection to {self.name} ended before the answer", where=self.name)
+
+
+class FakeProcess:
+    """A started program: `say` makes it print a line, `end` ends it; what was written to it is kept."""
+
+    def __init__(self, lines: Sequence[str] = (), exit_code: int | None = None) -> None:
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.written = bytearray()
+        self.exit_code: int | None = None
+        self.ended = False
+        self.scope = Scope()
+        for line in lines:
+            self.say(line)
+        if exit_code is not None:
+            self.end(exit_code)
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._lines.put(line)
+
+    def end(self, exit_code: int = 0) -> None:
+        """End by itself."""
+        self.exit_code = exit_code
+        self.ended = True
+        self._lines.put(None)
+
+    def lines(self) -> Iterator[str]:
+        """See Process.lines."""
+        while True:
+            self.scope.check()
+            try:
+                line = self._lines.get(timeout=0.02)
+            except queue.Empty:
+                continue
+            if line is None:
+                return
+            yield line
+
+    def write(self, data: bytes) -> None:
+        """See Process.write."""
+        if self.ended:
+            raise ConnectionLostError("the program is gone")
+        self.written += data
+
+    def close(self, timeout_s: float = 5.0) -> int | None:
+        """See Process.close."""
+        if not self.ended:
+            self.end(0)
+        return self.exit_code
+
+
+class _FakeHolder(FakeProcess):
+    """far/hold on a FakeHost: one holder at a time."""
+
+    def __init__(self, host: FakeHost, given: dict[str, object]) -> None:
+        super().__init__()
+        self._host = host
+        self._mine = {"who": given["who"], "since": 0.0, "why": given["why"]}
+        if host.lock_holder is None:
+            host.lock_holder = self._mine
+            self.say(json.dumps({"held": True}))
+        else:
+            self.say(json.dumps({"held": False, **host.lock_holder}))
+            self.end(0)
+
+    def write(self, data: bytes) -> None:
+        """Answer beats, keep audit lines."""
+        super().write(data)
+        for line in data.decode().splitlines():
+            command, _, text = line.partition(" ")
+            if command == "beat":
+                self.say(json.dumps({"beat": int(text)}))
+            elif command == "audit":
+                self._host.audit.append({"who": self._mine["who"], **json.loads(text)})
+
+    def end(self, exit_code: int = 0) -> None:
+        """Give the lock back."""
+        if self._host.lock_holder is self._mine:
+            self._host.lock_holder = None
+        super().end(exit_code)
+
+
+def unreachable(name: str) -> UnreachableError:
+    """What a host that is switched off gives."""
+    return ConnectionLostError(f"{name} did not answer within 10 s", where=name, remedy="is it on?")

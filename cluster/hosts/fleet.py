@@ -1,0 +1,73 @@
+"""Several hosts at once: in parallel, every error kept, interrupted at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TypeVar
+
+from cluster.commands.question import Answer, Question
+from cluster.hosts.cancel import Cancel
+from cluster.hosts.crew import in_parallel
+from cluster.hosts.outcome import Outcome
+from cluster.hosts.protocol import Host
+
+T = TypeVar("T")
+
+
+class Fleet:
+    """Hosts by name, in the order given. Closes them at the end of a `with` block."""
+
+    def __init__(self, hosts: Sequence[Host], limit: int = 32, cancel: Cancel | None = None) -> None:
+        self.hosts: dict[str, Host] = {host.name: host for host in hosts}
+        self.limit = limit
+        self.cancel = cancel or Cancel()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __getitem__(self, name: str) -> Host:
+        return self.hosts[name]
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self.hosts.values())
+
+    def __len__(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hosts' names, in order."""
+        return tuple(self.hosts)
+
+    def only(self, names: Sequence[str]) -> Fleet:
+        """A fleet of some of these hosts, on the same connections and switch. Do not close it by itself."""
+        return Fleet([self.hosts[name] for name in names], self.limit, self.cancel)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for host in self:
+            with suppress(Exception):
+                host.close()
+
+    def each(self, fn: Callable[[Host], T], names: Sequence[str] | None = None) -> dict[str, Outcome[T]]:
+        """Run `fn(host)` for all hosts (or those named) at the same time, at most `limit` at once.
+
+        The outcomes come in the hosts' order. Raises InterruptedByUser after Ctrl-C, when what had to be awaited has
+        ended; a second Ctrl-C leaves at once. An exception that is no ClusterError is a bug and raised as it is.
+        """
+        chosen = [self.hosts[name] for name in (self.names if names is None else names)]
+        return in_parallel({host.name: partial(fn, host) for host in chosen}, self.limit, self.cancel)
+
+    def ask(self, questions: Mapping[str, Sequence[Question]]) -> dict[str, Outcome[list[Answer]]]:
+        """Ask each named host its questions, one round trip a host."""
+        return self.each(lambda host: host.ask(questions[host.name]), tuple(questions))
+
+    def ask_all(self, questions: Sequence[Question]) -> dict[str, Outcome[list[Answer]]]:
+        """Ask every host the same questions."""
+        return self.each(lambda host: host.ask(questions))

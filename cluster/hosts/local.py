@@ -1,0 +1,106 @@
+"""This machine: the same far programs, started without SSH."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from cluster.commands.far import WORDS
+from cluster.errors import ConnectionLostError, UnreachableError
+from cluster.hosts.cancel import Cancel
+from cluster.hosts.wire import WireHost
+
+CHUNK = 65536
+
+
+class LocalHost(WireHost):
+    """This machine as a host."""
+
+    def __init__(self, name: str, cancel: Cancel | None = None) -> None:
+        super().__init__(name, LocalLine(name), cancel)
+
+
+class LocalLine:
+    """Starts loaders as children of ours, in sessions of their own: a Ctrl-C of the terminal does not reach them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def open(self, deadline: float) -> LocalPipe:
+        """See Line.open."""
+        try:
+            return LocalPipe(self._name)
+        except FileNotFoundError:
+            raise UnreachableError("no python3 on this machine", where=self._name, remedy="install it") from None
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class LocalPipe:
+    """A loader running here."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the pipe
+        self._process = subprocess.Popen(
+            WORDS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            bufsize=0,
+            start_new_session=True,
+            cwd=Path.home() if Path.home().is_dir() else "/",
+        )
+
+    def send(self, data: bytes) -> None:
+        """See Pipe.send."""
+        assert self._process.stdin
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._process.stdin.write(left) :]
+        except (OSError, ValueError):
+            raise ConnectionLostError("the program ended before it had read its input", where=self._name) from None
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        """See Pipe.receive."""
+        assert self._process.stdout
+        try:
+            fd = self._process.stdout.fileno()
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return os.read(fd, CHUNK) if poll.poll(timeout_s * 1000) else None
+        except (OSError, ValueError):
+            raise ConnectionLostError("closed", where=self._name) from None
+
+    def end_input(self) -> None:
+        """See Pipe.end_input."""
+        assert self._process.stdin
+        with suppress(OSError):
+            self._process.stdin.close()
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """See Pipe.exit_code."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def errors(self) -> str:
+        """See Pipe.errors."""
+        self._errors.seek(0)
+        return self._errors.read(CHUNK).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """See Pipe.close."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream:
+                with suppress(OSError):
+                    stream.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.05)

@@ -1,0 +1,274 @@
+"""SSH: the only file that knows fabric and paramiko. They open connections; nothing is run with them."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+import fabric
+import paramiko
+
+from cluster.commands.far import COMMAND
+from cluster.errors import ClusterError, ConnectionLostError, UnreachableError
+from cluster.hosts.cancel import Cancel
+from cluster.hosts.dial import Dialled, dial
+from cluster.hosts.target import SshTarget, public_key
+from cluster.hosts.trouble import key_refused, set_up_failed
+from cluster.hosts.trust import Trust
+from cluster.hosts.wire import WireHost
+
+KEEPALIVE_S = 10
+BANNER_TIMEOUT_S = 10.0
+AUTH_TIMEOUT_S = 15.0
+STALLED_S = 20.0  # how long sending may make no progress
+CHUNK = 65536
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads would print tracebacks
+
+
+class SshHost(WireHost):
+    """A machine reached over SSH, with one kept connection."""
+
+    def __init__(self, name: str, target: SshTarget, cancel: Cancel | None = None) -> None:
+        super().__init__(name, SshLine(name, target), cancel)
+        self.target = target
+
+
+class SshLine:
+    """The connection to one host; opened when first needed, and again when it was lost."""
+
+    def __init__(self, name: str, target: SshTarget) -> None:
+        self._name = name
+        self._target = target
+        self._lock = threading.Lock()
+        self._connection: fabric.Connection | None = None
+
+    def open(self, deadline: float) -> SshPipe:
+        """See Line.open."""
+        with self._lock:
+            if self._connection is None or not self._connection.is_connected:
+                self._connection = connect(self._name, self._target, deadline)
+            connection = self._connection
+        try:
+            channel = connection.transport.open_session(timeout=max(1.0, deadline - time.monotonic()))
+            channel.settimeout(STALLED_S)
+            channel.exec_command(COMMAND)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            if not isinstance(error, paramiko.ChannelException):
+                self.close()
+            raise ConnectionLostError(f"{self._name} gave no session: {error}", where=self._name) from None
+        return SshPipe(self._name, channel)
+
+    def close(self) -> None:
+        """See Line.close."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.client.close()
+
+
+class SshPipe:
+    """A loader at the other end of a channel. Never a terminal."""
+
+    def __init__(self, name: str, channel: paramiko.Channel) -> None:
+        self._name = name
+        self._channel = channel
+
+    def send(self, data: bytes) -> None:
+        """See Pipe.send."""
+        try:
+            self._channel.settimeout(STALLED_S)
+            self._channel.sendall(data)
+        except (OSError, EOFError, paramiko.SSHException):
+            raise ConnectionLostError(f"the connection to {self._name} was lost", where=self._name) from None
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        """See Pipe.receive."""
+        self._channel.settimeout(timeout_s)
+        try:
+            return bytes(self._channel.recv(CHUNK))
+        except TimeoutError:
+            return None
+
+    def end_input(self) -> None:
+        """See Pipe.end_input."""
+        with suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.shutdown_write()
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """See Pipe.exit_code."""
+        self._channel.status_event.wait(timeout_s)
+        code = int(self._channel.exit_status)
+        return code if code >= 0 else None
+
+    def errors(self) -> str:
+        """See Pipe.errors."""
+        said = b""
+        while self._channel.recv_stderr_ready() and len(said) < CHUNK:
+            said += self._channel.recv_stderr(CHUNK)
+        return said.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """See Pipe.close."""
+        with suppress(Exception):
+            self._channel.close()
+
+
+@lru_cache(1)
+def _config() -> fabric.Config:
+    """fabric without any of its files: what ssh would do was asked of ssh."""
+    return fabric.Config(lazy=True)
+
+
+def connect(name: str, target: SshTarget, deadline: float) -> fabric.Connection:
+    """An open, authenticated connection to a host whose key is known.
+
+    Raises ConnectionLostError when trying again may help, else UnreachableError.
+    """
+    trust = Trust(name, target)
+    dialled = dial(name, target, deadline)
+    connection = fabric.Connection(
+        target.hostname,
+        user=target.user,
+        port=target.port,
+        config=_config(),
+        gateway=False,
+        connect_kwargs={
+            "sock": dialled.sock,
+            "banner_timeout": BANNER_TIMEOUT_S,
+            "auth_timeout": AUTH_TIMEOUT_S,
+            "auth_strategy": Keys(name, target),
+            "transport_factory": lambda sock, **kwargs: _transport(sock, trust),
+        },
+    )
+    connection.client.set_missing_host_key_policy(_Policy(trust))
+    began = time.monotonic()
+    try:
+        connection.open()
+    except BaseException as error:
+        with suppress(Exception):
+            connection.client.close()
+        dialled.sock.close()
+        if isinstance(error, ClusterError) or not isinstance(error, Exception):
+            raise
+        raise _explain(name, target, error, time.monotonic() - began, dialled) from None
+    connection.transport.set_keepalive(KEEPALIVE_S)
+    return connection
+
+
+def _transport(sock: socket.socket, trust: Trust) -> paramiko.Transport:
+    transport = paramiko.ServiceRequestingTransport(sock)
+    options = transport.get_security_options()
+    options.key_types = trust.order(tuple(kind for kind in options.key_types if "-cert-" not in kind))
+    return transport
+
+
+class _Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+    """Asked for every host, since fabric's client is given no known hosts of its own."""
+
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
+
+    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
+        """Raise UnreachableError unless the key is trusted."""
+        self._trust.check(key.get_name(), key.asbytes())
+
+
+def _explain(name: str, target: SshTarget, error: Exception, seconds: float, dialled: Dialled) -> UnreachableError:
+    silent = "banner" in str(error) and seconds >= BANNER_TIMEOUT_S - 1
+    return set_up_failed(
+        name, target, str(error), dialled.said(), silent=silent, final=isinstance(error, paramiko.IncompatiblePeer)
+    )
+
+
+class Keys:
+    """Offers our keys one after the other, in ssh's order: the agent's, then files. paramiko calls `authenticate`."""
+
+    def __init__(self, name: str, target: SshTarget) -> None:
+        self._name = name
+        self._target = target
+        self._locked: list[str] = []
+        self._tried: list[str] = []
+
+    def authenticate(self, transport: paramiko.Transport) -> None:
+        """Log in. Raises UnreachableError with what was tried."""
+        why = ""
+        for label, key in self._offers():
+            try:
+                more = transport.auth_publickey(self._target.user, key)
+            except paramiko.BadAuthenticationType as error:
+                why = f"it accepts only {', '.join(error.allowed_types)}"
+                break
+            except (paramiko.SSHException, EOFError) as error:
+                self._tried.append(label)
+                if not transport.is_active():
+                    why = "it ended the connection, perhaps after too many keys" if len(self._tried) > 1 else str(error)
+                    break
+                continue
+            if not more:
+                return
+            why = f"it wants {', '.join(more)} as well"
+        raise self._refused(why)
+
+    def _offers(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        public = {path: public_key(path) for path in self._target.identity_files}
+        held = _agent_keys(self._target.agent) if self._target.agent else []
+        held.sort(key=lambda key: key.asbytes() not in public.values())
+        offered = set()
+        for key in held:
+            if not self._target.identities_only or key.asbytes() in public.values():
+                offered.add(key.asbytes())
+                yield f"agent: {key.comment or key.get_name()}", key
+        for path in self._target.identity_files:
+            if Path(path).is_file() and public[path] not in offered:
+                key = self._load(path)
+                if key is not None:
+                    yield path, key
+
+    def _load(self, path: str) -> paramiko.PKey | None:
+        try:
+            return _load_key(path, Path(path).stat().st_mtime_ns)
+        except (TypeError, paramiko.PasswordRequiredException):
+            self._locked.append(path)
+        except Exception as error:
+            self._tried.append(f"{path} (unreadable: {error})")
+        return None
+
+    def _refused(self, why: str) -> UnreachableError:
+        return key_refused(self._name, self._target, self._tried, self._locked, why)
+
+
+@lru_cache(64)
+def _load_key(path: str, mtime_ns: int) -> paramiko.PKey:
+    return paramiko.PKey.from_path(path)
+
+
+class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
+    """The agent behind a socket of our choice; paramiko's own knows SSH_AUTH_SOCK only."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        agent.settimeout(AUTH_TIMEOUT_S)
+        agent.connect(path)
+        self._connect(agent)
+
+
+def _agent_keys(path: str) -> list[paramiko.AgentKey]:
+    try:
+        return list(_Agent(path).get_keys())
+    except (OSError, paramiko.SSHException):
+        return []  # as ssh does: an agent that is gone is no agent
+
+
+def read_ssh_config(address: str) -> dict[str, list[str]]:
+    """What ~/.ssh/config says of a name, in the shape of `ssh -G`; for machines without OpenSSH."""
+    path = Path("~/.ssh/config").expanduser()
+    found = paramiko.SSHConfig.from_path(str(path)).lookup(address) if path.is_file() else {"hostname": address}
+    return {key: value if isinstance(value, list) else [value] for key, value in found.items()}

@@ -1,0 +1,183 @@
+"""What a name means to ssh: asked of `ssh -G`, since paramiko's own reader knows less (Match, Include, tokens)."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cluster.config.inventory import HostEntry
+from cluster.errors import UsageError
+
+CONNECT_TIMEOUT_S = 10.0
+DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class SshTarget:
+    """Everything needed to open one SSH connection. Paths are absolute."""
+
+    hostname: str
+    port: int
+    user: str
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    agent: str = ""  # the agent's socket; "" for none
+    proxy_command: str = ""  # for a shell, complete; "" to connect directly
+    host_key_alias: str = ""
+    known_hosts: tuple[str, ...] = ()
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+
+    @property
+    def key_name(self) -> str:
+        """The name under which known_hosts has this host's key."""
+        if self.host_key_alias:
+            return self.host_key_alias
+        return self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
+
+
+def resolve(name: str, entry: HostEntry) -> SshTarget:
+    """What to connect to for an inventory entry. Raises UsageError with what ssh says when it cannot be read."""
+    identity = str(Path(entry.identity_file).expanduser()) if entry.identity_file else ""
+    if identity and not Path(identity).is_file():
+        raise UsageError(
+            f"no key file {entry.identity_file}", where=f"host {name}", remedy="correct identity_file in the inventory"
+        )
+    said = _ask_ssh(name, entry, identity) if shutil.which("ssh") else _read_config(entry)
+    target = read_options(said, entry.address)
+    if identity:
+        target = replace(target, identity_files=(identity,), identities_only=True)
+    if entry.known_hosts_file:
+        target = replace(target, known_hosts=(str(Path(entry.known_hosts_file).expanduser()),))
+    proxy = _proxy(said, target, entry)
+    return replace(target, proxy_command=proxy)
+
+
+def _ask_ssh(name: str, entry: HostEntry, identity: str) -> dict[str, list[str]]:
+    words = ["ssh", "-G"]
+    for flag, value in (("-p", entry.port), ("-l", entry.user), ("-i", identity), ("-J", entry.jump)):
+        if value:
+            words += [flag, str(value)]
+    done = subprocess.run(
+        [*words, "--", entry.address], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode:
+        raise UsageError(
+            f"ssh cannot make sense of {entry.address}: {done.stderr.strip()}",
+            where=f"host {name}",
+            remedy="see ~/.ssh/config and the host's entry in the inventory",
+        )
+    return parse_options(done.stdout)
+
+
+def parse_options(text: str) -> dict[str, list[str]]:
+    """The output of `ssh -G` (one `key value` a line, keys in lower case, repeated keys kept in order)."""
+    options: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        options.setdefault(key, []).append(value)
+    return options
+
+
+def _read_config(entry: HostEntry) -> dict[str, list[str]]:
+    """~/.ssh/config by paramiko's reader, where there is no OpenSSH to ask."""
+    from cluster.hosts.ssh import read_ssh_config
+
+    options = read_ssh_config(entry.address)
+    for key, value in (("port", entry.port), ("user", entry.user), ("proxyjump", entry.jump)):
+        if value:
+            options[key] = [str(value)]
+    return options
+
+
+def read_options(said: Mapping[str, Sequence[str]], address: str) -> SshTarget:
+    """The target in what ssh says of `address`, without its proxy."""
+
+    def one(key: str, default: str = "") -> str:
+        return (said.get(key) or [default])[0]
+
+    user = one("user") or getpass.getuser()
+    hostname = one("hostname") or address
+    port = int(one("port", "22"))
+    tokens = {"d": str(Path.home()), "h": hostname, "n": address, "p": str(port), "r": user, "u": getpass.getuser()}
+    tokens |= {"l": socket.gethostname(), "L": socket.gethostname().split(".")[0], "i": str(os.getuid())}
+
+    def paths(values: Sequence[str]) -> tuple[str, ...]:
+        return tuple(str(Path(expand(value, tokens)).expanduser()) for value in values if value not in ("none", ""))
+
+    known = [*said.get("userknownhostsfile", ()), *said.get("globalknownhostsfile", ())]
+    timeout = one("connecttimeout", "none")
+    return SshTarget(
+        hostname=hostname,
+        port=port,
+        user=user,
+        identity_files=paths(said.get("identityfile") or DEFAULT_KEYS),
+        identities_only=one("identitiesonly") == "yes",
+        agent=_agent(one("identityagent", "SSH_AUTH_SOCK"), tokens),
+        host_key_alias=one("hostkeyalias") if one("hostkeyalias") != "none" else "",
+        known_hosts=paths([path for value in known for path in _split_paths(value)] or DEFAULT_KNOWN_HOSTS),
+        connect_timeout_s=float(timeout) if timeout.isdigit() and timeout != "0" else CONNECT_TIMEOUT_S,
+    )
+
+
+def expand(text: str, tokens: Mapping[str, str]) -> str:
+    """Replace ssh's `%x` tokens (ssh_config(5), TOKENS); unknown ones stay."""
+    parts = text.split("%%")
+    for letter, value in tokens.items():
+        parts = [part.replace(f"%{letter}", value) for part in parts]
+    return "%".join(parts)
+
+
+def _split_paths(value: str) -> list[str]:
+    """ssh -G writes several paths with blanks between and no quotes; a path that holds blanks is one that exists."""
+    return [value] if Path(value).expanduser().exists() else value.split()
+
+
+def _agent(said: str, tokens: Mapping[str, str]) -> str:
+    if said == "none":
+        return ""
+    if said == "SSH_AUTH_SOCK":
+        return os.environ.get("SSH_AUTH_SOCK", "")
+    if said.startswith("$"):
+        return os.environ.get(said.strip("${}"), "")
+    return str(Path(expand(said, tokens)).expanduser())
+
+
+def _proxy(said: Mapping[str, Sequence[str]], target: SshTarget, entry: HostEntry) -> str:
+    """The command that carries the connection, for ProxyJump as OpenSSH itself builds it (`ssh -W`)."""
+    command = (said.get("proxycommand") or ["none"])[0]
+    jumps = (said.get("proxyjump") or ["none"])[0]
+    if command != "none":
+        tokens = {"h": target.hostname, "n": entry.address, "p": str(target.port), "r": target.user}
+        return expand(command, tokens).replace("%%", "%")
+    if jumps == "none":
+        return ""
+    return jump_command(jumps, target)
+
+
+def jump_command(jumps: str, target: SshTarget) -> str:
+    """`ssh -W` through the last of the jump hosts, the others before it. Never asks for a password."""
+    *before, last = jumps.split(",")
+    words = ["ssh", "-o", "BatchMode=yes"]
+    if before:
+        words += ["-J", ",".join(before)]
+    return " ".join([*words, "-W", f"'[{target.hostname}]:{target.port}'", "--", f"'{_as_uri(last)}'"])
+
+
+def _as_uri(jump: str) -> str:
+    return jump if jump.startswith("ssh://") else f"ssh://{jump}"
+
+
+def public_key(path: str) -> bytes:
+    """The public half that lies beside a private key file, b"" when there is none."""
+    try:
+        return b64decode(Path(f"{path}.pub").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return b""
