@@ -1,0 +1,201 @@
+"""Results on disk: one JSON file a measurement, in llama-benchy's form with our fields added.
+
+While measuring, rows are appended to `<name>.partial.jsonl`; the JSON file is written once, by rename, and never
+changed. `read_result` reads both.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cluster import __version__
+from cluster.bench.manifest import Difference, Manifest, differences, parse_manifest
+from cluster.bench.rows import Row, Shape, parse_row
+from cluster.errors import ClusterError, UsageError
+
+SCHEMA = 1
+PARTIAL = ".partial.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One measurement. `timestamp` is UTC as llama-benchy writes it; `complete` is False for what Ctrl-C left."""
+
+    manifest: Manifest
+    rows: tuple[Row, ...]
+    latency_ms: float = 0.0
+    timestamp: str = ""
+    request: dict[str, Any] | None = None
+    version: str = f"cluster {__version__}"
+    complete: bool = True
+
+    @property
+    def most_concurrency(self) -> int:
+        """The highest number of requests at the same time; above 1, row names end in (cN)."""
+        return max((row.concurrency for row in self.rows), default=1)
+
+    @property
+    def failed(self) -> int:
+        """Requests that failed."""
+        return sum(row.failed for row in self.rows)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON: llama-benchy's BenchmarkReport first, then what we add."""
+        return {
+            "version": self.version,
+            "timestamp": self.timestamp,
+            "latency_mode": "api",
+            "latency_ms": self.latency_ms,
+            "model": self.manifest.model,
+            "prefix_caching_enabled": self.manifest.depth_mode == "prefix-caching",
+            "max_concurrency": self.most_concurrency,
+            "benchmarks": [row.document() for row in self.rows],
+            "schema": SCHEMA,
+            "std_is": "sample standard deviation (n - 1)",
+            "complete": self.complete,
+            "request": self.request,
+            "manifest": self.manifest.document(),
+        }
+
+
+def parse_result(document: Mapping[str, Any]) -> Result:
+    """The inverse of `Result.document`. Raises ClusterError when it is not a result, or one of a later schema."""
+    schema = document.get("schema")
+    if not isinstance(schema, int):
+        raise ClusterError("not a result of cluster bench: it has no schema number")
+    if schema > SCHEMA:
+        raise ClusterError(f"a result of schema {schema}; this version reads up to {SCHEMA}", remedy="update cluster")
+    try:
+        return Result(
+            manifest=parse_manifest(document["manifest"]),
+            rows=tuple(parse_row(row) for row in document["benchmarks"]),
+            latency_ms=document["latency_ms"],
+            timestamp=document["timestamp"],
+            request=document.get("request"),
+            version=document["version"],
+            complete=document.get("complete", True),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ClusterError(f"the result cannot be read: {type(error).__name__} {error}") from error
+
+
+def read_result(path: Path) -> Result:
+    """Read a result file, or what an interrupted measurement left. Raises ClusterError naming the file."""
+    try:
+        if not path.name.endswith(PARTIAL):
+            return parse_result(_mapping(orjson.loads(path.read_bytes())))
+        head, *lines = [_mapping(orjson.loads(line)) for line in path.read_bytes().splitlines()]
+        latest = {parse_row(line).shape: line for line in lines}
+        return parse_result(head | {"benchmarks": list(latest.values())})
+    except (OSError, ValueError, TypeError, ClusterError) as error:
+        raise ClusterError(f"{path}: {getattr(error, 'what', None) or error}") from error
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def results_dir(given: str, cwd: Path, environ: Mapping[str, str]) -> Path:
+    """Where results lie: what the user says, else ./results when it is there, else the user's state directory."""
+    if given:
+        return Path(given).expanduser()
+    if (cwd / "results").is_dir():
+        return cwd / "results"
+    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home()) / ".local" / "state"
+    return Path(state) / "cluster" / "results"
+
+
+class Journal:
+    """Keeps the rows of one measurement while it runs, then writes the result."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        """Begin the partial file, before anything is measured. Raises UsageError when the directory is not writable."""
+        self.began = datetime.now(UTC)
+        name = re.sub(r"[^A-Za-z0-9.-]+", "-", manifest.recipe or manifest.model).strip("-.") or "server"
+        size = f"-tp{manifest.tp}" if manifest.tp else ""
+        stem = f"{self.began:%Y%m%dT%H%M%S.%fZ}-{name}{size}"
+        self.path = directory / f"{stem}.json"
+        self.partial = directory / f"{stem}{PARTIAL}"
+        head = Result(manifest, (), timestamp=self.timestamp, complete=False).document()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self.partial.write_bytes(orjson.dumps(head) + b"\n")
+        except OSError as error:
+            raise UsageError(
+                f"results cannot be written to {directory}: {error.strerror or error}", remedy="--results DIRECTORY"
+            ) from error
+
+    @property
+    def timestamp(self) -> str:
+        """When the measurement began, as llama-benchy writes it."""
+        return f"{self.began:%Y-%m-%d %H:%M:%SZ}"
+
+    def add(self, row: Row) -> None:
+        """Append a row as it stands; the last one of a shape counts."""
+        with self.partial.open("ab") as file:
+            file.write(orjson.dumps(row.document()) + b"\n")
+
+    def finish(self, result: Result) -> Path:
+        """Write the result; the partial file is no longer needed."""
+        write_result(result, self.path)
+        self.partial.unlink(missing_ok=True)
+        return self.path
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write by rename, so that a reader sees the whole file or none. Raises ClusterError when it cannot."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(orjson.dumps(result.document(), option=orjson.OPT_INDENT_2) + b"\n")
+        fresh.rename(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise ClusterError(f"the result cannot be written to {path}: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What was found to compare with. `result` is None when nothing may be; `refused` says what stood in the way."""
+
+    result: Result | None = None
+    path: Path | None = None
+    differences: tuple[Difference, ...] = ()
+    refused: tuple[tuple[Path, tuple[Difference, ...]], ...] = ()
+
+
+def find_baseline(directory: Path, manifest: Manifest, tp: int = 1, shapes: Sequence[Shape] = ()) -> Baseline:
+    """The stored measurement of the same recipe at size `tp` made under the same conditions.
+
+    Of several, the one with most of `shapes`, then the newest. Files that are no results are passed over.
+    """
+    wanted = set(shapes)
+    agreeing: list[tuple[int, str, Path, Result]] = []
+    refused = []
+    for path in sorted(directory.glob("*.json"), reverse=True):
+        try:
+            result = read_result(path)
+        except ClusterError:
+            continue
+        other = result.manifest
+        if other.tp != tp or (other.recipe, other.model) != (manifest.recipe, manifest.model):
+            continue
+        against = tuple(item for item in differences(other, manifest) if item.must_agree)
+        if against:
+            refused.append((path, against))
+        else:
+            common = len(wanted & {row.shape for row in result.rows})
+            agreeing.append((common, result.timestamp, path, result))
+    if not agreeing:
+        return Baseline(refused=tuple(refused))
+    _, _, path, best = max(agreeing, key=lambda item: item[:3])
+    return Baseline(best, path, differences(best.manifest, manifest), tuple(refused))
