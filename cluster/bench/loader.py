@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
 
-from cluster.bench.records import Round, RoundRecord, parse_round
-from cluster.commands.far import source
+from cluster.bench.records import Round, RoundRecord, count_parts, parse_round
+from cluster.commands.far import WORDS, framed, source
 from cluster.errors import ClusterError, ConnectionLostError
 from cluster.hosts.protocol import Process
-
-_BOOT = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'load.py', 'exec'))"
 
 
 class Loader(Protocol):
@@ -47,24 +46,20 @@ class Target:
         return orjson.dumps(document) + b"\n"
 
 
-def load_argv(python: str = "python3") -> tuple[str, ...]:
-    """The words that start the load client on a host or in a container; `load_stdin` is what it must be given."""
-    return (python, "-I", "-S", "-c", _BOOT, str(len(source("load"))))
-
-
-def load_stdin(target: Target) -> bytes:
-    """What the load client reads first: its own text, then the target."""
-    return source("load") + target.line()
+def load_command(target: Target) -> tuple[tuple[str, ...], bytes]:
+    """Words and first stdin of the load client, for `Host.start`; in a container behind `docker exec -i NAME`."""
+    return WORDS, framed(source("load")) + target.line()
 
 
 class ProcessLoader:
-    """A running load client: `ProcessLoader(host.start(load_argv(), load_stdin(target)))`."""
+    """A running load client: `ProcessLoader(host.start(*load_command(target)))`."""
 
     def __init__(self, process: Process) -> None:
         """Wait until the client is ready. Raises ClusterError with its own words when it is not."""
         self._process = process
         self._lines: Iterator[str] = iter(process.lines())
-        hello = self._next()
+        self._said: deque[str] = deque(maxlen=3)
+        hello = self._hello()
         if "error" in hello:
             raise ClusterError(f"the load client cannot start: {hello['error']}")
         self._where = str(hello.get("hostname", ""))
@@ -78,7 +73,8 @@ class ProcessLoader:
     def send(self, wanted: Round) -> RoundRecord:
         """Carry out one round; returns when all its requests have ended."""
         self._process.write(wanted.line())
-        record = parse_round(self._line())
+        line = self._line("{")
+        record = parse_round(line, [self._line("+")[1:] for _ in range(count_parts(line))])
         if record.id != wanted.id or len(record.records) != len(wanted.asks):
             raise ClusterError(f"the load client answered round {record.id!r} when {wanted.id!r} was asked")
         return record
@@ -87,12 +83,15 @@ class ProcessLoader:
         """End the client, and with it what it has under way."""
         return self._process.close()
 
-    def _line(self) -> str:
+    def _line(self, mark: str) -> str:
+        """The next line that begins with `mark`; others are what Python or docker says on stderr."""
         for line in self._lines:
-            if line.startswith("{"):
+            if line.startswith(mark):
                 return line
-        raise ConnectionLostError("the load client ended", remedy="run `cluster status`, then the same command again")
+            self._said.append(line.strip())
+        said = f": {' / '.join(self._said)}" if self._said else ""
+        raise ConnectionLostError(f"the load client ended{said}", remedy="`cluster status`, then the same again")
 
-    def _next(self) -> dict[str, Any]:
-        document: dict[str, Any] = orjson.loads(self._line())
+    def _hello(self) -> dict[str, Any]:
+        document: dict[str, Any] = orjson.loads(self._line("{"))
         return document

@@ -6,6 +6,7 @@ import base64
 import binascii
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -86,11 +87,19 @@ class RoundRecord:
     client: ClientLoad
 
 
-def parse_round(line: str | bytes) -> RoundRecord:
-    """Read the document that the load client prints after a round. Raises ClusterError when it is not one."""
+def count_parts(line: str) -> int:
+    """How many lines of data follow the document that the load client prints after a round."""
+    try:
+        return int(orjson.loads(line)["parts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClusterError("the load client's answer cannot be read", where=line[:200]) from error
+
+
+def parse_round(line: str, parts: Sequence[str]) -> RoundRecord:
+    """Read that document and its lines of data. Raises ClusterError when it is not one."""
     try:
         document = orjson.loads(line)
-        chunks = _split_chunks(document)
+        chunks = _split_chunks(document["chunks"], "".join(parts))
         records = tuple(
             Record(t0, end, how if how in get_args(How) else "garbled", error, tuple(chunks.get(index, ())))
             for index, (t0, end, how, error) in enumerate(document["requests"])
@@ -99,14 +108,13 @@ def parse_round(line: str | bytes) -> RoundRecord:
         client = ClientLoad(**{key: float(value) for key, value in document["client"].items() if key in names})
         return RoundRecord(str(document["id"]), records, client)
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, zlib.error, binascii.Error) as error:
-        said = line if isinstance(line, str) else line.decode("utf-8", "replace")
-        raise ClusterError(f"the load client's answer cannot be read ({error})", where=said[:200]) from error
+        raise ClusterError(f"the load client's answer cannot be read ({error})", where=line[:200]) from error
 
 
-def _split_chunks(document: dict[str, Any]) -> dict[int, list[tuple[float, bytes]]]:
+def _split_chunks(count: int, packed: str) -> dict[int, list[tuple[float, bytes]]]:
     """The recorded (time, bytes) by request."""
-    data = zlib.decompress(base64.b64decode(document["data"]))
-    at = document["chunks"] * _ENTRY.size
+    data = zlib.decompress(base64.b64decode(packed))
+    at = count * _ENTRY.size
     found: dict[int, list[tuple[float, bytes]]] = {}
     for index, seconds, length in _ENTRY.iter_unpack(data[:at]):
         found.setdefault(index, []).append((seconds, data[at : at + length]))

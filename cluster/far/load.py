@@ -8,8 +8,9 @@ stdin, one JSON document a line; the end of stdin stops everything at once (the 
                   "requests": [{"method": "POST", "path": "/v1/completions", "body": {...} | null}]}
 stdout, one JSON document a line:
     {"ready": true, "python": "3.11.2", "hostname": "spark1"}        or {"error": "..."}, and the program ends
-    {"id": "r1", "requests": [[t0, end, how, error], ...], "chunks": N, "data": base64(zlib(table + bytes)),
+    {"id": "r1", "requests": [[t0, end, how, error], ...], "chunks": N, "parts": M,
      "client": {"cpu_s", "wall_s", "lag_max_ms", "lag_mean_ms", "t0_spread_ms", "started_unix_s"}}
+    +...    M lines, together base64(zlib(table + bytes)): lines of bounded length pass through any pipe
         times are seconds of one monotonic clock since the round began; t0 is taken just before the bytes are written.
         how: done (the answer's own framing ended) | closed | reset | timeout | refused (no connection).
         table: N entries "<IdI" (request, time, length); the bytes of all chunks follow in the same order.
@@ -37,6 +38,7 @@ from urllib.parse import urlsplit
 CONNECT_TIMEOUT_S = 10.0
 WARM_TIMEOUT_S = 10.0
 LAG_PERIOD_S = 0.01
+PART_LENGTH = 1 << 17
 BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
@@ -252,7 +254,7 @@ async def watch_lag(lags):
 
 
 async def run_round(session, spec):
-    """Carry out one round; the document that tells what happened."""
+    """Carry out one round; the document that tells what happened, and its parts."""
     requests = [session.encode(request) for request in spec["requests"]]
     count = max(1, min(int(spec.get("concurrency", 1)), len(requests)))
     await session.prepare(count, spec.get("warm"))
@@ -283,23 +285,26 @@ def lag_words(lags):
 
 
 def describe(name, outcomes, log, origin, count, client):
-    """The document of one round; see the head of this file."""
+    """The document of one round and its parts; see the head of this file."""
     firsts = [outcome[0] for outcome in outcomes[:count]]
     client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts)) if firsts else 0.0
     table = b"".join(struct.pack("<IdI", index, now - origin, len(data)) for index, now, data in log)
-    packed = zlib.compress(table + b"".join(data for _, _, data in log), 1)
-    return {
+    packed = base64.b64encode(zlib.compress(table + b"".join(data for _, _, data in log), 1)).decode()
+    parts = [packed[at : at + PART_LENGTH] for at in range(0, len(packed), PART_LENGTH)]
+    document = {
         "id": name,
         "requests": [[t0 - origin, end - origin, how, error] for t0, end, how, error in outcomes],
         "chunks": len(log),
-        "data": base64.b64encode(packed).decode(),
+        "parts": len(parts),
         "client": client,
     }
+    return document, parts
 
 
-def say(document):
-    """One line on stdout, at once."""
-    sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
+def say(document, parts=()):
+    """One line on stdout, and one for each part, at once."""
+    lines = [json.dumps(document, separators=(",", ":")), *("+" + part for part in parts), ""]
+    sys.stdout.write("\n".join(lines))
     sys.stdout.flush()
 
 
@@ -313,7 +318,7 @@ async def serve(lines):
     say({"ready": True, "python": sys.version.split()[0], "hostname": socket.gethostname()})
     while True:
         spec = json.loads(await lines.get())
-        say(await run_round(session, spec))
+        say(*await run_round(session, spec))
 
 
 async def main():
