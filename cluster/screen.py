@@ -74,9 +74,14 @@ class Screen:
         finally:
             waiting.stop()
 
+    @property
+    def interactive(self) -> bool:
+        """Whether somebody can be asked."""
+        return sys.stdin.isatty() and self._progress.is_terminal
+
     def confirm(self, question: str) -> bool:
         """Ask yes or no on the terminal; without one the answer is no."""
-        if not (sys.stdin.isatty() and self._progress.is_terminal):
+        if not self.interactive:
             return False
         self._progress.print(f"{question} [y/N] ", markup=False, end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,112 @@
+"""`cluster down`: load → connect → lock → look → plan → apply → prove that all is back → forget."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+
+from cluster.actions.reach import Named, answered, look, open_fleet, raise_all, read_named
+from cluster.apply import Applied, Guard, Unlocked, apply
+from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.lock import Lock
+from cluster.plan.back import Holder, holders
+from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.down import forget, plan_down
+from cluster.screen import Screen
+
+DEADLINE_S = 120.0
+POLL_S = 1.0
+
+
+def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Carry out `cluster down`."""
+    named = read_named(args)
+    fleet = open_fleet(named.hosts)
+    with fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        if not seens:
+            raise_all(errors)
+        within = fleet.only(list(seens))
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in seens}
+        with Unlocked() if args.dry_run else Lock(within, "down", data_dirs) as guard:
+            take_down(named, within, seens, guard, args.dry_run, screen)
+        raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
+    return ExitCode.DONE
+
+
+def take_down(named: Named, fleet: Fleet, seens: dict[str, Seen], guard: Guard, dry_run: bool, screen: Screen) -> None:
+    """Remove what is ours on these hosts and prove that they are as before."""
+    found = deployments(seens.values())
+    say_partial(found, seens, screen)
+    plan = plan_down(found, seens)
+    if dry_run:
+        for line in (*plan.lines(), *plan_lines_of_forget(seens)):
+            screen.line(line)
+        screen.document({"deployments": [one.id for one in found], "plan": list(plan.lines())})
+        return
+    if not plan.stages and not forget(seens).steps:
+        screen.line(f"nothing of ours on {', '.join(seens)}")
+        screen.document({"deployments": [], "hosts": dict.fromkeys(seens, "nothing of ours")})
+        return
+    apply(plan.stages, fleet, guard, screen.note, Applied())
+    proven = prove_back(named, fleet, seens, found, screen)
+    apply((forget(seens),), fleet, guard, screen.note, Applied())
+    for name, text in proven.items():
+        screen.good(f"{name}: {text}")
+    screen.document({"deployments": [one.id for one in found], "hosts": proven})
+
+
+def plan_lines_of_forget(seens: Mapping[str, Seen]) -> list[str]:
+    """The last stage's lines, for a dry run."""
+    from cluster.plan.steps import Plan
+
+    stage = forget(seens)
+    return list(Plan("", (), (stage,)).lines()) if stage.steps else []
+
+
+def say_partial(found: tuple[Deployment, ...], seens: Mapping[str, Seen], screen: Screen) -> None:
+    """A rank on a host that is not named here ends by itself when its peers are gone; say so."""
+    for deployment in found:
+        beyond = [host for host in deployment.hosts if host not in seens]
+        if beyond:
+            screen.warn(
+                f"{deployment.id} also has ranks on {', '.join(beyond)}: they end by themselves within a minute; "
+                f"their containers stay until cluster down -n {','.join(beyond)}"
+            )
+
+
+def prove_back(
+    named: Named, fleet: Fleet, first: Mapping[str, Seen], found: tuple[Deployment, ...], screen: Screen
+) -> dict[str, str]:
+    """Look until every host is as before, 120 s at most. Raises RefusedError with the holders."""
+    hosts = [host for host in named.hosts if host.name in first]
+    deadline = time.monotonic() + DEADLINE_S
+    with screen.waiting("containers, ports, processes and memory to be back") as line:
+        while True:
+            seens, errors = answered(look(fleet, hosts))
+            raise_all(errors)
+            left = {name: holders(seen, found) for name, seen in seens.items()}
+            if not any(left.values()):
+                return {name: back_text(seen) for name, seen in seens.items()}
+            line.update("; ".join(f"{name}: {held[0].what}" for name, held in left.items() if held))
+            if time.monotonic() > deadline:
+                raise ManyErrors([not_back(name, held) for name, held in left.items() if held])
+            time.sleep(POLL_S)
+
+
+def back_text(seen: Seen) -> str:
+    """The proof in one line."""
+    memory = seen.memory
+    if isinstance(memory, Missing) or memory.available is None:
+        return "containers, ports and processes are back; memory could not be read"
+    return f"containers, ports and processes are back; {memory.available / (1 << 30):.1f} GiB available"
+
+
+def not_back(host: str, held: list[Holder]) -> ClusterError:
+    """What still holds something after two minutes."""
+    rows = "; ".join(f"{one.what} ({one.evidence})" for one in held[:4])
+    return RefusedError(f"not back after {DEADLINE_S:.0f} s: {rows}", where=host, remedy=held[0].remedy)

@@ -1,0 +1,160 @@
+"""Fetch what is missing: the image with `docker pull`, the weights with the hub's own tool, on each host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster.actions.reach import raise_all
+from cluster.apply import Guard
+from cluster.commands import hub
+from cluster.commands.docker import docker_pull
+from cluster.commands.question import Question
+from cluster.errors import ClusterError, RefusedError, UsageError
+from cluster.facts import hub_model
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+from cluster.hosts.fleet import Fleet
+from cluster.plan.wanted import Wanted
+from cluster.screen import Screen
+
+GIB = 1 << 30
+
+
+def read_token(path: str | None) -> str:
+    """The hub token: `--hub-token-file`, else $HF_TOKEN, else the hub's own file; empty when there is none."""
+    if path:
+        try:
+            return Path(path).expanduser().read_text().strip()
+        except OSError as error:
+            raise UsageError(f"--hub-token-file {path}: {error.strerror}") from None
+    if os.environ.get("HF_TOKEN"):
+        return os.environ["HF_TOKEN"].strip()
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    try:
+        return (home / "token").read_text().strip()
+    except OSError:
+        return ""
+
+
+def fetch_missing(
+    wanted: Wanted,
+    seens: Mapping[str, Seen],
+    fleet: Fleet,
+    guard: Guard,
+    *,
+    yes: bool,
+    dry_run: bool,
+    token: str,
+    screen: Screen,
+) -> bool:
+    """Fetch image and weights where they are missing, after asking; whether anything was fetched.
+
+    Raises RefusedError when the user does not agree, cannot be asked, or on a dry run (which fetches nothing).
+    """
+    images = [name for name in wanted.names if is_absent(seens[name].image)]
+    models = [name for name in wanted.names if is_absent(seens[name].weights)]
+    if not images and not models:
+        return False
+    if images:
+        ask(f"image {wanted.recipe.image} is not on {', '.join(images)}: pull it there", yes, dry_run, screen)
+        pull_images(wanted, images, fleet, guard, screen)
+    if models:
+        tokens = {name: token_path(seens[name], token) for name in models}
+        for name, path in tokens.items():
+            if path:
+                fleet[name].put(token.encode(), path, 0o600)
+        try:
+            size = size_text(wanted, models[0], tokens[models[0]], fleet)
+            ask(
+                f"model {wanted.recipe.model} ({size}) is not on {', '.join(models)}: download it", yes, dry_run, screen
+            )
+            download(wanted, seens, tokens, fleet, guard, screen)
+        finally:
+            forget_tokens(tokens, fleet)
+    return True
+
+
+def is_absent(fact: object) -> bool:
+    """Whether a thing is not there, as against could not be read."""
+    return isinstance(fact, Missing) and fact.kind == "absent"
+
+
+def ask(question: str, yes: bool, dry_run: bool, screen: Screen) -> None:
+    """Ask before a download. Raises RefusedError when the answer is no."""
+    if dry_run:
+        raise RefusedError(f"{question}; a dry run fetches nothing", remedy="cluster up fetches it after asking")
+    if yes or (screen.interactive and screen.confirm(f"{question}?")):
+        screen.note(question)
+        return
+    raise RefusedError(f"{question}?", put_back="nothing was changed", remedy="--yes fetches without asking")
+
+
+def pull_images(wanted: Wanted, hosts: list[str], fleet: Fleet, guard: Guard, screen: Screen) -> None:
+    """`docker pull` on each host. Raises docker's own words."""
+    for name in hosts:
+        guard.note(name, f"docker pull {wanted.recipe.image}")
+    with screen.waiting(f"docker pull {wanted.recipe.image} on {', '.join(hosts)}"):
+        run_on(fleet, {name: docker_pull(wanted.recipe.image) for name in hosts}, "pull the image")
+
+
+def token_path(seen: Seen, token: str) -> str:
+    """Where the hub token lies on a host while it downloads; empty when there is none."""
+    if isinstance(seen.identity, Missing):
+        raise RefusedError("the host does not say who it is", where=seen.host, remedy=seen.identity.why)
+    return f"{seen.identity.data_dir}/hub-token" if token else ""
+
+
+def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
+    """Remove the token's file from every host."""
+    removals = {name: [Question(("rm", "-f", "--", path), changes=True)] for name, path in tokens.items() if path}
+    fleet.ask(removals)
+
+
+def size_text(wanted: Wanted, host: str, token_file: str, fleet: Fleet) -> str:
+    """How much there is to download, by one request to the hub that also tells whether access is given."""
+    question = hub_model.question(wanted.recipe.model, wanted.recipe.revision, token_file)
+    told = hub_model.parse(fleet.ask({host: [question]})[host].get()[0])
+    if not isinstance(told, Missing):
+        return f"{told / GIB:.1f} GiB"
+    if told.kind == "refused":
+        raise RefusedError(
+            f"the hub gives no access to {wanted.recipe.model}: {told.why}",
+            where=host,
+            remedy="accept the model's licence on its page, and give a token with --hub-token-file",
+        )
+    known = wanted.recipe.weights_gib
+    return f"about {known:.0f} GiB by the recipe" if known else "size unknown"
+
+
+def download(
+    wanted: Wanted, seens: Mapping[str, Seen], tokens: Mapping[str, str], fleet: Fleet, guard: Guard, screen: Screen
+) -> None:
+    """The hub's own tool in a container of the image, as the user, so that the files belong to them."""
+    asked: dict[str, Question] = {}
+    for name, token_file in tokens.items():
+        guard.note(name, f"download {wanted.recipe.model}")
+        identity = seens[name].identity
+        assert not isinstance(identity, Missing)  # token_path has refused that
+        fleet[name].ask([Question(("mkdir", "-p", identity.hf_home), changes=True)])
+        asked[name] = hub.hub_download(
+            wanted.recipe.image, wanted.recipe.model, wanted.recipe.revision,
+            hf_home=identity.hf_home, uid=identity.uid, gid=identity.gid, token_file=token_file,
+        )  # fmt: skip
+    with screen.waiting(f"download of {wanted.recipe.model} on {', '.join(tokens)}"):
+        run_on(fleet, asked, "download the model")
+
+
+def run_on(fleet: Fleet, asked: Mapping[str, Question], what: str) -> None:
+    """Run one long change on each host; raise every host's own last words."""
+    errors: list[ClusterError] = []
+    for name, outcome in fleet.ask({name: [question] for name, question in asked.items()}).items():
+        if outcome.value is None:
+            errors += [outcome.error] if outcome.error else []
+            continue
+        [answer] = outcome.value
+        if answer.exit != 0:
+            said = (answer.error_text.strip() or answer.text.strip() or f"exit {answer.exit}").splitlines()[-1]
+            errors.append(ClusterError(f"could not {what}: {said}", where=name, put_back="nothing was started"))
+    raise_all(errors)

@@ -1,0 +1,83 @@
+"""`cluster logs`: the logs of all ranks, merged by time."""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+
+from cluster.actions.reach import answered, look, open_fleet, raise_all, read_named
+from cluster.commands.docker import docker_logs
+from cluster.errors import ExitCode, RefusedError
+from cluster.hosts.fleet import Fleet
+from cluster.plan.deployed import Deployment, deployments
+from cluster.screen import Screen
+
+Line = tuple[str, str, str]
+"""Docker's time (RFC 3339), host, text."""
+
+
+def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Carry out `cluster logs`."""
+    named = read_named(args)
+    with open_fleet(named.hosts) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        found = deployments(seens.values())
+        if not found:
+            raise_all(errors)
+            raise RefusedError(f"nothing of ours on {', '.join(seens)}", remedy="cluster up")
+        if args.follow:
+            for time, host, text in follow(found, fleet, args.tail):
+                screen.line(f"{time[:23]} {host}: {text}")
+            return ExitCode.DONE
+        lines = read(found, fleet, args.tail)
+    for time, host, text in lines:
+        screen.line(f"{time[:23]} {host}: {text}")
+    screen.document([{"time": time, "host": host, "line": text} for time, host, text in lines])
+    raise_all(errors)
+    return ExitCode.DONE
+
+
+def read(found: Sequence[Deployment], fleet: Fleet, tail: int) -> list[Line]:
+    """The last lines of every rank, stdout and stderr, in the order of their times."""
+    asked = {host: [docker_logs(rank.name, tail=tail)] for one in found for host, rank in one.ranks.items()}
+    lines: list[Line] = []
+    for host, outcome in fleet.ask(asked).items():
+        [answer] = outcome.get()
+        lines += [split(host, line) for line in (answer.text + answer.error_text).splitlines()]
+    return sorted(lines)
+
+
+def split(host: str, line: str) -> Line:
+    """One line of `docker logs --timestamps`."""
+    time, _, text = line.partition(" ")
+    return time, host, text
+
+
+def follow(found: Sequence[Deployment], fleet: Fleet, tail: int) -> Iterator[Line]:
+    """Lines of all ranks as they come, until every container has ended."""
+    arrived: queue.Queue[Line | None] = queue.Queue(maxsize=10_000)
+    ranks = [(host, rank.name) for one in found for host, rank in one.ranks.items()]
+
+    def pump(host: str, name: str) -> None:
+        process = fleet[host].start(docker_logs(name, tail=tail, follow=True).argv)
+        try:
+            for line in process.lines():
+                arrived.put(split(host, line))
+        finally:
+            process.close(1)
+            arrived.put(None)
+
+    for host, name in ranks:
+        threading.Thread(target=pump, args=(host, name), daemon=True).start()
+    left = len(ranks)
+    while left:
+        try:
+            line = arrived.get(timeout=0.2)
+        except queue.Empty:
+            continue
+        if line is None:
+            left -= 1
+        else:
+            yield line

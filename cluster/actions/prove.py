@@ -1,0 +1,238 @@
+"""Prove that a deployment serves: ranks, Ray, one real completion, and the way its traffic took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cluster.commands.docker import docker_exec
+from cluster.diagnosis.transport import Transport, grown_bytes, judge_transport
+from cluster.errors import ClusterError, RefusedError
+from cluster.facts import completion, gpu_processes, links, memory, ranks, ray_nodes
+from cluster.facts.completion import Completion, Server
+from cluster.facts.fact import Missing
+from cluster.facts.gpu_processes import GpuProcess
+from cluster.facts.links import Links
+from cluster.facts.memory import Memory
+from cluster.facts.ranks import RankState
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.outcome import values
+from cluster.plan.fabric import Fabric
+from cluster.plan.rank import container_name
+from cluster.plan.ready import Failed, Ready, State, judge_nodes, judge_ranks
+from cluster.plan.wanted import Wanted
+from cluster.screen import Screen
+
+POLL_S = 0.5
+COMPLETION_TIMEOUT_S = 300.0
+COUNTERS_SETTLE_S = 0.3
+ENGINE = "wait for Ray and vLLM"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Memory of one host at one moment, in bytes; None where it was not told."""
+
+    available: int | None
+    gpu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is to be proven: a deployment of `wanted` over `fabric`."""
+
+    deployment: str
+    wanted: Wanted
+    fabric: Fabric
+    server: Server
+    idle: Mapping[str, Held] = field(default_factory=dict)
+
+    def container(self, host: str) -> str:
+        """Name of the container on a host."""
+        return container_name(self.deployment, self.wanted.names.index(host))
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was proven. `memory` is by moment, then host."""
+
+    completion: Completion
+    transport: Transport | None
+    memory: Mapping[str, Mapping[str, Held]]
+    nodes: tuple[str, ...]
+
+
+@dataclass
+class Clock:
+    """Seconds by stage, in order; `engine` is the time spent waiting for Ray and vLLM, the rest is ours."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a block."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + time.monotonic() - began
+
+
+def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> Proof:
+    """Wait for all ranks, prove Ray and one completion. Raises the first failure, with the rank's own words.
+
+    Raises RefusedError when RDMA was to be had and sockets were used.
+    """
+    moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)}
+    with clock.stage(ENGINE), screen.waiting("containers") as line:
+        wait_serving(subject, fleet, line.update, moments)
+    with clock.stage("prove"), screen.waiting("Ray's nodes, and one real completion"):
+        nodes = check_ray(subject, fleet)
+        done, transport = complete(subject, fleet)
+    moments["ready"] = sample(subject, fleet)
+    refuse_socket(subject, transport, screen)
+    return Proof(done, transport, moments, nodes)
+
+
+def wait_serving(
+    subject: Subject, fleet: Fleet, update: Callable[[str], None], moments: dict[str, dict[str, Held]]
+) -> None:
+    """Poll every rank and the server until it answers. Raises the first rank's failure, or at the deadline."""
+    wanted = subject.wanted
+    deadline = time.monotonic() + wanted.recipe.ready_timeout_s
+    while True:
+        state = poll(subject, fleet)
+        if isinstance(state, Ready):
+            return
+        if isinstance(state, Failed):
+            raise lost(state)
+        update(state.what)
+        if state.moment and state.moment not in moments:
+            moments[state.moment] = sample(subject, fleet)
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"not ready after {wanted.recipe.ready_timeout_s:.0f} s; last: {state.what}",
+                where=wanted.names[0],
+                remedy="cluster logs; --set ready_timeout_s=N waits longer",
+            )
+        time.sleep(POLL_S)
+
+
+def poll(subject: Subject, fleet: Fleet) -> State:
+    """One look at all ranks and, on the head, the server's health."""
+    names = subject.wanted.names
+    asked = {host: [ranks.question([subject.container(host)])] for host in names}
+    asked[names[0]].append(completion.question(subject.server, ask=False, timeout_s=5))
+    answers = values(fleet.ask(asked))
+    states: dict[str, RankState | Missing | None] = {}
+    for host in names:
+        told = ranks.parse(answers[host][0])
+        states[host] = told if isinstance(told, Missing) else told.get(subject.container(host))
+    health = completion.parse(answers[names[0]][1])
+    return judge_ranks(states, healthy=not isinstance(health, Missing) and health.healthy)
+
+
+def lost(state: Failed) -> ClusterError:
+    """A failed rank as the error that the user sees."""
+    said = next((line.strip() for line in reversed(state.tail) if line.strip()), "")
+    detail = f"; last line: {said[:300]}" if said and said not in state.why else ""
+    return ClusterError(f"{state.host}: {state.why}{detail}", where=f"{state.host}, waiting for the server")
+
+
+def check_ray(subject: Subject, fleet: Fleet) -> tuple[str, ...]:
+    """Ask Ray inside the head's container for its nodes: N alive, N GPUs, our addresses. Raises RefusedError."""
+    wanted, fabric = subject.wanted, subject.fabric
+    if wanted.backend != "ray":
+        return ()
+    head = wanted.names[0]
+    question = docker_exec(subject.container(head), ("python3", "/cluster/ray_nodes.py"), timeout_s=20)
+    [answer] = fleet.ask({head: [question]})[head].get()
+    nodes = ray_nodes.parse(answer)
+    if isinstance(nodes, Missing):
+        raise RefusedError(f"Ray does not say which nodes it has: {nodes.why}", where=head)
+    wrong = judge_nodes(nodes, [fabric.hosts[name].address for name in wanted.names])
+    if wrong:
+        raise RefusedError(f"Ray is not whole: {'; '.join(wrong)}", where=head, remedy="cluster down, then cluster up")
+    return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
+
+
+def complete(subject: Subject, fleet: Fleet) -> tuple[Completion, Transport | None]:
+    """One real completion on the head, with every host's HCA counters before and after. Raises ClusterError."""
+    wanted, head = subject.wanted, subject.wanted.names[0]
+    sane = wanted.recipe.weights == "real"
+    before = read_links(fleet, wanted.names) if wanted.size > 1 else {}
+    question = completion.question(subject.server, ask=True, timeout_s=COMPLETION_TIMEOUT_S)
+    [answer] = fleet.ask({head: [question]})[head].get()
+    done = completion.parse(answer)
+    if isinstance(done, Missing):
+        raise ClusterError(f"no completion: {done.why}", where=head, remedy="cluster logs")
+    wrong = done.wrong(wanted.served_name, judge_text=sane)
+    if wrong:
+        raise ClusterError(f"the server answers, but {wrong}", where=head, remedy="cluster logs")
+    if wanted.size == 1:
+        return done, None
+    time.sleep(COUNTERS_SETTLE_S)
+    return done, read_transport(subject, fleet, before)
+
+
+def read_links(fleet: Fleet, names: Sequence[str]) -> dict[str, Links | Missing]:
+    """Every host's links with their byte counters."""
+    outcomes = fleet.ask({name: [links.question()] for name in names})
+    return {name: links.parse(outcome.get()[0]) for name, outcome in outcomes.items()}
+
+
+def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing]) -> Transport:
+    """Judge the way the traffic took, from counters now and before, and NCCL's lines of every rank."""
+    names, ends = subject.wanted.names, subject.fabric.hosts
+    outcomes = fleet.ask(
+        {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
+    )
+    grown: dict[str, int | None] = {}
+    lines: dict[str, Sequence[str]] = {}
+    for host in names:
+        after, told = outcomes[host].get()
+        grown[host] = grown_bytes(before[host], links.parse(after), ends[host].hcas) if ends[host].hcas else None
+        state = ranks.parse(told)
+        rank = None if isinstance(state, Missing) else state.get(subject.container(host))
+        lines[host] = rank.net if rank else ()
+    return judge_transport(grown, lines)
+
+
+def refuse_socket(subject: Subject, transport: Transport | None, screen: Screen) -> None:
+    """Active HCAs but sockets in use: refused, unless the recipe or the user said so."""
+    wanted = subject.wanted
+    if transport is None or transport.verdict == "rdma" or not subject.fabric.rdma:
+        return
+    if wanted.recipe.transport == "socket" or wanted.allow_socket:
+        said = "the recipe says transport: socket" if wanted.recipe.transport == "socket" else "--allow-socket"
+        screen.warn(f"traffic between the ranks: {transport.verdict} ({transport.why}); {said}")
+        return
+    raise RefusedError(
+        f"RDMA was not used between the ranks: {transport.why}",
+        where=", ".join(wanted.names),
+        remedy="cluster logs | grep NET/; or accept TCP with --allow-socket",
+    )
+
+
+def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
+    """Memory of every host now."""
+    outcomes = fleet.ask({name: [memory.question(), gpu_processes.question()] for name in subject.wanted.names})
+    return {
+        name: held_of(memory.parse(outcome.value[0]), gpu_processes.parse(outcome.value[1]))
+        for name, outcome in outcomes.items()
+        if outcome.value is not None
+    }
+
+
+def held_of(told: Memory | Missing, rows: tuple[GpuProcess, ...] | Missing) -> Held:
+    """Memory of one host from two facts."""
+    return Held(None if isinstance(told, Missing) else told.available, gpu_bytes(rows))
+
+
+def gpu_bytes(rows: tuple[GpuProcess, ...] | Missing) -> int | None:
+    """Bytes of all GPU processes; None when one of them does not say."""
+    if isinstance(rows, Missing) or any(row.used_mib is None for row in rows):
+        return None
+    return sum(row.used_mib or 0 for row in rows) << 20

@@ -1,0 +1,76 @@
+"""From a command line to hosts that answer: what every action begins with."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load_inventory, load_recipe, resolve_hosts
+from cluster.config.overrides import final_recipe
+from cluster.config.recipe import Recipe
+from cluster.errors import ClusterError, ManyErrors
+from cluster.facts import seen as facts
+from cluster.facts.seen import Look, Seen
+from cluster.hosts.connect import connect
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.outcome import Outcome
+from cluster.hosts.target import ssh_knows
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a command line names: the inventory, the hosts of `-n` (or all), whether `-n` was given."""
+
+    file: InventoryFile
+    hosts: tuple[ResolvedHost, ...]
+    explicit: bool
+
+
+def read_named(args: argparse.Namespace) -> Named:
+    """The inventory and the hosts a command line means. Raises UsageError."""
+    file = load_inventory(args.inventory)
+    names = [args.nodes] if args.nodes else []
+    return Named(file, tuple(resolve_hosts(file, names, ssh_knows)), bool(args.nodes))
+
+
+def read_recipe(args: argparse.Namespace, file: InventoryFile) -> Recipe:
+    """The recipe a command line means, `--set` applied. Raises UsageError."""
+    name = choose_recipe(getattr(args, "recipe", None), args.recipe_option, file.inventory)
+    return final_recipe(load_recipe(name).recipe, args.set)
+
+
+def open_fleet(hosts: Sequence[ResolvedHost]) -> Fleet:
+    """Hosts that can be asked; connections are opened when first used."""
+    return connect({host.name: host for host in hosts})
+
+
+def look_for(host: ResolvedHost, recipe: Recipe | None = None) -> Look:
+    """What to look for on a host."""
+    if recipe is None:
+        return Look(data_dir=host.data_dir, hf_home=host.hf_home)
+    return Look(
+        image=recipe.image, model=recipe.model, revision=recipe.revision, data_dir=host.data_dir, hf_home=host.hf_home
+    )
+
+
+def look(fleet: Fleet, hosts: Sequence[ResolvedHost], recipe: Recipe | None = None) -> dict[str, Outcome[Seen]]:
+    """Look at all hosts at once, in one round trip each; every host's facts or its error."""
+    looks = {host.name: look_for(host, recipe) for host in hosts}
+    return fleet.each(
+        lambda host: facts.read(host.name, looks[host.name], host.ask(facts.questions(looks[host.name]))), list(looks)
+    )
+
+
+def answered(outcomes: Mapping[str, Outcome[Seen]]) -> tuple[dict[str, Seen], list[ClusterError]]:
+    """The hosts that answered, and the errors of those that did not."""
+    seens = {name: outcome.value for name, outcome in outcomes.items() if outcome.value is not None}
+    return seens, [outcome.error for outcome in outcomes.values() if outcome.error is not None]
+
+
+def raise_all(errors: Sequence[ClusterError]) -> None:
+    """Raise the one error, or all of them together; nothing when there is none."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ManyErrors(errors)

@@ -1,0 +1,264 @@
+"""`cluster up`: load → connect → lock → look → decide → fetch, try, gate → show → apply → prove → print."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.actions import evidence, fetch, gate, prove
+from cluster.actions.reach import Named, answered, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.actions.summary import print_ready
+from cluster.apply import Applied, Guard, Unlocked, apply, undo
+from cluster.config.load import read_mounts
+from cluster.config.overrides import split_env
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.facts.completion import Server
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.lock import Lock
+from cluster.plan.decide import Same, Start, decide, refuse_beyond
+from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.fabric import Fabric, pair
+from cluster.plan.rank import API_KEY, Ingredients
+from cluster.plan.spec import spec_of
+from cluster.plan.steps import Plan
+from cluster.plan.up import plan_up
+from cluster.plan.wanted import Wanted, choose_sizes
+from cluster.screen import Screen
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to go about it, as against what is wanted."""
+
+    dry_run: bool
+    yes: bool
+    hub_token: str
+
+
+def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Carry out `cluster up`."""
+    named = read_named(args)
+    wanted = read_wanted(args, named)
+    options = Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file))
+    clock = prove.Clock()
+    with open_fleet(wanted.hosts) as fleet, ExitStack() as held:
+        with clock.stage("connect and lock"):
+            guard: Guard = held.enter_context(guard_for(fleet, wanted, args.dry_run))
+        return bring_up(wanted, fleet, guard, options, screen, clock)
+
+
+def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
+    """What a command line wants, checked against itself. Raises UsageError; no host is asked."""
+    recipe = read_recipe(args, named.file)
+    hosts, tp, backend = choose_sizes(
+        named.hosts, tp=args.tp, pp=args.pipeline, solo=args.solo, backend=args.backend, recipe=recipe
+    )
+    variables = split_env(args.env)
+    hidden = dict(variables.secret)
+    if args.api_key_file:
+        hidden[API_KEY] = read_secret(args.api_key_file, "--api-key-file")
+    return Wanted(
+        recipe, hosts, tp, args.pipeline, backend, dict(variables.plain), hidden, tuple(args.words), args.bind,
+        args.allow_socket, frozenset(args.force), read_mounts(recipe.mounts),
+    )  # fmt: skip
+
+
+def read_secret(path: str, option: str) -> str:
+    """First line of a file that holds a key. Raises UsageError when it cannot be read or is empty."""
+    try:
+        text = Path(path).expanduser().read_text().strip()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror}") from None
+    if not text:
+        raise UsageError(f"{option} {path}: the file is empty")
+    return text.splitlines()[0]
+
+
+def guard_for(fleet: Fleet, wanted: Wanted, dry_run: bool) -> Lock | Unlocked:
+    """The lock on all hosts; a dry run changes nothing and takes none."""
+    if dry_run:
+        return Unlocked()
+    return Lock(fleet, f"up {wanted.recipe.name}", {host.name: host.data_dir for host in wanted.hosts})
+
+
+def bring_up(
+    wanted: Wanted, fleet: Fleet, guard: Guard, options: Options, screen: Screen, clock: prove.Clock
+) -> ExitCode:
+    """From connected hosts to a proven deployment."""
+    with clock.stage("look"):
+        seens = see(wanted, fleet)
+    found = deployments(seens.values())
+    refuse_beyond(wanted.names, found)
+    fabric = pair_of(wanted, seens)
+    if has_images(seens):
+        decision = decide(spec_of(wanted, content_of(wanted, seens)), found)
+        if isinstance(decision, Same):
+            return leave(decision.deployment, wanted, fabric, seens, fleet, options, screen, clock)
+    with clock.stage("check"):
+        gate.check_seen(wanted, seens, fabric, fleet, running(found), screen)
+    with clock.stage("fetch"):
+        if fetch.fetch_missing(
+            wanted,
+            seens,
+            fleet,
+            guard,
+            yes=options.yes,
+            dry_run=options.dry_run,
+            token=options.hub_token,
+            screen=screen,
+        ):
+            seens = see(wanted, fleet)
+    with clock.stage("try"):
+        inside = gate.try_image(wanted, fleet, screen)
+    spec = spec_of(wanted, content_of(wanted, seens))
+    decision = decide(spec, found)
+    assert isinstance(decision, Start)  # what was missing a moment ago cannot run already
+    made_of = Ingredients(wanted, spec, seens, fabric, inside, before(wanted, seens), secrets.token_hex(32))
+    plan = plan_up(made_of, decision)
+    show(plan, decision, options, screen)
+    if options.dry_run:
+        return ExitCode.DONE
+    if decision.outgoing and not options.yes and screen.interactive and not screen.confirm("replace it?"):
+        raise RefusedError("not replaced", remedy="--yes replaces without asking")
+    subject = subject_of(plan.deployment, spec, wanted, fabric, seens)
+    proof = carry_through(plan, subject, fleet, guard, screen, clock)
+    print_ready(wanted, proof, clock, screen, changed=True, **where(wanted, seens))
+    return ExitCode.DONE
+
+
+def leave(
+    deployment: Deployment,
+    wanted: Wanted,
+    fabric: Fabric,
+    seens: dict[str, Seen],
+    fleet: Fleet,
+    options: Options,
+    screen: Screen,
+    clock: prove.Clock,
+) -> ExitCode:
+    """What is wanted runs already, ready or on its way: change nothing, and prove it all the same."""
+    screen.line(f"{deployment.id} runs already on {', '.join(wanted.names)}: nothing is changed")
+    if not options.dry_run:
+        subject = subject_of(deployment.id, deployment.spec, wanted, fabric, seens)
+        proof = prove.wait_ready(subject, fleet, screen, clock)
+        print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens))
+    return ExitCode.DONE
+
+
+def subject_of(
+    deployment: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: dict[str, Seen]
+) -> prove.Subject:
+    """What is to be proven, with the place of its API and what every host holds now."""
+    identity = seens[wanted.names[0]].identity
+    home = "" if isinstance(identity, Missing) else f"{identity.data_dir}/deployments/{deployment}"
+    idle = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
+    return prove.Subject(deployment, wanted, fabric, Server.of_spec(spec, home), idle)
+
+
+def where(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, str]:
+    """The endpoint at the head's management address, and the product names of hosts that are simulated."""
+    identities = {name: seen.identity for name, seen in seens.items() if not isinstance(seen.identity, Missing)}
+    head = identities.get(wanted.names[0])
+    address = wanted.bind if wanted.bind not in ("0.0.0.0", "::") else head.management_address if head else "?"
+    simulated = {one.product for one in identities.values() if "simulated" in one.product.lower()}
+    host = f"[{address}]" if ":" in address else address
+    return {"endpoint": f"http://{host}:{wanted.recipe.port}", "simulated": ", ".join(sorted(simulated))}
+
+
+def pair_of(wanted: Wanted, seens: dict[str, Seen]) -> Fabric:
+    """The fabric between the wanted hosts, the inventory's overrides applied."""
+    return pair([seens[name] for name in wanted.names], {host.name: host.fabric for host in wanted.hosts})
+
+
+def has_images(seens: dict[str, Seen]) -> bool:
+    """Whether the image is on every host."""
+    return not any(isinstance(seen.image, Missing) for seen in seens.values())
+
+
+def running(found: tuple[Deployment, ...]) -> Deployment | None:
+    """What of ours runs on these hosts; its memory and ports count as free."""
+    return next((deployment for deployment in found if deployment.running), None)
+
+
+def see(wanted: Wanted, fleet: Fleet) -> dict[str, Seen]:
+    """Look at every host of the deployment; all of them have to answer."""
+    seens, errors = answered(look(fleet, wanted.hosts, wanted.recipe))
+    raise_all(errors)
+    return seens
+
+
+def content_of(wanted: Wanted, seens: dict[str, Seen]) -> str:
+    """The image's content as the hosts have it. Raises RefusedError when it could not be read."""
+    for name in wanted.names:
+        image = seens[name].image
+        if isinstance(image, Missing):
+            docker = seens[name].docker
+            why = docker.why if isinstance(docker, Missing) else image.why
+            raise RefusedError(f"image {wanted.recipe.image} cannot be read: {why}", where=name)
+    first = seens[wanted.names[0]].image
+    assert not isinstance(first, Missing)
+    return first.content_id
+
+
+def before(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, int]:
+    """Bytes each host had available when nothing of ours ran: kept from the first `up`, else what is seen now."""
+    values: dict[str, int] = {}
+    for name in wanted.names:
+        kept, memory = seens[name].deployments, seens[name].memory
+        now = 0 if isinstance(memory, Missing) or memory.available is None else memory.available
+        earlier = [] if isinstance(kept, Missing) else [one.before["available"] for one in kept if one.before]
+        values[name] = max([now, *map(int, earlier)])
+    return values
+
+
+def show(plan: Plan, decision: Start, options: Options, screen: Screen) -> None:
+    """Say what will happen and why; on a dry run every argv."""
+    for why in decision.why:
+        screen.line(f"{'replace ' + decision.outgoing.id + ': ' if decision.outgoing else ''}{why}")
+    screen.line(f"start {plan.deployment}")
+    if options.dry_run:
+        for line in plan.lines():
+            screen.line(line)
+        screen.document({"deployment": plan.deployment, "why": list(plan.why), "plan": list(plan.lines())})
+
+
+def carry_through(
+    plan: Plan, subject: prove.Subject, fleet: Fleet, guard: Guard, screen: Screen, clock: prove.Clock
+) -> prove.Proof:
+    """Apply and prove; whatever goes wrong before the proof is put back after the evidence was saved."""
+    applied = Applied()
+    try:
+        with clock.stage("apply"):
+            apply(plan.stages, fleet, guard, screen.note, applied)
+        proof = prove.wait_ready(subject, fleet, screen, clock)
+    except (ClusterError, KeyboardInterrupt) as error:
+        raise put_back(error, plan, subject, applied, fleet, guard, screen) from error
+    apply(plan.after, fleet, guard, screen.note, Applied())
+    return proof
+
+
+def put_back(
+    error: ClusterError | KeyboardInterrupt,
+    plan: Plan,
+    subject: prove.Subject,
+    applied: Applied,
+    fleet: Fleet,
+    guard: Guard,
+    screen: Screen,
+) -> ClusterError:
+    """Save the evidence, undo newest first, and return the error to raise, with what was put back."""
+    fleet.cancel.renew()
+    failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before ready")
+    saved = evidence.save(subject, fleet, screen, failure)
+    left = undo(applied, fleet, guard, screen.note)
+    failure.put_back = "all that this run started" if not left else "all but: " + "; ".join(left)
+    if not failure.remedy:
+        failure.remedy = f"read {saved}" if saved else "cluster status"
+    return failure

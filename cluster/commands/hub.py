@@ -1,0 +1,24 @@
+"""Words that download a model with the hub's own tool, in a container of the image."""
+
+from __future__ import annotations
+
+from cluster.commands.docker import TRY_LABEL, Bind, mount_word
+from cluster.commands.question import Question
+
+
+def hub_download(
+    image: str, model: str, revision: str, *, hf_home: str, uid: int, gid: int, token_file: str = "",
+    timeout_s: float = 12 * 3600,
+) -> Question:
+    """`hf download MODEL --revision REVISION` into the host's cache, as the user `uid:gid`.
+
+    `token_file` is a private file on the host; the tool reads it through HF_TOKEN_PATH, so the token is no word of
+    any command line and in no container's environment.
+    """  # fmt: skip
+    words = ["docker", "run", "--rm", "--init", "--pull", "never", "--name", "cluster-download", "--label", TRY_LABEL]
+    words += ["--network", "host", "--user", f"{uid}:{gid}", "--env", "HOME=/tmp", "--env", "HF_HOME=/hf"]
+    words += ["--env", "HF_HUB_DISABLE_TELEMETRY=1", "--mount", mount_word(Bind(hf_home, "/hf", read_only=False))]
+    if token_file:
+        words += ["--env", "HF_TOKEN_PATH=/hub-token", "--mount", mount_word(Bind(token_file, "/hub-token"))]
+    words += ["--entrypoint", "hf", image, "download", model, "--revision", revision]
+    return Question(tuple(words), timeout_s=timeout_s, changes=True)

@@ -1,0 +1,54 @@
+"""Which way did the traffic between ranks go: judged by the HCAs' own byte counters and NCCL's own lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.facts.fact import Missing
+from cluster.facts.links import Links
+
+ENOUGH_BYTES = 64 << 10
+"""A completion over N ranks moves at least this much; idle links carry a few hundred bytes a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """The verdict. `grown` is bytes sent and received by each host's facing HCAs during the completion."""
+
+    verdict: Literal["rdma", "socket", "unknown"]
+    why: str
+    grown: Mapping[str, int]
+    lines: tuple[str, ...] = ()
+
+
+def grown_bytes(before: Links | Missing, after: Links | Missing, hcas: Sequence[str]) -> int | None:
+    """Bytes the named HCAs moved between two looks; None when a counter could not be read."""
+    if isinstance(before, Missing) or isinstance(after, Missing):
+        return None
+    first = {link.hca: link for link in before.links}
+    total = 0
+    for link in after.links:
+        if link.hca in hcas and link.hca in first:
+            was = first[link.hca]
+            if None in (link.xmit_bytes, link.rcv_bytes, was.xmit_bytes, was.rcv_bytes):
+                return None
+            total += (link.xmit_bytes or 0) - (was.xmit_bytes or 0) + (link.rcv_bytes or 0) - (was.rcv_bytes or 0)
+    return total
+
+
+def judge_transport(grown: Mapping[str, int | None], lines: Mapping[str, Sequence[str]]) -> Transport:
+    """RDMA is proven by every host's counters; NCCL's lines say why not, and decide where counters are silent."""
+    known = {host: value for host, value in grown.items() if value is not None}
+    every = [line for host_lines in lines.values() for line in host_lines]
+    kept = tuple(dict.fromkeys(line.strip() for line in every))[:8]
+    still = [host for host, value in known.items() if value < ENOUGH_BYTES]
+    socket = next((line for line in every if "network Socket" in line or "NET/Socket" in line), "")
+    if socket:
+        return Transport("socket", socket.strip(), known, kept)
+    if grown and len(known) == len(grown) and not still:
+        return Transport("rdma", "the HCAs' own counters grew on every host", known, kept)
+    if still:
+        return Transport("socket", f"the HCAs' counters stood still on {', '.join(still)}", known, kept)
+    return Transport("unknown", "no HCA counter could be read", known, kept)

@@ -1,0 +1,70 @@
+"""How the ranks of a deployment are doing, from their containers' state and logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.commands.far import far
+from cluster.commands.question import Answer, Question
+from cluster.facts.fact import Missing
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """One rank's container. `stages` are the rank program's own lines in order, `net` NCCL's lines on its transport."""
+
+    name: str
+    state: str
+    exit_code: int
+    oom: bool
+    stages: tuple[dict[str, Any], ...]
+    loaded: bool
+    tail: tuple[str, ...]
+    net: tuple[str, ...]
+
+    @property
+    def stage(self) -> str:
+        """Name of the last stage told since the container's last start, empty before the first."""
+        return str(self.stages[-1].get("stage", "")) if self.stages else ""
+
+    def told(self, stage: str) -> dict[str, Any] | None:
+        """The line of a stage since the last `started`, None when it was not told."""
+        for line in reversed(self.stages):
+            if line.get("stage") == stage:
+                return line
+            if line.get("stage") == "started":
+                return None
+        return None
+
+    @property
+    def ended(self) -> str:
+        """Why the rank ended, in its own words; empty while it runs."""
+        line = self.told("ended")
+        return str(line.get("why", "")) if line else ""
+
+
+def question(names: Sequence[str], *, tail: int = 30, net: bool = False) -> Question:
+    """Ask for the ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too."""
+    return far("ranks", {"names": list(names), "tail": tail, "net": net}, timeout_s=20, limit=4 << 20)
+
+
+def parse(answer: Answer) -> dict[str, RankState] | Missing:
+    """By container name; a container that is not there is not in it."""
+    if answer.exit != 0:
+        return Missing(
+            answer.error_text.strip()[-200:] or "no answer", "timeout" if answer.exit is None else "unreadable"
+        )
+    try:
+        told = json.loads(answer.text)
+        return {
+            name: RankState(
+                name, row["state"], row["exit_code"], row["oom"], tuple(row["stages"]), row["loaded"],
+                tuple(row["tail"]), tuple(row["net"]),
+            )
+            for name, row in told.items()
+        }  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return Missing(f"not what far/ranks prints: {error}")

@@ -1,0 +1,186 @@
+"""Checks of one host: facts → findings, judged against what is wanted. Pure; a missing fact becomes `unknown`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cluster.commands.ports import ports_used
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+from cluster.plan.deployed import Deployment, ours
+from cluster.plan.finding import Finding, Level, unknown
+from cluster.plan.wanted import Wanted
+
+GIB = 1 << 30
+MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
+MIN_ROOM = 5 * GIB
+
+
+def check_host(wanted: Wanted, seen: Seen, running: Deployment | None) -> Iterator[Finding]:
+    """All findings of one host. What our own outgoing rank holds counts as free."""
+    yield from check_platform(wanted, seen)
+    yield from check_docker(seen)
+    yield from check_gpu(seen)
+    yield from check_memory(wanted, seen, running)
+    yield from check_disk(seen)
+    yield from check_ports(wanted, seen, running)
+    yield from check_names(wanted, seen)
+    yield from check_image(wanted, seen)
+    yield from check_weights(wanted, seen)
+
+
+def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """The host's CPU architecture is the one the recipe is for."""
+    if isinstance(seen.identity, Missing):
+        yield unknown("platform", seen.host, seen.identity, "identity")
+        return
+    found = MACHINES.get(seen.identity.arch, seen.identity.arch)
+    if wanted.recipe.platform not in ("any", found):
+        yield Finding(
+            "fault", "platform", seen.host, f"recipe {wanted.recipe.name} is for {wanted.recipe.platform} machines",
+            f"uname -m: {seen.identity.arch}", "use a recipe for this architecture",
+        )  # fmt: skip
+
+
+def check_docker(seen: Seen) -> Iterator[Finding]:
+    """Docker answers this user."""
+    if not isinstance(seen.docker, Missing):
+        return
+    remedy = {
+        "refused": f"on {seen.host}: sudo usermod -aG docker $USER, then log in again",
+        "absent": f"on {seen.host}: install Docker, or start it with sudo systemctl start docker",
+        "timeout": f"on {seen.host}: sudo systemctl restart docker; look at journalctl -u docker",
+    }.get(seen.docker.kind, f"on {seen.host}: docker info")
+    yield Finding("fault", "docker", seen.host, "Docker cannot be used", seen.docker.why, remedy)
+
+
+def check_gpu(seen: Seen) -> Iterator[Finding]:
+    """nvidia-smi answers, and strangers on the GPU are named."""
+    if isinstance(seen.gpu, Missing):
+        level: Level = "fault" if seen.gpu.kind == "absent" or "NVML" in seen.gpu.why else "unknown"
+        yield Finding(
+            level, "gpu", seen.host, "the GPU cannot be asked", seen.gpu.why,
+            f"on {seen.host}: nvidia-smi; after a driver upgrade, reboot",
+        )  # fmt: skip
+    if isinstance(seen.gpu_processes, Missing) or isinstance(seen.containers, Missing):
+        return
+    mine = {container.id for container in seen.containers if ours(container)}
+    for process in seen.gpu_processes:
+        if not process.container or process.container not in mine:
+            held = "unknown" if process.used_mib is None else f"{process.used_mib} MiB"
+            yield Finding(
+                "warning", "gpu-stranger", seen.host, "a process that is not ours uses the GPU",
+                f"pid {process.pid} {process.name}, {held}",
+            )  # fmt: skip
+
+
+def check_memory(wanted: Wanted, seen: Seen, running: Deployment | None) -> Iterator[Finding]:
+    """MemAvailable, plus what our own rank will give back, covers what the recipe asks for."""
+    need = needed_bytes(wanted)
+    if isinstance(seen.memory, Missing):
+        yield unknown("memory", seen.host, seen.memory, "memory")
+        return
+    if not need or seen.memory.available is None:
+        return
+    room = seen.memory.available + held_by_us(seen, running)
+    if room < need:
+        yield Finding(
+            "fault", "memory", seen.host, f"the recipe needs {need / GIB:.1f} GiB, {room / GIB:.1f} GiB are to be had",
+            f"MemAvailable {seen.memory.available / GIB:.1f} GiB; {_holders(seen)}",
+            f"on {seen.host}: stop the holder, or lower gpu-memory-utilization and memory.per_host_gib with --set",
+        )  # fmt: skip
+
+
+def needed_bytes(wanted: Wanted) -> int:
+    """Bytes one host must have available by the recipe, 0 when it does not say."""
+    return int(wanted.recipe.memory.per_host_gib.get(wanted.tp, 0) * GIB)
+
+
+def held_by_us(seen: Seen, running: Deployment | None) -> int:
+    """Bytes that the engine processes in our own rank's container hold on this host."""
+    rank = running.ranks.get(seen.host) if running else None
+    if rank is None or isinstance(seen.processes, Missing):
+        return 0
+    return sum(process.rss_bytes for process in seen.processes if process.container == rank.id)
+
+
+def _holders(seen: Seen) -> str:
+    if isinstance(seen.gpu_processes, Missing) or not seen.gpu_processes:
+        return "no GPU process; see `ps aux --sort -rss`"
+    rows = sorted(seen.gpu_processes, key=lambda row: -(row.used_mib or 0))[:3]
+    return ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows)
+
+
+def check_disk(seen: Seen) -> Iterator[Finding]:
+    """Some room where images, weights and caches live."""
+    if isinstance(seen.disk, Missing):
+        yield unknown("disk", seen.host, seen.disk, "disk room")
+        return
+    for room in seen.disk:
+        if room.free_bytes < MIN_ROOM:
+            yield Finding(
+                "warning", "disk", seen.host, f"little room under {room.path}", f"{room.free_bytes / GIB:.1f} GiB free",
+                "docker system df; remove what is not needed",
+            )  # fmt: skip
+
+
+def check_ports(wanted: Wanted, seen: Seen, running: Deployment | None) -> Iterator[Finding]:
+    """The ports a rank needs are free, or held by our own outgoing rank."""
+    if isinstance(seen.listening, Missing):
+        yield unknown("ports", seen.host, seen.listening, "listening ports")
+        return
+    if running and seen.host in running.ranks and running.ranks[seen.host].state == "running":
+        return
+    rank = wanted.names.index(seen.host)
+    uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
+    for listener in sorted(set(seen.listening), key=lambda row: row.port):
+        use = next((use.what for use in uses if use.first <= listener.port <= use.last), None)
+        if use is None:
+            continue
+        holder = f"{listener.process} (pid {listener.pid})" if listener.pid else "a process this user may not look at"
+        yield Finding(
+            "fault", "ports", seen.host, f"port {listener.port} ({use}) is taken",
+            f"{holder} listens on {listener.address}:{listener.port}",
+            f"on {seen.host}: sudo ss -ltnp sport = :{listener.port}; stop it, or use --set port=N for the API",
+        )  # fmt: skip
+
+
+def check_names(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """No stranger's container has a name of ours."""
+    if isinstance(seen.containers, Missing):
+        return
+    for container in seen.containers:
+        if container.name.startswith("cluster-") and not ours(container):
+            yield Finding(
+                "fault", "names", seen.host, f"a container that is not ours is named {container.name}",
+                f"{container.id[:12]} of image {container.image}, {container.state}",
+                f"on {seen.host}: docker rename {container.name} another-name",
+            )  # fmt: skip
+
+
+def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """The image that is there is for this machine; one that is not there is fetched, not a fault."""
+    if isinstance(seen.image, Missing) or isinstance(seen.identity, Missing):
+        return
+    machine = MACHINES.get(seen.identity.arch, seen.identity.arch)
+    if MACHINES.get(seen.image.architecture, seen.image.architecture) != machine:
+        yield Finding(
+            "fault", "image", seen.host, f"image {wanted.recipe.image} is for {seen.image.architecture}",
+            f"uname -m: {seen.identity.arch}", f"docker pull --platform linux/{machine} {wanted.recipe.image}",
+        )  # fmt: skip
+
+
+def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """Weights that are there are whole; missing ones are fetched, but a missing directory cannot be."""
+    if isinstance(seen.weights, Missing):
+        if wanted.recipe.model.startswith("/") or seen.weights.kind != "absent":
+            yield Finding(
+                "fault", "weights", seen.host, f"the model {wanted.recipe.model} cannot be read", seen.weights.why,
+                "put the model on every host under the same path",
+            )  # fmt: skip
+        return
+    for problem in seen.weights.problems:
+        yield Finding(
+            "fault", "weights", seen.host, f"the weights of {wanted.recipe.model} are not whole", problem,
+            f"on {seen.host}: remove {seen.weights.path} and run cluster up again",
+        )  # fmt: skip

@@ -1,0 +1,62 @@
+"""Wanted × found → leave it, or start it and say what goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.errors import RefusedError
+from cluster.plan.deployed import Deployment
+from cluster.plan.spec import deployment_id, differing
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """What is wanted is there already, ready or on its way."""
+
+    deployment: Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Something is to be started.
+
+    `outgoing` runs now and comes back when the new one fails; `remains` are dead and only removed.
+    """
+
+    why: tuple[str, ...]
+    outgoing: Deployment | None = None
+    remains: tuple[Deployment, ...] = ()
+
+
+def decide(spec: Mapping[str, Any], found: Sequence[Deployment]) -> Same | Start:
+    """What has to happen so that `spec` runs."""
+    wanted_id = deployment_id(spec)
+    running = [deployment for deployment in found if deployment.running]
+    remains = tuple(deployment for deployment in found if not deployment.running)
+    for deployment in running:
+        if deployment.id == wanted_id:
+            return Same(deployment)
+    if running:
+        return Start(tuple(differing(running[0].spec, spec)), running[0], remains + tuple(running[1:]))
+    if any(dead.id == wanted_id for dead in remains):
+        return Start(("its containers are not all running",), None, remains)
+    return Start(("nothing of ours runs on these hosts",), None, remains)
+
+
+def refuse_beyond(named: Sequence[str], found: Sequence[Deployment]) -> None:
+    """Raise RefusedError when a rank found here belongs to a deployment with hosts that were not named."""
+    for deployment in found:
+        beyond = [host for host in deployment.hosts if host not in named]
+        if beyond:
+            raise _not_alone(deployment, beyond)
+
+
+def _not_alone(deployment: Deployment, beyond: Sequence[str]) -> RefusedError:
+    here = ", ".join(deployment.ranks)
+    return RefusedError(
+        f"{here} is a rank of {deployment.id}, which also runs on {', '.join(beyond)}",
+        where=f"deployment {deployment.id} on {', '.join(deployment.hosts)}",
+        remedy=f"cluster down -n {','.join(deployment.hosts)}, or name all of its hosts",
+    )

@@ -1,0 +1,77 @@
+"""What of ours is on the hosts: containers with our labels, grouped to deployments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.facts.containers import Container
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+
+DEPLOYMENT = "cluster.deployment"
+RANK = "cluster.rank"
+HOSTS = "cluster.hosts"
+SPEC = "cluster.spec"
+SEEN = "cluster.seen"
+TRY = "cluster.try"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """All ranks of one deployment that were found. `hosts` is the list of the label, `ranks` what is really there."""
+
+    id: str
+    hosts: tuple[str, ...]
+    spec: Mapping[str, Any]
+    seen: Mapping[str, Any]
+    ranks: Mapping[str, Container]
+
+    @property
+    def running(self) -> bool:
+        """Whether every rank's container runs."""
+        return set(self.ranks) == set(self.hosts) and all(c.state == "running" for c in self.ranks.values())
+
+    @property
+    def head(self) -> str:
+        """Name of the host of rank 0."""
+        return self.hosts[0]
+
+    @property
+    def port(self) -> int:
+        """Port of the API on the head."""
+        return int(self.spec["recipe"]["port"])
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in the API."""
+        recipe = self.spec["recipe"]
+        return str(recipe["served_model_name"] or recipe["model"])
+
+
+def deployments(seens: Iterable[Seen]) -> tuple[Deployment, ...]:
+    """All deployments found on these hosts, running or not. A container whose labels cannot be read is skipped."""
+    found: dict[str, dict[str, Container]] = {}
+    for seen in seens:
+        if isinstance(seen.containers, Missing):
+            continue
+        for container in seen.containers:
+            if DEPLOYMENT in container.labels:
+                found.setdefault(container.labels[DEPLOYMENT], {})[seen.host] = container
+    return tuple(filter(None, (_read(name, ranks) for name, ranks in found.items())))
+
+
+def _read(name: str, ranks: Mapping[str, Container]) -> Deployment | None:
+    labels = next(iter(ranks.values())).labels
+    try:
+        spec, seen = json.loads(labels[SPEC]), json.loads(labels[SEEN])
+        return Deployment(name, tuple(labels[HOSTS].split(",")), spec, seen, dict(ranks))
+    except (KeyError, ValueError):
+        return None
+
+
+def ours(container: Container) -> bool:
+    """Whether a container was made by us."""
+    return DEPLOYMENT in container.labels or TRY in container.labels

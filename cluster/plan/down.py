@@ -1,0 +1,62 @@
+"""The stages that take a deployment away, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cluster.commands import docker
+from cluster.commands.question import Question
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+from cluster.plan.deployed import TRY, Deployment
+from cluster.plan.steps import Plan, Stage, Step
+
+
+def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
+    """Stop and remove everything of ours on these hosts. What each host had before is removed last, by `forget`."""
+    stop = [
+        Step(host, f"stop {rank.name}", (docker.docker_stop(rank.name),))
+        for deployment in found
+        for host, rank in deployment.ranks.items()
+        if rank.state == "running"
+    ]
+    remove = [step for deployment in found for step in removal(deployment, seens, keep_files=True)]
+    probes = [_remove_probe(host, name) for host, name in _probes(seens)]
+    stages = (Stage("stop", tuple(stop)), Stage("remove", tuple(remove + probes)))
+    names = ", ".join(deployment.id for deployment in found) or "(none)"
+    return Plan(names, (), tuple(stage for stage in stages if stage.steps))
+
+
+def forget(seens: Mapping[str, Seen]) -> Stage:
+    """Remove the deployments' directories; the last step of `down`, after the proof."""
+    steps = [
+        Step(host, f"remove {path}", (Question(("rm", "-rf", "--", path), changes=True),))
+        for host, seen in seens.items()
+        if not isinstance(seen.identity, Missing) and not isinstance(seen.deployments, Missing)
+        for path in (f"{seen.identity.data_dir}/deployments/{kept.id}" for kept in seen.deployments)
+    ]
+    return Stage("forget", tuple(steps))
+
+
+def removal(deployment: Deployment, seens: Mapping[str, Seen], *, keep_files: bool = False) -> Iterator[Step]:
+    """Remove a deployment's containers and, unless told otherwise, its directory on each host."""
+    for host, rank in deployment.ranks.items():
+        changes = [docker.docker_rm(rank.name, force=True)]
+        identity = seens[host].identity
+        if not keep_files and not isinstance(identity, Missing):
+            path = f"{identity.data_dir}/deployments/{deployment.id}"
+            changes.append(Question(("rm", "-rf", "--", path), changes=True))
+        yield Step(host, f"remove {rank.name}", tuple(changes))
+
+
+def _probes(seens: Mapping[str, Seen]) -> Iterator[tuple[str, str]]:
+    """Probe and download containers that a killed operator left behind."""
+    for host, seen in seens.items():
+        if not isinstance(seen.containers, Missing):
+            for container in seen.containers:
+                if TRY in container.labels:
+                    yield host, container.name
+
+
+def _remove_probe(host: str, name: str) -> Step:
+    return Step(host, f"remove {name}", (docker.docker_rm(name, force=True),))

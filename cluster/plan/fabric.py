@@ -1,0 +1,111 @@
+"""Which netdevs and HCAs of a host face its peers: found from the hosts themselves, paired by subnet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_interface
+
+from cluster.facts.fact import Missing
+from cluster.facts.links import Links
+from cluster.facts.seen import Seen
+
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Facing:
+    """One netdev of a host that shares a subnet with every peer. `hca` is empty when there is no RDMA behind it."""
+
+    netdev: str
+    hca: str
+    mtu: int
+    address: str
+    network: Network
+
+
+@dataclass(frozen=True, slots=True)
+class HostFabric:
+    """How one host reaches its peers. Without `facing`, `address` is the management address."""
+
+    host: str
+    address: str
+    netdev: str
+    facing: tuple[Facing, ...] = ()
+
+    @property
+    def hcas(self) -> tuple[str, ...]:
+        """The HCAs whose netdev faces the peers."""
+        return tuple(link.hca for link in self.facing if link.hca)
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """All hosts' ends. `paired` is False when the hosts share no fabric subnet."""
+
+    hosts: Mapping[str, HostFabric]
+    paired: bool
+
+    @property
+    def rdma(self) -> bool:
+        """Whether every host has an active HCA that faces its peers."""
+        return self.paired and all(end.hcas for end in self.hosts.values())
+
+
+def pair(seens: Sequence[Seen], overrides: Mapping[str, Sequence[str]] | None = None) -> Fabric:
+    """Pair the hosts' links by subnet. `overrides` names the netdevs to use on a host.
+
+    A link counts when its port is ACTIVE (or, without RDMA, its netdev was named by the user), it is up, it has an
+    address, and every other host has such a link in the same subnet. The management subnet never counts: it is
+    where the host was reached.
+    """
+    ends = {seen.host: _usable(seen, (overrides or {}).get(seen.host, ())) for seen in seens}
+    shared = [net for net in _networks(ends.values()) if all(_has(links, net) for links in ends.values())]
+    if len(seens) < 2 or not shared:
+        return Fabric({seen.host: _management(seen) for seen in seens}, paired=False)
+    hosts = {}
+    for name, links in ends.items():
+        facing = tuple(link for net in shared for link in links if link.network == net)
+        hosts[name] = HostFabric(name, facing[0].address, facing[0].netdev, facing)
+    return Fabric(hosts, paired=True)
+
+
+def _usable(seen: Seen, named: Sequence[str]) -> list[Facing]:
+    if isinstance(seen.links, Missing):
+        return []
+    found = []
+    behind = {link.netdev: link for link in seen.links.links if link.state == "ACTIVE"}
+    for netdev in seen.links.netdevs:
+        hca = behind.get(netdev.name)
+        wanted = netdev.name in named if named else hca is not None
+        if not wanted or netdev.operstate == "down":
+            continue
+        for text in netdev.addresses:
+            address = ip_interface(text)
+            if address.version == 4 or not address.is_link_local:
+                found.append(Facing(netdev.name, hca.hca if hca else "", netdev.mtu, str(address.ip), address.network))
+    return found
+
+
+def _networks(ends: Iterable[Sequence[Facing]]) -> list[Network]:
+    found = {link.network for links in ends for link in links}
+    return sorted(found, key=lambda net: (net.version, net.is_link_local, int(net.network_address)))
+
+
+def _has(links: Sequence[Facing], network: Network) -> bool:
+    return any(link.network == network for link in links)
+
+
+def _management(seen: Seen) -> HostFabric:
+    address = "" if isinstance(seen.identity, Missing) else seen.identity.management_address
+    return HostFabric(seen.host, address, netdev_of(seen.links, address))
+
+
+def netdev_of(links: Links | Missing, address: str) -> str:
+    """The netdev that carries an address; empty when it is not known."""
+    if isinstance(links, Missing):
+        return ""
+    for netdev in links.netdevs:
+        if any(text.split("/")[0] == address for text in netdev.addresses):
+            return netdev.name
+    return ""

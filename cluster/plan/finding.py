@@ -1,0 +1,43 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from cluster.facts.fact import Missing
+
+Level = Literal["fault", "warning", "note", "unknown"]
+ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding: `check` is the name that `--force` takes, `evidence` the very words or numbers."""
+
+    level: Level
+    check: str
+    host: str
+    what: str
+    evidence: str = ""
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def unknown(check: str, host: str, fact: Missing, what: str) -> Finding:
+    """A fact that could not be read: never a pass and never a fault."""
+    return Finding("unknown", check, host, f"{what} could not be read", fact.why)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Faults, then unknown, warnings, notes; the order within a level is kept."""
+    return sorted(findings, key=lambda finding: ORDER.index(finding.level))
+
+
+def refusing(findings: Sequence[Finding], force: frozenset[str]) -> list[Finding]:
+    """The faults that stop a start; those named with `--force` do not."""
+    return [one for one in findings if one.level == "fault" and one.check not in force]

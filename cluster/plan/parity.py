@@ -1,0 +1,149 @@
+"""Checks over the set of hosts: what must be equal is equal, and the fabric between them is whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from cluster.commands.question import Answer, Question
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+from cluster.plan.fabric import Fabric
+from cluster.plan.finding import Finding
+from cluster.plan.wanted import Wanted
+
+CLOCK_WARNING_S = 5.0
+
+
+def check_set(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
+    """All findings over the set."""
+    yield from check_machines(seens)
+    yield from check_clocks(seens)
+    yield from check_same(seens)
+    if wanted.size > 1:
+        yield from check_fabric(wanted, seens, fabric)
+
+
+def check_machines(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """Two names are not the same machine."""
+    by_id: dict[str, list[str]] = defaultdict(list)
+    for seen in seens:
+        if not isinstance(seen.identity, Missing) and seen.identity.machine_id:
+            by_id[seen.identity.machine_id].append(seen.host)
+    for machine_id, hosts in by_id.items():
+        if len(hosts) > 1:
+            yield Finding(
+                "fault", "machine-id", hosts[1], f"{' and '.join(hosts)} are the same machine",
+                f"machine-id {machine_id}", "name each machine once; after cloning a disk: systemd-machine-id-setup",
+            )  # fmt: skip
+
+
+def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """The hosts' clocks agree; they were read within one round trip of each other."""
+    times = {seen.host: seen.identity.time_unix_s for seen in seens if not isinstance(seen.identity, Missing)}
+    if len(times) < 2:
+        return
+    early, late = min(times, key=lambda host: times[host]), max(times, key=lambda host: times[host])
+    apart = times[late] - times[early]
+    if apart > CLOCK_WARNING_S:
+        yield Finding(
+            "warning", "clock", late, f"the clocks of {early} and {late} differ", f"{apart:.0f} s",
+            "on both: timedatectl; sudo systemctl restart systemd-timesyncd",
+        )  # fmt: skip
+
+
+def check_same(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """Image content and weights are equal on all hosts that have them."""
+    images = {seen.host: seen.image.content_id for seen in seens if not isinstance(seen.image, Missing)}
+    if len(set(images.values())) > 1:
+        rows = ", ".join(f"{host} {content[:12]}" for host, content in images.items())
+        reference = next(seen.image.reference for seen in seens if not isinstance(seen.image, Missing))
+        yield Finding(
+            "fault", "image-parity", list(images)[-1], f"image {reference} is not the same on all hosts", rows,
+            f"on all: docker pull {reference}, or copy it with docker save and docker load",
+        )  # fmt: skip
+    commits = {seen.host: seen.weights.commit for seen in seens if not isinstance(seen.weights, Missing)}
+    if len(set(commits.values())) > 1:
+        rows = ", ".join(f"{host} {commit[:12]}" for host, commit in commits.items())
+        yield Finding(
+            "fault", "weights-parity", list(commits)[-1], "the hosts have different revisions of the model", rows,
+            "pin one with --set revision=COMMIT",
+        )  # fmt: skip
+
+
+def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
+    """Paired, equal and large MTU, RDMA where there are HCAs."""
+    rdma_wanted = wanted.recipe.transport == "rdma" and not wanted.allow_socket
+    if not fabric.paired:
+        has_hcas = [seen.host for seen in seens if not isinstance(seen.links, Missing) and seen.links.links]
+        yield Finding(
+            "fault" if has_hcas and rdma_wanted else "warning", "fabric", seens[-1].host,
+            "the hosts share no fabric subnet; traffic would take the management network",
+            "; ".join(_links_text(seen) for seen in seens),
+            "plug the cable, give both ends an address in one subnet, or say --allow-socket",
+        )  # fmt: skip
+        return
+    yield from check_mtu(fabric)
+    if rdma_wanted and not fabric.rdma:
+        without = [name for name, end in fabric.hosts.items() if not end.hcas]
+        yield Finding(
+            "warning", "rdma", without[0], "no RDMA device faces the peers", ", ".join(without),
+            "ls /sys/class/infiniband; ibdev2netdev",
+        )  # fmt: skip
+
+
+def check_mtu(fabric: Fabric) -> Iterator[Finding]:
+    """MTU equal at both ends of each subnet (a fault when not), and better than 1500 (a warning when not)."""
+    by_network: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
+    for name, end in fabric.hosts.items():
+        for link in end.facing:
+            by_network[str(link.network)][name] = (link.netdev, link.mtu)
+    for network, ends in by_network.items():
+        evidence = ", ".join(f"{host} {netdev} {mtu}" for host, (netdev, mtu) in ends.items())
+        sizes = {mtu for _, mtu in ends.values()}
+        worst = min(ends, key=lambda host: ends[host][1])
+        remedy = f"on {worst}: sudo ip link set {ends[worst][0]} mtu 9000, and in netplan to keep it"
+        if len(sizes) > 1:
+            yield Finding("fault", "mtu", worst, f"the MTU differs within {network}", evidence, remedy)
+        elif sizes == {1500}:
+            yield Finding("warning", "mtu", worst, f"{network} runs at MTU 1500; 9000 is faster", evidence, remedy)
+
+
+def _links_text(seen: Seen) -> str:
+    if isinstance(seen.links, Missing):
+        return f"{seen.host}: {seen.links.why}"
+    rows = [
+        f"{link.netdev or link.hca} {link.state} {' '.join(link.addresses) or 'no address'}"
+        for link in seen.links.links
+    ]
+    return f"{seen.host}: {', '.join(rows) or 'no HCA'}"
+
+
+def ping_questions(fabric: Fabric, host: str) -> dict[tuple[str, str], Question]:
+    """Pings from one host to each peer over each link, as large as the MTU allows, by (netdev, peer address)."""
+    if not fabric.paired:
+        return {}
+    questions = {}
+    for link in fabric.hosts[host].facing:
+        for peer, end in fabric.hosts.items():
+            for other in end.facing:
+                if peer != host and other.network == link.network:
+                    size = str(min(link.mtu, other.mtu) - (28 if link.network.version == 4 else 48))
+                    argv = ("ping", "-n", "-q", "-c", "1", "-W", "1", "-M", "do", "-s", size, "-I", link.netdev)
+                    questions[link.netdev, other.address] = Question((*argv, other.address), timeout_s=4)
+    return questions
+
+
+def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterator[Finding]:
+    """A ping that did not come back, with ping's own words."""
+    for (netdev, peer), answer in answers.items():
+        if answer.exit == 0:
+            continue
+        if answer.exit == 127:
+            yield Finding("unknown", "ping", host, "peers could not be pinged", "ping is not installed")
+            return
+        said = (answer.error_text.strip() or answer.text.strip() or "no answer").splitlines()[-1]
+        yield Finding(
+            "fault", "ping", host, f"no full-size packet from {netdev} to {peer}", said,
+            f"on {host}: ping -M do -s 8972 {peer}; compare MTU and addresses at both ends",
+        )  # fmt: skip

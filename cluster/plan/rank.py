@@ -1,0 +1,210 @@
+"""One rank: its container and the files that lie beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from cluster.commands.docker import Bind, Container
+from cluster.commands.far import source
+from cluster.commands.nccl import NON_CARRY_FILE, fabric_environment, non_carry, non_carry_file
+from cluster.commands.ports import PORTS, ports_used
+from cluster.commands.ray import ray_environment, ray_start
+from cluster.commands.vllm import Layout, measuring_flags, vllm_serve
+from cluster.errors import RefusedError
+from cluster.facts.fact import Missing
+from cluster.facts.identity import Identity
+from cluster.facts.seen import Seen
+from cluster.plan import deployed
+from cluster.plan.fabric import Fabric
+from cluster.plan.inside import Inside
+from cluster.plan.spec import canonical, deployment_id
+from cluster.plan.steps import Put
+from cluster.plan.wanted import Wanted
+
+JOIN_TIMEOUT_S = 120
+SILENCE_S = 60
+API_KEY = "VLLM_API_KEY"
+SETTINGS = {
+    "HF_HOME": "/hf",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_CACHE_ROOT": "/cache/vllm",
+    "VLLM_CONFIG_ROOT": "/cluster/config",
+    "TRITON_CACHE_DIR": "/cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "/cache/inductor",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+"""Environment of every rank: caches in our own directory, no downloads, no telemetry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredients:
+    """All that a plan is made of. `token` authenticates Ray and the cord of this deployment and is shown nowhere.
+
+    `before` is what each host had available (bytes) when nothing of ours ran; `down` compares with it.
+    """
+
+    wanted: Wanted
+    spec: Mapping[str, Any]
+    seens: Mapping[str, Seen]
+    fabric: Fabric
+    inside: Inside
+    before: Mapping[str, int]
+    token: str = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """The deployment's name."""
+        return deployment_id(self.spec)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """By rank, the address that Ray and vLLM use."""
+        return tuple(self.fabric.hosts[name].address for name in self.wanted.names)
+
+    def identity(self, host: str) -> Identity:
+        """Who a host is. Raises RefusedError when that could not be read: no plan can be made without it."""
+        found = self.seens[host].identity
+        if isinstance(found, Missing):
+            raise RefusedError("the host does not say who it is", where=host, remedy=found.why)
+        return found
+
+    def home(self, host: str) -> str:
+        """Directory of this deployment on a host."""
+        return f"{self.identity(host).data_dir}/deployments/{self.id}"
+
+    def cache(self, host: str) -> str:
+        """Directory of this recipe's caches on a host."""
+        return f"{self.identity(host).data_dir}/caches/{self.wanted.recipe.name}"
+
+
+def container_name(deployment: str, rank: int) -> str:
+    """Name of a rank's container."""
+    return f"cluster-{deployment}-r{rank}"
+
+
+def container(made_of: Ingredients, rank: int) -> Container:
+    """The container of one rank."""
+    wanted, host = made_of.wanted, made_of.wanted.names[rank]
+    home, links = made_of.home(host), made_of.seens[host].links
+    binds = [Bind(home, "/cluster"), Bind(made_of.cache(host), "/cache", read_only=False)]
+    binds.append(Bind(made_of.identity(host).hf_home, "/hf"))
+    if wanted.recipe.model.startswith("/"):
+        binds.append(Bind(wanted.recipe.model, wanted.recipe.model))
+    binds += [Bind(f"{home}/{mount_file(number, target)}", target) for number, target in enumerate(wanted.mounted)]
+    return Container(
+        name=container_name(made_of.id, rank),
+        image=wanted.recipe.image,
+        entrypoint="python3",
+        words=("-u", "/cluster/rank.py", "/cluster/rank.json"),
+        labels={
+            deployed.DEPLOYMENT: made_of.id,
+            deployed.RANK: str(rank),
+            deployed.HOSTS: ",".join(wanted.names),
+            deployed.SPEC: canonical(made_of.spec),
+            deployed.SEEN: canonical(observed(made_of)),
+        },
+        env=environment(made_of, host),
+        binds=tuple(binds),
+        shm_bytes=int(wanted.recipe.shm_gib * (1 << 30)),
+        infiniband=wanted.size > 1 and not isinstance(links, Missing) and bool(links.links),
+    )
+
+
+def observed(made_of: Ingredients) -> dict[str, Any]:
+    """What was found and may drift without a replacement: addresses, HCAs, MTU, versions."""
+    ends = {
+        name: {"address": end.address, "netdev": end.netdev, "hcas": list(end.hcas),
+               "mtu": min((link.mtu for link in end.facing), default=None)}
+        for name, end in made_of.fabric.hosts.items()
+    }  # fmt: skip
+    inside = made_of.inside
+    versions = {"vllm": inside.vllm, "ray": inside.ray, "transformers": inside.transformers, "nccl": inside.nccl}
+    return {"hosts": ends, "paired": made_of.fabric.paired, "versions": versions | {"python": inside.python}}
+
+
+def environment(made_of: Ingredients, host: str) -> dict[str, str]:
+    """Environment of one rank; what the user wrote wins over what we give. Never a secret."""
+    wanted, end = made_of.wanted, made_of.fabric.hosts[host]
+    env = dict(SETTINGS)
+    if wanted.size > 1 or wanted.backend == "ray":
+        env |= fabric_environment(address=end.address, netdev=end.netdev, hcas=end.hcas)
+    if wanted.backend == "ray":
+        env |= ray_environment(head=made_of.addresses[0], ray_version=made_of.inside.ray)
+    entry = next(entry for entry in wanted.hosts if entry.name == host)
+    return {**env, **wanted.recipe.env, **wanted.env, **entry.env}
+
+
+def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
+    """What is written to a rank's deployment directory."""
+    wanted, host = made_of.wanted, made_of.wanted.names[rank]
+    home = made_of.home(host)
+    differing = non_carry({name: environment(made_of, name) for name in wanted.names})
+    puts = [
+        Put(f"{home}/rank.py", source("rank"), 0o644),
+        Put(f"{home}/ray_nodes.py", source("ray_nodes"), 0o644),
+        Put(f"{home}/rank.json", _json(rank_words(made_of, rank)), 0o644),
+        Put(f"{home}/before.json", _json({"available": made_of.before[host]}), 0o644),
+        Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(differing), 0o644),
+        Put(f"{home}/ray-token", made_of.token.encode(), 0o600, secret=True),
+    ]
+    if wanted.secrets:
+        puts.append(Put(f"{home}/secrets.json", _json(dict(wanted.secrets)), 0o600, secret=True))
+    if API_KEY in wanted.secrets:
+        puts.append(Put(f"{home}/api-key", wanted.secrets[API_KEY].encode(), 0o600, secret=True))
+    for number, (target, data) in enumerate(wanted.mounted.items()):
+        puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
+    return tuple(puts)
+
+
+def mount_file(number: int, target: str) -> str:
+    """Where the content of one mounted file lies in the deployment's directory."""
+    return f"mounts/{number}-{PurePosixPath(target).name}"
+
+
+def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
+    """What `far/rank.py` reads: who it is, whom it waits for, what it starts."""
+    wanted, addresses = made_of.wanted, made_of.addresses
+    address = addresses[rank]
+    start = ray_start(rank=rank, address=address, head=addresses[0]) if wanted.backend == "ray" else None
+    serves = rank == 0 or wanted.backend == "mp"
+    return {
+        "rank": rank,
+        "size": wanted.size,
+        "backend": wanted.backend,
+        "address": address,
+        "addresses": list(addresses),
+        "cord_port": PORTS.cord,
+        "join_timeout_s": JOIN_TIMEOUT_S,
+        "silence_s": SILENCE_S,
+        "secrets": "/cluster/secrets.json" if wanted.secrets else None,
+        "before_serve": [list(words) for words in wanted.recipe.before_serve],
+        "ray_start": list(start) if start else None,
+        "engine": list(engine_words(made_of, rank)) if serves else None,
+    }
+
+
+def engine_words(made_of: Ingredients, rank: int) -> tuple[str, ...]:
+    """`vllm serve …` of one rank."""
+    wanted = made_of.wanted
+    weights = made_of.seens[wanted.names[rank]].weights
+    revision = "" if isinstance(weights, Missing) else weights.commit
+    layout = Layout(wanted.tp, wanted.pp, wanted.backend, made_of.addresses, wanted.bind)
+    flags = measuring_flags(made_of.inside.vllm)
+    return vllm_serve(wanted.recipe, layout, rank=rank, revision=revision, measuring=flags, extra=wanted.words)
+
+
+def listening(made_of: Ingredients, rank: int) -> list[str]:
+    """The ports a rank listens on, for the plan."""
+    wanted = made_of.wanted
+    uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
+    return [f"{use.first}" if use.first == use.last else f"{use.first}-{use.last}" for use in uses]
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

@@ -1,0 +1,83 @@
+"""What a deployment is meant to be: named parts, their hash, and what differs between two of them.
+
+Intent only. Observations (addresses, HCAs, MTU) are in `cluster.seen`; tokens and mount sources are in neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.commands.far import source
+from cluster.plan.wanted import Wanted
+
+DESCRIPTIVE = {
+    "summary", "parameters_b", "weights_gib", "needs", "memory", "ready_timeout_s", "bench", "reference", "problems",
+    "mounts", "backend", "transport",
+}  # fmt: skip
+"""Recipe keys that do not change what runs, or that stand in the spec under another name."""
+
+
+def spec_of(wanted: Wanted, content_id: str) -> dict[str, Any]:
+    """The parts that decide whether a running deployment is the one asked for.
+
+    `content_id` is that of the image as the hosts have it.
+    """
+    recipe = wanted.recipe.model_dump(mode="json", exclude=DESCRIPTIVE)
+    return {
+        "recipe": recipe,
+        "tp": wanted.tp,
+        "pp": wanted.pp,
+        "backend": wanted.backend,
+        "hosts": list(wanted.names),
+        "bind": wanted.bind,
+        "env": dict(sorted(wanted.env.items())),
+        "host_env": {host.name: dict(sorted(host.env.items())) for host in wanted.hosts if host.env},
+        "secrets": sorted(wanted.secrets),
+        "words": list(wanted.words),
+        "image_content": content_id,
+        "mounts": {target: _digest(data) for target, data in sorted(wanted.mounted.items())},
+        "rank_program": _digest(source("rank") + source("ray_nodes")),
+    }
+
+
+def canonical(spec: Mapping[str, Any]) -> str:
+    """The spec as the text of the label `cluster.spec`."""
+    return json.dumps(spec, sort_keys=True, separators=(",", ":"))
+
+
+def fingerprint(spec: Mapping[str, Any]) -> str:
+    """Eight hex digits of SHA-256 over the canonical text."""
+    return _digest(canonical(spec).encode())[:8]
+
+
+def deployment_id(spec: Mapping[str, Any]) -> str:
+    """Name of the deployment: the recipe's name in letters that docker allows, and the fingerprint."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", str(spec["recipe"]["name"]).lower()).strip("-.") or "recipe"
+    return f"{name}-{fingerprint(spec)}"
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys that differ, with both values: `recipe.vllm.max-num-seqs: 4 → 8`."""
+    rows: list[str] = []
+    for key in sorted(set(old) | set(new)):
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            rows += differing(before, after, f"{prefix}{key}.")
+        else:
+            rows.append(f"{prefix}{key}: {_short(before)} → {_short(after)}")
+    return rows
+
+
+def _short(value: Any) -> str:
+    text = "(none)" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else text[:12] + "…"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

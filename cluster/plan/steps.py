@@ -1,0 +1,74 @@
+"""A plan as values: stages of steps, each with the words that carry it out and those that undo it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cluster.commands.question import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A file to write on a host. The bytes of a `secret` one are shown nowhere."""
+
+    path: str
+    data: bytes = field(repr=False)
+    mode: int = 0o600
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one host does in one stage.
+
+    `undo` takes back what `changes` did, whether they were carried out whole, in part or not at all; empty when
+    there is nothing to take back. `settle`, asked when an answer was lost, exits 0 when the step took effect.
+    A `tolerant` step that fails is noted and nothing more.
+    """
+
+    host: str
+    what: str
+    changes: tuple[Put | Question, ...]
+    undo: tuple[Question, ...] = ()
+    settle: Question | None = None
+    tolerant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Steps that run side by side; the next stage begins when all have ended."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be done: `stages` until the containers run, `after` once the deployment is proven.
+
+    `why` says what differs from what is there.
+    """
+
+    deployment: str
+    why: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    after: tuple[Stage, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Every host's argv in order, copy-pasteable."""
+        for stage in (*self.stages, *self.after):
+            yield f"# stage: {stage.name}"
+            for step in stage.steps:
+                yield f"# {step.host}: {step.what}"
+                for change in step.changes:
+                    yield show(change)
+
+
+def show(change: Put | Question) -> str:
+    """A change as a line for a shell; the bytes of files are named, not shown."""
+    if isinstance(change, Put):
+        content = "secret" if change.secret else f"{len(change.data)} bytes"
+        return f"# write {shlex.quote(change.path)} mode {change.mode:04o} ({content})"
+    return shlex.join(change.argv)

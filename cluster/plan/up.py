@@ -1,0 +1,85 @@
+"""The stages that start a deployment, as values."""
+
+from __future__ import annotations
+
+from cluster.commands import docker
+from cluster.commands.question import Question
+from cluster.facts.fact import Missing
+from cluster.plan.checks import needed_bytes
+from cluster.plan.decide import Start
+from cluster.plan.deployed import Deployment
+from cluster.plan.down import removal
+from cluster.plan.rank import Ingredients, container, container_name, rank_files
+from cluster.plan.steps import Plan, Stage, Step
+
+DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
+
+
+def plan_up(made_of: Ingredients, start: Start) -> Plan:
+    """All stages from what is there to running containers, and the clean-up after the proof."""
+    ranks = range(made_of.wanted.size)
+    stages = (
+        Stage("remove remains", tuple(step for dead in start.remains for step in removal(dead, made_of.seens))),
+        Stage("stop the old", tuple(_stop(start.outgoing)) if start.outgoing else ()),
+        Stage("free page cache", tuple(_drop(host) for host in made_of.wanted.names if _cached(made_of, host))),
+        Stage("prepare", tuple(_prepare(made_of, rank) for rank in ranks)),
+        Stage("start containers", tuple(_run(made_of, rank) for rank in ranks)),
+    )
+    after = (Stage("remove the old", tuple(removal(start.outgoing, made_of.seens)) if start.outgoing else ()),)
+    return Plan(made_of.id, start.why, _filled(stages), _filled(after))
+
+
+def _filled(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    return tuple(stage for stage in stages if stage.steps)
+
+
+def _stop(outgoing: Deployment) -> list[Step]:
+    """Stop all ranks of what runs now; undo starts them again."""
+    return [
+        Step(
+            host,
+            f"stop {rank.name}",
+            (docker.docker_stop(rank.name),),
+            undo=(docker.docker_start(rank.name),),
+            settle=_stopped(rank.name),
+        )
+        for host, rank in outgoing.ranks.items()
+    ]
+
+
+def _stopped(name: str) -> Question:
+    """Exits 0 when a container does not run."""
+    return Question(("sh", "-c", 'test "$(docker inspect -f {{.State.Running}} "$1")" = false', "-", name))
+
+
+def _cached(made_of: Ingredients, host: str) -> bool:
+    """Whether page cache stands in the way: enough is available, but it is not free, and older vLLM asks for free."""
+    memory, need = made_of.seens[host].memory, needed_bytes(made_of.wanted)
+    if isinstance(memory, Missing) or not need or memory.free is None or memory.available is None:
+        return False
+    return memory.free < need <= memory.available
+
+
+def _drop(host: str) -> Step:
+    return Step(host, "drop the page cache", (Question(DROP_CACHES, timeout_s=60, changes=True),), tolerant=True)
+
+
+def _prepare(made_of: Ingredients, rank: int) -> Step:
+    host = made_of.wanted.names[rank]
+    home, cache, hub = made_of.home(host), made_of.cache(host), made_of.identity(host).hf_home
+    make = Question(("mkdir", "-p", "-m", "0700", home, f"{home}/config", cache, hub), changes=True)
+    remove = Question(("rm", "-rf", "--", home), changes=True)
+    return Step(host, f"write {home}", (make, *rank_files(made_of, rank)), undo=(remove,))
+
+
+def _run(made_of: Ingredients, rank: int) -> Step:
+    """Start a rank's container. Undo removes only a container that carries our label: a name may be a stranger's."""
+    host, name = made_of.wanted.names[rank], container_name(made_of.id, rank)
+    settle = Question(("docker", "inspect", "--type", "container", "-f", "{{.Id}}", name))
+    return Step(
+        host,
+        f"start {name}",
+        (docker.docker_run(container(made_of, rank)),),
+        undo=(docker.docker_stop(name), docker.docker_rm(name, force=True)),
+        settle=settle,
+    )

@@ -1,0 +1,89 @@
+"""What the user wants: recipe, hosts and sizes, checked against each other before any host is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cluster.config.load import ResolvedHost
+from cluster.config.recipe import Recipe
+from cluster.errors import UsageError
+
+Backend = Literal["ray", "mp", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One deployment as asked for. `hosts` are in rank order, the first is the head.
+
+    `secrets` (environment of the ranks, never shown) is left out of `repr`; `words` go to vLLM as they are.
+    """
+
+    recipe: Recipe
+    hosts: tuple[ResolvedHost, ...]
+    tp: int
+    pp: int
+    backend: Backend
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    words: tuple[str, ...] = ()
+    bind: str = "0.0.0.0"
+    allow_socket: bool = False
+    force: frozenset[str] = frozenset()
+    mounted: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hosts' names in rank order."""
+        return tuple(host.name for host in self.hosts)
+
+    @property
+    def size(self) -> int:
+        """How many ranks, one a host."""
+        return len(self.hosts)
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in the API."""
+        return self.recipe.served_model_name or self.recipe.model
+
+
+def choose_sizes(
+    hosts: Sequence[ResolvedHost], *, tp: int | None, pp: int, solo: bool, backend: str | None, recipe: Recipe
+) -> tuple[tuple[ResolvedHost, ...], int, Backend]:
+    """Fit hosts and sizes: the hosts to use, tp, and the backend (`none` for one rank without Ray).
+
+    Raises UsageError when tp × pp is not the number of hosts (one GPU a Spark).
+    """
+    if solo:
+        if tp not in (None, 1) or pp != 1:
+            raise UsageError(f"--solo means one host, but --tp {tp or 1} --pp {pp} was asked", remedy="leave one out")
+        hosts, tp = hosts[:1], 1
+    if pp < 1 or (tp is not None and tp < 1):
+        raise UsageError(f"--tp {tp} --pp {pp}: sizes are 1 or more")
+    if tp is None:
+        if len(hosts) % pp:
+            raise UsageError(f"{len(hosts)} hosts cannot be shared out among --pp {pp}")
+        tp = len(hosts) // pp
+    need = tp * pp
+    if need != len(hosts):
+        raise _misfit(hosts, tp, pp, need)
+    if need == 1 and backend != "ray":
+        return tuple(hosts), tp, "none"
+    chosen: Backend = "mp" if (backend or recipe.backend) == "mp" else "ray"
+    return tuple(hosts), tp, chosen
+
+
+def _misfit(hosts: Sequence[ResolvedHost], tp: int, pp: int, need: int) -> UsageError:
+    names = ", ".join(host.name for host in hosts)
+    sizes = f"--tp {tp}" + (f" --pp {pp}" if pp > 1 else "")
+    if need > len(hosts):
+        return UsageError(
+            f"{sizes} needs {need} hosts (one GPU each), {len(hosts)} named: {names}",
+            remedy=f"name {need} hosts with -n, or use --tp {len(hosts)}",
+        )
+    return UsageError(
+        f"{sizes} uses {need} of {len(hosts)} hosts: {names}",
+        remedy=f"-n {','.join(host.name for host in hosts[:need])}, or --tp {len(hosts)}",
+    )
