@@ -26,11 +26,22 @@ def find_inventory(option: str | None = None) -> Path | None:
     """
     for given, origin in ((option, "-i"), (os.environ.get(VARIABLE), f"${VARIABLE}")):
         if given:
-            path = Path(given).expanduser()
+            path = expand(given)
             if not path.exists():
                 raise UsageError(f"{path}: there is no such inventory (named by {origin})", remedy=_neighbours(path))
             return path
     return next((path for path in usual_inventories() if path.exists()), None)
+
+
+def inventory_to_change(option: str | None = None) -> Path:
+    """The inventory that `inventory add` writes to: as `find_inventory`, but a file that is named may yet be made.
+
+    Without any: `~/.config/cluster/inventory.yaml`.
+    """
+    named = option or os.environ.get(VARIABLE)
+    if named:
+        return expand(named)
+    return find_inventory() or usual_inventories()[1]
 
 
 def shipped(folder: str) -> Path:
@@ -53,7 +64,7 @@ def recipe_files() -> dict[str, Path]:
 def find_recipe(wanted: str) -> Path:
     """The file of a recipe given as a path (has a `/` or ends in .yaml) or as a name. Raises UsageError."""
     if is_path(wanted):
-        path = Path(wanted).expanduser()
+        path = expand(wanted)
         if not path.exists():
             raise UsageError(f"{path}: there is no such recipe", remedy=_neighbours(path))
         return path
@@ -64,6 +75,14 @@ def find_recipe(wanted: str) -> Path:
         f"no recipe is called `{wanted}` (looked in ./recipes and in the packaged ones)",
         remedy=nearest(wanted, files) or f"one of: {', '.join(files)}",
     )
+
+
+def expand(text: str) -> Path:
+    """A path with `~` expanded. Raises UsageError for the home of a user who does not exist."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{text}: there is no such user here") from None
 
 
 def is_path(wanted: str) -> bool:

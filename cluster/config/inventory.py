@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -118,3 +120,16 @@ class Inventory(Strict):
             if len(set(members)) < len(members) or not members:
                 raise ValueError(f"groups.{name}: one or more different hosts are wanted, found {members}")
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryFile:
+    """An inventory and the file it was read from (None: no file, hosts are ad hoc)."""
+
+    inventory: Inventory
+    path: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """What to call it in messages."""
+        return str(self.path) if self.path else "the inventory"
