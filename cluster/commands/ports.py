@@ -19,6 +19,8 @@ class Ports:
     ray_dashboard_agent_http: int = 27125
     ray_metrics: int = 27126
     ray_client: int = 27127
+    ray_dashboard: int = 27128
+    ray_autoscaler_metrics: int = 27129
     ray_worker_first: int = 27200
     ray_worker_last: int = 27299
 
@@ -66,6 +68,8 @@ def _ray_ports(head: bool) -> list[PortUse]:
     if head:
         uses.insert(0, _one(PORTS.ray_gcs, "Ray GCS"))
         uses.append(_one(PORTS.ray_client, "Ray client server"))
+        uses.append(_one(PORTS.ray_dashboard, "Ray dashboard (off; its port is kept)"))
+        uses.append(_one(PORTS.ray_autoscaler_metrics, "Ray autoscaler metrics"))
     return uses
 
 

@@ -28,6 +28,7 @@ def _head_words(temp_dir: str) -> tuple[str, ...]:
         f"--port={PORTS.ray_gcs}",
         f"--ray-client-server-port={PORTS.ray_client}",
         "--include-dashboard=false",
+        f"--dashboard-port={PORTS.ray_dashboard}",
         f"--temp-dir={temp_dir}",
     )
 
@@ -52,13 +53,14 @@ def ray_environment(*, head: str, ray_version: str, token_path: str = "/cluster/
     """Environment of every rank on the ray backend, equal on all hosts.
 
     The memory monitor is off because it kills workers at 95 % of memory, which a Spark's unified memory
-    reaches by design. Lines are not deduplicated, since NCCL's lines differ only in digits.
+    reaches by design. The autoscaler's port has no flag and would lie in the ephemeral range. Lines are not deduplicated, since NCCL's lines differ only in digits.
     """
     env = {
         "RAY_ADDRESS": gcs_address(head),
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "AUTOSCALER_METRIC_PORT": str(PORTS.ray_autoscaler_metrics),
     }
     if knows_tokens(ray_version):
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_path}

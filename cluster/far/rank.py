@@ -1,0 +1,279 @@
+"""First process of every rank, and it stays: ties the ranks together, starts Ray and the engine, ends as one.
+
+usage: python3 -u rank.py rank.json      (beside it: cord.py, ray_nodes.py, ray-token; in a container: /cluster)
+
+secrets exported → cord tied to rank 0 → before_serve → Ray started → rank 0 waits for all peers → engine
+started → wait for the first thing that ends, say why, end everything else. A peer that ends, or whose cord
+is closed or silent, ends this rank too.
+
+stdout: one JSON line a stage, {"cluster":"rank","rank":0,"stage":"joined","t":1700000000.0,…}, stages started,
+secrets, before_serve, ray_started, joined, engine_started, ended; all other lines are our children's, Ray's
+with "ray| " before them. Exit: 0 asked to end (SIGTERM) · 75 peers did not join · 76 another rank ended, or its
+cord is gone or silent · else that of the program that ended (128 + signal; 127 it could not be started).
+"""
+
+import asyncio
+import collections
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+BESIDE = Path(__file__).resolve().parent
+sys.path.insert(0, str(BESIDE))
+from cord import Cord, NotTied  # type: ignore[import-not-found]  # noqa: E402
+
+Words = list[str]
+NOT_JOINED, CORD_ENDED = 75, 76
+GRACE_S = {"engine": 5.0, "ray": 2.0}  # from SIGTERM to SIGKILL; with the rest under the 10 s that we promise
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+stdout_lock = threading.Lock()
+SETTLE_S = 1.0  # when something ended here: time for a peer to say that it ended first, and why
+
+
+class Ended(Exception):
+    """This rank must end: why, with which exit code, and which peer said so (None: it happened here)."""
+
+    def __init__(self, why: str, code: int, peer: int | None = None) -> None:
+        super().__init__(why)
+        self.why, self.code, self.peer = why, code, peer
+
+
+def write_line(line: str) -> None:
+    """One whole line on stdout, whichever thread it comes from."""
+    with stdout_lock:
+        sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
+        sys.stdout.buffer.flush()
+
+
+class Child:
+    """A program of ours. Its output passes through line by line; the last of it is kept to say why it ended."""
+
+    def __init__(self, name: str, words: Words, prefix: str = "") -> None:
+        self.name, self.tail = name, collections.deque[str](maxlen=200)
+        pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        try:
+            self.process = subprocess.Popen(words, **pipes, encoding="utf-8", errors="replace", start_new_session=True)
+        except OSError as error:
+            raise Ended(f"{name} cannot be started: {words[0]}: {error.strerror}", 127) from None
+        self.pump = threading.Thread(target=self._pass_through, args=(prefix,), daemon=True)
+        self.pump.start()
+
+    def _pass_through(self, prefix: str) -> None:
+        for line in self.process.stdout or ():
+            write_line(prefix + line.rstrip("\n"))
+            self.tail.append(line.strip())
+
+    async def ended(self) -> Ended:
+        """Wait for its end; how it ended, with the line of its output that says most about it."""
+        code = await asyncio.to_thread(self.process.wait)
+        await asyncio.to_thread(self.pump.join, 0.5)  # not longer: a grandchild may hold the pipe open
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return Ended(f"{self.name} {how}: {telling_line(list(self.tail))}", 128 - code if code < 0 else code)
+
+
+def telling_line(lines: Words) -> str:
+    """The last line that names an error, else the last one; Ray's version mismatch with the lines it spans."""
+    for at in reversed(range(len(lines))):
+        if "ersion mismatch" in lines[at]:
+            return " ".join(lines[at : at + 7])
+        if re.search(r"error|exception|fatal|killed", lines[at], re.I) and "root cause above" not in lines[at]:
+            return lines[at][-500:]
+    return lines[-1][-500:] if lines else "no output"
+
+
+class Rank:
+    """What runs here. The first call of `over` ends it."""
+
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        self.wanted, self.number, self.joined = wanted, wanted["rank"], wanted["rank"] > 0
+        self.cord = Cord(wanted, (BESIDE / "ray-token").read_bytes(), self.lose_peer)
+        self.children: list[Child] = []
+        self.ends: list[Ended] = []
+        self.first_end = asyncio.Event()
+        self.running: list[asyncio.Task[None]] = []
+
+    def over(self, end: Ended) -> None:
+        """Something that must live has ended."""
+        self.ends.append(end)
+        self.first_end.set()
+
+    def lose_peer(self, rank: int, why: str) -> None:
+        """Another rank has ended, or its cord has."""
+        if self.joined:
+            self.over(Ended(why, CORD_ENDED, rank))
+        else:
+            self.over(Ended(f"peers did not join: {why}", NOT_JOINED, rank))
+
+    def say(self, stage: str, **more: Any) -> None:
+        """One stage line."""
+        write_line(json.dumps({"cluster": "rank", "rank": self.number, "stage": stage, "t": time.time(), **more}))
+
+    async def live(self) -> int:
+        """Start everything, wait for the first end, end everything; the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asked = Ended(f"asked to end ({number.name})", 0)
+            asyncio.get_running_loop().add_signal_handler(number, self.over, asked)
+        work = asyncio.create_task(self.start_all())
+        await self.first_end.wait()
+        work.cancel()
+        await self.explain(self.ends[0])
+        self.end_everything()
+        return self.ends[0].code
+
+    async def start_all(self) -> None:
+        """What happens here, in order."""
+        try:
+            self.say("started", **{name: self.wanted[name] for name in ("size", "backend", "address")})
+            self.export_secrets()
+            if self.wanted["size"] > 1:
+                await (self.cord.tie(self.wanted["join_timeout_s"]) if self.number else self.cord.listen())
+            for words in self.wanted["before_serve"]:
+                await self.run_to_end(words)
+            self.start("ray", self.wanted["ray_start"], "ray| ")
+            if self.number == 0:
+                self.say("joined", nodes=await self.wait_for_peers())
+                self.joined = True
+            self.start("engine", self.wanted["engine"])
+        except Ended as end:
+            self.over(end)
+        except NotTied as error:
+            self.over(Ended(str(error), NOT_JOINED))
+        except Exception as error:
+            self.over(Ended(f"rank.py failed: {type(error).__name__}: {error}", 1))
+
+    def export_secrets(self) -> None:
+        """Secrets become environment here, so that docker and the command line never hold them."""
+        if self.wanted["secrets"]:
+            secrets = json.loads(Path(self.wanted["secrets"]).read_text())
+            os.environ.update(secrets)
+            self.say("secrets", names=sorted(secrets))
+
+    async def run_to_end(self, words: Words) -> None:
+        """One command of before_serve; a failure ends the rank."""
+        self.say("before_serve", words=words)
+        end = await Child(f"before_serve {words[0]}", words).ended()
+        if end.code:
+            raise end
+
+    def start(self, name: str, words: Words | None, prefix: str = "") -> None:
+        """Start what must live as long as this rank, if this rank has it."""
+        if words:
+            child = Child(name, words, prefix)
+            self.children.append(child)
+            self.running.append(asyncio.create_task(self.watch(child)))
+            self.say(f"{name}_started")
+
+    async def watch(self, child: Child) -> None:
+        """Report its end."""
+        self.over(await child.ended())
+
+    async def wait_for_peers(self) -> list[dict[str, Any]]:
+        """Until each address has a rank, and with Ray a node with a GPU. Raises Ended (75) saying what is missing."""
+        deadline = time.monotonic() + self.wanted["join_timeout_s"]
+        while True:
+            missing, nodes = await self.look_for_peers()
+            if not missing:
+                return nodes
+            if time.monotonic() > deadline:
+                waited = f"{self.wanted['join_timeout_s']:g} s"
+                raise Ended(f"peers did not join within {waited}: {'; '.join(missing)}", NOT_JOINED)
+            await asyncio.sleep(0.2)
+
+    async def look_for_peers(self) -> tuple[Words, list[dict[str, Any]]]:
+        """What is missing, and Ray's nodes that are there."""
+        addresses = self.wanted["addresses"]
+        missing = [f"no rank calls from {addresses[i]}" for i in range(1, len(addresses)) if i not in self.cord.lines]
+        if missing or not self.wanted["ray_start"]:
+            return missing, [{"address": address} for address in addresses]
+        found = await asyncio.to_thread(ask_ray)
+        if "error" in found:
+            return [f"Ray does not answer: {found['error']}"], []
+        nodes = [{"address": node["address"], "gpus": node["gpus"]} for node in found["nodes"] if node["alive"]]
+        gpus = {node["address"]: node["gpus"] for node in nodes}
+        missing += [f"{address} is not a node of Ray" for address in addresses if address not in gpus]
+        missing += [f"Ray sees no GPU at {address}" for address in addresses if gpus.get(address, 1) < 1]
+        missing += [f"{address} is a node of Ray but none of ours" for address in gpus if address not in addresses]
+        return missing, nodes
+
+    async def explain(self, end: Ended) -> None:
+        """Tell the peers and say why this rank ends; a peer may know better, so wait a little for its word."""
+        self.cord.tell(without=end.peer, ended=end.why)
+        if end.peer is None and end.code and self.cord.lines:
+            await asyncio.sleep(SETTLE_S)
+        said = [end.why] + [other.why for other in self.ends[1:] if other.peer is not None]
+        self.say("ended", why="; ".join(said), exit=end.code)
+
+    def end_everything(self) -> None:
+        """End all below us, politely first, and give the caches back."""
+        for child in reversed(self.children):
+            child.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(GRACE_S[child.name])
+        for _ in range(20):
+            for pid in (left := descendants()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(0.1)
+        give_back(Path(self.wanted.get("cache", "/cache")))
+
+
+def ask_ray() -> Any:
+    """What ray_nodes.py found; {"error"} while Ray does not answer."""
+    asked = subprocess.run([sys.executable, str(BESIDE / "ray_nodes.py")], capture_output=True)
+    try:
+        return json.loads(asked.stdout)
+    except ValueError:
+        return {
+            "error": "no answer in time" if asked.returncode < 0 else asked.stderr.decode("utf-8", "replace")[-500:]
+        }
+
+
+def descendants() -> set[int]:
+    """Every process below this one that still runs (zombies do not)."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            parents |= {int(stat.parent.name): int(parent)} if state != "Z" else {}
+    family, before = {os.getpid()}, 0
+    while len(family) > before:
+        before = len(family)
+        family |= {pid for pid, parent in parents.items() if parent in family}
+    return family - {os.getpid()}
+
+
+def give_back(cache: Path) -> None:
+    """What this rank wrote as root belongs to the owner of the cache directory."""
+    if os.geteuid() or not cache.is_dir():
+        return
+    owner = cache.stat()
+    for folder, folders, files in os.walk(cache):
+        for name in folders + files:
+            with suppress(OSError):
+                os.chown(os.path.join(folder, name), owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+async def live(wanted: dict[str, Any]) -> None:
+    """A rank's life. It leaves at once, since threads may still wait for a child that cannot be killed."""
+    os._exit(await Rank(wanted).live())
+
+
+def main() -> None:
+    """Adopt orphans, so that what our children leave behind is found and ended with them; then live."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    asyncio.run(live(json.loads(Path(sys.argv[1]).read_text())))
+
+
+if __name__ == "__main__":
+    main()
