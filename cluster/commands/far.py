@@ -45,12 +45,3 @@ def started(name: str, given: Any = None) -> tuple[tuple[str, ...], bytes]:
     `given` as in `far`.
     """
     return (*WORDS, json.dumps(given)), framed(source(name))
-
-
-RANK_PROGRAM = ("rank", "cord", "ray_nodes")
-"""Programs of `far/` that lie side by side in a deployment's directory: the first is a rank's first process."""
-
-
-def rank_program() -> dict[str, bytes]:
-    """The files of the rank program by name, as they lie in a deployment's directory."""
-    return {f"{name}.py": source(name) for name in RANK_PROGRAM}

@@ -53,7 +53,8 @@ def ray_environment(*, head: str, ray_version: str, token_path: str = "/cluster/
     """Environment of every rank on the ray backend, equal on all hosts.
 
     The memory monitor is off because it kills workers at 95 % of memory, which a Spark's unified memory
-    reaches by design. The autoscaler's port has no flag and would lie in the ephemeral range. Lines are not deduplicated, since NCCL's lines differ only in digits.
+    reaches by design. Lines are not deduplicated, since NCCL's lines differ only in digits. The port of the
+    autoscaler's metrics has no flag, and by default lies in the ephemeral range.
     """
     env = {
         "RAY_ADDRESS": gcs_address(head),
