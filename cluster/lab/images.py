@@ -24,9 +24,10 @@ REAL, NO_RAY, QUICK = "cluster-lab/vllm:real", "cluster-lab/vllm:no-ray", "clust
 IMAGES = (REAL, NO_RAY, QUICK)
 PATH = "/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
     "VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "LANG": "C.UTF-8",
