@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.actions.reach import raise_all
@@ -38,16 +39,17 @@ def read_token(path: str | None) -> str:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class How:
+    """How to fetch: without asking, not at all, with which hub token."""
+
+    yes: bool
+    dry_run: bool
+    token: str = field(repr=False)
+
+
 def fetch_missing(
-    wanted: Wanted,
-    seens: Mapping[str, Seen],
-    fleet: Fleet,
-    guard: Guard,
-    *,
-    yes: bool,
-    dry_run: bool,
-    token: str,
-    screen: Screen,
+    wanted: Wanted, seens: Mapping[str, Seen], fleet: Fleet, guard: Guard, how: How, screen: Screen
 ) -> bool:
     """Fetch image and weights where they are missing, after asking; whether anything was fetched.
 
@@ -55,25 +57,32 @@ def fetch_missing(
     """
     images = [name for name in wanted.names if is_absent(seens[name].image)]
     models = [name for name in wanted.names if is_absent(seens[name].weights)]
-    if not images and not models:
-        return False
     if images:
-        ask(f"image {wanted.recipe.image} is not on {', '.join(images)}: pull it there", yes, dry_run, screen)
+        missing = f"image {wanted.recipe.image} is not on {', '.join(images)}"
+        refuse_unasked(missing, how, screen)
+        agree(f"{missing}: pull it there", how, screen)
         pull_images(wanted, images, fleet, guard, screen)
     if models:
-        tokens = {name: token_path(seens[name], token) for name in models}
+        fetch_model(wanted, seens, models, fleet, guard, how, screen)
+    return bool(images or models)
+
+
+def fetch_model(
+    wanted: Wanted, seens: Mapping[str, Seen], hosts: list[str], fleet: Fleet, guard: Guard, how: How, screen: Screen
+) -> None:
+    """Say the bytes, ask, download on each host; the hub token lies there only meanwhile."""
+    missing = f"model {wanted.recipe.model} is not on {', '.join(hosts)}"
+    refuse_unasked(missing, how, screen)
+    tokens = {name: token_path(seens[name], how.token) for name in hosts}
+    try:
         for name, path in tokens.items():
             if path:
-                fleet[name].put(token.encode(), path, 0o600)
-        try:
-            size = size_text(wanted, models[0], tokens[models[0]], fleet)
-            ask(
-                f"model {wanted.recipe.model} ({size}) is not on {', '.join(models)}: download it", yes, dry_run, screen
-            )
-            download(wanted, seens, tokens, fleet, guard, screen)
-        finally:
-            forget_tokens(tokens, fleet)
-    return True
+                fleet[name].put(how.token.encode(), path, 0o600)
+        size = size_text(wanted, hosts[0], tokens[hosts[0]], fleet)
+        agree(f"{missing}: download {size} there", how, screen)
+        download(wanted, seens, tokens, fleet, guard, screen)
+    finally:
+        forget_tokens(tokens, fleet)
 
 
 def is_absent(fact: object) -> bool:
@@ -81,14 +90,20 @@ def is_absent(fact: object) -> bool:
     return isinstance(fact, Missing) and fact.kind == "absent"
 
 
-def ask(question: str, yes: bool, dry_run: bool, screen: Screen) -> None:
+def refuse_unasked(missing: str, how: How, screen: Screen) -> None:
+    """Raise RefusedError when nothing may be fetched: on a dry run, or when nobody can be asked."""
+    if how.dry_run:
+        raise RefusedError(f"{missing}; a dry run fetches nothing", remedy="cluster up fetches it after asking")
+    if not how.yes and not screen.interactive:
+        raise RefusedError(missing, put_back="nothing was changed", remedy="--yes fetches it without asking")
+
+
+def agree(question: str, how: How, screen: Screen) -> None:
     """Ask before a download. Raises RefusedError when the answer is no."""
-    if dry_run:
-        raise RefusedError(f"{question}; a dry run fetches nothing", remedy="cluster up fetches it after asking")
-    if yes or (screen.interactive and screen.confirm(f"{question}?")):
+    if how.yes:
         screen.note(question)
-        return
-    raise RefusedError(f"{question}?", put_back="nothing was changed", remedy="--yes fetches without asking")
+    elif not screen.confirm(f"{question}?"):
+        raise RefusedError(f"{question}: not agreed", put_back="nothing was changed")
 
 
 def pull_images(wanted: Wanted, hosts: list[str], fleet: Fleet, guard: Guard, screen: Screen) -> None:

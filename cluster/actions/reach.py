@@ -15,7 +15,7 @@ from cluster.facts.seen import Look, Seen
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.outcome import Outcome
-from cluster.hosts.target import ssh_knows
+from cluster.hosts.names import ssh_knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,13 +112,10 @@ def host_row(name: str, seen: Seen) -> list[str]:
     """One host's line; `?` for what could not be read."""
     product = "?" if isinstance(seen.identity, Missing) else seen.identity.product or seen.identity.arch
     memory = None if isinstance(seen.memory, Missing) else seen.memory.available
-    gpu = (
-        None if isinstance(seen.gpu_processes, Missing) else sum(row.used_mib or 0 for row in seen.gpu_processes) << 20
-    )
+    gpu = prove.gpu_bytes(seen.gpu_processes)
     power = None if isinstance(seen.gpu, Missing) or not seen.gpu else seen.gpu[0].power_w
-    containers = (
-        "?" if isinstance(seen.containers, Missing) else str(sum(c.state == "running" for c in seen.containers))
-    )
+    running = [] if isinstance(seen.containers, Missing) else [one for one in seen.containers if one.state == "running"]
+    containers = "?" if isinstance(seen.containers, Missing) else str(len(running))
     return [name, product, gib(memory), gib(gpu), "?" if power is None else f"{power:.0f}", containers]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     clock = prove.Clock()
     with open_fleet(wanted.hosts) as fleet, ExitStack() as held:
         with clock.stage("connect and lock"):
-            guard: Guard = held.enter_context(guard_for(fleet, wanted, args.dry_run))
+            guard = held.enter_context(guard_for(fleet, wanted, args.dry_run))
         return bring_up(wanted, fleet, guard, options, screen, clock)
 
 
@@ -81,7 +81,7 @@ def read_secret(path: str, option: str) -> str:
     return text.splitlines()[0]
 
 
-def guard_for(fleet: Fleet, wanted: Wanted, dry_run: bool) -> Lock | Unlocked:
+def guard_for(fleet: Fleet, wanted: Wanted, dry_run: bool) -> AbstractContextManager[Guard]:
     """The lock on all hosts; a dry run changes nothing and takes none."""
     if dry_run:
         return Unlocked()
@@ -104,16 +104,8 @@ def bring_up(
     with clock.stage("check"):
         gate.check_seen(wanted, seens, fabric, fleet, running(found), screen)
     with clock.stage("fetch"):
-        if fetch.fetch_missing(
-            wanted,
-            seens,
-            fleet,
-            guard,
-            yes=options.yes,
-            dry_run=options.dry_run,
-            token=options.hub_token,
-            screen=screen,
-        ):
+        how = fetch.How(options.yes, options.dry_run, options.hub_token)
+        if fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
             seens = see(wanted, fleet)
     with clock.stage("try"):
         inside = gate.try_image(wanted, fleet, screen)

@@ -1,0 +1,192 @@
+"""`cluster bench`: measure what runs (or --base-url), keep the result, and compare it with one Spark."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from cluster.actions.measured import Measuring, home_of, machine_state, manifest_of, running_deployment
+from cluster.actions.reach import Named, answered, look, open_fleet, raise_all, read_named
+from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.bench.manifest import Manifest
+from cluster.bench.report import Table, bench_table, memory_table, scaling_table, warnings
+from cluster.bench.result import Baseline, Journal, Result, find_baseline, read_result, results_dir
+from cluster.bench.run import BenchWanted, Measured, no_machine, run_bench
+from cluster.bench.scaling import scaling_rows
+from cluster.config.load import choose_recipe, load_recipe
+from cluster.config.recipe import BenchDefaults, Recipe, Reference
+from cluster.errors import ExitCode, UsageError
+from cluster.facts.completion import Server
+from cluster.hosts.local import LocalHost
+from cluster.hosts.lock import Lock
+from cluster.hosts.protocol import Process
+from cluster.screen import Screen
+
+
+def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Carry out `cluster bench`; 6 when some requests failed."""
+    with measuring(args) as subject:
+        directory = results_dir(args.results or "", Path.cwd(), os.environ)
+        wanted = wanted_of(args, subject)
+        wanted.shapes()  # refuses impossible numbers before a file is made
+        journal = Journal(directory, subject.manifest)
+        try:
+            result = measure(subject, wanted, journal, screen)
+        except KeyboardInterrupt:
+            kept = read_result(journal.partial)
+            print_result(kept, subject, directory, args, screen)
+            screen.warn(f"interrupted; what was measured is in {journal.partial}")
+            return ExitCode.INTERRUPTED
+        path = journal.finish(result)
+    print_result(result, subject, directory, args, screen)
+    screen.line(f"result: {path}")
+    screen.document(result.document() | {"path": str(path)})
+    return ExitCode.PARTIAL if result.failed else ExitCode.DONE
+
+
+def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: Screen) -> Result:
+    """All rows, each kept as it is measured."""
+    with screen.waiting("the load client") as line:
+        measured = run_bench(subject.loader, wanted, journal.add, subject.machine, line.update)
+    manifest = replace(
+        subject.manifest, model=measured.model, refused_fields=measured.refused_fields, client_where=measured.where
+    )
+    return result_of(manifest, measured, journal)
+
+
+def result_of(manifest: Manifest, measured: Measured, journal: Journal) -> Result:
+    """What is written."""
+    return Result(
+        manifest=manifest,
+        rows=measured.rows,
+        latency_ms=measured.latency_ms,
+        timestamp=journal.timestamp,
+        request=measured.request,
+    )
+
+
+@contextmanager
+def measuring(args: argparse.Namespace) -> Iterator[Measuring]:
+    """What is measured, with its load client running: a deployment of ours on its head, or --base-url from here."""
+    if args.base_url:
+        yield from foreign(args)
+    else:
+        yield from ours(args)
+
+
+def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
+    """A server that we did not start, measured from this machine."""
+    if args.nodes:
+        raise UsageError("--base-url measures from this machine; it takes no -n", remedy="leave one of the two out")
+    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
+    recipe = named_recipe(args)
+    host = LocalHost("this machine")
+    with load_client(host.start(*load_command(Target(args.base_url, api_key_file=key_file)))) as loader:
+        manifest = Manifest(
+            model=args.model or "", recipe=recipe.name if recipe else "", base_url=args.base_url,
+            command=tuple(sys.argv[1:]), seed=args.seed, client_on="local", client_python=loader.python,
+        )  # fmt: skip
+        server = Server(args.base_url, args.model or "", key_file)
+        yield Measuring(loader, manifest, no_machine, recipe, server)
+    host.close()
+
+
+def ours(args: argparse.Namespace) -> Iterator[Measuring]:
+    """The deployment that runs on the hosts, measured on its head; the lock is held meanwhile."""
+    named = read_named(args)
+    with open_fleet(named.hosts) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        deployment = running_deployment(seens, errors)
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
+        raise_all([error for error in errors if error.where in deployment.hosts])
+        within = fleet.only(deployment.hosts)
+        server = Server.of_spec(deployment.spec, home_of(seens, deployment.head, deployment.id))
+        with Lock(within, f"bench {deployment.id}", data_dirs):
+            process = within[deployment.head].start(*load_command(Target(server.url, api_key_file=server.key_file)))
+            with load_client(process) as loader:
+                manifest = manifest_of(deployment, seens, seed=args.seed, python=loader.python)
+                recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
+                yield Measuring(loader, manifest, machine_state(within, deployment), recipe, server)
+
+
+@contextmanager
+def load_client(process: Process) -> Iterator[ProcessLoader]:
+    """The load client, ended with the block."""
+    loader = ProcessLoader(process)
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+def wanted_of(args: argparse.Namespace, subject: Measuring) -> BenchWanted:
+    """What the command line asks for; what it leaves out the recipe says, else llama-benchy's defaults."""
+    defaults = subject.recipe.bench if subject.recipe else BenchDefaults()
+    return BenchWanted(
+        base_url=subject.server.url,
+        model=args.model or subject.server.model,
+        pp=tuple(args.pp or defaults.pp),
+        tg=tuple(args.tg or defaults.tg),
+        depth=tuple(defaults.depth if args.depth is None else args.depth),
+        runs=defaults.runs if args.runs is None else args.runs,
+        concurrency=tuple(args.concurrency or defaults.concurrency),
+        seed=args.seed,
+        api_key_file=subject.server.key_file,
+    )
+
+
+def named_recipe(args: argparse.Namespace) -> Recipe | None:
+    """The recipe of `-r`, if one was named; it gives defaults and reference numbers."""
+    return load_recipe(args.recipe_option).recipe if args.recipe_option else None
+
+
+def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
+    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
+    if args.recipe_option:
+        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
+    try:
+        return load_recipe(name).recipe
+    except UsageError:
+        return None
+
+
+def print_result(result: Result, subject: Measuring, directory: Path, args: argparse.Namespace, screen: Screen) -> None:
+    """The table, memory by host, and what the second Spark bought."""
+    for line in warnings(result):
+        screen.warn(line)
+    print_table(bench_table(result), screen)
+    memory = memory_table(result)
+    if memory:
+        print_table(memory, screen)
+    if result.manifest.tp and result.manifest.tp > 1:
+        baseline = find_baseline(directory, result.manifest, 1, [row.shape for row in result.rows])
+        print_scaling(result, baseline, subject.recipe.reference if subject.recipe else (), args, screen)
+
+
+def print_scaling(
+    result: Result, baseline: Baseline, references: Sequence[Reference], args: argparse.Namespace, screen: Screen
+) -> None:
+    """The scaling table, or why there is none and the command that makes the baseline."""
+    if baseline.result:
+        rows = scaling_rows(baseline.result, result, references)
+        print_table(scaling_table(rows, baseline, result, references), screen)
+        return
+    for path, against in baseline.refused[:3]:
+        screen.warn(f"not compared with {path.name}: {'; '.join(str(item) for item in against[:5])}")
+    flags = " ".join(sys.argv[2:])
+    head = result.manifest.hosts[0].name if result.manifest.hosts else "HOST"
+    screen.line("no single-node baseline of this recipe under these conditions; this makes one:")
+    screen.line(f"  cluster up {result.manifest.recipe} --solo -n {head} && cluster bench {flags}".rstrip())
+
+
+def print_table(table: Table, screen: Screen) -> None:
+    """A table with its notes."""
+    headers = [text if number < table.text_columns else f">{text}" for number, text in enumerate(table.headers)]
+    screen.table(table.title, headers, table.rows)
+    for note in table.notes:
+        screen.line(f"  {note}")

@@ -1,0 +1,131 @@
+"""What is measured: a running deployment as the benchmark sees it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.actions.reach import raise_all
+from cluster.bench.loader import Loader
+from cluster.bench.manifest import HostState, Manifest
+from cluster.bench.run import Machine
+from cluster.commands.question import Answer
+from cluster.config.recipe import Recipe
+from cluster.errors import ClusterError, RefusedError
+from cluster.facts import gpu, gpu_processes, memory
+from cluster.facts.completion import Server
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+from cluster.hosts.fleet import Fleet
+from cluster.plan.deployed import Deployment, deployments
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """A server, its load client, what is known of it, and how its machines are asked."""
+
+    loader: Loader
+    manifest: Manifest
+    machine: Machine
+    recipe: Recipe | None
+    server: Server
+
+
+def running_deployment(seens: Mapping[str, Seen], errors: Sequence[ClusterError]) -> Deployment:
+    """The one deployment that runs on these hosts. Raises RefusedError when there is none, or more than one."""
+    running = [one for one in deployments(seens.values()) if one.running]
+    if len(running) == 1:
+        return running[0]
+    if running:
+        names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
+        raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
+    raise_all(errors)
+    raise RefusedError(
+        f"nothing of ours runs on {', '.join(seens)}", remedy="cluster up first, or --base-url URL for another server"
+    )
+
+
+def home_of(seens: Mapping[str, Seen], host: str, deployment: str) -> str:
+    """A deployment's directory on a host; empty when the host did not say who it is."""
+    identity = seens[host].identity
+    return "" if isinstance(identity, Missing) else f"{identity.data_dir}/deployments/{deployment}"
+
+
+def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, seed: int, python: str) -> Manifest:
+    """The conditions of a measurement of this deployment."""
+    spec, seen = deployment.spec, deployment.seen
+    return Manifest(
+        model=deployment.served_name,
+        recipe=spec["recipe"]["name"],
+        revision=spec["recipe"]["revision"],
+        weights=spec["recipe"]["weights"],
+        tp=spec["tp"],
+        pipeline=spec["pp"],
+        nodes=len(deployment.hosts),
+        backend=spec["backend"],
+        deployment=deployment.id,
+        spec=dict(spec),
+        image=spec["recipe"]["image"],
+        image_content=spec["image_content"],
+        versions=dict(seen["versions"]),
+        hosts=tuple(state_of(host, deployment, seens[host]) for host in deployment.hosts),
+        argv={host: list(rank.argv) for host, rank in deployment.ranks.items()},
+        command=tuple(sys.argv[1:]),
+        seed=seed,
+        client_on="head",
+        client_python=python,
+    )
+
+
+def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
+    """One machine as it told itself."""
+    identity = None if isinstance(seen.identity, Missing) else seen.identity
+    driver = "" if isinstance(seen.gpu, Missing) or not seen.gpu else seen.gpu[0].driver
+    end = deployment.seen["hosts"].get(host, {})
+    return HostState(
+        host,
+        role(host, deployment),
+        identity.product if identity else "",
+        driver,
+        identity.kernel if identity else "",
+        tuple(end.get("hcas", ())),
+        end.get("mtu"),
+    )
+
+
+def role(host: str, deployment: Deployment) -> str:
+    """head or worker."""
+    return "head" if host == deployment.head else "worker"
+
+
+def machine_state(fleet: Fleet, deployment: Deployment) -> Machine:
+    """A function that asks every host for memory, clocks, power and temperature; what is not told is left out."""
+
+    def ask() -> dict[str, dict[str, Any]]:
+        outcomes = fleet.ask({host: [memory.question(), gpu.question()] for host in deployment.hosts})
+        return {
+            host: {"role": role(host, deployment)} | read_state(*outcome.value)
+            for host, outcome in outcomes.items()
+            if outcome.value is not None
+        }
+
+    return ask
+
+
+def read_state(memory_answer: Answer, gpu_answer: Answer) -> dict[str, Any]:
+    """One host's state from its answers."""
+    told, card, rows = memory.parse(memory_answer), gpu.parse(gpu_answer), gpu_processes.parse(gpu_answer)
+    state: dict[str, Any] = {}
+    if not isinstance(told, Missing) and told.available is not None:
+        state["memory_available_mib"] = told.available // MIB
+    if not isinstance(rows, Missing) and all(row.used_mib is not None for row in rows):
+        state["gpu_memory_mib"] = sum(row.used_mib or 0 for row in rows)
+    if not isinstance(card, Missing) and card:
+        one = card[0]
+        state |= {"sm_clock_mhz": one.sm_clock_mhz, "power_w": one.power_w, "temperature_c": one.temperature_c}
+        state["throttle"] = list(one.throttle or ())
+    return {key: value for key, value in state.items() if value is not None}
