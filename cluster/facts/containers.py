@@ -9,7 +9,7 @@ from cluster.commands.far import far
 from cluster.commands.question import Answer, Question
 from cluster.facts.docker import explain
 from cluster.facts.fact import Missing
-from cluster.facts.sections import as_shape, load_json, read_section, refuse
+from cluster.facts.sections import as_shape, find_section, read_section, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,8 @@ def parse(answer: Answer) -> tuple[Container, ...] | Missing:
 
 
 def _failure(answer: Answer) -> Missing | None:
-    refused = refuse(answer, "python3")
-    if refused:
-        return refused
-    try:
-        told = load_json(answer.out)["failed"]
-    except (ValueError, KeyError, TypeError, IndexError):
+    told = find_section(answer, "failed")
+    if told is None:
         return None
     failed = as_shape(told, "containers", Failed)
     if isinstance(failed, Missing):

@@ -1,7 +1,7 @@
 """How every fact is read: the answer's own failure first, then its JSON, then its shape.
 
-A far program that looks at several things prints `{"<section>": {"value": …} | {"missing": why, "kind": kind}}`,
-so that a thing it could not read does not take the others with it.
+A far program prints a line `{"<section>": {"value": …} | {"missing": why, "kind": kind}}` for each thing it looks at,
+so that a thing it could not read, or that hangs, does not take the others with it.
 """
 
 from __future__ import annotations
@@ -52,19 +52,34 @@ def load_json(data: bytes | str) -> Any:
     return _clean(orjson.loads(data))
 
 
+def find_section(answer: Answer, name: str) -> Any:
+    """One section of a far program's answer as it stands there, None when it was not told."""
+    for line in answer.out.splitlines():
+        try:
+            told = load_json(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and name in told:
+            return told[name]
+    return None
+
+
 def read_section(answer: Answer, name: str, shape: type[X]) -> X | Missing:
-    """One section of a far program's answer as a value of `shape` (a fact's dataclass, or what JSON can hold)."""
-    refused = refuse(answer, "python3")
-    if refused:
-        return refused
+    """One section of a far program's answer as a value of `shape` (a fact's dataclass, or what JSON can hold).
+
+    A section that was told counts, whatever happened to the program afterwards.
+    """
+    section = find_section(answer, name)
+    if section is None:
+        words = last_words(answer)
+        unknown = Missing(f"{name}: no answer that can be understood" + (f": {words}" if words else ""))
+        return refuse(answer, "python3") or unknown
     try:
-        section = load_json(answer.out)[name]
         if "missing" in section:
             return as_shape({"why": section["missing"], "kind": section["kind"]}, name, Missing)
         value = section["value"]
-    except (ValueError, KeyError, TypeError, IndexError):
-        words = last_words(answer)
-        return Missing(f"{name}: no answer that can be understood" + (f": {words}" if words else ""))
+    except (KeyError, TypeError):
+        return Missing(f"{name}: no answer that can be understood")
     return as_shape(value, name, shape)
 
 

@@ -107,10 +107,10 @@ def read(host: str, look: Look, answers: Sequence[Answer]) -> Seen:
 
 
 def _asked(look: Look) -> dict[str, Question]:
-    """The questions by the program that answers them. What may hang on a dead disk or driver stands alone."""
-    kernel = {"sections": ["memory", "listening", "processes", "identity"], "data_dir": look.data_dir}
+    """The questions by the program that answers them. What may hang (dead disks, stuck processes) comes last."""
+    kernel = {"sections": ["memory", "identity", "listening", "processes"], "data_dir": look.data_dir}
     paths = [look.data_dir, look.hf_home, DOCKER_ROOT]
-    kept = {"sections": ["disk", "deployments", "lock"], "data_dir": look.data_dir, "paths": paths}
+    kept = {"sections": ["lock", "deployments", "disk"], "data_dir": look.data_dir, "paths": paths}
     asked = {
         "look": far("look", {**kernel, "hf_home": look.hf_home}),
         "links": links.question(),

@@ -2,8 +2,8 @@
 
 Given {"fields": [[name, other name, …]], "apps": [name]}: each field of --query-gpu with the names that older or
 newer drivers use for it. A field the driver does not know under any name is left out instead of losing the rest.
-Prints {"gpu": {"value": {"fields": [name or null], "exit": number, "said": text}}, "apps": {"value": {"exit": number,
-"said": text, "containers": {pid: id}}}}, or {"missing": why, "kind": kind} in place of "value".
+Prints two lines, {"gpu": {"value": {"fields": [name or null], "exit": number, "said": text}}} and {"apps": {"value":
+{"exit": number, "said": text, "containers": {pid: id}}}}, or {"missing": why, "kind": kind} in place of "value".
 """
 
 import json
@@ -61,18 +61,26 @@ def container_of(pid):
     return found[-1] if found else ""
 
 
+def tell(name, found):
+    """Print one section at once: what was told counts even when a later one hangs."""
+    print(json.dumps({name: found}), flush=True)
+
+
+def tell_both(found):
+    tell("gpu", found)
+    tell("apps", found)
+
+
 def main():
     given = json.loads(sys.argv[1])
     try:
         gpus, apps = start(query_of(given["fields"])), start("--query-compute-apps=" + ",".join(given["apps"]))
-        found = {"gpu": {"value": query_gpus(given["fields"], gpus)}, "apps": {"value": query_apps(apps)}}
+        tell("gpu", {"value": query_gpus(given["fields"], gpus)})
+        tell("apps", {"value": query_apps(apps)})
     except FileNotFoundError:
-        why = {"missing": "nvidia-smi: not found on the PATH of a non-login shell", "kind": "absent"}
-        found = {"gpu": why, "apps": why}
+        tell_both({"missing": "nvidia-smi: not found on the PATH of a non-login shell", "kind": "absent"})
     except OSError as error:
-        why = {"missing": f"nvidia-smi: {error.strerror}", "kind": "refused"}
-        found = {"gpu": why, "apps": why}
-    print(json.dumps(found))
+        tell_both({"missing": f"nvidia-smi: {error.strerror}", "kind": "refused"})
 
 
 if __name__ == "__main__":

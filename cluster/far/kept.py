@@ -1,7 +1,7 @@
 """What is kept on this host's disks: sections disk, deployments, lock.
 
 Given {"sections": [names], "paths": [path], "data_dir": path}; paths may start with `~`.
-Prints {"<section>": {"value": …} | {"missing": why, "kind": kind}}. Changes nothing.
+Prints a line {"<section>": {"value": …} | {"missing": why, "kind": kind}} for each. Changes nothing.
 """
 
 import errno
@@ -126,10 +126,17 @@ def section(look, given):
         return {"missing": f"{type(error).__name__}: {error}", "kind": "unreadable"}
 
 
+def tell(name, found):
+    """Print one section at once: what was told counts even when a later one hangs."""
+    line = json.dumps({name: found}, ensure_ascii=False).encode("utf-8", "replace")
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
 def main():
     given = json.loads(sys.argv[1])
-    found = {name: section(LOOKS[name], given) for name in given["sections"]}
-    sys.stdout.buffer.write(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    for name in given["sections"]:
+        tell(name, section(LOOKS[name], given))
 
 
 if __name__ == "__main__":

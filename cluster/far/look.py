@@ -1,7 +1,8 @@
 """What the kernel and the account tell of this host: sections identity, memory, listening, processes.
 
 Given {"sections": [names], "data_dir": path, "hf_home": path, "root": "/"}; only the sections asked for are looked
-at. `root` is where sys/, proc/ and etc/ are. Prints {"<section>": {"value": …} | {"missing": why, "kind": kind}}.
+at, in that order. `root` is where sys/, proc/ and etc/ are. Prints for each a line
+{"<section>": {"value": …} | {"missing": why, "kind": kind}}.
 """
 
 import json
@@ -206,15 +207,23 @@ def engine_name(argv, proc, pid):
         return first
     if base in ("raylet", "gcs_server"):
         return base
-    start, end = (1, 4) if base.startswith("python") else (0, 1)
-    for word, following in list(zip(argv, [*argv[1:], ""]))[start:end]:
-        if os.path.basename(word) in ("vllm", "ray") and following in ("serve", "start"):
-            return f"{os.path.basename(word)} {following}"
-        if word.startswith("vllm.entrypoints"):
-            return "vllm serve"
-        if "/ray/" in word and word.endswith(".py"):
-            return "ray agent"
+    program, following = script(argv)
+    name = os.path.basename(program)
+    if (name, following) in (("vllm", "serve"), ("ray", "start")):
+        return f"{name} {following}"
+    if program.startswith("vllm.entrypoints"):
+        return "vllm serve"
+    if program.startswith("ray.") or ("/ray/" in program and program.endswith(".py")):
+        return "ray agent"
     return ""
+
+
+def script(argv):
+    """The program and its first word; of an interpreter, the script or module it runs."""
+    at = 1 if os.path.basename(argv[0]).startswith("python") else 0
+    while at < len(argv) and argv[at].startswith("-"):
+        at += 1
+    return [*argv[at : at + 2], "", ""][:2]
 
 
 LOOKS = {
@@ -236,10 +245,17 @@ def section(look, given):
         return {"missing": f"{type(error).__name__}: {error}", "kind": "unreadable"}
 
 
+def tell(name, found):
+    """Print one section at once: what was told counts even when a later one hangs."""
+    line = json.dumps({name: found}, ensure_ascii=False).encode("utf-8", "replace")
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
 def main():
     given = {"root": "/", **json.loads(sys.argv[1])}
-    found = {name: section(LOOKS[name], given) for name in given["sections"]}
-    sys.stdout.buffer.write(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    for name in given["sections"]:
+        tell(name, section(LOOKS[name], given))
 
 
 if __name__ == "__main__":

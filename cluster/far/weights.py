@@ -69,7 +69,8 @@ def commit_of(place, revision):
 def walk(directory, root):
     """({name: bytes}, problems) of all files below a directory; hidden directories are left out."""
     sizes, problems = {}, []
-    for at, folders, files in os.walk(directory, onerror=lambda error: problems.append(explain(error))):
+    closed = []
+    for at, folders, files in os.walk(directory, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = os.path.join(at, name)
@@ -81,7 +82,7 @@ def walk(directory, root):
                 continue
             sizes[short] = size
             problems += [f"{short}: {wrong}" for wrong in wrongs(path, size, root)]
-    return sizes, problems
+    return sizes, [explain(error) for error in closed] + problems
 
 
 def wrongs(path, size, root):
@@ -152,16 +153,18 @@ def shards_of(index):
 def gaps(directory, sizes, dummy):
     """What a model needs to be loaded and this directory does not have."""
     missing, count = missing_shards(directory, sizes)
-    names = set(sizes)
+    names = [name for name in sizes if "/" not in name]
     if dummy:
         pass
     elif missing:
         yield f"{len(missing)} of {count} weight files are missing: {few(missing)}"
-    elif not any("/" not in name and name.endswith((".safetensors", ".bin", ".gguf", ".pt")) for name in names):
+    elif not any(name.endswith((".safetensors", ".bin", ".gguf", ".pt")) for name in names):
         yield "no weight files"
-    if not names & {"config.json", "params.json"} and not any(name.endswith(".gguf") for name in names):
+    if any(name.endswith(".gguf") for name in names):
+        return
+    if not any(name in ("config.json", "params.json") for name in names):
         yield "no config.json"
-    elif not any(name.startswith(("tokenizer", "tekken", "vocab")) or name.endswith((".gguf", ".tiktoken")) for name in names):
+    if not any(name.startswith(("tokenizer", "tekken", "vocab")) or name.endswith(".tiktoken") for name in names):
         yield "no tokenizer"
 
 

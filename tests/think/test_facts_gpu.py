@@ -1,0 +1,129 @@
+import sys
+from pathlib import Path
+
+import pytest
+from facts_tools import ask, put_program, said, sample
+
+from cluster.commands.question import Answer
+from cluster.facts import gpu, gpu_processes
+from cluster.facts.fact import Missing
+from cluster.facts.gpu import Gpu
+
+SPARK = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 4.03, 208, 40, 0, 0x0000000000000001\n"
+NAMES = [names[0] for names in gpu.FIELDS]
+
+
+def told(text: str, exit_code: int = 0, fields: list[str | None] | None = None) -> Answer:
+    asked = list(NAMES) if fields is None else fields
+    return said({"gpu": {"value": {"fields": asked, "exit": exit_code, "said": text}}})
+
+
+def test_a_spark_at_rest() -> None:
+    assert gpu.parse(told(SPARK)) == (
+        Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, ()),
+    )  # fmt: skip
+
+
+def test_recorded_memory_is_unknown_not_zero() -> None:
+    text = sample("nvidia_smi_query_memory_na.csv")
+    rows = gpu.parse_query(text, ["memory.used", "memory.total", "utilization.memory"])
+    assert not isinstance(rows, Missing)
+    assert [gpu.read_number(cell) for row in rows for cell in row.values()] == [None, None, 0]
+
+
+@pytest.mark.parametrize("cell", ["[N/A]", "N/A", "Not Supported", "[Not Supported]", "[Unknown Error]", "", None,
+                                  "[GPU requires reset]", "-", "nan", "1e400", "٣"])  # fmt: skip
+def test_cells_that_are_no_numbers(cell: str | None) -> None:
+    assert gpu.read_number(cell) is None
+    assert gpu.throttle_words(cell) is None
+
+
+@pytest.mark.parametrize(("cell", "number"), [("0", 0), ("45.12", 45.12), ("19135 MiB", 19135), ("95 %", 95)])
+def test_cells_that_are(cell: str, number: float) -> None:
+    assert gpu.read_number(cell) == number
+
+
+@pytest.mark.parametrize(("mask", "words"), [
+    ("0x0000000000000000", ()), ("0x1", ()), ("0x0000000000000004", ("power cap",)),
+    ("0x0000000000000068", ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown")),
+    ("0x0000000000000800", ("unknown reason 0x800",)),
+])  # fmt: skip
+def test_throttle_reasons_are_words(mask: str, words: tuple[str, ...]) -> None:
+    assert gpu.throttle_words(mask) == words
+
+
+def test_several_gpus_and_a_name_with_commas() -> None:
+    text = (
+        "NVIDIA RTX PRO 6000, Max-Q, Rev. A, 570.1, 1024, 97887, 300.5, 2411, 70, 96, 0x4\n"
+        "NVIDIA L4, 570.1, 0, 23034, Not Supported, [N/A], 33, 0, [N/A]\n"
+    )
+    assert gpu.parse(told(text)) == (
+        Gpu("NVIDIA RTX PRO 6000, Max-Q, Rev. A", "570.1", 1024, 97887, 300.5, 2411, 70, 96, ("power cap",)),
+        Gpu("NVIDIA L4", "570.1", 0, 23034, None, None, 33, 0, None),
+    )
+
+
+@pytest.mark.parametrize(("text", "exit_code", "kind"), [
+    (sample("nvml_driver_lib_mismatch.txt"), 18, "unreadable"),
+    (sample("docker_nvml_unknown_error.txt"), 255, "unreadable"),
+    ("No devices were found\n", 6, "absent"),
+    ("No devices were found\n", 0, "absent"),
+    ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+     "NVIDIA driver is installed and running.\n\n", 9, "absent"),
+    ("Failed to initialize NVML: Insufficient Permissions\n", 4, "refused"),
+    ("Unable to determine the device handle for GPU0: 000F:01:00.0: Unknown Error\n", 0, "unreadable"),
+    ("", 0, "absent"), ("", 139, "unreadable"),
+])  # fmt: skip
+def test_a_failure_keeps_the_tools_words(text: str, exit_code: int, kind: str) -> None:
+    found = gpu.parse(told(text, exit_code))
+    assert isinstance(found, Missing)
+    assert found.kind == kind
+    assert " ".join(text.split()) in found.why
+
+
+NVIDIA_SMI = """#!{python}
+import sys
+known = {known!r}
+query = next(word for word in sys.argv if word.startswith("--query"))
+fields = query.partition("=")[2].split(",")
+for field in fields:
+    if field not in known:
+        print('Field "%s" is not a valid field to query.\\n' % field)
+        sys.exit(2)
+print(", ".join(known[field] for field in fields))
+"""
+KNOWN = dict(zip(NAMES, SPARK.strip().split(", "), strict=True)) | {
+    "pid": "1", "process_name": "VLLM::EngineCore", "used_gpu_memory": "19135",
+}  # fmt: skip
+
+
+def with_driver(tmp_path: Path, known: dict[str, str]) -> Answer:
+    text = NVIDIA_SMI.format(python=sys.executable, known=known)
+    return ask(gpu.question(), put_program(tmp_path / "bin", "nvidia-smi", text))
+
+
+def test_asked_of_a_driver_that_knows_every_field(tmp_path: Path) -> None:
+    assert gpu.parse(with_driver(tmp_path, KNOWN)) == gpu.parse(told(SPARK))
+
+
+def test_an_older_drivers_name_is_tried_next(tmp_path: Path) -> None:
+    old = {"clocks_throttle_reasons.active" if name.startswith("clocks_event") else name: cell
+           for name, cell in KNOWN.items()}  # fmt: skip
+    old["clocks_throttle_reasons.active"] = "0x4"
+    found = gpu.parse(with_driver(tmp_path, old))
+    assert not isinstance(found, Missing)
+    assert found[0].throttle == ("power cap",)
+
+
+def test_a_field_the_driver_does_not_know_loses_only_itself(tmp_path: Path) -> None:
+    few = {name: cell for name, cell in KNOWN.items() if "reasons" not in name and name != "memory.used"}
+    assert gpu.parse(with_driver(tmp_path, few)) == (
+        Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, None),
+    )  # fmt: skip
+
+
+def test_no_nvidia_smi(tmp_path: Path) -> None:
+    answer = ask(gpu.question(), {"PATH": str(tmp_path)})
+    for found in (gpu.parse(answer), gpu_processes.parse(answer)):
+        assert isinstance(found, Missing)
+        assert found.kind == "absent"

@@ -1,0 +1,65 @@
+import os
+import time
+from pathlib import Path
+
+from facts_tools import put, put_program, run_far, said
+
+from cluster.facts import identity
+from cluster.facts.fact import Missing
+from cluster.facts.identity import Identity
+
+RECORDED = {
+    "product": "NVIDIA_DGX_Spark", "machine_id": "ab" * 16, "boot_id": "cd", "hostname": "spark1",
+    "kernel": "6.17.0-1032-nvidia", "arch": "aarch64", "user": "nvidia", "uid": 1000, "gid": 1000,
+    "home": "/home/nvidia", "groups": ["nvidia", "docker"], "python": "3.12.3", "path": "/usr/bin:/bin",
+    "time_unix_s": 1780000000.25, "data_dir": "/home/nvidia/.local/share/cluster",
+    "hf_home": "/home/nvidia/.cache/huggingface", "management_address": "192.168.1.11", "sudo": False,
+}  # fmt: skip
+
+
+def look(tmp_path: Path, env: dict[str, str], **given: str) -> Identity:
+    asked = {"sections": ["identity"], "data_dir": "~/d", "hf_home": "/models/../hf", "root": f"{tmp_path}/"}
+    found = identity.parse(run_far("look", {**asked, **given}, env))
+    assert isinstance(found, Identity), found
+    return found
+
+
+def test_recorded_reply() -> None:
+    assert identity.parse(said({"identity": {"value": RECORDED}})) == Identity(
+        product="NVIDIA_DGX_Spark", machine_id="ab" * 16, boot_id="cd", hostname="spark1",
+        kernel="6.17.0-1032-nvidia", arch="aarch64", user="nvidia", uid=1000, gid=1000, home="/home/nvidia",
+        groups=("nvidia", "docker"), python="3.12.3", path="/usr/bin:/bin", time_unix_s=1780000000.25, sudo=False,
+        data_dir="/home/nvidia/.local/share/cluster", hf_home="/home/nvidia/.cache/huggingface",
+        management_address="192.168.1.11",
+    )  # fmt: skip
+
+
+def test_a_wrong_shape_names_the_field() -> None:
+    found = identity.parse(said({"identity": {"value": RECORDED | {"uid": "1000"}}}))
+    assert isinstance(found, Missing)
+    assert "uid" in found.why
+
+
+def test_files_paths_and_address(tmp_path: Path) -> None:
+    put(tmp_path, {
+        "sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark\n", "etc/machine-id": "0123\n",
+        "proc/sys/kernel/random/boot_id": "4567\n",
+    })  # fmt: skip
+    env = {"HOME": "/home/me", "PATH": "/bin:/usr/bin", "SSH_CONNECTION": "10.0.0.9 50000 fd00::11 22"}
+    found = look(tmp_path, env)
+    assert (found.product, found.machine_id, found.boot_id) == ("NVIDIA_DGX_Spark", "0123", "4567")
+    assert (found.data_dir, found.hf_home, found.home) == ("/home/me/d", "/hf", "/home/me")
+    assert found.management_address == "fd00::11"
+    assert (found.uid, found.path, found.arch) == (os.getuid(), "/bin:/usr/bin", os.uname().machine)
+    assert abs(found.time_unix_s - time.time()) < 10
+
+
+def test_device_tree_names_the_product_where_there_is_no_dmi(tmp_path: Path) -> None:
+    put(tmp_path, {"proc/device-tree/model": "Some Board\0"})
+    assert look(tmp_path, {"HOME": "/h", "PATH": "/bin"}).product == "Some Board"
+
+
+def test_an_account_without_sudo(tmp_path: Path) -> None:
+    """Root needs no sudo; anybody else has it when `sudo -n true` ends well."""
+    asked = look(tmp_path, put_program(tmp_path / "bin", "sudo", "#!/bin/sh\nexit 1\n"))
+    assert asked.sudo is (os.getuid() == 0)

@@ -1,0 +1,163 @@
+import ipaddress
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from facts_tools import put, run_far, said
+
+from cluster.facts import links
+from cluster.facts.fact import Missing
+from cluster.facts.links import Link, Links, Netdev
+
+TWINS = {"rocep1s0f0": "enp1s0f0np0", "rocep1s0f1": "enp1s0f1np1", "roceP2p1s0f0": "enP2p1s0f0np0",
+         "roceP2p1s0f1": "enP2p1s0f1np1"}  # fmt: skip
+RIGHT_PORT = {"rocep1s0f1", "roceP2p1s0f1"}
+ADDRESSES = {"enp1s0f1np1": ["192.168.100.11/24"], "enP2p1s0f1np1": ["192.168.101.11/24"]}
+
+
+def put_netdev(root: Path, name: str, *, mtu: int = 9000, operstate: str = "up", speed: str = "200000") -> None:
+    put(root, {
+        f"sys/class/net/{name}/mtu": f"{mtu}\n", f"sys/class/net/{name}/operstate": f"{operstate}\n",
+        f"sys/class/net/{name}/speed": f"{speed}\n", f"sys/class/net/{name}/statistics/rx_bytes": "10\n",
+        f"sys/class/net/{name}/statistics/tx_bytes": "20\n",
+    })  # fmt: skip
+
+
+def put_hca(root: Path, hca: str, netdev: str, *, active: bool = True, rate: str = "200 Gb/sec (4X HDR)") -> None:
+    port = f"sys/class/infiniband/{hca}/ports/1"
+    put(root, {
+        f"{port}/state": "4: ACTIVE\n" if active else "1: DOWN\n", f"{port}/rate": f"{rate}\n",
+        f"{port}/counters/port_xmit_data": "1000\n", f"{port}/counters/port_rcv_data": "250\n",
+    })  # fmt: skip
+    if netdev:
+        put(root, {f"sys/class/infiniband/{hca}/device/net/{netdev}/ifindex": "4\n"})
+
+
+def put_spark(root: Path, *, cabled: set[str], rate: str = "200 Gb/sec (4X HDR)") -> None:
+    put_netdev(root, "lo", operstate="unknown")
+    put_netdev(root, "enP7s7", mtu=1500, speed="10000")
+    for hca, netdev in TWINS.items():
+        up = hca in cabled
+        put_netdev(root, netdev, operstate="up" if up else "down", speed="200000" if up else "-1")
+        put_hca(root, hca, netdev, active=up, rate=rate if up else "40 Gb/sec (4X QDR)")
+    put(root, {"sys/class/net/bonding_masters": "\n", "dev/infiniband/uverbs0": ""})
+
+
+def look(root: Path, addresses: dict[str, list[str]]) -> Links:
+    found = links.parse(run_far("links", {"root": f"{root}/", "addresses": addresses}))
+    assert isinstance(found, Links), found
+    return found
+
+
+def test_one_cable_in_the_right_port(tmp_path: Path) -> None:
+    put_spark(tmp_path, cabled=RIGHT_PORT)
+    found = look(tmp_path, ADDRESSES)
+    assert [link.hca for link in found.links] == ["roceP2p1s0f0", "roceP2p1s0f1", "rocep1s0f0", "rocep1s0f1"]
+    assert {link.hca for link in found.links if link.is_active} == RIGHT_PORT
+    assert found.links[3] == Link(
+        hca="rocep1s0f1", netdev="enp1s0f1np1", state="ACTIVE", rate_gbps=200.0, mtu=9000,
+        addresses=("192.168.100.11/24",), operstate="up", speed_mbps=200000, xmit_bytes=4000, rcv_bytes=1000,
+    )  # fmt: skip
+    assert found.links[2].state == "DOWN"
+    assert found.links[2].speed_mbps is None
+    assert found.rdma_device
+    assert found.netdevs[0] == Netdev("enP2p1s0f0np0", 9000, "down", (), 10, 20)
+    assert "lo" not in [netdev.name for netdev in found.netdevs]
+
+
+def test_two_cables_and_the_other_firmwares_rate(tmp_path: Path) -> None:
+    put_spark(tmp_path, cabled=set(TWINS), rate="100 Gb/sec (4X EDR)")
+    found = look(tmp_path, ADDRESSES)
+    assert [(link.state, link.rate_gbps) for link in found.links] == [("ACTIVE", 100.0)] * 4
+    assert [link.addresses for link in found.links].count(()) == 2
+
+
+def test_mlx5_names(tmp_path: Path) -> None:
+    put_netdev(tmp_path, "enp1s0f0np0")
+    put_hca(tmp_path, "mlx5_0", "enp1s0f0np0")
+    (link,) = look(tmp_path, {"enp1s0f0np0": ["169.254.35.62/16"]}).links
+    assert (link.hca, link.netdev, link.addresses) == ("mlx5_0", "enp1s0f0np0", ("169.254.35.62/16",))
+
+
+def test_no_rdma_at_all(tmp_path: Path) -> None:
+    put_netdev(tmp_path, "eth0", mtu=1500)
+    found = look(tmp_path, {"eth0": ["10.0.0.1/24"]})
+    assert found == Links((), (Netdev("eth0", 1500, "up", ("10.0.0.1/24",), 10, 20),), "", False)
+
+
+def test_hca_without_a_netdev(tmp_path: Path) -> None:
+    put_netdev(tmp_path, "eth0")
+    put_hca(tmp_path, "mlx5_0", "")
+    (link,) = look(tmp_path, {}).links
+    assert (link.netdev, link.mtu, link.operstate, link.speed_mbps, link.addresses) == ("", None, "", None, ())
+
+
+def test_hca_without_counters_is_not_zero(tmp_path: Path) -> None:
+    put_netdev(tmp_path, "eth0")
+    put(tmp_path, {"sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n"})
+    (link,) = look(tmp_path, {}).links
+    assert (link.xmit_bytes, link.rcv_bytes, link.rate_gbps) == (None, None, None)
+
+
+def put_upper(root: Path, lower: str, upper: str, kind: str) -> None:
+    put_netdev(root, upper)
+    put(root, {f"sys/class/net/{upper}/uevent": f"DEVTYPE={kind}\nINTERFACE={upper}\n",
+               f"sys/class/net/{lower}/upper_{upper}": ""})  # fmt: skip
+
+
+def test_a_bond_carries_the_addresses_of_its_netdevs(tmp_path: Path) -> None:
+    put_spark(tmp_path, cabled=RIGHT_PORT)
+    for lower in ADDRESSES:
+        put_upper(tmp_path, lower, "bond0", "bond")
+    found = look(tmp_path, {"bond0": ["192.168.100.11/24"]})
+    assert {link.netdev for link in found.links if link.is_active} == {"bond0"}
+    assert found.links[3].addresses == ("192.168.100.11/24",)
+
+
+def test_a_vlan_on_a_bond_is_found_and_a_bridge_is_not(tmp_path: Path) -> None:
+    put_netdev(tmp_path, "enp1")
+    put_hca(tmp_path, "mlx5_0", "enp1")
+    put_upper(tmp_path, "enp1", "bond0", "bond")
+    put_upper(tmp_path, "bond0", "bond0.7", "vlan")
+    put_upper(tmp_path, "enp1", "br0", "bridge")
+    assert look(tmp_path, {"bond0.7": ["10.7.0.1/24"], "br0": ["10.8.0.1/24"]}).links[0].netdev == "bond0.7"
+
+
+def test_default_route_with_the_smallest_metric(tmp_path: Path) -> None:
+    put_netdev(tmp_path, "eth0")
+    head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+    rows = ("wlP9s9\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n"
+            "enP7s7\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
+            "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n")  # fmt: skip
+    put(tmp_path, {"proc/net/route": head + rows})
+    assert look(tmp_path, {}).default_netdev == "enP7s7"
+
+
+def test_no_sysfs_is_absent(tmp_path: Path) -> None:
+    found = links.parse(run_far("links", {"root": f"{tmp_path}/", "addresses": {}}))
+    assert isinstance(found, Missing)
+    assert found.kind == "absent"
+
+
+def test_the_kernels_addresses_are_those_ip_tells() -> None:
+    found = links.parse(run_far("links", {}))
+    assert isinstance(found, Links)
+    told = subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in told.splitlines()]
+    expected = {(row[1], row[3]) for row in rows if row[1] != "lo" and row[2] in ("inet", "inet6")}
+    assert {(netdev.name, address) for netdev in found.netdevs for address in netdev.addresses} == expected
+
+
+def reply(addresses: list[str]) -> dict[str, Any]:
+    netdev = {"name": "eth0", "mtu": 1500, "operstate": "up", "addresses": addresses, "rx_bytes": 0, "tx_bytes": 0}
+    return {"links": {"value": {"links": [], "netdevs": [netdev]}}}
+
+
+def test_subnets_leave_out_what_is_everywhere() -> None:
+    found = links.parse(said(reply(["169.254.35.62/16", "fe80::1/64", "fd00::5/64", "169.254.1.1/16"])))
+    assert isinstance(found, Links)
+    assert found.netdevs[0].subnets() == (ipaddress.ip_network("169.254.0.0/16"), ipaddress.ip_network("fd00::/64"))
+
+
+def test_an_address_that_is_none_is_missing() -> None:
+    assert isinstance(links.parse(said(reply(["192.168.100.300/24"]))), Missing)

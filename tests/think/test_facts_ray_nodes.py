@@ -1,0 +1,41 @@
+import pytest
+from facts_tools import said, sample
+
+from cluster.commands.question import Answer
+from cluster.facts import ray_nodes
+from cluster.facts.fact import Missing
+from cluster.facts.ray_nodes import RayNode, RayStatus
+
+
+@pytest.mark.parametrize(("name", "status"), [
+    ("ray_status_two_nodes_ok.txt", RayStatus(2, 0.0, 2.0, 0)),
+    ("ray_status_two_nodes_idle_section.txt", RayStatus(2, 0.0, 2.0, 0)),
+    ("ray_status_one_node.txt", RayStatus(1, 0.0, 1.0, 0)),
+    ("ray_status_pending_pg.txt", RayStatus(None, 0.0, 2.0, 1)),
+])  # fmt: skip
+def test_recorded_ray_status(name: str, status: RayStatus) -> None:
+    assert ray_nodes.parse_ray_status(sample(name)) == status
+
+
+def test_active_and_idle_nodes_both_count_and_pending_ones_do_not() -> None:
+    text = "Active:\n 1 node_a\nIdle:\n 2 head.default\nPending:\n 4 worker, launching\nRecent failures:\n 8 node_x\n"
+    assert ray_nodes.parse_ray_status(text) == RayStatus(3, None, None, 0)
+
+
+def test_other_text_is_missing() -> None:
+    assert isinstance(ray_nodes.parse_ray_status("ray: command not found\n"), Missing)
+
+
+def test_nodes_of_the_program() -> None:
+    rows = [{"address": "192.168.100.11", "alive": True, "gpus": 1},
+            {"address": "192.168.100.12", "alive": False, "gpus": 1.0}]  # fmt: skip
+    assert ray_nodes.parse(said({"nodes": rows})) == (
+        RayNode("192.168.100.11", True, 1.0), RayNode("192.168.100.12", False, 1.0),
+    )  # fmt: skip
+
+
+def test_what_ray_said_instead_is_kept() -> None:
+    found = ray_nodes.parse(Answer(1, b"", b"Traceback ...\nModuleNotFoundError: No module named 'ray'\n"))
+    assert isinstance(found, Missing)
+    assert "No module named 'ray'" in found.why
+    assert isinstance(ray_nodes.parse(said({"nodes": [{"address": 1}]})), Missing)

@@ -1,0 +1,159 @@
+"""A whole look, and answers that mean harm: whatever a host says, reading it never raises."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import orjson
+import pytest
+from facts_tools import ask
+
+from cluster.commands.far import source
+from cluster.commands.question import Answer
+from cluster.facts import (
+    containers,
+    deployments,
+    disk,
+    docker,
+    gpu,
+    gpu_processes,
+    identity,
+    image,
+    links,
+    listening,
+    lock,
+    memory,
+    processes,
+    ray_nodes,
+    weights,
+)
+from cluster.facts.fact import Missing
+from cluster.facts.identity import Identity
+from cluster.facts.sections import NOT_ASKED, plain
+from cluster.facts.seen import Look, Seen, questions, read
+
+PARSES: dict[str, Callable[[Answer], Any]] = {
+    "identity": identity.parse, "memory": memory.parse, "listening": listening.parse, "processes": processes.parse,
+    "links": links.parse, "disk": disk.parse, "deployments": deployments.parse, "lock": lock.parse,
+    "weights": weights.parse, "gpu": gpu.parse, "apps": gpu_processes.parse, "docker": docker.parse,
+    "containers": containers.parse, "image": lambda answer: image.parse("x:1", answer), "ray": ray_nodes.parse,
+}  # fmt: skip
+PROGRAMS = ("look", "links", "kept", "weights", "gpu", "containers")
+HOSTILE = [
+    b"", b"\0" * 5000, b"\xff\xfe\x00[", b"null", b"[]", b"{}", b"7", b'"x"', b"\x1b[2J\x1b]0;own\x07", b"[" * 100_000,
+    b'{"identity": ' * 500, "１２３ ünïcode \u202e".encode(), b"Welcome to DGX OS!\n{}", b'{"a": 1e999}', b"NaN",
+]  # fmt: skip
+
+
+def test_a_look_is_one_question_a_program() -> None:
+    asked = questions(Look(image="x:1", model="org/name"))
+    assert len(asked) == 8
+    assert len(questions(Look())) == 6
+    assert not any(question.changes for question in asked)
+
+
+def test_this_machine_is_seen() -> None:
+    look = Look(model="org/name", hf_home="/nowhere", data_dir="/nowhere")
+    seen = read("here", look, [ask(one) if one.argv[0] == "python3" else Answer(127) for one in questions(look)])
+    assert (seen.host, seen.image) == ("here", NOT_ASKED)
+    assert isinstance(seen.identity, Identity)
+    assert isinstance(seen.docker, Missing)
+    told = (seen.memory, seen.links, seen.listening, seen.disk, seen.processes, seen.deployments, seen.lock)
+    assert not [one for one in told if isinstance(one, Missing)]
+    assert isinstance(seen.weights, Missing)
+    assert seen.weights.kind == "absent"
+
+
+def test_one_section_that_fails_leaves_the_others() -> None:
+    answer = Answer(0, orjson.dumps({
+        "memory": {"value": "MemFree: 1 kB\n"}, "listening": {"missing": "/proc/net/tcp: permission denied",
+                                                             "kind": "refused"},
+    }))  # fmt: skip
+    assert not isinstance(memory.parse(answer), Missing)
+    assert listening.parse(answer) == Missing("/proc/net/tcp: permission denied", "refused")
+
+
+def test_what_was_told_before_a_section_hung_counts() -> None:
+    answer = Answer(None, b'{"memory": {"value": "MemFree: 1 kB\\n"}}\n{"listening": {"val', cut=True)
+    assert not isinstance(memory.parse(answer), Missing)
+    assert listening.parse(answer) == Missing("python3 did not answer in time", "timeout")
+
+
+def test_answers_of_another_look_are_a_mistake_of_ours() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        read("x", Look(), [Answer(0)])
+
+
+@pytest.mark.parametrize("name", PARSES)
+@pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_output(name: str, data: bytes) -> None:
+    for answer in (Answer(0, data), Answer(1, data, data), Answer(0, data, cut=True), Answer(None, data)):
+        found = PARSES[name](answer)
+        assert isinstance(found, Missing)
+        assert plain(found.why) == found.why
+        assert 0 < len(found.why) < 1000
+    assert PARSES[name](Answer(None, data)).kind == "timeout"
+
+
+def test_a_hundred_megabytes_cut_off() -> None:
+    data = b"x" * 100_000_000
+    for parse in PARSES.values():
+        assert isinstance(parse(Answer(0, data, cut=True)), Missing)
+        assert isinstance(parse(Answer(1, b"", data, cut=True)), Missing)
+
+
+@pytest.mark.parametrize("name", PARSES)
+def test_random_bytes(name: str) -> None:
+    rolled = random.Random(name)
+    for _ in range(300):
+        data = rolled.randbytes(rolled.randrange(200))
+        assert isinstance(PARSES[name](Answer(rolled.choice([0, 1, 2, 126, 255, None]), data, data)), Missing)
+
+
+def shaped(rolled: random.Random, depth: int = 0) -> Any:
+    """Any JSON value, with the names that readers look for."""
+    kind = rolled.randrange(9 if depth < 4 else 6)
+    if kind < 6:
+        number = rolled.choice([0, 1, -1, 2**63, 2**64 - 1, 1e308, 0.5])
+        text = rolled.choice(["", "x", "192.168.1.1/24", "running", "\x1b[31m", "absent", "0x4"])
+        return [None, True, number, text, [], {}][kind]
+    if kind == 6:
+        return [shaped(rolled, depth + 1) for _ in range(rolled.randrange(4))]
+    names = ["value", "missing", "kind", "failed", "exit", "said", "fields", "containers", "links", "netdevs",
+             "nodes", "Config", "RootFS", "Layers", "Id", "Os", "Architecture", "ServerVersion", "ServerErrors",
+             "Runtimes", *PARSES]  # fmt: skip
+    return {rolled.choice(names): shaped(rolled, depth + 1) for _ in range(rolled.randrange(6))}
+
+
+@pytest.mark.parametrize("name", PARSES)
+def test_json_of_other_shapes(name: str) -> None:
+    """Never an exception; what is read all the same is the fact or Missing."""
+    rolled = random.Random(name)
+    for _ in range(500):
+        document = shaped(rolled) if rolled.random() < 0.3 else {name: {"value": shaped(rolled)}}
+        PARSES[name](Answer(rolled.choice([0, 0, 0, 1]), orjson.dumps(document), b""))
+
+
+def test_mutated_answers_of_this_machine() -> None:
+    """Real answers with bytes changed, cut or doubled: every field of Seen is a fact or Missing."""
+    look, rolled = Look(image="x:1", model="org/name"), random.Random(7)
+    real = [ask(one) if one.argv[0] == "python3" else Answer(0, b"{}") for one in questions(look)]
+    for _ in range(300):
+        seen = read("x", look, [Answer(0, mutate(rolled, answer.out)) for answer in real])
+        assert {field.name for field in fields(Seen)} == set(seen.__slots__)
+
+
+def mutate(rolled: random.Random, data: bytes) -> bytes:
+    at, length = rolled.randrange(len(data) + 1), rolled.randrange(8)
+    return data[:at] + rolled.choice([b"", rolled.randbytes(length), data[at : at + 50] * 2]) + data[at + length :]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_run_alone_and_import_nothing_of_ours(program: str) -> None:
+    assert b"cluster." not in b"".join(line for line in source(program).splitlines() if b"import" in line)
+    ended = subprocess.run([sys.executable, "-I", "-S", "-W", "error", "-c", source(program), "{}"],
+                           capture_output=True, check=False)  # fmt: skip
+    assert b"SyntaxWarning" not in ended.stderr
