@@ -44,6 +44,7 @@ class BatchMeasure:
     failures: tuple[str, ...] = ()
     pp_total_t_s: float | None = None
     tg_steady_t_s: float | None = None
+    total_why: str = ""
     tg_steady_why: str = ""
     tg_wall_t_s: float | None = None
     peak_t_s: float | None = None
@@ -96,22 +97,26 @@ def decode_rate(trace: RequestTrace) -> tuple[float | None, str]:
 
 
 def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens: int) -> BatchMeasure:
-    """The numbers of requests that were sent at the same time. Failed ones are counted and left out of the rest."""
+    """The numbers of requests that were sent at the same time. Failed ones are counted and left out of the rest.
+
+    Totals are None when one failed: the others had the server to themselves.
+    """
     served = [trace for trace in traces if not trace.error and trace.tokens]
     failures = tuple(trace.error or "the answer holds no token" for trace in traces if trace.error or not trace.tokens)
     requests = tuple(measure_request(trace, latency_s, sent_tokens) for trace in served)
-    if not served:
-        return BatchMeasure(requests, failures)
-    steady, steady_why = steady_rate(served, len(failures))
+    if failures:
+        why = f"{len(failures)} of {len(traces)} requests failed"
+        return BatchMeasure(requests, failures, total_why=why, tg_steady_why=why, peak_why=why)
+    prompts = _prompt_total(served, requests)
+    if any(trace.counted == "not" for trace in served):
+        why = "the server does not count its tokens"
+        return BatchMeasure(requests, pp_total_t_s=prompts, tg_steady_why=why, peak_why=why)
+    steady, steady_why = steady_rate(served)
     peak, peak_why = peak_rate(merge(served))
     each = [rate for trace in served if (rate := peak_rate(trace.tokens)[0]) is not None]
-    if any(trace.counted == "not" for trace in served):
-        steady, peak, each = None, None, []
-        steady_why = peak_why = "the server does not count its tokens"
     return BatchMeasure(
         requests,
-        failures,
-        pp_total_t_s=_prompt_total(served, requests),
+        pp_total_t_s=prompts,
         tg_steady_t_s=steady,
         tg_steady_why=steady_why,
         tg_wall_t_s=wall_rate(served),
@@ -133,13 +138,11 @@ def merge(traces: Sequence[RequestTrace]) -> list[tuple[float, float]]:
     return sorted(event for trace in traces for event in trace.tokens)
 
 
-def steady_rate(served: Sequence[RequestTrace], failed: int = 0) -> tuple[float | None, str]:
+def steady_rate(served: Sequence[RequestTrace]) -> tuple[float | None, str]:
     """Tokens a second while all clients decode: from the last first token to the first last token.
 
     The window is open at its begin and closed at its end, so no client's rate is counted with one token too many.
     """
-    if failed:
-        return None, f"{failed} of {failed + len(served)} requests failed"
     begin = max(trace.tokens[0][0] for trace in served)
     end = min(trace.tokens[-1][0] for trace in served)
     if end - begin < STEADY_LEAST_S:

@@ -185,8 +185,9 @@ def count_tokens(events: list[_Event], total: int | None) -> tuple[Counted, list
         return "token ids", [(event.t, event.ids) for event in events if event.ids]
     if not total:
         return "not", [(event.t, 0) for event in carrying]
-    silent = [event for event in events if event.carries or not (event.opens or event.ends)]
-    for some in (carrying, silent):
+    unopened = [event for event in events if not event.opens]
+    silent = [event for event in unopened if event.carries or not event.ends]
+    for some in (carrying, silent, unopened):
         if len(some) == total:
             return "one an event", [(event.t, 1) for event in some]
     return "spread", [(event.t, total / len(carrying)) for event in carrying]

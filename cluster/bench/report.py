@@ -188,7 +188,7 @@ def _scaling_notes(
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
     """Tables as Markdown, below the lines that must be read first."""
-    parts = [f"> **{line}**\n" for line in lines]
+    parts = [f"> **{line}**" for line in lines]
     for table in tables:
         align = [":---" if column < table.text_columns else "---:" for column in range(len(table.headers))]
         grid = [table.headers, tuple(align), *table.rows]

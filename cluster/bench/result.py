@@ -92,7 +92,8 @@ def read_result(path: Path) -> Result:
     try:
         if not path.name.endswith(PARTIAL):
             return parse_result(_mapping(orjson.loads(path.read_bytes())))
-        head, *lines = [_mapping(orjson.loads(line)) for line in path.read_bytes().splitlines()]
+        whole = path.read_bytes().split(b"\n")[:-1]  # a kill may have left half a line at the end
+        head, *lines = [_mapping(orjson.loads(line)) for line in whole]
         latest = {parse_row(line).shape: line for line in lines}
         return parse_result(head | {"benchmarks": list(latest.values())})
     except (OSError, ValueError, TypeError, ClusterError) as error:

@@ -161,6 +161,8 @@ def _reasons(shape: Shape, batches: Sequence[BatchMeasure], requests: Sequence[R
     peak = [batch.peak_why for batch in batches if batch.peak_why and batch.requests]
     total = each if shape.concurrency == 1 else steady
     found = {"tg_req_throughput": each, "tg_throughput": total, "peak_throughput": peak}
+    if shape.concurrency > 1:
+        found["pp_throughput"] = found["tg_wall_throughput"] = [b.total_why for b in batches if b.total_why]
     return {key: texts[0] for key, texts in found.items() if texts}
 
 

@@ -1,0 +1,58 @@
+"""Results made by hand, for tests of what is done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench_tools import trace
+
+from cluster.bench.manifest import HostState, Manifest
+from cluster.bench.measure import measure_batch
+from cluster.bench.result import Result
+from cluster.bench.rows import Row, Shape, summarise
+
+SPARK = "NVIDIA DGX Spark"
+
+
+def manifest(tp: int = 2, **changes: Any) -> Manifest:
+    """What a measurement on `tp` Sparks says of itself."""
+    hosts = tuple(HostState(f"spark{n}", "worker" if n > 1 else "head", SPARK, "580.95.05") for n in range(1, tp + 1))
+    spec = {"tp": tp, "pp": 1, "hosts": [host.name for host in hosts], "recipe": {"port": 8000, "vllm": {"a": 1}}}
+    values: dict[str, Any] = {
+        "model": "google/gemma-4-31B-it",
+        "recipe": "gemma-4-31b-fp8",
+        "weights": "real",
+        "tp": tp,
+        "nodes": tp,
+        "backend": "ray" if tp > 1 else "none",
+        "spec": spec,
+        "versions": {"vllm": "0.19.1"} | ({"ray": "2.56.0"} if tp > 1 else {}),
+        "hosts": hosts,
+        "client_on": "head",
+    }
+    return Manifest(**values | changes)
+
+
+def row(shape: Shape, rates: tuple[float, ...] = (50.0, 50.0, 50.0), way: str = "plain", **given: Any) -> Row:
+    """A row over runs of these generation rates."""
+    batches = []
+    for rate in rates:
+        one = trace(way, shape.tg, shape.prompt_tokens)
+        # the same answer, played at another speed
+        faster = scale(one, 50.0 / rate)
+        batches.append(measure_batch([faster] * shape.concurrency, 0.0, shape.prompt_tokens))
+    return summarise(shape, batches, **given)
+
+
+def scale(one: Any, factor: float) -> Any:
+    """A trace with all its times multiplied."""
+    import dataclasses
+
+    tokens = tuple((t * factor, n) for t, n in one.tokens)
+    return dataclasses.replace(one, tokens=tokens, first_response_s=one.first_response_s * factor)
+
+
+def result(tp: int = 2, rates: tuple[float, ...] = (50.0, 50.0, 50.0), **given: Any) -> Result:
+    """A result with rows at two depths."""
+    rows = tuple(row(Shape(2048, tg, depth), rates) for depth in (0, 4096) for tg in (32, 128))
+    return Result(manifest(tp, **given), rows, timestamp="2026-11-28 00:00:00Z")

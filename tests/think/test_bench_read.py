@@ -1,0 +1,164 @@
+"""Bytes and times → what the server said: the wrong answers of peers, with the right value."""
+
+import json
+
+import pytest
+from bench_tools import HEAD, RATE, TTFT_S, record, trace
+
+from cluster.bench.read import read_stream
+from cluster.bench.records import Record
+
+STEP_S = 1 / RATE
+
+
+def times(*steps: int) -> list[float]:
+    return [pytest.approx(TTFT_S + step * STEP_S) for step in steps]
+
+
+@pytest.mark.parametrize("way", ["plain", "comments", "crlf", "cr", "utf8", "silent", "until-close"])
+def test_one_token_an_event(way: str) -> None:
+    seen = trace(way)
+    assert seen.error == ""
+    assert [n for _, n in seen.tokens] == [1] * 32
+    assert [t for t, _ in seen.tokens] == times(*range(32))
+    assert seen.counted == "per event"
+    assert (seen.prompt_tokens, seen.completion_tokens, seen.finish_reason) == (512, 32, "length")
+    assert seen.first_response_s == pytest.approx(TTFT_S)
+
+
+@pytest.mark.parametrize("way", ["role", "reasoning", "reasoning-content", "tools"])
+def test_early_role_event_is_a_response_and_no_token(way: str) -> None:
+    seen = trace(way)
+    assert seen.first_response_s == pytest.approx(0.002)
+    assert seen.first_token_s == pytest.approx(TTFT_S)
+    assert len(seen.tokens) == 32
+
+
+def test_four_tokens_an_event_are_four() -> None:
+    seen = trace("four")
+    assert seen.tokens == tuple(zip(times(*range(0, 32, 4)), [4] * 8, strict=True))
+
+
+def test_drafted_tokens_come_after_one() -> None:
+    seen = trace("drafted", tokens=9)
+    assert [n for _, n in seen.tokens] == [1, 4, 4]
+
+
+def test_tokens_without_text_count_when_only_the_total_is_told() -> None:
+    seen = trace("silent-last")
+    assert seen.counted == "one an event"
+    assert len(seen.tokens) == 32
+    assert seen.last_token_s == pytest.approx(TTFT_S + 31 * STEP_S)
+
+
+def test_total_only_is_spread_and_said_to_be() -> None:
+    seen = trace("four-last")
+    assert seen.counted == "spread"
+    assert [n for _, n in seen.tokens] == [4] * 8
+
+
+def test_total_only_with_one_token_an_event_is_exact() -> None:
+    assert trace("usage-last").counted == "one an event"
+
+
+def test_without_usage_nothing_is_counted() -> None:
+    seen = trace("no-usage")
+    assert seen.counted == "not"
+    assert sum(n for _, n in seen.tokens) == 0
+    assert seen.first_token_s == pytest.approx(TTFT_S)
+
+
+def test_ids_count_where_the_server_lists_them() -> None:
+    events = [
+        {"choices": [{"text": "a", "token_ids": [5, 6]}]},
+        {"choices": [{"text": "", "token_ids": [7]}]},
+        {"choices": [{"text": "b", "token_ids": [8, 9, 10], "finish_reason": "length"}]},
+    ]
+    seen = read_stream(answer([(0.1 * at, event) for at, event in enumerate(events, 1)]))
+    assert seen.counted == "token ids"
+    assert [n for _, n in seen.tokens] == [2, 1, 3]
+
+
+def test_token_told_only_by_the_final_usage_belongs_to_the_last_event() -> None:
+    events = [
+        (0.1, {"choices": [{"text": "a"}], "usage": {"completion_tokens": 1}}),
+        (0.2, {"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}),
+        (0.3, {"choices": [], "usage": {"completion_tokens": 2}}),
+    ]
+    assert read_stream(answer(events)).tokens == ((0.1, 1), (0.2, 1))
+
+
+def test_cached_tokens_and_the_servers_own_prefill_time() -> None:
+    assert trace("cached").cached_tokens == 1024
+    assert trace("prefill-told").server_prefill_s == pytest.approx(0.040)
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [("half", "closed the connection after"), ("error-event", "the engine is dead")],
+)
+def test_broken_streams_are_errors(way: str, words: str) -> None:
+    assert words in trace(way).error
+
+
+def test_end_in_the_middle_is_told_from_the_end() -> None:
+    assert trace("stops").error == ""
+    assert trace("stops").finish_reason == "stop"
+    assert len(trace("stops").tokens) == 16
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error": {"message": "no room", "code": 400}}', "HTTP 400: no room"),
+        (b'{"object": "error", "message": "too long"}', "HTTP 400: too long"),
+        (b'{"detail": [{"loc": ["body", "min_tokens"]}]}', "min_tokens"),
+        (b"<html>Bad Gateway</html>", "HTTP 400: <html>Bad Gateway</html>"),
+        (b"", "HTTP 400"),
+    ],
+)
+def test_refusals_keep_the_servers_words(body: bytes, words: str) -> None:
+    head = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert words in read_stream(Record(0, 0.1, "done", "", ((0.1, head + body),))).error
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ("refused", "Connection refused", "no connection: Connection refused"),
+        ("timeout", "no complete answer in 5 s", "time-out: no complete answer in 5 s"),
+        ("reset", "", "connection reset after 0 bytes"),
+        ("closed", "", "closed the connection after 0 bytes"),
+    ],
+)
+def test_no_answer_at_all(how: str, error: str, words: str) -> None:
+    seen = read_stream(Record(0, 1, how, error, ()))  # type: ignore[arg-type]
+    assert words in seen.error
+    assert seen.status is None
+
+
+@pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", HEAD])
+def test_what_is_no_stream_is_an_error(data: bytes) -> None:
+    assert read_stream(Record(0, 1, "done", "", ((0.5, data),))).error
+
+
+@pytest.mark.parametrize("document", ["[1]", "null", '{"choices": [null]}', '{"choices": 3}', '{"choices": [{}]}', "{"])
+def test_odd_events_do_not_raise(document: str) -> None:
+    assert read_stream(answer([(0.1, document)])).error
+
+
+def test_head_and_first_event_in_one_portion() -> None:
+    whole = record("plain")
+    (_, head), (t, first), *rest = whole.chunks
+    together = Record(0, whole.end_s, "done", "", ((t, head + first), *rest))
+    assert read_stream(together).tokens == read_stream(whole).tokens
+
+
+def answer(events: list) -> Record:
+    """A recorded stream of these (time, JSON value or text)."""
+    chunks = [(0.01, HEAD)]
+    for t, event in events:
+        text = event if isinstance(event, str) else json.dumps(event)
+        data = f"data: {text}\n\n".encode()
+        chunks.append((t, b"%x\r\n%s\r\n" % (len(data), data)))
+    return Record(0, 1, "done", "", (*chunks, (1, b"0\r\n\r\n")))

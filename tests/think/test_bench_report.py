@@ -1,0 +1,171 @@
+"""Tables: what a reader sees, and what must be said with it."""
+
+import csv
+import dataclasses
+import io
+
+import pytest
+from bench_results import result, row
+from bench_tools import trace
+
+from cluster.bench.measure import measure_batch
+from cluster.bench.report import (
+    bench_table,
+    interval,
+    memory_table,
+    scaling_table,
+    to_csv,
+    to_markdown,
+    warnings,
+)
+from cluster.bench.result import Baseline, Result
+from cluster.bench.rows import Shape, summarise
+from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
+from cluster.config.recipe import Reference, ReferenceRow
+
+PUBLISHED = Reference(
+    source="a write-up",
+    depth_mode="cold",
+    measured_with="llama-benchy 0.3.5",
+    rows=[
+        ReferenceRow(test="tg128 @ d4096", tp=1, t_s=6.5),
+        ReferenceRow(test="tg128 @ d4096", tp=2, t_s=10.3),
+        ReferenceRow(test="pp2048 (c1)", tp=1, t_s=1890, ttfr_ms=1300),
+        ReferenceRow(test="pp2048", tp=2, t_s=2608, ttfr_ms=906),
+    ],
+)
+
+
+def rows_of(now: Result, base: Result, *references: Reference) -> dict[tuple[str, str], ScalingRow]:
+    return {(row.what, row.test): row for row in scaling_rows(base, now, references)}
+
+
+def test_columns_are_llama_benchys_with_failures_added() -> None:
+    table = bench_table(result())
+    assert table.headers == (
+        *("model", "test", "t/s", "peak t/s", "ttfr (ms)", "est_ppt (ms)", "e2e_ttft (ms)", "failed"),
+    )
+    assert [line[1] for line in table.rows[:4]] == ["pp2048", "tg32", "pp2048", "tg128"]
+    assert [line[1] for line in table.rows[4:]] == ["pp2048 @ d4096", "tg32 @ d4096", "pp2048 @ d4096", "tg128 @ d4096"]
+    assert table.rows[3] == ("google/gemma-4-31B-it", "tg128", "50.00 ± 0.00", "50.00 ± 0.00", "", "", "", "0")
+
+
+def test_columns_under_concurrency() -> None:
+    rows = (row(Shape(512, 128, 0, 1)), row(Shape(512, 128, 0, 4)), row(Shape(512, 32, 0, 4)))
+    table = bench_table(dataclasses.replace(result(), rows=rows))
+    assert table.headers == (
+        *("model", "test", "t/s (total)", "t/s (req)", "peak t/s", "peak t/s (req)"),
+        *("ttfr (ms)", "est_ppt (ms)", "e2e_ttft (ms)", "t/s (wall)", "failed"),
+    )
+    tg = [dict(zip(table.headers, line, strict=True)) for line in table.rows if line[1].startswith("tg")]
+    assert [line["test"] for line in tg] == ["tg128 (c1)", "tg128 (c4)", "tg32 (c4)"]
+    assert [line["t/s (total)"] for line in tg] == ["50.00 ± 0.00", "200.00 ± 0.00", "n/a"]
+    assert [line["t/s (wall)"] for line in tg] == ["", "200.00 ± 0.00", "200.00 ± 0.00"]
+    assert any("less than 1 s [pp512 tg32 (c4)]" in note for note in table.notes)
+
+
+def test_failures_are_seen_in_their_row_and_aloud() -> None:
+    shape = Shape(512, 32, 0)
+    batches = [measure_batch([trace(way, 32, 512)], 0.0, 512) for way in ("plain", "half", "plain")]
+    some = dataclasses.replace(result(), rows=(summarise(shape, batches),))
+    assert bench_table(some).rows[0][-1] == "1/3"
+    assert any(note.startswith("failed: 1 × the server closed") for note in bench_table(some).notes)
+    assert warnings(some) == ("1 of 3 requests FAILED; the numbers are those of the others",)
+
+
+def test_simulated_hosts_and_dummy_weights_are_said_aloud() -> None:
+    host = dataclasses.replace(result().manifest.hosts[0], product="NVIDIA DGX Spark (simulated)")
+    there = dataclasses.replace(result().manifest, hosts=(host,), weights="dummy", refused_fields=("min_tokens",))
+    lines = warnings(dataclasses.replace(result(), manifest=there, complete=False))
+    assert [line.split(":")[0].split(" (")[0] for line in lines] == [
+        "SIMULATED HOSTS",
+        "DUMMY WEIGHTS",
+        "INTERRUPTED",
+        "the server refused min_tokens; measured without",
+    ]
+    assert warnings(result()) == ()
+
+
+def test_memory_is_the_worst_of_all_samples() -> None:
+    def sample(used: int, free: int) -> dict:
+        return {"spark1": {"role": "head", "gpu_memory_mib": used, "memory_available_mib": free}, "spark2": {}}
+
+    machine = [{"run": 0, "before": sample(100_000, 9000), "after": sample(105_721, 8000)}]
+    with_memory = dataclasses.replace(result(), rows=(row(Shape(512, 32, 0), machine=machine),))
+    table = memory_table(with_memory)
+    assert table is not None
+    assert table.rows == (("spark1", "head", "105,721", "8,000"), ("spark2", "", "n/a", "n/a"))
+    assert memory_table(result()) is None
+
+
+def test_scaling_of_rates_and_of_times() -> None:
+    rows = rows_of(result(2, (75.0, 75.0, 75.0)), result(1))
+    assert [what for what, _ in rows] == [TG] * 4 + [PP] * 2 + [TTFR] * 2
+    for key, one in rows.items():
+        assert one.speed_up is not None, key
+        assert one.speed_up.value == pytest.approx(1.5)
+        assert one.efficiency == pytest.approx(0.75)
+    assert rows[PP, "pp2048"].base is not None
+    assert len(rows[PP, "pp2048"].base.values) == 6, "pooled over tg32 and tg128"
+
+
+def test_slower_is_shown_as_slower() -> None:
+    one = rows_of(result(2, (10.0, 10.1, 9.9)), result(1))[TG, "tg128"]
+    assert one.speed_up is not None
+    assert one.speed_up.value == pytest.approx(0.2)
+    assert one.speed_up.significant
+
+
+def test_only_rows_of_both_are_compared() -> None:
+    short = dataclasses.replace(result(1), rows=result(1).rows[:1])
+    assert [key[1] for key in rows_of(result(), short)] == ["tg32", "pp2048", "pp2048"]
+
+
+def test_published_numbers_stand_beside_when_the_mode_agrees() -> None:
+    rows = rows_of(result(), result(1), PUBLISHED)
+    assert rows[TG, "tg128 @ d4096"].published.speed_up == pytest.approx(10.3 / 6.5)
+    assert (rows[TTFR, "pp2048"].published.base, rows[TTFR, "pp2048"].published.now) == (1300, 906)
+    assert rows[PP, "pp2048"].published.base == 1890
+    assert rows[TG, "tg32"].published.base is None
+    other = PUBLISHED.model_copy(update={"depth_mode": "prefix-caching"})
+    assert rows_of(result(), result(1), other)[TG, "tg128 @ d4096"].published.base is None
+
+
+def test_scaling_table() -> None:
+    now, base = result(2, (74.0, 75.0, 76.0)), result(1, (49.0, 50.0, 51.0))
+    rows = scaling_rows(base, now, [PUBLISHED])
+    table = scaling_table(rows, Baseline(base), now, [PUBLISHED])
+    assert table.headers[:7] == ("what", "test", "TP=1", "TP=2", "speed-up", "95 %", "efficiency")
+    line = next(line for line in table.rows if line[1] == "tg128 @ d4096")
+    assert line[2:5] == ("50.00 ± 1.00", "75.00 ± 1.00", "1.50×")
+    assert line[6:] == ("75%", "6.5", "10.3", "1.58×")
+    assert "published: a write-up (llama-benchy 0.3.5)" in table.notes
+    other = PUBLISHED.model_copy(update={"depth_mode": "prefix-caching"})
+    hidden = scaling_table(scaling_rows(base, now, [other]), Baseline(base), now, [other])
+    assert len(hidden.headers) == 7
+    assert any(note.startswith("not shown, measured in mode 'prefix-caching'") for note in hidden.notes)
+
+
+def test_interval_words() -> None:
+    noisy = rows_of(result(2, (40.0, 50.0, 62.0)), result(1))[TG, "tg128"]
+    assert interval(noisy).endswith("(not significant)")
+    single = rows_of(result(2, (60.0,)), result(1))[TG, "tg128"]
+    assert interval(single) == "one run"
+
+
+def test_markdown() -> None:
+    text = to_markdown([bench_table(result())], ["LOOK"])
+    lines = text.splitlines()
+    assert lines[0] == "> **LOOK**"
+    assert lines[2].startswith("| model | test | t/s |")
+    assert lines[3] == "| :--- | :--- | ---: | ---: | ---: | ---: | ---: | ---: |"
+
+
+def test_csv_has_llama_benchys_columns_first() -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(result()))))
+    theirs = [f"{name}_{part}" for name in ("t_s", "t_s_req", "peak_ts", "peak_ts_req") for part in ("mean", "std")]
+    theirs += [f"{name}_{part}" for name in ("ttfr", "est_ppt", "e2e_ttft") for part in ("mean", "std")]
+    assert list(lines[0])[:16] == ["model", "test_name", *theirs]
+    assert float(lines[1]["t_s_mean"]) == pytest.approx(50)
+    assert float(lines[0]["ttfr_mean"]) == pytest.approx(67)
+    assert lines[1]["ttfr_mean"] == ""

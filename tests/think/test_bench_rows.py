@@ -1,0 +1,108 @@
+"""Rows: llama-benchy's names, what is said when a number is missing or must be read with care."""
+
+import pytest
+from bench_results import row
+from bench_tools import WAYS, trace
+
+from cluster.bench.measure import measure_batch
+from cluster.bench.rows import Shape, parse_row, suffix, summarise
+
+
+def batch(way: str, shape: Shape, tokens: int | None = None) -> object:
+    traces = [trace(way, tokens or shape.tg, shape.prompt_tokens) for _ in range(shape.concurrency)]
+    return measure_batch(traces, 0.0, shape.prompt_tokens)
+
+
+def of(way: str, shape: Shape = Shape(512, 32, 0), **given: int) -> object:
+    return summarise(shape, [batch(way, shape, **given)] * 3)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("depth", "concurrency", "most", "name"),
+    [(0, 1, 1, ""), (4096, 1, 1, " @ d4096"), (0, 1, 4, " (c1)"), (4096, 4, 4, " @ d4096 (c4)")],
+)
+def test_names_are_llama_benchys(depth: int, concurrency: int, most: int, name: str) -> None:
+    assert suffix(depth, concurrency, most) == name
+
+
+def test_row_has_llama_benchys_fields() -> None:
+    BenchmarkRun = pytest.importorskip("llama_benchy.results").BenchmarkRun
+
+    document = row(Shape(2048, 128, 4096)).document()
+    assert BenchmarkRun.model_fields.keys() - document.keys() == {
+        "throughput_over_time",
+        "requests_throughput_over_time",
+    }
+    read = BenchmarkRun.model_validate(document)
+    assert read.tg_throughput is not None
+    assert read.tg_throughput.mean == pytest.approx(50)
+    assert read.context_size == 4096
+
+
+def test_document_and_back() -> None:
+    there = row(Shape(2048, 128, 0, 4), machine=[{"run": 0, "before": {"a": {"gpu_memory_mib": 1}}, "after": {}}])
+    assert parse_row(there.document() | {"key_of_a_later_version": 1}) == there
+
+
+def test_rates_of_one_client_are_its_own() -> None:
+    one = row(Shape(512, 32, 0), rates=(49.0, 50.0, 51.0))
+    assert one.tg_throughput == one.tg_req_throughput
+    assert one.tg_throughput is not None
+    assert one.tg_throughput.values == pytest.approx((49, 50, 51))
+    assert one.tg_throughput.std == pytest.approx(1.0)
+    assert one.tg_wall_throughput is None
+
+
+def test_totals_of_many_clients_are_over_batches_and_rates_over_requests() -> None:
+    many = row(Shape(512, 128, 0, 4))
+    assert many.tg_throughput is not None
+    assert many.tg_req_throughput is not None
+    assert many.tg_throughput.values == pytest.approx((200,) * 3)
+    assert many.tg_req_throughput.values == pytest.approx((50,) * 12)
+    assert (many.requests, many.failed) == (12, 0)
+
+
+def test_failures_are_counted_and_named() -> None:
+    shape = Shape(512, 32, 0)
+    some = summarise(shape, [batch("plain", shape), batch("half", shape), batch("half", shape)])  # type: ignore[list-item]
+    assert (some.requests, some.failed) == (3, 2)
+    assert some.failures[0].startswith("2 × the server closed")
+    assert some.tg_throughput is not None
+    none = of("half")
+    assert none.tg_throughput is None  # type: ignore[attr-defined]
+    assert none.why["tg_throughput"] == "no request was served"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("cached", "3 of 3 cold requests met a prefix cache (up to 1024 tokens)"),
+        ("stops", "outputs of 16 tokens instead of 32 (finish_reason stop)"),
+        ("four-last", "tokens per event are estimated"),
+        ("no-usage", "the server does not tell the prompt's length"),
+    ],
+)
+def test_notes(way: str, words: str) -> None:
+    assert any(words in note for note in of(way, Shape(2048, 32, 0)).notes)  # type: ignore[attr-defined]
+
+
+def test_prompt_of_another_length_is_said() -> None:
+    shape = Shape(512, 32, 0)
+    other = summarise(shape, [measure_batch([trace("plain", 32, 513)], 0.0, 512)])
+    assert other.notes == ("the server counted 513 prompt tokens, 512 were sent",)
+
+
+@pytest.mark.parametrize("way", [name for name, way in WAYS.items() if not way.fail_every])
+def test_plain_truth_needs_no_note_and_no_way_raises(way: str) -> None:
+    row = of(way)
+    if way == "plain":
+        assert row.notes == ()  # type: ignore[attr-defined]
+
+
+def test_missing_numbers_have_a_reason() -> None:
+    short = row(Shape(512, 32, 0, 4))
+    assert short.tg_throughput is None
+    assert short.why is not None
+    assert "less than 1 s" in short.why["tg_throughput"]
+    assert "less than 2 s" in short.why["peak_throughput"]
+    assert of("no-usage").why["tg_throughput"] == "the server does not count its tokens"  # type: ignore[attr-defined]

@@ -1,0 +1,94 @@
+"""Prompts: exact, equal for equal seeds, and without a common beginning."""
+
+from itertools import pairwise
+
+import pytest
+from bench_server import tokenize
+from bench_tools import WAYS  # noqa: F401 - puts tests/ on the path
+
+from cluster.bench.rows import Shape
+from cluster.bench.workload import BodyMaker, Corpus, corpus_hash, corpus_text, prompt_ids, refused_field
+
+CORPUS = Corpus(tuple(tokenize(corpus_text(), False)), begin=(1,))
+SHAPE = Shape(2048, 128, 4096, 4)
+
+
+def maker(seed: int = 1, salt: str = "s") -> BodyMaker:
+    return BodyMaker("m", CORPUS, seed, salt)
+
+
+def test_corpus_is_the_one_that_results_name() -> None:
+    assert corpus_text().startswith("ALICE'S ADVENTURES IN WONDERLAND")
+    assert len(corpus_text()) > 100_000
+    assert corpus_hash() == "31323e8abb5e0864"
+
+
+@pytest.mark.parametrize("length", [1, 2, 17, 128, 2048, 18432, 102400])
+def test_length_is_exact(length: int) -> None:
+    assert len(prompt_ids(CORPUS, length, "k")) == length
+
+
+def test_prompt_begins_as_the_tokenizer_begins_a_text() -> None:
+    assert prompt_ids(CORPUS, 100, "k")[0] == 1
+    assert set(prompt_ids(CORPUS, 5000, "k")) <= {1, *CORPUS.ids}
+
+
+def test_prompts_of_equal_seed_are_equal_and_all_others_begin_differently() -> None:
+    def prompts(seed: int, salt: str) -> list:
+        return [
+            maker(seed, salt).body(Shape(512, tg, depth, 4), f"run{run}", index)["prompt"]
+            for tg in (32, 128)
+            for depth in (0, 4096)
+            for run in range(3)
+            for index in range(4)
+        ]
+
+    assert prompts(1, "tp1") == prompts(1, "tp2")
+    beginnings = sorted(prompt[1:17] for seed in (1, 2) for prompt in prompts(seed, "s"))
+    assert len(beginnings) == 96
+    assert all(a != b for a, b in pairwise(beginnings))
+
+
+def test_prompts_do_not_depend_on_what_else_is_measured() -> None:
+    assert maker().body(SHAPE, "run2", 1)["prompt"] == maker().body(SHAPE, "run2", 1)["prompt"]
+    assert maker().body(SHAPE, "run2", 1)["prompt"] != maker().body(SHAPE, "run1", 1)["prompt"]
+
+
+def test_body_asks_for_exact_lengths_and_counts() -> None:
+    body = maker().body(SHAPE, "run0", 0)
+    assert len(body.pop("prompt")) == 6144
+    assert body == {
+        "model": "m",
+        "max_tokens": 128,
+        "min_tokens": 128,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "cache_salt": "s/1/pp2048/tg128/d4096/c4/run0/0",
+    }
+
+
+def test_refused_fields_are_left_out() -> None:
+    some = maker().without("continuous_usage_stats").without("min_tokens").body(SHAPE, "r", 0)
+    assert "min_tokens" not in some
+    assert some["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in maker().without("continuous_usage_stats").without("include_usage").body(
+        SHAPE, "r", 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "already", "name"),
+    [
+        ("HTTP 400: [{'loc': ('body', 'min_tokens'), 'msg': 'Extra inputs are not permitted'}]", (), "min_tokens"),
+        ("HTTP 400: Unrecognized request argument supplied: ignore_eos", (), "ignore_eos"),
+        ("HTTP 400: min_tokens and ignore_eos are unknown", ("min_tokens",), "ignore_eos"),
+        ("HTTP 422: stream_options is not supported", (), "continuous_usage_stats"),
+        ("HTTP 422: stream_options is not supported", ("continuous_usage_stats",), "include_usage"),
+        ("HTTP 422: stream_options is not supported", ("continuous_usage_stats", "include_usage"), None),
+        ("HTTP 400: this model's maximum context length is 1024 tokens", (), None),
+    ],
+)
+def test_refused_field_is_the_one_that_is_named(error: str, already: tuple, name: str | None) -> None:
+    assert refused_field(error, already) == name
