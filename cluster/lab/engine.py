@@ -76,7 +76,9 @@ def _name_it_vllm(packages: Path) -> None:
 
 def _add_platform(packages: Path) -> None:
     """The plugin that makes Ray's `GPU` vLLM's CPU device (see platform/)."""
-    shutil.copytree(lab_files() / "platform", packages / "cluster_lab_platform", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        lab_files() / "platform", packages / "cluster_lab_platform", ignore=shutil.ignore_patterns("__pycache__")
+    )
     named = packages / "cluster_lab_platform-1.dist-info"
     named.mkdir()
     (named / "METADATA").write_text("Metadata-Version: 2.1\nName: cluster-lab-platform\nVersion: 1\n")

@@ -91,7 +91,9 @@ def _build(place: Place, tar: Path) -> Path:
     try:
         await_docker(init)
         with tar.open("rb") as data:
-            subprocess.run(enter_words(init, ["docker", "import", "-", BASE]), stdin=data, check=True, capture_output=True)
+            subprocess.run(
+                enter_words(init, ["docker", "import", "-", BASE]), stdin=data, check=True, capture_output=True
+            )
         for kind in IMAGES:
             where = "/srv/" + kind.replace("/", "-").replace(":", "-")
             inside(init, ["docker", "build", "-q", "-t", kind, where], timeout_s=300)

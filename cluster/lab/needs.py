@@ -51,7 +51,10 @@ def install_packages(place: Place) -> None:
 
 def demand_python() -> None:
     """Raises UsageError unless the engine built by this machine's Python fits Debian 12's in the image."""
-    if not Path(PYTHON).exists() or run([PYTHON, "-c", "import sys; print(*sys.version_info[:2])"]).split() != ["3", "11"]:
+    if not Path(PYTHON).exists() or run([PYTHON, "-c", "import sys; print(*sys.version_info[:2])"]).split() != [
+        "3",
+        "11",
+    ]:
         raise UsageError(
             f"{PYTHON} is not Python 3.11, so an engine made here would not run in the lab's Debian 12 image",
             remedy="run the lab on Debian 12",

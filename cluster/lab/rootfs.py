@@ -85,7 +85,19 @@ def _debootstrap(place: Place, name: str, packages: tuple[str, ...]) -> Path:
 
 def _make_user(root: Path) -> None:
     """A user like the one a Spark is set up with: in group docker, sudo without a password."""
-    words = ["useradd", "--create-home", "--uid", "1000", "--shell", "/bin/bash", "--password", "*", "-G", "docker", USER]
+    words = [
+        "useradd",
+        "--create-home",
+        "--uid",
+        "1000",
+        "--shell",
+        "/bin/bash",
+        "--password",
+        "*",
+        "-G",
+        "docker",
+        USER,
+    ]
     run(["chroot", str(root), *words])
     sudoers = root / "etc/sudoers.d" / USER
     sudoers.write_text(f"{USER} ALL=(ALL) NOPASSWD: ALL\n")

@@ -45,7 +45,8 @@ def lay_out(place: Place, spark: Spark, model: Path | None) -> None:
         if owned:
             (host.upper / name).parent.chmod(0o700)
     for name in SIMULATORS:
-        _write(host.upper / "usr/local/bin" / name, (lab_files() / f"simulators/{name}.py").read_bytes(), 0o755)
+        program = lab_files() / "simulators" / f"{name.replace('-', '_')}.py"
+        _write(host.upper / "usr/local/bin" / name, program.read_bytes(), 0o755)
     for source, target in (("bundle.py", "bundle.py"), ("runc.sh", "bin/runc"), ("nvidia-hook.sh", _HOOK)):
         _write(host.upper / OWN / target, (lab_files() / "inside" / source).read_bytes(), 0o755)
     if place.key.exists():
@@ -106,14 +107,14 @@ def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool 
     alone = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
     init = [sys.executable, "-I", "-S", str(lab_files() / "inside/init.py"), str(host.boot)]
     with (host.root / "boot.log").open("ab") as log:
-        return subprocess.Popen(
-            [*alone, *init], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-        )
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*alone, *init], stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True)
 
 
 def start_daemons(host: HostPlace, first: subprocess.Popen[str]) -> None:
     """Tell a waiting host that its wires are there. Raises ClusterError with what it said when it does not boot."""
-    assert first.stdin and first.stdout
+    assert first.stdin
+    assert first.stdout
     with contextlib.suppress(BrokenPipeError):
         first.stdin.write("\n")
         first.stdin.close()

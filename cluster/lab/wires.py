@@ -68,7 +68,8 @@ def make_switch(place: Place, number: int) -> int:
     for index, port in enumerate(PORTS):
         if port in CABLED:
             rows += [f"link add fabric{index} mtu {FABRIC_MTU} type bridge", f"link set fabric{index} up"]
-    rows += [f"link add machine type veth peer name {netdev_of(number)} netns {os.getpid()}", "link set machine master mgmt up"]
+    rows.append(f"link add machine type veth peer name {netdev_of(number)} netns {os.getpid()}")
+    rows.append("link set machine master mgmt up")
     _ip(daemon.pid, rows)
     own = netdev_of(number)
     run(["ip", "-batch", "-"], stdin=f"addr add {gateway_of(number)}/24 dev {own}\nlink set {own} up\n")

@@ -173,7 +173,9 @@ def start_daemons(boot: dict[str, Any]) -> None:
     environment = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"}
     for words in (["/usr/sbin/sshd", "-D", "-e"], boot["dockerd"]):
         log = Path("/var/log", Path(words[0]).name + ".log").open("ab")
-        subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True)
+        subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
 
 
 def main() -> None:

@@ -23,4 +23,3 @@ class SimulatedSpark(CpuPlatform):
     def get_device_communicator_cls(cls) -> str:
         """gloo over the network, also when two ranks look as if they could share memory."""
         return "cluster_lab_platform.wire.NetworkCommunicator"
-

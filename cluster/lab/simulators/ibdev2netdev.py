@@ -1,2 +1,12 @@
-#!/usr/bin/python3
-print("ibdev2netdev (simulated)")
+#!/usr/bin/python3 -IS
+"""ibdev2netdev of a simulated Spark, from the simulated RDMA tree and the real netdevs."""
+
+import os
+
+TREE = "/sys/class/infiniband"
+
+for hca in sorted(os.listdir(TREE)):
+    for netdev in os.listdir(f"{TREE}/{hca}/device/net"):
+        with open(f"{TREE}/{hca}/ports/1/state") as file:
+            up = "ACTIVE" in file.read()
+        print(f"{hca} port 1 ==> {netdev} ({'Up' if up else 'Down'})")

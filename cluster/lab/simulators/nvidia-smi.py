@@ -1,2 +1,0 @@
-#!/usr/bin/python3
-print("nvidia-smi (simulated)")

@@ -1,0 +1,232 @@
+#!/usr/bin/python3 -IS
+"""nvidia-smi of a simulated Spark: a GB10 that says it is simulated, made of this host's real processes.
+
+Memory of a process is its resident memory; utilisation is its CPU time over 50 ms. What a fault changes lies in
+/run/cluster-lab/gpu.json: {"power_w", "sm_mhz", "utilization", "temperature", "reasons", "apps": {pid: MiB}}.
+Within a container there are no compute apps, as on a Spark. Formats: samples of driver 580.95.05.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Collection
+from typing import Any
+
+NAME = "NVIDIA GB10 (simulated)"
+UUID = "GPU-51b1a7ed-0000-4000-8000-000000000010"
+DRIVER = "580.95.05"
+STATE = "/run/cluster-lab/gpu.json"
+App = tuple[int, str, int]  # process id, name, MiB
+WORKER = re.compile(r"VLLM::Worker|ray::RayWorker|ray::QuickWorker")
+REASONS = {
+    "gpu_idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+
+
+def state() -> dict[str, Any]:
+    """What a fault says of the GPU; empty when nothing is broken."""
+    try:
+        with open(STATE) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return {}
+
+
+def in_container() -> bool:
+    """On a Spark the driver shows no compute apps to a container."""
+    return os.path.exists("/.dockerenv")
+
+
+def read(pid: int | str, name: str) -> str:
+    """A file of /proc; empty when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def title(pid: int | str) -> str:
+    """What a process calls itself, up to the first blank."""
+    return re.split(r"[\0 ]", read(pid, "cmdline"), maxsplit=1)[0]
+
+
+def mib(pid: int) -> int:
+    """Resident memory in MiB."""
+    words = read(pid, "statm").split()
+    return int(words[1]) * os.sysconf("SC_PAGE_SIZE") >> 20 if len(words) > 1 else 0
+
+
+def ticks(pid: int) -> int:
+    """CPU time used so far, in clock ticks."""
+    words = read(pid, "stat").rpartition(")")[2].split()
+    return int(words[11]) + int(words[12]) if len(words) > 12 else 0
+
+
+def compute_apps(given: dict[str, Any]) -> list[App]:
+    """[(pid, name, MiB)] of what would hold GPU memory: workers; an engine core only when it has no workers."""
+    if in_container():
+        return []
+    titles = {int(entry): title(entry) for entry in os.listdir("/proc") if entry.isdigit()}
+    workers = {pid: name for pid, name in titles.items() if WORKER.match(name)}
+    places = {read(pid, "cgroup") for pid in workers}
+    for pid, name in titles.items():
+        if name.startswith("VLLM::EngineCore") and read(pid, "cgroup") not in places:
+            workers[pid] = name
+    rows = [(pid, name, mib(pid)) for pid, name in sorted(workers.items()) if mib(pid)]
+    strangers = [(int(pid), titles.get(int(pid), ""), size) for pid, size in given.get("apps", {}).items()]
+    return rows + [row for row in strangers if row[1]]
+
+
+def reading(given: dict[str, Any]) -> dict[str, Any]:
+    """Power, clocks, temperature, utilisation and reasons as they are now."""
+    pids = [] if in_container() else [pid for pid, _, _ in compute_apps({})]
+    busy = 0
+    if pids:
+        before = sum(map(ticks, pids))
+        time.sleep(0.05)
+        busy = min(100, (sum(map(ticks, pids)) - before) * 100 // max(1, os.sysconf("SC_CLK_TCK") // 20))
+    idle = not pids and not given
+    now = {
+        "power_w": 4.2 if idle else 11.0 + busy * 0.4,
+        "sm_mhz": 208 if idle else 2411,
+        "utilization": busy,
+        "temperature": 40 if idle else 44 + busy // 8,
+        "reasons": ["gpu_idle"] if idle else [],
+    }
+    return now | {key: value for key, value in given.items() if key != "apps"}
+
+
+def gpu_values(now: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Fields of --query-gpu: name → (value, unit)."""
+    active = sum(REASONS[name] for name in now["reasons"])
+    power = f"{now['power_w']:.2f}"
+    values = {
+        "index": ("0", ""),
+        "count": ("1", ""),
+        "name": (NAME, ""),
+        "gpu_name": (NAME, ""),
+        "uuid": (UUID, ""),
+        "gpu_uuid": (UUID, ""),
+        "driver_version": (DRIVER, ""),
+        "compute_cap": ("12.1", ""),
+        "pci.bus_id": ("0000000F:01:00.0", ""),
+        "pstate": ("P8" if "gpu_idle" in now["reasons"] else "P0", ""),
+        "persistence_mode": ("Enabled", ""),
+        "utilization.gpu": (str(now["utilization"]), "%"),
+        "utilization.memory": ("0", "%"),
+        "temperature.gpu": (str(now["temperature"]), ""),
+        "power.limit": ("[N/A]", ""),
+        "enforced.power.limit": ("[N/A]", ""),
+        "clocks.max.sm": ("3003", "MHz"),
+        "timestamp": (time.strftime("%Y/%m/%d %H:%M:%S.000"), ""),
+    }
+    values |= dict.fromkeys(("memory.total", "memory.used", "memory.free", "memory.reserved"), ("[N/A]", ""))
+    values |= dict.fromkeys(("power.draw", "power.draw.average", "power.draw.instant"), (power, "W"))
+    values |= dict.fromkeys(("clocks.sm", "clocks.current.sm", "clocks.gr"), (str(now["sm_mhz"]), "MHz"))
+    for group in ("clocks_event_reasons", "clocks_throttle_reasons"):
+        values[f"{group}.active"] = (f"0x{active:016X}", "")
+        for name, bit in REASONS.items():
+            values[f"{group}.{name}"] = ("Active" if active & bit else "Not Active", "")
+    return values
+
+
+def table(fields: list[str], rows: list[dict[str, str]], units: dict[str, str], form: list[str]) -> None:
+    """CSV as nvidia-smi writes it: `, ` between, units in the header and behind each value unless told otherwise."""
+    bare = "nounits" in form
+    if "noheader" not in form:
+        print(", ".join(f"{field} [{units[field]}]" if units.get(field) else field for field in fields))
+    for row in rows:
+        print(
+            ", ".join(
+                f"{row[field]} {units[field]}" if units.get(field) and not bare else row[field] for field in fields
+            )
+        )
+
+
+def query_gpu(fields: list[str], form: list[str]) -> None:
+    """--query-gpu"""
+    values = gpu_values(reading(state()))
+    check(fields, values)
+    table(fields, [{name: value for name, (value, _) in values.items()}], {n: u for n, (_, u) in values.items()}, form)
+
+
+def query_apps(fields: list[str], form: list[str]) -> None:
+    """--query-compute-apps"""
+    rows = []
+    for pid, name, size in compute_apps(state()):
+        used = {"used_memory": str(size), "used_gpu_memory": str(size)}
+        rows.append({"pid": str(pid), "process_name": name, "name": name, "gpu_uuid": UUID, "gpu_name": NAME, **used})
+    known = {"pid", "process_name", "name", "gpu_uuid", "gpu_name", "used_memory", "used_gpu_memory"}
+    check(fields, known)
+    table(fields, rows, {"used_memory": "MiB", "used_gpu_memory": "MiB"}, form)
+
+
+def check(fields: list[str], known: Collection[str]) -> None:
+    """An unknown field ends the query, exit 2, as the real tool does."""
+    for field in fields:
+        if field not in known:
+            print(f'Field "{field}" is not a valid field to query.\n')
+            sys.exit(2)
+
+
+def overview() -> None:
+    """The table of `nvidia-smi` without words."""
+    given = state()
+    now = reading(given)
+    line = "+" + "-" * 41 + "+" + "-" * 24 + "+" + "-" * 22 + "+"
+    pstate = "P8" if "gpu_idle" in now["reasons"] else "P0"
+    print(time.strftime("%a %b %e %H:%M:%S %Y       "))
+    print("+" + "-" * 89 + "+")
+    print(f"| NVIDIA-SMI {DRIVER}              Driver Version: {DRIVER}      CUDA Version: 13.0     |")
+    print(line)
+    print("| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |")
+    print("| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |")
+    print("|                                         |                        |               MIG M. |")
+    print("|" + line[1:-1].replace("-", "=") + "|")
+    print(f"|   0  {NAME:<30} On  |   0000000F:01:00.0 Off |                  N/A |")
+    watts = f"{now['power_w']:.0f}W /  N/A"
+    first = f"| N/A   {now['temperature']}C    {pstate} {watts:>23} "
+    print(f"{first}| Not Supported          | {now['utilization']:>6}%      Default |")
+    print("|                                         |                        |                  N/A |")
+    print(line)
+    print("\n+" + "-" * 89 + "+")
+    print("| Processes:                                                                              |")
+    print("|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |")
+    print("|        ID   ID                                                               Usage      |")
+    print("|" + "=" * 89 + "|")
+    apps = compute_apps(given)
+    for pid, name, size in apps:
+        print(f"|    0   N/A  N/A {pid:>16}      C   {name[:34]:<34} {size:>7}MiB |")
+    if not apps:
+        print("|  No running processes found                                                             |")
+    print("+" + "-" * 89 + "+")
+
+
+def main(words: list[str]) -> None:
+    """As many of the real tool's words as people use."""
+    given = dict(word.lstrip("-").partition("=")[::2] for word in words if word.startswith("--"))
+    form = given.get("format", "csv").split(",")
+    if "query-gpu" in given:
+        query_gpu([field.strip() for field in given["query-gpu"].split(",")], form)
+    elif "query-compute-apps" in given:
+        query_apps([field.strip() for field in given["query-compute-apps"].split(",")], form)
+    elif "-L" in words or "list-gpus" in given:
+        print(f"GPU 0: {NAME} (UUID: {UUID})")
+    elif not words:
+        overview()
+    else:
+        print(f"Invalid combination of input arguments. (nvidia-smi of the lab does not know {' '.join(words)})")
+        sys.exit(2)
+
+
+main(sys.argv[1:])
