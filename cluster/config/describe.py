@@ -27,19 +27,35 @@ class Key:
     description: str
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A type with its constraints, and the description of the key it belongs to."""
+
+    annotation: Any
+    constraints: tuple[Any, ...]
+    description: str
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys that may stand there; empty when it is not a mapping of known keys."""
+        annotation, _ = _bare(self.annotation, ())
+        return list(annotation.model_fields) if _is_model(annotation) else []
+
+
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
     """Every key of a model, depth first, in the order it is declared."""
     for name, info in model.model_fields.items():
         path = f"{prefix}{name}"
-        yield Key(path, kind_of(info), default_of(info), info.is_required(), info.description or "")
+        kind = _kind(info.annotation, info.metadata)
+        yield Key(path, kind, default_of(info), info.is_required(), info.description or "")
         inner, mark = _inner_model(info.annotation)
         if inner:
             yield from keys(inner, f"{path}{mark}.")
 
 
-def kind_of(info: FieldInfo) -> str:
-    """The type of a field in words: `a whole number from 0 to 65535`."""
-    return _kind(info.annotation, info.metadata)
+def kind_of(place: Place) -> str:
+    """The type in words: `a whole number from 0 to 65535`."""
+    return _kind(place.annotation, place.constraints)
 
 
 def default_of(info: FieldInfo) -> str:
@@ -50,51 +66,59 @@ def default_of(info: FieldInfo) -> str:
     return str(value)
 
 
-def field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
-    """The field that a path leads to; names and list positions on the way are skipped."""
-    found: FieldInfo | None = None
-    current: type[BaseModel] | None = model
-    for part in path:
-        if current is None or part not in current.model_fields:
-            continue
-        found = current.model_fields[str(part)]
-        current = _inner_model(found.annotation)[0]
-    return found
+def place_at(model: type[BaseModel], path: KeyPath) -> Place:
+    """What stands at a path of keys, names and list positions; `[key]` at its end means the name itself."""
+    place = Place(model, (), "")
+    for part, following in zip(path, (*path, "")[1:], strict=True):
+        annotation, _ = _bare(place.annotation, ())
+        args = get_args(annotation)
+        if _is_model(annotation) and part in annotation.model_fields:
+            info = annotation.model_fields[str(part)]
+            place = Place(info.annotation, tuple(info.metadata), info.description or "")
+        elif get_origin(annotation) is dict:
+            place = Place(args[0 if following == "[key]" else 1], (), place.description)
+        elif get_origin(annotation) is list:
+            place = Place(args[0], (), place.description)
+    return place
 
 
-def allowed_at(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """Keys that may stand in the mapping at a path; empty when it is not a mapping of known keys."""
-    current: type[BaseModel] | None = model
-    for part in path:
-        if current and part in current.model_fields:
-            current = _inner_model(current.model_fields[str(part)].annotation)[0]
-    return list(current.model_fields) if current else []
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation, ""
+    """The model inside a mapping or list, and how its place is written in a dotted path."""
+    annotation, _ = _bare(annotation, ())
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is dict:
         return _inner_model(args[1])[0], f".{NAME}"
     if origin is list:
         return _inner_model(args[0])[0], ITEM
-    return None, ""
+    return (annotation, "") if _is_model(annotation) else (None, "")
+
+
+def _bare(annotation: Any, metadata: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """A type without Annotated and without `| None`, and its constraints."""
+    while True:
+        if hasattr(annotation, "__metadata__"):
+            annotation, metadata = annotation.__origin__, _constraints(annotation.__metadata__)
+        elif get_origin(annotation) in (Union, types.UnionType):
+            annotation = next(arg for arg in get_args(annotation) if arg is not types.NoneType)
+        else:
+            return annotation, metadata
 
 
 def _kind(annotation: Any, metadata: Sequence[Any]) -> str:
-    if hasattr(annotation, "__metadata__"):
-        return _kind(annotation.__origin__, _constraints(annotation.__metadata__))
+    annotation, metadata = _bare(annotation, metadata)
     origin, args = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        return _kind(next(arg for arg in args if arg is not types.NoneType), metadata)
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in args)
     if origin is dict:
-        return f"a mapping of names to {_many(args[1])}"
+        names = "names" if _bare(args[0], ())[0] is str else "whole numbers"
+        return f"a mapping of {names} to {_many(args[1])}"
     if origin is list:
         return f"a list of {_many(args[0])}"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if _is_model(annotation):
         return f"a mapping ({', '.join(annotation.model_fields)})"
     words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     return words.get(annotation, "any value") + _range(metadata)

@@ -118,7 +118,9 @@ class Inventory(Strict):
                 if member not in self.hosts:
                     raise ValueError(f"groups.{name}: `{member}` is no host; hosts: {', '.join(self.hosts) or 'none'}")
             if len(set(members)) < len(members) or not members:
-                raise ValueError(f"groups.{name}: one or more different hosts are wanted, found {members}")
+                raise ValueError(
+                    f"groups.{name}: one or more different hosts are wanted, found {', '.join(members) or 'none'}"
+                )
         return self
 
 

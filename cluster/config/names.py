@@ -137,9 +137,7 @@ def _refuse_twice(hosts: Sequence[ResolvedHost]) -> None:
     names: set[str] = set()
     for host in hosts:
         if host.name in names:
-            raise UsageError(
-                f"`{host.name}` is named twice", remedy="name each host once (a group counts as its hosts)"
-            )
+            raise UsageError(f"`{host.name}` is named twice", remedy="name each host once; a group counts as its hosts")
         names.add(host.name)
     for first, second in _same_machines(hosts):
         raise UsageError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.config.describe import ITEM, keys
 from cluster.config.find import nearest
 from cluster.config.recipe import Recipe, flag_name
 from cluster.config.strict import check_env_name, says_secret
@@ -71,20 +72,29 @@ def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:
     path = [part.strip() for part in key.split(".")]
     if not sign or not all(path):
         raise UsageError(f"--set {text}: KEY=VALUE is wanted", remedy="e.g. --set vllm.max-model-len=32768")
-    if path[0] not in Recipe.model_fields:
-        path = ["vllm", *path] if _is_flag(path[0], recipe) else path
+    if path[0] not in Recipe.model_fields and path[0].replace("_", "-") in recipe.vllm:
+        path = ["vllm", *path]
     if path[0] not in Recipe.model_fields:
         raise UsageError(
             f"--set {text}: `{path[0]}` is no recipe key",
-            remedy=nearest(path[0], [*Recipe.model_fields, *recipe.vllm]) or "a flag of vLLM is set as vllm.FLAG=VALUE",
+            remedy=_nearest_key(path[0], recipe) or "a flag of vLLM is set as vllm.FLAG=VALUE",
         )
     if path[0] == "vllm" and len(path) > 1:
-        path[1] = flag_name(path[1])
+        try:
+            path[1] = flag_name(path[1])
+        except ValueError as error:
+            raise UsageError(f"--set {text}: {error}") from None
     return path, parse_value(written, f"--set {key}")
 
 
-def _is_flag(name: str, recipe: Recipe) -> bool:
-    return name.replace("_", "-") in recipe.vllm
+def _nearest_key(word: str, recipe: Recipe) -> str:
+    """The nearest key by its last part: `rnus` is meant as `bench.runs`."""
+    dotted = [key.path for key in keys(Recipe) if ITEM not in key.path] + [f"vllm.{flag}" for flag in recipe.vllm]
+    by_end = {path.rpartition(".")[2]: path for path in reversed(dotted)}
+    label, sign, end = nearest(word.replace("_", "-"), by_end).partition(": ")
+    if not sign:
+        label, sign, end = nearest(word, by_end).partition(": ")
+    return f"{label}{sign}{by_end[end]}" if sign else ""
 
 
 def _put(values: dict[str, Any], path: Sequence[str], value: Any, text: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from cluster.config.describe import allowed_at, field_at, kind_of
+from cluster.config.describe import kind_of, place_at
 from cluster.config.find import nearest
-from cluster.config.written import Document, KeyPath, shorten
+from cluster.config.written import Document, shorten
 from cluster.errors import UsageError
 
 M = TypeVar("M", bound=BaseModel)
@@ -34,7 +34,7 @@ def validate(model: type[M], document: Document) -> M:
 
 
 def _line(model: type[BaseModel], document: Document, row: Mapping[str, Any]) -> str:
-    path, message = _path_of(row), _message(model, row)
+    path, message = tuple(part for part in row["loc"] if part != "[key]"), _message(model, row)
     inside = _KEY_IN_MESSAGE.fullmatch(message) if not path else None
     if inside:
         path, message = tuple(inside["key"].split(".")), inside["rest"]
@@ -42,23 +42,18 @@ def _line(model: type[BaseModel], document: Document, row: Mapping[str, Any]) ->
     return f"{document.where(path)}: {dotted + ': ' if dotted else ''}{message}"
 
 
-def _path_of(row: Mapping[str, Any]) -> KeyPath:
-    return tuple(part for part in row["loc"] if part != "[key]")
-
-
 def _message(model: type[BaseModel], row: Mapping[str, Any]) -> str:
-    path, kind = _path_of(row), row["type"]
+    path, kind = row["loc"], row["type"]
     if kind == "extra_forbidden":
-        known = allowed_at(model, path[:-1])
+        known = place_at(model, path[:-1]).keys
         return f"is no key here; {nearest(str(path[-1]), known) or 'known: ' + ', '.join(known)}"
-    info = field_at(model, path)
-    description = f" ({info.description})" if info and info.description else ""
+    place = place_at(model, path)
+    description = f" ({place.description})" if place.description else ""
     if kind == "missing":
         return f"is missing{description}"
     if kind in ("value_error", "assertion_error"):
         return str(row["msg"]).partition(", ")[2]
-    wanted = kind_of(info) if info else "a mapping"
-    return f"found {show(row['input'])}, wanted {wanted}{description}"
+    return f"found {show(row['input'])}, wanted {kind_of(place)}{description}"
 
 
 def show(value: Any) -> str:
