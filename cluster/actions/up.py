@@ -16,7 +16,7 @@ from cluster.actions.summary import print_ready
 from cluster.apply import Applied, Guard, Unlocked, apply, undo
 from cluster.config.load import read_mounts
 from cluster.config.overrides import split_env
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, RefusedError, UsageError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
@@ -250,7 +250,7 @@ def put_back(
     failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before ready")
     saved = evidence.save(subject, fleet, screen, failure)
     left = undo(applied, fleet, guard, screen.note)
-    failure.put_back = "all that this run started" if not left else "all but: " + "; ".join(left)
-    if not failure.remedy:
-        failure.remedy = f"read {saved}" if saved else "cluster status"
+    for one in failure.errors if isinstance(failure, ManyErrors) else (failure,):
+        one.put_back = "all that this run started" if not left else "all but: " + "; ".join(left)
+        one.remedy = one.remedy or (f"read {saved}" if saved else "cluster status")
     return failure
