@@ -38,10 +38,10 @@ async def receive(reader: asyncio.StreamReader, timeout_s: float) -> dict[str, A
 class Cord:
     """Rank 0 holds one line to each other rank, every other rank one to rank 0.
 
-    `wanted` is rank.json; `lost` is called once a line that ends, with the peer's rank and why.
+    `wanted` is rank.json; `lost` is called once a line that ends: the peer's rank, why, and whether it said so itself.
     """
 
-    def __init__(self, wanted: dict[str, Any], secret: bytes, lost: Callable[[int, str], None]) -> None:
+    def __init__(self, wanted: dict[str, Any], secret: bytes, lost: Callable[[int, str, bool], None]) -> None:
         self.rank, self.addresses, self.port = wanted["rank"], wanted["addresses"], wanted["cord_port"]
         self.silence_s, self.secret, self.lost = wanted["silence_s"], secret, lost
         self.lines: dict[int, asyncio.StreamWriter] = {}
@@ -115,7 +115,7 @@ class Cord:
             why = f"{who} was silent for {self.silence_s:g} s: it has no power, hangs, or the link is cut"
         except GONE as error:
             why = f"{who} is gone without a word, killed or rebooted: {error}"
-        self.lost(rank, why)
+        self.lost(rank, why, "ended" in message)
 
     async def _beat(self) -> None:
         while True:

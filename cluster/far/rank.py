@@ -106,8 +106,10 @@ class Rank:
         self.ends.append(end)
         self.first_end.set()
 
-    def lose_peer(self, rank: int, why: str) -> None:
-        """Another rank has ended, or its cord has."""
+    def lose_peer(self, rank: int, why: str, said: bool) -> None:
+        """Another rank has ended, or its cord has; once we end, only what a peer says itself is news."""
+        if self.first_end.is_set() and not said:
+            return
         if self.joined:
             self.over(Ended(why, CORD_ENDED, rank))
         else:

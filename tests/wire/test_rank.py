@@ -1,0 +1,409 @@
+"""far/rank.py for real, as processes on two loopback addresses. Ray and the engine are scripted here (small Python
+programs, and a ray_nodes.py that reads a file); the same program with real Ray and vLLM is for the lab's tests."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAR = Path(__file__).parents[2] / "cluster" / "far"
+HEAD, WORKER = ADDRESSES = ["127.0.0.2", "127.0.0.3"]
+PATIENCE_S = 15.0
+
+SERVES = "import time; print('serving', flush=True); time.sleep(60)"
+RAY = "import time; print('Ray runtime started.', flush=True); time.sleep(60)"
+# Dies when the file `die` appears in its directory.
+DIES = """
+import pathlib, sys, time
+while not pathlib.Path('die').exists(): time.sleep(0.05)
+print('Traceback (most recent call last):'); print('torch.OutOfMemoryError: CUDA out of memory')
+print('See root cause above: RuntimeError'); sys.exit(3)
+"""
+# Will not hear SIGTERM, and leaves a grandchild in a session of its own, as Ray and vLLM do.
+STUBBORN = """
+import pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+leave = 'import subprocess as s; print(s.Popen(["sleep", "61"], stdout=s.DEVNULL, start_new_session=True).pid)'
+pathlib.Path('left').write_bytes(subprocess.check_output([sys.executable, '-c', leave]))
+print('serving', flush=True); time.sleep(60)
+"""
+NODES = "import json, pathlib; print(pathlib.Path(__file__).with_name('nodes.json').read_text())"
+
+
+class Rank:
+    """One rank program in a directory of its own."""
+
+    def __init__(self, home: Path, wanted: dict[str, Any], token: str) -> None:
+        self.home = home
+        home.mkdir()
+        for name in ("rank.py", "cord.py"):
+            shutil.copy(FAR / name, home)
+        (home / "ray_nodes.py").write_text(NODES)
+        (home / "nodes.json").write_text(json.dumps({"error": "not yet"}))
+        (home / "ray-token").write_text(token)
+        (home / "rank.json").write_text(json.dumps(wanted))
+        self.out = (home / "out").open("wb")
+        words = [sys.executable, "-u", str(home / "rank.py"), str(home / "rank.json")]
+        self.process = subprocess.Popen(words, stdout=self.out, stderr=subprocess.STDOUT, cwd=home)
+
+    def lines(self) -> list[str]:
+        return (self.home / "out").read_text().splitlines()
+
+    def stages(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines() if line.startswith('{"cluster"')]
+
+    def stage(self, name: str) -> dict[str, Any] | None:
+        return next((stage for stage in self.stages() if stage["stage"] == name), None)
+
+    def reaches(self, name: str) -> dict[str, Any]:
+        until(lambda: self.stage(name) or self.process.poll() is not None, f"{name}: {self.lines()}")
+        found = self.stage(name)
+        assert found, f"ended before {name}: {self.lines()}"
+        return found
+
+    def says(self, word: str) -> None:
+        until(lambda: any(word in line for line in self.lines()), f"{word}: {self.lines()}")
+
+    def ends(self, within_s: float = PATIENCE_S) -> tuple[int, str]:
+        """Exit code, and why by its own line."""
+        code = self.process.wait(within_s)
+        ended = self.stage("ended")
+        return code, ended["why"] if ended else ""
+
+
+class Deployment:
+    """Starts ranks that belong together, and ends what they leave."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.ranks = folder, list[Rank]()
+        with socket.create_server((HEAD, 0)) as probe:
+            self.port = probe.getsockname()[1]
+
+    def start(self, rank: int, engine: str | None = SERVES, *, token: str = "right", **more: Any) -> Rank:
+        home = self.folder / f"r{len(self.ranks)}"
+        words = [sys.executable, "-c", engine] if engine else None
+        wanted = {
+            "rank": rank, "size": 2, "backend": "mp", "address": ADDRESSES[rank], "addresses": ADDRESSES,
+            "cord_port": self.port, "join_timeout_s": 10, "silence_s": 10, "secrets": None, "before_serve": [],
+            "ray_start": None, "engine": words, "cache": str(self.folder / "cache"), **more,
+        }  # fmt: skip
+        self.ranks.append(Rank(home, wanted, token))
+        return self.ranks[-1]
+
+    def pair(self, head: str = SERVES, worker: str = SERVES, **more: Any) -> tuple[Rank, Rank]:
+        """Two ranks whose engines run."""
+        ranks = self.start(0, head, **more), self.start(1, worker, **more)
+        for rank in ranks:
+            rank.reaches("engine_started")
+        return ranks
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    made = Deployment(tmp_path)
+    yield made
+    for rank in made.ranks:
+        for pid in [*below(rank.process.pid), rank.process.pid]:
+            if rank.process.poll() is None or pid != rank.process.pid:
+                os.kill(pid, signal.SIGKILL)
+        rank.process.wait()
+        rank.out.close()
+    for pid in lost_engines(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def below(pid: int) -> list[int]:
+    """Children and theirs."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout.split()
+    return [each for child in map(int, found) for each in [*below(child), child]]
+
+
+def lost_engines(folder: Path) -> list[int]:
+    """Processes that work in a rank's directory: what a killed rank leaves behind without a container around it."""
+    pids = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if str(link.readlink()).startswith(str(folder)) and runs(int(link.parent.name)):
+                pids.append(int(link.parent.name))
+        except OSError:
+            continue
+    return pids
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(holds: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"did not come: {what}"
+        time.sleep(0.05)
+
+
+def names(rank: Rank) -> list[str]:
+    return [stage["stage"] for stage in rank.stages()]
+
+
+def test_a_rank_alone_runs_its_commands_then_its_engine(deployment: Deployment) -> None:
+    before = [sys.executable, "-c", "print('patched')"]
+    rank = deployment.start(0, size=1, backend="none", addresses=[HEAD], before_serve=[before])
+    rank.says("serving")
+    assert names(rank) == ["started", "before_serve", "joined", "engine_started"]
+    assert rank.lines().index("patched") < rank.lines().index("serving")
+
+
+def test_ranks_join_and_the_head_starts_its_engine_only_then(deployment: Deployment) -> None:
+    head = deployment.start(0)
+    head.reaches("started")
+    time.sleep(0.5)
+    assert "joined" not in names(head)
+    worker = deployment.start(1)
+    assert [node["address"] for node in head.reaches("joined")["nodes"]] == ADDRESSES
+    head.reaches("engine_started")
+    worker.reaches("engine_started")
+    assert names(head) == ["started", "joined", "engine_started"]
+    assert names(worker) == ["started", "engine_started"]
+
+
+def test_a_worker_waits_for_a_head_that_comes_later(deployment: Deployment) -> None:
+    worker = deployment.start(1)
+    worker.reaches("started")
+    time.sleep(0.5)
+    deployment.start(0).reaches("engine_started")
+    worker.reaches("engine_started")
+
+
+def test_secrets_reach_the_engine_and_no_line(deployment: Deployment) -> None:
+    secrets = deployment.folder / "secrets.json"
+    secrets.write_text(json.dumps({"VLLM_API_KEY": "sesame-4711"}))
+    shows = "import os, time; print('length', len(os.environ['VLLM_API_KEY']), flush=True); time.sleep(60)"
+    rank = deployment.start(0, shows, size=1, backend="none", addresses=[HEAD], secrets=str(secrets))
+    rank.says("length 11")
+    assert rank.reaches("secrets")["names"] == ["VLLM_API_KEY"]
+    assert "sesame" not in "".join(rank.lines())
+
+
+def test_a_peer_that_never_comes_is_named(deployment: Deployment) -> None:
+    code, why = deployment.start(0, join_timeout_s=1).ends()
+    assert code == 75
+    assert WORKER in why
+    code, why = deployment.start(1, join_timeout_s=1).ends()
+    assert code == 75
+    assert f"{HEAD}:{deployment.port}" in why
+
+
+def ray(deployment: Deployment, nodes: list[tuple[str, bool, float]], **more: Any) -> tuple[Rank, Rank]:
+    """Two ranks of the ray backend, and what Ray says of its nodes."""
+    start = [sys.executable, "-c", RAY]
+    head = deployment.start(0, backend="ray", ray_start=start, **more)
+    rows = [{"address": address, "alive": alive, "gpus": gpus} for address, alive, gpus in nodes]
+    (head.home / "nodes.json").write_text(json.dumps({"nodes": rows}))
+    return head, deployment.start(1, None, backend="ray", ray_start=start)
+
+
+def test_ray_joins_when_both_nodes_have_their_gpu(deployment: Deployment) -> None:
+    head, worker = ray(deployment, [(HEAD, True, 1.0), (WORKER, True, 1.0), (WORKER, False, 1.0)])
+    assert head.reaches("joined")["nodes"] == [{"address": HEAD, "gpus": 1.0}, {"address": WORKER, "gpus": 1.0}]
+    head.reaches("engine_started")
+    assert names(head) == ["started", "ray_started", "joined", "engine_started"]
+    assert names(worker) == ["started", "ray_started"]
+    worker.says("ray| Ray runtime started.")
+
+
+@pytest.mark.parametrize(("nodes", "missing"), [
+    ([(HEAD, True, 1.0), (WORKER, False, 1.0)], f"{WORKER} is not a node of Ray"),
+    ([(HEAD, True, 1.0), (WORKER, True, 0.0)], f"Ray sees no GPU at {WORKER}"),
+    ([(HEAD, True, 1.0), (WORKER, True, 1.0), ("127.0.0.9", True, 1.0)], "127.0.0.9 is a node of Ray but none of ours"),
+])  # fmt: skip
+def test_what_ray_lacks_is_named(deployment: Deployment, nodes: list[tuple[str, bool, float]], missing: str) -> None:
+    head, worker = ray(deployment, nodes, join_timeout_s=2)
+    code, why = head.ends()
+    assert (code, "engine_started" in names(head)) == (75, False)
+    assert missing in why
+    code, why = worker.ends()
+    assert code == 76
+    assert missing in why
+
+
+# What Ray 2.56 prints on a node whose Ray is another (ray/_private/utils.py, check_version_info).
+MISMATCH = """
+import sys
+print('RuntimeError: Version mismatch: The cluster was started with:')
+print('    Ray: 2.56.0'); print('    Python: 3.12.3')
+print('This process on node 127.0.0.3 was started with:')
+print('    Ray: 2.55.0'); print('    Python: 3.12.3'); print(); sys.exit(1)
+"""
+
+
+def test_a_version_mismatch_seen_by_the_workers_ray_is_the_heads_reason(deployment: Deployment) -> None:
+    head = deployment.start(0, backend="ray", ray_start=[sys.executable, "-c", RAY])
+    worker = deployment.start(1, None, backend="ray", ray_start=[sys.executable, "-c", MISMATCH])
+    assert worker.ends()[0] == 1
+    code, why = head.ends()
+    assert code == 75
+    assert WORKER in why
+    assert "Ray: 2.56.0" in why
+    assert "Ray: 2.55.0" in why
+
+
+def test_a_worker_that_fails_before_it_serves_is_the_heads_reason(deployment: Deployment) -> None:
+    head = deployment.start(0)
+    worker = deployment.start(1, before_serve=[[sys.executable, "-c", "raise SystemExit('error: no such patch')"]])
+    assert worker.ends()[0] == 1
+    code, why = head.ends()
+    assert code == 75
+    assert "no such patch" in why
+
+
+def test_a_workers_dead_engine_ends_the_head_within_two_seconds_with_the_cause(deployment: Deployment) -> None:
+    head, worker = deployment.pair(worker=DIES)
+    (worker.home / "die").touch()
+    died = time.monotonic()
+    until(lambda: head.stage("ended"), "the head's end")
+    assert time.monotonic() - died < 2
+    code, why = head.ends()
+    assert code == 76
+    assert f"rank 1 ({WORKER})" in why
+    assert "OutOfMemoryError" in why
+    code, why = worker.ends()
+    assert code == 3
+    assert why == "engine exited with 3: torch.OutOfMemoryError: CUDA out of memory"
+
+
+def test_a_heads_dead_engine_ends_the_worker_with_the_cause(deployment: Deployment) -> None:
+    head, worker = deployment.pair(head=DIES)
+    (head.home / "die").touch()
+    code, why = worker.ends()
+    assert code == 76
+    assert f"rank 0 ({HEAD})" in why
+    assert "OutOfMemoryError" in why
+    assert head.ends() == (3, "engine exited with 3: torch.OutOfMemoryError: CUDA out of memory")
+    assert not lost_engines(deployment.folder)
+
+
+def test_a_killed_head_ends_the_worker(deployment: Deployment) -> None:
+    head, worker = deployment.pair()
+    head.process.kill()
+    code, why = worker.ends(5)
+    assert code == 76
+    assert "gone without a word" in why
+    assert not lost_engines(worker.home)
+
+
+def test_sigterm_ends_everything_in_time_and_tells_the_peers(deployment: Deployment) -> None:
+    head, worker = deployment.pair(head=STUBBORN)
+    head.says("serving")
+    grandchild = int((head.home / "left").read_text())
+    assert runs(grandchild)
+    head.process.terminate()
+    assert head.ends(10) == (0, "asked to end (SIGTERM)")
+    assert not runs(grandchild)
+    code, why = worker.ends(2)
+    assert code == 76
+    assert "asked to end" in why
+
+
+def test_sigterm_while_waiting_for_peers(deployment: Deployment) -> None:
+    head, worker = deployment.start(0), deployment.start(1, silence_s=60)
+    head.reaches("engine_started")
+    worker.process.terminate()
+    assert worker.ends(10)[0] == 0
+    alone = deployment.start(0, cord_port=deployment.port + 1)
+    alone.reaches("started")
+    alone.process.terminate()
+    assert alone.ends(10) == (0, "asked to end (SIGTERM)")
+
+
+def test_a_rank_with_another_secret_is_refused_by_name(deployment: Deployment) -> None:
+    head = deployment.start(0, join_timeout_s=3)
+    code, why = deployment.start(1, token="wrong").ends()
+    assert code == 75
+    assert "wrong secret" in why
+    head.says(f"cord: refused {WORKER}: wrong secret")
+    code, why = head.ends()
+    assert code == 75
+    assert f"no rank calls from {WORKER}" in why
+
+
+def test_strangers_do_not_disturb(deployment: Deployment) -> None:
+    head = deployment.start(0)
+    head.reaches("started")
+    until(lambda: listens(deployment.port), "the cord's port")
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b"[1]\n", b"x" * 200_000, b""):
+        with socket.create_connection((HEAD, deployment.port), 5, (WORKER, 0)) as stranger:
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+    deployment.start(1).reaches("engine_started")
+    head.reaches("engine_started")
+
+
+def test_the_right_secret_from_another_address_or_twice_is_refused(deployment: Deployment) -> None:
+    head = deployment.start(0)
+    code, why = deployment.start(1, addresses=[HEAD, "127.0.0.4"]).ends()
+    assert code == 75
+    assert "rank 1 does not live at 127.0.0.4" in why
+    deployment.start(1).reaches("engine_started")
+    code, why = deployment.start(1).ends()
+    assert code == 75
+    assert "has tied its cord already" in why
+    assert head.stage("ended") is None
+
+
+def listens(port: int) -> bool:
+    """Read from the LISTEN table (a connection would count as a caller), on the head's address only."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    assert listening in ([], [f"0200007F:{port:04X}"])
+    return bool(listening)
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_silent_peer_ends_the_other_rank(deployment: Deployment, frozen: int) -> None:
+    ranks = deployment.pair(silence_s=1.5)
+    ranks[frozen].process.send_signal(signal.SIGSTOP)
+    code, why = ranks[1 - frozen].ends(8)
+    assert code == 76
+    assert f"rank {frozen} ({ADDRESSES[frozen]}) was silent for 1.5 s" in why
+
+
+def test_beats_keep_a_quiet_pair_alive(deployment: Deployment) -> None:
+    head, worker = deployment.pair(silence_s=1.5)
+    time.sleep(3)
+    assert head.process.poll() is None
+    assert worker.process.poll() is None
+
+
+def test_an_engine_that_is_not_there(deployment: Deployment) -> None:
+    rank = deployment.start(0, size=1, backend="none", addresses=[HEAD], engine=None)
+    rank.reaches("joined")
+    rank = deployment.start(0, None, size=1, backend="ray", addresses=[HEAD], ray_start=["/no/ray", "start"])
+    code, why = rank.ends()
+    assert code == 127
+    assert "ray cannot be started: /no/ray" in why
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_caches_are_given_back_to_their_owner(deployment: Deployment) -> None:
+    cache = deployment.folder / "cache"
+    cache.mkdir()
+    os.chown(cache, 12345, 12346)
+    writes = f"import os; os.mkdir('{cache}/d'); open('{cache}/d/x', 'w'); os.symlink('/etc/passwd', '{cache}/l')"
+    rank = deployment.start(0, writes, size=1, backend="none", addresses=[HEAD])
+    assert rank.ends()[0] == 0
+    for name in ("d", "d/x", "l"):
+        found = (cache / name).lstat()
+        assert (found.st_uid, found.st_gid) == (12345, 12346)
+    assert Path("/etc/passwd").stat().st_uid == 0
