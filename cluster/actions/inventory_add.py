@@ -13,7 +13,7 @@ from cluster.config.inventory import HostEntry, Inventory, InventoryFile
 from cluster.config.load import read_inventory
 from cluster.config.names import parse_address, place_of, with_defaults
 from cluster.config.validate import validate
-from cluster.config.written import Document, read_text
+from cluster.config.written import Document, compose, read_text
 from cluster.errors import ClusterError, ExitCode, RefusedError, UsageError
 from cluster.hosts.known_hosts import fingerprint, judge, read_known_hosts
 from cluster.hosts.new_key import ShownKey, record_key, see_key
@@ -36,9 +36,10 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
     Raises UsageError, UnreachableError, RefusedError for a key that has changed.
     """
     path = inventory_to_change(args.inventory)
-    file = InventoryFile(read_inventory(path) if path.exists() else Inventory(hosts={}), path)
-    new = _new(args, file)
-    text = _changed_text(path, new)
+    text = read_text(path) if path.exists() else ""
+    is_blank = compose(text, str(path)) is None
+    new = _new(args, InventoryFile(Inventory() if is_blank else read_inventory(path), path))
+    changed = with_host(text, new.name, new.written, str(path)) if new.written else ""
     target = resolve(new.name, new.entry)
     shown = see_key(new.name, new.entry)
     known_hosts = Path(target.known_hosts[0])
@@ -46,11 +47,11 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
     if not is_known:
         _agree(args, screen, new, shown, known_hosts)
         record_key(shown, known_hosts)
-    if text:
-        write_text(path, text)
-    screen.good(f"{new.name} is {'now' if text else 'already'} in {path}, its key in {known_hosts}")
+    if changed:
+        write_text(path, changed)
+    screen.good(f"{new.name} is {'now' if changed else 'already'} in {path}, its key in {known_hosts}")
     screen.document(
-        {"host": new.name, "inventory": str(path), "added": bool(text), "known_hosts": str(known_hosts)}
+        {"host": new.name, "inventory": str(path), "added": bool(changed), "known_hosts": str(known_hosts)}
         | {"key_added": not is_known, "fingerprint": fingerprint(shown.key.key), "kind": shown.key.kind}
     )
     return ExitCode.DONE
@@ -109,12 +110,6 @@ def _agrees(key: str, value: str | int, entry: HostEntry) -> bool:
     if key == "user" and not entry.user:
         return value == resolve("", entry).user
     return str(getattr(entry, key)) == str(value)
-
-
-def _changed_text(path: Path, new: New) -> str:
-    if not new.written:
-        return ""
-    return with_host(read_text(path) if path.exists() else "", new.name, new.written, str(path))
 
 
 def _is_known(name: str, shown: ShownKey, target: SshTarget) -> bool:

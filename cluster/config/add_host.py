@@ -13,7 +13,7 @@ import yaml
 
 from cluster.config.inventory import Inventory
 from cluster.config.validate import validate
-from cluster.config.written import parse_document
+from cluster.config.written import compose, parse_document
 from cluster.errors import UsageError
 
 HEADER = "# Hosts of `cluster`; every key is explained in inventory/example.yaml and docs/configuration.md.\n"
@@ -26,7 +26,8 @@ def with_host(text: str, name: str, values: Mapping[str, str | int], file: str) 
     cannot be added to (the lines to add by hand are given).
     """
     before: dict[str, Any] = {}
-    if yaml.compose(text, Loader=yaml.SafeLoader) is not None:
+    root = compose(text, file)
+    if root is not None:
         document = parse_document(text, file)
         validate(Inventory, document)
         before = dict(document.values)
@@ -34,7 +35,7 @@ def with_host(text: str, name: str, values: Mapping[str, str | int], file: str) 
     if name in hosts:
         raise UsageError(f"{file}: hosts.{name} is there already")
     wanted = before | {"hosts": hosts | {name: {key: str(value) for key, value in values.items()}}}
-    result = _insert(text, name, values)
+    result = _insert(text, root, name, values)
     if not _says(result, wanted, file):
         lines = _block({name: dict(values)}, 2)
         raise UsageError(f"{file}: a host cannot be added to hosts as it is written", remedy=f"add by hand:\n{lines}")
@@ -50,12 +51,11 @@ def _says(text: str, wanted: Mapping[str, Any], file: str) -> bool:
     return document.values == wanted
 
 
-def _insert(text: str, name: str, values: Mapping[str, str | int]) -> str:
+def _insert(text: str, root: yaml.Node | None, name: str, values: Mapping[str, str | int]) -> str:
     end = "\r\n" if "\r\n" in text else "\n"
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith(("\n", "\r")):
         lines[-1] += end
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
     at, indent, flow = len(lines), 2, False
     head = [] if lines else HEADER.splitlines(keepends=True)
     found = next((pair for pair in root.value if pair[0].value == "hosts"), None) if root else None

@@ -119,7 +119,7 @@ def _kind(annotation: Any, metadata: Sequence[Any]) -> str:
     if origin is list:
         return f"a list of {_many(args[0])}"
     if _is_model(annotation):
-        return f"a mapping ({', '.join(annotation.model_fields)})"
+        return f"a mapping with {', '.join(annotation.model_fields)}"
     words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     return words.get(annotation, "any value") + _range(metadata)
 

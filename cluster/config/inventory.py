@@ -100,7 +100,9 @@ class Defaults(Strict):
 class Inventory(Strict):
     """The Sparks of a desk."""
 
-    hosts: Annotated[dict[str, HostEntry], Named] = Field(description="the machines, by the name you call them")
+    hosts: Annotated[dict[str, HostEntry], Named] = Field(
+        default={}, description="the machines, by the name you call them"
+    )
     groups: Annotated[dict[str, list[str]], Named] = Field(
         default={}, description="names for several hosts, used as `-n GROUP`"
     )

@@ -37,7 +37,7 @@ def load_inventory(option: str | None = None) -> InventoryFile:
     Raises UsageError that names file, line and key.
     """
     path = find_inventory(option)
-    return InventoryFile(Inventory(hosts={})) if path is None else InventoryFile(read_inventory(path), path)
+    return InventoryFile(Inventory()) if path is None else InventoryFile(read_inventory(path), path)
 
 
 def read_inventory(path: Path) -> Inventory:

@@ -81,8 +81,8 @@ def read_text(path: Path) -> str:
 
 def parse_document(text: str, name: str) -> Document:
     """Read one YAML mapping from text; `name` stands in messages. Raises UsageError."""
-    node = _compose(text, name)
-    if node is None or (isinstance(node, yaml.ScalarNode) and _is_null(node)):
+    node = compose(text, name)
+    if node is None or (_is_null(node)):
         raise UsageError(f"{name}: is empty; a mapping of keys to values is wanted")
     reader = _Reader(name)
     values = reader.value(node, ())
@@ -94,7 +94,7 @@ def parse_document(text: str, name: str) -> Document:
 
 def parse_value(text: str, name: str) -> Any:
     """Read one YAML value, as `--set KEY=VALUE` gives it. Raises UsageError."""
-    node = _compose(text, name)
+    node = compose(text, name)
     return None if node is None else _Reader(name).value(node, ())
 
 
@@ -125,7 +125,8 @@ def shorten(text: str, limit: int = 40) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
-def _compose(text: str, name: str) -> yaml.Node | None:
+def compose(text: str, name: str) -> yaml.Node | None:
+    """The nodes of one YAML document, None for an empty one. Raises UsageError with line and column."""
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -150,8 +151,8 @@ def _plain_words(error: yaml.MarkedYAMLError) -> str:
     return problem.replace("<block end>", "the end of the block").replace("<block mapping start>", "a mapping")
 
 
-def _is_null(node: yaml.ScalarNode) -> bool:
-    return node.style is None and node.value in _NULLS
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style is None and node.value in _NULLS
 
 
 def _line(node: yaml.Node) -> int:
@@ -175,9 +176,9 @@ class _Reader:
             return dict(self._pairs(node, path))
         if isinstance(node, yaml.SequenceNode):
             return [self._item(item, (*path, number)) for number, item in enumerate(node.value)]
-        assert isinstance(node, yaml.ScalarNode)
         if _is_null(node):
             return None
+        assert isinstance(node, yaml.ScalarNode)
         return Written(node.value) if node.style is None else str(node.value)
 
     def _item(self, node: yaml.Node, path: KeyPath) -> Any:

@@ -87,7 +87,7 @@ def test_sets_apply_in_order() -> None:
          " on the"
          " head) | "),
         ("env.A.x=1", "--set env.A.x=1: `A` is not a mapping | set it as a whole"),
-        ("mounts.0.source=x", "--set: mounts: found a mapping, wanted a list of mappings (source, target) (patched"
+        ("mounts.0.source=x", "--set: mounts: found a mapping, wanted a list of mappings with source, target (patched"
          " files"
          " given to the container) | "),
         ("vllm.x=on", "--set: vllm: x: found `on`, which may mean text or a switch: write true or false, or use quotes"

@@ -37,8 +37,8 @@ def error_of(model: type[BaseModel], text: str) -> str:
          " what ssh would use)"),
         ("{address: [a]}", "hosts.s.address: found a list, wanted text (management address, or a name that ssh knows;"
          " IPv6 without brackets)"),
-        ("5", "hosts.s: found `5`, wanted a mapping (address, user, port, identity_file, jump,"
-         " known_hosts_file, fabric, data_dir, hf_home, env) (the machines, by the name you call them)"),
+        ("5", "hosts.s: found `5`, wanted a mapping with address, user, port, identity_file, jump,"
+         " known_hosts_file, fabric, data_dir, hf_home, env (the machines, by the name you call them)"),
         ("{address: '[::1]'}", "hosts.s.address: found `[::1]`; an IPv6 address is written without brackets, the port"
          " has its own key"),
         ("{address: 'a:22'}", "hosts.s.address: found `a:22`, no IPv6 address; the port has its own key, `port`"),
@@ -66,10 +66,10 @@ def test_a_host_of_an_inventory(host: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hosts:\n", "f.yaml:1: hosts: is missing (the machines, by the name you call them)"),
-        ("groups: {}\n", "f.yaml: hosts: is missing (the machines, by the name you call them)"),
-        ("host: {}\n", "f.yaml: hosts: is missing (the machines, by the name you call them)\n"
-         "f.yaml:1: host: is no key here; nearest: hosts"),
+        ("host: {}\n", "f.yaml:1: host: is no key here; nearest: hosts"),
+        ("hosts: []\n", "f.yaml:1: hosts: found an empty list, wanted a mapping of names to mappings with address, user,"
+         " port, identity_file, jump, known_hosts_file, fabric, data_dir, hf_home, env (the machines, by the name you"
+         " call them)"),
         ("hosts: {s: {address: a}}\ngroups:\n  all: [s, t]\n", "f.yaml:3: groups.all: `t` is no host; hosts: s"),
         ("hosts: {s: {address: a}}\ngroups:\n  s: [s]\n", "f.yaml:3: groups.s: a host has the same name"),
         ("hosts: {s: {address: a}}\ngroups:\n  g: [s, s]\n",
