@@ -50,6 +50,7 @@ class Way:
 
 WAYS = {
     "plain": Way(),
+    "chat": Way(shape="content"),
     "role": Way(shape="content", early_role=True),
     "four": Way(chunk=4),
     "drafted": Way(chunk=4, first=1),

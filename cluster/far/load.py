@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0
 WARM_TIMEOUT_S = 10.0
-LAG_PERIOD_S = 0.01
+LAG_PERIOD_S = 0.05
 PART_LENGTH = 1 << 17
 BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
 LAST_CHUNK = b"\r\n0\r\n\r\n"

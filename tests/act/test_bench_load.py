@@ -1,0 +1,293 @@
+"""The load client (`far/load.py`) over real sockets: what it records when all is well, and when it is not."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from bench_live import Child, known_server, load_client
+
+from cluster.bench.http_answer import read_http
+from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.bench.read import read_stream
+from cluster.bench.records import Ask, Round
+from cluster.errors import ClusterError, ConnectionLostError
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with known_server("--ttft-ms", "30", "--rate", "200") as address:
+        yield address
+
+
+def ask(model: str, tokens: int = 16) -> Ask:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"model": model, "prompt": [1, 2, 3], "max_tokens": tokens, "stream": True, "stream_options": options}
+    return Ask("/v1/completions", body)
+
+
+Answer = Callable[[socket.socket, bytes], None]
+
+
+@contextmanager
+def odd_server(answer: Answer) -> Iterator[str]:
+    """A server that handles each connection with `answer(connection, first request)` in its own thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def handle(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            answer(connection, connection.recv(65536))
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=handle, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def test_round_of_streams(url: str) -> None:
+    with load_client(url) as load:
+        record = load.send(Round("r", tuple(ask("plain") for _ in range(4)), concurrency=4))
+        again = load.send(Round("s", (Ask("/v1/models"), Ask("/nothing")), warm=None))
+    traces = [read_stream(one) for one in record.records]
+    assert [trace.error for trace in traces] == [""] * 4
+    assert [sum(n for _, n in trace.tokens) for trace in traces] == [16] * 4
+    assert all(0.029 < trace.first_token_s - trace.t0_s < 0.2 for trace in traces if trace.first_token_s)
+    assert record.client.wall_s > 0.1
+    assert 0 < record.client.cpu_s < record.client.wall_s
+    assert record.client.t0_spread_ms < 50
+    assert [read_http(one).status for one in again.records] == [200, 404]
+
+
+def test_more_requests_than_connections_wait_for_one(url: str) -> None:
+    with load_client(url) as load:
+        record = load.send(Round("r", tuple(ask("plain") for _ in range(5)), concurrency=2))
+    begins = sorted(one.t0_s for one in record.records)
+    assert begins[1] < 0.03
+    assert begins[2] > 0.09
+    assert all(not read_stream(one).error for one in record.records)
+
+
+def test_answer_in_the_middle_of_a_character_arrives_in_two_portions(url: str) -> None:
+    with load_client(url) as load:
+        [one] = load.send(Round("r", (ask("utf8", 4),))).records
+    assert read_stream(one).text == " naïveté 日本" * 4
+
+
+@pytest.mark.parametrize("model", ["plain", "half", "until-close", "error-event", "no-usage"])
+def test_connection_serves_again_after_any_answer(url: str, model: str) -> None:
+    with load_client(url) as load:
+        record = load.send(Round("r", (ask(model), ask("plain"), ask(model), ask("plain"))))
+    assert [read_stream(one).error for one in record.records][1::2] == ["", ""]
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with load_client(f"http://127.0.0.1:{taken.getsockname()[1]}") as load:
+            [one, two] = load.send(Round("r", (ask("plain"), ask("plain")), concurrency=2)).records
+    assert one.how == two.how == "refused"
+    assert "no connection" in read_stream(one).error
+
+
+def test_time_out_ends_the_request_and_not_the_round(url: str) -> None:
+    with load_client(url) as load:
+        record = load.send(Round("r", (ask("slow", 400), ask("plain")), concurrency=2, timeout_s=0.5))
+    slow, plain = record.records
+    assert slow.how == "timeout"
+    assert slow.end_s - slow.t0_s == pytest.approx(0.5, abs=0.2)
+    assert read_stream(slow).error == "time-out: no complete answer in 0.5 s"
+    assert read_stream(plain).error == ""
+
+
+def test_reset_in_the_middle() -> None:
+    def answer(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\ndata: {}\r\n")
+        time.sleep(0.05)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    with odd_server(answer) as address, load_client(address) as load:
+        [one] = load.send(Round("r", (ask("plain"),), warm=None)).records
+    assert one.how == "reset"
+    assert "connection reset after" in read_stream(one).error
+
+
+PARTS = [
+    (b"HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r", b"\n5\r\nhello\r\n0", b"\r\n", b"\r\n"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", b"lo"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",),
+    (b"H", b"TTP/1.1 200 OK\r\nContent-Length:", b"  5 \r\nConnection: close\r\n\r\n", b"h", b"ello"),
+]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_end_is_found_in_any_portions(parts: tuple[bytes, ...]) -> None:
+    def answer(connection: socket.socket, request: bytes) -> None:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(0.02)
+        connection.recv(1)  # stays open: only the framing tells the end
+
+    with odd_server(answer) as address, load_client(address) as load:
+        [one] = load.send(Round("r", (Ask("/x"),), warm=None, timeout_s=5)).records
+    assert one.how == "done"
+    assert (read_http(one).body, read_http(one).complete) == (b"hello", True)
+
+
+def test_server_that_keeps_no_connection() -> None:
+    def answer(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with odd_server(answer) as address, load_client(address) as load:
+        record = load.send(Round("r", (Ask("/a"), Ask("/b"), Ask("/c"))))
+    assert [one.how for one in record.records] == ["done"] * 3
+
+
+def test_idle_connections_closed_by_the_server_cost_no_request() -> None:
+    served = []
+
+    def answer(connection: socket.socket, request: bytes) -> None:
+        served.append(request)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        connection.settimeout(0.15)  # a short keep-alive
+        while connection.recv(65536):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with odd_server(answer) as address, load_client(address) as load:
+        for name in "abc":
+            assert [one.how for one in load.send(Round(name, (Ask("/a"), Ask("/a")), 2)).records] == ["done"] * 2
+            time.sleep(0.3)
+    assert len(served) == 6
+
+
+def echoed(address: str, env: dict[str, str] | None = None, **target: str) -> bytes:
+    with load_client(address, env, **target) as load:
+        return read_http(load.send(Round("r", (Ask("/v1/models"),), warm=None)).records[0]).body
+
+
+def echo(connection: socket.socket, request: bytes) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(request), request))
+
+
+def test_key_comes_from_a_file_or_a_variable_and_is_no_word(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("planted-secret\n")
+    key.chmod(0o600)
+    with odd_server(echo) as address:
+        assert b"Authorization: Bearer planted-secret\r\n" in echoed(address, api_key_file=str(key))
+        assert b"Authorization: Bearer other\r\n" in echoed(address, {"KEY": "other"}, api_key_env="KEY")
+        assert b"Authorization" not in echoed(address)
+    argv, stdin = load_command(Target("http://x", api_key_file=str(key)))
+    assert "planted-secret" not in " ".join(argv) + stdin.decode()
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "words"), [(0o644, "k", "chmod 600"), (0o600, "a\nb", "cannot carry"), (None, "", "No such file")]
+)
+def test_key_that_cannot_be_used(tmp_path: Path, mode: int | None, text: str, words: str) -> None:
+    key = tmp_path / "key"
+    if mode is not None:
+        key.write_text(text)
+        key.chmod(mode)
+    with pytest.raises(ClusterError, match=words), load_client("http://127.0.0.1:1", api_key_file=str(key)):
+        pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8000", "ftp://x", "http://", "", "http://x:port"])
+def test_bad_address_is_said(address: str) -> None:
+    with pytest.raises(ClusterError, match="cannot start"), load_client(address):
+        pass
+
+
+@pytest.mark.parametrize("tail", ["", "/", "/v1", "/v1/", "/inner/v1"])
+def test_address_with_and_without_v1(tail: str) -> None:
+    with odd_server(echo) as address:
+        inner = b"/inner" if "inner" in tail else b""
+        assert b"GET %s/v1/models HTTP/1.1\r\n" % inner in echoed(address + tail)
+
+
+def test_end_of_stdin_stops_a_round_at_once() -> None:
+    gone = threading.Event()
+
+    def answer(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.recv(1)  # returns when the client has gone
+        gone.set()
+
+    with odd_server(answer) as address:
+        child = Child(*load_command(Target(address)))
+        assert json.loads(next(child.lines()))["ready"]
+        child.write(Round("r", (ask("plain"),), warm=None).line())
+        time.sleep(0.2)
+        assert child.close(3) == 0
+        assert gone.wait(3)
+
+
+def test_client_that_dies_is_an_error_with_its_last_words() -> None:
+    child = Child(["sh", "-c", "echo '{\"ready\": true}'; read line; echo 'Killed: out of memory'; exit 137"], b"")
+    load = ProcessLoader(child)
+    with pytest.raises(ConnectionLostError, match="out of memory"):
+        load.send(Round("r", (ask("plain"),)))
+    child.close()
+
+
+def test_large_round_passes(url: str) -> None:
+    prompt = list(range(100_000, 140_000))
+    with load_client(url) as load:
+        body = {"model": "plain", "prompt": prompt, "max_tokens": 600}
+        record = load.send(Round("r", tuple(Ask("/v1/completions", body) for _ in range(4)), concurrency=4))
+    assert [read_stream(one).prompt_tokens for one in record.records] == [40_000] * 4
+
+
+def test_program_stands_alone() -> None:
+    path = Path(__file__).parents[2] / "cluster" / "far" / "load.py"
+    done = subprocess.run(["python3", "-I", "-S", str(path)], input=b"", capture_output=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_https(tmp_path: Path) -> None:
+    import ssl
+
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+
+    async def listen(ready: threading.Event, ports: list[int]) -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+        ports.append(server.sockets[0].getsockname()[1])
+        ready.set()
+        await asyncio.sleep(3600)
+
+    ready, ports = threading.Event(), list[int]()
+    threading.Thread(target=lambda: asyncio.run(listen(ready, ports)), daemon=True).start()
+    assert ready.wait(5)
+    ask_once = Round("r", (Ask("/v1/models"),), warm=None)
+    with load_client(f"https://127.0.0.1:{ports[0]}", {"SSL_CERT_FILE": str(certificate)}) as load:
+        assert read_http(load.send(ask_once).records[0]).body == b"{}"
+    with load_client(f"https://127.0.0.1:{ports[0]}") as load:
+        [one] = load.send(ask_once).records
+    assert one.how == "refused"
+    assert "certificate" in one.error

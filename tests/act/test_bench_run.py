@@ -1,0 +1,207 @@
+"""`run_bench` against the server of known timing, over real sockets."""
+
+from collections.abc import Iterator
+
+import pytest
+from bench_live import known_server, load_client
+
+from cluster.bench.loader import ProcessLoader
+from cluster.bench.records import Round, RoundRecord
+from cluster.bench.rows import Row
+from cluster.bench.run import BenchWanted, Measured, run_bench
+from cluster.errors import ClusterError, UsageError
+from cluster.hosts.local import LocalHost
+
+RATE = 200.0
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with known_server("--ttft-ms", "40", "--rate", str(RATE)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def load(url: str) -> Iterator[ProcessLoader]:
+    with load_client(url) as client:
+        yield client
+
+
+def wanted(model: str, **given: object) -> BenchWanted:
+    values: dict = {"pp": (256,), "tg": (32,), "depth": (0,), "runs": 2, "base_url": "http://known"}
+    return BenchWanted(model=model, **values | given)
+
+
+def only(measured: Measured) -> Row:
+    [row] = measured.rows
+    return row
+
+
+RIGHT = "plain role four drafted silent silent-last reasoning reasoning-content tools usage-last comments crlf cr utf8"
+
+
+@pytest.mark.parametrize("model", [*RIGHT.split(), "until-close"])
+def test_every_way_to_stream_gives_the_same_numbers(load: ProcessLoader, model: str) -> None:
+    row = only(run_bench(load, wanted(model)))
+    assert row.failed == 0
+    assert row.notes == ()
+    assert row.tg_throughput is not None
+    assert row.tg_throughput.mean == pytest.approx(RATE, rel=0.1)
+    assert row.e2e_ttft is not None
+    assert 39 < row.e2e_ttft.mean < 80
+    assert row.pp_throughput is not None
+    assert 256 / 0.080 < row.pp_throughput.mean < 256 / 0.038
+
+
+def test_rows_and_runs(load: ProcessLoader) -> None:
+    seen: list[Row] = []
+    steps: list[str] = []
+    measured = run_bench(
+        load,
+        wanted("plain", tg=(8, 16), depth=(0, 300), concurrency=(1, 2)),
+        on_row=seen.append,
+        machine=lambda: {"spark1": {"gpu_memory_mib": 7}},
+        on_step=steps.append,
+    )
+    assert [row.shape.name for row in measured.rows] == [
+        *("pp256 tg8", "pp256 tg8 (c2)", "pp256 tg16", "pp256 tg16 (c2)"),
+        *("pp256 tg8 @ d300", "pp256 tg8 @ d300 (c2)", "pp256 tg16 @ d300", "pp256 tg16 @ d300 (c2)"),
+    ]
+    assert [row.runs for row in seen] == [1] * 8 + [2] * 8, "runs are interleaved over the rows"
+    assert seen[8:] == list(measured.rows)
+    first = measured.rows[0]
+    assert first.machine[0] == {
+        "run": 0,
+        "before": {"spark1": {"gpu_memory_mib": 7}},
+        "after": {"spark1": {"gpu_memory_mib": 7}},
+    }
+    assert {"cpu_s", "lag_max_ms", "t0_spread_ms"} <= set(first.client[0])
+    assert steps[0] == "tokenise"
+    assert measured.request["prompt"] == "[256 token ids]"
+    assert measured.where
+    assert 0 < measured.latency_ms < 20
+
+
+def test_totals_under_concurrency(load: ProcessLoader) -> None:
+    row = only(run_bench(load, wanted("plain", tg=(440,), concurrency=(4,), runs=1)))
+    assert row.tg_throughput is not None
+    assert row.tg_throughput.mean == pytest.approx(4 * RATE, rel=0.05)
+    assert row.peak_throughput is not None
+    assert row.peak_throughput.mean == pytest.approx(4 * RATE, rel=0.1)
+
+
+def test_a_quarter_refused(load: ProcessLoader) -> None:
+    measured = run_bench(load, wanted("refusing", concurrency=(4,), runs=3))
+    assert measured.failed == 3
+    row = only(measured)
+    assert (row.failed, row.requests) == (3, 12)
+    assert row.failures == ("3 × HTTP 400: no room for this request",)
+    assert row.tg_req_throughput is not None
+    assert row.tg_req_throughput.mean == pytest.approx(RATE, rel=0.1)
+    assert row.tg_throughput is None
+
+
+def test_none_served_is_the_servers_words(load: ProcessLoader) -> None:
+    with pytest.raises(ClusterError, match="HTTP 400: no room for this request") as caught:
+        run_bench(load, wanted("broken"))
+    assert caught.value.exit_code == 1
+
+
+def test_cut_streams_are_failures(load: ProcessLoader) -> None:
+    with pytest.raises(ClusterError, match="closed the connection after"):
+        run_bench(load, wanted("half"))
+
+
+def test_early_stop_is_noted(load: ProcessLoader) -> None:
+    assert "outputs of 16 tokens instead of 32 (finish_reason stop)" in only(run_bench(load, wanted("stops"))).notes
+
+
+def test_cache_hit_in_a_cold_row_is_noted(load: ProcessLoader) -> None:
+    row = only(run_bench(load, wanted("cached", pp=(2048,))))
+    assert row.notes[0] == "2 of 2 cold requests met a prefix cache (up to 1024 tokens)"
+    assert row.pp_throughput is not None
+    assert row.pp_throughput.mean < 1024 / 0.038
+
+
+def test_no_usage_gives_times_and_no_rates(load: ProcessLoader) -> None:
+    row = only(run_bench(load, wanted("no-usage")))
+    assert row.tg_throughput is None
+    assert row.e2e_ttft is not None
+    assert row.why is not None
+    assert row.why["tg_throughput"] == "the server does not count its tokens"
+
+
+def test_refused_fields_are_dropped_one_by_one_and_named(load: ProcessLoader) -> None:
+    measured = run_bench(load, wanted("strict"))
+    assert measured.refused_fields == ("min_tokens", "cache_salt", "continuous_usage_stats", "include_usage")
+    assert measured.failed == 0
+    assert "min_tokens" not in measured.request
+
+
+def test_context_limit_is_checked_before_anything_is_sent(load: ProcessLoader) -> None:
+    class Counting:
+        where = "here"
+        sent = 0
+
+        def send(self, round: Round) -> RoundRecord:
+            self.sent += 1
+            return load.send(round)
+
+    counting = Counting()
+    with pytest.raises(UsageError, match=r"1024 tokens of context; too long: pp512 tg32 @ d600") as caught:
+        run_bench(counting, wanted("small", pp=(512,), depth=(0, 600)))
+    assert counting.sent == 1
+    assert caught.value.remedy.startswith("--depth 480 at most")
+
+
+def test_unknown_model_names_the_nearest(load: ProcessLoader) -> None:
+    with pytest.raises(UsageError, match="does not serve 'plian'") as caught:
+        run_bench(load, wanted("plian"))
+    assert caught.value.remedy == "--model plain"
+
+
+def test_several_models_and_none_named(load: ProcessLoader) -> None:
+    with pytest.raises(UsageError, match="offers"):
+        run_bench(load, wanted(""))
+
+
+@pytest.mark.parametrize("given", [{"pp": ()}, {"pp": (0,)}, {"depth": (-1,)}, {"runs": 0}, {"concurrency": (0,)}])
+def test_numbers_that_make_no_row(load: ProcessLoader, given: dict) -> None:
+    with pytest.raises(UsageError, match="must be"):
+        run_bench(load, wanted("plain", **given))
+
+
+def test_no_server() -> None:
+    with load_client("http://127.0.0.1:9") as client, pytest.raises(ClusterError, match="no server answers"):
+        run_bench(client, wanted("plain"))
+
+
+def test_prompts_are_those_of_the_seed(load: ProcessLoader) -> None:
+    def prompts(seed: int) -> list:
+        sent = []
+
+        class Watching:
+            where = "here"
+
+            def send(self, round: Round) -> RoundRecord:
+                sent.extend(a.body["prompt"] for a in round.asks if isinstance(a.body, dict) and "max_tokens" in a.body)
+                return load.send(round)
+
+        run_bench(Watching(), wanted("plain", tg=(2,), seed=seed, runs=1))
+        return sent
+
+    assert prompts(1) == prompts(1)
+    assert prompts(1) != prompts(2)
+    assert {len(prompt) for prompt in prompts(1)} == {256}
+
+
+def test_through_a_host(url: str) -> None:
+    from cluster.bench.loader import Target, load_command
+
+    host = LocalHost("here")
+    client = ProcessLoader(host.start(*load_command(Target(url))))
+    try:
+        assert only(run_bench(client, wanted("plain"))).failed == 0
+    finally:
+        client.close()
+        host.close()
