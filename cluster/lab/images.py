@@ -2,7 +2,7 @@
 
 cluster-lab/vllm:real     vLLM on CPU and Ray, as they are
 cluster-lab/vllm:no-ray   the same without Ray, as the official images come
-cluster-lab/vllm:quick    the same, with a `vllm` in front that answers at once (quick/serve.py)
+cluster-lab/vllm:quick    the same, with a `vllm` in front that answers at once (quick/)
 """
 
 from __future__ import annotations
@@ -32,6 +32,14 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "LANG": "C.UTF-8",
 }
+QUICK_VLLM = """#!/opt/engine/bin/python3
+import sys
+
+sys.path.insert(0, "/opt/quick")
+from quick.serve import main
+
+sys.exit(main(sys.argv[1:]))
+"""
 BUILDER = Spark(99)
 
 
@@ -111,13 +119,12 @@ def _build(place: Place, tar: Path) -> Path:
 def _lay_out_quick(folder: Path) -> None:
     """/opt/quick of the quick image: the programs, and `vllm` first on PATH."""
     (folder / "bin").mkdir(parents=True)
-    for path in sorted((lab_files() / "quick").glob("*.py")):
-        shutil.copy(path, folder / path.name)
-    (folder / "bin/vllm").write_text('#!/bin/sh\nexec /opt/engine/bin/python3 /opt/quick/serve.py "$@"\n')
+    shutil.copytree(lab_files() / "quick", folder / "quick", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "bin/vllm").write_text(QUICK_VLLM)
     (folder / "bin/vllm").chmod(0o755)
 
 
 def _recipe_hash() -> str:
     text = "".join(dockerfile(kind) for kind in IMAGES)
-    text += "".join(path.read_text() for path in sorted((lab_files() / "quick").glob("*.py")))
+    text += QUICK_VLLM + "".join(path.read_text() for path in sorted((lab_files() / "quick").glob("*.py")))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -172,10 +172,9 @@ def start_daemons(boot: dict[str, Any]) -> None:
     """sshd and dockerd, each with its log in /var/log."""
     environment = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"}
     for words in (["/usr/sbin/sshd", "-D", "-e"], boot["dockerd"]):
-        log = Path("/var/log", Path(words[0]).name + ".log").open("ab")
-        subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+        with Path("/var/log", Path(words[0]).name + ".log").open("ab") as log:
+            nothing = subprocess.DEVNULL
+            subprocess.Popen(words, stdin=nothing, stdout=log, stderr=log, env=environment, start_new_session=True)
 
 
 def main() -> None:

@@ -1,0 +1,117 @@
+"""Requests as values, and the JSON that vLLM would answer: pure, no sockets."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
+
+from .model import Tokenizer, word
+
+
+class Refused(Exception):
+    """An HTTP error: (status, message)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion to give."""
+
+    id: str
+    chat: bool
+    model: str
+    prompt_tokens: int
+    count: int
+    stream: bool
+    usage_at_end: bool
+    usage_always: bool
+    created: int
+
+    def usage(self, done: int) -> dict[str, Any]:
+        """Token counts after `done` tokens."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + done,
+            "completion_tokens": done,
+        }
+
+
+def read_request(body: dict[str, Any], chat: bool, given: Namespace, tokenizer: Tokenizer) -> Request:
+    """What a body asks for. Raises Refused as vLLM would answer."""
+    model = body.get("model") or given.names[0]
+    if model not in given.names:
+        raise Refused(404, f"The model `{model}` does not exist.")
+    if chat and body.get("tool_choice") == "auto" and not given.enable_auto_tool_choice:
+        raise Refused(400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    prompt = count_chat(body, tokenizer) if chat else count_prompt(body.get("prompt", ""), tokenizer)
+    count = body.get("max_completion_tokens") or body.get("max_tokens") or (64 if chat else 16)
+    if prompt + count > given.max_model_len:
+        limit = f"This model's maximum context length is {given.max_model_len} tokens."
+        raise Refused(400, f"{limit} However, you requested {count} output tokens and your prompt contains {prompt}.")
+    options = body.get("stream_options") or {}
+    prefix = "chatcmpl-" if chat else "cmpl-"
+    flags = (bool(body.get("stream")), bool(options.get("include_usage")), bool(options.get("continuous_usage_stats")))
+    return Request(prefix + uuid.uuid4().hex[:16], chat, model, prompt, int(count), *flags, int(time.time()))
+
+
+def count_prompt(prompt: Any, tokenizer: Tokenizer) -> int:
+    """Tokens of a text or a list of ids."""
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return len(prompt)
+    if isinstance(prompt, list) and len(prompt) == 1:
+        return count_prompt(prompt[0], tokenizer)
+    if not isinstance(prompt, str):
+        raise Refused(400, "the quick image takes one prompt: a text or a list of token ids")
+    return len(tokenizer.encode(prompt))
+
+
+def count_chat(body: dict[str, Any], tokenizer: Tokenizer) -> int:
+    """Tokens of the messages, four more for each turn."""
+    messages = body.get("messages") or []
+    return sum(len(tokenizer.encode(str(message.get("content") or ""))) + 4 for message in messages)
+
+
+def head(request: Request) -> dict[str, Any]:
+    """What every answer begins with."""
+    kind = "chat.completion" if request.chat else "text_completion"
+    if request.stream and request.chat:
+        kind += ".chunk"
+    return {"id": request.id, "object": kind, "created": request.created, "model": request.model}
+
+
+def whole(request: Request) -> dict[str, Any]:
+    """The answer of a request that does not stream."""
+    text = "".join(word(index) for index in range(request.count))
+    part = (
+        {"message": {"role": "assistant", "content": text.strip(), "tool_calls": []}}
+        if request.chat
+        else {"text": text}
+    )
+    choice = {"index": 0, **part, "logprobs": None, "finish_reason": "length", "stop_reason": None}
+    return head(request) | {"choices": [choice], "usage": request.usage(request.count)}
+
+
+def chunk(request: Request, index: int) -> dict[str, Any]:
+    """One token of a stream; index −1 is the role that a chat begins with."""
+    text = word(index) if index >= 0 else ""
+    first = {"role": "assistant", "content": ""} if index < 0 else {"content": text}
+    part: dict[str, Any] = {"delta": first} if request.chat else {"text": text}
+    finish = "length" if index + 1 == request.count else None
+    row = head(request) | {"choices": [{"index": 0, **part, "logprobs": None, "finish_reason": finish}]}
+    if request.usage_always:
+        row["usage"] = request.usage(index + 1)
+    return row
+
+
+def last(request: Request) -> dict[str, Any]:
+    """The chunk with the usage and no choice."""
+    return head(request) | {"choices": [], "usage": request.usage(request.count)}
+
+
+def error(status: int, message: str) -> dict[str, Any]:
+    """An error as vLLM words it."""
+    kinds = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError"}
+    kind = kinds.get(status, "InternalServerError")
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
