@@ -106,25 +106,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; the return value is the exit code."""
+def main(argv: Sequence[str] | None = None, **given: Any) -> int:
+    """Entry point; the return value is the exit code. `given` is what a test hands to the action (`connect`)."""
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         from cluster.screen import Screen
 
         screen = Screen(json_mode=getattr(args, "json", False))
-        return _run(args, screen)
+        return _run(args, screen, given)
     except BrokenPipeError:
         # The reader went away (`| head`): nothing is wrong, and Python must not complain when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
 
 
-def _run(args: argparse.Namespace, screen: Screen) -> int:
+def _run(args: argparse.Namespace, screen: Screen, given: dict[str, Any]) -> int:
     command = next(row for row in COMMANDS if row.name == args.command)
     module, function = command.target.split(":")
     try:
-        return int(getattr(import_module(module), function)(args, screen))
+        return int(getattr(import_module(module), function)(args, screen, **given))
     except KeyboardInterrupt:
         error: ClusterError = InterruptedByUser("interrupted")
     except ClusterError as caught:

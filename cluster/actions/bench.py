@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster.actions.measured import Measuring, home_of, machine_state, manifest_of, running_deployment
-from cluster.actions.reach import Named, answered, look, open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.bench.loader import ProcessLoader, Target, load_command
 from cluster.bench.manifest import Manifest
 from cluster.bench.report import Table, bench_table, memory_table, scaling_table, warnings
@@ -22,13 +22,14 @@ from cluster.config.load import choose_recipe, load_recipe
 from cluster.config.recipe import BenchDefaults, Recipe, Reference
 from cluster.errors import ExitCode, UsageError
 from cluster.facts.completion import Server
+from cluster.hosts.connect import connect
 from cluster.hosts.local import LocalHost
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Process
 from cluster.screen import Screen
 
 
-def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster bench`; 6 when some requests failed."""
     with measuring(args) as subject:
         directory = results_dir(args.results or "", Path.cwd(), os.environ)
@@ -99,7 +100,7 @@ def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
 def ours(args: argparse.Namespace) -> Iterator[Measuring]:
     """The deployment that runs on the hosts, measured on its head; the lock is held meanwhile."""
     named = read_named(args)
-    with open_fleet(named.hosts) as fleet:
+    with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         deployment = running_deployment(seens, errors)
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping
 
-from cluster.actions.reach import Named, answered, look, open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
+from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.plan.back import Holder, holders
@@ -22,10 +22,10 @@ DEADLINE_S = 120.0
 POLL_S = 1.0
 
 
-def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster down`."""
     named = read_named(args)
-    fleet = open_fleet(named.hosts)
+    fleet = open_fleet(named.hosts, connect)
     with fleet:
         seens, errors = answered(look(fleet, named.hosts))
         if not seens:
@@ -84,7 +84,7 @@ def prove_back(
 ) -> dict[str, str]:
     """Look until every host is as before, 120 s at most. Raises RefusedError with the holders."""
     hosts = [host for host in named.hosts if host.name in first]
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = fleet.time.monotonic() + DEADLINE_S
     with screen.waiting("containers, ports, processes and memory to be back") as line:
         while True:
             seens, errors = answered(look(fleet, hosts))
@@ -93,9 +93,9 @@ def prove_back(
             if not any(left.values()):
                 return {name: back_text(seen) for name, seen in seens.items()}
             line.update("; ".join(f"{name}: {held[0].what}" for name, held in left.items() if held))
-            if time.monotonic() > deadline:
+            if fleet.time.monotonic() > deadline:
                 raise ManyErrors([not_back(name, held) for name, held in left.items() if held])
-            time.sleep(POLL_S)
+            fleet.time.sleep(POLL_S)
 
 
 def back_text(seen: Seen) -> str:

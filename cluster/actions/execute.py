@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from cluster.actions.reach import open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect, open_fleet, raise_all, read_named
 from cluster.commands.question import Question
 from cluster.errors import ExitCode, UsageError
+from cluster.hosts.connect import connect
 from cluster.screen import Screen
 
 
-def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Run a command on hosts; 1 when it failed on one, 3 when a host could not be reached."""
     if not args.words:
         raise UsageError("no command", remedy="cluster exec -n spark1,spark2 -- nvidia-smi -L")
     named = read_named(args)
     question = Question(tuple(args.words), timeout_s=args.timeout, limit=8 << 20, changes=True)
-    with open_fleet(named.hosts) as fleet:
+    with open_fleet(named.hosts, connect) as fleet:
         outcomes = fleet.ask({host.name: [question] for host in named.hosts})
     rows, errors, failed = {}, [], False
     for name, outcome in outcomes.items():

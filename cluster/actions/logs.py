@@ -7,9 +7,10 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 
-from cluster.actions.reach import answered, look, open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect, answered, look, open_fleet, raise_all, read_named
 from cluster.commands.docker import docker_logs
 from cluster.errors import ExitCode, RefusedError
+from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment, deployments
 from cluster.screen import Screen
@@ -18,10 +19,10 @@ Line = tuple[str, str, str]
 """Docker's time (RFC 3339), host, text."""
 
 
-def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster logs`."""
     named = read_named(args)
-    with open_fleet(named.hosts) as fleet:
+    with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         found = deployments(seens.values())
         if not found:

@@ -101,7 +101,7 @@ def wait_serving(
 ) -> None:
     """Poll every rank and the server until it answers. Raises the first rank's failure, or at the deadline."""
     wanted = subject.wanted
-    deadline = time.monotonic() + wanted.recipe.ready_timeout_s
+    deadline = fleet.time.monotonic() + wanted.recipe.ready_timeout_s
     while True:
         state = poll(subject, fleet)
         if isinstance(state, Ready):
@@ -111,13 +111,13 @@ def wait_serving(
         update(state.what)
         if state.moment and state.moment not in moments:
             moments[state.moment] = sample(subject, fleet)
-        if time.monotonic() > deadline:
+        if fleet.time.monotonic() > deadline:
             raise ClusterError(
                 f"not ready after {wanted.recipe.ready_timeout_s:.0f} s; last: {state.what}",
                 where=wanted.names[0],
                 remedy="cluster logs; --set ready_timeout_s=N waits longer",
             )
-        time.sleep(POLL_S)
+        fleet.time.sleep(POLL_S)
 
 
 def poll(subject: Subject, fleet: Fleet) -> State:
@@ -173,7 +173,7 @@ def complete(subject: Subject, fleet: Fleet) -> tuple[Completion, Transport | No
         raise ClusterError(f"the server answers, but {wrong}", where=head, remedy="cluster logs")
     if wanted.size == 1:
         return done, None
-    time.sleep(COUNTERS_SETTLE_S)
+    fleet.time.sleep(COUNTERS_SETTLE_S)
     return done, read_transport(subject, fleet, before)
 
 

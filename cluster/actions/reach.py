@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load_inventory, load_recipe, resolve_hosts
 from cluster.config.overrides import final_recipe
@@ -14,8 +15,8 @@ from cluster.facts import seen as facts
 from cluster.facts.seen import Look, Seen
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.outcome import Outcome
 from cluster.hosts.names import ssh_knows
+from cluster.hosts.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ def read_recipe(args: argparse.Namespace, file: InventoryFile) -> Recipe:
     return final_recipe(load_recipe(name).recipe, args.set)
 
 
-def open_fleet(hosts: Sequence[ResolvedHost]) -> Fleet:
+Connect = Callable[[Mapping[str, Any]], Fleet]
+"""How a fleet is made of inventory entries. Actions take it as an argument: tests give them hosts of their own."""
+
+
+def open_fleet(hosts: Sequence[ResolvedHost], connect: Connect = connect) -> Fleet:
     """Hosts that can be asked; connections are opened when first used."""
     return connect({host.name: host for host in hosts})
 

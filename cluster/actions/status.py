@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.actions import prove
-from cluster.actions.reach import answered, look, open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect, answered, look, open_fleet, raise_all, read_named
 from cluster.commands.docker import docker_exec
 from cluster.commands.question import Question
 from cluster.errors import ClusterError, ExitCode, UnreachableError
@@ -17,6 +17,7 @@ from cluster.facts.completion import Completion, Server
 from cluster.facts.fact import Missing
 from cluster.facts.ranks import RankState
 from cluster.facts.seen import Seen
+from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment, deployments
 from cluster.plan.ready import Failed, Ready, State, judge_nodes, judge_ranks
@@ -45,10 +46,10 @@ class Status:
         return "down" if all_gone else "unhealthy" if isinstance(self.state, Failed) else "starting"
 
 
-def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster status`; 4 when a deployment is not as it should be."""
     named = read_named(args)
-    with open_fleet(named.hosts) as fleet:
+    with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         found = deployments(seens.values())
         told = [inspect(deployment, fleet, seens) for deployment in found]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.actions import evidence, fetch, gate, prove
-from cluster.actions.reach import Named, answered, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.actions.summary import print_ready
 from cluster.apply import Applied, Guard, Unlocked, apply, undo
 from cluster.config.load import read_mounts
@@ -20,6 +20,7 @@ from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
+from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.plan.decide import Same, Start, decide, refuse_beyond
@@ -42,13 +43,13 @@ class Options:
     hub_token: str
 
 
-def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster up`."""
     named = read_named(args)
     wanted = read_wanted(args, named)
     options = Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file))
     clock = prove.Clock()
-    with open_fleet(wanted.hosts) as fleet, ExitStack() as held:
+    with open_fleet(wanted.hosts, connect) as fleet, ExitStack() as held:
         with clock.stage("connect and lock"):
             guard = held.enter_context(guard_for(fleet, wanted, args.dry_run))
         return bring_up(wanted, fleet, guard, options, screen, clock)

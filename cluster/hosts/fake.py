@@ -35,7 +35,7 @@ class Put:
 
 @dataclass
 class FakeHost:
-    """`handler` answers each question; what was asked, put and started is kept in lists.
+    """`handler` answers each question, `writer` takes each file; what was asked, put and started is kept in lists.
 
     As with a real host, an ask without changes is tried up to three times when the connection is lost, one with
     changes never. Lock holders (`far/hold`) are answered as the real one does; `lock_holder` makes the lock taken.
@@ -44,6 +44,7 @@ class FakeHost:
     name: str
     handler: Callable[[Question], Answer]
     starter: Callable[[tuple[str, ...], bytes], FakeProcess] | None = None
+    writer: Callable[[Put], None] | None = None
     cancel: Cancel = field(default_factory=Cancel)
     faults: Faults = field(default_factory=Faults)
     asked: list[Question] = field(default_factory=list)
@@ -88,6 +89,8 @@ class FakeHost:
         if number == self.faults.fail_at:
             raise ClusterError(f"cannot write {path}: told to fail", where=self.name)
         self.puts.append(Put(path, data, mode))
+        if self.writer is not None:
+            self.writer(self.puts[-1])
         self._lose_answer(number)
 
     def close(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from cluster.commands.question import Answer, Question
 from cluster.hosts.cancel import Cancel
@@ -17,13 +18,28 @@ from cluster.hosts.protocol import Host
 T = TypeVar("T")
 
 
-class Fleet:
-    """Hosts by name, in the order given. Closes them at the end of a `with` block."""
+class Time(Protocol):
+    """What waits read and pass; the module `time` is one, tests have their own."""
 
-    def __init__(self, hosts: Sequence[Host], limit: int = 32, cancel: Cancel | None = None) -> None:
+    def monotonic(self) -> float:
+        """Seconds that only grow."""
+        ...
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass."""
+        ...
+
+
+class Fleet:
+    """Hosts by name, in the order given, and the time they live in. Closes them at the end of a `with` block."""
+
+    def __init__(
+        self, hosts: Sequence[Host], limit: int = 32, cancel: Cancel | None = None, clock: Time = time
+    ) -> None:
         self.hosts: dict[str, Host] = {host.name: host for host in hosts}
         self.limit = limit
         self.cancel = cancel or Cancel()
+        self.time = clock
 
     def __enter__(self) -> Fleet:
         return self
@@ -47,7 +63,7 @@ class Fleet:
 
     def only(self, names: Sequence[str]) -> Fleet:
         """A fleet of some of these hosts, on the same connections and switch. Do not close it by itself."""
-        return Fleet([self.hosts[name] for name in names], self.limit, self.cancel)
+        return Fleet([self.hosts[name] for name in names], self.limit, self.cancel, self.time)
 
     def close(self) -> None:
         """Close all connections."""
