@@ -107,39 +107,26 @@ def _layout_flags(recipe: Recipe, layout: Layout, rank: int) -> dict[str, JsonVa
 
 
 def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The recipe's flags by their long name; null and those that repeat ours are left out."""
+    """The recipe's flags, which have one spelling by now; those that repeat ours are left out."""
     flags: dict[str, JsonValue] = {}
     for key, value in recipe.vllm.items():
-        flag = _long_name(key)
-        if flag in flags:
-            raise UsageError(f"the recipe gives vllm.{flag} twice", where=f"recipe {recipe.name}, key vllm.{key}")
-        if value is None:
-            continue
+        flag = SHORT.get(key, key)
         if flag not in OURS:
             flags[flag] = value
         elif str(value) != str(ours.get(flag)):
-            raise _contradiction(recipe, key, flag, value, ours)
+            raise _contradiction(recipe, key, value, ours.get(flag))
     return flags
 
 
-def _contradiction(recipe: Recipe, key: str, flag: str, value: JsonValue, ours: dict[str, JsonValue]) -> UsageError:
-    given = f", but here it is {json.dumps(ours[flag])}" if flag in ours else ", which cluster gives itself"
-    shown = "…" if flag == "api-key" else json.dumps(value)
+def _contradiction(recipe: Recipe, key: str, value: JsonValue, ours: JsonValue) -> UsageError:
+    flag = SHORT.get(key, key)
+    shown = "set" if flag == "api-key" else json.dumps(value)
+    given = "which cluster gives itself" if ours is None else f"but here it is {json.dumps(ours)}"
     return UsageError(
-        f"the recipe's key vllm.{key} is {shown}{given}",
-        where=f"recipe {recipe.name}, key vllm.{key}",
+        f"the recipe's key vllm.{key} is {shown}, {given}",
+        where=f"recipe {recipe.name}",
         remedy=f"remove the key and use {OURS[flag]}",
     )
-
-
-def _long_name(key: str) -> str:
-    """`max_num_seqs` as `max-num-seqs`; what follows a dot is a key of a mapping and keeps its spelling."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", key):
-        near = key.lstrip("-")
-        raise UsageError(f"the recipe's key vllm.{key} is not a flag's name", remedy=f"write it as `{near}: value`")
-    name, dot, rest = key.partition(".")
-    name = name.replace("_", "-")
-    return SHORT.get(name, name) + dot + rest
 
 
 def flag_words(flag: str, value: JsonValue) -> list[str]:
@@ -154,7 +141,7 @@ def flag_words(flag: str, value: JsonValue) -> list[str]:
         return [f"--no-{flag}"]
     if isinstance(value, list):
         if not value:
-            raise UsageError(f"vllm.{flag} is an empty list", remedy="give it a value, or null to leave the flag out")
+            raise UsageError(f"vllm.{flag} is an empty list", remedy="give it a value, or remove the key")
         return [f"--{flag}", *map(_word, value)]
     word = _word(value)
     return [f"--{flag}={word}"] if word.startswith("-") else [f"--{flag}", word]

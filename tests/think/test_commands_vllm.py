@@ -1,0 +1,194 @@
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydantic import JsonValue
+
+from cluster.commands.vllm import (
+    MEASURING_FLAGS,
+    OURS,
+    Layout,
+    flag_words,
+    measuring_flags,
+    refuse_extra,
+    vllm_serve,
+)
+from cluster.config.recipe import Recipe
+from cluster.errors import UsageError
+
+TWO = ("192.168.100.11", "192.168.100.12")
+RAY = Layout(2, 1, "ray", TWO)
+MP = Layout(2, 1, "mp", TWO)
+ALONE = Layout(1, 1, "none", TWO[:1])
+
+
+def recipe(vllm: Mapping[str, JsonValue] | None = None, **more: Any) -> Recipe:
+    return Recipe(name="r", model="google/gemma-4-31B-it", image="i:1", vllm=dict(vllm or {}), **more)
+
+
+def test_golden_ray() -> None:
+    flags: dict[str, JsonValue] = {"quantization": "fp8", "kv-cache-dtype": "fp8", "gpu_memory_utilization": 0.85}
+    words = vllm_serve(recipe(flags, revision="abc"), RAY, measuring=MEASURING_FLAGS, extra=("--max-num-seqs", "8"))
+    assert " ".join(words) == (
+        "vllm serve google/gemma-4-31B-it --revision abc --served-model-name google/gemma-4-31B-it"
+        " --host 0.0.0.0 --port 8000 --tensor-parallel-size 2 --pipeline-parallel-size 1"
+        " --distributed-executor-backend ray"
+        " --quantization fp8 --kv-cache-dtype fp8 --gpu-memory-utilization 0.85"
+        " --enable-per-request-metrics --enable-prompt-tokens-details --max-num-seqs 8"
+    )
+
+
+def test_ray_is_said_at_tp_1_too() -> None:
+    words = vllm_serve(recipe(), Layout(1, 1, "ray", TWO[:1]))
+    assert words[words.index("--distributed-executor-backend") + 1] == "ray"
+    assert "--distributed-executor-backend" not in vllm_serve(recipe(), ALONE)
+
+
+def test_golden_mp_head_and_headless_worker() -> None:
+    small = recipe(served_model_name="gemma", port=9000)
+    common = (
+        "--tensor-parallel-size 2 --pipeline-parallel-size 1 --distributed-executor-backend mp"
+        " --nnodes 2 --node-rank {} --master-addr 192.168.100.11 --master-port 27111"
+    )
+    start = "vllm serve google/gemma-4-31B-it --revision main --served-model-name gemma"
+    head = vllm_serve(small, MP, rank=0, measuring=MEASURING_FLAGS)
+    assert " ".join(head) == " ".join([start, "--host 0.0.0.0 --port 9000", common.format(0), *MEASURING_FLAGS])
+    worker = vllm_serve(small, MP, rank=1, measuring=MEASURING_FLAGS)
+    assert " ".join(worker) == f"{start} {common.format(1)} --headless"
+
+
+def test_revision_and_path() -> None:
+    words = vllm_serve(recipe(), RAY, revision="0123abc")
+    assert words[2:5] == ("google/gemma-4-31B-it", "--revision", "0123abc")
+    words = vllm_serve(Recipe(name="r", model="/models/gemma", image="i"), RAY)
+    assert words[2] == "/models/gemma"
+    assert "--revision" not in words
+
+
+@pytest.mark.parametrize(("flag", "value", "words"), [
+    ("enforce-eager", True, "--enforce-eager"),
+    ("enable-prefix-caching", False, "--no-enable-prefix-caching"),
+    ("max-model-len", 65536, "--max-model-len 65536"),
+    ("gpu-memory-utilization", 0.8, "--gpu-memory-utilization 0.8"),
+    ("swap-space", -1, "--swap-space=-1"),
+    ("chat-template", "-x", "--chat-template=-x"),
+    ("stop", "", "--stop "),
+    ("cudagraph-capture-sizes", [1, 2, 4], "--cudagraph-capture-sizes 1 2 4"),
+    ("speculative-config", {"method": "gemma4_mtp", "num_speculative_tokens": 4},
+     '--speculative-config {"method":"gemma4_mtp","num_speculative_tokens":4}'),
+    ("limit-mm-per-prompt", {"image": 2, "note": "naïve"}, '--limit-mm-per-prompt {"image":2,"note":"naïve"}'),
+])  # fmt: skip
+def test_values_as_words(flag: str, value: JsonValue, words: str) -> None:
+    assert " ".join(flag_words(flag, value)) == words
+
+
+def test_an_empty_list_is_an_error() -> None:
+    with pytest.raises(UsageError, match="empty list"):
+        flag_words("middleware", [])
+
+
+@pytest.mark.parametrize(("key", "value", "remedy"), [
+    ("tensor-parallel-size", 4, "--tp"),
+    ("tp", 4, "--tp"),
+    ("pipeline-parallel-size", 2, "--pp"),
+    ("data-parallel-size", 2, "--tp"),
+    ("distributed-executor-backend", "mp", "--backend"),
+    ("nnodes", 3, "--nodes"),
+    ("headless", True, "--nodes"),
+    ("port", 9999, "`port`"),
+    ("host", "127.0.0.1", "--bind"),
+    ("served-model-name", "x", "`served_model_name`"),
+    ("revision", "x", "`revision`"),
+    ("model", "x", "`model`"),
+])  # fmt: skip
+def test_a_flag_that_contradicts_is_named(key: str, value: JsonValue, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        vllm_serve(recipe({key: value}), RAY)
+    assert f"vllm.{key}" in caught.value.what
+    assert remedy in caught.value.remedy
+
+
+def test_a_key_in_a_recipe_is_not_repeated_in_the_message() -> None:
+    with pytest.raises(UsageError) as caught:
+        vllm_serve(recipe({"api-key": "sesame"}), RAY)
+    assert "sesame" not in str(caught.value.lines())
+    assert "VLLM_API_KEY" in caught.value.remedy
+
+
+def test_a_flag_that_says_the_same_is_left_out() -> None:
+    words = vllm_serve(recipe({"tp": 2, "distributed_executor_backend": "ray"}), RAY)
+    assert words.count("--tensor-parallel-size") == 1
+    assert words == vllm_serve(recipe(), RAY)
+
+
+@pytest.mark.parametrize("word", [
+    "--tensor-parallel-size", "--tensor_parallel_size=4", "--tensor-parallel", "-tp", "-tp=4", "--port", "--port=1",
+    "--served-model-name", "--headless", "-n", "-r", "--api-key=sesame",
+])  # fmt: skip
+def test_users_words_may_not_say_what_cluster_gives(word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse_extra(["--max-num-seqs", "8", word])
+    assert "sesame" not in str(caught.value.lines())
+    assert caught.value.remedy
+
+
+def test_users_words_pass_as_they_are() -> None:
+    extra = ("--max-num-seqs", "8", "-O3", "--model-impl", "vllm", "--chat-template", "a b\n$`", "-1", "--", "--p")
+    assert vllm_serve(recipe(), RAY, extra=extra)[-len(extra) :] == extra
+
+
+@pytest.mark.parametrize(("version", "flags"), [
+    ("0.32.0", MEASURING_FLAGS), ("0.33.1rc1.dev3+gabc", MEASURING_FLAGS), ("1.0", MEASURING_FLAGS),
+    ("0.19.1rc1.dev31+ga88ce94bb", ()), ("0.4", ()), ("", ()), ("dev", ()),
+])  # fmt: skip
+def test_measuring_flags_by_version(version: str, flags: tuple[str, ...]) -> None:
+    assert measuring_flags(version) == flags
+
+
+PARSE = """
+import json, sys
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+ServeSubcommand().subparser_init(parser.add_subparsers())
+parsed = [vars(parser.parse_args(words[1:])) for words in json.load(sys.stdin)]
+options = [option for action in parser._subparsers._group_actions[0].choices["serve"]._actions
+           for option in action.option_strings]
+print(json.dumps({"parsed": parsed, "options": options}, default=str))
+"""
+
+
+def test_the_real_parser_reads_our_words() -> None:
+    engine = os.environ.get("CLUSTER_TEST_ENGINE")
+    if not engine:
+        pytest.skip("CLUSTER_TEST_ENGINE does not name a virtual environment with vLLM, so its parser is not asked")
+    flags: dict[str, JsonValue] = {
+        "quantization": "fp8", "enforce-eager": True, "enable-prefix-caching": False, "max-model-len": 65536,
+        "speculative-config": {"method": "mtp", "num_speculative_tokens": 4}, "limit-mm-per-prompt": {"image": 2},
+        "chat-template": "-x",
+    }  # fmt: skip
+    sent = [
+        vllm_serve(recipe(flags), RAY, measuring=MEASURING_FLAGS, extra=("--max-num-seqs", "8")),
+        vllm_serve(recipe(), MP, rank=1),
+        vllm_serve(recipe(), ALONE),
+    ]
+    words = [f"{engine}/bin/python3", "-c", PARSE]
+    done = subprocess.run(words, input=json.dumps(sent), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    ray, worker, alone = told["parsed"]
+    for name, value in {
+        "tensor_parallel_size": 2, "distributed_executor_backend": "ray", "host": "0.0.0.0", "port": 8000,
+        "served_model_name": ["google/gemma-4-31B-it"], "revision": "main", "enforce_eager": True,
+        "enable_prefix_caching": False, "max_model_len": 65536, "max_num_seqs": 8, "chat_template": "-x",
+        "speculative_config": {"method": "mtp", "num_speculative_tokens": 4}, "limit_mm_per_prompt": {"image": 2},
+        "enable_per_request_metrics": True, "enable_prompt_tokens_details": True,
+    }.items():  # fmt: skip
+        assert ray[name] == value, name
+    assert (worker["nnodes"], worker["node_rank"], worker["headless"]) == (2, 1, True)
+    assert (worker["master_addr"], worker["master_port"]) == (TWO[0], 27111)
+    assert alone["distributed_executor_backend"] is None
+    assert {f"--{flag}" for flag in OURS} <= set(told["options"])
