@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from cluster.config.strict import Environment, RemotePath, Strict, Word
+from cluster.config.strict import Environment, RemotePath, Strict, Word, wrong_at
 
 _NAME = re.compile(r"[^\s,@:/\[\]\x00-][^\s,@:/\[\]\x00]*")
 
@@ -115,10 +115,10 @@ class Inventory(Strict):
     def _check_groups(self) -> Inventory:
         for name, members in self.groups.items():
             if name in self.hosts:
-                raise ValueError(f"groups.{name}: a host has the same name")
+                raise wrong_at(("groups", name), "a host has the same name")
             for member in members:
                 if member not in self.hosts:
-                    raise ValueError(f"groups.{name}: `{member}` is no host; hosts: {', '.join(self.hosts) or 'none'}")
+                    raise wrong_at(("groups", name), f"`{member}` is no host; hosts: {', '.join(self.hosts) or 'none'}")
             if len(set(members)) < len(members) or not members:
                 raise ValueError(
                     f"groups.{name}: one or more different hosts are wanted, found {', '.join(members) or 'none'}"

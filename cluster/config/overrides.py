@@ -61,7 +61,7 @@ def final_recipe(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     values = recipe.model_dump(mode="json", exclude_unset=True)
     for text in sets:
         path, value = _parse(text, recipe)
-        _put(values, path, value, text)
+        _put(values, path, value)
     changed = validate(Recipe, Document("--set", values, {}))
     mounts = [mount.model_copy(update={"source": str(Path(mount.source).absolute())}) for mount in changed.mounts]
     return changed.model_copy(update={"mounts": mounts})
@@ -71,19 +71,19 @@ def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:
     key, sign, written = text.partition("=")
     path = [part.strip() for part in key.split(".")]
     if not sign or not all(path):
-        raise UsageError(f"--set {text}: KEY=VALUE is wanted", remedy="e.g. --set vllm.max-model-len=32768")
+        raise UsageError(f"--set {key}: KEY=VALUE is wanted", remedy="e.g. --set vllm.max-model-len=32768")
     if path[0] not in Recipe.model_fields and path[0].replace("_", "-") in recipe.vllm:
         path = ["vllm", *path]
     if path[0] not in Recipe.model_fields:
         raise UsageError(
-            f"--set {text}: `{path[0]}` is no recipe key",
+            f"--set {key}: is no recipe key",
             remedy=_nearest_key(path[0], recipe) or "a flag of vLLM is set as vllm.FLAG=VALUE",
         )
     if path[0] == "vllm" and len(path) > 1:
         try:
             path[1] = flag_name(path[1])
         except ValueError as error:
-            raise UsageError(f"--set {text}: {error}") from None
+            raise UsageError(f"--set {key}: {error}") from None
     return path, parse_value(written, f"--set {key}")
 
 
@@ -97,7 +97,7 @@ def _nearest_key(word: str, recipe: Recipe) -> str:
     return f"{label}{sign}{by_end[end]}" if sign else ""
 
 
-def _put(values: dict[str, Any], path: Sequence[str], value: Any, text: str) -> None:
+def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
     """Set one value in nested mappings; None takes the key away."""
     target: Any = values
     for part in path[:-1]:
@@ -105,7 +105,7 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any, text: str) -> 
             target[part] = {}
         target = target[part]
         if not isinstance(target, dict):
-            raise UsageError(f"--set {text}: `{part}` is not a mapping", remedy="set it as a whole")
+            raise UsageError(f"--set {'.'.join(path)}: `{part}` is not a mapping", remedy="set it as a whole")
     if value is None:
         target.pop(path[-1], None)
     else:

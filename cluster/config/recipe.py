@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from cluster.config.strict import Count, Environment, Strict, Word
+from cluster.config.strict import Count, Environment, Strict, Word, wrong_at
 from cluster.config.written import resolve
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -64,13 +64,13 @@ def name_flags(data: Any) -> Any:
     for written, value in data.items():
         name = flag_name(str(written))
         if name in flags:
-            raise ValueError(f"{name} is there twice, once as `{written}`")
+            raise wrong_at(written, "is there twice, with - and with _")
         if value is None:
-            raise ValueError(f"{name} has no value; true gives the bare flag, false its --no- form")
+            raise wrong_at(written, "has no value; true gives the bare flag, false its --no- form")
         try:
             flags[name] = resolve(value)
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise wrong_at(written, str(error)) from None
     return flags
 
 
@@ -216,5 +216,5 @@ class Recipe(Strict):
         targets = [mount.target for mount in self.mounts]
         for target in targets:
             if targets.count(target) > 1:
-                raise ValueError(f"mounts: two files have the target `{target}`")
+                raise wrong_at("mounts", f"two files have the target `{target}`")
         return self

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"TOKEN(?!IZER)|KEY|SECRET|PASSWORD", re.IGNORECASE)
@@ -23,6 +24,13 @@ class Strict(BaseModel):
     def _leave_out_empty(cls, data: Any) -> Any:
         """`key:` with nothing behind it is `key` left out."""
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+def wrong_at(key: str | tuple[str, ...], message: str) -> PydanticCustomError:
+    """An error of a validator about one key below the value it was given."""
+    return PydanticCustomError(
+        "wrong_at", "{message}", {"message": message, "at": (key,) if isinstance(key, str) else key}
+    )
 
 
 def says_secret(name: str) -> bool:
@@ -48,9 +56,9 @@ def _check_env(env: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in env.items():
         check_env_name(name)
         if "\x00" in value:
-            raise ValueError(f"the value of {name} holds a NUL character")
+            raise wrong_at(name, "holds a NUL character")
         if says_secret(name) and not _HARMLESS.fullmatch(value):
-            raise ValueError(f"{name} looks like a secret, which no file here may hold: give it with -e {name}")
+            raise wrong_at(name, f"looks like a secret, which no file here may hold; give it with -e {name}")
     return env
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from cluster.config.describe import kind_of, place_at
 from cluster.config.find import nearest
-from cluster.config.written import Document, shorten
+from cluster.config.written import Document, KeyPath, shorten
 from cluster.errors import UsageError
 
 M = TypeVar("M", bound=BaseModel)
@@ -18,28 +17,30 @@ M = TypeVar("M", bound=BaseModel)
 SHOWN = 4
 """Problems of one file that are shown; more are counted."""
 
-_KEY_IN_MESSAGE = re.compile(r"(?P<key>[^\s:]+): (?P<rest>.+)", re.DOTALL)
-
 
 def validate(model: type[M], document: Document) -> M:
     """The model made of a document. Raises UsageError with a line for each problem, a few at most."""
     try:
         return model.model_validate(document.values)
     except ValidationError as error:
-        lines = [_line(model, document, row) for row in error.errors(include_url=False)]
+        problems = [(_path_of(row), _message(model, row)) for row in error.errors(include_url=False)]
+    problems.sort(key=lambda problem: document.line_of(problem[0]) or 0)
+    lines = [f"{document.where(path)}: {dotted(path)}{message}" for path, message in problems]
     more = len(lines) - SHOWN
     if more > 0:
         lines = [*lines[:SHOWN], f"… and {more} more"]
-    raise UsageError("\n".join(dict.fromkeys(lines)))
+    raise UsageError("\n".join(lines))
 
 
-def _line(model: type[BaseModel], document: Document, row: Mapping[str, Any]) -> str:
-    path, message = tuple(part for part in row["loc"] if part != "[key]"), _message(model, row)
-    inside = _KEY_IN_MESSAGE.fullmatch(message) if not path else None
-    if inside:
-        path, message = tuple(inside["key"].split(".")), inside["rest"]
-    dotted = ".".join(map(str, path))
-    return f"{document.where(path)}: {dotted + ': ' if dotted else ''}{message}"
+def dotted(path: KeyPath) -> str:
+    """A path as text for the front of a message; empty for the whole file."""
+    return ".".join(map(str, path)) + ": " if path else ""
+
+
+def _path_of(row: Mapping[str, Any]) -> KeyPath:
+    """Keys that lead to a problem; a validator may have named one below what it was given."""
+    path = tuple(part for part in row["loc"] if part != "[key]")
+    return path + tuple(row["ctx"]["at"]) if row["type"] == "wrong_at" else path
 
 
 def _message(model: type[BaseModel], row: Mapping[str, Any]) -> str:
@@ -51,7 +52,9 @@ def _message(model: type[BaseModel], row: Mapping[str, Any]) -> str:
     description = f" ({place.description})" if place.description else ""
     if kind == "missing":
         return f"is missing{description}"
-    if kind in ("value_error", "assertion_error"):
+    if kind == "wrong_at":
+        return str(row["msg"])
+    if kind == "value_error":
         return str(row["msg"]).partition(", ")[2]
     return f"found {show(row['input'])}, wanted {kind_of(place)}{description}"
 

@@ -72,13 +72,13 @@ def test_sets_apply_in_order() -> None:
     ("text", "message"),
     [
         ("port", "--set port: KEY=VALUE is wanted | e.g. --set vllm.max-model-len=32768"),
-        ("=1", "--set =1: KEY=VALUE is wanted | e.g. --set vllm.max-model-len=32768"),
-        ("a..b=1", "--set a..b=1: KEY=VALUE is wanted | e.g. --set vllm.max-model-len=32768"),
-        ("prot=1", "--set prot=1: `prot` is no recipe key | nearest: port"),
-        ("rnus=1", "--set rnus=1: `rnus` is no recipe key | nearest: bench.runs"),
-        ("max_model_length=1", "--set max_model_length=1: `max_model_length` is no recipe key | nearest:"
+        ("=1", "--set : KEY=VALUE is wanted | e.g. --set vllm.max-model-len=32768"),
+        ("a..b=1", "--set a..b: KEY=VALUE is wanted | e.g. --set vllm.max-model-len=32768"),
+        ("prot=1", "--set prot: is no recipe key | nearest: port"),
+        ("rnus=1", "--set rnus: is no recipe key | nearest: bench.runs"),
+        ("max_model_length=1", "--set max_model_length: is no recipe key | nearest:"
          " vllm.max-model-len"),
-        ("frobnicate=1", "--set frobnicate=1: `frobnicate` is no recipe key | a flag of vLLM is set as"
+        ("frobnicate=1", "--set frobnicate: is no recipe key | a flag of vLLM is set as"
          " vllm.FLAG=VALUE"),
         ("bench.rnus=1", "--set: bench.rnus: is no key here; nearest: runs | "),
         ("port=abc", "--set: port: found `abc`, wanted a whole number from 1 to 65535 (port of the OpenAI API on the"
@@ -86,16 +86,16 @@ def test_sets_apply_in_order() -> None:
         ("port.x=1", "--set: port: found a mapping, wanted a whole number from 1 to 65535 (port of the OpenAI API"
          " on the"
          " head) | "),
-        ("env.A.x=1", "--set env.A.x=1: `A` is not a mapping | set it as a whole"),
+        ("env.A.x=1", "--set env.A.x: `A` is not a mapping | set it as a whole"),
         ("mounts.0.source=x", "--set: mounts: found a mapping, wanted a list of mappings with source, target (patched"
          " files"
          " given to the container) | "),
-        ("vllm.x=on", "--set: vllm: x: found `on`, which may mean text or a switch: write true or false, or use quotes"
+        ("vllm.x=on", "--set: vllm.x: found `on`, which may mean text or a switch: write true or false, or use quotes"
          " | "),
-        ("vllm.--x=1", "--set vllm.--x=1: `--x` is no flag's name; it is written without dashes in front: max-model-len"
+        ("vllm.--x=1", "--set vllm.--x: `--x` is no flag's name; it is written without dashes in front: max-model-len"
          " | "),
         ("vllm.x=[1", "--set vllm.x:1:3: is not YAML: expected ',' or ']', but got '<stream end>' | "),
-        ("env.MY_TOKEN=abc", "--set: env: MY_TOKEN looks like a secret, which no file here may hold: give it with -e"
+        ("env.MY_TOKEN=abc", "--set: env.MY_TOKEN: looks like a secret, which no file here may hold; give it with -e"
          " MY_TOKEN | "),
         ("model=", "--set: model: is missing (hub id (`google/gemma-4-31B-it`) or absolute path on the hosts) | "),
     ],

@@ -53,8 +53,8 @@ def error_of(model: type[BaseModel], text: str) -> str:
          " wanted"),
         ("{address: a, env: {A B: c}}", "hosts.s.env: `A B` is no name of an environment variable (letters, digits and"
          " _)"),
-        ("{address: a, env: {HF_TOKEN: hf_x}}", "hosts.s.env: HF_TOKEN looks like a secret, which no file here may"
-         " hold: give it with -e HF_TOKEN"),
+        ("{address: a, env: {HF_TOKEN: hf_x}}", "hosts.s.env.HF_TOKEN: looks like a secret, which no file here may"
+         " hold; give it with -e HF_TOKEN"),
         ("{address: a, env: {X: [1]}}", "hosts.s.env.X: found a list, wanted text (environment of"
          " this host's rank only; never a secret)"),
     ],
@@ -67,15 +67,15 @@ def test_a_host_of_an_inventory(host: str, message: str) -> None:
     ("text", "message"),
     [
         ("host: {}\n", "f.yaml:1: host: is no key here; nearest: hosts"),
-        ("hosts: []\n", "f.yaml:1: hosts: found an empty list, wanted a mapping of names to mappings with address, user,"
-         " port, identity_file, jump, known_hosts_file, fabric, data_dir, hf_home, env (the machines, by the name you"
-         " call them)"),
+        ("hosts: []\n", "f.yaml:1: hosts: found an empty list, wanted a mapping of names to mappings with address,"
+         " user, port, identity_file, jump, known_hosts_file, fabric, data_dir, hf_home, env (the machines, by the"
+         " name you call them)"),
         ("hosts: {s: {address: a}}\ngroups:\n  all: [s, t]\n", "f.yaml:3: groups.all: `t` is no host; hosts: s"),
         ("hosts: {s: {address: a}}\ngroups:\n  s: [s]\n", "f.yaml:3: groups.s: a host has the same name"),
         ("hosts: {s: {address: a}}\ngroups:\n  g: [s, s]\n",
-         "f.yaml:3: groups.g: one or more different hosts are wanted, found s, s"),
+         "f.yaml:3: groups.g: found s, s, wanted one or more different hosts"),
         ("hosts: {s: {address: a}}\ngroups:\n  g: []\n",
-         "f.yaml:3: groups.g: one or more different hosts are wanted, found none"),
+         "f.yaml:3: groups.g: found none, wanted one or more different hosts"),
         ("hosts: {'a,b': {address: a}}\n",
          "f.yaml:1: hosts: `a,b` cannot be a name: no blanks, none of , @ : / [ ] and no dash in front"),
         ("hosts: {-n: {address: a}}\n",
@@ -114,12 +114,12 @@ def test_an_inventory(text: str, message: str) -> None:
         ("model: ./here", "model: found `./here`; a hub id (google/gemma-4-31B-it) or an absolute path on the hosts is"
          " wanted"),
         ("revision: -x", "revision: found `-x`; one word without blanks and without a dash in front is wanted"),
-        ("vllm: {enforce-eager: yes}", "vllm: enforce-eager: found `yes`, which may mean text or a switch: write true"
+        ("vllm: {enforce-eager: yes}", "vllm.enforce-eager: found `yes`, which may mean text or a switch: write true"
          " or false, or use quotes"),
-        ("vllm: {enforce-eager: }", "vllm: enforce-eager has no value; true gives the bare flag, false its --no- form"),
+        ("vllm: {enforce-eager: }", "vllm.enforce-eager: has no value; true gives the bare flag, false its --no- form"),
         ("vllm: {--max-num-seqs: 8}", "vllm: `--max-num-seqs` is no flag's name; it is written without dashes in front:"
          " max-model-len"),
-        ("vllm: {max_num_seqs: 8, max-num-seqs: 4}", "vllm: max-num-seqs is there twice, once as `max-num-seqs`"),
+        ("vllm: {max_num_seqs: 8, max-num-seqs: 4}", "vllm.max-num-seqs: is there twice, with - and with _"),
         ("vllm: [a]", "vllm: found a list, wanted a mapping of names to values (flags of `vllm serve` by name without"
          " dashes in front; true gives the bare flag, false its --no- form, lists several words, mappings a JSON word;"
          " sizes, backend, host, port and names are given by cluster)"),
@@ -133,8 +133,8 @@ def test_an_inventory(text: str, message: str) -> None:
          " `prefix-caching` (cold: one request of depth + pp tokens; prefix-caching: the context loaded first)"),
         ("reference: [{source: a, depth_mode: cold, rows: [{test: decode}]}]",
          "reference.0.rows.0.test: found `decode`; a row name is wanted: tg128, pp2048 @ d4096, tg32 (c4)"),
-        ("env: {VLLM_API_KEY: abc}", "env: VLLM_API_KEY looks like a secret, which no file here may hold: give it with"
-         " -e VLLM_API_KEY"),
+        ("env: {VLLM_API_KEY: abc}", "env.VLLM_API_KEY: looks like a secret, which no file here may hold; give it"
+         " with -e VLLM_API_KEY"),
     ],
 )  # fmt: skip
 def test_a_recipe(line: str, message: str) -> None:
