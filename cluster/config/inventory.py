@@ -37,11 +37,17 @@ def _check_v6(text: str) -> None:
         raise ValueError(f"found `{text}`, no IPv6 address; the port has its own key, `port`") from None
 
 
+def _nfc(value: Any) -> Any:
+    return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
+
+
 def _compose_names(data: Any) -> Any:
     """Names in Unicode's composed form, so that two ways to type `ä` are one name."""
     if not isinstance(data, dict):
         return data
-    composed = {unicodedata.normalize("NFC", str(name)): value for name, value in data.items()}
+    composed = {
+        _nfc(name): [_nfc(v) for v in value] if isinstance(value, list) else value for name, value in data.items()
+    }
     if len(composed) != len(data):
         raise ValueError("two names are equal in Unicode's composed form")
     for name in composed:
@@ -120,9 +126,8 @@ class Inventory(Strict):
                 if member not in self.hosts:
                     raise wrong_at(("groups", name), f"`{member}` is no host; hosts: {', '.join(self.hosts) or 'none'}")
             if len(set(members)) < len(members) or not members:
-                raise ValueError(
-                    f"groups.{name}: one or more different hosts are wanted, found {', '.join(members) or 'none'}"
-                )
+                found = ", ".join(members) or "none"
+                raise wrong_at(("groups", name), f"found {found}, wanted one or more different hosts")
         return self
 
 

@@ -170,6 +170,8 @@ def test_unicode_names_and_ipv6_are_fine() -> None:
     inventory = validate(Inventory, parse_document(text, "f"))
     assert list(inventory.hosts) == ["spärk", "火花"]
     assert inventory.hosts["火花"].port == 2222
+    text = 'hosts: {"\\u00e4": {address: x}}\ngroups: {g: ["a\\u0308"]}\n'
+    assert validate(Inventory, parse_document(text, "f")).groups == {"g": ["ä"]}
 
 
 def test_many_problems_make_few_lines() -> None:
