@@ -41,7 +41,7 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
     new = _new(args, InventoryFile(Inventory() if is_blank else read_inventory(path), path))
     changed = with_host(text, new.name, new.written, str(path)) if new.written else ""
     target = resolve(new.name, new.entry)
-    shown = see_key(new.name, new.entry)
+    shown = see_key(new.name, new.entry, target)
     known_hosts = Path(target.known_hosts[0])
     is_known = _is_known(new.name, shown, target)
     if not is_known:

@@ -16,6 +16,7 @@ from pathlib import Path
 from cluster.config.inventory import HostEntry
 from cluster.errors import ClusterError, UnreachableError, UsageError
 from cluster.hosts.known_hosts import KnownKey, parse_known_hosts
+from cluster.hosts.target import SshTarget
 
 DEADLINE_S = 45
 _OPTIONS = (
@@ -33,8 +34,8 @@ class ShownKey:
     line: str
 
 
-def see_key(name: str, entry: HostEntry) -> ShownKey:
-    """Connect up to the key exchange, without logging in.
+def see_key(name: str, entry: HostEntry, target: SshTarget) -> ShownKey:
+    """Connect up to the key exchange, without logging in. `target` is what `resolve` made of the entry.
 
     Raises UnreachableError with ssh's own words, UsageError when there is no ssh.
     """
@@ -44,7 +45,11 @@ def see_key(name: str, entry: HostEntry) -> ShownKey:
         file = Path(folder) / "known_hosts"
         try:
             done = subprocess.run(
-                _words(entry, file), stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE_S, check=False
+                _words(entry, target, file),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=DEADLINE_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise UnreachableError(f"{name} did not show a key within {DEADLINE_S} s", where=name) from None
@@ -60,11 +65,13 @@ def see_key(name: str, entry: HostEntry) -> ShownKey:
     return ShownKey(keys[-1], text.splitlines()[keys[-1].line - 1])
 
 
-def _words(entry: HostEntry, file: Path) -> list[str]:
+def _words(entry: HostEntry, target: SshTarget, file: Path) -> list[str]:
     words = ["ssh", "-T"]
     for option in (*_OPTIONS, f"UserKnownHostsFile={file}"):
         words += ["-o", option]
-    for flag, value in (("-p", entry.port), ("-l", entry.user), ("-J", entry.jump)):
+    if target.proxy_command:
+        words += ["-o", f"ProxyCommand={target.proxy_command.replace('%', '%%')}"]
+    for flag, value in (("-p", entry.port), ("-l", entry.user)):
         if value:
             words += [flag, str(value)]
     return [*words, "--", entry.address, "true"]

@@ -172,3 +172,14 @@ def test_what_cannot_be_added(
     assert main(["inventory", "add", *given, "-i", str(files[0]), "--known-hosts-file", str(files[1]), "-y"]) == code
     assert message in capsys.readouterr().err
     assert not files[0].exists()
+
+
+def test_the_key_of_a_host_behind_another(make_sshd: Callable[..., Any], files: tuple[Path, Path]) -> None:
+    gate, behind = make_sshd(), make_sshd()
+    files[1].parent.mkdir()
+    files[1].write_text(f"{gate.name} {public(gate.folder / 'host_ed25519')}\n")
+    more = ["--jump", f"{getpass.getuser()}@127.0.0.1:{gate.port}", "--identity-file", str(gate.key)]
+    assert add(Answering(True), *words(behind, files), *more) == 0
+    assert files[1].read_text().split()[-2:] == public(behind.folder / "host_ed25519").split()
+    assert "Accepted publickey" in (gate.folder / "log").read_text()
+    assert read_inventory(files[0]).hosts["spark1"].jump == more[1]
