@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -92,6 +91,8 @@ def is_path(wanted: str) -> bool:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`nearest: x` for a word that is nearly one of `known`, else the empty text."""
+    import difflib  # here: it costs as much as the rest of this file, and only errors need it
+
     by_folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
     return f"nearest: {by_folded[close[0]]}" if close else ""
