@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from cluster.errors import ExitCode
+from cluster.errors import ExitCode, UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     mend = verbs.add_parser("mend", help="undo faults")
     mend.add_argument("host", nargs="?", help="which host (default all)")
     for verb in (up, down, status, broken, mend):
-        verb.add_argument("--dir", metavar="DIR", help="where the lab lies (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)")
+        verb.add_argument(
+            "--dir", metavar="DIR", help="where the lab lies (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)"
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,6 +44,17 @@ def run(args: argparse.Namespace) -> int:
         lab.down(place, purge=args.purge)
     elif args.verb == "status":
         sys.stdout.write("".join(f"{row}\n" for row in lab.status(place)))
+    elif args.verb == "break" and args.list:
+        from cluster.lab.faults import FAULTS
+
+        width = max(map(len, FAULTS))
+        sys.stdout.write("".join(f"{fault.name:<{width}}  {fault.what}\n" for fault in FAULTS.values()))
+    elif args.verb == "break":
+        if not args.host or not args.fault:
+            raise UsageError("cluster lab break needs a host and a fault", remedy="cluster lab break --list")
+        lab.break_host(place, args.host, args.fault)
+    elif args.verb == "mend":
+        lab.mend(place, args.host)
     return ExitCode.DONE
 
 

@@ -76,8 +76,11 @@ def docker_root(place: Place) -> Path:
 
 def give_images(place: Place, host: HostPlace) -> None:
     """Copy the images into a host's Docker before its first boot."""
-    if not any(host.docker.iterdir()):
-        run(["cp", "-a", "--reflink=auto", f"{docker_root(place)}/.", str(host.docker)], timeout_s=120)
+    part = host.root / "docker.part"
+    shutil.rmtree(part, ignore_errors=True)
+    run(["cp", "-a", "--reflink=auto", str(docker_root(place)), str(part)], timeout_s=120)
+    shutil.rmtree(host.docker, ignore_errors=True)
+    part.rename(host.docker)
 
 
 def _build(place: Place, tar: Path) -> Path:

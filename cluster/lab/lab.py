@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import shutil
 import signal
-from pathlib import Path
 
 from cluster.errors import UsageError
 from cluster.lab import wires
-from cluster.lab.images import docker_root, give_images, shown_engines
+from cluster.lab.faults import FAULTS
+from cluster.lab.faults.fault import Scene
+from cluster.lab.faults.power import power_on
+from cluster.lab.images import docker_root, shown_engines
 from cluster.lab.needs import demand_python, demand_root, install_packages
 from cluster.lab.place import Place, Record, locked, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
-from cluster.lab.shape import LAB_NUMBERS, MAX_HOSTS, Spark, inventory_text
-from cluster.lab.spark import (
-    await_docker,
-    await_init,
-    await_ssh,
-    boot,
-    end,
-    init_pid,
-    lay_out,
-    make_host_key,
-    start_daemons,
-)
+from cluster.lab.shape import LAB_NUMBERS, MAX_HOSTS, Spark
+from cluster.lab.spark import end, init_pid
+from cluster.lab.start import start_hosts, write_access
 from cluster.lab.toymodel import toy_model
 
 
@@ -45,7 +39,9 @@ def up(place: Place, count: int) -> None:
             write_record(place, record)
             switch = wires.make_switch(place, record.number)
         down = [spark for spark in record.sparks if init_pid(place, spark) is None]
-        start(place, switch, down)
+        start_hosts(place, switch, down)
+        forget(record, [spark.name for spark in down], "killed")
+        write_record(place, record)
         write_access(place, record)
         say(f"{count} hosts are up: {', '.join(f'{spark.name} {spark.management}' for spark in record.sparks)}")
 
@@ -61,29 +57,6 @@ def prepare(place: Place) -> None:
     docker_root(place)
     if not place.key.exists():
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster lab", "-f", str(place.key)])
-
-
-def start(place: Place, switch: int, sparks: list[Spark]) -> None:
-    """Boot hosts that do not run, side by side, and wait until SSH and Docker answer."""
-    model, shown = toy_model(place), shown_engines(place)
-    booted = []
-    for spark in sparks:
-        end(place, [spark])
-        lay_out(place, spark, model if not place.host(spark.name).boot.exists() else None)
-        give_images(place, place.host(spark.name))
-        booted.append((spark, boot(place, spark, shown=shown)))
-    for spark, first in booted:
-        wires.plug_in(switch, spark, await_init(place, spark))
-        start_daemons(place.host(spark.name), first)
-    for spark in sparks:
-        await_ssh(spark)
-        await_docker(await_init(place, spark))
-
-
-def write_access(place: Place, record: Record) -> None:
-    """The inventory and the host keys."""
-    place.known_hosts.write_text("".join(make_host_key(place, spark) for spark in record.sparks))
-    place.inventory.write_text(inventory_text(record.sparks, str(place.key), str(place.known_hosts)))
 
 
 def down(place: Place, *, purge: bool) -> None:
@@ -130,6 +103,58 @@ def status(place: Place) -> list[str]:
     return rows
 
 
-def inventory_of(place: Place) -> Path:
-    """Where the inventory lies."""
-    return place.inventory
+def break_host(place: Place, name: str, fault_name: str) -> None:
+    """Make a fault on purpose."""
+    demand_root()
+    with locked(place):
+        record = read_record(place)
+        scene = scene_of(place, record, name)
+        if fault_name not in FAULTS:
+            near = difflib.get_close_matches(fault_name, FAULTS, 1, 0.0)[0]
+            raise UsageError(f"there is no fault {fault_name!r}, nearest: {near}", remedy="cluster lab break --list")
+        fault = FAULTS[fault_name]
+        made = record.faults.setdefault(name, [])
+        if fault_name in made:
+            say(f"{name}: {fault_name} is made already")
+            return
+        if not fault.instant:
+            made.append(fault_name)
+            write_record(place, record)
+        fault.make(scene)
+        say(f"{name}: {fault.what}")
+
+
+def mend(place: Place, name: str | None) -> None:
+    """Undo the faults of one host or of all, newest first; a host that is off is booted first."""
+    demand_root()
+    with locked(place):
+        record = read_record(place)
+        for one in [name] if name else [spark.name for spark in record.sparks]:
+            scene = scene_of(place, record, one)
+            made = record.faults.get(one, [])
+            power_on(scene)
+            forget(record, [one], "killed")
+            for fault in reversed(made.copy()):
+                FAULTS[fault].undo(scene)
+                forget(record, [one], fault)
+                write_record(place, record)
+                say(f"{one}: {fault} mended")
+            write_record(place, record)
+
+
+def forget(record: Record, names: list[str], fault: str) -> None:
+    """Take a fault out of the record."""
+    for name in names:
+        record.faults[name] = [made for made in record.faults.get(name, []) if made != fault]
+
+
+def scene_of(place: Place, record: Record, name: str) -> Scene:
+    """A host of a lab that is up. Raises UsageError when there is none of that name."""
+    switch = wires.switch_of(place, record.number)
+    if switch is None:
+        raise UsageError(f"no lab is up in {place.root}", remedy="cluster lab up")
+    found = [spark for spark in record.sparks if spark.name == name]
+    if not found:
+        names = ", ".join(spark.name for spark in record.sparks)
+        raise UsageError(f"the lab has no host {name!r}, it has: {names}")
+    return Scene(place, found[0], switch)

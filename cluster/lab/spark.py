@@ -66,14 +66,29 @@ def give_model(host: HostPlace, model: Path) -> None:
     _own(host.upper / "home" / USER / ".cache")
 
 
-def make_host_key(place: Place, spark: Spark) -> str:
-    """Make the host's SSH key if it has none; the line of known_hosts for it."""
-    key = place.host(spark.name).upper / "etc/ssh/ssh_host_ed25519_key"
+def make_host_key(place: Place, spark: Spark) -> None:
+    """Make the host's SSH key if it has none."""
+    key = _key(place, spark)
     if not key.exists():
         key.parent.mkdir(parents=True, exist_ok=True)
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", spark.name, "-f", str(key)])
-    kind, text = key.with_suffix(".pub").read_text().split()[:2]
+
+
+def host_key(place: Place, spark: Spark) -> str:
+    """The line of known_hosts for a host; a fault that changes the key keeps the old one beside it."""
+    key = _key(place, spark)
+    kept = key.with_name(f"{key.name}.kept.pub")
+    kind, text = (kept if kept.exists() else key.with_suffix(".pub")).read_text().split()[:2]
     return f"{spark.management} {kind} {text}\n"
+
+
+def _key(place: Place, spark: Spark) -> Path:
+    return place.host(spark.name).upper / "etc/ssh/ssh_host_ed25519_key"
+
+
+def dockerd_words(spark: Spark) -> list[str]:
+    """How a host's Docker is started."""
+    return [*DOCKERD, f"--cgroup-parent={spark.cgroup}"]
 
 
 def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool = True) -> subprocess.Popen[str]:
@@ -101,7 +116,7 @@ def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool 
         "docker": str(host.docker),
         "shown": shown,
         "ports": ports if wire else [],
-        "dockerd": [*DOCKERD, f"--cgroup-parent={spark.cgroup}"],
+        "dockerd": dockerd_words(spark),
     }
     host.boot.write_text(json.dumps(words, indent=1))
     alone = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
@@ -153,6 +168,14 @@ def inside(init: int, argv: Sequence[str], timeout_s: float = 60) -> str:
     """Run a program inside a host as root; its standard output. Raises ClusterError when it fails."""
     env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
     return run(enter_words(init, argv), env=env, timeout_s=timeout_s)
+
+
+def start_inside(init: int, *argv: str) -> None:
+    """Start a daemon inside a host as its own init would; its output goes to /var/log/<name>.log."""
+    name = Path(argv[0]).name
+    path = "/usr/local/lib/cluster-lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    line = f'export PATH={path}; setsid "$@" </dev/null >>/var/log/{name}.log 2>&1 &'
+    inside(init, ["sh", "-c", line, "sh", *argv])
 
 
 def await_docker(init: int, timeout_s: float = 30) -> None:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.errors import ClusterError
@@ -94,12 +95,30 @@ def plug_in(switch: int, spark: Spark, init: int) -> None:
     _ip(init, inside)
 
 
-def cut(switch: int, spark: Spark, port: Port, *, plugged: bool) -> None:
-    """Pull a host's cable out at the switch, or plug it in again."""
-    _ip(switch, [f"link set {_end(PORTS.index(port) + 1, spark)} {'up' if plugged else 'down'}"])
+def cut(switch: int, spark: Spark, ports: Sequence[Port], *, plugged: bool) -> None:
+    """Pull a host's cables out at the switch, or plug them in again."""
+    state = "up" if plugged else "down"
+    _ip(switch, [f"link set {_end(PORTS.index(port) + 1, spark)} {state}" for port in ports])
 
 
-def inside_network(init: int, rows: list[str]) -> None:
+def cut_management(switch: int, spark: Spark, *, plugged: bool) -> None:
+    """The same for the management cable."""
+    _ip(switch, [f"link set {_end(0, spark)} {'up' if plugged else 'down'}"])
+
+
+def recable(switch: int, spark: Spark, init: int, *, old: Sequence[Port], new: Sequence[Port]) -> None:
+    """Move a host's fabric from one QSFP port to the other, addresses included."""
+    wires, inside = [], []
+    for was, now, cabled in zip(old, new, CABLED, strict=True):
+        wires.append(f"link set {_end(PORTS.index(was) + 1, spark)} down")
+        wires.append(f"link set {_end(PORTS.index(now) + 1, spark)} master fabric{PORTS.index(cabled)} up")
+        inside += [f"addr flush dev {was.netdev}", f"link set {was.netdev} down", f"link set {now.netdev} up"]
+        inside.append(f"addr replace {spark.fabric(cabled)}/24 dev {now.netdev}")
+    _ip(switch, wires)
+    _ip(init, inside)
+
+
+def ip_inside(init: int, rows: list[str]) -> None:
     """Lines of `ip -batch` in a host's own network."""
     _ip(init, rows)
 

@@ -1,0 +1,87 @@
+"""Faults of what is read: memory, clock, GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from cluster.lab.faults.fault import Fault, Scene
+from cluster.lab.spark import start_inside
+
+LITTLE_KIB = 1_500_000
+GPU = "run/cluster-lab/gpu.json"
+STRANGER_MIB = 19_135
+CLOCK_OFFSET_S = 300
+PRELOAD = "/etc/ld.so.preload"
+
+
+def meminfo_with_little(text: str) -> str:
+    """A /proc/meminfo that says the machine is full of other programs' memory."""
+    for field, kib in (("MemFree", LITTLE_KIB // 3), ("MemAvailable", LITTLE_KIB), ("Cached", LITTLE_KIB)):
+        text = re.sub(rf"^({field}:\s+)\d+", rf"\g<1>{kib}", text, flags=re.M)
+    return text
+
+
+def fill_memory(scene: Scene) -> None:
+    """MemAvailable reads 1.4 GiB on the host (not in its containers)."""
+    empty_memory(scene)
+    (scene.root / "run/cluster-lab/meminfo").write_text(meminfo_with_little(Path("/proc/meminfo").read_text()))
+    scene.inside("mount", "--bind", "/run/cluster-lab/meminfo", "/proc/meminfo")
+
+
+def empty_memory(scene: Scene) -> None:
+    """Undo fill_memory."""
+    scene.shell("while umount /proc/meminfo 2>/dev/null; do :; done")
+
+
+def set_clock(scene: Scene) -> None:
+    """Programs started from now on see the clock five minutes ahead (libfaketime; running ones do not)."""
+    library = scene.shell("ls /usr/lib/*/faketime/libfaketime.so.1").strip()
+    (scene.root / "etc/faketimerc").write_text(f"+{CLOCK_OFFSET_S}\n")
+    scene.shell('echo "$1" >"$2"', library, PRELOAD)
+
+
+def reset_clock(scene: Scene) -> None:
+    """Undo set_clock."""
+    scene.inside("rm", "-f", PRELOAD, "/etc/faketimerc")
+
+
+def say_of_gpu(scene: Scene, **figures: Any) -> None:
+    """What the simulated nvidia-smi reads before it answers."""
+    (scene.root / GPU).write_text(json.dumps(figures))
+
+
+def cap_power(scene: Scene) -> None:
+    """The GPU that needs a power drain: 16 W at 640 MHz."""
+    say_of_gpu(scene, power_w=16.4, sm_mhz=640, utilization=96, temperature=47, reasons=["sw_power_cap"])
+
+
+def wedge(scene: Scene) -> None:
+    """The figures of a hung engine: busy, high clock, little power."""
+    say_of_gpu(scene, power_w=20.3, sm_mhz=2405, utilization=95, temperature=51, reasons=[])
+
+
+def use_gpu(scene: Scene) -> None:
+    """A stranger's process holds GPU memory."""
+    start_inside(scene.init, "python3", "-c", "import time; time.sleep(1e9)", "stranger-on-gpu")
+    pid = scene.shell("for i in $(seq 50); do pgrep -f '[s]tranger-on-gpu' && exit 0; sleep 0.1; done; exit 1").split()[
+        0
+    ]
+    say_of_gpu(scene, apps={pid: STRANGER_MIB})
+
+
+def heal_gpu(scene: Scene) -> None:
+    """Undo cap_power, wedge and use_gpu."""
+    (scene.root / GPU).unlink(missing_ok=True)
+    scene.shell("pkill -f '[s]tranger-on-gpu'; true")
+
+
+FIGURE_FAULTS = (
+    Fault("low-memory", "MemAvailable reads 1.4 GiB", fill_memory, empty_memory),
+    Fault("clock", f"the clock is {CLOCK_OFFSET_S} s ahead for programs started from now on", set_clock, reset_clock),
+    Fault("power-cap", "the GPU is capped at 16 W and 640 MHz", cap_power, heal_gpu),
+    Fault("wedged", "nvidia-smi shows a hung engine: busy at 20 W", wedge, heal_gpu),
+    Fault("gpu-stranger", "a stranger's process holds 19 GB of GPU memory", use_gpu, heal_gpu),
+)

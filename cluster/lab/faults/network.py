@@ -1,0 +1,98 @@
+"""Faults of cables, addresses and counters."""
+
+from __future__ import annotations
+
+from cluster.lab import wires
+from cluster.lab.faults.fault import Fault, Scene
+from cluster.lab.shape import CABLED, FABRIC_MTU, PORTS
+
+SMALL_MTU = 1500
+
+
+def pull_cable(scene: Scene) -> None:
+    """Both twins lose their carrier, as when the QSFP cable is pulled."""
+    wires.cut(scene.switch, scene.spark, CABLED, plugged=False)
+
+
+def plug_cable(scene: Scene) -> None:
+    """Undo pull_cable and pull_twin."""
+    wires.cut(scene.switch, scene.spark, CABLED, plugged=True)
+
+
+def pull_twin(scene: Scene) -> None:
+    """The second twin loses its carrier: half the bandwidth."""
+    wires.cut(scene.switch, scene.spark, CABLED[1:], plugged=False)
+
+
+def pull_management(scene: Scene) -> None:
+    """The management network goes silent: no SSH, and open connections hang."""
+    wires.cut_management(scene.switch, scene.spark, plugged=False)
+
+
+def plug_management(scene: Scene) -> None:
+    """Undo pull_management."""
+    wires.cut_management(scene.switch, scene.spark, plugged=True)
+
+
+def shrink_mtu(scene: Scene) -> None:
+    """1500 on this host's fabric netdevs, 9000 on the others."""
+    wires.ip_inside(scene.init, [f"link set {port.netdev} mtu {SMALL_MTU}" for port in CABLED])
+
+
+def grow_mtu(scene: Scene) -> None:
+    """Undo shrink_mtu."""
+    wires.ip_inside(scene.init, [f"link set {port.netdev} mtu {FABRIC_MTU}" for port in CABLED])
+
+
+def take_addresses(scene: Scene) -> None:
+    """No IPv4 on the fabric, and so no IPv4 entries among the GIDs."""
+    give_addresses(scene)  # so that there is something to take
+    spark = scene.spark
+    wires.ip_inside(scene.init, [f"addr del {spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
+    for port in CABLED:
+        for number in (2, 3):
+            (scene.root / f"sys/class/infiniband/{port.hca}/ports/1/gids/{number}").unlink(missing_ok=True)
+
+
+def give_addresses(scene: Scene) -> None:
+    """Undo take_addresses."""
+    spark = scene.spark
+    wires.ip_inside(scene.init, [f"addr replace {spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
+    for port in CABLED:
+        four = [int(part) for part in spark.fabric(port).split(".")]
+        mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}\n".format(*four)
+        for number in (2, 3):
+            (scene.root / f"sys/class/infiniband/{port.hca}/ports/1/gids/{number}").write_text(mapped)
+
+
+def use_other_port(scene: Scene) -> None:
+    """The cable is in port 0 here: addresses and carrier move to the f0 netdevs."""
+    wires.recable(scene.switch, scene.spark, scene.init, old=CABLED, new=PORTS[:2])
+
+
+def use_usual_port(scene: Scene) -> None:
+    """Undo use_other_port."""
+    wires.recable(scene.switch, scene.spark, scene.init, old=PORTS[:2], new=CABLED)
+
+
+def hold_counters(scene: Scene) -> None:
+    """The HCAs' byte counters stand still, as when NCCL went over sockets."""
+    still = scene.place.root / "still"
+    still.mkdir(exist_ok=True)
+    (still / scene.spark.name).touch()
+
+
+def free_counters(scene: Scene) -> None:
+    """Undo hold_counters."""
+    (scene.place.root / "still" / scene.spark.name).unlink(missing_ok=True)
+
+
+NETWORK_FAULTS = (
+    Fault("link-down", "the fabric's cable is pulled: both twins down", pull_cable, plug_cable),
+    Fault("one-twin", "the second twin of the fabric is down", pull_twin, plug_cable),
+    Fault("unreachable", "the management cable is pulled: SSH times out", pull_management, plug_management),
+    Fault("mtu", "MTU 1500 on this host's fabric netdevs", shrink_mtu, grow_mtu),
+    Fault("no-ipv4", "no IPv4 address on the fabric netdevs", take_addresses, give_addresses),
+    Fault("other-port", "the cable is in port 0 here, in port 1 elsewhere", use_other_port, use_usual_port),
+    Fault("counters-still", "the HCAs' byte counters stand still", hold_counters, free_counters),
+)

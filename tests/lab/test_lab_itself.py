@@ -1,0 +1,345 @@
+"""The lab is what it says: two hosts that look like Sparks, faults that can be seen and undone, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from own_lab import CACHE, Lab
+
+Make = Callable[[str, str], None]
+RUN = "docker run --rm --gpus all --network host --cap-add IPC_LOCK --ulimit memlock=-1 --device /dev/infiniband"
+VERSIONS = "import importlib.metadata as m; print(*[m.version(n) for n in ('vllm', 'ray', 'transformers')])"
+
+
+def test_up_prints_one_line_to_evaluate_and_again_changes_nothing(lab: Lab) -> None:
+    boots = [lab.tell(host, "cat /proc/sys/kernel/random/boot_id") for host in ("spark1", "spark2")]
+    began = time.monotonic()
+    assert lab.must("up", "--hosts", "2") == f"export CLUSTER_INVENTORY={lab.inventory}\n"
+    assert time.monotonic() - began < 5
+    assert boots == [lab.tell(host, "cat /proc/sys/kernel/random/boot_id") for host in ("spark1", "spark2")]
+    assert re.fullmatch(r"spark1 .*  up\nspark2 .*  up\n", lab.must("status"))
+
+
+def test_hosts_are_different_machines(lab: Lab) -> None:
+    for command in (
+        "hostname",
+        "cat /etc/machine-id",
+        "cat /proc/sys/kernel/random/boot_id",
+        "docker info -f '{{.ID}}'",
+    ):
+        one, two = (lab.tell(host, command) for host in ("spark1", "spark2"))
+        assert one != two, command
+    lab.tell("spark1", "touch /dev/shm/mine /tmp/mine ~/mine")
+    assert lab.tell("spark2", "ls /dev/shm /tmp ~ | grep -c mine || true") == "0"
+    assert "spark1" not in lab.tell("spark2", "ps axww -o args")
+
+
+def test_host_sees_nothing_of_this_machine(lab: Lab, tmp_path: Path) -> None:
+    assert lab.ssh("spark1", f"ls {tmp_path}").returncode != 0
+    assert lab.ssh("spark1", f"ls {lab.root}").returncode != 0
+
+
+def test_user_is_not_root_and_may_use_docker_and_sudo(lab: Lab) -> None:
+    assert lab.tell("spark1", "id -u") == "1000"
+    assert "docker" in lab.tell("spark1", "id -Gn").split()
+    assert lab.tell("spark1", "sudo -n id -u") == "0"
+
+
+def test_everything_that_is_simulated_says_so(lab: Lab) -> None:
+    assert "simulated" in lab.tell("spark1", "cat /sys/class/dmi/id/product_name")
+    for command in ("nvidia-smi", "nvidia-smi -L", "nvidia-smi --query-gpu=name --format=csv,noheader", "ibstat"):
+        assert "simulated" in lab.tell("spark1", command), command
+
+
+def test_fabric_carries_jumbo_frames_and_counters_follow_it(lab: Lab) -> None:
+    read = "cat /sys/class/infiniband/rocep1s0f1/ports/1/counters/port_{xmit,rcv}_data"
+    before = [int(word) for word in lab.tell("spark1", read).split()]
+    lab.tell("spark1", "ping -q -c 100 -i 0.002 -M do -s 8972 192.168.100.12")
+    time.sleep(0.5)
+    after = [int(word) for word in lab.tell("spark1", read).split()]
+    for grown in (b - a for a, b in zip(before, after, strict=True)):
+        assert 100 * 9000 / 4 <= grown <= 110 * 9100 / 4
+
+
+def test_one_cable_two_twins_up(lab: Lab) -> None:
+    shown = lab.tell("spark1", "ibdev2netdev")
+    assert sorted(re.findall(r"(\S+) port 1 ==> (\S+) \((Up|Down)\)", shown)) == [
+        ("roceP2p1s0f0", "enP2p1s0f0np0", "Down"),
+        ("roceP2p1s0f1", "enP2p1s0f1np1", "Up"),
+        ("rocep1s0f0", "enp1s0f0np0", "Down"),
+        ("rocep1s0f1", "enp1s0f1np1", "Up"),
+    ]
+    assert lab.tell("spark1", "rdma link | grep -c 'state ACTIVE physical_state LINK_UP'") == "2"
+
+
+def test_containers_get_gpu_infiniband_and_engine(lab: Lab) -> None:
+    assert lab.tell("spark1", f"{RUN} --entrypoint nvidia-smi cluster-lab/vllm:real -L").startswith(
+        "GPU 0: NVIDIA GB10"
+    )
+    assert lab.ssh("spark1", "docker run --rm --entrypoint nvidia-smi cluster-lab/vllm:real -L").returncode == 127
+    for image in ("real", "quick"):
+        assert (
+            lab.tell("spark1", f'{RUN} --entrypoint python3 cluster-lab/vllm:{image} -c "{VERSIONS}"').count(".") >= 6
+        )
+    refused = lab.ssh("spark1", f'{RUN} --entrypoint python3 cluster-lab/vllm:no-ray -c "{VERSIONS}"')
+    assert "No package metadata was found for ray" in refused.stderr
+
+
+def test_hosts_hold_the_same_images(lab: Lab) -> None:
+    command = "docker image inspect -f '{{.Id}}' cluster-lab/vllm:real cluster-lab/vllm:quick cluster-lab/vllm:no-ray"
+    one, two = (lab.tell(host, command).split() for host in ("spark1", "spark2"))
+    assert one == two
+    assert len(set(one)) == 3
+
+
+def test_gpu_rows_are_real_processes_of_that_host(lab: Lab) -> None:
+    start = "docker run -d --name rows --gpus all -v ~/.cache/huggingface:/hf:ro -e HF_HOME=/hf cluster-lab/vllm:quick"
+    lab.tell("spark1", f"{start} serve cluster-lab/tiny-gemma-4")
+    try:
+        rows = await_text(
+            lab, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader,nounits"
+        )
+        pid, name, mib = rows.split(", ")
+        assert name == "VLLM::EngineCore"
+        assert lab.tell("spark1", f"cat /proc/{pid}/comm") == "VLLM::EngineCor"
+        assert int(mib) > 60
+        inside = "docker exec rows nvidia-smi --query-compute-apps=pid --format=csv,noheader"
+        assert lab.tell("spark1", inside) == ""
+    finally:
+        lab.tell("spark1", "docker rm -f rows")
+
+
+def test_quick_image_answers_as_vllm_does(lab: Lab) -> None:
+    run = "docker run -d --name quick --network host --gpus all -v ~/.cache/huggingface:/hf:ro -e HF_HOME=/hf"
+    lab.tell("spark1", f"{run} cluster-lab/vllm:quick serve cluster-lab/tiny-gemma-4 --port 8100 --max-model-len 1000")
+    try:
+        assert "tiny-gemma-4" in await_text(lab, "curl -sf http://127.0.0.1:8100/v1/models")
+        body = {"prompt": [5] * 100, "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}}
+        post = "curl -s http://127.0.0.1:8100/v1/completions -H 'Content-Type: application/json' -d"
+        events = lab.tell("spark1", f"{post} '{json.dumps(body)}'").split("\n\n")
+        assert events[-1].strip() == "data: [DONE]"
+        usage = json.loads(events[-2].removeprefix("data: "))["usage"]
+        assert usage == {"prompt_tokens": 100, "total_tokens": 103, "completion_tokens": 3}
+        assert len(events) == 5
+        over = json.loads(lab.tell("spark1", f"{post} '{json.dumps(body | {'max_tokens': 901})}'"))
+        assert "maximum context length is 1000" in over["error"]["message"]
+        assert "SIMULATED" in lab.tell("spark1", "docker logs quick")
+    finally:
+        lab.tell("spark1", "docker rm -f quick")
+
+
+def await_text(lab: Lab, command: str, timeout_s: float = 20) -> str:
+    """Ask until something is said."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        said = lab.ssh("spark1", command)
+        if said.returncode == 0 and said.stdout.strip():
+            return said.stdout.strip()
+        time.sleep(0.2)
+    raise AssertionError(f"nothing said: {command}: {said.stderr}")
+
+
+REACH = "true"
+FAULTS = [
+    # fault, a line of shell on spark2, what it says while broken, what it says when mended
+    ("link-down", "cat /sys/class/infiniband/rocep1s0f1/ports/1/state", "1: DOWN", "4: ACTIVE"),
+    ("link-down", "ping -q -c 1 -W 1 192.168.101.11 >/dev/null; echo $?", "1", "0"),
+    ("one-twin", "ibdev2netdev | grep -c Up", "1", "2"),
+    ("mtu", "cat /sys/class/net/enP2p1s0f1np1/mtu", "1500", "9000"),
+    ("no-ipv4", "ip -j -4 addr show enp1s0f1np1 | grep -c 192.168.100.12", "0", "1"),
+    ("no-ipv4", "ls /sys/class/infiniband/rocep1s0f1/ports/1/gids | wc -l", "2", "4"),
+    ("other-port", "ibdev2netdev | grep -c 'f0np0 (Up)'", "2", "0"),
+    ("other-port", "ping -q -c 1 -W 1 192.168.100.11 >/dev/null; echo $?", "0", "0"),
+    ("no-docker", "docker version >/dev/null 2>&1; echo $?", "1", "0"),
+    ("no-sudo", "sudo -n true 2>/dev/null; echo $?", "1", "0"),
+    ("docker-down", "docker version >/dev/null 2>&1; echo $?", "1", "0"),
+    ("no-gpu", "docker run --rm --gpus all --entrypoint true cluster-lab/vllm:real 2>/dev/null; echo $?", "125", "0"),
+    ("no-image", "docker image inspect cluster-lab/vllm:real >/dev/null 2>&1; echo $?", "1", "0"),
+    ("no-ray", "docker run --rm --entrypoint which cluster-lab/vllm:real ray >/dev/null; echo $?", "1", "0"),
+    ("other-image", "docker image inspect -f '{{.Config.Env}}' cluster-lab/vllm:real | grep -c OTHER", "1", "0"),
+    ("no-model", "cd ~/.cache/huggingface/hub; ls | grep -c tiny-gemma-4", "0", "1"),
+    ("cut-model", "cd ~/.cache/huggingface/hub; du -sLb */snapshots | awk '{print ($1 > 10000000)}'", "0", "1"),
+    ("stranger", "docker ps --format '{{.Names}}' | grep -c stranger", "1", "0"),
+    ("port-taken", "ss -Hltn sport = :8000 | wc -l", "1", "0"),
+    ("low-memory", "awk '/^MemAvailable/ {print ($2 < 2000000)}' /proc/meminfo", "1", "0"),
+    ("power-cap", "nvidia-smi --query-gpu=clocks.sm --format=csv,noheader,nounits", "640", "208"),
+    ("wedged", "nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits", "95", "0"),
+    ("gpu-stranger", "nvidia-smi --query-compute-apps=used_memory --format=csv,noheader | wc -l", "1", "0"),
+]
+
+
+@pytest.mark.parametrize(("fault", "command", "while_broken", "when_mended"), FAULTS)
+def test_fault_shows_and_is_undone(
+    lab: Lab, broken: Make, fault: str, command: str, while_broken: str, when_mended: str
+) -> None:
+    broken("spark2", fault)
+    assert f"broken: {fault}" in lab.must("status")
+    settle(lab, command, while_broken)
+    assert lab.ssh("spark1", f"({command}) | head -1").stdout.strip() == when_mended or "ping" in command
+    lab.must("mend", "spark2")
+    settle(lab, command, when_mended)
+    assert "broken" not in lab.must("status")
+
+
+def settle(lab: Lab, command: str, wanted: str, timeout_s: float = 5) -> None:
+    """Ask spark2 until it says what is wanted: the simulated RDMA tree follows within a second."""
+    until = time.monotonic() + timeout_s
+    while True:
+        said = lab.ssh("spark2", command).stdout.strip()
+        if said == wanted:
+            return
+        if time.monotonic() > until:
+            raise AssertionError(f"{command}: said {said!r}, wanted {wanted!r}")
+        time.sleep(0.2)
+
+
+def test_counters_stand_still_on_purpose(lab: Lab, broken: Make) -> None:
+    read = "cat /sys/class/infiniband/rocep1s0f1/ports/1/counters/port_xmit_data"
+    broken("spark2", "counters-still")
+    time.sleep(0.5)
+    before = lab.tell("spark2", read)
+    lab.tell("spark2", "ping -q -c 20 -i 0.002 -s 8000 192.168.100.11")
+    time.sleep(0.5)
+    assert lab.tell("spark2", read) == before
+
+
+def test_clock_runs_ahead(lab: Lab, broken: Make) -> None:
+    broken("spark2", "clock")
+    for command in ("date +%s", "python3 -c 'import time; print(int(time.time()))'"):
+        assert 290 < int(lab.tell("spark2", command)) - time.time() < 310, command
+    assert lab.tell("spark2", "sudo -n id -u; docker version >/dev/null && echo fine") == "0\nfine"
+    lab.must("mend")
+    assert abs(int(lab.tell("spark2", "date +%s")) - time.time()) < 5
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("host-key", "REMOTE HOST IDENTIFICATION HAS CHANGED"),
+        ("unknown-key", "Host key verification failed"),
+        ("no-ssh", "Connection refused"),
+        ("unreachable", "timed out|No route to host"),
+        ("killed", "timed out|No route to host"),
+    ],
+)
+def test_ssh_fails_as_it_should(lab: Lab, broken: Make, fault: str, words: str) -> None:
+    broken("spark2", fault)
+    lab.must("up", "--hosts", "2") if fault == "unknown-key" else None
+    said = lab.ssh("spark2", REACH)
+    assert said.returncode == 255
+    assert re.search(words, said.stderr), said.stderr
+    assert lab.ssh("spark1", REACH).returncode == 0
+    lab.must("mend", "spark2")
+    assert lab.ssh("spark2", REACH).returncode == 0
+
+
+def test_reboot_ends_containers_and_keeps_files(lab: Lab) -> None:
+    lab.tell(
+        "spark2", "docker run -d --name sleeper --entrypoint sleep cluster-lab/vllm:real infinity; touch ~/kept /tmp/x"
+    )
+    before = lab.tell("spark2", "cat /proc/sys/kernel/random/boot_id")
+    lab.must("break", "spark2", "reboot")
+    assert lab.tell("spark2", "cat /proc/sys/kernel/random/boot_id") != before
+    assert lab.tell("spark2", "docker inspect -f '{{.State.Status}}' sleeper; ls ~/kept") == "exited\n/home/spark/kept"
+    assert lab.ssh("spark2", "ls /tmp/x").returncode != 0
+    assert lab.tell("spark2", "docker rm -f sleeper; ping -q -c1 192.168.100.11 >/dev/null && echo linked").endswith(
+        "linked"
+    )
+
+
+def test_several_faults_are_mended_newest_first(lab: Lab, broken: Make) -> None:
+    for fault in ("no-ray", "no-image", "mtu", "killed"):
+        broken("spark2", fault)
+    lab.must("mend", "spark2")
+    wanted = lab.tell("spark1", "docker image inspect -f '{{.Id}}' cluster-lab/vllm:real")
+    assert lab.tell("spark2", "docker image inspect -f '{{.Id}}' cluster-lab/vllm:real") == wanted
+    assert lab.tell("spark2", "cat /sys/class/net/enp1s0f1np1/mtu") == "9000"
+
+
+def test_wrong_words_are_refused(lab: Lab) -> None:
+    for words, said in (
+        (("break", "spark9", "mtu"), "spark1, spark2"),
+        (("break", "spark1", "mtuu"), "nearest: mtu"),
+        (("break", "spark1"), "--list"),
+        (("up", "--hosts", "0"), "1 to 32"),
+    ):
+        done = lab.command(*words)
+        assert done.returncode == 2, words
+        assert said in done.stderr
+    assert len(lab.must("break", "--list").splitlines()) >= 20
+
+
+def test_not_root_is_told_so(lab: Lab) -> None:
+    words = [
+        "setpriv",
+        "--reuid=65534",
+        "--clear-groups",
+        sys.executable,
+        "-m",
+        "cluster.actions.lab",
+        "up",
+        "--dir",
+        "/tmp/x",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "needs root" in done.stderr
+    assert not Path("/tmp/x").exists()
+
+
+def lab_processes(root: Path) -> list[int]:
+    """Processes that have the lab's directory in their words, this one's children left out."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"{root}".encode() in text and b"pytest" not in text:
+            found.append(int(entry.name))
+    return found
+
+
+def test_killed_lab_is_cleaned_by_the_next_up(lab: Lab) -> None:
+    for pid in lab_processes(lab.root):
+        os.kill(pid, signal.SIGKILL)
+    assert "spark1" in lab.must("status")
+    lab.must("up", "--hosts", "2")
+    assert lab.tell("spark2", "docker version -f '{{.Server.Version}}'")
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.6, 1.0, 1.5, 2.2])
+def test_up_killed_half_way_is_repaired(lab: Lab, after_s: float) -> None:
+    lab.must("down")
+    words = [sys.executable, "-m", "cluster.actions.lab", "up", "--dir", str(lab.root)]
+    up = subprocess.Popen(words, env={**os.environ, "CLUSTER_LAB_CACHE": CACHE}, stdout=subprocess.DEVNULL)
+    time.sleep(after_s)
+    up.kill()
+    up.wait()
+    lab.must("up", "--hosts", "2")
+    for host in ("spark1", "spark2"):
+        assert lab.tell(host, f"{RUN} --entrypoint echo cluster-lab/vllm:real hello") == "hello"
+        assert lab.tell(host, "ls ~/.cache/huggingface/hub") == "models--cluster-lab--tiny-gemma-4"
+
+
+def test_down_leaves_nothing(lab: Lab) -> None:
+    lab.tell("spark1", "docker run -d --entrypoint sleep cluster-lab/vllm:real infinity")
+    lab.must("break", "spark2", "killed")
+    number = json.loads((lab.root / "lab.json").read_text())["number"]
+    lab.must("down")
+    assert lab_processes(lab.root) == []
+    assert not Path(f"/sys/class/net/cllab{number}").exists()
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/cluster-lab-{number}"))
+    assert str(lab.root) not in Path("/proc/self/mountinfo").read_text()
+    assert not (lab.root / "hosts").exists()
+    lab.must("down")
+    lab.must("up", "--hosts", "2")
