@@ -9,6 +9,9 @@ from cluster.commands.question import Answer
 from cluster.facts.fact import Missing
 from cluster.facts.sections import as_shape, last_words, load_json, refuse
 
+ENDED_LATE = (124, 137, 142)
+"""Exit codes of `timeout`, of SIGKILL, and of the program's own alarm."""
+
 _UP = re.compile(r"^(?:Active|Idle):[ \t]*\n((?:[ \t].*\n?)*)", re.MULTILINE)
 _COUNT = re.compile(r"^[ \t]+(\d{1,6}) \S", re.MULTILINE | re.ASCII)
 _GPUS = re.compile(r"^[ \t]*(\d{1,6}(?:\.\d{1,6})?)/(\d{1,6}(?:\.\d{1,6})?) GPU\b", re.MULTILINE | re.ASCII)
@@ -36,15 +39,19 @@ class RayStatus:
 
 
 def parse(answer: Answer) -> tuple[RayNode, ...] | Missing:
-    """Read what far/ray_nodes prints: {"nodes": [{"address": …, "alive": …, "gpus": …}]}."""
+    """Read what far/ray_nodes prints: {"nodes": [{"address": …, "alive": …, "gpus": …}]} or {"error": …}."""
     refused = refuse(answer, "python3")
     if refused:
         return refused
+    if answer.exit in ENDED_LATE and not answer.out.strip():
+        return Missing("Ray did not answer in time", "timeout")
     try:
-        nodes = load_json(answer.out)["nodes"]
+        told = load_json(answer.out)
+        return (
+            Missing(f"Ray: {told['error']}") if "error" in told else as_shape(told["nodes"], "Ray", tuple[RayNode, ...])
+        )
     except (ValueError, KeyError, TypeError, IndexError):
-        return Missing(f"ray: {last_words(answer) or 'no answer that can be understood'}")
-    return as_shape(nodes, "ray", tuple[RayNode, ...])
+        return Missing(f"Ray: {last_words(answer) or 'no answer that can be understood'}")
 
 
 def parse_ray_status(text: str) -> RayStatus | Missing:

@@ -91,14 +91,13 @@ def look_lock(given):
 
 
 def is_locked(file):
-    """Whether somebody else holds flock(2) on an open file. A lock taken by this question is dropped at once."""
+    """Whether somebody else holds flock(2) on an open file. What this takes, the caller drops by closing at once."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return True
         raise
-    fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
 

@@ -62,6 +62,7 @@ def test_a_zombie_is_known_by_its_short_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cgroup", [
     f"0::/system.slice/docker-{ID}.scope\n", f"12:memory:/docker/{ID}\n0::/\n", f"0::/../docker/{ID}/init\n",
+    f"0::/docker/{'f' * 64}/docker/{ID}\n",
 ])  # fmt: skip
 def test_the_container_is_told_by_the_control_group(tmp_path: Path, cgroup: str) -> None:
     put_process(tmp_path, 7, ["raylet"], cgroup=cgroup)

@@ -39,3 +39,15 @@ def test_what_ray_said_instead_is_kept() -> None:
     assert isinstance(found, Missing)
     assert "No module named 'ray'" in found.why
     assert isinstance(ray_nodes.parse(said({"nodes": [{"address": 1}]})), Missing)
+
+
+def test_a_head_that_does_not_answer_is_a_timeout() -> None:
+    for answer in (Answer(142), Answer(124), Answer(None)):
+        found = ray_nodes.parse(answer)
+        assert isinstance(found, Missing)
+        assert found.kind == "timeout"
+
+
+def test_an_error_is_told_in_its_own_words() -> None:
+    found = ray_nodes.parse(Answer(1, b'{"error": "RpcError: Failed to connect"}', b""))
+    assert found == Missing("Ray: RpcError: Failed to connect")
