@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,15 +14,22 @@ from rich.table import Table
 
 from cluster.errors import ClusterError, ManyErrors
 
+WIDE = 200
+"""Columns where there is no terminal: a pipe or file has no width to keep to."""
+
+
+def console(stream: TextIO) -> Console:
+    """A console that wraps nothing by itself."""
+    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else WIDE)
+
 
 class Screen:
     """Results go to stdout, progress to stderr; with `json_mode` stdout carries one JSON document only."""
 
     def __init__(self, *, json_mode: bool = False) -> None:
         self.json_mode = json_mode
-        self._progress = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._result = self._progress if json_mode else Console(highlight=False, soft_wrap=True)
-        self._rows: list[dict[str, str]] = []
+        self._progress = console(sys.stderr)
+        self._result = self._progress if json_mode else console(sys.stdout)
 
     def line(self, text: str = "") -> None:
         """A line of the result, as it is."""
@@ -44,7 +51,8 @@ class Screen:
         """A table; columns whose name ends in a unit or number are set right by the caller's alignment mark `>`."""
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for column in columns:
-            table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+            right = column.startswith(">")
+            table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
         self._result.print(table, soft_wrap=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.actions.prove import ENGINE, Clock, Held, Proof
+from cluster.diagnosis.transport import Transport
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
@@ -29,9 +30,8 @@ def print_ready(
     screen.line(f"one completion: {done.tokens} tokens in {done.seconds:.1f} s: {done.text[:60]!r}")
     if proof.transport:
         moved = ", ".join(f"{host} {value / 1e6:.1f} MB" for host, value in proof.transport.grown.items())
-        screen.line(
-            f"between the ranks: {proof.transport.verdict} ({proof.transport.why}{'; ' + moved if moved else ''})"
-        )
+        why = "; ".join(filter(None, (proof.transport.why, moved)))
+        screen.line(f"between the ranks: {way(wanted, proof.transport)} ({why})")
     rows = [[stage, f"{seconds:.1f}"] for stage, seconds in clock.stages.items() if seconds >= 0.05]
     own = sum(seconds for stage, seconds in clock.stages.items() if stage != ENGINE)
     screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
@@ -39,6 +39,13 @@ def print_ready(
     screen.line(f"try:  {curl(wanted, endpoint)}")
     screen.line("next: cluster bench --depth 0 4096 16384")
     screen.document(as_document(wanted, proof, clock, endpoint, simulated, changed))
+
+
+def way(wanted: Wanted, transport: Transport) -> str:
+    """What carried the traffic; counters that grow prove RDMA only where RDMA was asked for."""
+    if transport.verdict == "rdma" and wanted.recipe.transport == "socket":
+        return "over the fabric, by TCP as the recipe says"
+    return transport.verdict
 
 
 def sizes(wanted: Wanted) -> str:

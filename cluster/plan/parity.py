@@ -9,7 +9,7 @@ from cluster.commands.question import Answer, Question
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.plan.fabric import Fabric
-from cluster.plan.finding import Finding
+from cluster.plan.finding import Finding, Level
 from cluster.plan.wanted import Wanted
 
 CLOCK_WARNING_S = 5.0
@@ -62,12 +62,13 @@ def check_same(seens: Sequence[Seen]) -> Iterator[Finding]:
             "fault", "image-parity", list(images)[-1], f"image {reference} is not the same on all hosts", rows,
             f"on all: docker pull {reference}, or copy it with docker save and docker load",
         )  # fmt: skip
-    commits = {seen.host: seen.weights.commit for seen in seens if not isinstance(seen.weights, Missing)}
-    if len(set(commits.values())) > 1:
-        rows = ", ".join(f"{host} {commit[:12]}" for host, commit in commits.items())
+    models = {seen.host: seen.weights for seen in seens if not isinstance(seen.weights, Missing)}
+    copies = {host: weights.commit or weights.listing for host, weights in models.items()}
+    if len(set(copies.values())) > 1:
+        rows = ", ".join(f"{host} {copy[:12]}" for host, copy in copies.items())
         yield Finding(
-            "fault", "weights-parity", list(commits)[-1], "the hosts have different revisions of the model", rows,
-            "pin one with --set revision=COMMIT",
+            "fault", "weights-parity", list(copies)[-1], "the hosts have different copies of the model", rows,
+            "pin one with --set revision=COMMIT, or copy the directory again",
         )  # fmt: skip
 
 
@@ -84,12 +85,24 @@ def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Itera
         )  # fmt: skip
         return
     yield from check_mtu(fabric)
+    yield from check_device(wanted, seens)
     if rdma_wanted and not fabric.rdma:
         without = [name for name, end in fabric.hosts.items() if not end.hcas]
         yield Finding(
             "warning", "rdma", without[0], "no RDMA device faces the peers", ", ".join(without),
             "ls /sys/class/infiniband; ibdev2netdev",
         )  # fmt: skip
+
+
+def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
+    """HCAs without /dev/infiniband: no container can use them, and NCCL would fall back to sockets silently."""
+    level: Level = "fault" if wanted.recipe.transport == "rdma" and not wanted.allow_socket else "warning"
+    for seen in seens:
+        if not isinstance(seen.links, Missing) and seen.links.links and not seen.links.rdma_device:
+            yield Finding(
+                level, "rdma-device", seen.host, "there are HCAs, but no /dev/infiniband", _links_text(seen),
+                f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm",
+            )  # fmt: skip
 
 
 def check_mtu(fabric: Fabric) -> Iterator[Finding]:

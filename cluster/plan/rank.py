@@ -21,7 +21,7 @@ from cluster.facts.seen import Seen
 from cluster.plan import deployed
 from cluster.plan.fabric import Fabric
 from cluster.plan.inside import Inside
-from cluster.plan.spec import canonical, deployment_id
+from cluster.plan.spec import PROGRAMS, canonical, deployment_id
 from cluster.plan.steps import Put
 from cluster.plan.wanted import Wanted
 
@@ -112,7 +112,7 @@ def container(made_of: Ingredients, rank: int) -> Container:
         env=environment(made_of, host),
         binds=tuple(binds),
         shm_bytes=int(wanted.recipe.shm_gib * (1 << 30)),
-        infiniband=wanted.size > 1 and not isinstance(links, Missing) and bool(links.links),
+        infiniband=wanted.size > 1 and not isinstance(links, Missing) and links.rdma_device,
     )
 
 
@@ -146,8 +146,7 @@ def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
     home = made_of.home(host)
     differing = non_carry({name: environment(made_of, name) for name in wanted.names})
     puts = [
-        Put(f"{home}/rank.py", source("rank"), 0o644),
-        Put(f"{home}/ray_nodes.py", source("ray_nodes"), 0o644),
+        *(Put(f"{home}/{name}.py", source(name), 0o644) for name in PROGRAMS),
         Put(f"{home}/rank.json", _json(rank_words(made_of, rank)), 0o644),
         Put(f"{home}/before.json", _json({"available": made_of.before[host]}), 0o644),
         Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(differing), 0o644),
