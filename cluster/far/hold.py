@@ -23,14 +23,16 @@ def say(**line):
 
 
 def take(path):
-    """The descriptor that holds the lock, or None when somebody else has it."""
+    """The descriptor that holds the lock, or None when somebody else has it (who only looks has it for a moment)."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
+    for _ in range(5):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            time.sleep(0.03)
+    os.close(fd)
+    return None
 
 
 def holder(path):

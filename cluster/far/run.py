@@ -239,6 +239,8 @@ def reply(marker, answers):
 
 
 def main():
+    if sys.version_info < (3, 10):
+        sys.exit("python3 here is %d.%d, 3.10 or newer is needed" % sys.version_info[:2])
     request = read_request(sys.stdin.buffer)
     if request is None:
         sys.exit(1)

@@ -137,6 +137,8 @@ def send(pid, number):
 
 
 def main():
+    if sys.version_info < (3, 10):
+        sys.exit("python3 here is %d.%d, 3.10 or newer is needed" % sys.version_info[:2])
     stdin = sys.stdin.buffer
     line = stdin.readline()
     text = stdin.read(int(line)) if line.strip() else b""

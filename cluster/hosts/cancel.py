@@ -16,11 +16,17 @@ class Scope:
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._closers: list[Callable[[], None]] = []
+        self._changes = 0
 
     @property
     def is_set(self) -> bool:
         """True after the interruption."""
         return self._event.is_set()
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change is under way, which an interruption must await."""
+        return self._changes > 0
 
     def set(self) -> None:
         """Interrupt: every waiter wakes up, every registered closer is called."""
@@ -52,17 +58,39 @@ class Scope:
             with self._lock, suppress(ValueError):
                 self._closers.remove(close)
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Say that a change is under way while the block runs."""
+        with self._lock:
+            self._changes += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._changes -= 1
+
 
 class Cancel:
     """Shared by all hosts of a fleet; holds the scope in which new operations begin."""
 
     def __init__(self) -> None:
-        self.scope = Scope()
+        self._scope = Scope()
+        self._bound = threading.local()
+
+    @property
+    def scope(self) -> Scope:
+        """The scope for an operation that begins now on this thread."""
+        bound: Scope | None = getattr(self._bound, "scope", None)
+        return bound or self._scope
+
+    def bind(self, scope: Scope) -> None:
+        """Keep this thread in `scope`: a worker left behind by Ctrl-C must not go on in the scope of the undo."""
+        self._bound.scope = scope
 
     def set(self) -> None:
         """Interrupt everything that runs in the present scope; what begins in it afterwards fails at once."""
-        self.scope.set()
+        self._scope.set()
 
     def renew(self) -> None:
         """A fresh scope, for undo: what was interrupted stays so, new operations work."""
-        self.scope = Scope()
+        self._scope = Scope()

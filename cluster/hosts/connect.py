@@ -23,10 +23,9 @@ def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel
     """A fleet of the inventory's hosts. Connections are opened when first used, in parallel, and then kept.
 
     This machine is reached without SSH. It is this machine when everything ssh would be told leads here: the address
-    is one of our own (it can be bound to, in our own network namespace), with ssh's usual port, no jump host, no proxy
-    and our own user; and we are not inside a container, where the address would be the machine's but the files would
-    not. Whoever wants ssh to this machine nevertheless gives another port or user. Two names of one machine are found
-    later, by their machine-ids.
+    is one of our own (it can be bound to), with ssh's usual port, no jump host, no proxy and our own user. Addresses of
+    other network namespaces are not our own, so simulated hosts on this machine are reached over SSH. Whoever wants
+    ssh to this machine nevertheless gives another port. Two names of one machine are found later, by machine-id.
 
     Raises UsageError when ssh cannot make sense of an entry.
     """
@@ -46,7 +45,7 @@ def _host(name: str, entry: HostEntry, cancel: Cancel) -> Host:
 
 def leads_here(target: SshTarget) -> bool:
     """Whether ssh to the target would end on this machine as this user. See `connect` for the rule."""
-    if target.port != 22 or target.proxy_command or target.user != getpass.getuser() or _in_container():
+    if target.port != 22 or target.proxy_command or target.user != getpass.getuser():
         return False
     try:
         found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
@@ -62,10 +61,6 @@ def _is_own(family: int, address: tuple[Any, ...]) -> bool:
     except OSError:
         return False
     return True
-
-
-def _in_container() -> bool:
-    return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
 
 
 def is_this_machine(machine_id: str) -> bool:

@@ -15,22 +15,23 @@ from cluster.hosts.outcome import Outcome
 T = TypeVar("T")
 
 SLICE_S = 0.2
-LEAVE_AFTER_S = 12.0  # after Ctrl-C: a change under way gets 10 s, the rest is for closing
+LEAVE_S = 1.0  # after Ctrl-C, for what was interrupted to notice
+LEAVE_CHANGE_S = 12.0  # when a change is under way: it gets 10 s, the rest is for closing
 
 
 def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel) -> dict[str, Outcome[T]]:
     """Run the jobs, at most `limit` at once; the outcomes in the jobs' order.
 
-    Ctrl-C sets `cancel`, waits for what must not be left half done (12 s at most) and raises InterruptedByUser; a
-    second Ctrl-C leaves at once. An exception that is no ClusterError is a bug and raised as it is, after the rest.
+    Ctrl-C sets `cancel`, waits for changes under way (12 s at most) and raises InterruptedByUser; a second Ctrl-C
+    leaves at once. An exception that is no ClusterError is a bug and raised as it is, after the rest.
     """
     crew = _Crew(jobs, cancel)
-    crew.start(limit)
     try:
-        crew.wait(None)
+        crew.start(limit)
+        crew.wait()
     except KeyboardInterrupt:
         cancel.set()
-        crew.wait(LEAVE_AFTER_S)
+        crew.wait_for_changes()
         raise InterruptedByUser("interrupted") from None
     if crew.bug is not None:
         raise crew.bug
@@ -46,6 +47,7 @@ class _Crew(Generic[T]):
         self.outcomes: dict[str, Outcome[T]] = {}
         self.bug: Exception | None = None
         self._jobs = jobs
+        self._cancel = cancel
         self._scope = cancel.scope
         self._left = deque(jobs)
         self._changed = threading.Condition()
@@ -55,17 +57,29 @@ class _Crew(Generic[T]):
         for number in range(min(limit, len(self._jobs))):
             threading.Thread(target=self._work, name=f"host-{number}", daemon=True).start()
 
-    def wait(self, seconds: float | None) -> None:
-        """Until all jobs have ended, or `seconds`. Raises KeyboardInterrupt, also one that a job met."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+    def wait(self) -> None:
+        """Until all jobs have ended. Raises KeyboardInterrupt, also one that a job met."""
         with self._changed:
-            while len(self.outcomes) < len(self._jobs) and (deadline is None or time.monotonic() < deadline):
+            while self._is_busy() and not self._ctrl_c:
                 self._changed.wait(SLICE_S)
-                if self._ctrl_c:
-                    self._ctrl_c = False
-                    raise KeyboardInterrupt
+        if self._ctrl_c:
+            raise KeyboardInterrupt
+
+    def wait_for_changes(self) -> None:
+        """After an interruption: until the jobs have noticed it and no change is under way."""
+        began = time.monotonic()
+        with self._changed:
+            while self._is_busy():
+                patience = LEAVE_CHANGE_S if self._scope.is_changing else LEAVE_S
+                if time.monotonic() > began + patience:
+                    return
+                self._changed.wait(SLICE_S)
+
+    def _is_busy(self) -> bool:
+        return len(self.outcomes) < len(self._jobs)
 
     def _work(self) -> None:
+        self._cancel.bind(self._scope)
         while True:
             with self._changed:
                 if not self._left:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
+import select
 import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from typing import IO, Any
 
 from cluster.errors import ConnectionLostError, UnreachableError
+from cluster.hosts.cancel import Scope
 from cluster.hosts.target import SshTarget
 
+SLICE_S = 0.2
 USER_TIMEOUT_MS = 30_000  # unanswered data after which the kernel gives the connection up
 
 
@@ -22,6 +27,12 @@ class Dialled:
         self.sock = sock
         self._errors = errors
 
+    def close(self) -> None:
+        """End the connection, also under the feet of a thread that reads from it."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
     def said(self) -> str:
         """The last words of the proxy command."""
         if self._errors is None:
@@ -31,8 +42,11 @@ class Dialled:
         return self._errors.read(4000).decode("utf-8", "replace").strip()
 
 
-def dial(name: str, target: SshTarget, deadline: float) -> Dialled:
-    """Connect before `deadline` (time.monotonic). Raises ConnectionLostError, or UnreachableError for unknown names."""
+def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialled:
+    """Connect before `deadline` (time.monotonic).
+
+    Raises ConnectionLostError, UnreachableError for unknown names, InterruptedByUser.
+    """
     if target.proxy_command:
         return _dial_through(target.proxy_command)
     where = f"{target.hostname} port {target.port}"
@@ -45,21 +59,40 @@ def dial(name: str, target: SshTarget, deadline: float) -> Dialled:
             remedy="use an IP address in the inventory, or see that the name resolves",
         ) from None
     last: OSError = TimeoutError()
-    for family, _, _, _, address in found:
+    for left, (family, _, _, _, address) in zip(range(len(found), 0, -1), found, strict=True):
+        patience = min(target.connect_timeout_s, (deadline - time.monotonic()) / left)
         try:
-            return Dialled(_connect(family, address, min(target.connect_timeout_s, deadline - time.monotonic())))
+            return Dialled(_connect(family, address, patience, scope))
         except OSError as error:
             last = error
     raise _plain(name, where, last, target)
 
 
-def _connect(family: int, address: tuple[Any, ...], timeout_s: float) -> socket.socket:
-    if timeout_s <= 0:
-        raise TimeoutError
-    sock = socket.socket(family, socket.SOCK_STREAM)
+class _PromptSocket(socket.socket):
+    """Acknowledges what it receives at once.
+
+    sshd's first answer after the login waits for our acknowledgement (Nagle), which the kernel would delay by 40 ms.
+    """
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """As socket.recv."""
+        data = super().recv(size, flags)
+        if hasattr(socket, "TCP_QUICKACK"):
+            with suppress(OSError):
+                self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        return data
+
+
+def _connect(family: int, address: tuple[Any, ...], timeout_s: float, scope: Scope) -> socket.socket:
+    sock = _PromptSocket(family, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout_s)
-        sock.connect(address)
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            code = _await_connection(sock, time.monotonic() + timeout_s, scope)
+        if code:
+            raise OSError(code, os.strerror(code))
+        sock.setblocking(True)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
@@ -67,6 +100,17 @@ def _connect(family: int, address: tuple[Any, ...], timeout_s: float) -> socket.
         sock.close()
         raise
     return sock
+
+
+def _await_connection(sock: socket.socket, deadline: float, scope: Scope) -> int:
+    """The errno of a connection under way, 0 for success. Raises TimeoutError, InterruptedByUser."""
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    while not poll.poll(SLICE_S * 1000):
+        scope.check()
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def _plain(name: str, where: str, error: OSError, target: SshTarget) -> ConnectionLostError:

@@ -11,6 +11,7 @@ from cluster.commands.far import framed, source
 from cluster.commands.question import Answer, Question
 
 LARGEST = 1 << 30  # bytes of an answer after decompression; more is not an answer of ours
+GARBAGE = 1 << 20  # bytes before the marker that are taken for a banner
 
 
 def frame_questions(questions: Sequence[Question], marker: str) -> bytes:
@@ -54,22 +55,33 @@ class AnswerReader:
             return None
         body = bytes(self._seen[: self._length])
         if self._kind == "zlib":
-            body = zlib.decompressobj().decompress(body, LARGEST)
+            body = _unpack(body)
         return [_read_answer(row) for row in json.loads(body)]
 
     def _read_head(self) -> bool:
         start = self._seen.find(self._mark)
         end = self._seen.find(b"\n", start + len(self._mark)) if start >= 0 else -1
         if end < 0:
+            if len(self._seen) > GARBAGE:
+                raise ValueError("endless output at login")
             return False
         kind, length = self._seen[start + len(self._mark) : end].decode().split()
         self._kind, self._length = kind, int(length)
+        if self._length > LARGEST:
+            raise ValueError(f"an answer of {length} bytes")
         del self._seen[: end + 1]
         return True
 
     def garbage(self) -> str:
         """What came instead of an answer, for an error message."""
         return self._seen[-400:].decode("utf-8", "replace").strip()
+
+
+def _unpack(body: bytes) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(body, LARGEST)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
 
 
 def _read_answer(row: dict[str, object]) -> Answer:

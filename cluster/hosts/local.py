@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from cluster.commands.far import WORDS
-from cluster.errors import ConnectionLostError, UnreachableError
-from cluster.hosts.cancel import Cancel
+from cluster.errors import ConnectionLostError
+from cluster.hosts import pipe
+from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.wire import WireHost
 
 CHUNK = 65536
+ATOMIC = select.PIPE_BUF  # as much as a pipe that is ready takes without blocking
 
 
 class LocalHost(WireHost):
@@ -30,12 +33,9 @@ class LocalLine:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def open(self, deadline: float) -> LocalPipe:
+    def open(self, deadline: float, scope: Scope) -> LocalPipe:
         """See Line.open."""
-        try:
-            return LocalPipe(self._name)
-        except FileNotFoundError:
-            raise UnreachableError("no python3 on this machine", where=self._name, remedy="install it") from None
+        return LocalPipe(self._name)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -48,7 +48,7 @@ class LocalPipe:
         self._name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the pipe
         self._process = subprocess.Popen(
-            WORDS,
+            (sys.executable, *WORDS[1:]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -62,10 +62,15 @@ class LocalPipe:
         assert self._process.stdin
         left = memoryview(data)
         try:
-            while left:
-                left = left[self._process.stdin.write(left) :]
+            fd = self._process.stdin.fileno()
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            while left and poll.poll(pipe.STALLED_S * 1000):
+                left = left[os.write(fd, left[:ATOMIC]) :]
         except (OSError, ValueError):
-            raise ConnectionLostError("the program ended before it had read its input", where=self._name) from None
+            pass
+        if left:
+            raise ConnectionLostError("the program did not read all of its input", where=self._name)
 
     def receive(self, timeout_s: float) -> bytes | None:
         """See Pipe.receive."""
@@ -87,7 +92,8 @@ class LocalPipe:
     def exit_code(self, timeout_s: float) -> int | None:
         """See Pipe.exit_code."""
         try:
-            return self._process.wait(timeout_s)
+            code = self._process.wait(timeout_s)
+            return code if code >= 0 else 128 - code
         except subprocess.TimeoutExpired:
             return None
 

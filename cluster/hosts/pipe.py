@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from cluster.hosts.cancel import Scope
+
+STALLED_S = 20.0  # how long sending may make no progress
+
 
 class Pipe(Protocol):
     """One running loader (`commands.far.COMMAND`), wherever it runs."""
 
     def send(self, data: bytes) -> None:
-        """Write all of `data` to its stdin. Raises ConnectionLostError."""
+        """Write all of `data` to its stdin. Raises ConnectionLostError, also when it takes nothing for STALLED_S."""
         ...
 
     def receive(self, timeout_s: float) -> bytes | None:
@@ -36,10 +40,10 @@ class Pipe(Protocol):
 class Line(Protocol):
     """The way to one machine: opens pipes, as many as wanted at the same time."""
 
-    def open(self, deadline: float) -> Pipe:
+    def open(self, deadline: float, scope: Scope) -> Pipe:
         """Start one loader there, before `deadline` (of time.monotonic).
 
-        Raises ConnectionLostError when trying again may help, UnreachableError when not.
+        Raises ConnectionLostError when trying again may help, UnreachableError when not, InterruptedByUser.
         """
         ...
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from cluster.errors import ConnectionLostError, UnreachableError
+from cluster.errors import ConnectionLostError
 from cluster.hosts.cancel import Scope
 from cluster.hosts.pipe import Pipe
+from cluster.hosts.trouble import no_program
 
 SLICE_S = 0.2
 LONGEST_LINE = 1 << 20  # bytes; a longer line comes in pieces
@@ -74,8 +75,6 @@ class FarProcess:
     def _check_end(self) -> None:
         """Raise when the output ended because the connection did."""
         code = self._pipe.exit_code(2.0)
-        if code is None:
-            raise ConnectionLostError(f"the connection to {self._host} ended", where=self._host)
-        if not self._begun:
-            said = (self._seen.decode("utf-8", "replace") + self._pipe.errors()).strip()[-300:]
-            raise UnreachableError(f"{self._host} ran no program of ours: exit {code}: {said}", where=self._host)
+        if code is None or not self._begun:
+            said = "" if self._begun else self._seen.decode("utf-8", "replace")
+            raise no_program(self._host, code, f"{said} {self._pipe.errors()}")

@@ -16,17 +16,18 @@ import paramiko
 
 from cluster.commands.far import COMMAND
 from cluster.errors import ClusterError, ConnectionLostError, UnreachableError
-from cluster.hosts.cancel import Cancel
+from cluster.hosts import pipe
+from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.dial import Dialled, dial
 from cluster.hosts.target import SshTarget, public_key
 from cluster.hosts.trouble import key_refused, set_up_failed
 from cluster.hosts.trust import Trust
 from cluster.hosts.wire import WireHost
 
+SLICE_S = 0.2
 KEEPALIVE_S = 10
 BANNER_TIMEOUT_S = 10.0
 AUTH_TIMEOUT_S = 15.0
-STALLED_S = 20.0  # how long sending may make no progress
 CHUNK = 65536
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads would print tracebacks
@@ -49,21 +50,28 @@ class SshLine:
         self._lock = threading.Lock()
         self._connection: fabric.Connection | None = None
 
-    def open(self, deadline: float) -> SshPipe:
+    def open(self, deadline: float, scope: Scope) -> SshPipe:
         """See Line.open."""
-        with self._lock:
-            if self._connection is None or not self._connection.is_connected:
-                self._connection = connect(self._name, self._target, deadline)
-            connection = self._connection
+        connection = self._connected(deadline, scope)
         try:
             channel = connection.transport.open_session(timeout=max(1.0, deadline - time.monotonic()))
-            channel.settimeout(STALLED_S)
+            channel.settimeout(pipe.STALLED_S)
             channel.exec_command(COMMAND)
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not isinstance(error, paramiko.ChannelException):
                 self.close()
             raise ConnectionLostError(f"{self._name} gave no session: {error}", where=self._name) from None
         return SshPipe(self._name, channel)
+
+    def _connected(self, deadline: float, scope: Scope) -> fabric.Connection:
+        while not self._lock.acquire(timeout=SLICE_S):
+            scope.check()
+        try:
+            if self._connection is None or not self._connection.is_connected:
+                self._connection = connect(self._name, self._target, deadline, scope)
+            return self._connection
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """See Line.close."""
@@ -83,7 +91,7 @@ class SshPipe:
     def send(self, data: bytes) -> None:
         """See Pipe.send."""
         try:
-            self._channel.settimeout(STALLED_S)
+            self._channel.settimeout(pipe.STALLED_S)
             self._channel.sendall(data)
         except (OSError, EOFError, paramiko.SSHException):
             raise ConnectionLostError(f"the connection to {self._name} was lost", where=self._name) from None
@@ -126,13 +134,31 @@ def _config() -> fabric.Config:
     return fabric.Config(lazy=True)
 
 
-def connect(name: str, target: SshTarget, deadline: float) -> fabric.Connection:
+def connect(name: str, target: SshTarget, deadline: float, scope: Scope) -> fabric.Connection:
     """An open, authenticated connection to a host whose key is known.
 
-    Raises ConnectionLostError when trying again may help, else UnreachableError.
+    Raises ConnectionLostError when trying again may help, else UnreachableError; InterruptedByUser.
     """
     trust = Trust(name, target)
-    dialled = dial(name, target, deadline)
+    dialled = dial(name, target, deadline, scope)
+    connection = _prepare(name, target, trust, dialled)
+    began = time.monotonic()
+    try:
+        with scope.closing(dialled.close):
+            connection.open()
+    except BaseException as error:
+        with suppress(Exception):
+            connection.client.close()
+        dialled.close()
+        scope.check()
+        if isinstance(error, ClusterError) or not isinstance(error, Exception):
+            raise
+        raise _explain(name, target, error, time.monotonic() - began, dialled) from None
+    connection.transport.set_keepalive(KEEPALIVE_S)
+    return connection
+
+
+def _prepare(name: str, target: SshTarget, trust: Trust, dialled: Dialled) -> fabric.Connection:
     connection = fabric.Connection(
         target.hostname,
         user=target.user,
@@ -148,22 +174,11 @@ def connect(name: str, target: SshTarget, deadline: float) -> fabric.Connection:
         },
     )
     connection.client.set_missing_host_key_policy(_Policy(trust))
-    began = time.monotonic()
-    try:
-        connection.open()
-    except BaseException as error:
-        with suppress(Exception):
-            connection.client.close()
-        dialled.sock.close()
-        if isinstance(error, ClusterError) or not isinstance(error, Exception):
-            raise
-        raise _explain(name, target, error, time.monotonic() - began, dialled) from None
-    connection.transport.set_keepalive(KEEPALIVE_S)
     return connection
 
 
 def _transport(sock: socket.socket, trust: Trust) -> paramiko.Transport:
-    transport = paramiko.ServiceRequestingTransport(sock)
+    transport = paramiko.Transport(sock)  # not ServiceRequestingTransport: it sleeps 0.1 s and can lose the reply
     options = transport.get_security_options()
     options.key_types = trust.order(tuple(kind for kind in options.key_types if "-cert-" not in kind))
     return transport

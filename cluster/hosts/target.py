@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -151,28 +152,29 @@ def _agent(said: str, tokens: Mapping[str, str]) -> str:
 
 
 def _proxy(said: Mapping[str, Sequence[str]], target: SshTarget, entry: HostEntry) -> str:
-    """The command that carries the connection, for ProxyJump as OpenSSH itself builds it (`ssh -W`)."""
     command = (said.get("proxycommand") or ["none"])[0]
     jumps = (said.get("proxyjump") or ["none"])[0]
     if command != "none":
         tokens = {"h": target.hostname, "n": entry.address, "p": str(target.port), "r": target.user}
-        return expand(command, tokens).replace("%%", "%")
-    if jumps == "none":
-        return ""
-    return jump_command(jumps, target)
+        return expand(command, tokens)
+    return "" if jumps == "none" else jump_command(jumps, target, entry)
 
 
-def jump_command(jumps: str, target: SshTarget) -> str:
-    """`ssh -W` through the last of the jump hosts, the others before it. Never asks for a password."""
+def jump_command(jumps: str, target: SshTarget, entry: HostEntry) -> str:
+    """What carries the connection through jump hosts: `ssh -W` through the last, as OpenSSH itself does.
+
+    It asks no questions; the inventory's key and known hosts of the host count for its jump hosts too.
+    """
     *before, last = jumps.split(",")
-    words = ["ssh", "-o", "BatchMode=yes"]
+    words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={target.connect_timeout_s:.0f}"]
+    if entry.known_hosts_file:
+        words += ["-o", f'UserKnownHostsFile="{target.known_hosts[0]}" ~/.ssh/known_hosts']
+    if entry.identity_file:
+        words += ["-i", target.identity_files[0]]
     if before:
         words += ["-J", ",".join(before)]
-    return " ".join([*words, "-W", f"'[{target.hostname}]:{target.port}'", "--", f"'{_as_uri(last)}'"])
-
-
-def _as_uri(jump: str) -> str:
-    return jump if jump.startswith("ssh://") else f"ssh://{jump}"
+    to = f"[{target.hostname}]:{target.port}" if ":" in target.hostname else f"{target.hostname}:{target.port}"
+    return shlex.join([*words, "-W", to, "--", last if last.startswith("ssh://") else f"ssh://{last}"])
 
 
 def public_key(path: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from cluster.errors import ConnectionLostError, UnreachableError
@@ -49,4 +50,30 @@ def key_refused(
         f"{name}: {login} accepts none of our keys ({offered or 'none found'})" + (f"; {why}" if why else ""),
         where=login,
         remedy=f"ssh-copy-id {port}{login}, or correct user and identity_file",
+    )
+
+
+def no_program(name: str, code: int | None, said: str) -> UnreachableError:
+    """The far program ended without saying what it should. `code`: the login shell's, None when the line is dead."""
+    said = said.strip()[-400:]
+    if code is None:
+        return ConnectionLostError(f"the connection to {name} ended before the answer", where=name)
+    if code in (1, 127) and "python3" in said and re.search("not found|unknown command", said, re.IGNORECASE):
+        return UnreachableError(
+            f"no python3 on {name}: {said.splitlines()[-1]}", where=name, remedy="there: sudo apt install python3"
+        )
+    return UnreachableError(
+        f"{name} ran no program of ours: exit {code}" + (f"; it says: {said}" if said else ""),
+        where=name,
+        remedy="see that `python3 -V` works there over a plain ssh",
+    )
+
+
+def silent_host(name: str, seconds: float, *, changes: bool) -> UnreachableError:
+    """No answer long after the deadline. Only for a change is that a lost answer; asking again would not help."""
+    kind = ConnectionLostError if changes else UnreachableError
+    return kind(
+        f"{name} did not answer within {seconds:.0f} s",
+        where=name,
+        remedy="it may be thrashing, or the network is gone: ping it, wait, power-cycle it",
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from uuid import uuid4
 
 from cluster.commands.far import far
@@ -15,8 +15,7 @@ from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.frame import AnswerReader, frame_questions, frame_start
 from cluster.hosts.pipe import Line, Pipe
 from cluster.hosts.process import FarProcess
-
-T = TypeVar("T")
+from cluster.hosts.trouble import no_program, silent_host
 
 SLICE_S = 0.2
 TRIES = 3
@@ -47,8 +46,16 @@ class WireHost:
             return []
         scope = self.cancel.scope
         changes = any(question.changes for question in questions)
-        tries = 1 if changes else TRIES
-        return _retried(lambda: self._ask_once(questions, changes, scope), scope, tries, ASK_AGAIN_WITHIN_S)
+        pauses = _Pauses(scope, 1 if changes else TRIES, ASK_AGAIN_WITHIN_S)
+        while True:
+            pipe = self._open(scope)
+            try:
+                return self._exchange(pipe, questions, changes, scope)
+            except ConnectionLostError:
+                if not pauses.take():
+                    raise
+            finally:
+                pipe.close()
 
     def start(self, argv: Sequence[str], stdin: bytes = b"", *, lasting: bool = False) -> FarProcess:
         """See Host.start. stderr is merged into the lines."""
@@ -78,25 +85,45 @@ class WireHost:
 
     def _open(self, scope: Scope) -> Pipe:
         deadline = time.monotonic() + CONNECT_WITHIN_S
-        return _retried(lambda: self._line.open(deadline), scope, TRIES, CONNECT_WITHIN_S)
+        pauses = _Pauses(scope, TRIES, CONNECT_WITHIN_S)
+        while True:
+            scope.check()
+            try:
+                return self._line.open(deadline, scope)
+            except ConnectionLostError:
+                if not pauses.take():
+                    raise
 
-    def _ask_once(self, questions: Sequence[Question], changes: bool, scope: Scope) -> list[Answer]:
+    def _exchange(self, pipe: Pipe, questions: Sequence[Question], changes: bool, scope: Scope) -> list[Answer]:
         marker = uuid4().hex
-        pipe = self._open(scope)
+        reader = AnswerReader(marker)
+        patience = _Patience(questions, changes, scope)
+        with scope.changing() if changes else nullcontext(), suppress(_Ended):
+            self._send(pipe, frame_questions(questions, marker))
+            return self._await_answers(pipe, reader, patience)
+        raise no_program(self._name, pipe.exit_code(1.0), f"{reader.garbage()} {pipe.errors()}")
+
+    def _send(self, pipe: Pipe, data: bytes) -> None:
         try:
-            pipe.send(frame_questions(questions, marker))
-            return self._await_answers(pipe, AnswerReader(marker), _Patience(questions, changes, scope))
-        finally:
-            pipe.close()
+            pipe.send(data)
+        except ConnectionLostError:
+            raise _Ended from None
 
     def _await_answers(self, pipe: Pipe, reader: AnswerReader, patience: _Patience) -> list[Answer]:
         while True:
             data = pipe.receive(patience.check(self._name))
             if data == b"":
-                raise _no_answer(self._name, pipe, reader)
-            answers = reader.feed(data) if data else None
+                raise _Ended
+            try:
+                answers = reader.feed(data) if data else None
+            except ValueError as error:
+                raise UnreachableError(f"{self._name} gave no answer of ours: {error}", where=self._name) from None
             if answers is not None:
                 return answers
+
+
+class _Ended(Exception):
+    """The far program ended without an answer."""
 
 
 class _Patience:
@@ -118,43 +145,24 @@ class _Patience:
             if not self._changes or now > self._interrupted_at + CHANGE_PATIENCE_S:
                 raise InterruptedByUser("interrupted", where=host)
         if now > self._deadline:
-            raise ConnectionLostError(
-                f"{host} did not answer within {self._seconds:.0f} s",
-                where=host,
-                remedy="the host may be thrashing or the network gone: ping it, wait, power-cycle it",
-            )
+            raise silent_host(host, self._seconds, changes=self._changes)
         return SLICE_S
 
 
-def _no_answer(host: str, pipe: Pipe, reader: AnswerReader) -> UnreachableError:
-    """The right error for output that ended without an answer."""
-    code = pipe.exit_code(1.0)
-    said = " ".join(part for part in (reader.garbage(), pipe.errors().strip()) if part)[-400:]
-    if code is None:
-        return ConnectionLostError(f"the connection to {host} ended before the answer", where=host)
-    if "python3" in said and code in (1, 126, 127):
-        return UnreachableError(
-            f"no python3 on {host} (the login shell says: {said.splitlines()[-1]})",
-            where=host,
-            remedy="install it there: sudo apt install python3",
-        )
-    return UnreachableError(
-        f"{host} ran no program of ours: exit {code}" + (f", it says: {said}" if said else ""),
-        where=host,
-        remedy="see that a plain `ssh HOST python3 -V` works",
-    )
+class _Pauses:
+    """The growing pauses between tries: `tries` at most, and none that would end after `within_s`."""
 
+    def __init__(self, scope: Scope, tries: int, within_s: float) -> None:
+        self._scope = scope
+        self._left = tries - 1
+        self._until = time.monotonic() + within_s
+        self._pause = FIRST_PAUSE_S
 
-def _retried(attempt: Callable[[], T], scope: Scope, tries: int, within_s: float) -> T:
-    """Try again with growing pauses while connections are lost, `tries` times at most and not after `within_s`."""
-    began, pause = time.monotonic(), FIRST_PAUSE_S
-    for left in reversed(range(tries)):
-        scope.check()
-        try:
-            return attempt()
-        except ConnectionLostError:
-            if not left or time.monotonic() + pause > began + within_s:
-                raise
-        scope.wait(pause)
-        pause *= 2
-    raise AssertionError("no try at all")
+    def take(self) -> bool:
+        """Wait before the next try; False when there is none."""
+        if not self._left or time.monotonic() + self._pause > self._until:
+            return False
+        self._scope.wait(self._pause)
+        self._left -= 1
+        self._pause *= 2
+        return True

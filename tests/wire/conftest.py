@@ -1,0 +1,57 @@
+"""Servers and hosts for the tests of the wire."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback import SSHD, Sshd
+
+from cluster.hosts.local import LocalHost
+from cluster.hosts.wire import WireHost
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _needs_sshd() -> None:
+    if not Path(SSHD).exists() or not shutil.which("ssh"):
+        pytest.skip("these tests need OpenSSH's server and client")
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """The plain server, shared."""
+    server = Sshd(tmp_path_factory.mktemp("sshd") / "server")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _close_hosts(sshd: Sshd) -> Iterator[None]:
+    yield
+    sshd.close_hosts()
+
+
+@pytest.fixture
+def make_sshd(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
+    """Makes servers with peculiarities."""
+    made: list[Sshd] = []
+
+    def make(**how: Any) -> Sshd:
+        made.append(Sshd(tmp_path / f"server{len(made)}", **how))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close_hosts()
+        server.stop()
+
+
+@pytest.fixture(params=["ssh", "local"])
+def host(request: pytest.FixtureRequest, sshd: Sshd) -> Iterator[WireHost]:
+    """A host, over SSH and as this machine: both must behave the same."""
+    made = sshd.host() if request.param == "ssh" else LocalHost("spark1")
+    yield made
+    made.close()

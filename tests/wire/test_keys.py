@@ -1,0 +1,108 @@
+"""Logging in: which keys are offered, and what a refusal says."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from loopback import Sshd, make_key
+
+from cluster.commands.question import Question
+from cluster.errors import ConnectionLostError, UnreachableError, UsageError
+from cluster.hosts.ssh import SshHost
+
+
+def check_login(host: SshHost) -> None:
+    assert host.ask([Question(("echo", "in"))])[0].out == b"in\n"
+
+
+def refusal(host: SshHost) -> UnreachableError:
+    with pytest.raises(UnreachableError) as raised:
+        host.ask([Question(("true",))])
+    assert not isinstance(raised.value, ConnectionLostError), "a wrong key is no reason to try again"
+    return raised.value
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    socket = tmp_path / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
+    while not socket.exists():
+        pass
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    yield socket
+    process.terminate()
+    process.wait()
+
+
+def test_a_wrong_key(sshd: Sshd, tmp_path: Path) -> None:
+    key = make_key(tmp_path / "wrong")
+    error = refusal(sshd.host(identity_file=str(key)))
+    assert f"{sshd.entry().user}@127.0.0.1 accepts none of our keys" in error.what
+    assert str(key) in error.what
+    assert f"ssh-copy-id -p {sshd.port}" in error.remedy
+
+
+def test_a_passphrase_and_no_agent(sshd: Sshd, tmp_path: Path) -> None:
+    key = make_key(tmp_path / "locked", passphrase="secret")
+    error = refusal(sshd.host(identity_file=str(key)))
+    assert f"the key {key} has a passphrase and no agent holds it" in error.what
+    assert error.remedy == f"ssh-add {key}"
+
+
+def test_an_agent_holds_the_key(sshd: Sshd, agent: Path, tmp_path: Path) -> None:
+    subprocess.run(["ssh-add", "-q", sshd.key], check=True)
+    target = replace(sshd.host().target, agent=str(agent))
+    check_login(SshHost("spark1", replace(target, identity_files=(), identities_only=False)))
+    key = Path(f"{sshd.key}.pub")
+    (tmp_path / "only.pub").write_text(key.read_text())
+    check_login(SshHost("spark1", replace(target, identity_files=(str(tmp_path / "only"),), identities_only=True)))
+
+
+def test_an_agent_is_not_asked_for_other_keys_when_one_is_named(sshd: Sshd, agent: Path, tmp_path: Path) -> None:
+    subprocess.run(["ssh-add", "-q", sshd.key], check=True)
+    error = refusal(sshd.host(identity_file=str(make_key(tmp_path / "wrong"))))
+    assert "agent:" not in error.what
+
+
+def test_an_agent_that_is_gone(sshd: Sshd, tmp_path: Path) -> None:
+    check_login(SshHost("spark1", replace(sshd.host().target, agent=str(tmp_path / "nobody"))))
+
+
+def test_too_many_keys(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    server = make_sshd(options="MaxAuthTries 2\n")
+    keys = tuple(str(make_key(tmp_path / f"wrong{number}")) for number in range(4))
+    error = refusal(SshHost("spark1", replace(server.host().target, identity_files=keys)))
+    assert "too many keys" in error.what
+
+
+def test_passwords_only(make_sshd: Callable[..., Sshd]) -> None:
+    error = refusal(make_sshd(options="PubkeyAuthentication no\nPasswordAuthentication yes\n").host())
+    assert "it accepts only password" in error.what
+
+
+def test_no_such_user(sshd: Sshd) -> None:
+    assert "nobody-here@127.0.0.1 accepts none of our keys" in refusal(sshd.host(user="nobody-here")).what
+
+
+def test_other_kinds_of_keys(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    server = make_sshd()
+    for kind in ("rsa", "ecdsa"):
+        key = make_key(tmp_path / kind, kind)
+        with (server.folder / "id.pub").open("a") as allowed:
+            allowed.write(Path(f"{key}.pub").read_text())
+        check_login(server.host(identity_file=str(key)))
+
+
+def test_a_key_file_that_is_no_key(sshd: Sshd, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    assert "unreadable" in refusal(sshd.host(identity_file=str(tmp_path / "text"))).what
+
+
+def test_a_key_file_that_does_not_exist(sshd: Sshd) -> None:
+    with pytest.raises(UsageError, match="no key file /nowhere/id") as raised:
+        sshd.host(identity_file="/nowhere/id")
+    assert "spark1" in raised.value.where

@@ -1,0 +1,174 @@
+"""The lock over real connections: held, refused, lost, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from loopback import Sshd, becomes
+
+from cluster.errors import ClusterError, LockedError
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.lock import Lock, who_am_i
+
+# an operator of its own, who takes the lock and keeps it until stdin ends
+OPERATOR = """
+import sys
+from cluster.config.inventory import HostEntry
+from cluster.hosts.connect import connect
+from cluster.hosts.lock import Lock
+entry = HostEntry.model_validate_json(sys.argv[1])
+with connect({"spark1": entry}) as fleet, Lock(fleet, "up lab-tiny", {"spark1": sys.argv[2]}, silence_s=2, beat_s=0.3):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def fleet(sshd: Sshd) -> Fleet:
+    return Fleet([sshd.host("spark1"), sshd.host("spark2")])
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> dict[str, str]:
+    return {name: str(tmp_path / name / "data") for name in ("spark1", "spark2")}
+
+
+@pytest.fixture
+def operator(sshd: Sshd, dirs: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-c", OPERATOR, sshd.entry().model_dump_json(), dirs["spark1"]]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def can_take(fleet: Fleet, dirs: dict[str, str]) -> bool:
+    try:
+        with Lock(fleet, "another", dirs):
+            return True
+    except LockedError:
+        return False
+
+
+def test_one_gets_it_the_other_is_told_who_since_when_and_why(fleet: Fleet, dirs: dict[str, str]) -> None:
+    with Lock(fleet, "up lab-tiny", dirs) as lock:
+        assert lock.still_held()
+        with pytest.raises(LockedError) as raised, Lock(fleet, "down", dirs):
+            raise AssertionError("two locks at once")
+        assert who_am_i() in raised.value.what
+        assert "up lab-tiny" in raised.value.what
+        assert "since" in raised.value.what
+        assert raised.value.where == "spark1"
+        assert lock.still_held(), "the refused one took nothing away"
+    assert can_take(fleet, dirs)
+
+
+def test_what_was_taken_is_given_back_when_a_later_host_is_locked(fleet: Fleet, dirs: dict[str, str]) -> None:
+    with Lock(fleet.only(["spark2"]), "solo", dirs):
+        with pytest.raises(LockedError) as raised, Lock(fleet, "up", dirs):
+            raise AssertionError("two locks at once")
+        assert raised.value.where == "spark2"
+        assert can_take(fleet.only(["spark1"]), dirs)
+
+
+def test_a_killed_operator_leaves_nothing_behind(
+    operator: subprocess.Popen[bytes], fleet: Fleet, dirs: dict[str, str]
+) -> None:
+    assert not can_take(fleet, dirs)
+    operator.kill()
+    assert becomes(lambda: can_take(fleet, dirs), 1.5)
+
+
+def test_a_frozen_operator_loses_it_after_the_silence(
+    operator: subprocess.Popen[bytes], fleet: Fleet, dirs: dict[str, str]
+) -> None:
+    time.sleep(2.5)
+    assert not can_take(fleet, dirs), "its beats keep the lock for longer than the silence allowed"
+    operator.send_signal(signal.SIGSTOP)
+    time.sleep(0.5)
+    assert not can_take(fleet, dirs)
+    assert becomes(lambda: can_take(fleet, dirs), 4)
+
+
+def test_a_holder_that_lost_it_knows(fleet: Fleet, dirs: dict[str, str]) -> None:
+    with Lock(fleet, "sleeping", dirs, silence_s=0.5, beat_s=60) as lock:
+        assert lock.still_held()
+        time.sleep(1)
+        assert lock.lost() == ("spark1", "spark2")
+        with pytest.raises(LockedError, match="lost"):
+            lock.require()
+        assert can_take(fleet, dirs)
+
+
+def test_one_lost_connection_is_one_lost_lock(sshd: Sshd, dirs: dict[str, str]) -> None:
+    hosts = [sshd.host("spark1"), sshd.host("spark2")]
+    with Lock(Fleet(hosts), "up", dirs) as lock:
+        hosts[1].close()
+        assert lock.lost() == ("spark2",)
+
+
+def test_it_outlives_an_interruption_for_the_undo(fleet: Fleet, dirs: dict[str, str]) -> None:
+    for host in fleet:
+        host.cancel = fleet.cancel  # type: ignore[attr-defined]
+    with Lock(fleet, "up", dirs) as lock:
+        fleet.cancel.set()
+        time.sleep(0.5)
+        assert lock.still_held()
+        fleet.cancel.renew()
+        assert not can_take(fleet, dirs)
+
+
+def test_audit_lines(fleet: Fleet, dirs: dict[str, str]) -> None:
+    with Lock(fleet, "up", dirs) as lock:
+        lock.note("spark2", "docker run", argv=["a b", "ü\n"])
+        lock.note("spark2", "docker rm")
+        assert lock.still_held(), "answered after the lines before it"
+    log = Path(dirs["spark2"]) / "audit.log"
+    first, second = (json.loads(line) for line in log.read_text().splitlines())
+    assert (first["what"], first["argv"], first["who"]) == ("docker run", ["a b", "ü\n"], who_am_i())
+    assert second["what"] == "docker rm"
+    assert first["time"].endswith("Z")
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert not (Path(dirs["spark1"]) / "audit.log").exists()
+
+
+def test_a_directory_that_cannot_be_written(sshd: Sshd, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError, match=r"cannot take the lock: .*file") as raised:
+        Lock(Fleet([sshd.host()]), "up", {"spark1": str(tmp_path / "file")}).__enter__()
+    assert not isinstance(raised.value, LockedError)
+
+
+def test_home_is_the_home_there(sshd: Sshd) -> None:
+    with Lock(Fleet([sshd.host()]), "up", {"spark1": "~/data"}):
+        assert json.loads((sshd.home / "data" / "lock").read_text())["why"] == "up"
+    assert (sshd.home / "data" / "lock").read_text() == ""
+
+
+def test_a_look_at_the_lock_does_not_disturb(sshd: Sshd, dirs: dict[str, str]) -> None:
+    os.makedirs(dirs["spark1"])
+    look = f"flock -s {dirs['spark1']}/lock sleep 0.04; sleep 0.04"
+    process = subprocess.Popen(["sh", "-c", f"for i in $(seq 20); do {look}; done"])
+    for _ in range(3):
+        assert can_take(Fleet([sshd.host()]), dirs)
+    process.wait()
+
+
+def test_a_broken_lock_file_names_nobody(make_sshd: Callable[..., Sshd], dirs: dict[str, str]) -> None:
+    os.makedirs(dirs["spark1"])
+    process = subprocess.Popen(["flock", f"{dirs['spark1']}/lock", "sleep", "5"])
+    time.sleep(0.3)
+    with pytest.raises(LockedError, match="unknown is at work on spark1"):
+        Lock(Fleet([make_sshd().host()]), "up", dirs).__enter__()
+    process.kill()
+    process.wait()

@@ -1,0 +1,137 @@
+"""Connections that fail or end: what is retried, what is not, and what becomes of the programs there."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from loopback import Sshd, becomes, find_processes, free_port
+
+from cluster.commands.question import Question
+from cluster.errors import ConnectionLostError, UnreachableError
+
+# counts its runs; the first run ends the sshd of its own session
+CUT_ONCE = """
+echo run >> "$1"
+[ $(wc -l < "$1") -gt 1 ] || { kill -9 $(ps -o ppid= -p $PPID); sleep 20; }
+echo answered
+"""
+
+
+def cut_once(log: Path, *, changes: bool) -> Question:
+    return Question(("sh", "-c", CUT_ONCE, "sh", str(log)), changes=changes)
+
+
+def test_questions_are_asked_again_on_a_new_connection(sshd: Sshd, tmp_path: Path) -> None:
+    assert sshd.host().ask([cut_once(tmp_path / "log", changes=False)])[0].out == b"answered\n"
+    assert len((tmp_path / "log").read_text().split()) == 2
+
+
+def test_changes_are_never_sent_again(sshd: Sshd, tmp_path: Path) -> None:
+    host = sshd.host()
+    with pytest.raises(ConnectionLostError):
+        host.ask([Question(("true",)), cut_once(tmp_path / "log", changes=True)])
+    time.sleep(0.5)
+    assert len((tmp_path / "log").read_text().split()) == 1
+    assert host.ask([Question(("echo", "back"))])[0].out == b"back\n"
+
+
+def test_a_change_may_open_a_new_connection_when_the_kept_one_is_dead(sshd: Sshd) -> None:
+    host = sshd.host()
+    ppid = host.ask([Question(("sh", "-c", "ps -o ppid= -p $PPID"))])[0].text.strip()
+    host.ask([Question(("sh", "-c", f"(sleep 0.1; kill -9 {ppid}) > /dev/null 2>&1 &"))])
+    time.sleep(0.6)
+    assert host.ask([Question(("echo", "changed"), changes=True)])[0].out == b"changed\n"
+
+
+def test_a_lost_connection_ends_the_programs_there(sshd: Sshd) -> None:
+    host = sshd.host()
+    script = "trap '' HUP; (sleep 0.3; kill -9 $(ps -o ppid= -p $PPID)) & exec sleep 311.25"
+    with pytest.raises(ConnectionLostError):
+        host.ask([Question(("sh", "-c", script), timeout_s=60, changes=True)])
+    assert becomes(lambda: not find_processes("311.25"), 3.0)
+
+
+def test_closing_the_connection_ends_the_programs_there(sshd: Sshd) -> None:
+    host = sshd.host()
+    question = Question(("sleep", "312.25"), timeout_s=60, changes=True)
+
+    def ask() -> None:
+        with suppress(ConnectionLostError):
+            host.ask([question])
+
+    hanging = threading.Thread(target=ask)
+    hanging.start()
+    assert becomes(lambda: bool(find_processes("312.25")), 5.0)
+    host.close()
+    hanging.join(5)
+    assert not hanging.is_alive()
+    assert becomes(lambda: not find_processes("312.25"), 3.0)
+
+
+def test_refused(sshd: Sshd) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConnectionLostError, match="refused the connection") as raised:
+        sshd.host(port=free_port()).ask([Question(("true",))])
+    assert 1.4 < time.monotonic() - began < 5, "three tries, with pauses of 0.5 and 1 s"
+    assert "sshd" in raised.value.remedy
+
+
+def test_a_server_that_comes_back_while_we_try(make_sshd: Callable[..., Sshd]) -> None:
+    server = make_sshd()
+    server.stop()
+    threading.Timer(0.8, server.start).start()
+    assert server.host().ask([Question(("echo", "back"), changes=True)])[0].out == b"back\n"
+
+
+def test_a_name_that_does_not_exist(sshd: Sshd) -> None:
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match=r"no address for spark\.invalid") as raised:
+        sshd.host(address="spark.invalid").ask([Question(("true",))])
+    assert not isinstance(raised.value, ConnectionLostError), "trying again does not help"
+    assert time.monotonic() - began < 10
+
+
+def test_a_thrashing_host_accepts_but_says_nothing(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.hosts.ssh.BANNER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("cluster.hosts.wire.CONNECT_WITHIN_S", 1.0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(ConnectionLostError, match="accepts connections but its sshd does not answer") as raised:
+            sshd.host(port=silent.getsockname()[1]).ask([Question(("true",))])
+    assert "thrashing" in raised.value.remedy
+    assert "not a network fault" in raised.value.remedy
+
+
+def test_a_host_that_does_not_answer_at_all(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.hosts.wire.CONNECT_WITHIN_S", 1.0)
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]  # the queue of the listener is full: further SYNs are dropped
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        began = time.monotonic()
+        with pytest.raises(ConnectionLostError, match="did not answer within"):
+            sshd.host(port=port).ask([Question(("true",))])
+        assert time.monotonic() - began < 3
+        for each in waiting:
+            each.close()
+
+
+def test_the_server_ends_the_connection_at_once(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.hosts.wire.TRIES", 1)
+    with socket.socket() as rude:
+        rude.bind(("127.0.0.1", 0))
+        rude.listen()
+        threading.Thread(target=lambda: rude.accept()[0].close(), daemon=True).start()
+        with pytest.raises(ConnectionLostError, match="ended the connection while it was set up"):
+            sshd.host(port=rude.getsockname()[1]).ask([Question(("true",))])

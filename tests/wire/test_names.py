@@ -1,0 +1,141 @@
+"""What a name means is what ssh says it means: aliases, Include, Match, jump hosts, HostKeyAlias, proxies."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from loopback import Sshd, public
+
+from cluster.commands.question import Question
+from cluster.config.inventory import HostEntry
+from cluster.errors import UnreachableError, UsageError
+from cluster.hosts.connect import connect
+from cluster.hosts.local import LocalHost
+from cluster.hosts.outcome import values
+from cluster.hosts.ssh import SshHost
+from cluster.hosts.target import resolve
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes `ssh` read a configuration of ours and not the user's."""
+
+    def configure(text: str) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        (tmp_path / "ssh_config").write_text(text)
+        ssh = shutil.which("ssh", path="/usr/bin:/bin")
+        (folder / "ssh").write_text(f'#!/bin/sh\nexec {ssh} -F {tmp_path}/ssh_config "$@"\n')
+        (folder / "ssh").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        return tmp_path
+
+    return configure
+
+
+def check_answers(name: str, entry: HostEntry) -> None:
+    host = SshHost(name, resolve(name, entry))
+    assert host.ask([Question(("echo", "there"))])[0].out == b"there\n"
+    host.close()
+
+
+def test_an_alias_with_include_and_match(sshd: Sshd, configured: Callable[[str], Path]) -> None:
+    folder = configured(
+        f"Include {{}}/more\nMatch originalhost spark-* user {getpass.getuser()}\n  Port {sshd.port}\n"
+        f"Host *\n  UserKnownHostsFile {sshd.known_hosts}\n"
+    )
+    text = (folder / "ssh_config").read_text().replace("{}", str(folder))
+    (folder / "ssh_config").write_text(text)
+    (folder / "more").write_text(
+        f"Host spark-one\n  HostName 127.0.0.1\n  IdentityFile {sshd.key}\nHost *\n  User {getpass.getuser()}\n"
+    )
+    target = resolve("spark1", HostEntry(address="spark-one"))
+    assert (target.hostname, target.port, target.user) == ("127.0.0.1", sshd.port, getpass.getuser())
+    assert str(sshd.key) in target.identity_files
+    check_answers("spark1", HostEntry(address="spark-one"))
+
+
+def test_the_inventory_wins_over_the_configuration(configured: Callable[[str], Path], sshd: Sshd) -> None:
+    configured("Host *\n  Port 9\n  User somebody\n  UserKnownHostsFile /nowhere\n  IdentityFile /nowhere/id\n")
+    check_answers("spark1", sshd.entry())
+
+
+def test_a_host_key_alias(sshd: Sshd, configured: Callable[[str], Path], tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    known.write_text(f"my-spark {public(sshd.folder / 'host_ed25519')}\n")
+    configured("Host *\n  HostKeyAlias my-spark\n")
+    check_answers("spark1", sshd.entry(known_hosts_file=str(known)))
+
+
+def test_several_known_hosts_files(sshd: Sshd, configured: Callable[[str], Path], tmp_path: Path) -> None:
+    configured(f"Host *\n  UserKnownHostsFile {tmp_path}/none {sshd.known_hosts}\n")
+    check_answers("spark1", sshd.entry(known_hosts_file=""))
+
+
+def test_a_jump_host(sshd: Sshd, make_sshd: Callable[..., Sshd], configured: Callable[[str], Path]) -> None:
+    jump = make_sshd()
+    configured(f"Host the-jump\n  HostName 127.0.0.1\n  Port {jump.port}\n  IdentityFile {jump.key}\n")
+    with sshd.known_hosts.open("a") as known:
+        known.write(jump.known_hosts.read_text())
+    (jump.folder / "id.pub").write_text((sshd.folder / "id.pub").read_text())
+    check_answers("spark1", sshd.entry(jump=f"{getpass.getuser()}@the-jump"))
+    assert "127.0.0.1 port" in (jump.folder / "log").read_text(), "the connection went through the jump host"
+
+
+def test_a_jump_host_that_is_not_trusted(sshd: Sshd, make_sshd: Callable[..., Sshd]) -> None:
+    jump = make_sshd()
+    with pytest.raises(UnreachableError, match="Host key verification failed") as raised:
+        SshHost("spark1", resolve("spark1", sshd.entry(jump=f"127.0.0.1:{jump.port}"))).ask([Question(("true",))])
+    assert "ssh" in raised.value.remedy
+
+
+PIPE_TO = (
+    "import socket,sys,threading,os; s=socket.create_connection((sys.argv[1],int(sys.argv[2])));"
+    "threading.Thread(target=lambda:[os.write(1,d) for d in iter(lambda:s.recv(9999),b'')],daemon=True).start();"
+    "[s.sendall(d) for d in iter(lambda:os.read(0,9999),b'')]"
+)
+
+
+def test_a_proxy_command(sshd: Sshd, configured: Callable[[str], Path]) -> None:
+    configured(f'Host spark-one\n  ProxyCommand python3 -c "{PIPE_TO}" 127.0.0.1 %p\n')
+    check_answers("spark1", sshd.entry(address="spark-one", known_hosts_file=known_as(sshd, "spark-one")))
+
+
+def known_as(sshd: Sshd, name: str) -> str:
+    path = sshd.folder / f"known_as_{name}"
+    path.write_text(f"[{name}]:{sshd.port} {public(sshd.folder / 'host_ed25519')}\n")
+    return str(path)
+
+
+def test_a_configuration_that_ssh_refuses(configured: Callable[[str], Path]) -> None:
+    configured("Host *\n  Prot 22\n")
+    with pytest.raises(UsageError, match="Bad configuration option") as raised:
+        resolve("spark1", HostEntry(address="spark-one"))
+    assert raised.value.where == "host spark1"
+
+
+def test_this_machine_is_reached_without_ssh(sshd: Sshd) -> None:
+    mine = HostEntry(address="127.0.0.1", user=getpass.getuser())
+    fleet = connect({"here": mine, "there": sshd.entry()})
+    assert [type(host) for host in fleet] == [LocalHost, SshHost]
+    assert [answers[0].text for answers in values(fleet.ask_all([Question(("echo", "up"))])).values()] == ["up\n"] * 2
+    fleet.close()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        HostEntry(address="127.0.0.1", user="somebody-else"),
+        HostEntry(address="127.0.0.1", port=2222),
+        HostEntry(address="127.0.0.1", jump="somewhere"),
+        HostEntry(address="192.0.2.1"),
+        HostEntry(address="spark.invalid"),
+    ],
+)
+def test_what_is_not_this_machine(entry: HostEntry) -> None:
+    (host,) = connect({"there": entry})
+    assert isinstance(host, SshHost)
