@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cluster.commands.docker import is_gone, why_failed
 from cluster.commands.question import Question
 from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser
 from cluster.hosts.fleet import Fleet
@@ -72,9 +73,7 @@ def apply(stages: Sequence[Stage], fleet: Fleet, guard: Guard, say: Say, applied
         by_host: dict[str, list[Step]] = {}
         for step in stage.steps:
             by_host.setdefault(step.host, []).append(step)
-        outcomes = fleet.each(
-            lambda host, mine=by_host: _steps(host, mine[host.name], guard, applied, say), list(by_host)
-        )
+        outcomes = fleet.each(_stage_of(by_host, guard, applied, say), list(by_host))
         applied.seconds[stage.name] = time.monotonic() - began
         values(outcomes)
 
@@ -119,13 +118,8 @@ def carry_out(host: Host, step: Step) -> None:
 
 def _run(host: Host, step: Step, question: Question) -> None:
     [answer] = host.ask([question])
-    if answer.exit == 0:
-        return
-    said = [line for line in (answer.error_text + "\n" + answer.text).splitlines() if line.strip()]
-    why = "it did not end in time" if answer.exit is None else (said[-1].strip() if said else f"exit {answer.exit}")
-    if answer.exit == 125 and said:  # docker could not start the container; its reason is the first line
-        why = said[0].strip()
-    raise ClusterError(f"could not {step.what}: {why}", where=host.name)
+    if answer.exit != 0 and not is_gone(question, answer):
+        raise ClusterError(f"could not {step.what}: {why_failed(answer)}", where=host.name)
 
 
 def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
@@ -142,10 +136,12 @@ def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
             guard.note(host.name, f"undo: {step.what}")
             for question in step.undo:
                 try:
-                    host.ask([question])
+                    [answer] = host.ask([question])
                 except ClusterError as error:
                     left.append(f"{host.name}: {step.what} ({error.what})")
                     break
+                if answer.exit != 0:
+                    left.append(f"{host.name}: {step.what} ({why_failed(answer)})")
 
     hosts = [name for name in fleet.names if any(step.host == name and step.undo for step in applied.begun)]
     if hosts:

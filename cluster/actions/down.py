@@ -33,6 +33,9 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         within = fleet.only(list(seens))
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in seens}
         with Unlocked() if args.dry_run else Lock(within, "down", data_dirs) as guard:
+            if not args.dry_run:  # whoever held the lock until now may have changed everything
+                seens, lost = answered(look(within, [host for host in named.hosts if host.name in seens]))
+                raise_all(lost)
             take_down(named, within, seens, guard, args.dry_run, screen)
         raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
     return ExitCode.DONE

@@ -29,11 +29,11 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError) 
 
     Never raises: what could not be had is written down instead. Secrets are taken out.
     """
-    place = state_dir() / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{subject.deployment}"
+    place = state_dir() / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{subject.deployment}"
     hidden = [value for value in subject.wanted.secrets.values() if len(value) >= 4]
     asked = {host: list(questions(subject.container(host)).values()) for host in subject.wanted.names}
     try:
-        place.mkdir(parents=True, mode=0o700)
+        place.mkdir(parents=True, mode=0o700, exist_ok=True)
         write(place / "error.txt", "\n".join(f"{label}: {text}" for label, text in failure.lines()).encode(), hidden)
         for host, outcome in fleet.ask(asked).items():
             if outcome.value is None:

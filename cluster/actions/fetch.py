@@ -115,16 +115,20 @@ def pull_images(wanted: Wanted, hosts: list[str], fleet: Fleet, guard: Guard, sc
 
 
 def token_path(seen: Seen, token: str) -> str:
-    """Where the hub token lies on a host while it downloads; empty when there is none."""
+    """Where the hub token lies on a host while it downloads; empty when there is none.
+
+    In a directory of its own among the deployments: when we are killed, the next `up` or `down` removes it with them.
+    """
     if isinstance(seen.identity, Missing):
         raise RefusedError("the host does not say who it is", where=seen.host, remedy=seen.identity.why)
-    return f"{seen.identity.data_dir}/hub-token" if token else ""
+    return f"{seen.identity.data_dir}/deployments/hub-token/token" if token else ""
 
 
 def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
-    """Remove the token's file from every host."""
-    removals = {name: [Question(("rm", "-f", "--", path), changes=True)] for name, path in tokens.items() if path}
-    fleet.ask(removals)
+    """Remove the token from every host, also after Ctrl-C."""
+    folders = {name: path.rpartition("/")[0] for name, path in tokens.items() if path}
+    fleet.cancel.renew()
+    fleet.ask({name: [Question(("rm", "-rf", "--", folder), changes=True)] for name, folder in folders.items()})
 
 
 def size_text(wanted: Wanted, host: str, token_file: str, fleet: Fleet) -> str:

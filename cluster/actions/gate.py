@@ -21,10 +21,10 @@ from cluster.screen import Screen
 
 
 def check_seen(
-    wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, fleet: Fleet, running: Deployment | None, screen: Screen
+    wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, fleet: Fleet, found: Sequence[Deployment], screen: Screen
 ) -> None:
     """Judge what was seen, and ping the peers at full size. Raises RefusedError for faults not named by `--force`."""
-    findings = [finding for name in wanted.names for finding in check_host(wanted, seens[name], running)]
+    findings = [finding for name in wanted.names for finding in check_host(wanted, seens[name], found)]
     findings += check_set(wanted, [seens[name] for name in wanted.names], fabric)
     findings += ping(fabric, fleet)
     judge(findings, wanted, screen)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.commands.question import Question
 from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load_inventory, load_recipe, resolve_hosts
 from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe
@@ -48,6 +49,12 @@ Connect = Callable[[Mapping[str, Any]], Fleet]
 def open_fleet(hosts: Sequence[ResolvedHost], connect: Connect = connect) -> Fleet:
     """Hosts that can be asked; connections are opened when first used."""
     return connect({host.name: host for host in hosts})
+
+
+def reach(fleet: Fleet) -> None:
+    """Open all connections at once. Raises every host's error when some cannot be reached."""
+    outcomes = fleet.ask_all([Question(("true",))])
+    raise_all([outcome.error for outcome in outcomes.values() if outcome.error is not None])
 
 
 def look_for(host: ResolvedHost, recipe: Recipe | None = None) -> Look:

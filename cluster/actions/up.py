@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.actions import evidence, fetch, gate, prove
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready
 from cluster.apply import Applied, Guard, Unlocked, apply, undo
 from cluster.config.load import read_mounts
@@ -24,11 +24,12 @@ from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.plan.decide import Same, Start, decide, refuse_beyond
-from cluster.plan.deployed import Deployment, deployments
-from cluster.plan.fabric import Fabric, pair
+from cluster.plan.deployed import deployments
+from cluster.plan.down import clean_up, remove_probes
+from cluster.plan.fabric import Fabric, drift, pair, recorded
 from cluster.plan.rank import API_KEY, Ingredients
 from cluster.plan.spec import spec_of
-from cluster.plan.steps import Plan
+from cluster.plan.steps import Plan, filled
 from cluster.plan.up import plan_up
 from cluster.plan.wanted import Wanted, choose_sizes
 from cluster.screen import Screen
@@ -48,10 +49,16 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     named = read_named(args)
     wanted = read_wanted(args, named)
     options = Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file))
+    return start(wanted, options, screen, connect)
+
+
+def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """From what is wanted to a proven deployment."""
     clock = prove.Clock()
     with open_fleet(wanted.hosts, connect) as fleet, ExitStack() as held:
         with clock.stage("connect and lock"):
-            guard = held.enter_context(guard_for(fleet, wanted, args.dry_run))
+            reach(fleet)
+            guard = held.enter_context(guard_for(fleet, wanted, options.dry_run))
         return bring_up(wanted, fleet, guard, options, screen, clock)
 
 
@@ -98,12 +105,14 @@ def bring_up(
     found = deployments(seens.values())
     refuse_beyond(wanted.names, found)
     fabric = pair_of(wanted, seens)
+    if not options.dry_run:
+        apply(filled(remove_probes(seens)), fleet, guard, screen.note, Applied())
     if has_images(seens):
         decision = decide(spec_of(wanted, content_of(wanted, seens)), found)
         if isinstance(decision, Same):
-            return leave(decision.deployment, wanted, fabric, seens, fleet, options, screen, clock)
+            return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
     with clock.stage("check"):
-        gate.check_seen(wanted, seens, fabric, fleet, running(found), screen)
+        gate.check_seen(wanted, seens, fabric, fleet, found, screen)
     with clock.stage("fetch"):
         how = fetch.How(options.yes, options.dry_run, options.hub_token)
         if fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
@@ -112,7 +121,8 @@ def bring_up(
         inside = gate.try_image(wanted, fleet, screen)
     spec = spec_of(wanted, content_of(wanted, seens))
     decision = decide(spec, found)
-    assert isinstance(decision, Start)  # what was missing a moment ago cannot run already
+    if isinstance(decision, Same):  # it runs, but its image had been removed from a host
+        return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
     made_of = Ingredients(wanted, spec, seens, fabric, inside, before(wanted, seens), secrets.token_hex(32))
     plan = plan_up(made_of, decision)
     show(plan, decision, options, screen)
@@ -127,21 +137,32 @@ def bring_up(
 
 
 def leave(
-    deployment: Deployment,
+    same: Same,
     wanted: Wanted,
     fabric: Fabric,
     seens: dict[str, Seen],
     fleet: Fleet,
+    guard: Guard,
     options: Options,
     screen: Screen,
     clock: prove.Clock,
 ) -> ExitCode:
-    """What is wanted runs already, ready or on its way: change nothing, and prove it all the same."""
+    """What is wanted runs already, ready or on its way: change nothing of it, and prove it all the same.
+
+    It is proven at the addresses that it was started with. What another `up` left behind is removed.
+    """
+    deployment, was = same.deployment, recorded(same.deployment.seen)
+    rest = filled(clean_up(same.remains, seens))
     screen.line(f"{deployment.id} runs already on {', '.join(wanted.names)}: nothing is changed")
-    if not options.dry_run:
-        subject = subject_of(deployment.id, deployment.spec, wanted, fabric, seens)
-        proof = prove.wait_ready(subject, fleet, screen, clock)
-        print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens))
+    for row in drift(was, fabric):
+        screen.warn(row)
+    if options.dry_run:
+        show_lines(Plan(deployment.id, (), rest), screen)
+        return ExitCode.DONE
+    apply(rest, fleet, guard, screen.note, Applied())
+    subject = subject_of(deployment.id, deployment.spec, wanted, was, seens)
+    proof = prove.wait_ready(subject, fleet, screen, clock)
+    print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens))
     return ExitCode.DONE
 
 
@@ -173,11 +194,6 @@ def pair_of(wanted: Wanted, seens: dict[str, Seen]) -> Fabric:
 def has_images(seens: dict[str, Seen]) -> bool:
     """Whether the image is on every host."""
     return not any(isinstance(seen.image, Missing) for seen in seens.values())
-
-
-def running(found: tuple[Deployment, ...]) -> Deployment | None:
-    """What of ours runs on these hosts; its memory and ports count as free."""
-    return next((deployment for deployment in found if deployment.running), None)
 
 
 def see(wanted: Wanted, fleet: Fleet) -> dict[str, Seen]:
@@ -214,12 +230,17 @@ def before(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, int]:
 def show(plan: Plan, decision: Start, options: Options, screen: Screen) -> None:
     """Say what will happen and why; on a dry run every argv."""
     for why in decision.why:
-        screen.line(f"{'replace ' + decision.outgoing.id + ': ' if decision.outgoing else ''}{why}")
+        screen.line(why)
     screen.line(f"start {plan.deployment}")
     if options.dry_run:
-        for line in plan.lines():
-            screen.line(line)
-        screen.document({"deployment": plan.deployment, "why": list(plan.why), "plan": list(plan.lines())})
+        show_lines(plan, screen)
+
+
+def show_lines(plan: Plan, screen: Screen) -> None:
+    """Every host's argv in order."""
+    for line in plan.lines():
+        screen.line(line)
+    screen.document({"deployment": plan.deployment, "why": list(plan.why), "plan": list(plan.lines())})
 
 
 def carry_through(
@@ -233,7 +254,13 @@ def carry_through(
         proof = prove.wait_ready(subject, fleet, screen, clock)
     except (ClusterError, KeyboardInterrupt) as error:
         raise put_back(error, plan, subject, applied, fleet, guard, screen) from error
-    apply(plan.after, fleet, guard, screen.note, Applied())
+    try:
+        apply(plan.after, fleet, guard, screen.note, Applied())
+    except InterruptedByUser as error:
+        error.put_back = f"nothing: {plan.deployment} serves"
+        raise
+    except ClusterError as error:
+        screen.warn(f"what was replaced could not be removed ({error.what}); the next cluster up or down removes it")
     return proof
 
 

@@ -6,12 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.commands.far import source
-from cluster.commands.question import Question
+from cluster.commands.question import Answer, Question
 
 STOP_GRACE_S = 20  # rank.py ends its engine within 10 s; docker kills after this
 LOG_MAX_SIZE = "50m"
 LOG_MAX_FILES = 3
 TRY_LABEL = "cluster.try=1"
+
+END_SCRIPT = """\
+ids=$(docker ps --all --quiet --no-trunc --filter "label=$1") || exit 1
+[ -z "$ids" ] && exit 0
+docker stop -t "$2" $ids
+docker rm --force --volumes $ids
+[ -z "$(docker ps --all --quiet --no-trunc --filter "label=$1")" ]
+"""
+STARTED_SCRIPT = """\
+said=$(docker inspect --type container -f '{{.State.Status}} {{json .Config.Labels}}' "$1") || exit 1
+case $said in created*) exit 1 ;; *"\\"$2\\":\\"$3\\""*) exit 0 ;; *) exit 1 ;; esac
+"""
+STOPPED_SCRIPT = """\
+test "$(docker inspect --type container -f '{{.State.Running}}' "$1")" = false
+"""
+"""What takes more than one docker command, for `sh -c`; the words that follow are $1, $2, …, never part of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,39 @@ def docker_rm(*names: str, force: bool = False) -> Question:
     """Remove containers and their anonymous volumes; `force` ends them first."""
     forced = ("--force",) if force else ()
     return Question(("docker", "rm", *forced, "--volumes", *names), timeout_s=60, changes=True)
+
+
+def docker_end(label: str, *, grace_s: int = STOP_GRACE_S) -> Question:
+    """Stop and remove all containers with a label and no others, whatever their names; exit 0 when none is left."""
+    words = ("sh", "-c", END_SCRIPT, "-", label, str(grace_s))
+    return Question(words, timeout_s=grace_s + 60, changes=True)
+
+
+def docker_has_started(name: str, label: str) -> Question:
+    """Exit 0 when the container of that name carries the label (`key=value`) and was started."""
+    return Question(("sh", "-c", STARTED_SCRIPT, "-", name, *label.split("=", 1)))
+
+
+def docker_has_stopped(name: str) -> Question:
+    """Exit 0 when the container of that name is there and does not run."""
+    return Question(("sh", "-c", STOPPED_SCRIPT, "-", name))
+
+
+def is_gone(question: Question, answer: Answer) -> bool:
+    """Whether `docker stop` or `docker rm` failed only because the container is gone (an error before Docker 23)."""
+    said = [line for line in answer.error_text.splitlines() if line.strip()]
+    asked = question.argv[:2] in (("docker", "stop"), ("docker", "rm"))
+    return asked and bool(said) and all("No such container" in line or "already in progress" in line for line in said)
+
+
+def why_failed(answer: Answer) -> str:
+    """The line of a failed command that says why: docker says it first, and a hint after it; others say it last."""
+    if answer.exit is None:
+        return "it did not end in time"
+    lines = [line.strip() for text in (answer.text, answer.error_text) for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith(("See 'docker", "Run 'docker"))]
+    first = next((line for line in said if line.startswith(("docker: ", "Error response from daemon: "))), "")
+    return first or (said[-1] if said else f"exit {answer.exit}")
 
 
 def docker_rename(name: str, new_name: str) -> Question:

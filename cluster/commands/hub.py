@@ -7,7 +7,14 @@ from cluster.commands.question import Question
 
 
 def hub_download(
-    image: str, model: str, revision: str, *, hf_home: str, uid: int, gid: int, token_file: str = "",
+    image: str,
+    model: str,
+    revision: str,
+    *,
+    hf_home: str,
+    uid: int,
+    gid: int,
+    token_file: str = "",
     timeout_s: float = 12 * 3600,
 ) -> Question:
     """`hf download MODEL --revision REVISION` into the host's cache, as the user `uid:gid`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cluster.commands.ports import ports_used
 from cluster.facts.fact import Missing
@@ -16,14 +16,14 @@ MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "a
 MIN_ROOM = 5 * GIB
 
 
-def check_host(wanted: Wanted, seen: Seen, running: Deployment | None) -> Iterator[Finding]:
-    """All findings of one host. What our own outgoing rank holds counts as free."""
+def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
+    """All findings of one host. What our own ranks hold, those of `found`, counts as free: they go first."""
     yield from check_platform(wanted, seen)
     yield from check_docker(seen)
     yield from check_gpu(seen)
-    yield from check_memory(wanted, seen, running)
+    yield from check_memory(wanted, seen)
     yield from check_disk(seen)
-    yield from check_ports(wanted, seen, running)
+    yield from check_ports(wanted, seen, found)
     yield from check_names(wanted, seen)
     yield from check_image(wanted, seen)
     yield from check_weights(wanted, seen)
@@ -45,6 +45,11 @@ def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
 def check_docker(seen: Seen) -> Iterator[Finding]:
     """Docker answers this user."""
     if not isinstance(seen.docker, Missing):
+        if isinstance(seen.containers, Missing):
+            yield Finding(
+                "fault", "docker", seen.host, "the containers cannot be listed, so nothing can be decided",
+                seen.containers.why, f"on {seen.host}: docker ps --all",
+            )  # fmt: skip
         return
     remedy = {
         "refused": f"on {seen.host}: sudo usermod -aG docker $USER, then log in again",
@@ -74,15 +79,15 @@ def check_gpu(seen: Seen) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def check_memory(wanted: Wanted, seen: Seen, running: Deployment | None) -> Iterator[Finding]:
-    """MemAvailable, plus what our own rank will give back, covers what the recipe asks for."""
+def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """MemAvailable, plus what our own ranks will give back, covers what the recipe asks for."""
     need = needed_bytes(wanted)
     if isinstance(seen.memory, Missing):
         yield unknown("memory", seen.host, seen.memory, "memory")
         return
     if not need or seen.memory.available is None:
         return
-    room = seen.memory.available + held_by_us(seen, running)
+    room = seen.memory.available + held_by_us(seen)
     if room < need:
         yield Finding(
             "fault", "memory", seen.host, f"the recipe needs {need / GIB:.1f} GiB, {room / GIB:.1f} GiB are to be had",
@@ -96,12 +101,22 @@ def needed_bytes(wanted: Wanted) -> int:
     return int(wanted.recipe.memory.per_host_gib.get(wanted.tp, 0) * GIB)
 
 
-def held_by_us(seen: Seen, running: Deployment | None) -> int:
-    """Bytes that the engine processes in our own rank's container hold on this host."""
-    rank = running.ranks.get(seen.host) if running else None
-    if rank is None or isinstance(seen.processes, Missing):
+def held_by_us(seen: Seen) -> int:
+    """Bytes that the processes in our own containers hold on this host: of each the larger of RSS and GPU memory.
+
+    On a Spark the GPU's memory is the host's but in no RSS; simulated drivers tell the RSS twice.
+    """
+    if isinstance(seen.containers, Missing):
         return 0
-    return sum(process.rss_bytes for process in seen.processes if process.container == rank.id)
+    mine = {container.id for container in seen.containers if ours(container)}
+    held: dict[int, int] = {}
+    for process in () if isinstance(seen.processes, Missing) else seen.processes:
+        if process.container in mine:
+            held[process.pid] = process.rss_bytes
+    for row in () if isinstance(seen.gpu_processes, Missing) else seen.gpu_processes:
+        if row.container in mine:
+            held[row.pid] = max(held.get(row.pid, 0), (row.used_mib or 0) << 20)
+    return sum(held.values())
 
 
 def _holders(seen: Seen) -> str:
@@ -124,18 +139,17 @@ def check_disk(seen: Seen) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def check_ports(wanted: Wanted, seen: Seen, running: Deployment | None) -> Iterator[Finding]:
-    """The ports a rank needs are free, or held by our own outgoing rank."""
+def check_ports(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
+    """The ports a rank needs are free, or held by a rank of ours that goes first."""
     if isinstance(seen.listening, Missing):
         yield unknown("ports", seen.host, seen.listening, "listening ports")
         return
-    if running and seen.host in running.ranks and running.ranks[seen.host].state == "running":
-        return
+    mine = [use for deployment in found for use in deployment.ports_on(seen.host)]
     rank = wanted.names.index(seen.host)
     uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
     for listener in sorted(set(seen.listening), key=lambda row: row.port):
         use = next((use.what for use in uses if use.first <= listener.port <= use.last), None)
-        if use is None:
+        if use is None or any(own.first <= listener.port <= own.last for own in mine):
             continue
         holder = f"{listener.process} (pid {listener.pid})" if listener.pid else "a process this user may not look at"
         yield Finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +13,21 @@ from cluster.plan.spec import deployment_id, differing
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """What is wanted is there already, ready or on its way."""
+    """What is wanted is there already, ready or on its way. `remains` are dead and only removed."""
 
     deployment: Deployment
+    remains: tuple[Deployment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """Something is to be started.
 
-    `outgoing` runs now and comes back when the new one fails; `remains` are dead and only removed.
+    `outgoing` run now and come back when the new one fails; `remains` are dead and only removed.
     """
 
     why: tuple[str, ...]
-    outgoing: Deployment | None = None
+    outgoing: tuple[Deployment, ...] = ()
     remains: tuple[Deployment, ...] = ()
 
 
@@ -37,12 +38,21 @@ def decide(spec: Mapping[str, Any], found: Sequence[Deployment]) -> Same | Start
     remains = tuple(deployment for deployment in found if not deployment.running)
     for deployment in running:
         if deployment.id == wanted_id:
-            return Same(deployment)
+            return Same(deployment, remains)
     if running:
-        return Start(tuple(differing(running[0].spec, spec)), running[0], remains + tuple(running[1:]))
+        return Start(tuple(_why(running, spec)), tuple(running), remains)
     if any(dead.id == wanted_id for dead in remains):
-        return Start(("its containers are not all running",), None, remains)
-    return Start(("nothing of ours runs on these hosts",), None, remains)
+        return Start((f"replace what is left of {wanted_id}: its containers are not all running",), (), remains)
+    return Start(("nothing of ours runs on these hosts",), (), remains)
+
+
+def _why(running: Sequence[Deployment], spec: Mapping[str, Any]) -> Iterator[str]:
+    """Every key that differs from what runs; of several deployments (one a host) only their names."""
+    for deployment in running:
+        if len(running) > 1:
+            yield f"replace {deployment.id}, which runs on {', '.join(deployment.hosts)}"
+        else:
+            yield from (f"replace {deployment.id}: {key}" for key in differing(deployment.spec, spec))
 
 
 def refuse_beyond(named: Sequence[str], found: Sequence[Deployment]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.commands.ports import PortUse, ports_used
 from cluster.facts.containers import Container
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
@@ -43,6 +44,13 @@ class Deployment:
     def port(self) -> int:
         """Port of the API on the head."""
         return int(self.spec["recipe"]["port"])
+
+    def ports_on(self, host: str) -> tuple[PortUse, ...]:
+        """What this deployment's rank on a host listens on while its container runs; nothing elsewhere."""
+        if host not in self.ranks or self.ranks[host].state != "running":
+            return ()
+        rank = self.hosts.index(host)
+        return ports_used(backend=self.spec["backend"], size=len(self.hosts), rank=rank, api_port=self.port)
 
     @property
     def served_name(self) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.commands import docker
 from cluster.commands.question import Question
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
-from cluster.plan.deployed import TRY, Deployment
+from cluster.plan.deployed import DEPLOYMENT, TRY, Deployment
 from cluster.plan.steps import Plan, Stage, Step
 
 
@@ -21,8 +21,7 @@ def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
         if rank.state == "running"
     ]
     remove = [step for deployment in found for step in removal(deployment, seens, keep_files=True)]
-    probes = [_remove_probe(host, name) for host, name in _probes(seens)]
-    stages = (Stage("stop", tuple(stop)), Stage("remove", tuple(remove + probes)))
+    stages = (Stage("stop", tuple(stop)), Stage("remove", (*remove, *remove_probes(seens).steps)))
     names = ", ".join(deployment.id for deployment in found) or "(none)"
     return Plan(names, (), tuple(stage for stage in stages if stage.steps))
 
@@ -30,7 +29,7 @@ def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
 def forget(seens: Mapping[str, Seen]) -> Stage:
     """Remove the deployments' directories; the last step of `down`, after the proof."""
     steps = [
-        Step(host, f"remove {path}", (Question(("rm", "-rf", "--", path), changes=True),))
+        _remove_path(host, path)
         for host, seen in seens.items()
         if not isinstance(seen.identity, Missing) and not isinstance(seen.deployments, Missing)
         for path in (f"{seen.identity.data_dir}/deployments/{kept.id}" for kept in seen.deployments)
@@ -49,6 +48,31 @@ def removal(deployment: Deployment, seens: Mapping[str, Seen], *, keep_files: bo
         yield Step(host, f"remove {rank.name}", tuple(changes))
 
 
+def clean_up(remains: Iterable[Deployment], seens: Mapping[str, Seen]) -> Stage:
+    """Take away what an `up` or `down` that was killed left: dead deployments, and directories without a container."""
+    dead = [step for deployment in remains for step in removal(deployment, seens)]
+    strays = [_remove_path(host, path) for host, seen in seens.items() for path in _stray_paths(seen)]
+    return Stage("remove remains", (*dead, *strays))
+
+
+def _stray_paths(seen: Seen) -> Iterator[str]:
+    """Deployments' directories that belong to no container of this host."""
+    if isinstance(seen.identity, Missing) or isinstance(seen.deployments, Missing):
+        return
+    if not isinstance(seen.containers, Missing):
+        ids = {container.labels.get(DEPLOYMENT) for container in seen.containers}
+        yield from (f"{seen.identity.data_dir}/deployments/{one.id}" for one in seen.deployments if one.id not in ids)
+
+
+def _remove_path(host: str, path: str) -> Step:
+    return Step(host, f"remove {path}", (Question(("rm", "-rf", "--", path), changes=True),))
+
+
+def remove_probes(seens: Mapping[str, Seen]) -> Stage:
+    """End the probes and downloads of an operator that was killed. Whoever holds the lock may be sure that it was."""
+    return Stage("remove probes", tuple(_remove_probe(host, name) for host, name in _probes(seens)))
+
+
 def _probes(seens: Mapping[str, Seen]) -> Iterator[tuple[str, str]]:
     """Probe and download containers that a killed operator left behind."""
     for host, seen in seens.items():
@@ -59,4 +83,4 @@ def _probes(seens: Mapping[str, Seen]) -> Iterator[tuple[str, str]]:
 
 
 def _remove_probe(host: str, name: str) -> Step:
-    return Step(host, f"remove {name}", (docker.docker_rm(name, force=True),))
+    return Step(host, f"remove {name}", (docker.docker_rm(name, force=True),), tolerant=True)

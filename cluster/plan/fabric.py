@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_interface
+from typing import Any
 
 from cluster.facts.fact import Missing
 from cluster.facts.links import Links
@@ -68,6 +69,30 @@ def pair(seens: Sequence[Seen], overrides: Mapping[str, Sequence[str]] | None = 
         facing = tuple(link for net in shared for link in links if link.network == net)
         hosts[name] = HostFabric(name, facing[0].address, facing[0].netdev, facing)
     return Fabric(hosts, paired=True)
+
+
+def recorded(seen: Mapping[str, Any]) -> Fabric:
+    """The fabric that a deployment was started over, from its label `cluster.seen`."""
+    hosts = {}
+    for name, end in seen["hosts"].items():
+        network = ip_interface(end["address"]).network
+        facing = tuple(Facing(end["netdev"], hca, end["mtu"] or 0, end["address"], network) for hca in end["hcas"])
+        hosts[name] = HostFabric(name, end["address"], end["netdev"], facing)
+    return Fabric(hosts, paired=seen["paired"])
+
+
+def drift(before: Fabric, now: Fabric) -> list[str]:
+    """What was observed at the start and is otherwise now: worth a word, no reason to replace what runs."""
+    rows = []
+    for name, end in before.hosts.items():
+        found = now.hosts[name]
+        for what, was, is_now in (
+            ("address", end.address, found.address), ("netdev", end.netdev, found.netdev),
+            ("HCAs", ", ".join(end.hcas), ", ".join(found.hcas)),
+        ):  # fmt: skip
+            if was != is_now:
+                rows.append(f"{name}: {what} was {was or 'none'} at the start and is {is_now or 'none'} now")
+    return rows
 
 
 def _usable(seen: Seen, named: Sequence[str]) -> list[Facing]:

@@ -44,6 +44,11 @@ class Stage:
     steps: tuple[Step, ...]
 
 
+def filled(*stages: Stage) -> tuple[Stage, ...]:
+    """The stages that have something to do."""
+    return tuple(stage for stage in stages if stage.steps)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What will be done: `stages` until the containers run, `after` once the deployment is proven.

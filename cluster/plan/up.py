@@ -7,10 +7,10 @@ from cluster.commands.question import Question
 from cluster.facts.fact import Missing
 from cluster.plan.checks import needed_bytes
 from cluster.plan.decide import Start
-from cluster.plan.deployed import Deployment
-from cluster.plan.down import removal
+from cluster.plan.deployed import DEPLOYMENT, Deployment
+from cluster.plan.down import clean_up, removal
 from cluster.plan.rank import Ingredients, container, container_name, rank_files
-from cluster.plan.steps import Plan, Stage, Step
+from cluster.plan.steps import Plan, Stage, Step, filled
 
 DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
 
@@ -19,18 +19,14 @@ def plan_up(made_of: Ingredients, start: Start) -> Plan:
     """All stages from what is there to running containers, and the clean-up after the proof."""
     ranks = range(made_of.wanted.size)
     stages = (
-        Stage("remove remains", tuple(step for dead in start.remains for step in removal(dead, made_of.seens))),
-        Stage("stop the old", tuple(_stop(start.outgoing)) if start.outgoing else ()),
+        clean_up(start.remains, made_of.seens),
+        Stage("stop the old", tuple(step for old in start.outgoing for step in _stop(old))),
         Stage("free page cache", tuple(_drop(host) for host in made_of.wanted.names if _cached(made_of, host))),
         Stage("prepare", tuple(_prepare(made_of, rank) for rank in ranks)),
         Stage("start containers", tuple(_run(made_of, rank) for rank in ranks)),
     )
-    after = (Stage("remove the old", tuple(removal(start.outgoing, made_of.seens)) if start.outgoing else ()),)
-    return Plan(made_of.id, start.why, _filled(stages), _filled(after))
-
-
-def _filled(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    return tuple(stage for stage in stages if stage.steps)
+    after = (Stage("remove the old", tuple(step for old in start.outgoing for step in removal(old, made_of.seens))),)
+    return Plan(made_of.id, start.why, filled(*stages), filled(*after))
 
 
 def _stop(outgoing: Deployment) -> list[Step]:
@@ -41,15 +37,10 @@ def _stop(outgoing: Deployment) -> list[Step]:
             f"stop {rank.name}",
             (docker.docker_stop(rank.name),),
             undo=(docker.docker_start(rank.name),),
-            settle=_stopped(rank.name),
+            settle=docker.docker_has_stopped(rank.name),
         )
         for host, rank in outgoing.ranks.items()
     ]
-
-
-def _stopped(name: str) -> Question:
-    """Exits 0 when a container does not run."""
-    return Question(("sh", "-c", 'test "$(docker inspect -f {{.State.Running}} "$1")" = false', "-", name))
 
 
 def _cached(made_of: Ingredients, host: str) -> bool:
@@ -75,11 +66,11 @@ def _prepare(made_of: Ingredients, rank: int) -> Step:
 def _run(made_of: Ingredients, rank: int) -> Step:
     """Start a rank's container. Undo removes only a container that carries our label: a name may be a stranger's."""
     host, name = made_of.wanted.names[rank], container_name(made_of.id, rank)
-    settle = Question(("docker", "inspect", "--type", "container", "-f", "{{.Id}}", name))
+    label = f"{DEPLOYMENT}={made_of.id}"
     return Step(
         host,
         f"start {name}",
         (docker.docker_run(container(made_of, rank)),),
-        undo=(docker.docker_stop(name), docker.docker_rm(name, force=True)),
-        settle=settle,
+        undo=(docker.docker_end(label),),
+        settle=docker.docker_has_started(name, label),
     )
