@@ -95,9 +95,7 @@ def _within(version: str, specifier: str) -> bool:
         return True
 
 
-def check_equal(
-    insides: Mapping[str, Inside | Missing], keys: Sequence[str] = ("python", "vllm", "ray")
-) -> Iterator[Finding]:
+def check_equal(insides: Mapping[str, Inside | Missing]) -> Iterator[Finding]:
     """Python's patch version, vLLM and Ray are the same in every host's image; Ray refuses to join otherwise."""
     for key in ("python", "vllm", "ray"):
         values = {host: getattr(one, key) for host, one in insides.items() if not isinstance(one, Missing)}

@@ -21,6 +21,10 @@ DESCRIPTIVE = {
 """Recipe keys that do not change what runs, or that stand in the spec under another name."""
 
 
+PROGRAMS = ("rank", "cord", "ray_nodes")
+"""Programs of `far/` that lie beside a rank."""
+
+
 def spec_of(wanted: Wanted, content_id: str) -> dict[str, Any]:
     """The parts that decide whether a running deployment is the one asked for.
 
@@ -40,7 +44,7 @@ def spec_of(wanted: Wanted, content_id: str) -> dict[str, Any]:
         "words": list(wanted.words),
         "image_content": content_id,
         "mounts": {target: _digest(data) for target, data in sorted(wanted.mounted.items())},
-        "rank_program": _digest(source("rank") + source("ray_nodes")),
+        "rank_program": _digest(b"".join(map(source, PROGRAMS))),
     }
 
 
