@@ -77,7 +77,7 @@ WAYS = {
     "until-close": Way(until_close=True),
     "at-once": Way(all_at_once=True),
     "small": Way(limit=1024),
-    "prefill-told": Way(usage="last", extra={"timings": {"prompt_ms": 40.0}}),
+    "prefill-told": Way(usage="last", extra={"timings": {"prompt_ms": 40.0, "cache_n": 12}}),
 }
 
 

@@ -5,8 +5,10 @@ A number that the server's answer does not support is None, with the reason in w
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from cluster.bench.read import Counted, RequestTrace
 
@@ -159,22 +161,25 @@ def wall_rate(served: Sequence[RequestTrace]) -> float | None:
 
 
 def peak_rate(tokens: Tokens) -> tuple[float | None, str]:
-    """The highest rate over a window of one second or just longer that begins and ends with an event.
+    """The highest number of tokens within one second, where an event's tokens were made since the event before.
 
-    Tokens after the window's first event ÷ the time between its ends: a steady stream's peak is its rate, where
-    counting all events within a second gives one token too many.
+    So a window that cuts between two events counts a part of a token, and a steady stream's peak is its rate;
+    counting whole events within a second gives one too many.
     """
     span = tokens[-1][0] - tokens[0][0] if tokens else 0.0
     if span < PEAK_LEAST_S:
         return None, f"{span:.2f} s of tokens, less than {PEAK_LEAST_S:g} s"
-    best = 0.0
-    end, inside = 0, 0.0
-    for begin, _ in enumerate(tokens):
-        while end + 1 < len(tokens) and tokens[end][0] - tokens[begin][0] < PEAK_WINDOW_S:
-            end += 1
-            inside += tokens[end][1]
-        if tokens[end][0] - tokens[begin][0] < PEAK_WINDOW_S:
-            break
-        best = max(best, inside / (tokens[end][0] - tokens[begin][0]))
-        inside -= tokens[begin + 1][1]
-    return best, ""
+    at_once: dict[float, float] = {}
+    for t, n in tokens:
+        at_once[t] = at_once.get(t, 0.0) + n
+    times = list(at_once)
+    made = [0.0, *accumulate(list(at_once.values())[1:])]
+
+    def made_by(t: float) -> float:
+        after = min(bisect_right(times, t), len(times) - 1)
+        begin, end = times[after - 1], times[after]
+        return made[after - 1] + min((t - begin) / (end - begin), 1.0) * (made[after] - made[after - 1])
+
+    ends = [t for t in times if t - PEAK_WINDOW_S >= times[0]]
+    ends += [t + PEAK_WINDOW_S for t in times if t + PEAK_WINDOW_S <= times[-1]]
+    return max(made_by(end) - made_by(end - PEAK_WINDOW_S) for end in ends) / PEAK_WINDOW_S, ""

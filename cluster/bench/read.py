@@ -75,6 +75,7 @@ class _Stream:
     finish_reason: str = ""
     error: str = ""
     prefill_s: float | None = None
+    cached: int | None = None
     text: list[str] = field(default_factory=list)
 
 
@@ -122,6 +123,7 @@ def _take(stream: _Stream, t: float, data: bytes) -> None:
     timings = document.get("timings")
     if isinstance(timings, dict) and isinstance(timings.get("prompt_ms"), (int, float)):
         stream.prefill_s = timings["prompt_ms"] / 1e3
+        stream.cached = timings.get("cache_n")
     choices = document.get("choices")
     if isinstance(choices, list) and choices:
         stream.events.append(_read_choices(stream, t, choices, usage))
@@ -166,7 +168,7 @@ def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
         counted=counted,
         prompt_tokens=stream.usage.get("prompt_tokens"),
         completion_tokens=total,
-        cached_tokens=details.get("cached_tokens"),
+        cached_tokens=details.get("cached_tokens", stream.cached),
         finish_reason=stream.finish_reason,
         server_prefill_s=stream.prefill_s,
         text="".join(stream.text),

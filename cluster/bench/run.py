@@ -111,7 +111,7 @@ def run_bench(
     check_limit(shapes, served)
     on_step("tokenise")
     corpus = tokenise(loader, served.model)
-    maker = BodyMaker(served.model, corpus, wanted.seed, secrets.token_hex(8))
+    maker = BodyMaker(served.model, corpus, wanted.seed, secrets.token_hex(16))
     latency_s = measure_latency(loader)
     bench = _Bench(loader, wanted, maker, latency_s, machine)
     bench.warm_up(shapes, on_step)

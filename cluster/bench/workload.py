@@ -42,15 +42,15 @@ class Corpus:
     begin: tuple[int, ...] = ()
 
 
-def prompt_ids(corpus: Corpus, length: int, key: str) -> list[int]:
-    """`length` token ids that depend on `key` and the corpus only.
+def prompt_ids(corpus: Corpus, length: int, key: str, begin_key: str = "") -> list[int]:
+    """`length` token ids that depend on `key` and the corpus only (the beginning on `begin_key`, where given).
 
     After BOS come random ids of the text, different for each key, so that no two prompts share a prefix that a
     cache could use; then blocks of the text in a random order.
     """
     chance = random.Random(key)
     distinct = sorted(set(corpus.ids))
-    ids = [*corpus.begin, *chance.choices(distinct, k=PREFIX_TOKENS)]
+    ids = [*corpus.begin, *random.Random(begin_key or f"begin {key}").choices(distinct, k=PREFIX_TOKENS)]
     starts = list(range(0, len(corpus.ids), BLOCK_TOKENS))
     while len(ids) < length:
         chance.shuffle(starts)
@@ -63,7 +63,11 @@ def prompt_ids(corpus: Corpus, length: int, key: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class BodyMaker:
-    """Makes the bodies of /v1/completions requests. `salt` keeps caches of earlier invocations out of this one."""
+    """Makes the bodies of /v1/completions requests.
+
+    `salt` keeps the caches of earlier invocations out of this one: as `cache_salt` (vLLM: up to 128 characters
+    without slashes), or in the prompts' beginnings where the server refuses the field.
+    """
 
     model: str
     corpus: Corpus
@@ -80,17 +84,18 @@ class BodyMaker:
         """The body of request `index` of a run. `tokens` to generate, the shape's when None."""
         key = f"{self.seed}/pp{shape.pp}/tg{shape.tg}/d{shape.depth}/c{shape.concurrency}/{run}/{index}"
         count = shape.tg if tokens is None else tokens
+        begin_key = f"{self.salt} {key}" if "cache_salt" in self.refused else ""
         options = {"include_usage": True, "continuous_usage_stats": True}
         body: dict[str, Any] = {
             "model": self.model,
-            "prompt": prompt_ids(self.corpus, shape.prompt_tokens, key),
+            "prompt": prompt_ids(self.corpus, shape.prompt_tokens, key, begin_key),
             "max_tokens": count,
             "min_tokens": count,
             "ignore_eos": True,
             "temperature": 0,
             "stream": True,
             "stream_options": {name: on for name, on in options.items() if name not in self.refused},
-            "cache_salt": f"{self.salt}/{key}",
+            "cache_salt": self.salt,
         }
         if not body["stream_options"]:
             del body["stream_options"]

@@ -1,5 +1,6 @@
 """`run_bench` against the server of known timing, over real sockets."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +79,7 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
     assert {"cpu_s", "lag_max_ms", "t0_spread_ms"} <= set(first.client[0])
     assert steps[0] == "tokenise"
     assert measured.request["prompt"] == "[256 token ids]"
+    assert re.fullmatch("[0-9a-f]{32,128}", measured.request["cache_salt"]), "vLLM takes no slashes"
     assert measured.where
     assert 0 < measured.latency_ms < 20
 

@@ -65,7 +65,7 @@ def test_cached_tokens_were_not_computed() -> None:
 def test_servers_own_prefill_time_is_preferred() -> None:
     one = measure_request(trace("prefill-told"), LATENCY_S, 512)
     assert (one.est_ppt_ms, one.est_ppt_from) == (pytest.approx(40), "server")
-    assert one.pp_t_s == pytest.approx(512 / 0.040)
+    assert one.pp_t_s == pytest.approx((512 - 12) / 0.040)
 
 
 def test_length_sent_stands_in_for_a_length_not_told() -> None:
@@ -111,9 +111,19 @@ def test_peak_finds_the_fastest_second() -> None:
     assert peak_rate(stream)[0] == pytest.approx(40)
 
 
+def test_peak_of_tokens_that_come_at_the_same_instant() -> None:
+    together = sorted((index / 50, 1.0) for index in range(200) for _ in range(4))
+    assert peak_rate(together)[0] == pytest.approx(4 * RATE)
+
+
 def test_peak_over_clients_that_step_together() -> None:
     traces = [trace("plain", 200, t0_s=30e-6 * index) for index in range(4)]
     assert peak_rate(merge(traces))[0] == pytest.approx(4 * RATE, rel=0.01)
+
+
+def test_peak_of_a_burst_shorter_than_the_window() -> None:
+    burst = [(0.0, 1.0), *((2.5 + index / 100, 1.0) for index in range(1, 41))]
+    assert peak_rate(burst)[0] == pytest.approx(40, rel=0.02)
 
 
 def test_peak_needs_two_seconds() -> None:

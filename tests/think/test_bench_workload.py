@@ -65,7 +65,7 @@ def test_body_asks_for_exact_lengths_and_counts() -> None:
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        "cache_salt": "s/1/pp2048/tg128/d4096/c4/run0/0",
+        "cache_salt": "s",
     }
 
 
@@ -76,6 +76,15 @@ def test_refused_fields_are_left_out() -> None:
     assert "stream_options" not in maker().without("continuous_usage_stats").without("include_usage").body(
         SHAPE, "r", 0
     )
+
+
+def test_where_no_salt_is_taken_the_beginning_is_new_at_each_invocation() -> None:
+    first, second = (
+        BodyMaker("m", CORPUS, 1, salt).without("cache_salt").body(SHAPE, "run0", 0)["prompt"] for salt in ("a", "b")
+    )
+    assert first[1:17] != second[1:17]
+    assert first[17:] == second[17:]
+    assert first[17:] == maker().body(SHAPE, "run0", 0)["prompt"][17:]
 
 
 @pytest.mark.parametrize(
