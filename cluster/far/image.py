@@ -77,11 +77,11 @@ def nccl_on_disk() -> str | None:
 
 
 def knows(vllm: Any, architecture: str) -> bool | None:
-    """Whether vLLM's model registry names the class; None when no registry is found."""
+    """Whether vLLM's model registry has the class as a key; None when no registry is found."""
     for registry in REGISTRIES if vllm else ():
         try:
             with open(vllm.locate_file(registry), encoding="utf-8") as text:
-                return bool(re.search(rf'"{re.escape(architecture)}"', text.read()))
+                return bool(re.search(rf'"{re.escape(architecture)}"\s*:', text.read()))
         except OSError:
             continue
     return None

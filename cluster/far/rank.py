@@ -9,7 +9,7 @@ is closed or silent, ends this rank too.
 stdout: one JSON line a stage, {"cluster":"rank","rank":0,"stage":"joined","t":1700000000.0,…}, stages started,
 secrets, before_serve, ray_started, joined, engine_started, ended; all other lines are our children's, Ray's
 with "ray| " before them. Exit: 0 asked to end (SIGTERM) · 75 peers did not join · 76 another rank ended, or its
-cord is gone or silent · else that of the program that ended (128 + signal; 127 it could not be started).
+cord is gone or silent · else that of the program that ended (128 + signal; 127 it could not be started; 1 for 0).
 """
 
 import asyncio
@@ -35,6 +35,8 @@ Words = list[str]
 NOT_JOINED, CORD_ENDED = 75, 76
 GRACE_S = {"engine": 5.0, "ray": 2.0}  # from SIGTERM to SIGKILL; with the rest under the 10 s that we promise
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+TELLING = (r"\bdied\b", r"\w(Error|Exception): \S", r"(?i)error|fatal|exit code|killed|out of memory|no space left")
+SAYS_NOTHING = r"WARNING|See (root cause|stack trace)|Executor failed|Remaining processes will be killed"
 stdout_lock = threading.Lock()
 SETTLE_S = 1.0  # when something ended here: time for a peer to say that it ended first, and why
 
@@ -58,7 +60,7 @@ class Child:
     """A program of ours. Its output passes through line by line; the last of it is kept to say why it ended."""
 
     def __init__(self, name: str, words: Words, prefix: str = "") -> None:
-        self.name, self.tail = name, collections.deque[str](maxlen=200)
+        self.name, self.tail = name, collections.deque[str](maxlen=400)
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
             self.process = subprocess.Popen(words, **pipes, encoding="utf-8", errors="replace", start_new_session=True)
@@ -82,11 +84,10 @@ class Child:
 
 def telling_line(lines: Words) -> str:
     """The last line that names an error, else the last one; Ray's version mismatch with the lines it spans."""
-    for at in reversed(range(len(lines))):
-        if "ersion mismatch" in lines[at]:
-            return " ".join(lines[at : at + 7])
-        if re.search(r"error|exception|fatal|killed", lines[at], re.I) and "root cause above" not in lines[at]:
-            return lines[at][-500:]
+    for pattern in TELLING:
+        for at in reversed(range(len(lines))):
+            if re.search(pattern, lines[at]) and not re.search(SAYS_NOTHING, lines[at]):
+                return " ".join(lines[at : at + 7]) if "ersion mismatch" in lines[at] else lines[at][-500:]
     return lines[-1][-500:] if lines else "no output"
 
 
@@ -175,8 +176,9 @@ class Rank:
             self.say(f"{name}_started")
 
     async def watch(self, child: Child) -> None:
-        """Report its end."""
-        self.over(await child.ended())
+        """Report its end; vLLM exits with 0 when its executor has failed, and nobody asked it to."""
+        end = await child.ended()
+        self.over(Ended(end.why, end.code or 1))
 
     async def wait_for_peers(self) -> list[dict[str, Any]]:
         """Until each address has a rank, and with Ray a node with a GPU. Raises Ended (75) saying what is missing."""

@@ -26,7 +26,8 @@ DIES = """
 import pathlib, sys, time
 while not pathlib.Path('die').exists(): time.sleep(0.05)
 print('Traceback (most recent call last):'); print('torch.OutOfMemoryError: CUDA out of memory')
-print('See root cause above: RuntimeError'); sys.exit(3)
+print('    raise RuntimeError('); print('RuntimeError: Engine core initialization failed. See root cause above.')
+print('error while shutting down'); sys.exit(3)
 """
 # Will not hear SIGTERM, and leaves a grandchild in a session of its own, as Ray and vLLM do.
 STUBBORN = """
@@ -402,7 +403,7 @@ def test_caches_are_given_back_to_their_owner(deployment: Deployment) -> None:
     os.chown(cache, 12345, 12346)
     writes = f"import os; os.mkdir('{cache}/d'); open('{cache}/d/x', 'w'); os.symlink('/etc/passwd', '{cache}/l')"
     rank = deployment.start(0, writes, size=1, backend="none", addresses=[HEAD])
-    assert rank.ends()[0] == 0
+    assert rank.ends() == (1, "engine exited with 0: no output")  # an engine that nobody asked to end has failed
     for name in ("d", "d/x", "l"):
         found = (cache / name).lstat()
         assert (found.st_uid, found.st_gid) == (12345, 12346)

