@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from cluster.errors import ClusterError
 from cluster.lab.engine import engine, lab_files, without_ray
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import run, say
@@ -61,30 +62,47 @@ def dockerfile(kind: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def docker_root(place: Place) -> Path:
-    """A Docker data root that holds the images. Made again when what is in the images changed."""
-    root = place.cache / "docker"
-    made_from, wanted = place.cache / "docker.made-from", _recipe_hash()
-    if not root.exists() or not made_from.exists() or made_from.read_text() != wanted:
+def docker_images(place: Place) -> Path:
+    """What a Docker with the images holds: `root`, and beside it `layers`. Made again when the images changed."""
+    kept = place.cache / "images"
+    made_from, wanted = kept / "made-from", _recipe_hash()
+    if not made_from.exists() or made_from.read_text() != wanted:
         tar = image_tar(place)
         say("building the lab's images (seconds, once)")
-        shutil.rmtree(root, ignore_errors=True)
-        _build(place, tar).rename(root)
-        made_from.write_text(wanted)
-    return root
+        fresh = place.cache / "images.part"
+        for folder in (fresh, kept):
+            shutil.rmtree(folder, ignore_errors=True)
+        fresh.mkdir()
+        _build(place, tar, fresh / "root")
+        for layer in (fresh / "root/overlay2").glob("*/diff"):
+            (fresh / "layers").mkdir(exist_ok=True)
+            layer.rename(fresh / "layers" / layer.parent.name)
+        (fresh / "made-from").write_text(wanted)
+        fresh.rename(kept)
+    return kept
 
 
 def give_images(place: Place, host: HostPlace) -> None:
-    """Copy the images into a host's Docker before its first boot."""
-    part = host.root / "docker.part"
+    """Copy the images into a host's Docker before its first boot.
+
+    The files of layers are linked, not copied: overlayfs never writes to a lower layer.
+    """
+    images, part = docker_images(place), host.root / "docker.part"
     shutil.rmtree(part, ignore_errors=True)
-    run(["cp", "-a", "--reflink=auto", str(docker_root(place)), str(part)], timeout_s=120)
+    run(["cp", "-a", str(images / "root"), str(part)])
+    for layer in (images / "layers").iterdir():
+        target = part / "overlay2" / layer.name / "diff"
+        try:
+            run(["cp", "-a", "--link", str(layer), str(target)])
+        except ClusterError:  # another file system
+            shutil.rmtree(target, ignore_errors=True)
+            run(["cp", "-a", str(layer), str(target)])
     shutil.rmtree(host.docker, ignore_errors=True)
     part.rename(host.docker)
 
 
-def _build(place: Place, tar: Path) -> Path:
-    """Boot a host without wires, build in its Docker, end it; its data root."""
+def _build(place: Place, tar: Path, kept: Path) -> None:
+    """Boot a host without wires, build in its Docker, end it, keep its data root."""
     host = place.host(BUILDER.name)
     end(place, [BUILDER])
     shutil.rmtree(host.root, ignore_errors=True)
@@ -112,11 +130,8 @@ def _build(place: Place, tar: Path) -> Path:
         inside(init, ["sh", "-c", "while pgrep -x dockerd; do sleep 0.1; done"])
     finally:
         end(place, [BUILDER])
-    kept = place.cache / "docker.part"
-    shutil.rmtree(kept, ignore_errors=True)
     shutil.move(host.docker, kept)
     shutil.rmtree(host.root)
-    return kept
 
 
 def _lay_out_quick(folder: Path) -> None:

@@ -13,13 +13,13 @@ from cluster.lab import wires
 from cluster.lab.faults import FAULTS
 from cluster.lab.faults.fault import Scene
 from cluster.lab.faults.power import power_on
-from cluster.lab.images import docker_root, shown_engines
+from cluster.lab.images import docker_images, shown_engines
 from cluster.lab.needs import demand_python, demand_root, install_packages
 from cluster.lab.place import Place, Record, locked, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
 from cluster.lab.shape import LAB_NUMBERS, MAX_HOSTS, Spark
-from cluster.lab.spark import end, init_pid
+from cluster.lab.spark import end, is_up
 from cluster.lab.start import start_hosts, write_access
 from cluster.lab.toymodel import toy_model
 
@@ -38,7 +38,7 @@ def up(place: Place, count: int) -> None:
             record = Record(wires.free_number(), count)
             write_record(place, record)
             switch = wires.make_switch(place, record.number)
-        down = [spark for spark in record.sparks if init_pid(place, spark) is None]
+        down = [spark for spark in record.sparks if not is_up(place, spark)]
         start_hosts(place, switch, down)
         forget(record, [spark.name for spark in down], "killed")
         write_record(place, record)
@@ -54,7 +54,7 @@ def prepare(place: Place) -> None:
     host_root(place)
     shown_engines(place)
     toy_model(place)
-    docker_root(place)
+    docker_images(place)
     if not place.key.exists():
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster lab", "-f", str(place.key)])
 
@@ -97,7 +97,7 @@ def status(place: Place) -> list[str]:
         return [f"no lab in {place.root}"]
     rows = []
     for spark in record.sparks:
-        state = "up" if init_pid(place, spark) else "down"
+        state = "up" if is_up(place, spark) else "down"
         broken = record.faults.get(spark.name)
         rows.append(f"{spark.name}  {spark.management}  {state}" + (f"  broken: {', '.join(broken)}" if broken else ""))
     return rows

@@ -27,8 +27,10 @@ def run(
 ) -> str:
     """Run a program to its end; its standard output. `log` gets both outputs instead.
 
+    It ends with us, so that a killed lab command leaves nothing that still writes.
     Raises ClusterError with the last lines it printed when it fails, is not there or takes too long.
     """
+    argv = ["setpriv", "--pdeathsig", "KILL", *argv]
     try:
         if log is None:
             done = subprocess.run(
@@ -42,12 +44,12 @@ def run(
                 )
             out, err = "", log.read_text(errors="replace")
     except FileNotFoundError:
-        raise ClusterError(f"{argv[0]} is not on this machine", remedy=f"install {argv[0]}") from None
+        raise ClusterError("setpriv is not on this machine", remedy="install util-linux") from None
     except subprocess.TimeoutExpired:
-        raise ClusterError(f"no end after {timeout_s:.0f} s: {' '.join(argv)}") from None
+        raise ClusterError(f"no end after {timeout_s:.0f} s: {' '.join(argv[3:])}") from None
     if done.returncode != 0:
         last = " | ".join(err.strip().splitlines()[-3:])
-        raise ClusterError(f"exit {done.returncode}: {' '.join(argv)}: {last}", where=f"see {log}" if log else "")
+        raise ClusterError(f"exit {done.returncode}: {' '.join(argv[3:])}: {last}", where=f"see {log}" if log else "")
     return out
 
 

@@ -62,7 +62,8 @@ _HOOK = "bin/nvidia-container-runtime-hook"
 def give_model(host: HostPlace, model: Path) -> None:
     """Lay the toy model into the user's Hugging Face cache."""
     hub = host.upper / "home" / USER / ".cache/huggingface/hub"
-    shutil.copytree(model, hub / model.name, symlinks=True, dirs_exist_ok=True)
+    shutil.rmtree(hub / model.name, ignore_errors=True)
+    shutil.copytree(model, hub / model.name, symlinks=True)
     _own(host.upper / "home" / USER / ".cache")
 
 
@@ -156,6 +157,12 @@ def init_pid(place: Place, spark: Spark) -> int | None:
         if _is_first(pid):
             return pid
     return None
+
+
+def is_up(place: Place, spark: Spark) -> bool:
+    """Whether a host runs and has booted to the end; one whose `lab up` was killed half-way has not."""
+    pid = init_pid(place, spark)
+    return pid is not None and Path(f"/proc/{pid}/root/run/cluster-lab/booted").exists()
 
 
 def enter_words(init: int, argv: Sequence[str]) -> list[str]:

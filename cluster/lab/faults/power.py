@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.lab.faults.fault import Fault, Scene, nothing
-from cluster.lab.spark import end, init_pid
+from cluster.lab.spark import end, is_up
 from cluster.lab.start import start_hosts
 
 
@@ -14,7 +14,7 @@ def cut_power(scene: Scene) -> None:
 
 def power_on(scene: Scene) -> None:
     """Undo cut_power: the host boots with the files it had."""
-    if init_pid(scene.place, scene.spark) is None:
+    if not is_up(scene.place, scene.spark):
         start_hosts(scene.place, scene.switch, [scene.spark])
 
 
