@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -109,14 +110,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None, **given: Any) -> int:
     """Entry point; the return value is the exit code. `given` is what a test hands to the action (`connect`)."""
     args = parse(sys.argv[1:] if argv is None else argv)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
+            signal.signal(number, signal.default_int_handler)  # a lost terminal is met like Ctrl-C
     try:
         from cluster.screen import Screen
 
         screen = Screen(json_mode=getattr(args, "json", False))
         return _run(args, screen, given)
-    except BrokenPipeError:
-        # The reader went away (`| head`): nothing is wrong, and Python must not complain when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away (`| head`): nothing is wrong
         return ExitCode.DONE
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,9 +19,56 @@ WIDE = 200
 """Columns where there is no terminal: a pipe or file has no width to keep to."""
 
 
-def console(stream: TextIO) -> Console:
-    """A console that wraps nothing by itself."""
-    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else WIDE)
+class Reader:
+    """A stream whose reader may go away: a pipe into `head`, a terminal that is closed.
+
+    Until `stay` is called a closed pipe raises BrokenPipeError, which ends a command that only reads; afterwards, and
+    on a terminal that is gone, what is written is lost and the work goes on.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._staying = False
+        self._gone = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def stay(self) -> None:
+        """From now on the work matters more than its reader."""
+        self._staying = True
+
+    def write(self, text: str) -> int:
+        """Write, unless the reader is gone."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, unless the reader is gone."""
+        self._try(self._stream.flush)
+
+    def _try(self, act: Callable[[], Any]) -> None:
+        if self._gone:
+            return
+        try:
+            act()
+        except OSError as error:
+            self._gone = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python flushes once more at exit
+            if isinstance(error, BrokenPipeError) and not self._staying:
+                raise
+
+
+class Wall(Console):
+    """A console that wraps nothing by itself and leaves a broken pipe to `Reader`."""
+
+    def __init__(self, reader: Reader) -> None:
+        width = None if reader.isatty() else WIDE
+        super().__init__(file=cast(IO[str], reader), highlight=False, soft_wrap=True, width=width)
+
+    def on_broken_pipe(self) -> None:
+        """Not rich's SystemExit: main knows what to do."""
+        raise BrokenPipeError
 
 
 class Screen:
@@ -28,8 +76,14 @@ class Screen:
 
     def __init__(self, *, json_mode: bool = False) -> None:
         self.json_mode = json_mode
-        self._progress = console(sys.stderr)
-        self._result = self._progress if json_mode else console(sys.stdout)
+        self._out, self._err = Reader(sys.stdout), Reader(sys.stderr)
+        self._progress = Wall(self._err)
+        self._result = self._progress if json_mode else Wall(self._out)
+
+    def stay(self) -> None:
+        """Something is being changed: it is carried through even when nobody reads any more."""
+        self._out.stay()
+        self._err.stay()
 
     def line(self, text: str = "") -> None:
         """A line of the result, as it is."""
@@ -60,7 +114,8 @@ class Screen:
     def document(self, value: Any) -> None:
         """The one JSON document; printed only when it was asked for."""
         if self.json_mode:
-            sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+            self._out.write(json.dumps(value, indent=2, default=str) + "\n")
+            self._out.flush()
 
     def error(self, error: ClusterError) -> None:
         """An error in four lines at most; with several hosts, each host's."""

@@ -52,6 +52,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: Screen) -> Result:
     """All rows, each kept as it is measured."""
+    screen.stay()
     with screen.waiting("the load client") as line:
         measured = run_bench(subject.loader, wanted, journal.add, subject.machine, line.update)
     manifest = replace(

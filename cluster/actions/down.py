@@ -24,19 +24,22 @@ POLL_S = 1.0
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster down`."""
-    named = read_named(args)
-    fleet = open_fleet(named.hosts, connect)
-    with fleet:
+    return take(read_named(args), screen, connect, dry_run=args.dry_run)
+
+
+def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: bool) -> ExitCode:
+    """From the hosts that are meant to the proof that nothing of ours is left."""
+    with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         if not seens:
             raise_all(errors)
         within = fleet.only(list(seens))
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in seens}
-        with Unlocked() if args.dry_run else Lock(within, "down", data_dirs) as guard:
-            if not args.dry_run:  # whoever held the lock until now may have changed everything
+        with Unlocked() if dry_run else Lock(within, "down", data_dirs) as guard:
+            if not dry_run:  # whoever held the lock until now may have changed everything
                 seens, lost = answered(look(within, [host for host in named.hosts if host.name in seens]))
                 raise_all(lost)
-            take_down(named, within, seens, guard, args.dry_run, screen)
+            take_down(named, within, seens, guard, dry_run, screen)
         raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
     return ExitCode.DONE
 
@@ -55,6 +58,7 @@ def take_down(named: Named, fleet: Fleet, seens: dict[str, Seen], guard: Guard, 
         screen.line(f"nothing of ours on {', '.join(seens)}")
         screen.document({"deployments": [], "hosts": dict.fromkeys(seens, "nothing of ours")})
         return
+    screen.stay()
     apply(plan.stages, fleet, guard, screen.note, Applied())
     proven = prove_back(named, fleet, seens, found, screen)
     apply((forget(seens),), fleet, guard, screen.note, Applied())

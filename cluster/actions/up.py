@@ -248,6 +248,7 @@ def carry_through(
 ) -> prove.Proof:
     """Apply and prove; whatever goes wrong before the proof is put back after the evidence was saved."""
     applied = Applied()
+    screen.stay()
     try:
         with clock.stage("apply"):
             apply(plan.stages, fleet, guard, screen.note, applied)

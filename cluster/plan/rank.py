@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -147,7 +148,7 @@ def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
     differing = non_carry({name: environment(made_of, name) for name in wanted.names})
     puts = [
         *(Put(f"{home}/{name}.py", source(name), 0o644) for name in PROGRAMS),
-        Put(f"{home}/rank.json", _json(rank_words(made_of, rank)), 0o644),
+        Put(f"{home}/rank.json", _json(words := rank_words(made_of, rank)), 0o644, says=says(made_of, rank, words)),
         Put(f"{home}/before.json", _json({"available": made_of.before[host]}), 0o644),
         Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(differing), 0o644),
         Put(f"{home}/ray-token", made_of.token.encode(), 0o600, secret=True),
@@ -198,11 +199,13 @@ def engine_words(made_of: Ingredients, rank: int) -> tuple[str, ...]:
     return vllm_serve(wanted.recipe, layout, rank=rank, revision=revision, measuring=flags, extra=wanted.words)
 
 
-def listening(made_of: Ingredients, rank: int) -> list[str]:
-    """The ports a rank listens on, for the plan."""
+def says(made_of: Ingredients, rank: int, words: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the rank program will run and listen on, for the plan."""
     wanted = made_of.wanted
     uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
-    return [f"{use.first}" if use.first == use.last else f"{use.first}-{use.last}" for use in uses]
+    ports = ", ".join(f"{use.first}-{use.last}" if use.last > use.first else f"{use.first}" for use in uses)
+    commands = (*words["before_serve"], words["ray_start"], words["engine"])
+    return (*(f"runs: {shlex.join(command)}" for command in commands if command), f"listens on: {ports or 'nothing'}")
 
 
 def _json(value: Any) -> bytes:

@@ -11,12 +11,13 @@ from cluster.commands.question import Question
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A file to write on a host. The bytes of a `secret` one are shown nowhere."""
+    """A file to write on a host. The bytes of a `secret` one are shown nowhere; `says` is what a plan shows of it."""
 
     path: str
     data: bytes = field(repr=False)
     mode: int = 0o600
     secret: bool = False
+    says: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +76,6 @@ def show(change: Put | Question) -> str:
     """A change as a line for a shell; the bytes of files are named, not shown."""
     if isinstance(change, Put):
         content = "secret" if change.secret else f"{len(change.data)} bytes"
-        return f"# write {shlex.quote(change.path)} mode {change.mode:04o} ({content})"
+        head = f"# write {shlex.quote(change.path)} mode {change.mode:04o} ({content})"
+        return "\n".join((head, *(f"#   {line}" for line in change.says)))
     return shlex.join(change.argv)
