@@ -31,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Carry it out."""
+def run(args: argparse.Namespace, screen: object = None) -> int:
+    """Carry it out; what scripts read goes to stdout as it is."""
     from cluster.lab import lab
     from cluster.lab.place import place_of
 
