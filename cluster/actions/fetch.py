@@ -12,11 +12,12 @@ from cluster.apply import Guard
 from cluster.commands import hub
 from cluster.commands.docker import docker_pull
 from cluster.commands.question import Question
-from cluster.errors import ClusterError, RefusedError, UsageError
+from cluster.errors import ClusterError, InterruptedByUser, RefusedError, UsageError
 from cluster.facts import hub_model
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
+from cluster.hosts.outcome import values
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
@@ -75,9 +76,8 @@ def fetch_model(
     refuse_unasked(missing, how, screen)
     tokens = {name: token_path(seens[name], how.token) for name in hosts}
     try:
-        for name, path in tokens.items():
-            if path:
-                fleet[name].put(how.token.encode(), path, 0o600)
+        there = [name for name, path in tokens.items() if path]
+        values(fleet.each(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there))
         size = size_text(wanted, hosts[0], tokens[hosts[0]], fleet)
         agree(f"{missing}: download {size} there", how, screen)
         download(wanted, seens, tokens, fleet, guard, screen)
@@ -125,10 +125,16 @@ def token_path(seen: Seen, token: str) -> str:
 
 
 def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
-    """Remove the token from every host, also after Ctrl-C."""
+    """Remove the token from every host, also after Ctrl-C and when it comes just now."""
     folders = {name: path.rpartition("/")[0] for name, path in tokens.items() if path}
+    removals = {name: [Question(("rm", "-rf", "--", folder), changes=True)] for name, folder in folders.items()}
     fleet.cancel.renew()
-    fleet.ask({name: [Question(("rm", "-rf", "--", folder), changes=True)] for name, folder in folders.items()})
+    try:
+        fleet.ask(removals)
+    except InterruptedByUser:
+        fleet.cancel.renew()
+        fleet.ask(removals)
+        raise
 
 
 def size_text(wanted: Wanted, host: str, token_file: str, fleet: Fleet) -> str:
@@ -151,16 +157,18 @@ def download(
     wanted: Wanted, seens: Mapping[str, Seen], tokens: Mapping[str, str], fleet: Fleet, guard: Guard, screen: Screen
 ) -> None:
     """The hub's own tool in a container of the image, as the user, so that the files belong to them."""
+    folders: dict[str, list[Question]] = {}
     asked: dict[str, Question] = {}
     for name, token_file in tokens.items():
         guard.note(name, f"download {wanted.recipe.model}")
         identity = seens[name].identity
         assert not isinstance(identity, Missing)  # token_path has refused that
-        fleet[name].ask([Question(("mkdir", "-p", identity.hf_home), changes=True)])
+        folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
         asked[name] = hub.hub_download(
             wanted.recipe.image, wanted.recipe.model, wanted.recipe.revision,
             hf_home=identity.hf_home, uid=identity.uid, gid=identity.gid, token_file=token_file,
         )  # fmt: skip
+    values(fleet.ask(folders))
     with screen.waiting(f"download of {wanted.recipe.model} on {', '.join(tokens)}"):
         run_on(fleet, asked, "download the model")
 

@@ -184,19 +184,25 @@ def read_links(fleet: Fleet, names: Sequence[str]) -> dict[str, Links | Missing]
 
 
 def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing]) -> Transport:
-    """Judge the way the traffic took, from counters now and before, and NCCL's lines of every rank."""
+    """Judge the way the traffic took, from counters now and before, and NCCL's lines of every rank.
+
+    Raises ClusterError when a rank has ended since it answered.
+    """
     names, ends = subject.wanted.names, subject.fabric.hosts
     outcomes = fleet.ask(
         {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
     )
     grown: dict[str, int | None] = {}
     lines: dict[str, Sequence[str]] = {}
+    states: dict[str, RankState | Missing | None] = {}
     for host in names:
         after, told = outcomes[host].get()
         grown[host] = grown_bytes(before[host], links.parse(after), ends[host].hcas) if ends[host].hcas else None
         state = ranks.parse(told)
-        rank = None if isinstance(state, Missing) else state.get(subject.container(host))
-        lines[host] = rank.net if rank else ()
+        states[host] = state if isinstance(state, Missing) else state.get(subject.container(host))
+        lines[host] = getattr(states[host], "net", ())
+    if isinstance(ended := judge_ranks(states, healthy=True), Failed):
+        raise lost(ended)
     return judge_transport(grown, lines)
 
 

@@ -1,0 +1,61 @@
+"""A program of far/ that only asks docker, run as it is over a docker command of a test."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from types import CodeType, SimpleNamespace
+from typing import Any, Protocol
+
+from cluster.commands.far import source
+from cluster.commands.question import Answer
+
+
+class Docker(Protocol):
+    """What `docker WORDS…` says."""
+
+    def answer(self, words: Sequence[str], stdin: bytes = b"") -> Answer: ...
+
+
+@cache
+def compiled(name: str) -> CodeType:
+    return compile(source(name), f"far/{name}.py", "exec")
+
+
+def run_over(docker: Docker, name: str, given: Any) -> Answer:
+    """What far/<name>.py prints when `docker` is the docker command of its host."""
+    printed = io.StringIO()
+
+    def answer(argv: Sequence[str]) -> Answer:
+        assert argv[0] == "docker"
+        said = docker.answer(tuple(argv[1:]))
+        if said.exit == 127:
+            raise FileNotFoundError(argv[0])
+        return said
+
+    def run(argv: Sequence[str], **_: Any) -> Any:
+        said = answer(argv)
+        return SimpleNamespace(returncode=said.exit, stdout=said.out, stderr=said.err)
+
+    def popen(argv: Sequence[str], **_: Any) -> Any:
+        said = answer(argv)
+        return SimpleNamespace(stdout=io.BytesIO(said.out + said.err), wait=lambda: said.exit)
+
+    fakes = {
+        "subprocess": SimpleNamespace(**{**vars(subprocess), "run": run, "Popen": popen}),
+        "sys": SimpleNamespace(argv=["-", json.dumps(given)]),
+    }
+
+    def bring(wanted: str, *rest: Any) -> Any:
+        return fakes.get(wanted) or builtins.__import__(wanted, *rest)
+
+    def tell(*words: Any) -> None:
+        printed.write(" ".join(map(str, words)) + "\n")
+
+    scope = {"__name__": "__main__", "__builtins__": {**vars(builtins), "__import__": bring, "print": tell}}
+    exec(compiled(name), scope)
+    return Answer(0, printed.getvalue().encode())

@@ -1,0 +1,78 @@
+"""`cluster` as a user types it, on a desk of simulated machines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from machine import Desk
+
+from cluster.cli import main
+
+INVENTORY = """\
+hosts:
+  spark1: {address: 192.168.1.41, user: nvidia}
+  spark2: {address: 192.168.1.42, user: nvidia}
+default_recipe: toy
+"""
+RECIPE = """\
+model: example/toy
+architecture: ToyForCausalLM
+image: example.org/vllm:1
+backend: ray
+vllm: {max-model-len: 4096, gpu-memory-utilization: 0.8}
+env: {VLLM_LOGGING_LEVEL: INFO}
+memory: {per_host_gib: {1: 100, 2: 95}}
+needs: {vllm: ">=0.19", ray: ">=2.52"}
+ready_timeout_s: 60
+"""
+
+
+def write_files(folder: Path, recipe: str = RECIPE) -> None:
+    """inventory/default.yaml and recipes/toy.yaml."""
+    for name, text in {"inventory/default.yaml": INVENTORY, "recipes/toy.yaml": recipe}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@dataclass
+class Ran:
+    """How a command ended. `err` holds progress and errors."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def all(self) -> str:
+        return self.out + self.err
+
+    def errors(self) -> list[list[str]]:
+        """The errors as they were shown: each the lines from `error:` on."""
+        found: list[list[str]] = []
+        for line in self.err.splitlines():
+            if line.startswith("error: "):
+                found.append([line])
+            elif found and re.match(r"(where|put back|try): ", line):
+                found[-1].append(line)
+        return found
+
+
+@dataclass
+class Typed:
+    """Runs command lines on a desk."""
+
+    desk: Desk
+    place: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str) -> Ran:
+        self.capsys.readouterr()
+        try:
+            code = main(words, connect=self.desk.connect)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        told = self.capsys.readouterr()
+        return Ran(code, told.out, told.err)
