@@ -45,7 +45,7 @@ class _Crew(Generic[T]):
 
     def __init__(self, jobs: Mapping[str, Callable[[], T]], cancel: Cancel) -> None:
         self.outcomes: dict[str, Outcome[T]] = {}
-        self.bug: Exception | None = None
+        self.bug: BaseException | None = None
         self._jobs = jobs
         self._cancel = cancel
         self._scope = cancel.scope
@@ -99,6 +99,6 @@ class _Crew(Generic[T]):
         except KeyboardInterrupt:
             self._ctrl_c = True
             return Outcome(error=InterruptedByUser("interrupted"))
-        except Exception as error:
+        except BaseException as error:
             self.bug = error
             return Outcome(error=ClusterError(f"a bug: {error!r}"))

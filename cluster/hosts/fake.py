@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from cluster.commands.far import source
 from cluster.commands.question import Answer, Question
-from cluster.errors import ClusterError, ConnectionLostError, UnreachableError
+from cluster.errors import ClusterError, ConnectionLostError
 from cluster.hosts.cancel import Cancel, Scope
 
 
@@ -66,7 +66,14 @@ class FakeHost:
             self.faults.lost_questions -= 1
             if not left:
                 raise ConnectionLostError(f"the connection to {self.name} was lost", where=self.name)
-        return [self._answer(question) for question in questions]
+        answers, numbers = [], []
+        for question in questions:
+            self.asked.append(question)
+            numbers.append(self._count_change() if question.changes else -1)
+            failed = numbers[-1] == self.faults.fail_at
+            answers.append(Answer(1, err=b"told to fail") if failed else self.handler(question))
+        self._after_changes(numbers)
+        return answers
 
     def start(self, argv: Sequence[str], stdin: bytes = b"", *, lasting: bool = False) -> FakeProcess:
         """See Host.start."""
@@ -91,7 +98,7 @@ class FakeHost:
         self.puts.append(Put(path, data, mode))
         if self.writer is not None:
             self.writer(self.puts[-1])
-        self._lose_answer(number)
+        self._after_changes([number])
 
     def close(self) -> None:
         """See Host.close."""
@@ -102,18 +109,6 @@ class FakeHost:
         if self.faults.unreachable is not None:
             raise self.faults.unreachable
 
-    def _answer(self, question: Question) -> Answer:
-        if not question.changes:
-            self.asked.append(question)
-            return self.handler(question)
-        number = self._count_change()
-        self.asked.append(question)
-        if number == self.faults.fail_at:
-            return Answer(1, err=b"told to fail")
-        answer = self.handler(question)
-        self._lose_answer(number)
-        return answer
-
     def _count_change(self) -> int:
         if self.changes + 1 == self.faults.interrupt_at:
             self.faults.interrupt_at = 0
@@ -121,8 +116,8 @@ class FakeHost:
         self.changes += 1
         return self.changes
 
-    def _lose_answer(self, number: int) -> None:
-        if number == self.faults.lose_answer_of:
+    def _after_changes(self, numbers: Sequence[int]) -> None:
+        if self.faults.lose_answer_of in numbers:
             raise ConnectionLostError(f"the connection to {self.name} ended before the answer", where=self.name)
 
 
@@ -204,8 +199,3 @@ class _FakeHolder(FakeProcess):
         if self._host.lock_holder is self._mine:
             self._host.lock_holder = None
         super().end(exit_code)
-
-
-def unreachable(name: str) -> UnreachableError:
-    """What a host that is switched off gives."""
-    return ConnectionLostError(f"{name} did not answer within 10 s", where=name, remedy="is it on?")

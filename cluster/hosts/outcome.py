@@ -11,7 +11,7 @@ from cluster.errors import ClusterError, ManyErrors
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome(Generic[T]):
     """A value, or the error in its place."""
 

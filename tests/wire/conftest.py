@@ -14,28 +14,28 @@ from cluster.hosts.local import LocalHost
 from cluster.hosts.wire import WireHost
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _needs_sshd() -> None:
+@pytest.fixture(scope="session")
+def _needs_openssh() -> None:
     if not Path(SSHD).exists() or not shutil.which("ssh"):
         pytest.skip("these tests need OpenSSH's server and client")
 
 
 @pytest.fixture(scope="session")
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    """The plain server, shared."""
+def _shared_sshd(_needs_openssh: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server = Sshd(tmp_path_factory.mktemp("sshd") / "server")
     yield server
     server.stop()
 
 
-@pytest.fixture(autouse=True)
-def _close_hosts(sshd: Sshd) -> Iterator[None]:
-    yield
-    sshd.close_hosts()
+@pytest.fixture
+def sshd(_shared_sshd: Sshd) -> Iterator[Sshd]:
+    """The plain server, the same for all tests."""
+    yield _shared_sshd
+    _shared_sshd.close_hosts()
 
 
 @pytest.fixture
-def make_sshd(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
+def make_sshd(_needs_openssh: None, tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
     """Makes servers with peculiarities."""
     made: list[Sshd] = []
 
@@ -50,8 +50,6 @@ def make_sshd(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
 
 
 @pytest.fixture(params=["ssh", "local"])
-def host(request: pytest.FixtureRequest, sshd: Sshd) -> Iterator[WireHost]:
+def host(request: pytest.FixtureRequest, sshd: Sshd) -> WireHost:
     """A host, over SSH and as this machine: both must behave the same."""
-    made = sshd.host() if request.param == "ssh" else LocalHost("spark1")
-    yield made
-    made.close()
+    return sshd.host() if request.param == "ssh" else LocalHost("spark1")

@@ -1,0 +1,111 @@
+"""`ssh -G` read into a target."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+import pytest
+
+from cluster.config.inventory import HostEntry
+from cluster.hosts.target import SshTarget, expand, jump_command, parse_options, read_options
+
+# OpenSSH 9.2, `ssh -G spark-one`, shortened
+SAID = """\
+host spark-one
+user ada
+hostname 192.168.1.41
+port 2222
+identitiesonly yes
+connecttimeout 7
+hostkeyalias spark
+identityagent ~/agent of %r
+identityfile ~/.ssh/id_rsa
+identityfile /keys/%h/%%d
+globalknownhostsfile /etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2
+userknownhostsfile /home/ada/.ssh/known_hosts
+proxycommand none
+"""
+
+
+def test_everything_that_is_read() -> None:
+    home = str(Path.home())
+    assert read_options(parse_options(SAID), "spark-one") == SshTarget(
+        hostname="192.168.1.41",
+        port=2222,
+        user="ada",
+        identity_files=(f"{home}/.ssh/id_rsa", "/keys/192.168.1.41/%d"),
+        identities_only=True,
+        agent=f"{home}/agent of ada",
+        host_key_alias="spark",
+        known_hosts=(
+            "/home/ada/.ssh/known_hosts",
+            "/etc/ssh/ssh_known_hosts",
+            "/etc/ssh/ssh_known_hosts2",
+        ),
+        connect_timeout_s=7.0,
+    )
+
+
+def test_what_is_left_out_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    target = read_options(parse_options("hostname spark\nconnecttimeout none\n"), "spark")
+    assert (target.user, target.port, target.agent) == (getpass.getuser(), 22, "/run/agent")
+    assert target.connect_timeout_s == 10.0
+    assert target.known_hosts[0] == f"{Path.home()}/.ssh/known_hosts"
+    assert target.identity_files[0] == f"{Path.home()}/.ssh/id_ed25519"
+
+
+@pytest.mark.parametrize(
+    ("said", "agent"), [("none", ""), ("SSH_AUTH_SOCK", "/run/a"), ("$MY_AGENT", "/run/b"), ("/run/c", "/run/c")]
+)
+def test_agents(said: str, agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/a")
+    monkeypatch.setenv("MY_AGENT", "/run/b")
+    assert read_options({"identityagent": [said]}, "spark").agent == agent
+
+
+def test_no_known_hosts_means_none() -> None:
+    said = {"userknownhostsfile": ["none"], "globalknownhostsfile": ["/dev/null"]}
+    assert read_options(said, "spark").known_hosts == ("/dev/null",)
+
+
+def test_a_path_with_blanks_is_one_path_when_it_exists(tmp_path: Path) -> None:
+    (tmp_path / "known hosts").write_text("")
+    said = {"userknownhostsfile": [f"{tmp_path}/known hosts"], "globalknownhostsfile": ["/a /b"]}
+    assert read_options(said, "spark").known_hosts == (f"{tmp_path}/known hosts", "/a", "/b")
+
+
+def test_tokens() -> None:
+    assert expand("nc %h %p %%h %x", {"h": "spark", "p": "22"}) == "nc spark 22 %h %x"
+
+
+@pytest.mark.parametrize(
+    ("target", "key_name"),
+    [
+        (SshTarget("spark", 22, "ada"), "spark"),
+        (SshTarget("spark", 2222, "ada"), "[spark]:2222"),
+        (SshTarget("fe80::1", 22, "ada"), "fe80::1"),
+        (SshTarget("spark", 2222, "ada", host_key_alias="alias"), "alias"),
+    ],
+)
+def test_the_name_in_known_hosts(target: SshTarget, key_name: str) -> None:
+    assert target.key_name == key_name
+
+
+def test_jump_hosts_as_ssh_itself_would_go() -> None:
+    target = SshTarget("192.168.1.41", 22, "ada", connect_timeout_s=7)
+    entry = HostEntry(address="spark")
+    begin = "ssh -o BatchMode=yes -o ConnectTimeout=7"
+    assert jump_command("gate", target, entry) == f"{begin} -W 192.168.1.41:22 -- ssh://gate"
+    assert jump_command("a,b,ada@c:9", target, entry) == f"{begin} -J a,b -W 192.168.1.41:22 -- ssh://ada@c:9"
+    six = SshTarget("fd00::41", 22, "ada", connect_timeout_s=7)
+    assert jump_command("ssh://gate:9", six, entry) == f"{begin} -W '[fd00::41]:22' -- ssh://gate:9"
+
+
+def test_the_inventorys_key_and_known_hosts_count_for_jump_hosts_too() -> None:
+    target = SshTarget("spark", 22, "ada", identity_files=("/k/my id",), known_hosts=("/k/known",))
+    entry = HostEntry(address="spark", identity_file="/k/my id", known_hosts_file="/k/known")
+    command = jump_command("gate", target, entry)
+    assert "-i '/k/my id'" in command
+    assert 'UserKnownHostsFile="/k/known" ~/.ssh/known_hosts\'' in command
