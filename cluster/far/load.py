@@ -1,6 +1,5 @@
 """The load client: sends rounds of HTTP requests, records which bytes came when, and understands none of them.
-
-    python3 -I -S load.py          standard library only, Python >= 3.10; the same file on a host and on this machine
+The same file runs on a host, in a container and on this machine: python3 -I -S load.py
 
 stdin, one JSON document a line; the end of stdin stops everything at once (the server sees its clients go):
     first line   {"base_url": "http://127.0.0.1:8000", "api_key_env": "NAME" | null, "api_key_file": "PATH" | null}
@@ -15,8 +14,8 @@ stdout, one JSON document a line:
         how: done (the answer's own framing ended) | closed | reset | timeout | refused (no connection).
         table: N entries "<IdI" (request, time, length); the bytes of all chunks follow in the same order.
 
-Connections are kept between rounds, opened and used once (`warm`) before a round. Requests are serialised before it;
-each connection takes the next request when its own has ended. Failures are recorded, never raised.
+Connections are kept between rounds and used once (`warm`) before each. Requests are serialised before it; a
+connection takes the next request when its own has ended. Failures are recorded, never raised.
 """
 
 import asyncio
@@ -35,8 +34,7 @@ import zlib
 from collections import deque
 from urllib.parse import urlsplit
 
-CONNECT_TIMEOUT_S = 10.0
-WARM_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0  # and as long for the question that warms a connection
 LAG_PERIOD_S = 0.05
 PART_LENGTH = 1 << 17
 BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
@@ -49,11 +47,9 @@ class Framing:
     __slots__ = ("chunked", "head", "last", "left", "tail")
 
     def __init__(self):
-        self.head = b""  # None once the head is complete
-        self.last = False  # the server will close the connection after this answer
-        self.chunked = False
+        self.head, self.tail = b"", b""  # the head is None once it is complete
+        self.chunked = self.last = False  # last: the server will close the connection after this answer
         self.left = None  # bytes still to come when Content-Length says so; None: until the end is marked or closed
-        self.tail = b""
 
     def ends(self, data):
         """Whether the answer is complete with these bytes."""
@@ -75,7 +71,7 @@ class Framing:
         """Learn how the body is delimited; the body bytes that came with the head."""
         head, data = self.head[:end].lower(), self.head[end + 4 :]
         self.head, self.tail = None, b"\r\n"
-        status, self.last = head.split(b" ", 2)[1:2], head.startswith(b"http/1.0")
+        self.last = head.startswith(b"http/1.0")
         for line in head.split(b"\r\n")[1:]:
             name, _, value = line.partition(b":")
             if name == b"transfer-encoding" and b"chunked" in value:
@@ -84,10 +80,8 @@ class Framing:
                 self.last = True
             elif name == b"content-length" and value.strip().isdigit():
                 self.left = int(value)
-        if status in ([b"204"], [b"304"]):
+        if head.split(b" ", 2)[1:2] in ([b"204"], [b"304"]):
             self.chunked, self.left = False, 0
-        elif self.chunked:
-            self.left = None
         return data
 
 
@@ -95,10 +89,8 @@ class Wire(asyncio.BufferedProtocol):
     """One connection; carries one request at a time."""
 
     def __init__(self):
-        self.transport = None
         self.gone = False
-        self.waiting = None
-        self.log = self.index = self.framing = None
+        self.transport = self.waiting = self.log = self.index = self.framing = None
 
     def connection_made(self, transport):
         self.transport = transport
@@ -128,14 +120,10 @@ class Wire(asyncio.BufferedProtocol):
         if waiting is not None and not waiting.done():
             waiting.set_result((now, how, error))
 
-    def expire(self, timeout_s):
-        """The deadline of the running request has passed."""
-        self.finish(time.monotonic(), "timeout", f"no complete answer in {timeout_s:g} s")
-        self.drop()
-
-    def drop(self):
-        """End the connection at once."""
+    def drop(self, how="closed", error=""):
+        """End the connection at once, and with it the request under way."""
         self.gone = True
+        self.finish(time.monotonic(), how, error)
         self.transport.abort()
 
     async def exchange(self, index, data, timeout_s, log):
@@ -143,14 +131,12 @@ class Wire(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self.index, self.log, self.framing = index, log, Framing()
         waiting = self.waiting = loop.create_future()
-        timer = loop.call_later(timeout_s, self.expire, timeout_s)
+        timer = loop.call_later(timeout_s, self.drop, "timeout", f"no complete answer in {timeout_s:g} s")
         t0 = time.monotonic()
         self.transport.write(data)
-        try:
-            end, how, error = await waiting
-        finally:
-            timer.cancel()
-        return [t0, end, how, error]
+        outcome = [t0, *await waiting]
+        timer.cancel()
+        return outcome
 
 
 class Session:
@@ -163,8 +149,7 @@ class Session:
         self.host = url.hostname
         self.port = url.port or (443 if url.scheme == "https" else 80)
         self.tls = ssl.create_default_context() if url.scheme == "https" else None
-        path = url.path.rstrip("/")
-        self.prefix = path[:-3] if path.endswith("/v1") else path
+        self.prefix = url.path.rstrip("/").removesuffix("/v1")
         self.head = [f"Host: {url.netloc.rpartition('@')[2]}", "User-Agent: cluster-bench", "Accept: */*"]
         self.head += ["Accept-Encoding: identity", *authorization(setup)]
         self.wires = []
@@ -180,13 +165,11 @@ class Session:
 
     async def open(self):
         """A new connection. Raises OSError (a time-out is one) when there is none."""
-        loop = asyncio.get_running_loop()
-        connecting = loop.create_connection(Wire, self.host, self.port, ssl=self.tls)
+        connecting = asyncio.get_running_loop().create_connection(Wire, self.host, self.port, ssl=self.tls)
         try:
-            _, wire = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+            return (await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S))[1]
         except asyncio.TimeoutError:
             raise OSError(f"no connection to {self.host} port {self.port} in {CONNECT_TIMEOUT_S:g} s") from None
-        return wire
 
     async def ready_wire(self, wire, warm):
         """An open connection that has been used once; None when there is no server."""
@@ -196,30 +179,22 @@ class Session:
                     wire = await self.open()
             except OSError:
                 return None
-            if warm is None:
-                return wire
-            ask = self.encode({"path": warm})
-            _, _, how, _ = await wire.exchange(0, ask, WARM_TIMEOUT_S, [])
-            if how == "done":
+            if warm is None or "done" in await wire.exchange(0, self.encode({"path": warm}), CONNECT_TIMEOUT_S, []):
                 break
         return wire
 
     async def prepare(self, count, warm):
         """`count` connections, kept ones first; those past the count are closed."""
         kept = self.wires[:count] + [None] * (count - len(self.wires))
-        for wire in self.wires[count:]:
+        for wire in filter(None, self.wires[count:]):
             wire.drop()
         self.wires = list(await asyncio.gather(*(self.ready_wire(wire, warm) for wire in kept)))
-        return self.wires
 
 
 def authorization(setup):
-    """The header lines that carry the API key, from a variable or from a file that only its owner can read."""
-    key = ""
-    if setup.get("api_key_env"):
-        key = os.environ.get(setup["api_key_env"], "")
-    elif setup.get("api_key_file"):
-        path = os.path.expanduser(setup["api_key_file"])
+    """The header lines that carry the API key, from a file that only its owner can read, or from a variable."""
+    path, key = os.path.expanduser(setup.get("api_key_file") or ""), os.environ.get(setup.get("api_key_env") or "", "")
+    if path:
         if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
             raise ValueError(f"{path} can be read by others: chmod 600 {path}")
         with open(path, encoding="utf-8") as file:
@@ -233,24 +208,21 @@ def authorization(setup):
 async def work(session, slot, queue, requests, timeout_s, log, outcomes):
     """Take requests for one connection until none is left; a lost connection is opened anew."""
     while queue:
-        index = queue.popleft()
-        wire = session.wires[slot]
-        if wire is None or wire.gone:
-            began = time.monotonic()
-            try:
-                wire = session.wires[slot] = await session.open()
-            except OSError as error:
-                outcomes[index] = [began, time.monotonic(), "refused", str(error)]
-                continue
-        outcomes[index] = await wire.exchange(index, requests[index], timeout_s, log)
+        index, began = queue.popleft(), time.monotonic()
+        try:
+            if session.wires[slot] is None or session.wires[slot].gone:
+                session.wires[slot] = await session.open()
+            outcomes[index] = await session.wires[slot].exchange(index, requests[index], timeout_s, log)
+        except OSError as error:
+            outcomes[index] = [began, time.monotonic(), "refused", str(error)]
 
 
 async def watch_lag(lags):
-    """How late the event loop wakes us, again and again."""
+    """How late the event loop wakes us (ms), again and again."""
     while True:
         due = time.monotonic() + LAG_PERIOD_S
         await asyncio.sleep(LAG_PERIOD_S)
-        lags.append(max(0.0, time.monotonic() - due))
+        lags.append(1e3 * max(0.0, time.monotonic() - due))
 
 
 async def run_round(session, spec):
@@ -259,53 +231,35 @@ async def run_round(session, spec):
     count = max(1, min(int(spec.get("concurrency", 1)), len(requests)))
     await session.prepare(count, spec.get("warm"))
     queue, log, outcomes, lags = deque(range(len(requests))), [], [None] * len(requests), []
-    timeout_s = float(spec.get("timeout_s", 600))
+    given = requests, float(spec.get("timeout_s", 600)), log, outcomes
     watch = asyncio.ensure_future(watch_lag(lags))
     gc.collect()
     gc.disable()
-    cpu, origin, started = time.process_time(), time.monotonic(), time.time()
+    started, cpu, origin = time.time(), time.process_time(), time.monotonic()
     try:
-        await asyncio.gather(
-            *(work(session, slot, queue, requests, timeout_s, log, outcomes) for slot in range(count))
-        )
+        await asyncio.gather(*(work(session, slot, queue, *given) for slot in range(count)))
     finally:
-        cpu, wall = time.process_time() - cpu, time.monotonic() - origin
+        client = {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - origin, "started_unix_s": started}
         gc.enable()
         watch.cancel()
-    client = {"cpu_s": cpu, "wall_s": wall, "started_unix_s": started, **lag_words(lags)}
-    return describe(spec["id"], outcomes, log, origin, count, client)
+    firsts = [outcome[0] for outcome in outcomes[:count]] or [origin]
+    client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts))
+    client["lag_max_ms"], client["lag_mean_ms"] = max(lags, default=0.0), sum(lags) / max(1, len(lags))
+    return describe(spec["id"], outcomes, log, origin, client)
 
 
-def lag_words(lags):
-    """The loop's lag in ms."""
-    return {
-        "lag_max_ms": 1e3 * max(lags, default=0.0),
-        "lag_mean_ms": 1e3 * sum(lags) / len(lags) if lags else 0.0,
-    }
-
-
-def describe(name, outcomes, log, origin, count, client):
+def describe(name, outcomes, log, origin, client):
     """The document of one round and its parts; see the head of this file."""
-    firsts = [outcome[0] for outcome in outcomes[:count]]
-    client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts)) if firsts else 0.0
     table = b"".join(struct.pack("<IdI", index, now - origin, len(data)) for index, now, data in log)
     packed = base64.b64encode(zlib.compress(table + b"".join(data for _, _, data in log), 1)).decode()
     parts = [packed[at : at + PART_LENGTH] for at in range(0, len(packed), PART_LENGTH)]
-    document = {
-        "id": name,
-        "requests": [[t0 - origin, end - origin, how, error] for t0, end, how, error in outcomes],
-        "chunks": len(log),
-        "parts": len(parts),
-        "client": client,
-    }
-    return document, parts
+    requests = [[t0 - origin, end - origin, how, error] for t0, end, how, error in outcomes]
+    return {"id": name, "requests": requests, "chunks": len(log), "parts": len(parts), "client": client}, parts
 
 
 def say(document, parts=()):
     """One line on stdout, and one for each part, at once."""
-    lines = [json.dumps(document, separators=(",", ":")), *("+" + part for part in parts), ""]
-    sys.stdout.write("\n".join(lines))
-    sys.stdout.flush()
+    print(json.dumps(document, separators=(",", ":")), *parts, sep="\n+", flush=True)
 
 
 async def serve(lines):
@@ -317,8 +271,7 @@ async def serve(lines):
         return
     say({"ready": True, "python": sys.version.split()[0], "hostname": socket.gethostname()})
     while True:
-        spec = json.loads(await lines.get())
-        say(*await run_round(session, spec))
+        say(*await run_round(session, json.loads(await lines.get())))
 
 
 async def main():
@@ -332,18 +285,15 @@ async def main():
         loop.call_soon_threadsafe(serving.cancel)
 
     threading.Thread(target=read, daemon=True).start()
-    try:
-        await serving
-    except asyncio.CancelledError:
-        pass
+    await asyncio.wait([serving])
+    if not serving.cancelled():
+        serving.result()
 
 
 if __name__ == "__main__":
     code = 0
     try:
         asyncio.run(main())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):
         code = 130
-    except BrokenPipeError:
-        code = 141
     os._exit(code)  # the reading thread may sit in read(); there is nothing left to clean up

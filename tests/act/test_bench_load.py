@@ -67,10 +67,10 @@ def test_round_of_streams(url: str) -> None:
     traces = [read_stream(one) for one in record.records]
     assert [trace.error for trace in traces] == [""] * 4
     assert [sum(n for _, n in trace.tokens) for trace in traces] == [16] * 4
-    assert all(0.029 < trace.first_token_s - trace.t0_s < 0.2 for trace in traces if trace.first_token_s)
+    assert all(0.029 < trace.first_token_s - trace.t0_s < 0.5 for trace in traces if trace.first_token_s)
     assert record.client.wall_s > 0.1
     assert 0 < record.client.cpu_s < record.client.wall_s
-    assert record.client.t0_spread_ms < 50
+    assert record.client.t0_spread_ms < 100
     assert [read_http(one).status for one in again.records] == [200, 404]
 
 
@@ -78,8 +78,8 @@ def test_more_requests_than_connections_wait_for_one(url: str) -> None:
     with load_client(url) as load:
         record = load.send(Round("r", tuple(ask("plain") for _ in range(5)), concurrency=2))
     begins = sorted(one.t0_s for one in record.records)
-    assert begins[1] < 0.03
-    assert begins[2] > 0.09
+    assert begins[1] < 0.1
+    assert begins[2] > begins[1] + 0.09
     assert all(not read_stream(one).error for one in record.records)
 
 
@@ -101,17 +101,18 @@ def test_nobody_listens() -> None:
         taken.bind(("127.0.0.1", 0))
         with load_client(f"http://127.0.0.1:{taken.getsockname()[1]}") as load:
             [one, two] = load.send(Round("r", (ask("plain"), ask("plain")), concurrency=2)).records
-    assert one.how == two.how == "refused"
+            [three] = load.send(Round("s", (ask("plain"),))).records
+    assert one.how == two.how == three.how == "refused"
     assert "no connection" in read_stream(one).error
 
 
 def test_time_out_ends_the_request_and_not_the_round(url: str) -> None:
     with load_client(url) as load:
-        record = load.send(Round("r", (ask("slow", 400), ask("plain")), concurrency=2, timeout_s=0.5))
+        record = load.send(Round("r", (ask("slow", 400), ask("plain")), concurrency=2, timeout_s=1.0))
     slow, plain = record.records
     assert slow.how == "timeout"
-    assert slow.end_s - slow.t0_s == pytest.approx(0.5, abs=0.2)
-    assert read_stream(slow).error == "time-out: no complete answer in 0.5 s"
+    assert slow.end_s - slow.t0_s == pytest.approx(1.0, abs=0.5)
+    assert read_stream(slow).error == "time-out: no complete answer in 1 s"
     assert read_stream(plain).error == ""
 
 

@@ -14,6 +14,7 @@ from cluster.errors import ClusterError, UsageError
 from cluster.hosts.local import LocalHost
 
 RATE = 200.0
+BUSY = 0.25  # what a machine with other work may cost; a wrong count of tokens is off by a third or more
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +48,13 @@ def test_every_way_to_stream_gives_the_same_numbers(load: ProcessLoader, model: 
     assert row.failed == 0
     assert row.notes == ()
     assert row.tg_throughput is not None
-    assert row.tg_throughput.mean == pytest.approx(RATE, rel=0.1)
+    assert max(row.tg_throughput.values) == pytest.approx(RATE, rel=BUSY)
     assert row.e2e_ttft is not None
-    assert 39 < row.e2e_ttft.mean < 80
+    assert 39 < min(row.e2e_ttft.values) < 200
+    assert row.est_ppt is not None
+    assert min(row.est_ppt.values) > 30
     assert row.pp_throughput is not None
-    assert 256 / 0.080 < row.pp_throughput.mean < 256 / 0.038
+    assert row.pp_throughput.values == pytest.approx([256e3 / ms for ms in row.est_ppt.values])
 
 
 def test_rows_and_runs(load: ProcessLoader) -> None:
@@ -81,15 +84,15 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
     assert measured.request["prompt"] == "[256 token ids]"
     assert re.fullmatch("[0-9a-f]{32,128}", measured.request["cache_salt"]), "vLLM takes no slashes"
     assert measured.where
-    assert 0 < measured.latency_ms < 20
+    assert 0 < measured.latency_ms < 200
 
 
 def test_totals_under_concurrency(load: ProcessLoader) -> None:
     row = only(run_bench(load, wanted("plain", tg=(440,), concurrency=(4,), runs=1)))
     assert row.tg_throughput is not None
-    assert row.tg_throughput.mean == pytest.approx(4 * RATE, rel=0.05)
+    assert row.tg_throughput.mean == pytest.approx(4 * RATE, rel=BUSY)
     assert row.peak_throughput is not None
-    assert row.peak_throughput.mean == pytest.approx(4 * RATE, rel=0.1)
+    assert row.peak_throughput.mean == pytest.approx(4 * RATE, rel=BUSY)
 
 
 def test_a_quarter_refused(load: ProcessLoader) -> None:
@@ -99,7 +102,7 @@ def test_a_quarter_refused(load: ProcessLoader) -> None:
     assert (row.failed, row.requests) == (3, 12)
     assert row.failures == ("3 × HTTP 400: no room for this request",)
     assert row.tg_req_throughput is not None
-    assert row.tg_req_throughput.mean == pytest.approx(RATE, rel=0.1)
+    assert row.tg_req_throughput.mean == pytest.approx(RATE, rel=BUSY)
     assert row.tg_throughput is None
 
 
