@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +114,12 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     made = Deployment(tmp_path)
     yield made
     for rank in made.ranks:
-        for pid in [*below(rank.process.pid), rank.process.pid]:
-            if rank.process.poll() is None or pid != rank.process.pid:
-                os.kill(pid, signal.SIGKILL)
+        rank.process.kill()
         rank.process.wait()
         rank.out.close()
     for pid in lost_engines(tmp_path):
-        os.kill(pid, signal.SIGKILL)
-
-
-def below(pid: int) -> list[int]:
-    """Children and theirs."""
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout.split()
-    return [each for child in map(int, found) for each in [*below(child), child]]
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def lost_engines(folder: Path) -> list[int]:
@@ -230,7 +224,7 @@ def test_ray_joins_when_both_nodes_have_their_gpu(deployment: Deployment) -> Non
     ([(HEAD, True, 1.0), (WORKER, True, 1.0), ("127.0.0.9", True, 1.0)], "127.0.0.9 is a node of Ray but none of ours"),
 ])  # fmt: skip
 def test_what_ray_lacks_is_named(deployment: Deployment, nodes: list[tuple[str, bool, float]], missing: str) -> None:
-    head, worker = ray(deployment, nodes, join_timeout_s=2)
+    head, worker = ray(deployment, nodes, join_timeout_s=1)
     code, why = head.ends()
     assert (code, "engine_started" in names(head)) == (75, False)
     assert missing in why
@@ -329,7 +323,7 @@ def test_sigterm_while_waiting_for_peers(deployment: Deployment) -> None:
 
 
 def test_a_rank_with_another_secret_is_refused_by_name(deployment: Deployment) -> None:
-    head = deployment.start(0, join_timeout_s=3)
+    head = deployment.start(0, join_timeout_s=2)
     code, why = deployment.start(1, token="wrong").ends()
     assert code == 75
     assert "wrong secret" in why
@@ -381,8 +375,8 @@ def test_a_silent_peer_ends_the_other_rank(deployment: Deployment, frozen: int) 
 
 
 def test_beats_keep_a_quiet_pair_alive(deployment: Deployment) -> None:
-    head, worker = deployment.pair(silence_s=1.5)
-    time.sleep(3)
+    head, worker = deployment.pair(silence_s=1)
+    time.sleep(2.5)
     assert head.process.poll() is None
     assert worker.process.poll() is None
 
