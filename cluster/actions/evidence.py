@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.actions.prove import Subject
 from cluster.commands.docker import docker_inspect, docker_logs
 from cluster.commands.question import Answer, Question
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, InterruptedByUser
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 
@@ -42,6 +42,8 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError) 
             for name, answer in zip(questions(""), outcome.value, strict=True):
                 write(place / f"{host}-{name}", said(answer), hidden)
         forget_oldest(place.parent)
+    except InterruptedByUser:  # a second Ctrl-C leaves at once
+        raise
     except (OSError, ClusterError) as error:
         screen.warn(f"evidence could not be saved: {error}")
         return ""

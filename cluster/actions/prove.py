@@ -25,7 +25,7 @@ from cluster.plan.ready import Failed, Ready, State, judge_nodes, judge_ranks
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
-POLL_S = 0.5
+POLL_S = 1.0
 COMPLETION_TIMEOUT_S = 300.0
 COUNTERS_SETTLE_S = 0.3
 ENGINE = "wait for Ray and vLLM"
@@ -85,7 +85,7 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> 
 
     Raises RefusedError when RDMA was to be had and sockets were used.
     """
-    moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)}
+    moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)} if subject.idle else {}
     with clock.stage(ENGINE), screen.waiting("containers") as line:
         wait_serving(subject, fleet, line.update, moments)
     with clock.stage("prove"), screen.waiting("Ray's nodes, and one real completion"):

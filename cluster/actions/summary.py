@@ -62,7 +62,7 @@ def key_note(wanted: Wanted) -> str:
 
 def print_memory(proof: Proof, screen: Screen) -> None:
     """Memory of each host at each moment."""
-    hosts = list(next(iter(proof.memory.values()), {}))
+    hosts = list(proof.memory["ready"])
     moments = [moment for moment in MOMENTS if moment in proof.memory]
     columns = ["GiB available / GPU processes", *(f">{MOMENTS[moment]}" for moment in moments)]
     rows = [[host, *(cell(proof.memory[moment].get(host)) for moment in moments)] for host in hosts]

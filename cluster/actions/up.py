@@ -130,7 +130,7 @@ def bring_up(
         return ExitCode.DONE
     if decision.outgoing and not options.yes and screen.interactive and not screen.confirm("replace it?"):
         raise RefusedError("not replaced", remedy="--yes replaces without asking")
-    subject = subject_of(plan.deployment, spec, wanted, fabric, seens)
+    subject = subject_of(plan.deployment, spec, wanted, fabric, seens, idle=not decision.outgoing)
     proof = carry_through(plan, subject, fleet, guard, screen, clock)
     print_ready(wanted, proof, clock, screen, changed=True, **where(wanted, seens))
     return ExitCode.DONE
@@ -160,20 +160,20 @@ def leave(
         show_lines(Plan(deployment.id, (), rest), screen)
         return ExitCode.DONE
     apply(rest, fleet, guard, screen.note, Applied())
-    subject = subject_of(deployment.id, deployment.spec, wanted, was, seens)
+    subject = subject_of(deployment.id, deployment.spec, wanted, was, seens, idle=False)
     proof = prove.wait_ready(subject, fleet, screen, clock)
     print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens))
     return ExitCode.DONE
 
 
 def subject_of(
-    deployment: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: dict[str, Seen]
+    deployment: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], *, idle: bool
 ) -> prove.Subject:
-    """What is to be proven, with the place of its API and what every host holds now."""
+    """What is to be proven, with the place of its API and, when the hosts were `idle`, what they held then."""
     identity = seens[wanted.names[0]].identity
     home = "" if isinstance(identity, Missing) else f"{identity.data_dir}/deployments/{deployment}"
-    idle = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
-    return prove.Subject(deployment, wanted, fabric, Server.of_spec(spec, home), idle)
+    held = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
+    return prove.Subject(deployment, wanted, fabric, Server.of_spec(spec, home), held if idle else {})
 
 
 def where(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, str]:

@@ -34,7 +34,7 @@ class RankState:
         """The line of a stage since the last `started`, None when it was not told."""
         for line in reversed(self.stages):
             if line.get("stage") == stage:
-                return line
+                return dict(line)
             if line.get("stage") == "started":
                 return None
         return None

@@ -1,8 +1,9 @@
 """State of our containers on this host: runs or not, the stages their rank program told, the last lines, NCCL's words.
 
 Given {"names": [...], "tail": N}; prints {name: {"state", "exit_code", "oom", "stages": [...], "loaded": bool,
-"tail": [...], "net": [...]}}; a container that is not there is left out. Reads docker's log through a pipe, line by
-line, so that its size does not matter.
+"tail": [...], "net": [...]}}; a container that is not there is left out. Of a log since the container's last start
+only the beginning (HEAD_BYTES) and the end (END_LINES) are read: stages are told early and at the end, and a server
+that has run for a week must not make this slow.
 """
 import collections
 import json
@@ -10,37 +11,66 @@ import re
 import subprocess
 import sys
 
-LOADED = re.compile(r"Loading weights took|Model loading took|loading weights took", re.I)
+LOADED = re.compile(r"(loading weights|model loading) took", re.I)
 NET = re.compile(r"NCCL INFO (NET/\w+ ?: |Using network|.*via NET/)|NET/IB : No device found")
 LOGS = "/tmp/ray/session_latest/logs"
+HEAD_BYTES = 4 << 20
+END_LINES = 400
 
 
 def inspect(name):
-    form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
+    form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.StartedAt}}"
     done = subprocess.run(["docker", "inspect", "--type", "container", "-f", form, name],
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
     words = done.stdout.decode().split()
-    return words if done.returncode == 0 and len(words) == 3 else None
+    return words if done.returncode == 0 and len(words) == 4 else None
 
 
-def read(name, tail):
-    stages, last, net, loaded = [], collections.deque(maxlen=tail), [], False
-    child = subprocess.Popen(["docker", "logs", name], stdin=subprocess.DEVNULL,
+def lines(name, *options):
+    """Lines of a container's log, cut to 4,000 bytes each; the caller may stop before the end."""
+    child = subprocess.Popen(["docker", "logs", *options, name], stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    for raw in child.stdout:
-        line = raw[:4000].decode("utf-8", "replace").rstrip("\n")
-        if line.startswith("{") and '"cluster"' in line:
-            try:
-                stages.append(json.loads(line))
-                continue
-            except ValueError:
-                pass
+    try:
+        for raw in child.stdout:
+            yield raw[:4000].decode("utf-8", "replace").rstrip("\n")
+    finally:
+        child.kill()
+        child.wait()
+
+
+def whole_or_both_ends(name, since):
+    """The log since the last start; of a long one the beginning, then the end (a line may then come twice)."""
+    size = 0
+    for line in lines(name, "--since", since):
+        size += len(line) + 1
+        yield line
+        if size > HEAD_BYTES:
+            yield from lines(name, "--tail", str(END_LINES))
+            return
+
+
+def read(name, since, tail):
+    stages, last, net, loaded = [], collections.deque(maxlen=tail), [], False
+    for line in whole_or_both_ends(name, since):
+        stage = stage_of(line)
+        if stage:
+            stages += [stage] if stage not in stages else []
+            continue
         last.append(line)
         loaded = loaded or bool(LOADED.search(line))
         if len(net) < 40 and NET.search(line):
             net.append(line)
-    child.wait()
     return stages, list(last), net, loaded
+
+
+def stage_of(line):
+    """The rank program's own line, if this is one."""
+    if line.startswith("{") and '"cluster"' in line:
+        try:
+            return json.loads(line)
+        except ValueError:
+            pass
+    return None
 
 
 def worker_lines(name):
@@ -60,7 +90,7 @@ def main():
         state = inspect(name)
         if state is None:
             continue
-        stages, tail, net, loaded = read(name, given.get("tail", 30))
+        stages, tail, net, loaded = read(name, state[3], given.get("tail", 30))
         if given.get("net") and state[0] == "running":
             net += worker_lines(name)
         found[name] = {"state": state[0], "exit_code": int(state[1]), "oom": state[2] == "true",
