@@ -15,7 +15,7 @@ from cluster.lab.faults.fault import Scene
 from cluster.lab.faults.power import power_on
 from cluster.lab.images import docker_images, shown_engines
 from cluster.lab.needs import demand_python, demand_root, install_packages
-from cluster.lab.place import Place, Record, locked, read_record, write_record
+from cluster.lab.place import Place, Record, building, locked, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
 from cluster.lab.shape import LAB_NUMBERS, MAX_HOSTS, Spark
@@ -48,13 +48,13 @@ def up(place: Place, count: int) -> None:
 
 def prepare(place: Place) -> None:
     """Everything that is made once: packages, root file systems, engine, model, images."""
-    place.cache.mkdir(parents=True, exist_ok=True)
     install_packages(place)
     demand_python()
-    host_root(place)
-    shown_engines(place)
-    toy_model(place)
-    docker_images(place)
+    with building(place):
+        host_root(place)
+        shown_engines(place)
+        toy_model(place)
+        docker_images(place)
     if not place.key.exists():
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster lab", "-f", str(place.key)])
 

@@ -135,3 +135,12 @@ def locked(place: Place) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def building(place: Place) -> Iterator[None]:
+    """Hold the cache alone, waiting for whoever builds in it: labs of different directories may share one."""
+    place.cache.mkdir(parents=True, exist_ok=True)
+    with (place.cache / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

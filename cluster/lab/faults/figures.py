@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from cluster.lab.faults.fault import Fault, Scene
+from cluster.lab.faults.login import restart_sshd
 from cluster.lab.spark import start_inside
 
 LITTLE_KIB = 1_500_000
 GPU = "run/cluster-lab/gpu.json"
 STRANGER_MIB = 19_135
 CLOCK_OFFSET_S = 300
-PRELOAD = "/etc/ld.so.preload"
+CLOCK_MARK = "DONT_FAKE_MONOTONIC=1"
+SSHD = "/etc/ssh/sshd_config"
 
 
 def meminfo_with_little(text: str) -> str:
@@ -37,15 +39,22 @@ def empty_memory(scene: Scene) -> None:
 
 
 def set_clock(scene: Scene) -> None:
-    """Programs started from now on see the clock five minutes ahead (libfaketime; running ones do not)."""
+    """Programs of new SSH sessions see the clock five minutes ahead; Docker and what runs already do not."""
+    reset = clock_reset_line()
     library = scene.shell("ls /usr/lib/*/faketime/libfaketime.so.1").strip()
-    (scene.root / "etc/faketimerc").write_text(f"+{CLOCK_OFFSET_S}\n")
-    scene.shell('echo "$1" >"$2"', library, PRELOAD)
+    scene.shell(f'{reset}; echo "$1" >>{SSHD}', f"SetEnv LD_PRELOAD={library} FAKETIME=+{CLOCK_OFFSET_S} {CLOCK_MARK}")
+    restart_sshd(scene)
 
 
 def reset_clock(scene: Scene) -> None:
     """Undo set_clock."""
-    scene.inside("rm", "-f", PRELOAD, "/etc/faketimerc")
+    scene.shell(clock_reset_line())
+    restart_sshd(scene)
+
+
+def clock_reset_line() -> str:
+    """Take the fault's line out of sshd's configuration."""
+    return f"sed -i '/{CLOCK_MARK}/d' {SSHD}"
 
 
 def say_of_gpu(scene: Scene, **figures: Any) -> None:
@@ -80,7 +89,9 @@ def heal_gpu(scene: Scene) -> None:
 
 FIGURE_FAULTS = (
     Fault("low-memory", "MemAvailable reads 1.4 GiB", fill_memory, empty_memory),
-    Fault("clock", f"the clock is {CLOCK_OFFSET_S} s ahead for programs started from now on", set_clock, reset_clock),
+    Fault(
+        "clock", f"the clock is {CLOCK_OFFSET_S} s ahead for new SSH sessions (not for Docker)", set_clock, reset_clock
+    ),
     Fault("power-cap", "the GPU is capped at 16 W and 640 MHz", cap_power, heal_gpu),
     Fault("wedged", "nvidia-smi shows a hung engine: busy at 20 W", wedge, heal_gpu),
     Fault("gpu-stranger", "a stranger's process holds 19 GB of GPU memory", use_gpu, heal_gpu),

@@ -8,7 +8,6 @@ from cluster.lab.spark import await_ssh, host_key, start_inside
 from cluster.lab.start import UNKNOWN_KEY
 
 KEY = "/etc/ssh/ssh_host_ed25519_key"
-STRANGER = "stranger-on-port-8000"
 
 
 def change_host_key(scene: Scene) -> None:
@@ -72,7 +71,7 @@ def give_sudo(scene: Scene) -> None:
 
 def take_port(scene: Scene) -> None:
     """A stranger's program listens on port 8000."""
-    start_inside(scene.init, "python3", "-m", "http.server", "8000", "--directory", "/var/empty", STRANGER)
+    start_inside(scene.init, "python3", "-m", "http.server", "8000", "--directory", "/srv")
     scene.shell("for i in $(seq 50); do ss -Hltn sport = :8000 | grep -q . && exit 0; sleep 0.1; done; exit 1")
 
 

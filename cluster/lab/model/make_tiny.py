@@ -75,6 +75,7 @@ def lay_out(files: Path, repository: Path) -> None:
         folder.mkdir(parents=True)
     for name, digest in rows.items():
         shutil.copy(files / name, repository / "blobs" / digest)
+        (repository / "blobs" / digest).chmod(0o644)
         (snapshot / name).symlink_to(f"../../blobs/{digest}")
     (repository / "refs/main").write_text(commit)
 
