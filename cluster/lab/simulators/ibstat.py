@@ -26,9 +26,16 @@ def show(hca: str) -> None:
     print(f"\t\tPort GUID: {guid}\n\t\tLink layer: Ethernet")
 
 
-if "-l" in sys.argv:
-    print("\n".join(sorted(os.listdir(TREE))))
-else:
-    for name in sorted(os.listdir(TREE)):
-        if name in sys.argv[1:] or len(sys.argv) == 1:
+def main(words: list[str]) -> None:
+    """All HCAs, those named, or with -l their names."""
+    names = sorted(os.listdir(TREE))
+    if "-l" in words:
+        print("\n".join(names))
+        return
+    for name in names:
+        if name in words or not words:
             show(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

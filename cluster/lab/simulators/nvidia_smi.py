@@ -229,4 +229,5 @@ def main(words: list[str]) -> None:
         sys.exit(2)
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -52,4 +52,5 @@ def main(words: list[str]) -> None:
             print(f"{row['ifindex']}: {row['ifname']}: node_type ca fw {row['fw']} ")
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,286 @@
+"""What the lab writes and says, without a lab: addresses, inventory, images, tables of tools, quick answers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.config.inventory import Inventory
+from cluster.errors import LockedError
+from cluster.lab.faults import FAULTS
+from cluster.lab.faults.figures import meminfo_with_little
+from cluster.lab.images import NO_RAY, QUICK, REAL, dockerfile
+from cluster.lab.inside import bundle, init
+from cluster.lab.place import Place, Record, locked, place_of, read_record, write_record
+from cluster.lab.quick import answers
+from cluster.lab.quick.words import parse
+from cluster.lab.shape import CABLED, PORTS, inventory_text, sparks
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_addresses_differ_by_host_and_lab() -> None:
+    hosts = [host for lab in range(3) for host in sparks(3, lab)]
+    assert len({host.management for host in hosts}) == 9
+    assert len({host.mac(wire) for host in hosts for wire in range(5)}) == 45
+    assert sparks(2)[1].management == "10.83.77.12"
+    assert sparks(2)[1].fabric(CABLED[0]) == "192.168.100.12"
+    assert sparks(2)[1].fabric(CABLED[1]) == "192.168.101.12"
+
+
+def test_netdev_names_fit_the_kernel() -> None:
+    assert all(len(port.netdev) <= 15 for port in PORTS)
+    assert [port.hca for port in PORTS] == ["rocep1s0f0", "roceP2p1s0f0", "rocep1s0f1", "roceP2p1s0f1"]
+
+
+def test_inventory_is_one_the_product_reads() -> None:
+    text = inventory_text(sparks(2), "/lab/key", "/lab/known_hosts")
+    read = Inventory.model_validate(yaml.safe_load(text))
+    assert {name: host.address for name, host in read.hosts.items()} == {
+        "spark1": "10.83.77.11",
+        "spark2": "10.83.77.12",
+    }
+    assert read.groups == {"all": ["spark1", "spark2"]}
+    assert (read.defaults.user, read.defaults.identity_file) == ("spark", "/lab/key")
+    assert read.default_recipe == "lab-tiny"
+
+
+def test_place_is_the_words_then_the_environment_then_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLUSTER_LAB_CACHE", raising=False)
+    monkeypatch.setenv("CLUSTER_LAB_DIR", "/from/environment")
+    assert place_of("/from/words") == Place(Path("/from/words"), Path("/from/words/cache"))
+    assert place_of(None).root == Path("/from/environment")
+    monkeypatch.delenv("CLUSTER_LAB_DIR")
+    assert place_of(None).root == Path("/var/lib/cluster-lab")
+    monkeypatch.setenv("CLUSTER_LAB_CACHE", "/shared")
+    assert place_of("/x").cache == Path("/shared")
+
+
+def test_record_survives_and_a_broken_one_counts_as_none(tmp_path: Path) -> None:
+    place = place_of(str(tmp_path))
+    assert read_record(place) == Record()
+    write_record(place, Record(3, 2, {"spark2": ["mtu"]}))
+    assert read_record(place) == Record(3, 2, {"spark2": ["mtu"]})
+    place.record.write_text("{half")
+    assert read_record(place) == Record()
+
+
+def test_two_lab_commands_do_not_interleave(tmp_path: Path) -> None:
+    place = place_of(str(tmp_path))
+    with locked(place), pytest.raises(LockedError, match="another lab command"), locked(place):
+        pass
+    with locked(place):
+        pass
+
+
+def test_images_differ_in_engine_and_in_who_answers_to_vllm() -> None:
+    assert 'CLUSTER_LAB_ENGINE="real"' in dockerfile(REAL)
+    assert 'CLUSTER_LAB_ENGINE="no-ray"' in dockerfile(NO_RAY)
+    assert 'PATH="/opt/engine/bin:' in dockerfile(REAL)
+    assert 'PATH="/opt/quick/bin:/opt/engine/bin:' in dockerfile(QUICK)
+    assert all(text.endswith('ENTRYPOINT ["vllm"]\n') for text in map(dockerfile, (REAL, NO_RAY, QUICK)))
+
+
+def container(**more: Any) -> dict[str, Any]:
+    """The parts of an OCI bundle's config that are looked at."""
+    limits = [{"type": "RLIMIT_MEMLOCK", "hard": 1, "soft": 1}, {"type": "RLIMIT_NOFILE", "hard": 2, "soft": 2}]
+    return {"process": {"env": ["CLUSTER_LAB_ENGINE=real"], "rlimits": limits}, "mounts": [], **more}
+
+
+def test_container_loses_the_limit_and_sees_the_engine() -> None:
+    spec = container()
+    bundle.fit_container(spec)
+    assert [limit["type"] for limit in spec["process"]["rlimits"]] == ["RLIMIT_NOFILE"]
+    assert [(mount["source"], mount["destination"]) for mount in spec["mounts"]] == [
+        ("/opt/cluster-lab/engine", "/opt/engine")
+    ]
+
+
+def test_container_sees_nvidia_smi_only_with_gpus() -> None:
+    spec = container(hooks={"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]})
+    spec["process"]["env"] = []
+    bundle.fit_container(spec)
+    assert [mount["destination"] for mount in spec["mounts"]] == ["/usr/bin/nvidia-smi", "/run/cluster-lab"]
+
+
+def test_gids_are_written_as_sysfs_does() -> None:
+    table = init.gids("02:5a:00:03:00:02", "192.168.100.12")
+    assert table[0] == table[1] == "fe80:0000:0000:0000:005a:00ff:fe03:0002"
+    assert table[2] == table[3] == "0000:0000:0000:0000:0000:ffff:c0a8:640c"
+    assert len(init.gids("02:5a:00:03:00:02", "")) == 2
+
+
+def test_little_memory_keeps_the_file_readable() -> None:
+    text = "MemTotal:       24684092 kB\nMemFree:        16000000 kB\nMemAvailable:   19000000 kB\nSwapCached: 0 kB\n"
+    assert meminfo_with_little(text) == (
+        "MemTotal:       24684092 kB\nMemFree:        500000 kB\nMemAvailable:   1500000 kB\nSwapCached: 0 kB\n"
+    )
+
+
+def test_faults_have_a_line_each() -> None:
+    wanted = (
+        "link-down mtu one-twin no-ipv4 counters-still host-key no-docker docker-down no-sudo no-ray no-image no-model"
+    )
+    wanted += " port-taken stranger low-memory clock power-cap wedged killed reboot"
+    assert set(wanted.split()) <= set(FAULTS)
+    assert all(fault.what and len(fault.what) < 80 for fault in FAULTS.values())
+
+
+class Letters:
+    """A tokenizer of one token a letter."""
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Ids."""
+        return list(text.encode())
+
+
+def quick(*words: str) -> Namespace:
+    """The words of a quick `vllm serve`."""
+    return parse(["cluster-lab/tiny", *words])
+
+
+def ask(body: dict[str, Any], *words: str, chat: bool = False) -> answers.Request:
+    """A request as the quick server reads it."""
+    return answers.read_request(body, chat, quick(*words), Letters())  # type: ignore[arg-type]
+
+
+def test_quick_reads_words_and_ignores_what_it_does_not_know() -> None:
+    given = quick("--tensor-parallel-size", "2", "--no-such-flag", "7", "--additional-config", '{"quick": {"mib": 5}}')
+    assert (given.size, given.quick, given.names) == (2, {"mib": 5}, ["cluster-lab/tiny"])
+
+
+def test_quick_counts_tokens_of_text_and_of_ids() -> None:
+    assert ask({"prompt": "abcd", "max_tokens": 2}).prompt_tokens == 4
+    assert ask({"prompt": [7] * 9}).prompt_tokens == 9
+    assert ask({"messages": [{"role": "user", "content": "ab"}]}, chat=True).prompt_tokens == 6
+
+
+def test_quick_stream_has_one_token_an_event_then_usage() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    request = ask({"prompt": "ab", "max_tokens": 3, "stream": True, "stream_options": options})
+    rows = [answers.chunk(request, index) for index in range(3)]
+    assert [row["usage"]["completion_tokens"] for row in rows] == [1, 2, 3]
+    assert [row["choices"][0]["finish_reason"] for row in rows] == [None, None, "length"]
+    assert answers.last(request)["choices"] == []
+    assert "".join(row["choices"][0]["text"] for row in rows) == answers.whole(request)["choices"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"prompt": "ab", "model": "other"}, 404, "does not exist"),
+        ({"prompt": [1] * 90, "max_tokens": 11}, 400, "maximum context length is 100"),
+        ({"messages": [], "tool_choice": "auto"}, 400, "--enable-auto-tool-choice"),
+    ],
+)
+def test_quick_refuses_as_vllm_does(body: dict[str, Any], status: int, words: str) -> None:
+    with pytest.raises(answers.Refused) as refused:
+        ask(body, "--max-model-len", "100", chat="messages" in body)
+    assert refused.value.args[0] == status
+    assert words in refused.value.args[1]
+    assert answers.error(*refused.value.args)["error"]["code"] == status
+
+
+def simulator(name: str) -> Any:
+    """A simulator as a module; it must not run when it is imported."""
+    return importlib.import_module(f"cluster.lab.simulators.{name}")
+
+
+def test_nvidia_smi_says_na_for_memory_and_names_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smi = simulator("nvidia_smi")
+    monkeypatch.setattr(smi, "compute_apps", lambda given: [])
+    smi.main(["--query-gpu=name,memory.used,memory.total,power.draw", "--format=csv,noheader"])
+    assert capsys.readouterr().out == "NVIDIA GB10 (simulated), [N/A], [N/A], 4.20 W\n"
+    smi.main(["--query-gpu=memory.used,memory.total,utilization.memory", "--format=csv,noheader,nounits"])
+    sample = (ROOT / "tests/samples/nvidia_smi_query_memory_na.csv").read_text().splitlines()[-1]
+    assert capsys.readouterr().out.strip() == sample
+
+
+def test_nvidia_smi_refuses_unknown_fields(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    smi = simulator("nvidia_smi")
+    monkeypatch.setattr(smi, "compute_apps", lambda given: [])
+    with pytest.raises(SystemExit) as ended:
+        smi.main(["--query-gpu=name,foo", "--format=csv"])
+    assert ended.value.code == 2
+    assert 'Field "foo" is not a valid field to query.' in capsys.readouterr().out
+
+
+def test_nvidia_smi_table_lines_are_equally_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smi = simulator("nvidia_smi")
+    monkeypatch.setattr(smi, "compute_apps", lambda given: [(4711, "VLLM::Worker_TP0", 1721)] if given != {} else [])
+    monkeypatch.setattr(smi, "state", lambda: {"power_w": 16.4, "sm_mhz": 640, "utilization": 96, "reasons": []})
+    smi.main([])
+    rows = [line for line in capsys.readouterr().out.splitlines() if line[:1] in ("|", "+")]
+    assert {len(line) for line in rows} == {91}
+    assert any("Not Supported" in line for line in rows)
+    assert any(re.search(r"4711 +C +VLLM::Worker_TP0 +1721MiB", line) for line in rows)
+
+
+def test_throttle_reasons_are_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = simulator("nvidia_smi")
+    monkeypatch.setattr(smi, "compute_apps", lambda given: [])
+    values = smi.gpu_values(smi.reading({"power_w": 16.4, "sm_mhz": 640, "reasons": ["sw_power_cap"]}))
+    assert values["clocks_event_reasons.active"] == ("0x0000000000000004", "")
+    assert values["clocks_throttle_reasons.sw_power_cap"] == ("Active", "")
+    assert values["clocks.sm"] == ("640", "MHz")
+
+
+def make_tree(top: Path) -> None:
+    """A small RDMA tree: one port up, one down."""
+    for hca, netdev, state, physical in (
+        ("rocep1s0f0", "enp1s0f0np0", "1: DOWN", "3: Disabled"),
+        ("rocep1s0f1", "enp1s0f1np1", "4: ACTIVE", "5: LinkUp"),
+    ):
+        init.make_rdma(top, [{"hca": hca, "netdev": netdev, "mac": "02:5a:00:03:00:02", "address": "192.168.100.12"}])
+        (top / hca / "ports/1/state").write_text(state + "\n")
+        (top / hca / "ports/1/phys_state").write_text(physical + "\n")
+
+
+def test_rdma_tools_write_what_the_real_ones_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tree(tmp_path)
+    said = {}
+    for name, words in (("ibdev2netdev", []), ("rdma", ["link"]), ("ibstat", ["rocep1s0f1"])):
+        tool = simulator(name)
+        monkeypatch.setattr(tool, "TREE", str(tmp_path))
+        tool.main(words)
+        said[name] = capsys.readouterr().out
+    assert said["ibdev2netdev"] == (
+        "rocep1s0f0 port 1 ==> enp1s0f0np0 (Down)\nrocep1s0f1 port 1 ==> enp1s0f1np1 (Up)\n"
+    )
+    assert "link rocep1s0f1/1 state ACTIVE physical_state LINK_UP netdev enp1s0f1np1 \n" in said["rdma"]
+    assert "\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 100\n" in said["ibstat"]
+
+
+def test_nothing_else_knows_of_the_lab() -> None:
+    allowed = {"cluster/actions/lab.py", "cluster/cli.py"}
+    for path in sorted((ROOT / "cluster").rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        if name.startswith("cluster/lab/") or name in allowed:
+            continue
+        found = re.search(r"cluster[./-]lab|simulated by|/opt/quick|CLUSTER_LAB", path.read_text())
+        assert not found, f"{name} knows of the lab: {found and found[0]!r}"
+
+
+def test_tools_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    make_tree(tmp_path)
+    tool = simulator("rdma")
+    monkeypatch.setattr(tool, "TREE", str(tmp_path))
+    tool.main(["-j", "link"])
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["ifname"], row["state"], row["netdev"]) for row in rows] == [
+        ("rocep1s0f0", "DOWN", "enp1s0f0np0"),
+        ("rocep1s0f1", "ACTIVE", "enp1s0f1np1"),
+    ]
