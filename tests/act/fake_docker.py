@@ -225,7 +225,8 @@ class FakeDocker:
     def begin(self, container: Container, bare: set[str], stdin: bytes) -> str | Answer:
         said = self.refuse_start(container)
         if said:
-            raise Failed(f"docker: Error response from daemon: {said}", container.exit_code, container.id + "\n")
+            code = 127 if "no such file or directory" in said else 125  # as the docker command tells them apart
+            raise Failed(f"docker: Error response from daemon: {said}", code, container.id + "\n")
         if "--rm" in bare:
             container.state = "running"
             return self.alone(container, stdin)
@@ -241,17 +242,16 @@ class FakeDocker:
             said += ": no such file or directory"
         elif "--gpus" in container.options and not self.gpu:
             said = 'could not select device driver "" with capabilities: [[gpu]].'
-        elif container.path == "no-such-program":
-            said = (
-                "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container"
-            )
-            said += f' process: exec: "{container.path}": executable file not found in $PATH: unknown.'
-        container.exit_code, container.error = (127 if said else 0), said
+        container.exit_code, container.error = (128 if said else 0), said
         return said
 
     def start(self, container: Container) -> None:
         container.state, container.started, container.finished = "running", self.now(), None
         container.starts += 1
+        if container.path == "no-such-program":  # --init starts, and finds nothing to run
+            container.log.append((self.now(), f"[FATAL tini (7)] exec {container.path} failed: No such file"))
+            container.end(127, self.now())
+            return
         life = self.born(container)
         if isinstance(life, int):
             container.end(life, self.now())
@@ -367,17 +367,19 @@ class FakeDocker:
         return Answer(1 if said else 0, out.encode() or b"\n", "".join(said).encode())
 
     def do_logs(self, words: list[str], _: bytes) -> str:
-        tail, stamped, name = None, False, ""
+        tail, stamped, name, since = None, False, "", NEVER
         rest = iter(words)
         for word in rest:
             if word == "--tail":
                 tail = int(next(rest))
+            elif word == "--since":
+                since = next(rest)
             elif word == "--timestamps":
                 stamped = True
             else:
                 assert not word.startswith("-"), word
                 name = word
-        log = self.find(name).log
+        log = [(at, text) for at, text in self.find(name).log if stamp(at) >= since]
         rows = log if tail is None else log[max(0, len(log) - tail) :]
         return "".join(f"{stamp(at)} {text}\n" if stamped else f"{text}\n" for at, text in rows)
 

@@ -43,7 +43,8 @@ def run_over(docker: Docker, name: str, given: Any) -> Answer:
 
     def popen(argv: Sequence[str], **_: Any) -> Any:
         said = answer(argv)
-        return SimpleNamespace(stdout=io.BytesIO(said.out + said.err), wait=lambda: said.exit)
+        out = io.BytesIO(said.out + said.err)
+        return SimpleNamespace(stdout=out, wait=lambda: said.exit, kill=lambda: None)
 
     fakes = {
         "subprocess": SimpleNamespace(**{**vars(subprocess), "run": run, "Popen": popen}),

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -261,9 +263,8 @@ def test_program_stands_alone() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
 def test_https(tmp_path: Path) -> None:
-    import ssl
-
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
