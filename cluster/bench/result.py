@@ -146,6 +146,11 @@ class Journal:
         with self.partial.open("ab") as file:
             file.write(orjson.dumps(row.document()) + b"\n")
 
+    def abandon(self) -> None:
+        """Nothing was measured: leave no file behind. Rows that were kept stay."""
+        if read_result(self.partial).rows == ():
+            self.partial.unlink()
+
     def finish(self, result: Result) -> Path:
         """Write the result; the partial file is no longer needed."""
         write_result(result, self.path)

@@ -26,7 +26,10 @@ def test_one_token_an_event(way: str) -> None:
     assert seen.first_response_s == pytest.approx(TTFT_S)
 
 
-@pytest.mark.parametrize("way", ["role", "reasoning", "reasoning-content", "tools"])
+THINKING = ["reasoning", "reasoning-content", "tools"]
+
+
+@pytest.mark.parametrize("way", ["role", *THINKING, *(f"{way}-last" for way in THINKING)])
 def test_early_role_event_is_a_response_and_no_token(way: str) -> None:
     seen = trace(way)
     assert seen.first_response_s == pytest.approx(0.002)

@@ -123,6 +123,15 @@ def test_half_a_line_of_a_killed_measurement_does_not_lose_the_others(tmp_path: 
     assert len(read_result(journal.partial).rows) == 1
 
 
+def test_abandoned_measurement_leaves_only_what_was_measured(tmp_path: Path) -> None:
+    Journal(tmp_path, manifest()).abandon()
+    assert list(tmp_path.iterdir()) == []
+    journal = Journal(tmp_path, manifest())
+    journal.add(row(Shape(64, 8, 0)))
+    journal.abandon()
+    assert journal.partial.exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_read_only_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

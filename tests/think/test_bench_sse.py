@@ -7,6 +7,7 @@ from cluster.bench.sse import EventSplitter
 STREAMS = {
     "lf": (b'data: {"a":1}\n\ndata: two\n\n', [b'{"a":1}', b"two"]),
     "crlf": (b"data: one\r\n\r\ndata: two\r\n\r\n", [b"one", b"two"]),
+    "crlf in one event": (b"data: one\r\n: comment\r\ndata: two\r\n\r\n", [b"one\ntwo"]),
     "cr": (b"data: one\r\rdata: two\r\r", [b"one", b"two"]),
     "mixed": (b"data: one\r\n\ndata: two\n\r\ndata: three\r\r\n", [b"one", b"two", b"three"]),
     "comments": (b": ping\n\n:\n\ndata: one\n: inside\n\n: ping\n\n", [b"one"]),
