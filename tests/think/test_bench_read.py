@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from bench_tools import HEAD, RATE, TTFT_S, record, trace
+from bench_tools import HEAD, RATE, TTFT_S, Way, record, trace
 
 from cluster.bench.read import read_stream
 from cluster.bench.records import Record
@@ -35,6 +35,13 @@ def test_early_role_event_is_a_response_and_no_token(way: str) -> None:
     assert seen.first_response_s == pytest.approx(0.002)
     assert seen.first_token_s == pytest.approx(TTFT_S)
     assert len(seen.tokens) == 32
+
+
+@pytest.mark.parametrize("shape", ["text", "content", "reasoning", "reasoning_content", "tools"])
+def test_first_token_is_seen_in_whatever_carries_it(shape: str) -> None:
+    seen = trace(Way(shape=shape, early_role=True, usage="none"))
+    assert len(seen.tokens) == 32
+    assert seen.first_token_s == pytest.approx(TTFT_S)
 
 
 def test_four_tokens_an_event_are_four() -> None:
