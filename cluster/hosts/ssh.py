@@ -28,6 +28,7 @@ SLICE_S = 0.2
 KEEPALIVE_S = 10
 BANNER_TIMEOUT_S = 10.0
 AUTH_TIMEOUT_S = 15.0
+SESSION_TIMEOUT_S = 6.0  # then the kept connection is taken for dead and a new one is made
 CHUNK = 65536
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads would print tracebacks
@@ -54,7 +55,7 @@ class SshLine:
         """See Line.open."""
         connection = self._connected(deadline, scope)
         try:
-            channel = connection.transport.open_session(timeout=max(1.0, deadline - time.monotonic()))
+            channel = connection.transport.open_session(timeout=SESSION_TIMEOUT_S)
             channel.settimeout(pipe.STALLED_S)
             channel.exec_command(COMMAND)
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -196,7 +197,7 @@ class _Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 
 
 def _explain(name: str, target: SshTarget, error: Exception, seconds: float, dialled: Dialled) -> UnreachableError:
-    silent = "banner" in str(error) and seconds >= BANNER_TIMEOUT_S - 1
+    silent = ("banner" in str(error) and seconds >= BANNER_TIMEOUT_S - 1) or "timeout" in str(error)
     return set_up_failed(
         name, target, str(error), dialled.said(), silent=silent, final=isinstance(error, paramiko.IncompatiblePeer)
     )
@@ -222,10 +223,12 @@ class Keys:
                 break
             except (paramiko.SSHException, EOFError) as error:
                 self._tried.append(label)
-                if not transport.is_active():
-                    why = "it ended the connection, perhaps after too many keys" if len(self._tried) > 1 else str(error)
-                    break
-                continue
+                if transport.is_active() and "timeout" not in str(error):
+                    continue
+                if len(self._tried) == 1:
+                    raise  # the connection or the host is at fault, not the key
+                why = "it ended the connection, perhaps after too many keys"
+                break
             if not more:
                 return
             why = f"it wants {', '.join(more)} as well"

@@ -66,12 +66,15 @@ def _ask_ssh(name: str, entry: HostEntry, identity: str) -> dict[str, list[str]]
     for flag, value in (("-p", entry.port), ("-l", entry.user), ("-i", identity), ("-J", entry.jump)):
         if value:
             words += [flag, str(value)]
-    done = subprocess.run(
-        [*words, "--", entry.address], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
-    )
-    if done.returncode:
+    words += ["--", entry.address]
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+        why = done.stderr.strip() if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        why = "no answer within 30 s; a `Match exec` or a name that cannot be looked up?"
+    if why:
         raise UsageError(
-            f"ssh cannot make sense of {entry.address}: {done.stderr.strip()}",
+            f"ssh cannot make sense of {entry.address}: {why}",
             where=f"host {name}",
             remedy="see ~/.ssh/config and the host's entry in the inventory",
         )
@@ -157,7 +160,11 @@ def _proxy(said: Mapping[str, Sequence[str]], target: SshTarget, entry: HostEntr
     if command != "none":
         tokens = {"h": target.hostname, "n": entry.address, "p": str(target.port), "r": target.user}
         return expand(command, tokens)
-    return "" if jumps == "none" else jump_command(jumps, target, entry)
+    if jumps == "none":
+        return ""
+    if not shutil.which("ssh"):
+        raise UsageError(f"{entry.address} is behind a jump host, which needs OpenSSH's client here")
+    return jump_command(jumps, target, entry)
 
 
 def jump_command(jumps: str, target: SshTarget, entry: HostEntry) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from uuid import uuid4
 
-from cluster.commands.far import far
+from cluster.commands.far import source
 from cluster.commands.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, UnreachableError
 from cluster.hosts.cancel import Cancel, Scope
@@ -68,9 +68,9 @@ class WireHost:
 
     def put(self, data: bytes, path: str, mode: int = 0o600) -> None:
         """See Host.put. The bytes travel on stdin only."""
-        question = far("put", {"path": path, "mode": mode}, timeout_s=30 + len(data) / 1e6, changes=True)
-        program = (*question.argv[:3], "-c", question.stdin.decode(), question.argv[-1])
-        answer = self.ask([Question(program, stdin=data, timeout_s=question.timeout_s, changes=True)])[0]
+        given = json.dumps({"path": path, "mode": mode})
+        words = ("python3", "-I", "-S", "-c", source("put").decode(), given)
+        answer = self.ask([Question(words, stdin=data, timeout_s=30 + len(data) / 1e6, changes=True)])[0]
         if answer.exit == 0:
             return
         try:

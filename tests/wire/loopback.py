@@ -23,10 +23,19 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Sshd:
-    """A server in a folder: `login` is a shell script that runs "$SSH_ORIGINAL_COMMAND" its own way."""
+    """A server in a folder: `login` is a shell script that runs "$SSH_ORIGINAL_COMMAND" its own way.
+
+    `options` are lines of sshd_config after ours, `first` before ours (the first one counts).
+    """
 
     def __init__(
-        self, folder: Path, *, login: str = "", kinds: tuple[str, ...] = ("ed25519",), options: str = ""
+        self,
+        folder: Path,
+        *,
+        login: str = "",
+        kinds: tuple[str, ...] = ("ed25519",),
+        options: str = "",
+        first: str = "",
     ) -> None:
         self.folder = folder
         self.hosts: list[SshHost] = []
@@ -44,7 +53,7 @@ class Sshd:
             (folder / "login").chmod(0o755)
             force = f"ForceCommand {folder}/login\n"
         (folder / "config").write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nAuthorizedKeysFile {folder}/id.pub\nStrictModes no\n"
+            f"{first}Port {self.port}\nListenAddress 127.0.0.1\nAuthorizedKeysFile {folder}/id.pub\nStrictModes no\n"
             + "".join(f"HostKey {folder}/host_{kind}\n" for kind in kinds)
             + f"UsePAM no\nPidFile none\nMaxStartups 100\nSetEnv HOME={self.home} PATH={PATH}\n{force}{options}"
         )

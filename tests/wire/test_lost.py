@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import socket
 import threading
 import time
@@ -107,6 +108,17 @@ def test_a_thrashing_host_accepts_but_says_nothing(sshd: Sshd, monkeypatch: pyte
             sshd.host(port=silent.getsockname()[1]).ask([Question(("true",))])
     assert "thrashing" in raised.value.remedy
     assert "not a network fault" in raised.value.remedy
+
+
+def test_a_host_that_hangs_in_the_middle_of_the_login(
+    make_sshd: Callable[..., Sshd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.hosts.ssh.AUTH_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("cluster.hosts.wire.CONNECT_WITHIN_S", 1.0)
+    user = getpass.getuser()
+    hangs = f"AuthorizedKeysCommand /bin/sleep 30\nAuthorizedKeysCommandUser {user}\nAuthorizedKeysFile none\n"
+    with pytest.raises(ConnectionLostError, match="its sshd does not answer"):
+        make_sshd(first=hangs).host().ask([Question(("true",))])
 
 
 def test_a_host_that_does_not_answer_at_all(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
