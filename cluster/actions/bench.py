@@ -20,7 +20,7 @@ from cluster.bench.run import BenchWanted, Measured, no_machine, run_bench
 from cluster.bench.scaling import scaling_rows
 from cluster.config.load import choose_recipe, load_recipe
 from cluster.config.recipe import BenchDefaults, Recipe, Reference
-from cluster.errors import ExitCode, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.facts.completion import Server
 from cluster.hosts.connect import connect
 from cluster.hosts.local import LocalHost
@@ -38,16 +38,33 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         journal = Journal(directory, subject.manifest)
         try:
             result = measure(subject, wanted, journal, screen)
-        except KeyboardInterrupt:
-            kept = read_result(journal.partial)
-            print_result(kept, subject, directory, args, screen)
-            screen.warn(f"interrupted; what was measured is in {journal.partial}")
-            return ExitCode.INTERRUPTED
+        except (KeyboardInterrupt, ClusterError) as error:
+            return stop(error, journal, subject, directory, args, screen)
         path = journal.finish(result)
     print_result(result, subject, directory, args, screen)
     screen.line(f"result: {path}")
     screen.document(result.document() | {"path": str(path)})
     return ExitCode.PARTIAL if result.failed else ExitCode.DONE
+
+
+def stop(
+    error: KeyboardInterrupt | ClusterError,
+    journal: Journal,
+    subject: Measuring,
+    directory: Path,
+    args: argparse.Namespace,
+    screen: Screen,
+) -> ExitCode:
+    """Show and keep what was measured until then. Raises the error, unless the user interrupted."""
+    kept = read_result(journal.partial)
+    if kept.rows:
+        print_result(kept, subject, directory, args, screen)
+        screen.warn(f"not all was measured; what was is in {journal.partial}")
+    journal.abandon()
+    if isinstance(error, KeyboardInterrupt | InterruptedByUser):
+        screen.document(kept.document())
+        return ExitCode.INTERRUPTED
+    raise error
 
 
 def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: Screen) -> Result:
