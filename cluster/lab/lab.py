@@ -81,8 +81,7 @@ def clear(place: Place, record: Record) -> None:
     labs = {record.number, *LAB_NUMBERS} if left else {record.number}
     for name in left:
         end(place, [Spark(int(name.removeprefix("spark")), lab) for lab in sorted(labs)])
-    switch = wires.daemon_pid(place)
-    if switch:
+    for switch in wires.daemon_pids(place):
         with contextlib.suppress(ProcessLookupError):
             os.kill(switch, signal.SIGKILL)
         wires.await_unplugged(record.number)

@@ -55,17 +55,17 @@ def run(
 
 def processes_with(words: Sequence[str]) -> Iterator[int]:
     """Ids of the processes whose command line ends with these words."""
-    tail = b"".join(word.encode() + b"\0" for word in words)
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and _cmdline(entry).endswith(b"\0" + tail):
+        if entry.isdigit() and words_of(int(entry))[-len(words) :] == list(words):
             yield int(entry)
 
 
-def _cmdline(pid: str) -> bytes:
+def words_of(pid: int) -> list[str]:
+    """A process's command line; empty when it is gone."""
     try:
-        return Path("/proc", pid, "cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
     except OSError:
-        return b""
+        return []
 
 
 def children_of(pid: int) -> list[int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from cluster.errors import ClusterError
 from cluster.lab.engine import lab_files
 from cluster.lab.place import Place
-from cluster.lab.program import children_of, processes_with, run
+from cluster.lab.program import children_of, processes_with, run, words_of
 from cluster.lab.shape import (
     CABLED,
     FABRIC_MTU,
@@ -28,17 +28,13 @@ from cluster.lab.shape import (
     netdev_of,
 )
 
+DAEMON = "inside/daemon.py"
 NETWORK = Path("/sys/class/net")
 
 
-def daemon_words(place: Place) -> list[str]:
-    """Command line of a lab's daemon; also how it is found again."""
-    return [sys.executable, "-I", "-S", str(lab_files() / "inside/daemon.py"), str(place.root)]
-
-
-def daemon_pid(place: Place) -> int | None:
-    """The process that holds the switch."""
-    return next(processes_with(daemon_words(place)[-2:]), None)
+def daemon_pids(place: Place) -> list[int]:
+    """The processes that hold a switch of this lab, whichever installation of cluster started them."""
+    return [pid for pid in processes_with([str(place.root)]) if any(word.endswith(DAEMON) for word in words_of(pid))]
 
 
 def switch_of(place: Place, number: int) -> int | None:
@@ -47,7 +43,7 @@ def switch_of(place: Place, number: int) -> int | None:
         whole = (NETWORK / netdev_of(number) / "operstate").read_text().strip() == "up"
     except OSError:
         whole = False
-    return daemon_pid(place) if whole else None
+    return next(iter(daemon_pids(place)), None) if whole else None
 
 
 def free_number() -> int:
@@ -62,7 +58,7 @@ def make_switch(place: Place, number: int) -> int:
     """Start the daemon in a network namespace of its own and plug this machine in; the daemon's process id."""
     log = place.root / "daemon.log"
     with log.open("ab") as sink:
-        words = ["unshare", "--net", *daemon_words(place)]
+        words = ["unshare", "--net", sys.executable, "-I", "-S", str(lab_files() / DAEMON), str(place.root)]
         daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
     _await_namespace(daemon.pid)
     rows = ["link set lo up", "link add mgmt type bridge", "link set mgmt up"]
