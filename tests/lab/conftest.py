@@ -1,4 +1,4 @@
-"""The lab that tests of this folder share."""
+"""The lab that tests of this folder share, and the person who types `cluster` there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hosts_now import take_all_away
 from own_lab import DIRECTORY, Lab
+from person import Person
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs the lab."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.lab)
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +41,21 @@ def broken(lab: Lab) -> Iterator[Callable[[str, str], None]]:
 
     yield make
     lab.must("mend")
+
+
+@pytest.fixture
+def person(lab: Lab, tmp_path: Path) -> Iterator[Person]:
+    """`person("up", "--solo")` types a command; the hosts are empty before the test and after it."""
+    take_all_away(lab)
+    with Person(lab, tmp_path) as made:
+        yield made
+    take_all_away(lab)
+
+
+@pytest.fixture(scope="module")
+def resident(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
+    """The same for tests of one file that share what runs."""
+    take_all_away(lab)
+    with Person(lab, tmp_path_factory.mktemp("resident")) as made:
+        yield made
+    take_all_away(lab)

@@ -1,0 +1,114 @@
+"""What is on the lab's hosts now, seen by SSH and not through the product."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from own_lab import Lab
+
+HOSTS = ("spark1", "spark2")
+DATA = "~/.local/share/cluster"
+OURS = rf"""
+docker ps -a --filter label=cluster.deployment --format 'container {{{{.Names}}}} {{{{.Status}}}}'
+docker ps -a --filter label=cluster.try --format 'probe {{{{.Names}}}} {{{{.Status}}}}'
+ls -A {DATA}/deployments 2>/dev/null | sed 's/^/directory /'
+ps axww -o args= | grep -E 'VLLM::|ray::|raylet|gcs_server|rank\.py|"silence_s"' | grep -v grep | sed 's/^/process /'
+ss -Hltn | awk '{{print $4}}' | grep -E ':(8000|271[0-9][0-9]|272[0-9][0-9])$' | sed 's/^/listens /'
+true
+"""
+
+
+def of_ours(lab: Lab) -> dict[str, list[str]]:
+    """By host, everything that a deployment leaves: containers, directories, processes, listening ports."""
+    return {host: lab.tell(host, OURS).splitlines() for host in HOSTS}
+
+
+def assert_nothing_of_ours(lab: Lab, within_s: float = 10) -> None:
+    """Nothing of ours is left; a process may need a moment to end."""
+    until = time.monotonic() + within_s
+    while any(left := of_ours(lab).values()):
+        assert time.monotonic() < until, left
+        time.sleep(0.3)
+
+
+def take_all_away(lab: Lab) -> None:
+    """Empty hosts, whatever a test left; the product has no part in this."""
+    for host in HOSTS:
+        lab.tell(host, f"docker ps -aq | xargs -r docker rm -f -v >/dev/null; rm -rf {DATA} ~/here")
+
+
+def containers(lab: Lab) -> dict[str, list[str]]:
+    """By host, the ids of all running containers."""
+    return {host: sorted(lab.tell(host, "docker ps -q --no-trunc").split()) for host in HOSTS}
+
+
+def rank_of(lab: Lab, host: str) -> str:
+    """Name of the one container of ours on a host, running or not."""
+    [name] = lab.tell(host, "docker ps -a --filter label=cluster.deployment --format '{{.Names}}'").split()
+    return name
+
+
+def state_of(lab: Lab, host: str) -> dict[str, Any]:
+    """Docker's state of the one container of ours on a host."""
+    state: dict[str, Any] = json.loads(lab.tell(host, f"docker inspect -f '{{{{json .State}}}}' {rank_of(lab, host)}"))
+    return state
+
+
+def snapshot(lab: Lab, *, without: str = "") -> dict[str, list[str]]:
+    """By host, all that can be seen: containers, images, files with size and time, processes, listening ports.
+
+    `without` is a pattern (Python) of lines to leave out. Our own session is not counted.
+    """
+    script = r"""
+    docker ps -a --no-trunc --format 'container {{.ID}} {{.Names}} {{.State}}'
+    docker images -a --no-trunc --format 'image {{.ID}} {{.Repository}}:{{.Tag}}'
+    sudo -n find /home /root /etc /opt /srv /tmp /var/tmp /dev/shm -xdev \
+        ! -path /opt/cluster-lab/\* ! -type s \( -type d -printf 'folder %p %m\n' -o -printf 'file %p %y %m %s %T@\n' \)
+    ps axww -o pid=,args= | sed 's/^/process /'
+    ss -Hltnu | awk '{print "listens", $1, $5}'
+    """
+    session = re.compile(
+        r"process +\d+ (sshd: |-?(ba)?sh |ps axww|sed |sudo |find |ss |awk |\[)" + f"|{without or '^$'}"
+    )
+    told = {host: lab.tell(host, script).splitlines() for host in HOSTS}
+    return {host: sorted(line for line in lines if not session.search(line)) for host, lines in told.items()}
+
+
+def assert_same(lab: Lab, before: dict[str, list[str]], *, without: str = "", within_s: float = 10) -> None:
+    """The hosts are as they were; a process may need a moment to end."""
+    until = time.monotonic() + within_s
+    while (now := snapshot(lab, without=without)) != before:
+        changed = {host: sorted(set(now[host]) ^ set(before[host])) for host in HOSTS}
+        assert time.monotonic() < until, changed
+        time.sleep(0.3)
+
+
+def ask_model(lab: Lab, host: str = "spark1", *, key: str = "", timeout_s: int = 120) -> str:
+    """One completion asked of a host's own port 8000 with curl: HTTP status, and the text after it."""
+    body = '{"model": "cluster-lab/tiny-gemma-4", "prompt": "Hello", "max_tokens": 4}'
+    header = f"-H 'Authorization: Bearer {key}'" if key else ""
+    return lab.tell(
+        host,
+        f"curl -s -m {timeout_s} -w '%{{http_code}}' http://127.0.0.1:8000/v1/completions {header}"
+        f" -H 'Content-Type: application/json' -d '{body}' || true",
+    )
+
+
+def assert_serves(lab: Lab) -> None:
+    """A completion comes out of the server on spark1."""
+    said = ask_model(lab)
+    assert said.endswith("200"), said
+    assert json.loads(said[:-3])["usage"]["completion_tokens"] == 4
+
+
+def await_true(claim: Callable[[], bool], within_s: float, what: str) -> float:
+    """Wait until a claim holds; how many seconds it took."""
+    began = time.monotonic()
+    while not claim():
+        assert time.monotonic() - began < within_s, f"not within {within_s:.0f} s: {what}"
+        time.sleep(0.3)
+    return time.monotonic() - began

@@ -1,0 +1,184 @@
+"""`up` again: what is the same stays, what is changed is replaced, what fails comes back. On the quick image."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hosts_now import (
+    HOSTS,
+    assert_nothing_of_ours,
+    assert_same,
+    assert_serves,
+    await_true,
+    containers,
+    rank_of,
+    snapshot,
+)
+from own_lab import Lab
+from person import MP, PAIR, QUICK, Person, quick
+
+MOVING = "cluster-lab-test/vllm:moving"
+
+
+def test_up_again_changes_nothing(lab: Lab, person: Person) -> None:
+    first = person.must("up", *MP, "--json")
+    assert first.document["changed"] is True
+    before = snapshot(lab, without=r"\.local/share/cluster")
+    again = person.must("up", *MP)
+    assert re.search(r"lab-tiny-[0-9a-f]{8} runs already on spark1, spark2: nothing is changed", again.out)
+    assert re.search(r"one completion: \d+ tokens", again.out)
+    assert_same(lab, before, without=r"\.local/share/cluster")
+    assert again.seconds < 20, again
+
+
+def test_what_was_only_observed_is_no_reason_to_replace(lab: Lab, person: Person) -> None:
+    person.must("up", *MP)
+    before = containers(lab)
+    lab.tell("spark2", "sudo -n ip addr add 169.254.7.7/16 dev enp1s0f1np1")
+    lab.tell("spark2", "sudo -n chmod 0 /sys/class/dmi/id/product_name 2>/dev/null; true")
+    try:
+        again = person.must("up", *MP)
+    finally:
+        lab.tell("spark2", "sudo -n ip addr del 169.254.7.7/16 dev enp1s0f1np1")
+        lab.tell("spark2", "sudo -n chmod 444 /sys/class/dmi/id/product_name 2>/dev/null; true")
+    assert "nothing is changed" in again.out
+    assert containers(lab) == before
+
+
+@pytest.fixture
+def replaced(lab: Lab, person: Person) -> Person:
+    """A pair runs that the test will replace."""
+    person.must("up", *MP)
+    return person
+
+
+def assert_replaced(lab: Lab, before: dict[str, list[str]]) -> None:
+    """Every rank is another container, the old ones are gone, and the new ones serve."""
+    now = containers(lab)
+    for host in HOSTS:
+        assert len(now[host]) == 1
+        assert now[host] != before[host]
+    assert lab.tell("spark1", "docker ps -aq | wc -l") == "1"
+    assert_serves(lab)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--set", "vllm.max-num-seqs=3"), r"recipe\.vllm\.max-num-seqs: 4 → 3"),
+        (("--", "--max-num-seqs", "8"), r"words: .*--max-num-seqs.*8"),
+        (("-e", "VLLM_LOGGING_LEVEL=DEBUG"), r"env\.VLLM_LOGGING_LEVEL: .*DEBUG"),
+    ],
+)
+def test_change_replaces_and_is_named(lab: Lab, replaced: Person, words: tuple[str, ...], named: str) -> None:
+    before = containers(lab)
+    ran = replaced.must("up", *MP, *words)
+    assert re.search(rf"replace lab-tiny-[0-9a-f]{{8}}: {named}", ran.out), ran
+    assert_replaced(lab, before)
+    assert "nothing is changed" in replaced.must("up", *MP, *words).out
+
+
+def test_content_behind_the_tag_replaces(lab: Lab, person: Person) -> None:
+    for host in HOSTS:
+        lab.tell(host, f"docker tag cluster-lab/vllm:quick {MOVING}")
+    words = (*PAIR, "--backend", "mp", "--set", f"image={MOVING}")
+    try:
+        person.must("up", *words)
+        before = containers(lab)
+        for host in HOSTS:
+            lab.tell(host, f"printf 'FROM {MOVING}\\nENV MOVED=1\\n' | docker build -q -t {MOVING} -")
+        ran = person.must("up", *words)
+        assert re.search(r"replace lab-tiny-[0-9a-f]{8}: image_content: ", ran.out), ran
+        assert_replaced(lab, before)
+        assert lab.tell("spark2", f"docker exec {rank_of(lab, 'spark2')} printenv MOVED") == "1"
+    finally:
+        for host in HOSTS:
+            lab.tell(host, f"docker ps -aq | xargs -r docker rm -f >/dev/null; docker rmi -f {MOVING} >/dev/null")
+
+
+def test_mounted_file_replaces(lab: Lab, person: Person) -> None:
+    recipe = own_recipe(person.place, "mounts: [{source: patch.py, target: /opt/patch.py}]")
+    patch = recipe.with_name("patch.py")
+    patch.write_text("one = 1\n")
+    words = ("up", str(recipe), *MP)
+    person.must(*words)
+    before = containers(lab)
+    assert "nothing is changed" in person.must(*words).out
+    patch.write_text("one = 2\n")
+    ran = person.must(*words)
+    assert re.search(r"replace own-[0-9a-f]{8}: mounts\./opt/patch\.py: ", ran.out), ran
+    assert_replaced(lab, before)
+    assert lab.tell("spark2", f"docker exec {rank_of(lab, 'spark2')} cat /opt/patch.py") == "one = 2"
+
+
+def own_recipe(place: Path, *lines: str) -> Path:
+    """The lab's recipe with more lines, under the name `own`."""
+    packaged = Path(__file__).parents[2] / "recipes/lab-tiny.yaml"
+    path = place / "recipes/own.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(packaged.read_text() + "\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_old_one_serves_again_when_the_new_one_fails(lab: Lab, replaced: Person) -> None:
+    before = containers(lab)
+    ran = replaced("up", *MP, *quick(fail="CUDA error: out of patience"))
+    assert ran.code == 1, ran
+    [error] = ran.errors
+    assert "CUDA error: out of patience" in error["error"]
+    assert "spark1" in error["where"]
+    assert error["put back"] == "all that this run started"
+    assert containers(lab) == before
+    await_true(lambda: lab.ssh("spark1", "curl -sf http://127.0.0.1:8000/health").returncode == 0, 60, "old serves")
+    assert_serves(lab)
+    assert "nothing is changed" in replaced.must("up", *MP).out
+    [kept] = replaced.evidence
+    assert b"CUDA error: out of patience" in (kept / "spark1-log.txt").read_bytes()
+    assert (kept / "spark1-inspect.json").stat().st_mode & 0o777 == 0o600
+    replaced.must("down")
+    assert_nothing_of_ours(lab)
+
+
+def test_dry_run_leaves_all_as_it_was(lab: Lab, person: Person) -> None:
+    before = snapshot(lab)
+    ran = person.must("up", *PAIR, *QUICK, "--dry-run")
+    assert_same(lab, before)
+    lines = ran.out.splitlines()
+    runs = [line for line in lines if line.startswith("docker run ")]
+    assert len(runs) == 2
+    for rank, line in enumerate(runs):
+        assert f"--label cluster.rank={rank}" in line
+        assert f"VLLM_HOST_IP=192.168.100.1{rank + 1}" in line
+    stages = [line.removeprefix("# stage: ") for line in lines if line.startswith("# stage: ")]
+    assert stages == ["prepare", "start containers"]
+    document = person.must("up", *PAIR, *QUICK, "--dry-run", "--json").document
+    assert runs[0] in document["plan"]
+
+
+def test_dry_run_of_a_replacement_leaves_all_as_it_was(lab: Lab, replaced: Person) -> None:
+    before = snapshot(lab)
+    ran = replaced.must("up", *MP, "--dry-run", "-e", "VLLM_LOGGING_LEVEL=DEBUG")
+    assert "env.VLLM_LOGGING_LEVEL" in ran.out
+    assert "docker stop" in ran.out
+    down = replaced.must("down", "--dry-run")
+    assert "docker rm" in down.out
+    assert_same(lab, before)
+    assert_serves(lab)
+
+
+def test_lines_of_the_dry_run_can_be_pasted(lab: Lab, person: Person) -> None:
+    """The printed `docker run` is accepted by a shell and by docker as it stands; without its files it ends."""
+    lines = person.must("up", *MP, "--dry-run").out.splitlines()
+    [first, _] = [line for line in lines if line.startswith("docker run ")]
+    made = [line for line in lines if line.startswith("mkdir ")]
+    try:
+        lab.tell("spark1", made[0])
+        lab.tell("spark1", first)
+        assert "can't open file '/cluster/rank.py'" in lab.tell(
+            "spark1", f"sleep 1; docker logs {rank_of(lab, 'spark1')} 2>&1"
+        )
+    finally:
+        person.must("down")
+    assert_nothing_of_ours(lab)
