@@ -39,9 +39,23 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
             if not dry_run:  # whoever held the lock until now may have changed everything
                 seens, lost = answered(look(within, [host for host in named.hosts if host.name in seens]))
                 raise_all(lost)
+            seens, blind = without_blind(seens)
+            errors += blind
             take_down(named, within, seens, guard, dry_run, screen)
         raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
     return ExitCode.DONE
+
+
+def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[ClusterError]]:
+    """The hosts whose containers could be listed, and an error for each other: there nothing can be taken down."""
+    errors: list[ClusterError] = [
+        RefusedError(
+            f"the containers cannot be listed: {seen.containers.why}", where=name,
+            put_back="nothing was changed there", remedy="run cluster down again when docker ps works there",
+        )
+        for name, seen in seens.items() if isinstance(seen.containers, Missing)
+    ]  # fmt: skip
+    return {name: seen for name, seen in seens.items() if not isinstance(seen.containers, Missing)}, errors
 
 
 def take_down(named: Named, fleet: Fleet, seens: dict[str, Seen], guard: Guard, dry_run: bool, screen: Screen) -> None:

@@ -111,7 +111,8 @@ def pull_images(wanted: Wanted, hosts: list[str], fleet: Fleet, guard: Guard, sc
     for name in hosts:
         guard.note(name, f"docker pull {wanted.recipe.image}")
     with screen.waiting(f"docker pull {wanted.recipe.image} on {', '.join(hosts)}"):
-        run_on(fleet, {name: docker_pull(wanted.recipe.image) for name in hosts}, "pull the image")
+        asked = {name: docker_pull(wanted.recipe.image) for name in hosts}
+        run_on(fleet, asked, "pull the image", "see that the image's name is right, and docker login where it is asked")
 
 
 def token_path(seen: Seen, token: str) -> str:
@@ -170,10 +171,10 @@ def download(
         )  # fmt: skip
     values(fleet.ask(folders))
     with screen.waiting(f"download of {wanted.recipe.model} on {', '.join(tokens)}"):
-        run_on(fleet, asked, "download the model")
+        run_on(fleet, asked, "download the model", "run cluster up again: it goes on where it stopped")
 
 
-def run_on(fleet: Fleet, asked: Mapping[str, Question], what: str) -> None:
+def run_on(fleet: Fleet, asked: Mapping[str, Question], what: str, remedy: str) -> None:
     """Run one long change on each host; raise every host's own last words."""
     errors: list[ClusterError] = []
     for name, outcome in fleet.ask({name: [question] for name, question in asked.items()}).items():
@@ -183,5 +184,6 @@ def run_on(fleet: Fleet, asked: Mapping[str, Question], what: str) -> None:
         [answer] = outcome.value
         if answer.exit != 0:
             said = (answer.error_text.strip() or answer.text.strip() or f"exit {answer.exit}").splitlines()[-1]
-            errors.append(ClusterError(f"could not {what}: {said}", where=name, put_back="nothing was started"))
+            failed = f"could not {what}: {said}"
+            errors.append(ClusterError(failed, where=name, put_back="nothing was started", remedy=remedy))
     raise_all(errors)

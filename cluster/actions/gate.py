@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cluster.actions.reach import raise_all
 from cluster.commands.docker import docker_try
@@ -75,13 +76,18 @@ def judge(findings: Sequence[Finding], wanted: Wanted, screen: Screen) -> None:
             forced = " (forced)" if finding.level == "fault" else ""
             evidence = f" ({finding.evidence})" if finding.evidence else ""
             screen.warn(f"{finding.level}{forced}: {finding.host}: {finding.what}{evidence}")
-    raise_all([as_error(finding) for finding in faults])
+    raise_all(as_errors(faults))
 
 
-def as_error(finding: Finding) -> RefusedError:
-    """A fault as the error that the user sees."""
-    evidence = f": {finding.evidence}" if finding.evidence else ""
-    return RefusedError(
-        finding.what + evidence, where=f"{finding.host}, check `{finding.check}`", put_back="nothing was changed",
-        remedy=finding.remedy,
-    )  # fmt: skip
+def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
+    """Faults as the errors that the user sees; what is the same on several hosts is said once."""
+    hosts: dict[Finding, list[str]] = {}
+    for fault in faults:
+        hosts.setdefault(replace(fault, host=""), []).append(fault.host)
+    return [
+        RefusedError(
+            f"{same.what}: {same.evidence}" if same.evidence else same.what,
+            where=f"{', '.join(names)}, check `{same.check}`", put_back="nothing was changed", remedy=same.remedy,
+        )
+        for same, names in hosts.items()
+    ]  # fmt: skip

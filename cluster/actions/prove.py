@@ -115,7 +115,7 @@ def wait_serving(
             raise ClusterError(
                 f"not ready after {wanted.recipe.ready_timeout_s:.0f} s; last: {state.what}",
                 where=wanted.names[0],
-                remedy="cluster logs; --set ready_timeout_s=N waits longer",
+                remedy="--set ready_timeout_s=N waits longer",
             )
         fleet.time.sleep(POLL_S)
 
@@ -154,7 +154,7 @@ def check_ray(subject: Subject, fleet: Fleet) -> tuple[str, ...]:
         raise RefusedError(f"Ray does not say which nodes it has: {nodes.why}", where=head)
     wrong = judge_nodes(nodes, [fabric.hosts[name].address for name in wanted.names])
     if wrong:
-        raise RefusedError(f"Ray is not whole: {'; '.join(wrong)}", where=head, remedy="cluster down, then cluster up")
+        raise RefusedError(f"Ray is not whole: {'; '.join(wrong)}", where=head)
     return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
 
 
@@ -167,10 +167,10 @@ def complete(subject: Subject, fleet: Fleet) -> tuple[Completion, Transport | No
     [answer] = fleet.ask({head: [question]})[head].get()
     done = completion.parse(answer)
     if isinstance(done, Missing):
-        raise ClusterError(f"no completion: {done.why}", where=head, remedy="cluster logs")
+        raise ClusterError(f"no completion: {done.why}", where=head)
     wrong = done.wrong(wanted.served_name, judge_text=sane)
     if wrong:
-        raise ClusterError(f"the server answers, but {wrong}", where=head, remedy="cluster logs")
+        raise ClusterError(f"the server answers, but {wrong}", where=head)
     if wanted.size == 1:
         return done, None
     fleet.time.sleep(COUNTERS_SETTLE_S)
@@ -218,7 +218,7 @@ def refuse_socket(subject: Subject, transport: Transport | None, screen: Screen)
     raise RefusedError(
         f"RDMA was not used between the ranks: {transport.why}",
         where=", ".join(wanted.names),
-        remedy="cluster logs | grep NET/; or accept TCP with --allow-socket",
+        remedy="--allow-socket accepts TCP",
     )
 
 

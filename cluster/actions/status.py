@@ -39,9 +39,10 @@ class Status:
 
     @property
     def word(self) -> str:
-        """down, starting, ready or unhealthy."""
+        """down, starting, ready, unhealthy, or that a rank could not be looked at."""
         if isinstance(self.state, Ready):
-            return "unhealthy" if self.wrong else "ready"
+            unknown = any(isinstance(rank, Missing) for rank in self.ranks.values())
+            return "unhealthy" if self.wrong else "not known to be whole" if unknown else "ready"
         all_gone = all(rank is None or getattr(rank, "state", "") == "exited" for rank in self.ranks.values())
         return "down" if all_gone else "unhealthy" if isinstance(self.state, Failed) else "starting"
 
@@ -74,7 +75,7 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
         asked[head].append(completion.question(server_of(deployment, seens[head]), ask=False, timeout_s=5))
         asked[head].append(docker_exec(deployment.ranks[head].name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
     outcomes = fleet.ask(asked)
-    states: dict[str, RankState | Missing | None] = dict.fromkeys(deployment.hosts)
+    states: dict[str, RankState | Missing | None] = {host: unseen(seens.get(host)) for host in deployment.hosts}
     for host, outcome in outcomes.items():
         read = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
         states[host] = read if isinstance(read, Missing) else read.get(deployment.ranks[host].name)
@@ -86,6 +87,13 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
     if answers and deployment.spec["backend"] == "ray" and healthy:
         nodes, wrong = ray_of(deployment, ray_nodes.parse(answers[2]))
     return Status(deployment, judge_ranks(states, healthy), states, server, nodes, tuple(wrong))
+
+
+def unseen(seen: Seen | None) -> Missing | None:
+    """Why nothing is known of a rank whose container was not found; None when it is known not to be there."""
+    if seen is None:
+        return Missing("the host did not answer, or was not named", "absent")
+    return seen.containers if isinstance(seen.containers, Missing) else None
 
 
 def ray_of(deployment: Deployment, nodes: tuple[ray_nodes.RayNode, ...] | Missing) -> tuple[int | None, list[str]]:
@@ -144,7 +152,7 @@ def print_deployment(status: Status, screen: Screen) -> None:
 def rank_text(rank: RankState | Missing | None) -> str:
     """One rank in a line."""
     if rank is None:
-        return "no container (or the host did not answer)"
+        return "no container"
     if isinstance(rank, Missing):
         return f"unknown: {rank.why}"
     if rank.state != "running":

@@ -161,7 +161,13 @@ def leave(
         return ExitCode.DONE
     apply(rest, fleet, guard, screen.note, Applied())
     subject = subject_of(deployment.id, deployment.spec, wanted, was, seens, idle=False)
-    proof = prove.wait_ready(subject, fleet, screen, clock)
+    try:
+        proof = prove.wait_ready(subject, fleet, screen, clock)
+    except ClusterError as error:
+        for one in error.errors if isinstance(error, ManyErrors) else (error,):
+            one.put_back = "nothing was changed"
+            one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
+        raise
     print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens))
     return ExitCode.DONE
 
@@ -277,9 +283,18 @@ def put_back(
     """Save the evidence, undo newest first, and return the error to raise, with what was put back."""
     fleet.cancel.renew()
     failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before ready")
+    if not applied.begun:
+        failure.put_back = "nothing was changed"
+        return failure
     saved = evidence.save(subject, fleet, screen, failure)
     left = undo(applied, fleet, guard, screen.note)
+    back = [f"{old} was started again" for old in plan.replaces]
     for one in failure.errors if isinstance(failure, ManyErrors) else (failure,):
-        one.put_back = "all that this run started" if not left else "all but: " + "; ".join(left)
-        one.remedy = one.remedy or (f"read {saved}" if saved else "cluster status")
+        one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
+        one.remedy = also(f"read {saved}" if saved else "cluster status", one.remedy)
     return failure
+
+
+def also(remedy: str, another: str) -> str:
+    """Two remedies in one line; either may be empty."""
+    return "; ".join(filter(None, (remedy, another)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.commands.ports import ports_used
 from cluster.facts.fact import Missing
@@ -19,7 +19,10 @@ MIN_ROOM = 5 * GIB
 def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
     """All findings of one host. What our own ranks hold, those of `found`, counts as free: they go first."""
     yield from check_platform(wanted, seen)
-    yield from check_docker(seen)
+    without_docker = list(check_docker(seen))
+    yield from without_docker
+    if without_docker:
+        return  # what is ours cannot be told from what is not
     yield from check_gpu(seen)
     yield from check_memory(wanted, seen)
     yield from check_disk(seen)
@@ -147,16 +150,25 @@ def check_ports(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iter
     mine = [use for deployment in found for use in deployment.ports_on(seen.host)]
     rank = wanted.names.index(seen.host)
     uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
-    for listener in sorted(set(seen.listening), key=lambda row: row.port):
+    taken: dict[str, dict[int, str]] = {}
+    for listener in sorted(seen.listening, key=lambda row: row.port):
         use = next((use.what for use in uses if use.first <= listener.port <= use.last), None)
-        if use is None or any(own.first <= listener.port <= own.last for own in mine):
-            continue
-        holder = f"{listener.process} (pid {listener.pid})" if listener.pid else "a process this user may not look at"
-        yield Finding(
-            "fault", "ports", seen.host, f"port {listener.port} ({use}) is taken",
-            f"{holder} listens on {listener.address}:{listener.port}",
-            f"on {seen.host}: sudo ss -ltnp sport = :{listener.port}; stop it, or use --set port=N for the API",
-        )  # fmt: skip
+        if use and not any(own.first <= listener.port <= own.last for own in mine):
+            holder = (
+                f"{listener.process} (pid {listener.pid})" if listener.pid else "a process this user may not look at"
+            )
+            taken.setdefault(holder, {})[listener.port] = use
+    for holder, ports in taken.items():
+        yield _taken(seen.host, holder, ports, wanted.recipe.port)
+
+
+def _taken(host: str, holder: str, ports: Mapping[int, str], api_port: int) -> Finding:
+    """All ports that one process holds."""
+    rows = ", ".join(f"{port} ({use})" for port, use in ports.items())
+    what = f"port {rows} is taken" if len(ports) == 1 else f"ports {rows} are taken"
+    other = ", or take another with --set port=N" if api_port in ports else ""
+    see = f"sudo ss -ltnp sport = :{next(iter(ports))}"
+    return Finding("fault", "ports", host, what, f"{holder} listens there", f"on {host}: {see}; stop it{other}")
 
 
 def check_names(wanted: Wanted, seen: Seen) -> Iterator[Finding]:

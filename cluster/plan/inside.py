@@ -83,7 +83,7 @@ def _check_versions(wanted: Wanted, host: str, inside: Inside) -> Iterator[Findi
     for what, version, need, also in rows:
         remedy = f"use an image with {what} {need}".rstrip() + f" (--set image=…){also}"
         if not version and (need or what != "transformers"):
-            yield Finding("fault", "image", host, f"image {image} holds no {what}", "importlib.metadata", remedy)
+            yield Finding("fault", "image", host, f"image {image} holds no {what}", "", remedy)
         elif version and not _within(version, need):
             yield Finding("fault", "image", host, f"image {image} holds {what} {version}", f"needs {need}", remedy)
 

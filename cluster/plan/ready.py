@@ -34,16 +34,19 @@ class Failed:
 
 State = Waiting | Ready | Failed
 
+PEER_LOST = {75: 1, 76: 2}
+"""Exit codes of far/rank: peers did not join, a cord ended."""
+
 
 def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool) -> State:
     """One verdict for all ranks; `states` is by host in rank order, None for a container that is not there.
 
     The rank that ended for a reason of its own is named before those that only lost a peer.
     """
-    gone = [_failure(host, state) for host, state in states.items()]
-    failures = [failure for failure in gone if failure is not None]
+    gone = {host: _failure(host, state) for host, state in states.items()}
+    failures = [failure for failure in gone.values() if failure is not None]
     if failures:
-        return min(failures, key=lambda failure: ("peer" in failure.why or "cord" in failure.why, failure.host))
+        return min(failures, key=lambda failure: _blame(states[failure.host]))
     if healthy:
         return Ready()
     known = [state for state in states.values() if isinstance(state, RankState)]
@@ -57,6 +60,11 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
     if head.stage in ("started", "ray_started", "secrets", "before_serve", ""):
         return Waiting(f"{len(states)} ranks to join (rank 0: {head.stage or 'starting'})")
     return Waiting(f"rank 0: {head.stage}", "ray_up")
+
+
+def _blame(state: RankState | Missing | None) -> int:
+    """Low for a rank that ended for a reason of its own, high for one that lost a peer (far/rank's exit codes)."""
+    return PEER_LOST.get(state.exit_code, 0) if isinstance(state, RankState) else 0
 
 
 def _failure(host: str, state: RankState | Missing | None) -> Failed | None:

@@ -54,13 +54,14 @@ def filled(*stages: Stage) -> tuple[Stage, ...]:
 class Plan:
     """What will be done: `stages` until the containers run, `after` once the deployment is proven.
 
-    `why` says what differs from what is there.
+    `why` says what differs from what is there, `replaces` names what is stopped first and started again by undo.
     """
 
     deployment: str
     why: tuple[str, ...]
     stages: tuple[Stage, ...]
     after: tuple[Stage, ...] = ()
+    replaces: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """Every host's argv in order, copy-pasteable."""

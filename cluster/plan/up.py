@@ -26,7 +26,8 @@ def plan_up(made_of: Ingredients, start: Start) -> Plan:
         Stage("start containers", tuple(_run(made_of, rank) for rank in ranks)),
     )
     after = (Stage("remove the old", tuple(step for old in start.outgoing for step in removal(old, made_of.seens))),)
-    return Plan(made_of.id, start.why, filled(*stages), filled(*after))
+    outgoing = tuple(old.id for old in start.outgoing)
+    return Plan(made_of.id, start.why, filled(*stages), filled(*after), outgoing)
 
 
 def _stop(outgoing: Deployment) -> list[Step]:

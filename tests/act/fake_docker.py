@@ -165,7 +165,7 @@ class FakeDocker:
     """`exists(path)`: is a file or directory there; `devices`; `gpu`: `--gpus all` works; `born` makes what is inside.
 
     `alone` runs a `--rm` container to its end and gives its answer. `now` is the time. `trouble` makes every command
-    fail with these words and exit code.
+    fail with this exit code and these words, `broken` those of a verb.
     """
 
     exists: Callable[[str], bool]
@@ -178,6 +178,7 @@ class FakeDocker:
     devices: set[str] = field(default_factory=set)
     gpu: bool = True
     trouble: tuple[int, str] | None = None
+    broken: dict[str, tuple[int, str]] = field(default_factory=dict)
     made: int = 0
 
     def answer(self, words: Sequence[str], stdin: bytes = b"") -> Answer:
@@ -185,6 +186,8 @@ class FakeDocker:
         if self.trouble:
             return Answer(self.trouble[0], err=self.trouble[1].encode() + b"\n")
         verb, rest = words[0], list(words[1:])
+        if verb in self.broken:
+            return Answer(self.broken[verb][0], err=self.broken[verb][1].encode() + b"\n")
         if verb == "image":
             verb, rest = f"image_{rest[0]}", rest[1:]
         try:

@@ -117,6 +117,8 @@ class Machine:
     lingering_bytes: int = 0
     sudo: bool = True
     can_ping: bool = True
+    smi: tuple[int, str] | None = None
+    """What nvidia-smi says instead, with its exit code."""
     rdma_device: bool = True
     boots: int = 1
     arch: str = "aarch64"
@@ -358,12 +360,12 @@ class Machine:
 
     def tell_gpu(self, given: dict[str, Any]) -> dict[str, Any]:
         fields = [names[0] for names in given["fields"]]
-        said = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 12.34, 2418, 44, 0, 0x0000000000000001\n"
+        code, said = self.smi or (0, "NVIDIA GB10, 580.95.05, [N/A], [N/A], 12.34, 2418, 44, 0, 0x0000000000000001\n")
         rows = [(pid, name, held >> 20, container) for pid, name, held, container, on_gpu in self.rows() if on_gpu]
         return {
-            "gpu": self.missing.get("gpu") or {"value": {"fields": fields, "exit": 0, "said": said}},
-            "apps": self.missing.get("apps") or {"value": {
-                "exit": 0, "said": "".join(f"{pid}, {name}, {used}\n" for pid, name, used, _ in rows),
+            "gpu": {"value": {"fields": fields, "exit": code, "said": said}},
+            "apps": {"value": {
+                "exit": code, "said": said if code else "".join(f"{row[0]}, {row[1]}, {row[2]}\n" for row in rows),
                 "containers": {str(pid): container for pid, _, _, container in rows},
             }},
         }  # fmt: skip
@@ -430,7 +432,6 @@ class Desk:
         self.hub: set[str] = {MODEL}
         self.hub_token = ""
         self.on_sleep: list[Any] = []
-        self.ended: dict[tuple[str, int], str] = {}
         self.machines = {name: Machine(self, name, count, spark_ports(count)) for count, name in enumerate(names, 1)}
         self.hosts = self._hosts()
 
@@ -496,15 +497,10 @@ class Desk:
     def lives(self) -> list[RankLife]:
         return [life for machine in self for life in machine.lives()]
 
-    def last_words(self, life: RankLife, rank: int) -> str:
-        """What a peer said when it ended, as its cord told it."""
-        for machine in self:
-            for container in machine.docker.containers.values():
-                peer = container.labels.get("cluster.deployment"), container.labels.get("cluster.rank")
-                if peer == (life.container.labels["cluster.deployment"], str(rank)) and container.state == "exited":
-                    told = [json.loads(text) for _, text in container.log if '"ended"' in text]
-                    return str(told[-1]["why"]) if told else "is gone without a word, killed or rebooted"
-        return "is gone without a word, killed or rebooted"
+    def ranks_of(self, container: Container) -> list[Container]:
+        """All containers of the same deployment, on all machines."""
+        label = f"cluster.deployment={container.labels['cluster.deployment']}"
+        return [one for machine in self for one in machine.docker.containers.values() if one.carries(label)]
 
     def trouble(self, life: RankLife) -> str:
         """Why an engine cannot start; empty when it can."""

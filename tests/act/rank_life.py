@@ -33,6 +33,7 @@ class RankLife(Life):
         self.since = desk.now
         self.engine_since: float | None = None
         self.tied: set[int] = set()
+        self.silent: dict[int, float] = {}
         self.ray = self.joined = self.has_loaded = self.serving = self.over = False
         self.secrets: dict[str, str] = {}
         self.tell("started", size=self.wanted["size"], backend=self.wanted["backend"], address=self.wanted["address"])
@@ -116,12 +117,30 @@ class RankLife(Life):
         if self.over:
             return False
         peers = self.peers()
-        lost = [rank for rank in sorted(self.tied) if rank not in peers or peers[rank].over]
-        if lost:
-            why = f"rank {lost[0]} ({self.wanted['addresses'][lost[0]]}): {self.desk.last_words(self, lost[0])}"
-            return self.end(CORD_ENDED if self.joined or self.rank else NOT_JOINED, why)
+        for rank in sorted(self.tied):
+            why = "" if rank in peers else self.why_lost(rank)
+            if why and (self.joined or self.rank):
+                return self.end(CORD_ENDED, f"rank {rank} ({self.wanted['addresses'][rank]}){why}")
+            if why:
+                return self.end(NOT_JOINED, f"peers did not join: rank {rank} ({self.wanted['addresses'][rank]}){why}")
         began = self.tie(peers) or self.start_ray() or self.join(peers)
         return began or self.start_engine() or self.load() or self.serve()
+
+    def why_lost(self, rank: int) -> str:
+        """Why a cord has ended, in the words of far/cord; empty while it is only silent."""
+        there = next(
+            (one for one in self.desk.ranks_of(self.container) if one.labels["cluster.rank"] == str(rank)), None
+        )
+        if there and there.state == "exited":
+            told = [json.loads(text) for _, text in there.log if '"ended"' in text]
+            if told and there.exit_code == told[-1]["exit"]:
+                return f": {told[-1]['why']}"
+        if there and there.running:
+            since = self.silent.setdefault(rank, self.desk.now)
+            if self.desk.now - since < self.wanted["silence_s"]:
+                return ""
+            return f" was silent for {self.wanted['silence_s']:g} s: it has no power, hangs, or the link is cut"
+        return " is gone without a word, killed or rebooted: it closed the connection"
 
     def tie(self, peers: dict[int, RankLife]) -> bool:
         wanted = set(range(1, self.size)) if self.rank == 0 else {0}
@@ -171,6 +190,8 @@ class RankLife(Life):
     def load(self) -> bool:
         if self.has_loaded or self.rank or self.engine_since is None or self.desk.now - self.engine_since < LOAD_S:
             return False
+        if len(self.peers()) < self.size - 1:
+            return False  # NCCL waits for a peer that it cannot reach
         self.has_loaded = True
         self.say("Loading weights took 2.50 seconds")
         return True
@@ -181,8 +202,9 @@ class RankLife(Life):
         why = self.desk.trouble(self)
         taken = self.machine.holder_of(int(self.flag("--port")))
         if why or taken:
-            self.say(why or f"OSError: [Errno 98] Address already in use ({taken})")
-            return self.end(1, f"engine ended with exit 1: {why or 'Address already in use'}")
+            why = why or f"OSError: [Errno 98] Address already in use ({taken})"
+            self.say(why)
+            return self.end(1, f"engine exited with 1: {why}")
         self.serving = True
         if self.size > 1 and self.rdma:
             self.say("spark1:7:7 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [RO]; OOB enp1s0f0np0")

@@ -1,0 +1,270 @@
+"""What a user reads when `up`, `down` or `status` meets trouble: exit code, at most four lines an error, a remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_docker import Container, Image
+from machine import IMAGE, Desk, Stranger
+from transcript import compare, written
+from typed import RECIPE, Typed
+
+from cluster.commands.question import Answer
+
+GIB = 1 << 30
+Prepare = Callable[[Typed], object]
+
+
+def machine(name: str, **changes: object) -> Prepare:
+    """Change attributes of one machine."""
+
+    def change(typed: Typed) -> None:
+        for key, value in changes.items():
+            assert hasattr(typed.desk[name], key)
+            setattr(typed.desk[name], key, value)
+
+    return change
+
+
+def desk(**changes: object) -> Prepare:
+    """Change attributes of the desk."""
+
+    def change(typed: Typed) -> None:
+        for key, value in changes.items():
+            assert hasattr(typed.desk, key)
+            setattr(typed.desk, key, value)
+
+    return change
+
+
+def docker(name: str, **changes: object) -> Prepare:
+    """Change attributes of a machine's docker."""
+
+    def change(typed: Typed) -> None:
+        for key, value in changes.items():
+            assert hasattr(typed.desk[name].docker, key)
+            setattr(typed.desk[name].docker, key, value)
+
+    return change
+
+
+def image(*names: str, **changes: object) -> Prepare:
+    """Another image behind the tag."""
+
+    def change(typed: Typed) -> None:
+        for name in names:
+            typed.desk[name].docker.images[IMAGE] = dataclasses.replace(Image(IMAGE), **changes)  # type: ignore[arg-type]
+
+    return change
+
+
+def link(name: str, netdev: str, **changes: object) -> Prepare:
+    """Change one port of a machine."""
+
+    def change(typed: Typed) -> None:
+        for port in typed.desk[name].ports:
+            if port.netdev == netdev:
+                for key, value in changes.items():
+                    setattr(port, key, value)
+
+    return change
+
+
+def recipe(*changes: tuple[str, str], name: str = "toy") -> Prepare:
+    """Write a recipe with some text replaced."""
+
+    def change(typed: Typed) -> None:
+        text = RECIPE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        Path(typed.place, "recipes", f"{name}.yaml").write_text(text)
+
+    return change
+
+
+def typed(*words: str) -> Prepare:
+    """Something that the user did before, and that worked."""
+
+    def change(run: Typed) -> None:
+        ran = run(*words)
+        assert ran.code == 0, ran.all
+
+    return change
+
+
+def gone(*names: str) -> Prepare:
+    def change(run: Typed) -> None:
+        for name in names:
+            run.desk.hosts[name].drop()
+
+    return change
+
+
+def locked(name: str) -> Prepare:
+    def change(run: Typed) -> None:
+        run.desk.hosts[name].lock_holder = {"who": "ada@desk (pid 4711)", "since": 1.0, "why": "bench toy"}
+
+    return change
+
+
+def container(name: str, of: str) -> Prepare:
+    """A container that is not ours."""
+
+    def change(run: Typed) -> None:
+        words = ("run", "--detach", "--name", of, "--entrypoint", "sleep", IMAGE, "infinity")
+        assert run.desk[name].docker.answer(words).exit == 0
+
+    return change
+
+
+def at_sleep(number: int, event: Callable[[Desk], object]) -> Prepare:
+    """Something that happens while `cluster` waits for the n-th time."""
+
+    def change(run: Typed) -> None:
+        first = run.desk.sleeps
+        run.desk.on_sleep.append(lambda: event(run.desk) if run.desk.sleeps == first + number else None)
+
+    return change
+
+
+def ctrl_c(_: Desk) -> None:
+    raise KeyboardInterrupt
+
+
+UP = ("up", "toy", "--tp", "2")
+NO_LAYER = "Error response from daemon: layer does not exist"
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
+NO_DOCKER = (
+    1,
+    "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
+)
+TOO_OLD = {"vllm": "0.11.0", "ray": "2.50.0", "transformers": "4.57.0", "nccl": "2.27.3"}
+WITHOUT_RAY: dict[str, str | None] = {"vllm": "0.32.0", "ray": None, "transformers": "5.6.0", "nccl": "2.27.3"}
+
+PATIENT = recipe(("ready_timeout_s: 60", "ready_timeout_s: 600"))
+
+
+def cut(desk: Desk) -> None:
+    desk.cut.add("spark2")
+
+
+def killed(run: Typed) -> None:
+    run.desk.kill_rank("spark2")
+    run.desk.pass_time(5)
+
+
+def rebooted(run: Typed) -> None:
+    run.desk.reboot("spark1")
+    run.desk.reboot("spark2")
+
+
+def after_probe(name: str, event: Callable[[Desk], object]) -> Prepare:
+    """Something that happens between the checks and the first change."""
+
+    def change(run: Typed) -> None:
+        docker = run.desk[name].docker
+        probe = docker.alone
+
+        def then(container: Container, stdin: bytes) -> Answer:
+            event(run.desk)
+            return probe(container, stdin)
+
+        docker.alone = then
+
+    return change
+
+
+STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
+    # up, before any host is asked
+    "up/tp_4_with_two_hosts": (2, ("up", "toy", "--tp", "4"), []),
+    "up/tp_1_with_two_hosts": (2, ("up", "toy", "--tp", "1"), []),
+    "up/solo_and_tp_2": (2, ("up", "toy", "--solo", "--tp", "2"), []),
+    "up/broken_recipe": (2, UP, [recipe(("backend: ray", "backend: rya"))]),
+    "up/no_such_recipe": (2, ("up", "tyo"), []),
+    "up/no_such_host": (2, ("up", "toy", "-n", "spark1,spark3"), []),
+    "up/flag_that_is_ours": (2, (*UP, "--", "--port", "9000"), []),
+    "up/key_file_missing": (2, (*UP, "--api-key-file", "nowhere"), []),
+    # up, hosts
+    "up/worker_unreachable": (3, UP, [gone("spark2")]),
+    "up/both_unreachable": (3, UP, [gone("spark1", "spark2")]),
+    "up/lock_held": (5, UP, [locked("spark2")]),
+    "up/same_machine_twice": (4, UP, [machine("spark2", number=1)]),
+    # up, checks
+    "up/no_docker_group": (4, UP, [docker("spark2", trouble=NO_DOCKER)]),
+    "up/no_docker": (4, UP, [docker("spark2", trouble=(127, "docker: not found"))]),
+    "up/port_taken": (4, UP, [machine("spark1", strangers=[Stranger(812, "nginx", 8000)])]),
+    "up/ray_port_taken": (4, UP, [machine("spark2", strangers=[Stranger(0, "", 27121)])]),
+    "up/stranger_with_our_name": (4, UP, [container("spark2", "cluster-toy-old-r1")]),
+    "up/foreign_gpu_process": (0, UP, [machine("spark1", strangers=[Stranger(99, "ollama", 0, 8 * GIB, True)])]),
+    "up/not_enough_memory": (4, UP, [machine("spark1", strangers=[Stranger(99, "ollama", 0, 40 * GIB, True)])]),
+    "up/mtu_differs": (4, UP, [link("spark2", "enp1s0f0np0", mtu=1500)]),
+    "up/link_down": (4, UP, [link("spark2", netdev, state="DOWN") for netdev in ("enp1s0f0np0", "enP2p1s0f0np0")]),
+    "up/link_down_allowed": (
+        0, (*UP, "--allow-socket"),
+        [link("spark2", netdev, state="DOWN") for netdev in ("enp1s0f0np0", "enP2p1s0f0np0")],
+    ),
+    "up/ping_lost": (4, UP, [desk(cut={"spark1"})]),
+    "up/no_rdma_device": (4, UP, [machine("spark2", rdma_device=False)]),
+    "up/driver_mismatch": (4, UP, [machine("spark1", smi=(18, MISMATCH))]),
+    "up/image_missing": (4, UP, [docker("spark2", images={})]),
+    "up/image_not_to_be_had": (1, (*UP, "--yes"), [docker("spark2", images={})]),
+    "up/image_differs": (4, UP, [image("spark2", layers=("sha256:bbbb",))]),
+    "up/image_of_other_architecture": (4, UP, [image("spark1", "spark2", architecture="amd64")]),
+    "up/image_without_ray": (4, UP, [image("spark1", "spark2", versions=WITHOUT_RAY)]),
+    "up/image_without_ray_mp": (0, (*UP, "--backend", "mp"), [image("spark1", "spark2", versions=WITHOUT_RAY)]),
+    "up/image_too_old": (4, UP, [image("spark1", "spark2", versions=TOO_OLD)]),
+    "up/model_not_known": (4, UP, [image("spark1", "spark2", architectures=())]),
+    "up/no_gpu_in_container": (4, UP, [docker("spark2", gpu=False)]),
+    "up/model_missing_on_worker": (4, UP, [machine("spark2", models={})]),
+    "up/model_gated": (4, (*UP, "--yes"), [machine("spark2", models={}), desk(hub_token="hf_secret")]),
+    "up/weights_not_whole": (4, UP, [machine("spark2", model_problems=("2 of 7 weight files are missing: a, b",))]),
+    "up/containers_not_listed": (4, UP, [typed(*UP), docker("spark2", broken={"ps": (1, NO_LAYER)})]),
+    "up/rank_of_a_pair": (4, ("up", "toy", "--solo", "-n", "spark2"), [typed(*UP)]),
+    # up, while it starts
+    "up/engine_fails": (1, UP, [desk(bad_flag="--max-model-len")]),
+    "up/engine_fails_old_serves": (
+        1, (*UP, "--", "--max-num-seqs", "8"), [typed(*UP), desk(bad_flag="--max-num-seqs")],
+    ),
+    "up/worker_does_not_join": (1, UP, [PATIENT, after_probe("spark2", cut)]),
+    "up/link_cut": (1, UP, [PATIENT, at_sleep(1, cut)]),
+    "up/not_ready_in_time": (1, (*UP, "--set", "ready_timeout_s=0.6"), []),
+    "up/worker_killed": (1, UP, [at_sleep(2, lambda desk: desk.kill_rank("spark2"))]),
+    "up/worker_lost": (3, UP, [at_sleep(2, lambda desk: desk.hosts["spark2"].drop())]),
+    "up/interrupted": (130, UP, [at_sleep(1, ctrl_c)]),
+    "up/lock_lost": (5, UP, [after_probe("spark2", lambda desk: desk.hosts["spark2"].end_processes())]),
+    "up/sockets_used": (4, UP, [desk(sockets=True)]),
+    "up/text_is_garbage": (1, UP, [desk(says="!" * 40)]),
+    # down
+    "down/nothing": (0, ("down",), []),
+    "down/done": (0, ("down",), [typed(*UP)]),
+    "down/worker_unreachable": (3, ("down",), [typed(*UP), gone("spark2")]),
+    "down/lock_held": (5, ("down",), [typed(*UP), locked("spark1")]),
+    "down/half_a_pair": (0, ("down", "-n", "spark1"), [typed(*UP)]),
+    "down/memory_not_back": (4, ("down",), [typed(*UP), machine("spark2", lingering_bytes=20 * GIB)]),
+    "down/port_not_free": (4, ("down",), [typed(*UP), machine("spark1", strangers=[Stranger(7, "nginx", 27120)])]),
+    "down/no_docker": (4, ("down",), [typed(*UP), docker("spark2", trouble=NO_DOCKER)]),
+    "down/dry_run": (0, ("down", "--dry-run"), [typed(*UP)]),
+    # status
+    "status/nothing": (0, ("status",), []),
+    "status/ready": (0, ("status",), [typed(*UP)]),
+    "status/worker_unreachable": (3, ("status",), [typed(*UP), gone("spark2")]),
+    "status/worker_killed": (4, ("status",), [typed(*UP), killed]),
+    "status/both_rebooted": (4, ("status",), [typed(*UP), rebooted]),
+    "status/no_docker": (4, ("status",), [typed(*UP), docker("spark2", trouble=NO_DOCKER)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_transcript(name: str, cluster: Typed) -> None:
+    code, words, prepare = STORIES[name]
+    for change in prepare:
+        change(cluster)
+    ran = cluster(*words)
+    assert all(len(lines) <= 4 for lines in ran.errors())
+    assert bool(ran.errors()) == (code not in (0, 4) or (code == 4 and "status" not in words))
+    compare(name, written(words, ran, cluster.place))
+    assert ran.code == code
