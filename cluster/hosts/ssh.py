@@ -50,6 +50,7 @@ class SshLine:
         self._target = target
         self._lock = threading.Lock()
         self._connection: fabric.Connection | None = None
+        self._given_up: list[fabric.Connection] = []
 
     def open(self, deadline: float, scope: Scope) -> SshPipe:
         """See Line.open."""
@@ -60,7 +61,7 @@ class SshLine:
             channel.exec_command(COMMAND)
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not isinstance(error, paramiko.ChannelException):
-                self.close()
+                self._give_up(connection)
             raise ConnectionLostError(f"{self._name} gave no session: {error}", where=self._name) from None
         return SshPipe(self._name, channel)
 
@@ -74,12 +75,22 @@ class SshLine:
         finally:
             self._lock.release()
 
+    def _give_up(self, connection: fabric.Connection) -> None:
+        """The next `open` makes a new connection; this one is not closed, the lock may still be held through it."""
+        with self._lock:
+            if self._connection is connection:
+                self._connection = None
+                self._given_up.append(connection)
+
     def close(self) -> None:
         """See Line.close."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(Exception):
-                connection.client.close()
+        with self._lock:
+            connections = [*self._given_up, self._connection]
+            self._given_up, self._connection = [], None
+        for connection in connections:
+            if connection is not None:
+                with suppress(Exception):
+                    connection.client.close()
 
 
 class SshPipe:
@@ -232,7 +243,7 @@ class Keys:
             if not more:
                 return
             why = f"it wants {', '.join(more)} as well"
-        raise self._refused(why)
+        raise key_refused(self._name, self._target, self._tried, self._locked, why)
 
     def _offers(self) -> Iterator[tuple[str, paramiko.PKey]]:
         public = {path: public_key(path) for path in self._target.identity_files}
@@ -257,9 +268,6 @@ class Keys:
         except Exception as error:
             self._tried.append(f"{path} (unreadable: {error})")
         return None
-
-    def _refused(self, why: str) -> UnreachableError:
-        return key_refused(self._name, self._target, self._tried, self._locked, why)
 
 
 @lru_cache(64)

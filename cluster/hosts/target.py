@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import io
 import os
 import shlex
 import shutil
@@ -185,8 +186,20 @@ def jump_command(jumps: str, target: SshTarget, entry: HostEntry) -> str:
 
 
 def public_key(path: str) -> bytes:
-    """The public half that lies beside a private key file, b"" when there is none."""
+    """The public half of a private key: from the file beside it, or from the key file, where OpenSSH keeps it unlocked.
+
+    b"" when neither has it. Format: OpenSSH's PROTOCOL.key.
+    """
     try:
         return b64decode(Path(f"{path}.pub").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        lines = Path(path).read_text().split("-----")[2]
+        fields = io.BytesIO(b64decode(lines)[len(b"openssh-key-v1\0") :])
+        for _ in ("cipher", "kdf", "kdf options"):
+            fields.read(int.from_bytes(fields.read(4), "big"))
+        fields.read(4)  # the number of keys
+        return fields.read(int.from_bytes(fields.read(4), "big"))
     except (OSError, IndexError, ValueError):
         return b""

@@ -62,6 +62,20 @@ def test_an_agent_holds_the_key(sshd: Sshd, agent: Path, tmp_path: Path) -> None
     check_login(SshHost("spark1", replace(target, identity_files=(str(tmp_path / "only"),), identities_only=True)))
 
 
+def test_an_agent_holds_the_locked_key_of_the_inventory(
+    make_sshd: Callable[..., Sshd], agent: Path, tmp_path: Path
+) -> None:
+    server = make_sshd()
+    key = make_key(tmp_path / "key")
+    with (server.folder / "id.pub").open("a") as allowed:
+        allowed.write(Path(f"{key}.pub").read_text())
+    subprocess.run(["ssh-add", "-q", key], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", key], check=True, stdout=subprocess.DEVNULL)
+    check_login(server.host(identity_file=str(key)))
+    Path(f"{key}.pub").unlink()
+    check_login(server.host(identity_file=str(key)))
+
+
 def test_an_agent_is_not_asked_for_other_keys_when_one_is_named(sshd: Sshd, agent: Path, tmp_path: Path) -> None:
     subprocess.run(["ssh-add", "-q", sshd.key], check=True)
     error = refusal(sshd.host(identity_file=str(make_key(tmp_path / "wrong"))))

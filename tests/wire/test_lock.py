@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from loopback import Sshd, becomes
 
+from cluster.commands.question import Question
 from cluster.errors import ClusterError, LockedError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock, who_am_i
@@ -115,6 +116,19 @@ def test_one_lost_connection_is_one_lost_lock(sshd: Sshd, dirs: dict[str, str]) 
     with Lock(Fleet(hosts), "up", dirs) as lock:
         hosts[1].close()
         assert lock.lost() == ("spark2",)
+
+
+def test_a_host_that_is_slow_for_a_moment_does_not_cost_the_lock(
+    sshd: Sshd, dirs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = sshd.host()
+    with Lock(Fleet([host]), "up", dirs, beat_s=60) as lock:
+        daemon = int(host.ask([Question(("sh", "-c", "ps -o ppid= -p $PPID"))])[0].text)
+        monkeypatch.setattr("cluster.hosts.ssh.SESSION_TIMEOUT_S", 0.3)
+        os.kill(daemon, signal.SIGSTOP)
+        assert host.ask([Question(("echo", "by another connection"))])[0].exit == 0
+        os.kill(daemon, signal.SIGCONT)
+        assert lock.still_held()
 
 
 def test_it_outlives_an_interruption_for_the_undo(fleet: Fleet, dirs: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,3 +156,25 @@ def test_this_machine_is_reached_without_ssh(sshd: Sshd) -> None:
 def test_what_is_not_this_machine(entry: HostEntry) -> None:
     (host,) = connect({"there": entry})
     assert isinstance(host, SshHost)
+
+
+def test_an_ipv6_address(make_sshd: Callable[..., Sshd]) -> None:
+    if not socket.has_ipv6 or not can_bind("::1"):
+        pytest.skip("no IPv6 here")
+    server = make_sshd(options="ListenAddress ::1\n")
+    known = server.known_hosts.read_text().replace("127.0.0.1", "::1")
+    server.known_hosts.write_text(known)
+    check_answers("spark1", server.entry(address="::1"))
+    server.known_hosts.write_text("")
+    with pytest.raises(UnreachableError) as raised:
+        SshHost("spark1", resolve("spark1", server.entry(address="::1"))).ask([Question(("true",))])
+    assert f"@[::1]:{server.port}" in raised.value.remedy
+
+
+def can_bind(address: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
