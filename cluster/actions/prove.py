@@ -215,8 +215,9 @@ def refuse_socket(subject: Subject, transport: Transport | None, screen: Screen)
         said = "the recipe says transport: socket" if wanted.recipe.transport == "socket" else "--allow-socket"
         screen.warn(f"traffic between the ranks: {transport.verdict} ({transport.why}); {said}")
         return
+    failed = "RDMA was not used between the ranks" if transport.verdict == "socket" else "RDMA could not be proven"
     raise RefusedError(
-        f"RDMA was not used between the ranks: {transport.why}",
+        f"{failed}: {transport.why}",
         where=", ".join(wanted.names),
         remedy="--allow-socket accepts TCP",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from cluster.facts.fact import Missing
 from cluster.facts.links import Links
 
+RDMA = re.compile(r"NET/IB\w* : Using|via NET/IB")
 ENOUGH_BYTES = 64 << 10
 """A completion over N ranks moves at least this much; idle links carry a few hundred bytes a second."""
 
@@ -47,8 +49,11 @@ def judge_transport(grown: Mapping[str, int | None], lines: Mapping[str, Sequenc
     socket = next((line for line in every if "network Socket" in line or "NET/Socket" in line), "")
     if socket:
         return Transport("socket", socket.strip(), known, kept)
-    if grown and len(known) == len(grown) and not still:
-        return Transport("rdma", "the HCAs' own counters grew on every host", known, kept)
     if still:
         return Transport("socket", f"the HCAs' counters stood still on {', '.join(still)}", known, kept)
-    return Transport("unknown", "no HCA counter could be read", known, kept)
+    silent = [host for host in grown if host not in known]
+    if grown and not silent:
+        return Transport("rdma", "the HCAs' own counters grew on every host", known, kept)
+    if grown and all(any(RDMA.search(line) for line in lines.get(host, ())) for host in silent):
+        return Transport("rdma", f"NCCL says so; the HCAs' counters cannot be read on {', '.join(silent)}", known, kept)
+    return Transport("unknown", f"the HCAs' counters cannot be read on {', '.join(silent) or 'any host'}", known, kept)

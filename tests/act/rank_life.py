@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from fake_docker import Container, Life
 
+from cluster.actions.prove import POLL_S
 from cluster.commands.question import Answer
 
 if TYPE_CHECKING:
     from machine import Desk, Machine
 
 GIB = 1 << 30
-LOAD_S, READY_S = 0.5, 1.0
+LOAD_S, READY_S = POLL_S, 2 * POLL_S
 """Seconds after the engine's start until the weights are in memory, and until the server answers."""
 CORD_ENDED, NOT_JOINED = 76, 75
 
@@ -206,10 +207,9 @@ class RankLife(Life):
             self.say(why)
             return self.end(1, f"engine exited with 1: {why}")
         self.serving = True
-        if self.size > 1 and self.rdma:
-            self.say("spark1:7:7 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [RO]; OOB enp1s0f0np0")
-        elif self.size > 1:
-            self.say("spark1:7:7 [0] NCCL INFO NET/Socket : Using [0]enp1s0f0np0")
+        for life in (self, *self.peers().values()) if self.size > 1 else ():
+            using = "IB : Using [0]rocep1s0f0:1/RoCE" if life.rdma else "Socket : Using [0]enp1s0f0np0"
+            life.say(f"{life.machine.name}:7:7 [0] NCCL INFO NET/{using}")
         return True
 
     def end(self, code: int, why: str) -> bool:

@@ -1,0 +1,584 @@
+"""`cluster up` as typed: what is the same stays, what differs is named and replaced, what fails is put back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from fake_docker import Image
+from machine import DATA, HUB, IMAGE, MODEL, Desk
+from typed import INVENTORY, RECIPE, Ran, Typed
+
+from cluster.plan.spec import canonical, deployment_id
+
+UP = ("up", "toy", "--tp", "2")
+
+
+def must(cluster: Typed, *words: str) -> Ran:
+    ran = cluster(*words)
+    assert ran.code == 0, ran.all
+    return ran
+
+
+def deployment(desk: Desk) -> str:
+    """The one that serves, on both hosts, with nothing of ours beside it."""
+    [(name, hosts)] = desk.serving().items()
+    assert hosts == ["spark1", "spark2"]
+    for machine in desk:
+        assert [one.labels["cluster.deployment"] for one in machine.docker.containers.values()] == [name]
+        assert machine.kept() == [name]
+    return name
+
+
+def changes(desk: Desk) -> int:
+    """How many changes the last command made."""
+    return sum(host.changes for host in desk.hosts.values())
+
+
+# the same again
+
+
+def test_second_up_changes_nothing_and_says_so(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    before = desk.state()
+    ran = must(cluster, *UP)
+    assert "runs already on spark1, spark2: nothing is changed" in ran.out
+    assert "one completion: 24 tokens" in ran.out, "it is proven all the same"
+    assert "Ray: 2 nodes: 192.168.100.11 (1 GPU), 192.168.100.12 (1 GPU)" in ran.out
+    assert desk.state() == before
+    assert changes(desk) == 0
+
+
+def test_a_deployment_on_its_way_is_joined(cluster: Typed, desk: Desk) -> None:
+    """The operator was killed while the engine loaded; the next `up` waits for the same containers."""
+    desk.on_sleep.append(lambda: desk.kill() if desk.sleeps == 2 else None)
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        cluster(*UP)
+    desk.recover()
+    assert desk.serving() == {}
+    ran = must(cluster, *UP)
+    assert "nothing is changed" in ran.out
+    assert changes(desk) == 0
+    assert {one.starts for machine in desk for one in machine.docker.containers.values()} == {1}
+    deployment(desk)
+
+
+def new_address(desk: Desk) -> None:
+    for number, machine in enumerate(desk, 1):
+        machine.ports[0].addresses = (f"169.254.35.{number}/16",)
+
+
+def without_links(desk: Desk) -> None:
+    for machine in desk:
+        machine.ports = machine.ports[-1:]
+
+
+@pytest.mark.parametrize("drift", [new_address, without_links])
+def test_what_was_observed_may_drift(drift: object, cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    name = deployment(desk)
+    drift(desk)  # type: ignore[operator]
+    ran = must(cluster, *UP, "--allow-socket")
+    assert "nothing is changed" in ran.out
+    assert "spark1: address was 192.168.100.11 at the start and is" in ran.err
+    assert changes(desk) == 0
+    assert deployment(desk) == name
+
+
+@pytest.mark.parametrize(
+    "fact",
+    ["identity", "memory", "listening", "processes", "disk", "deployments", "lock", "links", "weights"],
+)
+def test_a_fact_that_cannot_be_read_is_no_reason_to_replace(fact: str, cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    name = deployment(desk)
+    desk["spark2"].missing[fact] = {"missing": "the disk is gone", "kind": "unreadable"}
+    ran = must(cluster, *UP)
+    assert "nothing is changed" in ran.out
+    assert changes(desk) == 0
+    assert deployment(desk) == name
+
+
+@pytest.mark.parametrize("verb", ["image", "ps", "inspect", "info"])
+@pytest.mark.parametrize("host", ["spark1", "spark2"])
+def test_what_the_decision_needs_stops_it(host: str, verb: str, cluster: Typed, desk: Desk) -> None:
+    """Image and containers must be read to decide; when they cannot, nothing is touched."""
+    must(cluster, *UP)
+    name, before = deployment(desk), desk.state()
+    desk[host].docker.broken[verb] = (1, "Error response from daemon: i/o timeout")
+    ran = cluster(*UP, "--", "--max-num-seqs", "8")
+    assert ran.code == 4, ran.all
+    assert host in ran.err
+    assert desk.state() == before
+    assert deployment(desk) == name
+
+
+def test_an_image_removed_from_under_it_is_fetched_and_nothing_else(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    name = deployment(desk)
+    desk["spark2"].docker.registry = dict(desk["spark2"].docker.images)
+    desk["spark2"].docker.images.clear()
+    assert "nothing is changed" in must(cluster, *UP, "--yes").out
+    assert deployment(desk) == name
+
+
+# something differs
+
+
+def set_flag(cluster: Typed) -> list[str]:
+    return ["--set", "vllm.max-num-seqs=8"]
+
+
+def words_for_vllm(cluster: Typed) -> list[str]:
+    return ["--", "--max-num-seqs", "8"]
+
+
+def set_env(cluster: Typed) -> list[str]:
+    return ["-e", "SEED=2"]
+
+
+def one_more_secret(cluster: Typed) -> list[str]:
+    return ["-e", "SOME_TOKEN=abcdef"]
+
+
+def other_backend(cluster: Typed) -> list[str]:
+    return ["--backend", "mp"]
+
+
+def other_bind(cluster: Typed) -> list[str]:
+    return ["--bind", "192.168.1.41"]
+
+
+def host_env(cluster: Typed) -> list[str]:
+    text = INVENTORY.replace("192.168.1.42, user: nvidia", "192.168.1.42, user: nvidia, env: {DEBUG: 1}")
+    Path("inventory/default.yaml").write_text(text)
+    return []
+
+
+def new_image_behind_the_tag(cluster: Typed) -> list[str]:
+    for machine in cluster.desk:
+        machine.docker.images[IMAGE] = Image(IMAGE, layers=("sha256:aaaa", "sha256:cccc"))
+    return []
+
+
+def recipe_changed(cluster: Typed) -> list[str]:
+    Path("recipes/toy.yaml").write_text(RECIPE + "shm_gib: 8\n")
+    return []
+
+
+DIFFERENCES = {
+    set_flag: "recipe.vllm.max-num-seqs: (none) → 8",
+    words_for_vllm: 'words: [] → ["--max-num-seqs", "8"]',
+    set_env: "env.SEED: (none) → 2",
+    one_more_secret: 'secrets: [] → ["SOME_TOKEN"]',
+    other_backend: "backend: ray → mp",
+    other_bind: "bind: 0.0.0.0 → 192.168.1.41",
+    host_env: 'host_env.spark2: (none) → {"DEBUG": "1"}',
+    new_image_behind_the_tag: r"image_content: \w{12}… → \w{12}…",
+    recipe_changed: "recipe.shm_gib: 16.0 → 8.0",
+}
+
+
+@pytest.mark.parametrize("differ", DIFFERENCES, ids=lambda differ: differ.__name__)
+def test_what_differs_is_named_and_replaced(differ: object, cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    old = deployment(desk)
+    words = differ(cluster)  # type: ignore[operator]
+    ran = must(cluster, *UP, *words)
+    why = DIFFERENCES[differ]  # type: ignore[index]
+    pattern = why if "\\" in why else re.escape(why)
+    assert re.search(f"^replace {old}: {pattern}$", ran.out, re.MULTILINE), ran.out
+    assert ran.out.count(f"replace {old}") == 1, "only what differs is named"
+    assert deployment(desk) != old
+
+
+def test_content_of_a_mounted_file(cluster: Typed, desk: Desk) -> None:
+    Path("recipes/toy.yaml").write_text(RECIPE + "mounts: [{source: patch.py, target: /opt/patch.py}]\n")
+    Path("recipes/patch.py").write_text("print(1)")
+    must(cluster, *UP)
+    old = deployment(desk)
+    [container] = desk["spark1"].docker.containers.values()
+    assert desk["spark1"].read(container.source_of("/opt/patch.py")) == b"print(1)"
+    Path("recipes/patch.py").write_text("print(2)")
+    ran = must(cluster, *UP)
+    assert re.search(rf"^replace {old}: mounts./opt/patch.py: \w{{12}}… → \w{{12}}…$", ran.out, re.MULTILINE)
+    [container] = desk["spark2"].docker.containers.values()
+    assert desk["spark2"].read(container.source_of("/opt/patch.py")) == b"print(2)"
+    # the same file from another place is the same
+    Path("recipes/elsewhere.py").write_text("print(2)")
+    Path("recipes/toy.yaml").write_text(RECIPE + "mounts: [{source: elsewhere.py, target: /opt/patch.py}]\n")
+    assert "nothing is changed" in must(cluster, *UP).out
+
+
+def test_another_rank_program(cluster: Typed, desk: Desk) -> None:
+    """What an older version of cluster started."""
+    must(cluster, *UP)
+    new = deployment(desk)
+    for machine in desk:
+        [container] = machine.docker.containers.values()
+        spec = json.loads(container.labels["cluster.spec"]) | {"rank_program": "0" * 64}
+        labels = {**container.labels, "cluster.spec": canonical(spec), "cluster.deployment": deployment_id(spec)}
+        container.options["--label"] = [f"{key}={value}" for key, value in labels.items()]
+        container.options["--mount"] = [word.replace(new, deployment_id(spec)) for word in container.options["--mount"]]
+        container.name = container.name.replace(new, deployment_id(spec))
+        machine.files = {path.replace(new, deployment_id(spec)): file for path, file in machine.files.items()}
+        machine.folders = {path.replace(new, deployment_id(spec)) for path in machine.folders}
+    ran = must(cluster, *UP)
+    assert re.search(r"^replace toy-\w{8}: rank_program: 000000000000… → \w{12}…$", ran.out, re.MULTILINE)
+    assert deployment(desk) == new
+
+
+def test_descriptive_keys_are_no_difference(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    Path("recipes/toy.yaml").write_text(RECIPE.replace("{1: 100, 2: 95}", "{1: 90, 2: 90}") + "summary: other words\n")
+    assert "nothing is changed" in must(cluster, *UP, "--set", "ready_timeout_s=77").out
+    assert changes(desk) == 0
+
+
+# the new one fails
+
+
+def test_when_the_new_one_fails_the_old_one_serves_again(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    old, before = deployment(desk), desk.state()
+    desk.bad_flag = "--max-num-seqs"
+    assert cluster(*UP, "--", "--max-num-seqs", "8").code == 1
+    desk.pass_time(10)
+    assert deployment(desk) == old
+    for machine in desk:
+        assert machine.files == before[machine.name].files
+        [container] = machine.docker.containers.values()
+        assert container.starts == 2, "stopped and started, not made anew"
+    assert "nothing is changed" in must(cluster, *UP).out
+
+
+def test_two_solo_deployments_make_way_for_a_pair(cluster: Typed, desk: Desk) -> None:
+    """And when the pair fails, both serve again."""
+    must(cluster, "up", "toy", "--solo", "-n", "spark1")
+    must(cluster, "up", "toy", "--solo", "-n", "spark2")
+    two = desk.serving()
+    assert sorted(two.values()) == [["spark1"], ["spark2"]]
+    desk.bad_flag = "--max-num-seqs"
+    ran = cluster(*UP, "--", "--max-num-seqs", "8")
+    assert ran.code == 1
+    assert all(f"replace {name}, which runs on" in ran.out for name in two)
+    desk.pass_time(10)
+    assert desk.serving() == two
+    must(cluster, *UP)
+    deployment(desk)
+
+
+def test_a_failed_start_of_the_old_one_is_said(cluster: Typed, desk: Desk) -> None:
+    """Its container cannot be started any more: undo must not claim that all is back."""
+    must(cluster, *UP)
+    desk.bad_flag = "--max-num-seqs"
+    desk.on_sleep.append(lambda: desk["spark1"].docker.devices.clear())
+    ran = cluster(*UP, "--", "--max-num-seqs", "8")
+    [error] = ran.errors()
+    assert re.search(
+        r"put back: all but: spark1: stop cluster-toy-\w{8}-r0 \(.*no such file or directory", "\n".join(error)
+    )
+
+
+# dry run
+
+
+@pytest.mark.parametrize("words", [(), ("--backend", "mp"), ("--", "--max-num-seqs", "8")])
+@pytest.mark.parametrize("running", [False, True])
+def test_dry_run_shows_what_is_then_done_and_changes_nothing(
+    running: bool, words: tuple[str, ...], cluster: Typed, desk: Desk
+) -> None:
+    if running:
+        must(cluster, *UP, "-e", "SEED=1")
+    before, audit = desk.state(), [list(machine.audit) for machine in desk]
+    shown = must(cluster, *UP, "--dry-run", *words)
+    assert desk.state() == before
+    assert [list(machine.audit) for machine in desk] == audit
+    written = {name: len(line.puts) for name, line in desk.hosts.items()}
+    must(cluster, *UP, *words)
+    printed: dict[str, list[str]] = {"spark1": [], "spark2": []}
+    host = ""
+    for line in shown.out.splitlines():
+        named = re.match(r"# (spark\d): ", line)
+        host = named[1] if named else host
+        if line.startswith(("docker", "mkdir", "rm", "sh", "sudo")):
+            printed[host].append(line)
+    for name, line in desk.hosts.items():
+        done = [shlex.join(one.argv) for one in line.asked if one.changes and "cluster.try=1" not in one.argv]
+        assert done[-len(printed[name]) :] == printed[name]
+        for put in line.puts[written[name] :]:
+            assert re.search(rf"^# write {re.escape(put.path)} mode {put.mode:04o} ", shown.out, re.MULTILINE)
+
+
+def test_dry_run_needs_no_lock_and_fetches_nothing(cluster: Typed, desk: Desk) -> None:
+    desk.hosts["spark1"].lock_holder = {"who": "ada", "since": 0.0, "why": "bench"}
+    must(cluster, *UP, "--dry-run")
+    desk["spark2"].models.clear()
+    before = desk.state()
+    ran = cluster(*UP, "--dry-run", "--yes")
+    assert ran.code == 4
+    assert "model example/toy is not on spark2; a dry run fetches nothing" in ran.err
+    assert desk.state() == before
+
+
+def test_dry_run_as_json(cluster: Typed, desk: Desk) -> None:
+    ran = must(cluster, *UP, "--dry-run", "--json")
+    told = json.loads(ran.out)
+    assert told["deployment"].startswith("toy-")
+    assert any(line.startswith("docker run --detach") for line in told["plan"])
+
+
+# sizes and backends
+
+
+def words_of(desk: Desk, name: str) -> dict[str, object]:
+    """rank.json of a host's only container."""
+    [container] = desk[name].docker.containers.values()
+    return dict(json.loads(desk[name].read(container.source_of("/cluster/rank.json"))))
+
+
+def test_one_rank_needs_no_ray_unless_asked(cluster: Typed, desk: Desk) -> None:
+    must(cluster, "up", "toy", "--solo")
+    assert desk.serving().popitem()[1] == ["spark1"]
+    told = words_of(desk, "spark1")
+    assert (told["backend"], told["ray_start"]) == ("none", None)
+    assert "--distributed-executor-backend" not in told["engine"]  # type: ignore[operator]
+    ran = must(cluster, "up", "toy", "--tp", "1", "-n", "spark1", "--backend", "ray")
+    told = words_of(desk, "spark1")
+    assert told["backend"] == "ray"
+    assert told["ray_start"]
+    assert "Ray: 1 nodes: 192.168.1.41 (1 GPU)" in ran.out
+    assert "between the ranks" not in ran.out
+
+
+@pytest.mark.parametrize("backend", ["ray", "mp"])
+def test_three_hosts(backend: str, cluster: Typed) -> None:
+    cluster.desk = Desk("spark1", "spark2", "spark3")
+    Path("inventory/default.yaml").write_text(
+        INVENTORY.replace("default_recipe", "  spark3: {address: 192.168.1.43}\ndefault_recipe")
+    )
+    must(cluster, "up", "toy", "--backend", backend)
+    [(_, hosts)] = cluster.desk.serving().items()
+    assert hosts == ["spark1", "spark2", "spark3"]
+    must(cluster, "down")
+    must(cluster, "up", "toy", "--tp", "1", "--pp", "3", "--backend", backend)
+    assert "--pipeline-parallel-size" in words_of(cluster.desk, "spark1")["engine"]  # type: ignore[operator]
+
+
+# what is broken is repaired
+
+
+def test_after_a_reboot_one_up_repairs(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    name = deployment(desk)
+    desk.reboot("spark1")
+    desk.reboot("spark2")
+    assert cluster("status").code == 4
+    ran = must(cluster, *UP)
+    assert f"replace what is left of {name}" in ran.out
+    assert deployment(desk) == name
+
+
+@pytest.mark.parametrize("wait_s", [0, 5])
+@pytest.mark.parametrize("host", ["spark1", "spark2"])
+@pytest.mark.parametrize("backend", ["ray", "mp"])
+def test_after_a_rank_was_killed_one_up_repairs(
+    backend: str, host: str, wait_s: int, cluster: Typed, desk: Desk
+) -> None:
+    """Also at once, while the other rank still holds memory and ports."""
+    must(cluster, *UP, "--backend", backend)
+    name = deployment(desk)
+    desk.kill_rank(host)
+    if wait_s:
+        desk.pass_time(wait_s)
+        assert not desk.lives(), "no rank lives on alone"
+        for machine in desk:
+            assert machine.available_bytes == 116 << 30
+    must(cluster, *UP, "--backend", backend)
+    assert deployment(desk) == name
+
+
+def test_a_container_that_vanished(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    name = deployment(desk)
+    [container] = desk["spark2"].docker.containers
+    del desk["spark2"].docker.containers[container]
+    must(cluster, *UP)
+    assert deployment(desk) == name
+
+
+def test_remains_beside_what_runs_are_removed(cluster: Typed, desk: Desk) -> None:
+    """A `replace` that was killed just before its last stage."""
+    must(cluster, *UP)
+    rehearsal = desk.copy()
+    must(Typed(rehearsal, cluster.place, cluster.capsys), *UP, "-e", "SEED=2")
+    desk.hosts["spark2"].killed_at = rehearsal.hosts["spark2"].changes - 1  # of the last two, rm and rm -rf
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        cluster(*UP, "-e", "SEED=2")
+    desk.recover()
+    assert len(desk["spark2"].docker.containers) == 2
+    ran = must(cluster, *UP, "-e", "SEED=2")
+    assert "nothing is changed" in ran.out
+    deployment(desk)
+
+
+# other people
+
+
+def test_a_stranger_at_the_new_port_is_seen_behind_our_own(cluster: Typed, desk: Desk) -> None:
+    """Our outgoing rank's ports count as free, a stranger's do not."""
+    from machine import Stranger
+
+    must(cluster, *UP)
+    before = desk.state()
+    desk["spark1"].strangers.append(Stranger(812, "nginx", 8001))
+    ran = cluster(*UP, "--set", "port=8001")
+    assert ran.code == 4
+    assert "port 8001 (OpenAI API) is taken: nginx (pid 812)" in ran.err
+    assert desk.state() == before
+    must(cluster, *UP, "--set", "port=8002")
+
+
+def test_a_strangers_container_with_our_very_name_survives(cluster: Typed, desk: Desk) -> None:
+    """Even when the user forces the check that would have stopped it."""
+    shown = must(cluster, *UP, "--dry-run").out
+    name = re.search(r"--name (cluster-toy-\w{8}-r1)", shown)
+    assert name
+    desk["spark2"].docker.answer(("run", "--detach", "--name", name[1], "--entrypoint", "sleep", IMAGE, "infinity"))
+    before = desk.state()
+    assert cluster(*UP).code == 4
+    ran = cluster(*UP, "--force", "names")
+    assert ran.code == 1
+    assert "is already in use" in ran.err
+    after = desk.state()
+    assert after["spark2"].containers == before["spark2"].containers
+    assert after["spark1"].containers == {}
+    assert cluster("down").code == 0
+    assert desk.state()["spark2"].containers == before["spark2"].containers
+
+
+# memory, fetching, the lock
+
+
+def test_page_cache_is_dropped_only_when_it_stands_in_the_way(cluster: Typed, desk: Desk) -> None:
+    desk["spark1"].cached_bytes = 60 << 30
+    assert "drop_caches" in must(cluster, *UP, "--dry-run").out
+    must(cluster, *UP)
+    assert desk["spark1"].cached_bytes == 0
+    must(cluster, "down")
+    desk["spark1"].cached_bytes = 60 << 30
+    desk["spark1"].sudo = False
+    ran = must(cluster, *UP)
+    assert "drop the page cache was not possible" in ran.err
+    must(cluster, "down")
+    desk["spark1"].cached_bytes = 1 << 30
+    assert "drop_caches" not in must(cluster, *UP, "--dry-run").out
+
+
+def test_missing_image_and_model_are_fetched_once(cluster: Typed, desk: Desk) -> None:
+    Path("token").write_text("hf_hub_0123456789\n")
+    desk.hub_token = "hf_hub_0123456789"
+    for machine in desk:
+        machine.docker.registry = {IMAGE: Image(IMAGE)}
+    desk["spark2"].docker.images.clear()
+    desk["spark1"].models.clear()
+    ran = must(cluster, *UP, "--yes", "--hub-token-file", "token")
+    assert "image example.org/vllm:1 is not on spark2: pull it there" in ran.err
+    assert "model example/toy is not on spark1: download 59.0 GiB there" in ran.err
+    assert desk["spark1"].models.keys() == {MODEL}
+    assert not [path for path, (data, _) in desk["spark1"].files.items() if b"hf_hub" in data]
+    must(cluster, "down")
+    asked = [one for one in desk.hosts["spark2"].asked if one.argv[:2] == ("docker", "pull")]
+    must(cluster, *UP)
+    assert [one for one in desk.hosts["spark2"].asked if one.argv[:2] == ("docker", "pull")] == asked
+    [download] = [one for one in desk.hosts["spark1"].asked if "download" in one.argv]
+    assert f"type=bind,source={HUB},target=/hf" in download.argv
+    assert "1000:1000" in download.argv
+
+
+def test_the_lock_is_given_back_however_it_ends(cluster: Typed, desk: Desk) -> None:
+    for words in (UP, UP, (*UP, "--set", "port=9"), ("down",), ("down",), (*UP, "--force", "x", "--tp", "2")):
+        cluster(*words)
+        assert [host.lock_holder for host in desk.hosts.values()] == [None, None]
+    desk.bad_flag = "--max-model-len"
+    assert cluster("down").code == 0
+    assert cluster(*UP).code == 1
+    assert [host.lock_holder for host in desk.hosts.values()] == [None, None]
+    desk.hosts["spark2"].lock_holder = {"who": "ada", "since": 0.0, "why": "bench"}
+    assert cluster(*UP).code == 5
+    assert desk.hosts["spark1"].lock_holder is None
+
+
+def test_every_change_is_in_the_audit_of_its_host(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    name = deployment(desk)
+    must(cluster, "down")
+    noted = [str(line["what"]) for line in desk["spark2"].audit]
+    assert noted == [
+        f"write {DATA}/deployments/{name}", f"start cluster-{name}-r1", f"stop cluster-{name}-r1",
+        f"remove cluster-{name}-r1", f"remove {DATA}/deployments/{name}",
+    ]  # fmt: skip
+    assert {str(line["who"]) for line in desk["spark2"].audit} == {desk["spark2"].audit[0]["who"]}
+
+
+def test_what_ready_tells(cluster: Typed, desk: Desk) -> None:
+    told = json.loads(must(cluster, *UP, "--json").out)
+    assert (told["endpoint"], told["model"], told["changed"]) == ("http://192.168.1.41:8000/v1", MODEL, True)
+    assert list(told["memory_bytes"]) == ["idle", "ray_up", "loaded", "ready"]
+    assert told["memory_bytes"]["ready"]["spark2"]["gpu"] == 90 << 30
+    assert told["transport"]["verdict"] == "rdma"
+    assert min(told["transport"]["bytes"].values()) > 1 << 20
+    assert told["ray_nodes"] == ["192.168.100.11 (1 GPU)", "192.168.100.12 (1 GPU)"]
+    assert {"look", "check", "try", "apply", "prove"} <= set(told["stages_s"])
+    desk["spark1"].product = "Simulated Spark"
+    ran = must(cluster, *UP)
+    assert "simulated hosts: Simulated Spark" in ran.err
+
+
+def test_a_key_is_asked_for(cluster: Typed, desk: Desk) -> None:
+    Path("key").write_text("sk-0123456789\n")
+    ran = must(cluster, *UP, "--api-key-file", "key", "--bind", "127.0.0.1")
+    assert 'Authorization: Bearer $KEY"' in ran.out
+    assert "listens on all addresses" not in ran.out
+    assert "http://127.0.0.1:8000/v1" in ran.out
+    name = deployment(desk)
+    assert desk["spark1"].files[f"{DATA}/deployments/{name}/api-key"] == (b"sk-0123456789", 0o600)
+    must(cluster, *UP, "--api-key-file", "key", "--bind", "127.0.0.1")
+    assert cluster("status").code == 0
+
+
+@pytest.mark.parametrize("transport", ["recipe", "option"])
+def test_sockets_may_be_allowed(transport: str, cluster: Typed, desk: Desk) -> None:
+    desk.sockets = True
+    words = ["--set", "transport=socket"] if transport == "recipe" else ["--allow-socket"]
+    ran = must(cluster, *UP, *words)
+    assert "between the ranks: socket" in ran.out
+    assert re.search(r"socket .*; (the recipe says transport: socket|--allow-socket)", ran.err)
+
+
+def test_containers_are_given_what_the_spec_says(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    for number, machine in enumerate(desk):
+        [one] = machine.docker.containers.values()
+        assert one.options["--network"] == ["host"]
+        assert one.options["--device"] == ["/dev/infiniband"]
+        assert one.options["--restart"] == ["no"]
+        assert (one.path, one.args) == ("python3", ("-u", "/cluster/rank.py", "/cluster/rank.json"))
+        env = one.env
+        assert env["VLLM_HOST_IP"] == f"192.168.100.1{number + 1}"
+        assert env["NCCL_IB_HCA"] == "=rocep1s0f0,roceP2p1s0f0"
+        assert "NCCL_IB_GID_INDEX" not in env
+        assert env["HF_HUB_OFFLINE"] == "1"
+        read_only = {mount["Target"]: mount["ReadOnly"] for mount in one.mounts}
+        assert read_only == {"/cluster": True, "/hf": True, "/cache": False}
+
+
+def test_recipe_of_weights_without_meaning_says_so(cluster: Typed, desk: Desk) -> None:
+    desk.says = "!" * 50
+    ran = must(cluster, *UP, "--set", "weights=dummy")
+    assert "weights are random" in ran.err
+    assert dataclasses.asdict(ran)["code"] == 0
