@@ -14,6 +14,7 @@ from cluster.actions import evidence, fetch, gate, prove
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready
 from cluster.apply import Applied, Guard, Unlocked, apply, undo
+from cluster.commands.vllm import Layout, vllm_serve
 from cluster.config.load import read_mounts
 from cluster.config.overrides import split_env
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, RefusedError, UsageError
@@ -72,6 +73,7 @@ def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
     hidden = dict(variables.secret)
     if args.api_key_file:
         hidden[API_KEY] = read_secret(args.api_key_file, "--api-key-file")
+    vllm_serve(recipe, Layout(tp, args.pipeline, backend, ("",) * len(hosts), args.bind), extra=args.words)
     return Wanted(
         recipe, hosts, tp, args.pipeline, backend, dict(variables.plain), hidden, tuple(args.words), args.bind,
         args.allow_socket, frozenset(args.force), read_mounts(recipe.mounts),
@@ -165,6 +167,7 @@ def leave(
         proof = prove.wait_ready(subject, fleet, screen, clock)
     except ClusterError as error:
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
+            one.what = hide(one.what, wanted)
             one.put_back = "nothing was changed"
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
         raise
@@ -290,9 +293,17 @@ def put_back(
     left = undo(applied, fleet, guard, screen.note)
     back = [f"{old} was started again" for old in plan.replaces]
     for one in failure.errors if isinstance(failure, ManyErrors) else (failure,):
+        one.what = hide(one.what, subject.wanted)
         one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
         one.remedy = also(f"read {saved}" if saved else "cluster status", one.remedy)
     return failure
+
+
+def hide(text: str, wanted: Wanted) -> str:
+    """Words of an engine without the secrets that it was given."""
+    for secret in wanted.secrets.values():
+        text = text.replace(secret, "*" * len(secret)) if len(secret) >= 4 else text
+    return text
 
 
 def also(remedy: str, another: str) -> str:

@@ -428,7 +428,7 @@ class Desk:
         self.sockets = self.leaky = False
         self.cut: set[str] = set()
         self.says = " Paris, and it has been so for a long time."
-        self.bad_flag = ""
+        self.bad_flag, self.last_line = "", "RuntimeError: unknown kernel"
         self.hub: set[str] = {MODEL}
         self.hub_token = ""
         self.on_sleep: list[Any] = []
@@ -504,7 +504,7 @@ class Desk:
 
     def trouble(self, life: RankLife) -> str:
         """Why an engine cannot start; empty when it can."""
-        return "RuntimeError: unknown kernel" if self.bad_flag and self.bad_flag in life.engine else ""
+        return self.last_line if self.bad_flag and self.bad_flag in life.engine else ""
 
     def move_bytes(self, head: RankLife) -> None:
         """A completion over several ranks goes through the HCAs, or not."""

@@ -1,0 +1,146 @@
+"""Planted secrets are looked for everywhere they must not be: what is printed, sent as words, labelled, kept, noted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machine import DATA, IMAGE, Desk
+from typed import Typed
+
+HUB, ENV, KEY = "hf_hub_planted_1", "hf_env_planted_2", "sk_api_planted_3"
+SECRETS = (HUB, ENV, KEY)
+UP = ("up", "toy", "--tp", "2", "--yes", "-e", f"HF_TOKEN={ENV}", "--api-key-file", "key", "--hub-token-file", "hub")
+
+
+@pytest.fixture
+def planted(cluster: Typed, desk: Desk) -> Typed:
+    """Tokens in files and options; the model is gated and missing, so that the hub's token travels as well."""
+    Path("key").write_text(KEY + "\n")
+    Path("hub").write_text(HUB + "\n")
+    desk.hub_token = HUB
+    for machine in desk:
+        machine.models.clear()
+    return cluster
+
+
+def words_sent(desk: Desk) -> Iterator[str]:
+    """Every word of every command that hosts were asked, and every program on stdin."""
+    for host in desk.hosts.values():
+        for question in host.asked:
+            yield from question.argv
+            yield question.stdin.decode("utf-8", "replace")
+        for argv in host.started:
+            yield from argv
+
+
+def outside(desk: Desk, place: Path) -> Iterator[tuple[str, str]]:
+    """Everything that anybody may read, by where it is."""
+    for machine in desk:
+        yield "docker inspect", json.dumps([one.inspect() for one in machine.docker.containers.values()])
+        yield "audit", json.dumps(machine.audit)
+        for path, (data, mode) in machine.files.items():
+            if mode & 0o077:
+                yield path, data.decode("utf-8", "replace")
+    yield "words", "\n".join(words_sent(desk))
+    for path in place.rglob("*"):
+        if path.is_file() and path.name not in ("key", "hub"):
+            yield str(path), path.read_bytes().decode("utf-8", "replace")
+
+
+def check(desk: Desk, place: Path, *printed: str) -> None:
+    for where, text in [*outside(desk, place), *(("printed", text) for text in printed)]:
+        for secret in SECRETS:
+            assert secret not in text, f"{secret} is in {where}"
+
+
+def test_nothing_shows_a_secret(planted: Typed, desk: Desk) -> None:
+    printed = []
+    for words in (
+        UP,
+        (*UP, "--dry-run"),
+        (*UP, "--json"),
+        ("status",),
+        ("status", "--json"),
+        ("logs",),
+        ("down", "--dry-run"),
+    ):
+        ran = planted(*words)
+        assert ran.code == 0, ran.all
+        printed.append(ran.all)
+    check(desk, planted.place, *printed)
+    files = {
+        path.rpartition("/")[2]: (data, mode)
+        for path, (data, mode) in desk["spark1"].files.items()
+        if any(secret.encode() in data for secret in SECRETS)
+    }
+    assert {name: mode for name, (_, mode) in files.items()} == {"secrets.json": 0o600, "api-key": 0o600}
+    assert json.loads(files["secrets.json"][0]) == {"HF_TOKEN": ENV, "VLLM_API_KEY": KEY}
+    ran = planted("down")
+    assert ran.code == 0
+    check(desk, planted.place, ran.all)
+    assert not [path for path in desk["spark1"].files if path.startswith(f"{DATA}/deployments")]
+
+
+def test_the_plan_is_shown_without_them(planted: Typed, desk: Desk) -> None:
+    """Also the first time, when there is something to show."""
+    for machine in desk:
+        machine.models = {"example/toy": "c0ffee00" * 5}
+    for words in ((*UP, "--dry-run"), (*UP, "--dry-run", "--json")):
+        ran = planted(*words)
+        assert ran.code == 0, ran.all
+        assert "secrets.json mode 0600 (secret)" in ran.out
+        check(desk, planted.place, ran.all)
+
+
+def test_evidence_is_redacted(planted: Typed, desk: Desk) -> None:
+    """An engine that prints its environment, and then fails."""
+    desk.leaky = True
+    desk.bad_flag = "--max-model-len"
+    ran = planted(*UP)
+    assert ran.code == 1
+    check(desk, planted.place, ran.all)
+    [folder] = (planted.place / "state/cluster/evidence").iterdir()
+    names = {path.name for path in folder.iterdir()}
+    assert {"error.txt", "spark1-log.txt", "spark1-inspect.json", "spark2-log.txt", "spark1-ray-logs.tar"} <= names
+    assert "'HF_TOKEN': '****************'" in (folder / "spark1-log.txt").read_text()
+    assert (folder.stat().st_mode & 0o777, (folder / "error.txt").stat().st_mode & 0o777) == (0o700, 0o600)
+    assert not [data for machine in desk for data, _ in machine.files.values() if b"planted" in data]
+
+
+def test_an_error_of_the_engine_that_quotes_a_secret(planted: Typed, desk: Desk) -> None:
+    """What the user reads is redacted as well."""
+    desk.bad_flag = "--max-model-len"
+    desk.last_line = f"RuntimeError: cannot log in with {ENV}"
+    ran = planted(*UP)
+    assert ran.code == 1
+    assert "RuntimeError: cannot log in with" in ran.err
+    check(desk, planted.place, ran.all)
+
+
+def test_a_failed_download_does_not_show_the_token(planted: Typed, desk: Desk) -> None:
+    desk.hub_token = "another"
+    ran = planted(*UP)
+    assert ran.code == 4
+    check(desk, planted.place, ran.all)
+    assert not [data for machine in desk for data, _ in machine.files.values() if b"planted" in data]
+
+
+def test_wrong_words_are_not_repeated(planted: Typed) -> None:
+    """A secret in the wrong place of the command line."""
+    for words in (("-e", f"MY-TOKEN={ENV}"), ("--", f"--api-key={KEY}"), ("--set", f"vllm.api-key={KEY}")):
+        ran = planted("up", "toy", *words)
+        assert ran.code == 2, ran.all
+        assert ENV not in ran.all
+        assert KEY not in ran.all
+
+
+def test_an_image_reference_is_all_that_is_pulled(planted: Typed, desk: Desk) -> None:
+    """Words of docker never hold the environment of ours."""
+    assert planted(*UP).code == 0
+    for machine in desk:
+        [one] = machine.docker.containers.values()
+        assert one.image == IMAGE
+        assert not {"HF_TOKEN", "VLLM_API_KEY"} & set(one.env)
