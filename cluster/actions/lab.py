@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         lab.up(place, args.hosts)
         sys.stdout.write(f"export CLUSTER_INVENTORY={shlex.quote(str(place.inventory))}\n")
     elif args.verb == "down":
-        lab.down(place, purge=args.purge)
+        lab.down(place, everything=args.purge)
     elif args.verb == "status":
         sys.stdout.write("".join(f"{row}\n" for row in lab.status(place)))
     elif args.verb == "break" and args.list:

@@ -16,8 +16,9 @@ from cluster.errors import ClusterError
 from cluster.lab.engine import engine, lab_files, without_ray
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import run, say
+from cluster.lab.registry import lay_out_registry
 from cluster.lab.rootfs import image_tar
-from cluster.lab.shape import Spark
+from cluster.lab.shape import HUB_URL, Spark
 from cluster.lab.spark import await_docker, await_init, boot, end, enter_words, inside, lay_out, start_daemons
 
 BASE = "cluster-lab/base:bookworm"
@@ -32,6 +33,7 @@ ENVIRONMENT = {
     "VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "LANG": "C.UTF-8",
+    "HF_ENDPOINT": HUB_URL,
 }
 QUICK_VLLM = """#!/opt/engine/bin/python3
 import sys
@@ -63,21 +65,18 @@ def dockerfile(kind: str) -> str:
 
 
 def docker_images(place: Place) -> Path:
-    """What a Docker with the images holds: `root`, and beside it `layers`. Made again when the images changed."""
-    kept = place.cache / "images"
-    made_from, wanted = kept / "made-from", _recipe_hash()
-    if not made_from.exists() or made_from.read_text() != wanted:
+    """What a Docker with the images holds (`root`, `layers`), and a `registry` of them; made once for each content."""
+    kept = place.cache / f"images-{_recipe_hash()[:12]}"
+    if not kept.exists():
         tar = image_tar(place)
         say("building the lab's images (seconds, once)")
         fresh = place.cache / "images.part"
-        for folder in (fresh, kept):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
-        _build(place, tar, fresh / "root")
+        _build(place, tar, fresh)
         for layer in (fresh / "root/overlay2").glob("*/diff"):
             (fresh / "layers").mkdir(exist_ok=True)
             layer.rename(fresh / "layers" / layer.parent.name)
-        (fresh / "made-from").write_text(wanted)
         fresh.rename(kept)
     return kept
 
@@ -102,7 +101,7 @@ def give_images(place: Place, host: HostPlace) -> None:
 
 
 def _build(place: Place, tar: Path, kept: Path) -> None:
-    """Boot a host without wires, build in its Docker, end it, keep its data root."""
+    """Boot a host without wires, build in its Docker, end it; keep its data root and what a registry would serve."""
     host = place.host(BUILDER.name)
     end(place, [BUILDER])
     shutil.rmtree(host.root, ignore_errors=True)
@@ -126,11 +125,13 @@ def _build(place: Place, tar: Path, kept: Path) -> None:
         for kind in IMAGES:
             where = "/srv/" + kind.replace("/", "-").replace(":", "-")
             inside(init, ["docker", "build", "-q", "-t", kind, where], timeout_s=300)
+        inside(init, ["docker", "save", "-o", "/srv/saved.tar", *IMAGES], timeout_s=120)
+        lay_out_registry(host.upper / "srv/saved.tar", kept / "registry")
         inside(init, ["pkill", "-TERM", "-x", "dockerd"])
         inside(init, ["sh", "-c", "while pgrep -x dockerd; do sleep 0.1; done"])
     finally:
         end(place, [BUILDER])
-    shutil.move(host.docker, kept)
+    shutil.move(host.docker, kept / "root")
     shutil.rmtree(host.root)
 
 

@@ -15,7 +15,7 @@ from cluster.lab.faults.fault import Scene
 from cluster.lab.faults.power import power_on
 from cluster.lab.images import docker_images, shown_engines
 from cluster.lab.needs import demand_python, demand_root, install_packages
-from cluster.lab.place import Place, Record, building, locked, read_record, write_record
+from cluster.lab.place import Place, Record, building, locked, purge, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
 from cluster.lab.shape import LAB_NUMBERS, MAX_HOSTS, Spark
@@ -37,7 +37,7 @@ def up(place: Place, count: int) -> None:
             clear(place, record)
             record = Record(wires.free_number(), count)
             write_record(place, record)
-            switch = wires.make_switch(place, record.number)
+            switch = wires.make_switch(place, record.number, images=docker_images(place), model=toy_model(place))
         down = [spark for spark in record.sparks if not is_up(place, spark)]
         start_hosts(place, switch, down)
         forget(record, [spark.name for spark in down], "killed")
@@ -59,8 +59,8 @@ def prepare(place: Place) -> None:
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster lab", "-f", str(place.key)])
 
 
-def down(place: Place, *, purge: bool) -> None:
-    """End every host and take the wires away; `purge` also throws away what was built."""
+def down(place: Place, *, everything: bool) -> None:
+    """End every host and take the wires away; `everything` also throws away what was built."""
     demand_root()
     if not place.root.exists():
         return
@@ -68,10 +68,8 @@ def down(place: Place, *, purge: bool) -> None:
         clear(place, read_record(place))
         for path in (place.inventory, place.known_hosts, place.record, place.key, place.key.with_suffix(".pub")):
             path.unlink(missing_ok=True)
-        if purge:
-            shutil.rmtree(place.cache, ignore_errors=True)
-            for path in (place.log, place.root / "daemon.log"):
-                path.unlink(missing_ok=True)
+        if everything:
+            purge(place)
         say("all hosts are down")
 
 

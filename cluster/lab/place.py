@@ -6,11 +6,12 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.errors import LockedError
+from cluster.errors import LockedError, UsageError
 from cluster.lab.shape import Spark, sparks
 
 DEFAULT = "/var/lib/cluster-lab"
@@ -118,8 +119,13 @@ def write_record(place: Place, record: Record) -> None:
 
 @contextlib.contextmanager
 def locked(place: Place) -> Iterator[None]:
-    """Hold the lab's directory alone. Raises LockedError when another lab command holds it."""
+    """Hold the lab's directory alone.
+
+    Raises LockedError when another lab command holds it, UsageError when the directory is somebody's who is no lab.
+    """
     place.root.mkdir(parents=True, exist_ok=True, mode=0o755)
+    if any(place.root.iterdir()) and not (place.root / ".lock").exists():
+        raise UsageError(f"{place.root} is not empty and no lab's directory", remedy="give a new one: --dir DIR")
     handle = os.open(place.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -135,6 +141,21 @@ def locked(place: Place) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+BUILT = ("host-root*", "image-root*", "engine*", "model*", "images*", "debs", ".lock")
+
+
+def purge(place: Place) -> None:
+    """Remove everything that a lab leaves after `down`, and the directories when nothing else lies in them."""
+    for pattern in BUILT:
+        for path in place.cache.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in ("build.log", "daemon.log", ".lock"):
+        (place.root / name).unlink(missing_ok=True)
+    for folder in (place.cache, place.root):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.lab.place import Place
 from cluster.lab.program import run, say
-from cluster.lab.shape import USER
+from cluster.lab.shape import HUB_URL, OUTSIDE, USER, Spark, outside_of
 
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
@@ -30,6 +30,20 @@ HOST_PACKAGES = (
 IMAGE_PACKAGES = ("python3", "ca-certificates", "libnuma1")
 WEIGHT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/cache/apt", "var/lib/apt/lists")
 
+SSHD_CONFIG = f"""HostKey /etc/ssh/ssh_host_ed25519_key
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin no
+UsePAM no
+UseDNS no
+PrintMotd no
+MaxSessions 64
+MaxStartups 64:30:128
+ClientAliveInterval 15
+Subsystem sftp /usr/lib/openssh/sftp-server
+SetEnv HF_ENDPOINT={HUB_URL}
+"""
+
 
 def host_root(place: Place) -> Path:
     """The root that hosts share (read-only below each host's own writes), made once."""
@@ -37,7 +51,8 @@ def host_root(place: Place) -> Path:
     if not root.exists():
         fresh = _debootstrap(place, "host-root", HOST_PACKAGES)
         _make_user(fresh)
-        _configure_sshd(fresh)
+        for key in (fresh / "etc/ssh").glob("ssh_host_*"):
+            key.unlink()
         fresh.rename(root)
     return root
 
@@ -104,25 +119,17 @@ def _make_user(root: Path) -> None:
     sudoers.chmod(0o440)
 
 
-def _configure_sshd(root: Path) -> None:
-    for key in (root / "etc/ssh").glob("ssh_host_*"):
-        key.unlink()
-    (root / "etc/ssh/sshd_config").write_text(
-        "HostKey /etc/ssh/ssh_host_ed25519_key\n"
-        "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin no\nUsePAM no\nUseDNS no\n"
-        "PrintMotd no\nMaxSessions 64\nMaxStartups 64:30:128\nClientAliveInterval 15\n"
-        "Subsystem sftp /usr/lib/openssh/sftp-server\n"
-    )
-
-
-def host_files(name: str, number: int, key: str) -> dict[str, tuple[str, int, bool]]:
+def host_files(spark: Spark, key: str) -> dict[str, tuple[str, int, bool]]:
     """Files that differ between hosts, by path: (text, mode, owned by the user)."""
-    machine_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{number}.cluster-lab").hex
+    name = spark.name
+    machine_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{spark.lab}.cluster-lab").hex
     names = f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n"
+    names += f"{outside_of(spark.lab)} {OUTSIDE}\n"
     return {
         "etc/hostname": (f"{name}\n", 0o644, False),
         "etc/hosts": (names, 0o644, False),
         "etc/resolv.conf": ("", 0o644, False),
+        "etc/ssh/sshd_config": (SSHD_CONFIG, 0o644, False),
         "etc/machine-id": (f"{machine_id}\n", 0o444, False),
         f"home/{USER}/.ssh/authorized_keys": (key, 0o600, True),
     }

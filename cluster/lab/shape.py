@@ -8,6 +8,9 @@ PRODUCT_NAME = "NVIDIA DGX Spark (simulated by cluster lab)"
 USER = "spark"
 MANAGEMENT_NETDEV = "enP7s7"
 FABRIC_MTU = 9000
+OUTSIDE = "outside.cluster-lab"
+HUB_URL = f"http://{OUTSIDE}:8080"
+REGISTRY_URL = f"http://{OUTSIDE}:5000"
 MAX_HOSTS = 32
 LAB_NUMBERS = range(10)
 
@@ -69,6 +72,11 @@ def subnet_of(lab: int) -> str:
 def gateway_of(lab: int) -> str:
     """This machine's own address on a lab's management network."""
     return f"{subnet_of(lab)}.1"
+
+
+def outside_of(lab: int) -> str:
+    """Address of a lab's registry and hub (see inside/outside.py)."""
+    return f"{subnet_of(lab)}.2"
 
 
 def netdev_of(lab: int) -> str:

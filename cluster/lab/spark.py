@@ -19,7 +19,7 @@ from cluster.lab.engine import lab_files
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import processes_with, run
 from cluster.lab.rootfs import host_files
-from cluster.lab.shape import PORTS, PRODUCT_NAME, USER, Spark
+from cluster.lab.shape import PORTS, PRODUCT_NAME, REGISTRY_URL, USER, Spark
 
 UID = 1000
 SIMULATORS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibstat")
@@ -31,6 +31,7 @@ DOCKERD = (
     "--ip-masq=false",
     "--bridge=none",
     "--storage-driver=overlay2",
+    f"--registry-mirror={REGISTRY_URL}",
 )
 
 
@@ -40,7 +41,7 @@ def lay_out(place: Place, spark: Spark, model: Path | None) -> None:
     for folder in (host.upper, host.docker, host.root / "work", host.root / "mnt"):
         folder.mkdir(parents=True, exist_ok=True)
     key = place.key.with_suffix(".pub").read_text() if place.key.exists() else ""
-    for name, (text, mode, owned) in host_files(spark.name, spark.number, key).items():
+    for name, (text, mode, owned) in host_files(spark, key).items():
         _write(host.upper / name, text.encode(), mode)
         if owned:
             (host.upper / name).parent.chmod(0o700)

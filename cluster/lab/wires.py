@@ -26,6 +26,7 @@ from cluster.lab.shape import (
     Spark,
     gateway_of,
     netdev_of,
+    outside_of,
 )
 
 DAEMON = "inside/daemon.py"
@@ -54,14 +55,19 @@ def free_number() -> int:
     raise ClusterError(f"{len(LAB_NUMBERS)} labs are up on this machine", remedy="take one down")
 
 
-def make_switch(place: Place, number: int) -> int:
-    """Start the daemon in a network namespace of its own and plug this machine in; the daemon's process id."""
+def make_switch(place: Place, number: int, *, images: Path, model: Path) -> int:
+    """Start the daemon in a network namespace of its own and plug this machine in; the daemon's process id.
+
+    `images` and `model` are what the lab's registry and hub give out.
+    """
     log = place.root / "daemon.log"
     with log.open("ab") as sink:
-        words = ["unshare", "--net", sys.executable, "-I", "-S", str(lab_files() / DAEMON), str(place.root)]
+        alone = ["unshare", "--net", sys.executable, "-I", "-S", str(lab_files() / DAEMON)]
+        words = [*alone, str(images / "registry"), str(model), str(place.root)]
         daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
     _await_namespace(daemon.pid)
     rows = ["link set lo up", "link add mgmt type bridge", "link set mgmt up"]
+    rows.append(f"addr add {outside_of(number)}/24 dev mgmt")
     for index, port in enumerate(PORTS):
         if port in CABLED:
             rows += [f"link add fabric{index} mtu {FABRIC_MTU} type bridge", f"link set fabric{index} up"]

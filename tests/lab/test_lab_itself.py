@@ -17,6 +17,7 @@ from own_lab import CACHE, Lab
 
 Make = Callable[[str, str], None]
 RUN = "docker run --rm --gpus all --network host --cap-add IPC_LOCK --ulimit memlock=-1 --device /dev/infiniband"
+MODEL = "~/.cache/huggingface/hub/models--cluster-lab--tiny-gemma-4"
 VERSIONS = "import importlib.metadata as m; print(*[m.version(n) for n in ('vllm', 'ray', 'transformers')])"
 
 
@@ -135,6 +136,26 @@ def test_quick_image_answers_as_vllm_does(lab: Lab) -> None:
         assert "SIMULATED" in lab.tell("spark1", "docker logs quick")
     finally:
         lab.tell("spark1", "docker rm -f quick")
+
+
+def test_missing_image_can_be_pulled(lab: Lab) -> None:
+    read = "docker image inspect -f '{{.Id}}' cluster-lab/vllm:quick"
+    was = lab.tell("spark2", read)
+    lab.tell("spark2", "docker rmi cluster-lab/vllm:quick")
+    assert "Downloaded newer image" in lab.tell("spark2", "docker pull cluster-lab/vllm:quick")
+    assert lab.tell("spark2", read) == was
+    assert lab.ssh("spark2", "docker pull cluster-lab/vllm:nothing").returncode != 0
+
+
+def test_missing_model_can_be_downloaded(lab: Lab) -> None:
+    lab.tell("spark2", f"mv {MODEL} ~/was")
+    hf = "docker run --rm --network host --user 1000:1000 -e HOME=/tmp -e HF_HOME=/hf -v ~/.cache/huggingface:/hf"
+    hf += " --entrypoint hf cluster-lab/vllm:real download"
+    lab.tell("spark2", f"{hf} cluster-lab/tiny-gemma-4 --revision main")
+    assert "Only in /home/spark/was" not in lab.ssh("spark2", f"diff -r ~/was {MODEL}").stdout
+    lab.tell("spark2", f"rm -rf {MODEL} && mv ~/was {MODEL}")
+    assert "requires approval" in lab.ssh("spark2", f"{hf} cluster-lab/gated-gemma-4").stderr
+    assert lab.ssh("spark2", f"{hf} cluster-lab/none-such").returncode != 0
 
 
 def await_text(lab: Lab, command: str, timeout_s: float = 20) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import re
+import tarfile
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,15 @@ import pytest
 import yaml
 
 from cluster.config.inventory import Inventory
-from cluster.errors import LockedError
+from cluster.errors import LockedError, UsageError
 from cluster.lab.faults import FAULTS
 from cluster.lab.faults.figures import meminfo_with_little
 from cluster.lab.images import NO_RAY, QUICK, REAL, dockerfile
 from cluster.lab.inside import bundle, init
-from cluster.lab.place import Place, Record, locked, place_of, read_record, write_record
+from cluster.lab.place import Place, Record, locked, place_of, purge, read_record, write_record
 from cluster.lab.quick import answers
 from cluster.lab.quick.words import parse
+from cluster.lab.registry import digest_of, lay_out_registry
 from cluster.lab.shape import CABLED, PORTS, inventory_text, sparks
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +81,41 @@ def test_two_lab_commands_do_not_interleave(tmp_path: Path) -> None:
         pass
     with locked(place):
         pass
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "hosts").mkdir()
+    with pytest.raises(UsageError, match="no lab's directory"), locked(place_of(str(tmp_path))):
+        pass
+    assert (tmp_path / "hosts").exists()
+
+
+def test_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
+    place = place_of(str(tmp_path / "lab"))
+    with locked(place):
+        (place.cache / "engine").mkdir(parents=True)
+        (place.cache / "mine").touch()
+        purge(place)
+    assert [path.name for path in place.root.rglob("*")] == ["cache", "mine"]
+    (place.cache / "mine").unlink()
+    purge(place)
+    assert not place.root.exists()
+
+
+def test_registry_of_a_saved_image_has_its_blobs_by_digest(tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "a/layer.tar": b"layer", "manifest.json": json.dumps(
+        [{"Config": "config.json", "RepoTags": ["x/y:z"], "Layers": ["a/layer.tar"]}]).encode()}  # fmt: skip
+    with tarfile.open(tmp_path / "saved.tar", "w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    lay_out_registry(tmp_path / "saved.tar", tmp_path / "registry")
+    manifest = tmp_path / "registry/manifests/x/y/z"
+    assert manifest.resolve().name == digest_of(manifest.read_bytes())
+    layer = json.loads(manifest.read_text())["layers"][0]
+    assert (tmp_path / "registry/blobs" / layer["digest"]).read_bytes() == b"layer"
+    assert layer["size"] == 5
 
 
 def test_images_differ_in_engine_and_in_who_answers_to_vllm() -> None:

@@ -9,14 +9,13 @@ from typing import Any
 
 from cluster.lab.faults.fault import Fault, Scene
 from cluster.lab.faults.login import restart_sshd
+from cluster.lab.rootfs import SSHD_CONFIG
 from cluster.lab.spark import start_inside
 
 LITTLE_KIB = 1_500_000
 GPU = "run/cluster-lab/gpu.json"
 STRANGER_MIB = 19_135
 CLOCK_OFFSET_S = 300
-CLOCK_MARK = "DONT_FAKE_MONOTONIC=1"
-SSHD = "/etc/ssh/sshd_config"
 
 
 def meminfo_with_little(text: str) -> str:
@@ -40,21 +39,20 @@ def empty_memory(scene: Scene) -> None:
 
 def set_clock(scene: Scene) -> None:
     """Programs of new SSH sessions see the clock five minutes ahead; Docker and what runs already do not."""
-    reset = clock_reset_line()
     library = scene.shell("ls /usr/lib/*/faketime/libfaketime.so.1").strip()
-    scene.shell(f'{reset}; echo "$1" >>{SSHD}', f"SetEnv LD_PRELOAD={library} FAKETIME=+{CLOCK_OFFSET_S} {CLOCK_MARK}")
-    restart_sshd(scene)
+    ahead = f"LD_PRELOAD={library} FAKETIME=+{CLOCK_OFFSET_S} DONT_FAKE_MONOTONIC=1"
+    give_sshd_config(scene, SSHD_CONFIG.replace("SetEnv ", f"SetEnv {ahead} "))
 
 
 def reset_clock(scene: Scene) -> None:
     """Undo set_clock."""
-    scene.shell(clock_reset_line())
+    give_sshd_config(scene, SSHD_CONFIG)
+
+
+def give_sshd_config(scene: Scene, text: str) -> None:
+    """Write sshd's configuration and start sshd again."""
+    (scene.root / "etc/ssh/sshd_config").write_text(text)
     restart_sshd(scene)
-
-
-def clock_reset_line() -> str:
-    """Take the fault's line out of sshd's configuration."""
-    return f"sed -i '/{CLOCK_MARK}/d' {SSHD}"
 
 
 def say_of_gpu(scene: Scene, **figures: Any) -> None:

@@ -1,16 +1,17 @@
 """Holds a lab's switch (its network namespace lives as long as this process) and keeps the RDMA counters fresh.
 
-    unshare --net python3 daemon.py LAB_DIR
+    unshare --net python3 daemon.py REGISTRY MODEL LAB_DIR
 
 Five times a second, for each booted host: bytes of the fabric netdevs (/proc/PID/net/dev) become
-port_xmit_data and port_rcv_data, in units of 4 bytes; carrier becomes state and phys_state; addresses become GIDs.
-A host whose name lies in LAB_DIR/still keeps its counters as they are.
+port_xmit_data and port_rcv_data, in units of 4 bytes; carrier becomes state and phys_state. A host whose name
+lies in LAB_DIR/still keeps its counters as they are. The lab's registry and hub (outside.py) end with it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -84,7 +85,9 @@ def has_carrier(netdev: Path) -> bool:
 
 def main() -> None:
     """Refresh until killed."""
-    lab = Path(sys.argv[1])
+    lab = Path(sys.argv[3])
+    outside = [sys.executable, "-I", "-S", str(Path(__file__).with_name("outside.py")), *sys.argv[1:3]]
+    subprocess.Popen(outside, stdin=subprocess.DEVNULL)
     kept: dict[Path, str] = {}
     found: list[tuple[int, dict[str, Any]]] = []
     turn = 0
