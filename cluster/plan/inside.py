@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion
 
+from cluster.commands.docker import why_failed
 from cluster.commands.question import Answer
 from cluster.facts.fact import Missing
 from cluster.plan.finding import Finding
@@ -34,8 +35,7 @@ def parse_inside(answer: Answer) -> Inside | Missing:
     if answer.exit is None:
         return Missing("the probe container did not end in time", "timeout")
     if answer.exit != 0:
-        said = answer.error_text.strip().splitlines()
-        return Missing(said[-1] if said else f"exit {answer.exit}", "unreadable")
+        return Missing(why_failed(answer), "unreadable")
     try:
         told = json.loads(answer.text)
         versions = told["versions"]
@@ -58,7 +58,9 @@ def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterato
     image = wanted.recipe.image
     if isinstance(inside, Missing):
         gpu = "could not select device driver" in inside.why or "nvidia" in inside.why.lower()
-        remedy = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker" if gpu else ""
+        configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+        look = f"docker run --rm --gpus all --entrypoint nvidia-smi {image} -L"
+        remedy = f"on {host}: {configure if gpu else look}"
         yield Finding("fault", "container", host, "no container with a GPU can be started", inside.why, remedy)
         return
     if not inside.gpus:
