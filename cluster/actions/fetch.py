@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster.actions.reach import raise_all
 from cluster.apply import Guard
 from cluster.commands import hub
-from cluster.commands.docker import docker_pull
+from cluster.commands.docker import docker_pull, why_failed
 from cluster.commands.question import Question
 from cluster.errors import ClusterError, InterruptedByUser, RefusedError, UsageError
 from cluster.facts import hub_model
@@ -151,7 +151,7 @@ def size_text(wanted: Wanted, host: str, token_file: str, fleet: Fleet) -> str:
             remedy="accept the model's licence on its page, and give a token with --hub-token-file",
         )
     known = wanted.recipe.weights_gib
-    return f"about {known:.0f} GiB by the recipe" if known else "size unknown"
+    return f"about {known:g} GiB by the recipe" if known else "size unknown"
 
 
 def download(
@@ -183,7 +183,6 @@ def run_on(fleet: Fleet, asked: Mapping[str, Question], what: str, remedy: str) 
             continue
         [answer] = outcome.value
         if answer.exit != 0:
-            said = (answer.error_text.strip() or answer.text.strip() or f"exit {answer.exit}").splitlines()[-1]
-            failed = f"could not {what}: {said}"
+            failed = f"could not {what}: {why_failed(answer)}"
             errors.append(ClusterError(failed, where=name, put_back="nothing was started", remedy=remedy))
     raise_all(errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ STOP_GRACE_S = 20  # rank.py ends its engine within 10 s; docker kills after thi
 LOG_MAX_SIZE = "50m"
 LOG_MAX_FILES = 3
 TRY_LABEL = "cluster.try=1"
+HINTS = ("See 'docker", "Run 'docker", "Hint: ")
+"""How lines begin that docker and the hub's tool add after saying what went wrong."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 END_SCRIPT = """\
 ids=$(docker ps --all --quiet --no-trunc --filter "label=$1") || exit 1
@@ -147,8 +151,8 @@ def why_failed(answer: Answer) -> str:
     """The line of a failed command that says why: docker says it first, and a hint after it; others say it last."""
     if answer.exit is None:
         return "it did not end in time"
-    lines = [line.strip() for text in (answer.text, answer.error_text) for line in text.splitlines()]
-    said = [line for line in lines if line and not line.startswith(("See 'docker", "Run 'docker"))]
+    lines = [COLOUR.sub("", line).strip() for text in (answer.text, answer.error_text) for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith(HINTS)]
     first = next((line for line in said if line.startswith(("docker: ", "Error response from daemon: "))), "")
     return first or (said[-1] if said else f"exit {answer.exit}")
 

@@ -18,7 +18,9 @@ from cluster.commands.docker import (
     docker_stop,
     docker_try,
     mount_word,
+    why_failed,
 )
+from cluster.commands.question import Answer
 
 RANK = Container(
     name="cluster-g-0a1b2c3d-r1",
@@ -110,3 +112,12 @@ def test_what_changes_something_says_so() -> None:
 def test_stopping_leaves_the_rank_time_to_end_its_engine() -> None:
     question = docker_stop("a", grace_s=30)
     assert question.timeout_s > 30
+
+
+def test_why_failed_leaves_out_hints_and_colour() -> None:
+    said = b"\x1b[1m\x1b[31mError: Local entry not found.\x1b[0m\n\x1b[90mHint: set HF_DEBUG=1 for more.\x1b[0m\n"
+    assert why_failed(Answer(1, err=said)) == "Error: Local entry not found."
+    said = b"docker: Error response from daemon: no such device.\nSee 'docker run --help'.\n"
+    assert why_failed(Answer(125, err=said)) == "docker: Error response from daemon: no such device."
+    assert why_failed(Answer(3)) == "exit 3"
+    assert why_failed(Answer(None)) == "it did not end in time"
