@@ -24,8 +24,8 @@ def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel
 
     This machine is reached without SSH. It is this machine when everything ssh would be told leads here: the address
     is one of our own (it can be bound to), with ssh's usual port, no jump host, no proxy and our own user. Addresses of
-    other network namespaces are not our own, so simulated hosts on this machine are reached over SSH. Whoever wants
-    ssh to this machine nevertheless gives another port. Two names of one machine are found later, by machine-id.
+    other network namespaces are not our own, so whoever lives there is reached over SSH. Whoever wants ssh to this
+    machine nevertheless gives another port. Two names of one machine are found later, by machine-id.
 
     Raises UsageError when ssh cannot make sense of an entry.
     """
