@@ -59,7 +59,7 @@ def _ports(seen: Seen, gone: Sequence[Deployment]) -> Iterator[Holder]:
 
 
 def _processes(seen: Seen) -> Iterator[Holder]:
-    """Engine processes outside any container are orphans of ours; those in strangers' containers are not ours."""
+    """Engine processes of a container that is gone, or is ours, live on; others are strangers'."""
     if isinstance(seen.processes, Missing):
         yield Holder("processes could not be read", seen.processes.why)
         return

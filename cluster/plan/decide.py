@@ -66,7 +66,7 @@ def refuse_beyond(named: Sequence[str], found: Sequence[Deployment]) -> None:
 def _not_alone(deployment: Deployment, beyond: Sequence[str]) -> RefusedError:
     here = ", ".join(deployment.ranks)
     return RefusedError(
-        f"{here} is a rank of {deployment.id}, which also runs on {', '.join(beyond)}",
+        f"{here} holds a rank of {deployment.id}, whose other ranks are on {', '.join(beyond)}",
         where=f"deployment {deployment.id} on {', '.join(deployment.hosts)}",
         remedy=f"cluster down -n {','.join(deployment.hosts)}, or name all of its hosts",
     )

@@ -49,7 +49,7 @@ class Deployment:
         """What this deployment's rank on a host listens on while its container runs; nothing elsewhere."""
         if host not in self.ranks or self.ranks[host].state != "running":
             return ()
-        rank = self.hosts.index(host)
+        rank = int(self.ranks[host].labels.get(RANK, "0"))
         return ports_used(backend=self.spec["backend"], size=len(self.hosts), rank=rank, api_port=self.port)
 
     @property

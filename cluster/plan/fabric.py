@@ -37,7 +37,7 @@ class HostFabric:
     @property
     def hcas(self) -> tuple[str, ...]:
         """The HCAs whose netdev faces the peers."""
-        return tuple(link.hca for link in self.facing if link.hca)
+        return tuple(dict.fromkeys(link.hca for link in self.facing if link.hca))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Fabric:
 def pair(seens: Sequence[Seen], overrides: Mapping[str, Sequence[str]] | None = None) -> Fabric:
     """Pair the hosts' links by subnet. `overrides` names the netdevs to use on a host.
 
-    A link counts when its port is ACTIVE (or, without RDMA, its netdev was named by the user), it is up, it has an
-    address, and every other host has such a link in the same subnet. The management subnet never counts: it is
-    where the host was reached.
+    A link counts when its port is ACTIVE (or its netdev was named by the user, RDMA or not), it is up, it has an
+    address, and every other host has such a link in the same subnet. A management netdev has no HCA, so it counts only
+    when it is named.
     """
     ends = {seen.host: _usable(seen, (overrides or {}).get(seen.host, ())) for seen in seens}
     shared = [net for net in _networks(ends.values()) if all(_has(links, net) for links in ends.values())]
@@ -75,8 +75,10 @@ def recorded(seen: Mapping[str, Any]) -> Fabric:
     """The fabric that a deployment was started over, from its label `cluster.seen`."""
     hosts = {}
     for name, end in seen["hosts"].items():
-        network = ip_interface(end["address"]).network
-        facing = tuple(Facing(end["netdev"], hca, end["mtu"] or 0, end["address"], network) for hca in end["hcas"])
+        facing = tuple(
+            Facing(end["netdev"], hca, end["mtu"] or 0, end["address"], ip_interface(end["address"]).network)
+            for hca in end["hcas"]
+        )
         hosts[name] = HostFabric(name, end["address"], end["netdev"], facing)
     return Fabric(hosts, paired=seen["paired"])
 

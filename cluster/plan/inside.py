@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 from cluster.commands.docker import why_failed
 from cluster.commands.question import Answer
@@ -91,8 +91,9 @@ def _check_versions(wanted: Wanted, host: str, inside: Inside) -> Iterator[Findi
 
 
 def _within(version: str, specifier: str) -> bool:
+    """Whether a version will do; one that is no PEP 440 version cannot be judged and will."""
     try:
-        return not specifier or SpecifierSet(specifier).contains(version, prereleases=True)
+        return not specifier or SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except InvalidVersion:
         return True
 

@@ -107,15 +107,15 @@ def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
 
 def check_mtu(fabric: Fabric) -> Iterator[Finding]:
     """MTU equal at both ends of each subnet (a fault when not), and better than 1500 (a warning when not)."""
-    by_network: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
+    by_network: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
     for name, end in fabric.hosts.items():
         for link in end.facing:
-            by_network[str(link.network)][name] = (link.netdev, link.mtu)
+            by_network[str(link.network)].append((name, link.netdev, link.mtu))
     for network, ends in by_network.items():
-        evidence = ", ".join(f"{host} {netdev} {mtu}" for host, (netdev, mtu) in ends.items())
-        sizes = {mtu for _, mtu in ends.values()}
-        worst = min(ends, key=lambda host: ends[host][1])
-        remedy = f"on {worst}: sudo ip link set {ends[worst][0]} mtu 9000, and in netplan to keep it"
+        evidence = ", ".join(f"{host} {netdev} {mtu}" for host, netdev, mtu in ends)
+        sizes = {mtu for _, _, mtu in ends}
+        worst, netdev, _ = min(ends, key=lambda end: end[2])
+        remedy = f"on {worst}: sudo ip link set {netdev} mtu 9000, and in netplan to keep it"
         if len(sizes) > 1:
             yield Finding("fault", "mtu", worst, f"the MTU differs within {network}", evidence, remedy)
         elif sizes == {1500}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.commands import docker
 from cluster.commands.question import Question
 from cluster.facts.fact import Missing
-from cluster.plan.checks import needed_bytes
+from cluster.plan.checks import held_by_us, needed_bytes
 from cluster.plan.decide import Start
 from cluster.plan.deployed import DEPLOYMENT, Deployment
 from cluster.plan.down import clean_up, removal
@@ -49,7 +49,8 @@ def _cached(made_of: Ingredients, host: str) -> bool:
     memory, need = made_of.seens[host].memory, needed_bytes(made_of.wanted)
     if isinstance(memory, Missing) or not need or memory.free is None or memory.available is None:
         return False
-    return memory.free < need <= memory.available
+    ours = held_by_us(made_of.seens[host])  # is given back before
+    return memory.free + ours < need <= memory.available + ours
 
 
 def _drop(host: str) -> Step:

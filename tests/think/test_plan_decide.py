@@ -1,0 +1,104 @@
+"""Wanted × found → leave it, or start it and say what goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from plan_tools import CONTENT, one, rank_container, running, seen, spec_id, stranger, wanted
+
+from cluster.errors import RefusedError
+from cluster.facts.fact import Missing
+from cluster.plan.decide import Same, Start, decide, refuse_beyond
+from cluster.plan.deployed import deployments
+from cluster.plan.spec import spec_of
+
+PAIR = wanted()
+OTHER = replace(PAIR, env={"SEED": "2"})
+SPEC = spec_of(PAIR, CONTENT)
+
+
+def test_nothing_is_there() -> None:
+    assert decide(SPEC, ()) == Start(("nothing of ours runs on these hosts",))
+
+
+def test_the_same_runs() -> None:
+    found = deployments(running(PAIR))
+    assert decide(SPEC, found) == Same(one(found))
+
+
+def test_another_runs() -> None:
+    found = deployments(running(OTHER))
+    decision = decide(SPEC, found)
+    assert isinstance(decision, Start)
+    assert decision.outgoing == found
+    assert decision.why == (f"replace {spec_id(OTHER)}: env.SEED: 2 → (none)",)
+    assert decision.remains == ()
+
+
+@pytest.mark.parametrize("state", ["exited", "created", "dead", "paused"])
+def test_one_rank_does_not_run(state: str) -> None:
+    hosts = [
+        seen(1, containers=(rank_container(1, PAIR),)),
+        seen(2, containers=(rank_container(2, PAIR, state=state),)),
+    ]
+    found = deployments(hosts)
+    assert not one(found).running
+    decision = decide(SPEC, found)
+    assert isinstance(decision, Start)
+    assert (decision.outgoing, decision.remains) == ((), found)
+    assert spec_id(PAIR) in decision.why[0]
+
+
+def test_one_rank_is_not_there() -> None:
+    found = deployments([seen(1, containers=(rank_container(1, PAIR),)), seen(2)])
+    assert not one(found).running
+    assert isinstance(decide(SPEC, found), Start)
+
+
+def test_the_same_runs_beside_what_is_left_of_another() -> None:
+    dead = rank_container(2, OTHER, state="exited", id="d" * 64)
+    hosts = list(running(PAIR))
+    hosts[1] = seen(2, containers=(rank_container(2, PAIR), dead))
+    decision = decide(SPEC, deployments(hosts))
+    assert isinstance(decision, Same)
+    assert [remains.id for remains in decision.remains] == [spec_id(OTHER)]
+
+
+def test_two_deployments_of_one_host_each() -> None:
+    first, second = wanted(1, "none"), wanted(1, "none", env={"SEED": "2"})
+    on_second = replace(second, hosts=(replace(second.hosts[0], name="spark2"),))
+    hosts = [seen(1, containers=(rank_container(1, first),)), seen(2, containers=(rank_container(1, on_second),))]
+    decision = decide(SPEC, deployments(hosts))
+    assert isinstance(decision, Start)
+    assert {deployment.hosts for deployment in decision.outgoing} == {("spark1",), ("spark2",)}
+    assert len(decision.why) == 2
+
+
+def test_what_is_ours_and_what_is_not() -> None:
+    broken = rank_container(1, PAIR, labels={"cluster.deployment": "x", "cluster.spec": "{", "cluster.hosts": "spark1"})
+    other = stranger("webui")
+    assert deployments([seen(1, containers=(broken, other))]) == ()
+    assert deployments([seen(1, containers=Missing("no"))]) == ()
+
+
+def test_hosts_that_were_not_named() -> None:
+    found = deployments(running(PAIR))
+    refuse_beyond(("spark1", "spark2", "spark3"), found)
+    with pytest.raises(
+        RefusedError, match=r"spark1, spark2 holds a rank of toy-.* other ranks are on spark1"
+    ) as caught:
+        refuse_beyond(("spark2",), found)
+    assert "cluster down -n spark1,spark2" in caught.value.remedy
+    only_second = deployments([seen(2, containers=(rank_container(2, PAIR),))])
+    with pytest.raises(RefusedError, match=r"^spark2 holds a rank of"):
+        refuse_beyond(("spark2",), only_second)
+
+
+def test_ports_of_a_rank() -> None:
+    [deployment] = deployments(running(PAIR))
+    assert 8000 in {use.first for use in deployment.ports_on("spark1")}
+    assert 8000 not in {use.first for use in deployment.ports_on("spark2")}
+    assert deployment.ports_on("spark3") == ()
+    [stopped] = deployments([seen(1, containers=(rank_container(1, PAIR, state="exited"),))])
+    assert stopped.ports_on("spark1") == ()

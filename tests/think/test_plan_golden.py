@@ -1,0 +1,139 @@
+"""Golden words: a whole plan for two hosts, for Ray, mp and one rank, as `--dry-run` prints it.
+
+UPDATE_TRANSCRIPTS=1 writes the files anew; read the difference before it is committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plan_tools import CONTENT, DATA, GIB, one_cable, recipe, running, seen, wanted
+
+from cluster.commands.far import source
+from cluster.commands.question import Question
+from cluster.facts.memory import Memory
+from cluster.facts.seen import Seen
+from cluster.plan.decide import Start, decide
+from cluster.plan.deployed import deployments
+from cluster.plan.down import forget, plan_down
+from cluster.plan.fabric import pair
+from cluster.plan.inside import Inside
+from cluster.plan.rank import Ingredients
+from cluster.plan.spec import PROGRAMS, spec_of
+from cluster.plan.steps import Plan, Put
+from cluster.plan.up import plan_up
+from cluster.plan.wanted import Backend, Wanted
+
+FOLDER = Path(__file__).parents[1] / "transcripts/plans"
+INSIDE = Inside("3.12.3", "0.32.0", "2.56.0", "5.6.0", "2.27.3", True, ("GPU 0",))
+SECRETS = {"HF_TOKEN": "hf_planted", "VLLM_API_KEY": "sk_planted"}
+RECIPE = recipe(
+    before_serve=[["python3", "-c", "print('ready')"]],
+    mounts=[{"source": "/here/patch.py", "target": "/opt/vllm/patch.py"}],
+    vllm={"max-model-len": 4096, "quantization": "fp8", "hf-overrides": {"a": "it's"}},
+)
+
+
+def ask(size: int, backend: Backend) -> Wanted:
+    return wanted(
+        size, backend, RECIPE, env={"SEED": "two words"}, secrets=SECRETS, words=("--seed", "1"),
+        mounted={"/opt/vllm/patch.py": b"print(1)\n"},
+    )  # fmt: skip
+
+
+def plan(of: Wanted, seens: tuple[Seen, ...]) -> Plan:
+    spec = spec_of(of, CONTENT)
+    decision = decide(spec, deployments(seens))
+    assert isinstance(decision, Start)
+    hosts = {one.host: one for one in seens}
+    before = dict.fromkeys(of.names, 115 * GIB)
+    return plan_up(Ingredients(of, spec, hosts, pair(seens), INSIDE, before, "t0ken" * 8), decision)
+
+
+def crossed() -> tuple[Seen, ...]:
+    """Two Sparks, cabled from port 0 to port 1; page cache stands in the way on the worker."""
+    full = Memory(total=120 * GIB, available=110 * GIB, free=5 * GIB)
+    return seen(1), seen(2, links=one_cable(2, connector=1), memory=full)
+
+
+def plain(lines: list[str]) -> str:
+    """What follows from the text of far/ made equal, so that a change there is no change here."""
+    text = "\n".join(lines) + "\n"
+    text = re.sub(r"toy-[0-9a-f]{8}", "toy-FINGERPRINT", text)
+    text = re.sub(r'"rank_program":"[0-9a-f]{64}"', '"rank_program":"DIGEST"', text)
+    return re.sub(rf"(/({'|'.join(PROGRAMS)})\.py mode 0644) \(\d+ bytes\)", r"\1 (N bytes)", text)
+
+
+def compare(name: str, lines: list[str]) -> None:
+    file, text = FOLDER / f"{name}.txt", plain(lines)
+    if os.environ.get("UPDATE_TRANSCRIPTS"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+@pytest.mark.parametrize(("name", "size", "backend"), [("ray", 2, "ray"), ("mp", 2, "mp"), ("solo", 1, "none")])
+def test_up(name: str, size: int, backend: Backend) -> None:
+    compare(name, list(plan(ask(size, backend), crossed()[:size]).lines()))
+
+
+def test_replace() -> None:
+    old = wanted()
+    compare("replace", list(plan(replace(old, env={"SEED": "2"}), running(old)).lines()))
+
+
+def test_down() -> None:
+    seens = {one.host: one for one in running(wanted())}
+    stages = (*plan_down(deployments(seens.values()), seens).stages, forget(seens))
+    compare("down", list(Plan("x", (), stages).lines()))
+
+
+@pytest.mark.parametrize("backend", ["ray", "mp"])
+def test_no_line_holds_a_secret(backend: Backend) -> None:
+    made = plan(ask(2, backend), crossed())
+    shown = "\n".join(made.lines()) + repr(made)
+    for secret in (*SECRETS.values(), "t0ken"):
+        assert secret not in shown
+
+
+def test_every_step_that_changes_can_be_taken_back() -> None:
+    """But removing what is dead or replaced, and dropping caches, which say so by having no undo."""
+    made = plan(ask(2, "ray"), crossed())
+    without = {step.what for stage in made.stages for step in stage.steps if not step.undo}
+    assert without == {"drop the page cache"}
+    old = plan(replace(wanted(), env={"SEED": "2"}), running(wanted()))
+    assert all(step.undo for stage in old.stages for step in stage.steps)
+    assert [stage.name for stage in old.after] == ["remove the old"]
+
+
+def test_files_of_a_rank() -> None:
+    made = plan(ask(2, "ray"), crossed())
+    [step, _] = next(stage.steps for stage in made.stages if stage.name == "prepare")
+    puts = {change.path: change for change in step.changes if isinstance(change, Put)}
+    home = f"{DATA}/deployments/{made.deployment}"
+    assert {path.removeprefix(home + "/"): put.mode for path, put in puts.items()} == {
+        "rank.py": 0o644, "cord.py": 0o644, "ray_nodes.py": 0o644, "rank.json": 0o644, "before.json": 0o644,
+        "config/ray_non_carry_over_env_vars.json": 0o644, "ray-token": 0o600, "secrets.json": 0o600, "api-key": 0o600,
+        "mounts/0-patch.py": 0o644,
+    }  # fmt: skip
+    assert puts[f"{home}/rank.py"].data == source("rank")
+    assert json.loads(puts[f"{home}/secrets.json"].data) == SECRETS
+    differing = json.loads(puts[f"{home}/config/ray_non_carry_over_env_vars.json"].data)
+    assert {"VLLM_HOST_IP", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} <= set(differing)
+    assert "SEED" not in differing
+
+
+def test_words_survive_a_shell() -> None:
+    """The printed line, read by a shell's rules, is the argv that is sent."""
+    made = plan(ask(2, "ray"), crossed())
+    sent = [
+        one.argv for stage in made.stages for step in stage.steps for one in step.changes if isinstance(one, Question)
+    ]
+    printed = [tuple(shlex.split(line)) for line in made.lines() if not line.startswith("#")]
+    assert printed == sent

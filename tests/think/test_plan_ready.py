@@ -1,0 +1,116 @@
+"""Verdicts: is a deployment on its way, ready or lost, and is Ray whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.facts.fact import Missing
+from cluster.facts.ranks import RankState
+from cluster.facts.ray_nodes import RayNode
+from cluster.plan.ready import Failed, Ready, Waiting, judge_nodes, judge_ranks
+
+
+def rank(*stages: str | dict[str, Any], state: str = "running", exit_code: int = 0, **more: Any) -> RankState:
+    told = tuple({"stage": one} if isinstance(one, str) else one for one in stages)
+    values: dict[str, Any] = {"oom": False, "loaded": False, "tail": (), "net": ()}
+    return RankState("x", state, exit_code, stages=told, **values | more)
+
+
+def ended(why: str, code: int) -> RankState:
+    return rank("started", {"stage": "ended", "why": why, "exit": code}, state="exited", exit_code=code)
+
+
+@pytest.mark.parametrize(
+    ("head", "worker", "expected"),
+    [
+        (Missing("busy"), Missing("busy"), Waiting("containers")),
+        (rank(), rank(), Waiting("2 ranks to join (rank 0: starting)")),
+        (rank("started"), rank("started"), Waiting("2 ranks to join (rank 0: started)")),
+        (rank("started", "ray_started"), rank(), Waiting("2 ranks to join (rank 0: ray_started)")),
+        (rank("started", "joined"), rank(), Waiting("rank 0: joined", "ray_up")),
+        (rank("joined", "engine_started"), rank(), Waiting("the engine: loading the model", "ray_up")),
+        (
+            rank("joined", "engine_started"), rank(loaded=True),
+            Waiting("the engine: weights loaded, getting ready", "loaded"),
+        ),
+        (Missing("busy"), rank("started"), Waiting("2 ranks to join (rank 0: started)")),
+        (rank(state="created"), rank(), Waiting("2 ranks to join (rank 0: starting)")),
+    ],
+)  # fmt: skip
+def test_on_its_way(head: Any, worker: Any, expected: Waiting) -> None:
+    assert judge_ranks({"spark1": head, "spark2": worker}, healthy=False) == expected
+
+
+def test_ready() -> None:
+    assert judge_ranks({"spark1": rank("engine_started"), "spark2": rank()}, healthy=True) == Ready()
+    assert judge_ranks({"spark1": rank("engine_started"), "spark2": Missing("busy")}, healthy=True) == Ready()
+
+
+def test_a_rank_that_is_gone_is_a_failure_though_the_server_answers() -> None:
+    """The mp backend's /health stays 200 for a while after a worker's death."""
+    assert judge_ranks({"spark1": rank("engine_started"), "spark2": None}, healthy=True) == Failed(
+        "spark2", "its container is gone"
+    )
+    dead = rank(state="exited", exit_code=137, tail=("a", "b"))
+    assert judge_ranks({"spark1": rank(), "spark2": dead}, healthy=True) == Failed(
+        "spark2", "container exited, exit 137", ("a", "b")
+    )
+    killed = rank(state="exited", exit_code=137, oom=True)
+    assert judge_ranks({"spark1": killed}, healthy=False) == Failed("spark1", "killed for memory")
+
+
+CAUSE = ended("engine exited with 1: OutOfMemoryError", 1)
+NOT_JOINED = ended("peers did not join: rank 1 (10.0.0.2): engine exited with 1", 75)
+CORD = ended("rank 0 (10.0.0.1): engine exited with 1: OutOfMemoryError", 76)
+KILLED = rank(state="exited", exit_code=137)
+
+
+@pytest.mark.parametrize(
+    ("head", "worker", "host"),
+    [
+        (CAUSE, CORD, "spark1"),
+        (CORD, CAUSE, "spark2"),
+        (NOT_JOINED, CAUSE, "spark2"),
+        (NOT_JOINED, CORD, "spark1"),
+        (CORD, KILLED, "spark2"),
+        (KILLED, CORD, "spark1"),
+        (CORD, None, "spark2"),
+        (CORD, CORD, "spark1"),
+        (CORD, rank(), "spark1"),
+    ],
+)
+def test_the_one_that_failed_by_itself_is_named(head: Any, worker: Any, host: str) -> None:
+    verdict = judge_ranks({"spark1": head, "spark2": worker}, healthy=False)
+    assert isinstance(verdict, Failed)
+    assert verdict.host == host
+
+
+def test_words_of_an_earlier_start_do_not_count() -> None:
+    """docker start appends to the same log: `ended` before the last `started` is history."""
+    again = rank("started", {"stage": "ended", "why": "asked to end"}, "started", "joined")
+    assert judge_ranks({"spark1": again}, healthy=False) == Waiting("rank 0: joined", "ray_up")
+    crashed = rank("started", {"stage": "ended", "why": "asked to end"}, "started", state="exited", exit_code=1)
+    assert judge_ranks({"spark1": crashed}, healthy=False) == Failed("spark1", "container exited, exit 1")
+
+
+def node(address: str, alive: bool = True, gpus: float = 1.0) -> RayNode:
+    return RayNode(address, alive, gpus)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wrong"),
+    [
+        ([node("a"), node("b")], []),
+        ([node("b"), node("a"), node("c", alive=False)], []),
+        ([node("a")], ["b is not an alive node"]),
+        ([node("a"), node("b", alive=False)], ["b is not an alive node"]),
+        ([node("a"), node("b"), node("c")], ["c is a node that we did not start"]),
+        ([node("a"), node("b", gpus=0.0)], ["b has 0 GPUs"]),
+        ([node("a", gpus=2.0), node("b")], ["a has 2 GPUs"]),
+        ([], ["a is not an alive node", "b is not an alive node"]),
+    ],
+)
+def test_nodes_of_ray(nodes: list[RayNode], wrong: list[str]) -> None:
+    assert judge_nodes(nodes, ["a", "b"]) == wrong

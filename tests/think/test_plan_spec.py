@@ -1,0 +1,132 @@
+"""What a deployment is meant to be: equal intent gives an equal name, any difference is named."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from plan_tools import CONTENT, recipe, wanted
+
+from cluster.config.names import ResolvedHost
+from cluster.plan.spec import canonical, deployment_id, differing, fingerprint, spec_of
+from cluster.plan.wanted import Wanted
+
+SPEC = spec_of(wanted(), CONTENT)
+
+
+def test_equal_intent_has_equal_names() -> None:
+    again = spec_of(wanted(), CONTENT)
+    assert deployment_id(again) == deployment_id(SPEC)
+    assert differing(SPEC, again) == []
+    assert differing(SPEC, json.loads(canonical(SPEC))) == [], "a label read back is the same"
+    assert fingerprint(json.loads(canonical(SPEC))) == fingerprint(SPEC)
+
+
+def test_the_name_is_one_that_docker_takes() -> None:
+    for name in ("Gemma 4 31B!", "-x-", "..", "ünï", "a" * 40, "A_b.c-d"):
+        got = deployment_id(SPEC | {"recipe": {**SPEC["recipe"], "name": name}})
+        assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*-[0-9a-f]{8}", got), got
+
+
+def with_env(of: Wanted) -> Wanted:
+    return replace(of, env={"SEED": "2"})
+
+
+def with_secret(of: Wanted) -> Wanted:
+    return replace(of, secrets={"HF_TOKEN": "hf_planted"})
+
+
+def with_mount(of: Wanted) -> Wanted:
+    return replace(of, mounted={"/opt/x.py": b"print(1)"})
+
+
+def with_words(of: Wanted) -> Wanted:
+    return replace(of, words=("--max-num-seqs", "8"))
+
+
+def with_other_hosts(of: Wanted) -> Wanted:
+    return replace(of, hosts=tuple(reversed(of.hosts)))
+
+
+def with_host_env(of: Wanted) -> Wanted:
+    return replace(of, hosts=(replace(of.hosts[0], env={"A": "1"}), of.hosts[1]))
+
+
+CHANGES: dict[str, tuple[Any, list[str]]] = {
+    "flag": (
+        lambda of: replace(of, recipe=recipe(vllm={"max-model-len": 8192})), ["recipe.vllm.max-model-len: 4096 → 8192"]
+    ),
+    "flag gone": (lambda of: replace(of, recipe=recipe(vllm={})), ["recipe.vllm.max-model-len: 4096 → (none)"]),
+    "env": (with_env, ["env.SEED: (none) → 2"]),
+    "secret's name": (with_secret, ['secrets: [] → ["HF_TOKEN"]']),
+    "words": (with_words, ['words: [] → ["--max-num-seqs", "8"]']),
+    "hosts": (with_other_hosts, ['hosts: ["spark1", "spark2"] → ["spark2", "spark1"]']),
+    "host's env": (with_host_env, ['host_env.spark1: (none) → {"A": "1"}']),
+    "bind": (lambda of: replace(of, bind="127.0.0.1"), ["bind: 0.0.0.0 → 127.0.0.1"]),
+    "backend": (lambda of: replace(of, backend="mp"), ["backend: ray → mp"]),
+    "sizes": (lambda of: replace(of, tp=1, pp=2), ["pp: 1 → 2", "tp: 2 → 1"]),
+    "image's name": (lambda of: replace(of, recipe=recipe(image="x:2")), ["recipe.image: example.org/vllm:1 → x:2"]),
+    "model": (lambda of: replace(of, recipe=recipe(revision="v2")), ["recipe.revision: main → v2"]),
+    "command": (
+        lambda of: replace(of, recipe=recipe(before_serve=[["true"]])), ['recipe.before_serve: [] → [["true"]]']
+    ),
+    "shm": (lambda of: replace(of, recipe=recipe(shm_gib=4)), ["recipe.shm_gib: 16.0 → 4.0"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_difference_is_named(what: str) -> None:
+    change, rows = CHANGES[what]
+    other = spec_of(change(wanted()), CONTENT)
+    assert differing(SPEC, other) == rows
+    assert deployment_id(other) != deployment_id(SPEC)
+
+
+def test_content_is_named_by_its_digest() -> None:
+    other = spec_of(with_mount(wanted()), "cd" * 32)
+    assert differing(SPEC, other)[0] == "image_content: abababababab… → cdcdcdcdcdcd…"
+    assert re.fullmatch(r"mounts./opt/x.py: \(none\) → [0-9a-f]{12}…", differing(SPEC, other)[1])
+    changed = spec_of(replace(wanted(), mounted={"/opt/x.py": b"print(2)"}), "cd" * 32)
+    assert len(differing(other, changed)) == 1
+
+
+def observed(of: Wanted) -> Wanted:
+    hosts = tuple(replace(host, address="10.0.0.9", user="eve", fabric=("eth9",), data_dir="/x") for host in of.hosts)
+    return replace(of, hosts=hosts)
+
+
+def other_token(of: Wanted) -> Wanted:
+    return replace(of, secrets={"HF_TOKEN": "another"})
+
+
+@pytest.mark.parametrize("change", [
+    observed,
+    lambda of: replace(of, recipe=recipe(summary="x", needs={"vllm": ">=1"}, ready_timeout_s=9, bench={"runs": 9},
+                                         problems=[{"what": "p"}], memory={"per_host_gib": {2: 1}}, weights_gib=9)),
+    lambda of: replace(of, allow_socket=True, force=frozenset({"ping"})),
+    lambda of: replace(of, recipe=recipe(transport="socket", backend="mp")),
+    lambda of: replace(of, recipe=recipe(mounts=[{"source": "/elsewhere", "target": "/t"}])),
+])  # fmt: skip
+def test_what_is_no_intent_is_no_difference(change: Any) -> None:
+    """Addresses, where files lie, what only describes, what only lets checks pass."""
+    assert differing(SPEC, spec_of(change(wanted()), CONTENT)) == []
+
+
+def test_tokens_are_not_in_it() -> None:
+    of = with_secret(wanted())
+    assert "hf_planted" not in canonical(spec_of(of, CONTENT))
+    assert fingerprint(spec_of(of, CONTENT)) == fingerprint(spec_of(other_token(of), CONTENT))
+    assert "hf_planted" not in repr(of)
+
+
+def test_a_long_value_is_cut() -> None:
+    other = spec_of(replace(wanted(), env={"LONG": "x" * 100}), CONTENT)
+    assert differing(SPEC, other) == [f"env.LONG: (none) → {'x' * 12}…"]
+
+
+def test_host_names_of_any_kind_survive_the_label() -> None:
+    of = replace(wanted(), hosts=(ResolvedHost("spärk-1", "a"), ResolvedHost("box 2", "b")))
+    assert json.loads(canonical(spec_of(of, CONTENT)))["hosts"] == ["spärk-1", "box 2"]
