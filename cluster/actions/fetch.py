@@ -150,6 +150,12 @@ def size_text(wanted: Wanted, host: str, token_file: str, fleet: Fleet) -> str:
             where=host,
             remedy="accept the model's licence on its page, and give a token with --hub-token-file",
         )
+    if told.kind == "absent":
+        raise RefusedError(
+            f"the hub has no {wanted.recipe.model} at revision {wanted.recipe.revision}: {told.why}",
+            where=host,
+            remedy="look at model and revision of the recipe; a private one needs --hub-token-file",
+        )
     known = wanted.recipe.weights_gib
     return f"about {known:g} GiB by the recipe" if known else "size unknown"
 

@@ -13,6 +13,8 @@ STOP_GRACE_S = 20  # rank.py ends its engine within 10 s; docker kills after thi
 LOG_MAX_SIZE = "50m"
 LOG_MAX_FILES = 3
 TRY_LABEL = "cluster.try=1"
+REASONS = ("docker: ", "Error response from daemon: ", "Error: ")
+"""How the line begins in which docker or the hub's tool says what went wrong; more lines may follow."""
 HINTS = ("See 'docker", "Run 'docker", "Hint: ")
 """How lines begin that docker and the hub's tool add after saying what went wrong."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -153,7 +155,7 @@ def why_failed(answer: Answer) -> str:
         return "it did not end in time"
     lines = [COLOUR.sub("", line).strip() for text in (answer.text, answer.error_text) for line in text.splitlines()]
     said = [line for line in lines if line and not line.startswith(HINTS)]
-    first = next((line for line in said if line.startswith(("docker: ", "Error response from daemon: "))), "")
+    first = next((line for line in said if line.startswith(REASONS)), "")
     return first or (said[-1] if said else f"exit {answer.exit}")
 
 

@@ -117,6 +117,8 @@ def test_stopping_leaves_the_rank_time_to_end_its_engine() -> None:
 def test_why_failed_leaves_out_hints_and_colour() -> None:
     said = b"\x1b[1m\x1b[31mError: Local entry not found.\x1b[0m\n\x1b[90mHint: set HF_DEBUG=1 for more.\x1b[0m\n"
     assert why_failed(Answer(1, err=said)) == "Error: Local entry not found."
+    said = b"Error: Model 'a/b' not found.\nIf the repo is private, make sure you are authenticated.\n"
+    assert why_failed(Answer(1, err=said)) == "Error: Model 'a/b' not found."
     said = b"docker: Error response from daemon: no such device.\nSee 'docker run --help'.\n"
     assert why_failed(Answer(125, err=said)) == "docker: Error response from daemon: no such device."
     assert why_failed(Answer(3)) == "exit 3"
