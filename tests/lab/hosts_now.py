@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from own_lab import Lab
 
 HOSTS = ("spark1", "spark2")
 DATA = "~/.local/share/cluster"
+KEPT = r"\.local"
+"""What a command that was begun and put back leaves: audit lines, the lock's file, caches, and their folders."""
 OURS = rf"""
 docker ps -a --filter label=cluster.deployment --format 'container {{{{.Names}}}} {{{{.Status}}}}'
 docker ps -a --filter label=cluster.try --format 'probe {{{{.Names}}}} {{{{.Status}}}}'
@@ -58,7 +60,7 @@ def state_of(lab: Lab, host: str) -> dict[str, Any]:
     return state
 
 
-def snapshot(lab: Lab, *, without: str = "") -> dict[str, list[str]]:
+def snapshot(lab: Lab, *, without: str = "", hosts: Sequence[str] = HOSTS) -> dict[str, list[str]]:
     """By host, all that can be seen: containers, images, files with size and time, processes, listening ports.
 
     `without` is a pattern (Python) of lines to leave out. Our own session is not counted.
@@ -74,15 +76,15 @@ def snapshot(lab: Lab, *, without: str = "") -> dict[str, list[str]]:
     session = re.compile(
         r"process +\d+ (sshd: |-?(ba)?sh |ps axww|sed |sudo |find |ss |awk |\[)" + f"|{without or '^$'}"
     )
-    told = {host: lab.tell(host, script).splitlines() for host in HOSTS}
+    told = {host: lab.tell(host, script).splitlines() for host in hosts}
     return {host: sorted(line for line in lines if not session.search(line)) for host, lines in told.items()}
 
 
 def assert_same(lab: Lab, before: dict[str, list[str]], *, without: str = "", within_s: float = 10) -> None:
     """The hosts are as they were; a process may need a moment to end."""
     until = time.monotonic() + within_s
-    while (now := snapshot(lab, without=without)) != before:
-        changed = {host: sorted(set(now[host]) ^ set(before[host])) for host in HOSTS}
+    while (now := snapshot(lab, without=without, hosts=tuple(before))) != before:
+        changed = {host: sorted(set(now[host]) ^ set(before[host])) for host in before}
         assert time.monotonic() < until, changed
         time.sleep(0.3)
 

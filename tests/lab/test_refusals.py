@@ -1,0 +1,269 @@
+"""What `up` must refuse: the right exit code within seconds, one clear message with a remedy, nothing touched."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hosts_now import KEPT, assert_nothing_of_ours, assert_same, assert_serves, rank_of, snapshot
+from own_lab import Lab
+from person import MP, PAIR, QUICK, Person, Ran, quick
+
+Make = Callable[[str, str], None]
+SECONDS = 40
+"""What an answer may take at most, on a machine that does other things too."""
+
+
+def assert_refused(ran: Ran, code: int, *errors: tuple[str, str, str]) -> None:
+    """The exit code, and exactly these errors: a pattern each for what, where, and the remedy."""
+    assert ran.code == code, ran
+    assert "Traceback" not in ran.err
+    assert ran.out == "" or "ready:" not in ran.out
+    assert len(ran.errors) == len(errors), ran
+    for shown, (what, where, remedy) in zip(ran.errors, errors, strict=True):
+        assert re.search(what, shown["error"]), ran
+        assert re.search(where, shown.get("where", "")), ran
+        assert re.search(remedy, shown["try"]), ran
+        assert shown.get("put back", "nothing was changed") == "nothing was changed"
+    assert ran.seconds < SECONDS, ran
+
+
+FAULTS: list[tuple[str, str, int, str, str, str]] = [
+    # fault, host, exit, what, where, remedy
+    ("unreachable", "spark2", 3, "spark2 .*did not answer within 10 s", "^spark2$", "is it on"),
+    ("no-ssh", "spark2", 3, "spark2 .*refused the connection", "^spark2$", "is sshd running"),
+    ("unknown-key", "spark2", 3, "spark2: unknown host key SHA256:", "^spark2$", "cluster inventory add spark2 spark@"),
+    ("host-key", "spark2", 3, "spark2: the host key has changed", r"known_hosts:\d", "ssh-keygen -R"),
+    ("no-docker", "spark2", 4, "may not use Docker", "^spark2", r"usermod -aG docker \$USER"),
+    ("docker-down", "spark2", 4, "Docker's daemon does not answer", "^spark2", "systemctl start docker"),
+    ("no-gpu", "spark2", 4, "GPU can be started: .*could not select device driver", "^spark2", "nvidia-ctk"),
+    (
+        "port-taken",
+        "spark1",
+        4,
+        r"port 8000 \(OpenAI API\) is taken: .*listens",
+        "^spark1",
+        "stop it, or .*--set port=",
+    ),
+    ("no-model", "spark2", 4, "model cluster-lab/tiny-gemma-4 is not on spark2", "", "--yes fetches it"),
+    ("cut-model", "spark2", 4, "not whole: model.safetensors: .* bytes", "^spark2", "and run cluster up again"),
+    ("low-memory", "spark2", 4, r"needs 4.0 GiB, 1.4 GiB are to be had", "^spark2", "stop the holder"),
+]
+
+
+@pytest.mark.parametrize(("fault", "host", "code", "what", "where", "remedy"), FAULTS)
+def test_refused(
+    lab: Lab, person: Person, broken: Make, fault: str, host: str, code: int, what: str, where: str, remedy: str
+) -> None:
+    broken(host, fault)
+    seen = [name for name in ("spark1", "spark2") if name != host or code != 3]
+    seen = [name for name in seen if not (name == host and fault in ("no-docker", "docker-down"))]
+    before = snapshot(lab, without=KEPT, hosts=seen)
+    ran = person("up", *MP)
+    assert_same(lab, before, without=KEPT)
+    assert_refused(ran, code, (what, where, remedy))
+
+
+IMAGES: list[tuple[str, tuple[str, ...], str, str]] = [
+    ("no-ray", ("spark1", "spark2"), "cluster-lab/vllm:real holds no Ray", "an image with Ray >=2.52 .*--backend mp"),
+    ("no-ray", ("spark2",), r"not the same on all hosts: spark1 \w+, spark2 \w+", "docker pull .*docker save"),
+    ("other-image", ("spark2",), r"not the same on all hosts: spark1 \w+, spark2 \w+", "docker pull .*docker save"),
+    ("no-image", ("spark2",), "image cluster-lab/vllm:real is not on spark2", "--yes fetches it"),
+]
+
+
+@pytest.mark.parametrize(("fault", "hosts", "what", "remedy"), IMAGES)
+def test_image_refused(
+    lab: Lab, person: Person, broken: Make, fault: str, hosts: tuple[str, ...], what: str, remedy: str
+) -> None:
+    for host in hosts:
+        broken(host, fault)
+    before = snapshot(lab, without=KEPT)
+    ran = person("up", *PAIR)
+    assert_same(lab, before, without=KEPT)
+    assert_refused(ran, 4, (what, ", ".join(hosts) if fault == "no-ray" else "", remedy))
+
+
+def test_mtu_that_differs_is_refused_for_each_link(lab: Lab, person: Person, broken: Make) -> None:
+    broken("spark2", "mtu")
+    ran = person("up", *MP)
+    links = (("enp1s0f1np1", "192.168.100.0/24"), ("enP2p1s0f1np1", "192.168.101.0/24"))
+    wanted = [
+        (f"MTU differs within {net}: spark1 {dev} 9000, spark2 {dev} 1500", "^spark2", f"ip link set {dev} mtu 9000")
+        for dev, net in links
+    ]
+    assert_refused(ran, 4, *wanted)
+    assert_nothing_of_ours(lab)
+
+
+def test_every_hosts_error_is_shown(person: Person, broken: Make) -> None:
+    broken("spark1", "unknown-key")
+    broken("spark2", "no-ssh")
+    ran = person("up", *MP)
+    assert_refused(ran, 3, ("spark1: unknown host key", "spark1", "inventory add"), ("refused", "spark2", "sshd"))
+    told = person("up", *MP, "--json").document["errors"]
+    assert [one["where"] for one in told] == ["spark1", "spark2"]
+    assert {one["exit"] for one in told} == {3}
+
+
+def test_missing_image_and_model_are_fetched_when_it_was_agreed(lab: Lab, person: Person, broken: Make) -> None:
+    broken("spark2", "no-model")
+    lab.tell("spark2", "docker rmi -f cluster-lab/vllm:quick")
+    ran = person.must("up", *MP, "--yes")
+    assert "image cluster-lab/vllm:quick is not on spark2: pull it there" in ran.err
+    assert re.search(r"model cluster-lab/tiny-gemma-4 is not on spark2: download 0\.\d+ GiB there", ran.err)
+    assert_serves(lab)
+    assert "not by root" in lab.tell("spark2", "find ~/.cache -user root | grep . || echo not by root")
+    assert "nothing is changed" in person.must("up", *MP).out
+    assert lab.tell("spark2", "docker ps -aq --filter label=cluster.try") == ""
+
+
+def test_gated_model_without_token_and_unknown_model_are_refused(lab: Lab, person: Person) -> None:
+    before = snapshot(lab, without=KEPT)
+    ran = person("up", *MP, "--yes", "--set", "model=cluster-lab/gated-gemma-4")
+    assert_refused(ran, 4, ("no access to cluster-lab/gated-gemma-4", "^spark1", "licence.*--hub-token-file"))
+    ran = person("up", *MP, "--yes", "--set", "model=cluster-lab/nosuch")
+    assert_refused(ran, 4, ("the hub has no cluster-lab/nosuch at revision main", "^spark1", "model and revision"))
+    assert_same(lab, before, without=KEPT)
+    assert_nothing_of_ours(lab)
+
+
+WRONG: list[tuple[tuple[str, ...], str, str]] = [
+    (("up", "-n", "spark1,spark2", "--tp", "4"), "--tp 4 needs 4 hosts", "--tp 2"),
+    (("up", "-n", "spark1,spark2", "--tp", "1"), "--tp 1 uses 1 of 2 hosts", "-n spark1"),
+    (("up", "-n", "spark1,sprak2"), "sprak2", "spark2"),
+    (("up", "broken.yaml", *PAIR), r"broken.yaml:\d+: modell: .*model", ""),
+    (("up", "nosuch", *PAIR), "nosuch", ""),
+    (("up", "empty.yaml", *PAIR), "empty.yaml", ""),
+    (("up", *PAIR, "--set", "vllm.tensor-parallel-size=4"), "tensor-parallel-size", ""),
+    (("up", *PAIR, "--set", "prot=8001"), "--set prot", "port"),
+    (("up", *PAIR, "--api-key-file", "nosuch.key"), "--api-key-file nosuch.key: No such file", ""),
+    (("up", *PAIR, "-e", "NOVALUE"), "NOVALUE", ""),
+]
+
+
+@pytest.mark.parametrize(("words", "what", "remedy"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
+def test_wrong_words_are_refused_before_any_host_is_asked(
+    lab: Lab, tmp_path: Path, words: tuple[str, ...], what: str, remedy: str
+) -> None:
+    (tmp_path / "empty.yaml").write_text("")
+    (tmp_path / "broken.yaml").write_text("modell: a/b\nimage: x\n")
+    with Person(lab, tmp_path) as person:
+        nobody = re.sub(r"10\.83\.\d+\.", "192.0.2.", lab.inventory.read_text())
+        (tmp_path / "inventory.yaml").write_text(nobody)
+        ran = person(*words, CLUSTER_INVENTORY=str(tmp_path / "inventory.yaml"))
+    assert ran.code == 2, ran
+    assert "Traceback" not in ran.err
+    assert len(ran.errors) == 1, ran
+    assert re.search(what, ran.err), ran
+    assert re.search(remedy, ran.err), ran
+    assert ran.seconds < 10
+
+
+def test_stranger_with_our_name_is_refused_and_not_touched(lab: Lab, person: Person) -> None:
+    plan = person.must("up", *MP, "--dry-run").out
+    [name] = re.findall(r"--name (cluster-lab-tiny-\w+-r1)", plan)
+    lab.tell("spark2", f"docker run -d --name {name} --entrypoint sleep cluster-lab/vllm:quick infinity")
+    before = snapshot(lab, without=KEPT)
+    ran = person("up", *MP)
+    assert_refused(ran, 4, (f"not ours is named {name}", "^spark2", f"docker rename {name}"))
+    assert_same(lab, before, without=KEPT)
+    person.must("down")
+    assert_same(lab, before, without=KEPT)
+
+
+def test_strangers_container_on_port_8000_is_named_and_not_touched(lab: Lab, person: Person) -> None:
+    words = "--network host --entrypoint python3 cluster-lab/vllm:quick -m http.server 8000"
+    lab.tell("spark1", f"docker run -d --name web {words}; sleep 1")
+    before = snapshot(lab, without=KEPT)
+    ran = person("up", *MP)
+    assert_refused(ran, 4, (r"port 8000 \(OpenAI API\) is taken", "^spark1", r"--set port=N"))
+    assert_same(lab, before, without=KEPT)
+    other = person.must("up", *MP, "--set", "port=8010")
+    assert f"at http://{lab.address('spark1')}:8010/v1" in other.out
+    person.must("down")
+    assert_same(lab, before, without=KEPT)
+
+
+def test_strangers_that_are_in_nobodys_way_are_left_alone(lab: Lab, person: Person, broken: Make) -> None:
+    broken("spark1", "stranger")
+    broken("spark2", "gpu-stranger")
+    before = snapshot(lab, without=KEPT)
+    ran = person.must("up", *MP)
+    assert re.search(
+        r"warning: spark2: a process that is not ours uses the GPU \(pid \d+ python3, 19135 MiB\)", ran.err
+    )
+    person.must("down")
+    assert_same(lab, before, without=KEPT)
+
+
+def test_recorded_key_cures_as_the_remedy_says(lab: Lab, person: Person, broken: Make) -> None:
+    """The remedy for an unknown host key, typed as it is shown (in a copy of the inventory)."""
+    inventory, known = person.place / "inventory.yaml", person.place / "known_hosts"
+    inventory.write_text(lab.inventory.read_text().replace(str(lab.root / "known_hosts"), str(known)))
+    broken("spark2", "unknown-key")
+    shutil.copy(lab.root / "known_hosts", known)
+    here = {"CLUSTER_INVENTORY": str(inventory)}
+    [error] = person("up", *MP, **here).errors
+    command = error["try"].partition("cluster ")[2].split()
+    assert command[:3] == ["inventory", "add", "spark2"]
+    person.must(*command, "--yes", **here)
+    assert "docker run" in person.must("up", *MP, "--dry-run", **here).out
+
+
+def test_what_was_begun_is_put_back_and_explained(lab: Lab, person: Person) -> None:
+    """A rank of the worker fails before it serves: named with its own words, all put back, evidence kept."""
+    packaged = (Path(__file__).parents[2] / "recipes/lab-tiny.yaml").read_text()
+    check = "test $VLLM_HOST_IP = 192.168.100.11 || { echo no patch for this host; exit 3; }"
+    (person.place / "own.yaml").write_text(f'{packaged}\nbefore_serve: [["sh", "-c", "{check}"]]\n')
+    before = snapshot(lab, without=KEPT)
+    ran = person("up", "own.yaml", *MP)
+    assert ran.code == 1, ran
+    [error] = ran.errors
+    assert re.search(r"spark2: .*before_serve sh exited with 3: no patch for this host", error["error"]), ran
+    assert error["put back"] == "all that this run started"
+    [kept] = person.evidence
+    assert error["try"] == f"read {kept}"
+    assert "no patch for this host" in (kept / "spark2-log.txt").read_text()
+    assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert_same(lab, before, without=KEPT)
+    assert_nothing_of_ours(lab)
+
+
+def test_sockets_where_rdma_was_to_be_had_are_refused(lab: Lab, person: Person, broken: Make) -> None:
+    broken("spark2", "counters-still")
+    words = ("up", *MP, "--set", "transport=rdma")
+    ran = person(*words)
+    assert ran.code == 4, ran
+    assert re.search("RDMA was not used between the ranks: .*spark2", ran.errors[0]["error"]), ran
+    assert "--allow-socket" in ran.errors[0]["try"]
+    assert_nothing_of_ours(lab)
+    allowed = person.must(*words, "--allow-socket")
+    assert "--allow-socket" in allowed.err
+    assert_serves(lab)
+
+
+def test_not_ready_in_time_says_what_it_waited_for(lab: Lab, person: Person) -> None:
+    ran = person("up", *MP, "--set", "ready_timeout_s=3", *quick(ready_after_s=600))
+    assert ran.code == 1, ran
+    [error] = ran.errors
+    assert re.search(r"not ready after 3 s; last: the engine", error["error"]), ran
+    assert "ready_timeout_s=" in error["try"]
+    assert_nothing_of_ours(lab)
+
+
+def test_head_of_a_pair_is_not_a_solo_host(lab: Lab, person: Person) -> None:
+    person.must("up", *MP)
+    name = rank_of(lab, "spark2").removeprefix("cluster-").removesuffix("-r1")
+    before = snapshot(lab, without=KEPT)
+    for words in (("--solo", "-n", "spark2"), ("--solo", "-n", "spark1"), ("-n", "spark2", "--tp", "1")):
+        ran = person("up", *QUICK, *words)
+        assert_refused(
+            ran, 4, (f"is a rank of {name}, which also runs on spark", name, "cluster down -n spark1,spark2")
+        )
+    assert_same(lab, before, without=KEPT)
+    assert_serves(lab)
