@@ -16,8 +16,9 @@ from cluster.bench.loader import ProcessLoader, Target, load_command
 from cluster.bench.manifest import Manifest
 from cluster.bench.report import Table, bench_table, memory_table, scaling_table, warnings
 from cluster.bench.result import Baseline, Journal, Result, find_baseline, read_result, results_dir
-from cluster.bench.run import BenchWanted, Measured, no_machine, run_bench
+from cluster.bench.run import Measured, no_machine, run_bench
 from cluster.bench.scaling import scaling_rows
+from cluster.bench.wanted import BenchWanted
 from cluster.config.load import choose_recipe, load_recipe
 from cluster.config.recipe import BenchDefaults, Recipe, Reference
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
@@ -31,7 +32,7 @@ from cluster.screen import Screen
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster bench`; 6 when some requests failed."""
-    with measuring(args) as subject:
+    with measuring(args, connect) as subject:
         directory = results_dir(args.results or "", Path.cwd(), os.environ)
         wanted = wanted_of(args, subject)
         wanted.shapes()  # refuses impossible numbers before a file is made
@@ -90,12 +91,12 @@ def result_of(manifest: Manifest, measured: Measured, journal: Journal) -> Resul
 
 
 @contextmanager
-def measuring(args: argparse.Namespace) -> Iterator[Measuring]:
+def measuring(args: argparse.Namespace, connect: Connect = connect) -> Iterator[Measuring]:
     """What is measured, with its load client running: a deployment of ours on its head, or --base-url from here."""
     if args.base_url:
         yield from foreign(args)
     else:
-        yield from ours(args)
+        yield from ours(args, connect)
 
 
 def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
@@ -115,7 +116,7 @@ def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
     host.close()
 
 
-def ours(args: argparse.Namespace) -> Iterator[Measuring]:
+def ours(args: argparse.Namespace, connect: Connect) -> Iterator[Measuring]:
     """The deployment that runs on the hosts, measured on its head; the lock is held meanwhile."""
     named = read_named(args)
     with open_fleet(named.hosts, connect) as fleet:

@@ -26,7 +26,8 @@ class RequestTrace:
     `tokens` are the events that carry generated tokens, as (time, how many). How their numbers are known is
     `counted`: "per event" (the server's running usage), "token ids" (listed in the event), "one an event" (as many
     events as the final usage counts), "spread" (the final usage, spread evenly: an estimate), "not" (no usage: the
-    numbers are 0 and mean nothing). `error` is empty for a request that was served to its end.
+    numbers are 0 and mean nothing). `error` is empty for a request that was served to its end. `cached_from` says who
+    told `cached_tokens`: the answer, or the server's counters.
     """
 
     t0_s: float
@@ -39,6 +40,7 @@ class RequestTrace:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    cached_from: str = "answer"
     finish_reason: str = ""
     server_prefill_s: float | None = None
     text: str = ""

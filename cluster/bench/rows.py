@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from cluster.bench.measure import BatchMeasure, RequestMeasure
+from cluster.bench.metrics import Watched, server_document, server_notes
 from cluster.bench.statistics import Stat, stat
 
 
@@ -42,7 +43,7 @@ class Row:
 
     The first fields are llama-benchy's BenchmarkRun; `tg_throughput` under concurrency is the steady window's rate,
     llama-benchy's own is `tg_wall_throughput`. `why` says for a field that is None why it is. `machine` holds what
-    the hosts said before and after each run.
+    the hosts said before and after each run, `server` what it counted of itself (`server_document`).
     """
 
     concurrency: int
@@ -70,6 +71,7 @@ class Row:
     counted: str = ""
     client: tuple[dict[str, float], ...] = ()
     machine: tuple[dict[str, Any], ...] = ()
+    server: dict[str, Any] | None = None
 
     @property
     def shape(self) -> Shape:
@@ -100,6 +102,7 @@ def summarise(
     *,
     client: Sequence[dict[str, float]] = (),
     machine: Sequence[dict[str, Any]] = (),
+    server: Sequence[Watched] = (),
 ) -> Row:
     """The row of a shape over its runs; one batch a run."""
     requests = [request for batch in batches for request in batch.requests]
@@ -119,11 +122,12 @@ def summarise(
         failed=len(failures),
         failures=tuple(f"{count} × {text}" for text, count in Counter(failures).most_common(5)),
         why=why,
-        notes=tuple(_notes(shape, requests)),
+        notes=(*_notes(shape, requests), *server_notes(server, rates["e2e_ttft"])),
         est_ppt_from=", ".join(sorted({request.est_ppt_from for request in requests})),
         counted=", ".join(sorted({request.counted for request in requests})),
         client=tuple(client),
         machine=tuple(machine),
+        server=server_document(server),
     )
 
 

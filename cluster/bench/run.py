@@ -3,57 +3,26 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cluster.bench.cache import credit_hits, ours_of
 from cluster.bench.loader import Loader
 from cluster.bench.measure import BatchMeasure, measure_batch
-from cluster.bench.read import RequestTrace, read_stream
-from cluster.bench.records import Ask, ClientLoad, Round
+from cluster.bench.metrics import Counts, Ours, Watched, watch
 from cluster.bench.rows import Row, Shape, summarise
-from cluster.bench.server import Served, find_model, measure_latency, tokenise
-from cluster.bench.workload import OPTIONAL_FIELDS, BodyMaker, refused_field
-from cluster.errors import ClusterError, UsageError
+from cluster.bench.sender import Sender
+from cluster.bench.server import CounterReader, find_model, measure_latency, tokenise
+from cluster.bench.wanted import BenchWanted, check_limit
+from cluster.bench.workload import BodyMaker
+from cluster.errors import ClusterError
 
-WARM_UP_TOKENS = 8
-FIRST_TRIES = 3
+CATCH_UP_S = 0.25  # a server may count a request a moment after it has answered it
 
 Machine = Callable[[], dict[str, dict[str, Any]]]
 """What each host says now: by host `role`, `gpu_memory_mib`, `memory_available_mib`, `sm_clock_mhz`, `power_w`, …"""
-
-
-@dataclass(frozen=True, slots=True)
-class BenchWanted:
-    """What to measure. `model` is the name in the API; empty means the only one that is served."""
-
-    base_url: str
-    model: str = ""
-    pp: tuple[int, ...] = (2048,)
-    tg: tuple[int, ...] = (32, 128)
-    depth: tuple[int, ...] = (0, 4096, 8192, 16384)
-    runs: int = 3
-    concurrency: tuple[int, ...] = (1,)
-    seed: int = 1
-    timeout_s: float = 600.0
-    api_key_env: str = ""
-    api_key_file: str = ""
-
-    def shapes(self) -> tuple[Shape, ...]:
-        """The rows in llama-benchy's order. Raises UsageError for numbers that make none."""
-        for name, values, least in (
-            *(("--pp", self.pp, 1), ("--tg", self.tg, 1), ("--depth", self.depth, 0)),
-            *(("--concurrency", self.concurrency, 1), ("--runs", (self.runs,), 1)),
-        ):
-            if not values or min(values) < least:
-                raise UsageError(f"{name} must be {least} or more, found {' '.join(map(str, values)) or 'nothing'}")
-        return tuple(
-            Shape(pp, tg, depth, concurrency)
-            for depth in dict.fromkeys(self.depth)
-            for pp in dict.fromkeys(self.pp)
-            for tg in dict.fromkeys(self.tg)
-            for concurrency in dict.fromkeys(self.concurrency)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +41,6 @@ class Measured:
     def failed(self) -> int:
         """Requests that failed, of all rows."""
         return sum(row.failed for row in self.rows)
-
-
-def check_limit(shapes: tuple[Shape, ...], served: Served) -> None:
-    """Raises UsageError naming the rows that do not fit the model's context."""
-    if served.max_tokens is None:
-        return
-    over = [shape for shape in shapes if shape.prompt_tokens + shape.tg > served.max_tokens]
-    if over:
-        names = ", ".join(shape.name for shape in over[:4]) + (", …" if len(over) > 4 else "")
-        most = served.max_tokens - max(shape.pp + shape.tg for shape in over)
-        raise UsageError(
-            f"{served.model} serves {served.max_tokens} tokens of context; too long: {names}",
-            remedy=f"--depth {most} at most with these --pp and --tg" if most >= 0 else "smaller --pp or --tg",
-        )
 
 
 def no_machine() -> dict[str, dict[str, Any]]:
@@ -113,8 +68,9 @@ def run_bench(
     corpus = tokenise(loader, served.model)
     maker = BodyMaker(served.model, corpus, wanted.seed, secrets.token_hex(16))
     latency_s = measure_latency(loader)
-    bench = _Bench(loader, wanted, maker, latency_s, machine)
-    bench.warm_up(shapes, on_step)
+    sender = Sender(loader, wanted, maker)
+    sender.warm_up(shapes, on_step)
+    bench = _Bench(sender, latency_s, machine)
     rows = tuple(bench.measure(shapes, on_row, on_step))
     if all(row.failed == row.requests for row in rows):
         raise ClusterError(f"the server served no request: {rows[0].failures[0]}")
@@ -124,8 +80,8 @@ def run_bench(
         max_model_tokens=served.max_tokens,
         latency_ms=1e3 * latency_s,
         where=loader.where,
-        refused_fields=bench.maker.refused,
-        request=bench.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} token ids]"},
+        refused_fields=sender.maker.refused,
+        request=sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} token ids]"},
     )
 
 
@@ -136,57 +92,18 @@ class _Kept:
     batches: list[BatchMeasure] = field(default_factory=list)
     client: list[dict[str, float]] = field(default_factory=list)
     machine: list[dict[str, Any]] = field(default_factory=list)
+    server: list[Watched] = field(default_factory=list)
 
 
 class _Bench:
     """One benchmark under way."""
 
-    def __init__(
-        self, loader: Loader, wanted: BenchWanted, maker: BodyMaker, latency_s: float, machine: Machine
-    ) -> None:
-        self.loader = loader
-        self.wanted = wanted
-        self.maker = maker
+    def __init__(self, sender: Sender, latency_s: float, machine: Machine) -> None:
+        self.sender = sender
+        self.wanted = sender.wanted
+        self.counters = CounterReader(sender.loader)
         self.latency_s = latency_s
         self.machine = machine
-
-    def send(self, shape: Shape, run: str, tokens: int | None = None) -> tuple[list[RequestTrace], ClientLoad]:
-        """One batch of requests at the same time."""
-        bodies = [self.maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
-        asks = tuple(Ask("/v1/completions", body) for body in bodies)
-        wanted = Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s)
-        record = self.loader.send(wanted)
-        return [read_stream(one) for one in record.records], record.client
-
-    def warm_up(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> None:
-        """A few tokens of each prompt length and concurrency; learns which fields the server refuses.
-
-        Raises ClusterError with the server's words when the first ones all fail.
-        """
-        first = min(shapes, key=lambda shape: shape.prompt_tokens)
-        on_step(f"warm-up {first.name}")
-        self._settle(Shape(first.pp, first.tg, first.depth, 1))
-        for shape in {(s.prompt_tokens, s.concurrency): s for s in shapes}.values():
-            on_step(f"warm-up {shape.name}")
-            self.send(shape, "warm-up", min(WARM_UP_TOKENS, shape.tg))
-
-    def _settle(self, shape: Shape) -> None:
-        """Send single requests until one is served, dropping refused fields one by one."""
-        error = ""
-        failed = 0
-        for attempt in range(FIRST_TRIES + len(OPTIONAL_FIELDS)):
-            [trace], _ = self.send(shape, f"first{attempt}", min(WARM_UP_TOKENS, shape.tg))
-            if not trace.error:
-                return
-            error = trace.error
-            name = refused_field(error, self.maker.refused) if trace.status in (400, 422) else None
-            if name is None:
-                failed += 1
-                if failed == FIRST_TRIES:
-                    break
-            else:
-                self.maker = self.maker.without(name)
-        raise ClusterError(f"the server served no request: {error}", where=f"{self.wanted.base_url}/v1/completions")
 
     def measure(
         self, shapes: tuple[Shape, ...], on_row: Callable[[Row], None], on_step: Callable[[str], None]
@@ -202,14 +119,25 @@ class _Bench:
 
     def _measure_once(self, shape: Shape, run: int, kept: _Kept) -> None:
         """One run of one row."""
-        before = self.machine()
-        traces, client = self.send(shape, f"run{run}")
+        counts, before = self.counters.read(), self.machine()
+        traces, client = self.sender.send(shape, f"run{run}")
         after = self.machine()
+        watched = self._watch(counts, ours_of(traces))
+        traces = credit_hits(traces, watched)
+        kept.server += [watched] if watched else []
         kept.batches.append(measure_batch(traces, self.latency_s, shape.prompt_tokens))
         kept.client.append(asdict(client))
         if before or after:
             kept.machine.append({"run": run, "before": before, "after": after})
 
+    def _watch(self, before: Counts | None, ours: Ours) -> Watched | None:
+        """What the server counted since `before`."""
+        watched = watch(before, self.counters.read(), ours)
+        if watched and watched.lags:
+            time.sleep(CATCH_UP_S)
+            watched = watch(before, self.counters.read(), ours)
+        return watched
+
 
 def _row(shape: Shape, kept: _Kept) -> Row:
-    return summarise(shape, kept.batches, client=kept.client, machine=kept.machine)
+    return summarise(shape, kept.batches, client=kept.client, machine=kept.machine, server=kept.server)

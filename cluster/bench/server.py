@@ -11,6 +11,7 @@ import orjson
 
 from cluster.bench.http_answer import error_text, read_http
 from cluster.bench.loader import Loader
+from cluster.bench.metrics import Counts, parse_metrics
 from cluster.bench.records import Ask, Record, Round
 from cluster.bench.workload import Corpus, corpus_text
 from cluster.errors import ClusterError, UsageError
@@ -32,6 +33,23 @@ def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[tuple[int | N
     record = loader.send(Round(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None))
     answers = [read_http(one) for one in record.records]
     return [(answer.status, answer.body, answer.problem) for answer in answers]
+
+
+class CounterReader:
+    """Reads what the server counts of itself; one that counts nothing we know is asked once."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._tells = True
+
+    def read(self) -> Counts | None:
+        """The counts as they are now, None when the server tells none."""
+        if not self._tells:
+            return None
+        [(status, body, problem)] = fetch(self._loader, Ask("/metrics"), name="metrics")
+        counts = parse_metrics(body.decode("utf-8", "replace")) if status == 200 and not problem else None
+        self._tells = counts is not None
+        return counts
 
 
 def _document(status: int | None, body: bytes) -> dict[str, Any]:

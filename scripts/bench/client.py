@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from cluster.bench.loader import ProcessLoader, Target, load_command
 from cluster.bench.measure import measure_request
@@ -30,7 +29,6 @@ from cluster.bench.records import Ask, Round
 from cluster.hosts.local import LocalHost
 
 TTFT_MS, RATE, PROMPT_TOKENS = 67.0, 50.0, 512
-SERVER = Path(__file__).parents[2] / "tests" / "bench_server.py"
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ Client = Callable[[str, int, int], Seen]
 @contextmanager
 def known_server() -> Iterator[str]:
     """The address of a fresh server."""
-    words = [sys.executable, str(SERVER), "--ttft-ms", str(TTFT_MS), "--rate", str(RATE)]
+    words = [sys.executable, "-m", "cluster.bench.known_server", "--ttft-ms", str(TTFT_MS), "--rate", str(RATE)]
     server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert server.stdout
     assert server.stdin

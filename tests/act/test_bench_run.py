@@ -1,5 +1,6 @@
 """`run_bench` against the server of known timing, over real sockets."""
 
+import dataclasses
 import re
 from collections.abc import Iterator
 
@@ -9,7 +10,8 @@ from bench_live import known_server, load_client
 from cluster.bench.loader import ProcessLoader
 from cluster.bench.records import Round, RoundRecord
 from cluster.bench.rows import Row
-from cluster.bench.run import BenchWanted, Measured, run_bench
+from cluster.bench.run import Measured, run_bench
+from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, UsageError
 from cluster.hosts.local import LocalHost
 
@@ -210,3 +212,35 @@ def test_through_a_host(url: str) -> None:
     finally:
         client.close()
         host.close()
+
+
+def test_row_holds_what_the_server_counted(load: ProcessLoader) -> None:
+    row = only(run_bench(load, wanted("drafted", concurrency=(2,))))
+    assert row.server is not None
+    assert (row.server["requests"], row.server["generation_tokens"]) == (4, 4 * 32)
+    assert (row.server["foreign_requests"], row.server["foreign_tokens"]) == (0, 0)
+    assert row.server["acceptance_per_position"] == [0.75, 0.5, 0.25]
+    assert row.notes == ()
+
+
+def test_foreign_traffic_and_preemptions_are_noted(load: ProcessLoader) -> None:
+    assert only(run_bench(load, wanted("busy"))).notes == (
+        "foreign traffic: 4 requests (200 tokens) of others meanwhile",
+        "2 preemptions: the KV cache did not hold all requests",
+    )
+
+
+def test_server_without_counters_is_asked_once_and_nothing_is_said(load: ProcessLoader) -> None:
+    asked = []
+
+    class Without:
+        where = "here"
+
+        def send(self, round: Round) -> RoundRecord:
+            if round.asks[0].path == "/metrics":
+                asked.append(round)
+                round = dataclasses.replace(round, asks=(dataclasses.replace(round.asks[0], path="/nothing"),))
+            return load.send(round)
+
+    row = only(run_bench(Without(), wanted("plain")))
+    assert (len(asked), row.server, row.notes) == (1, None, ())

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from bench_server import WAYS, Way, stream
-
+from cluster.bench.known_ways import WAYS, Way, stream
 from cluster.bench.read import RequestTrace, read_stream
 from cluster.bench.records import Record
 
@@ -23,7 +18,7 @@ def record(way: Way | str, tokens: int = 32, prompt: int = 512, t0_s: float = 0.
     way = WAYS[way] if isinstance(way, str) else way
     body: dict[str, Any] = {"prompt": [0] * prompt, "max_tokens": tokens}
     chunks = [(t0_s + 0.001, HEAD_CLOSE if way.until_close else HEAD)]
-    chunks += [(t0_s + t, data) for t, data in stream(way, body, TTFT_S, RATE) if data]
+    chunks += [(t0_s + t, data) for t, data, _ in stream(way, body, TTFT_S, RATE) if data]
     how = "closed" if way.until_close or way.cut_after else "done"
     return Record(t0_s, chunks[-1][0], how, "", tuple(chunks))
 

@@ -16,6 +16,7 @@ from cluster.bench.manifest import (
     differences,
     parse_manifest,
 )
+from cluster.bench.report import bench_table
 from cluster.bench.result import (
     Journal,
     find_baseline,
@@ -195,3 +196,18 @@ def test_written_file_is_whole_or_absent(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot be written"):
         write_result(result(), tmp_path / "no" / "x.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_result_of_the_first_schema_still_reads() -> None:
+    """Written by the first version of `cluster bench`; two hosts, failures none, concurrency 1 and 2."""
+    old = read_result(Path(__file__).parents[1] / "samples" / "result_schema_1.json")
+    assert (old.manifest.tp, old.manifest.depth_mode, len(old.rows)) == (2, "cold", 4)
+    first = old.rows[0]
+    assert first.shape == Shape(256, 32, 0, 1)
+    assert first.tg_throughput is not None
+    assert first.tg_throughput.mean == pytest.approx(200, rel=0.3)
+    assert first.machine[0]["after"]["spark2"]["throttle"] == ["power cap"]
+    assert (first.server, first.notes) == (None, ())
+    assert bench_table(old).rows
+    again = parse_result(orjson.loads(orjson.dumps(old.document())))
+    assert again.rows == old.rows

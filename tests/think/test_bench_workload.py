@@ -3,9 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from bench_server import tokenize
-from bench_tools import WAYS  # noqa: F401 - puts tests/ on the path
 
+from cluster.bench.known_ways import tokenize
 from cluster.bench.rows import Shape
 from cluster.bench.workload import BodyMaker, Corpus, corpus_hash, corpus_text, prompt_ids, refused_field
 

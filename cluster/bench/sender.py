@@ -1,0 +1,63 @@
+"""Sends batches of one shape, and knows which fields the server will not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cluster.bench.loader import Loader
+from cluster.bench.read import RequestTrace, read_stream
+from cluster.bench.records import Ask, ClientLoad, Round
+from cluster.bench.rows import Shape
+from cluster.bench.wanted import BenchWanted
+from cluster.bench.workload import OPTIONAL_FIELDS, BodyMaker, refused_field
+from cluster.errors import ClusterError
+
+WARM_UP_TOKENS = 8
+FIRST_TRIES = 3
+
+
+class Sender:
+    """One benchmark's requests."""
+
+    def __init__(self, loader: Loader, wanted: BenchWanted, maker: BodyMaker) -> None:
+        self.loader = loader
+        self.wanted = wanted
+        self.maker = maker
+
+    def send(self, shape: Shape, run: str, tokens: int | None = None) -> tuple[list[RequestTrace], ClientLoad]:
+        """One batch of requests at the same time."""
+        bodies = [self.maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
+        asks = tuple(Ask("/v1/completions", body) for body in bodies)
+        wanted = Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s)
+        record = self.loader.send(wanted)
+        return [read_stream(one) for one in record.records], record.client
+
+    def warm_up(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> None:
+        """A few tokens of each prompt length and concurrency; learns which fields the server refuses.
+
+        Raises ClusterError with the server's words when the first ones all fail.
+        """
+        first = min(shapes, key=lambda shape: shape.prompt_tokens)
+        on_step(f"warm-up {first.name}")
+        self._settle(Shape(first.pp, first.tg, first.depth, 1))
+        for shape in {(s.prompt_tokens, s.concurrency): s for s in shapes}.values():
+            on_step(f"warm-up {shape.name}")
+            self.send(shape, "warm-up", min(WARM_UP_TOKENS, shape.tg))
+
+    def _settle(self, shape: Shape) -> None:
+        """Send single requests until one is served, dropping refused fields one by one."""
+        error = ""
+        failed = 0
+        for attempt in range(FIRST_TRIES + len(OPTIONAL_FIELDS)):
+            [trace], _ = self.send(shape, f"first{attempt}", min(WARM_UP_TOKENS, shape.tg))
+            if not trace.error:
+                return
+            error = trace.error
+            name = refused_field(error, self.maker.refused) if trace.status in (400, 422) else None
+            if name is None:
+                failed += 1
+                if failed == FIRST_TRIES:
+                    break
+            else:
+                self.maker = self.maker.without(name)
+        raise ClusterError(f"the server served no request: {error}", where=f"{self.wanted.base_url}/v1/completions")

@@ -1,0 +1,179 @@
+"""What vLLM counts of itself: read, subtracted, and said when something is off."""
+
+from typing import Any
+
+import pytest
+
+from cluster.bench.cache import credit_hits, ours_of
+from cluster.bench.metrics import Ours, Watched, parse_metrics, server_document, server_notes, watch
+from cluster.bench.statistics import stat
+
+# As vLLM 0.32 prints it: HELP and TYPE lines, an engine label, `_created` series, buckets, two engines.
+TEXT = r"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="/models/a b}\"c"} 1.0
+vllm:num_requests_running{engine="1",model_name="/models/a b}\"c"} 0.0
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 4096.0
+vllm:prefix_cache_queries_created{engine="0",model_name="m"} 1.7e+09
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 1024.0
+vllm:num_preemptions_total{engine="0",model_name="m"} 2.0
+vllm:prompt_tokens_total{engine="0",model_name="m"} 4096.0
+vllm:generation_tokens_total{engine="0",model_name="m"} 100.0
+vllm:generation_tokens_total{engine="1",model_name="m"} 28.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 1.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 3.0
+vllm:request_queue_time_seconds_bucket{engine="0",le="0.3",model_name="m"} 3.0
+vllm:request_queue_time_seconds_sum{engine="0",model_name="m"} 0.2
+vllm:request_queue_time_seconds_count{engine="0",model_name="m"} 4.0
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 40.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 120.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 60.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 36.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} 16.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"} 8.0
+process_cpu_seconds_total 12.5
+"""
+OLD = """vllm:gpu_prefix_cache_queries_total{model_name="m"} 10.0
+vllm:gpu_prefix_cache_hits_total{model_name="m"} 5.0
+vllm:generation_tokens_total{model_name="m"} 7.0
+vllm:time_per_output_token_seconds_sum{model_name="m"} 3.0
+"""
+ZERO = {"requests": 0.0, "generation_tokens": 0.0}
+
+
+def counts(**told: float) -> dict[str, float]:
+    return {"generation_tokens": 64.0, "requests": 2.0, **told}
+
+
+def watched(served: int = 2, generated: float | None = 64, failed: int = 0, **grown: float) -> Watched:
+    return Watched(counts(**grown), Ours(served, failed, generated))
+
+
+def test_counters_are_summed_over_engines_and_reasons() -> None:
+    told = parse_metrics(TEXT)
+    assert told is not None
+    assert (told["generation_tokens"], told["requests"], told["running"]) == (128, 4, 1)
+    assert (told["prefix_queries"], told["prefix_hits"], told["preemptions"]) == (4096, 1024, 2)
+    assert (told["queue_s"], told["queue_n"]) == (0.2, 4)
+    assert [told[f"accepted_at_{place}"] for place in range(3)] == [36, 16, 8]
+
+
+def test_older_names_are_known() -> None:
+    told = parse_metrics(OLD)
+    assert told is not None
+    assert (told["prefix_queries"], told["prefix_hits"], told["itl_s"]) == (10, 5, 3)
+    assert "requests" not in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "<html>404</html>", "llamacpp:prompt_tokens_total 5\n", "sglang:generation_tokens_total 5\n", "vllm:x nan?\n"],
+)
+def test_servers_of_another_kind_tell_nothing(text: str) -> None:
+    assert parse_metrics(text) is None
+    assert watch(None, None, Ours(1)) is None
+    assert server_document([]) is None
+    assert server_notes([]) == []
+
+
+def test_what_a_row_is_told() -> None:
+    before = dict.fromkeys(parse_metrics(TEXT) or {}, 0.0) | {"running": 0.0}
+    after = parse_metrics(TEXT)
+    seen = watch(before, after, Ours(4, 0, 128))
+    assert seen is not None
+    told = server_document([seen, seen])
+    assert told is not None
+    assert told["generation_tokens"] == 256
+    assert told["queue_ms"] == pytest.approx(50)
+    assert told["prefix_cache_hit_rate"] == 0.25
+    assert (told["drafts"], told["acceptance_rate"], told["acceptance_length"]) == (80, 0.5, 2.5)
+    assert told["acceptance_per_position"] == pytest.approx([0.9, 0.4, 0.2])
+    assert (told["foreign_requests"], told["foreign_tokens"]) == (0, 0)
+    assert server_notes([seen]) == [
+        "2 preemptions: the KV cache did not hold all requests",
+        "requests waited 50 ms on average before the server began with them",
+    ]
+
+
+def test_no_speculation_is_no_acceptance() -> None:
+    told = server_document([watched()])
+    assert told is not None
+    assert not [name for name in told if "accept" in name or "draft" in name]
+
+
+def test_foreign_traffic_is_what_was_counted_beyond_ours() -> None:
+    seen = watched(requests=5, generation_tokens=164)
+    assert (seen.foreign_requests, seen.foreign_tokens, seen.is_alone) == (3, 100, False)
+    assert server_notes([seen]) == ["foreign traffic: 3 requests (100 tokens) of others meanwhile"]
+
+
+def test_foreign_request_that_does_not_end_shows_by_its_tokens() -> None:
+    assert server_notes([watched(generation_tokens=90)]) == [
+        "foreign traffic: 0 requests (26 tokens) of others meanwhile"
+    ]
+
+
+def test_failed_requests_of_ours_are_not_taken_for_others() -> None:
+    seen = watched(served=2, failed=1, generated=None, requests=3, generation_tokens=80)
+    assert (seen.foreign_requests, seen.foreign_tokens) == (0, None)
+    assert server_notes([seen]) == []
+
+
+def test_requests_of_others_under_way_at_the_begin() -> None:
+    seen = watch(counts(running=3.0), counts(generation_tokens=128.0, requests=4.0), Ours(2, 0, 64))
+    assert seen is not None
+    assert not seen.is_alone
+    assert server_notes([seen]) == ["foreign traffic: 3 requests of others were running when a run began"]
+
+
+def test_restart_is_said_and_its_counts_are_not_used() -> None:
+    seen = watch(counts(), counts(requests=1.0), Ours(1, 0, 10))
+    assert seen is not None
+    assert server_document([seen]) is None
+    assert server_notes([seen]) == ["the server's counters went back: it was restarted during the row"]
+
+
+def test_counts_that_lag_are_said() -> None:
+    seen = watched(served=2, requests=1)
+    assert seen.lags
+    assert not watched(served=2).lags
+    assert "not complete" in server_notes([seen])[0]
+
+
+@pytest.mark.parametrize(("ttft_ms", "noted"), [(None, True), (100.0, True), (2000.0, False)])
+def test_queue_is_measured_against_the_time_to_first_token(ttft_ms: float | None, noted: bool) -> None:
+    notes = server_notes([watched(queue_s=0.1, queue_n=2)], stat([ttft_ms]) if ttft_ms else None)
+    assert bool(notes) == noted
+
+
+def served(**given: Any) -> Any:
+    from cluster.bench.read import RequestTrace
+
+    values = {"tokens": ((1.0, 1.0), (2.0, 31.0)), "counted": "per event"}
+    return RequestTrace(0.0, 3.0, **values | given)
+
+
+def test_what_was_ours() -> None:
+    assert ours_of([served(), served()]) == Ours(2, 0, 64)
+    assert ours_of([served(), served(error="cut")]) == Ours(1, 1, None)
+    assert ours_of([served(), served(counted="not")]) == Ours(2, 0, None)
+
+
+def test_hits_that_only_the_counters_tell_are_shared_out() -> None:
+    given = credit_hits([served(), served()], watched(prefix_hits=2048))
+    assert [(one.cached_tokens, one.cached_from) for one in given] == [(1024, "counters")] * 2
+
+
+@pytest.mark.parametrize(
+    ("traces", "seen"),
+    [
+        ([served(), served()], None),
+        ([served(), served()], watched()),
+        ([served(), served()], watched(prefix_hits=2048, requests=3)),
+        ([served(), served()], watched(prefix_hits=2048, requests=1)),
+        ([served(), served(error="cut")], watched(served=1, failed=1, generated=None, prefix_hits=2048)),
+        ([served(cached_tokens=0), served(cached_tokens=0)], watched(prefix_hits=2048)),
+    ],
+)
+def test_hits_that_may_be_anybodys_are_not(traces: list, seen: Watched | None) -> None:
+    assert credit_hits(traces, seen) == traces
