@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.actions.measured import Measuring, home_of, machine_state, manifest_of, running_deployment
+from cluster.actions.measured import Measuring, home_of, machine_state, manifest_of, running_deployment, solo_command
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.bench.loader import ProcessLoader, Target, load_command
 from cluster.bench.manifest import Manifest
@@ -198,10 +199,10 @@ def print_scaling(
         return
     for path, against in baseline.refused[:3]:
         screen.warn(f"not compared with {path.name}: {'; '.join(str(item) for item in against[:5])}")
-    flags = " ".join(sys.argv[2:])
-    head = result.manifest.hosts[0].name if result.manifest.hosts else "HOST"
     screen.line("no single-node baseline of this recipe under these conditions; this makes one:")
-    screen.line(f"  cluster up {result.manifest.recipe} --solo -n {head} && cluster bench {flags}".rstrip())
+    screen.line(
+        f"  cluster down && {solo_command(result.manifest)} && cluster bench {shlex.join(sys.argv[2:])}".rstrip()
+    )
 
 
 def print_table(table: Table, screen: Screen) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +14,9 @@ from cluster.bench.loader import Loader
 from cluster.bench.manifest import HostState, Manifest
 from cluster.bench.run import Machine
 from cluster.commands.question import Answer
+from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe
-from cluster.errors import ClusterError, RefusedError
+from cluster.errors import ClusterError, RefusedError, UsageError
 from cluster.facts import gpu, gpu_processes, memory
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
@@ -79,6 +82,30 @@ def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, seed: int,
         client_on="head",
         client_python=python,
     )
+
+
+def solo_command(manifest: Manifest) -> str:
+    """The `cluster up` that serves the same on the head alone, `--set` for every key that differs from the recipe."""
+    words = ["cluster", "up", manifest.recipe, "--solo", "-n", manifest.hosts[0].name if manifest.hosts else "HOST"]
+    try:
+        recipe = load_recipe(manifest.recipe).recipe.model_dump(mode="json")
+    except UsageError:
+        recipe = {}
+    for key, value in changed_keys(recipe, manifest.spec.get("recipe", {})):
+        words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    for name, value in manifest.spec.get("env", {}).items():
+        words += ["-e", f"{name}={value}"]
+    extra = manifest.spec.get("words", [])
+    return shlex.join([*words, "--", *extra] if extra else words)
+
+
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of `new` whose value is another one in `old`, with the new value; keys that `old` lacks included."""
+    for key, value in new.items():
+        if isinstance(value, Mapping) and isinstance(old.get(key), Mapping):
+            yield from changed_keys(old[key], value, f"{prefix}{key}.")
+        elif old and old.get(key) != value:
+            yield prefix + key, value
 
 
 def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:

@@ -20,7 +20,7 @@ from cluster.hosts.trouble import no_program, silent_host
 SLICE_S = 0.2
 TRIES = 3
 FIRST_PAUSE_S = 0.5
-CONNECT_WITHIN_S = 15.0
+CONNECT_WITHIN_S = 8.0
 ASK_AGAIN_WITHIN_S = 15.0
 MARGIN_S = 8.0  # beyond the longest deadline: ending what is late takes two seconds there, the rest is the network's
 CHANGE_PATIENCE_S = 10.0  # how long an interrupted run waits for a change under way

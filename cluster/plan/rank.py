@@ -138,7 +138,7 @@ def environment(made_of: Ingredients, host: str) -> dict[str, str]:
     if wanted.backend == "ray":
         env |= ray_environment(head=made_of.addresses[0], ray_version=made_of.inside.ray)
     entry = next(entry for entry in wanted.hosts if entry.name == host)
-    return {**env, **wanted.recipe.env, **wanted.env, **entry.env}
+    return {**env, **wanted.recipe.env, **entry.env, **wanted.env}
 
 
 def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
