@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.commands.question import Answer, Question
 from cluster.facts.fact import Missing
+from cluster.facts.links import Link, Links
 from cluster.facts.seen import Seen
 from cluster.plan.fabric import Fabric
 from cluster.plan.finding import Finding, Level
@@ -85,6 +87,7 @@ def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Itera
         )  # fmt: skip
         return
     yield from check_mtu(fabric)
+    yield from check_twins(seens, fabric)
     yield from check_device(wanted, seens)
     if rdma_wanted and not fabric.rdma:
         without = [name for name, end in fabric.hosts.items() if not end.hcas]
@@ -103,6 +106,32 @@ def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
                 level, "rdma-device", seen.host, "there are HCAs, but no /dev/infiniband", _links_text(seen),
                 f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm",
             )  # fmt: skip
+
+
+def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
+    """One QSFP port is two netdevs, each with half the bandwidth; when only one faces the peers, that is said."""
+    for seen in seens:
+        if isinstance(seen.links, Missing):
+            continue
+        facing = {link.netdev for link in fabric.hosts[seen.host].facing}
+        for link in seen.links.links:
+            if link.netdev in facing or not (twins := facing & _twins_of(link, seen.links)):
+                continue
+            yield Finding(
+                "warning", "twins", seen.host, f"only {min(twins)} of its port faces the peers: half the bandwidth",
+                f"{link.netdev} {link.state}, {' '.join(link.addresses) or 'no address'}",
+                f"give {link.netdev} an address in a subnet of its own, on every host",
+            )  # fmt: skip
+
+
+def _twins_of(link: Link, links: Links) -> set[str]:
+    """Netdevs of the same port behind another PCI domain: `enp1s0f1np1` and `enP2p1s0f1np1`."""
+    port = _port(link.netdev)
+    return {one.netdev for one in links.links if one.netdev != link.netdev and _port(one.netdev) == port}
+
+
+def _port(netdev: str) -> str:
+    return re.sub(r"^enP\d+", "en", netdev)
 
 
 def check_mtu(fabric: Fabric) -> Iterator[Finding]:

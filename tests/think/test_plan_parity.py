@@ -144,3 +144,20 @@ def test_answers_of_ping() -> None:
     assert (hung.level, hung.evidence) == ("fault", "no answer")
     [absent] = check_pings("spark1", {key: Answer(127), ("eth2", "x"): Answer(127)})
     assert absent.level == "unknown"
+
+
+def one_twin(number: int) -> Any:
+    return links(
+        port("rocep1s0f0", "enp1s0f0np0", f"192.168.100.{10 + number}/24"),
+        port("roceP2p1s0f0", "enP2p1s0f0np0"),
+        port("rocep1s0f1", "enp1s0f1np1", state="DOWN"),
+        port("", "enP7s7", f"192.168.1.{40 + number}/24", mtu=1500),
+    )
+
+
+def test_one_twin_of_a_port_is_half_the_bandwidth() -> None:
+    found = check(with_links(one_twin(1), one_twin(2)))
+    assert names(found) == [("warning", "twins"), ("warning", "twins")]
+    assert found[0].what == "only enp1s0f0np0 of its port faces the peers: half the bandwidth"
+    assert found[0].evidence == "enP2p1s0f0np0 ACTIVE, no address"
+    assert check(with_links(one_cable(1), one_cable(2))) == []
