@@ -17,6 +17,7 @@ VARYING = (
     (r"since \d\d:\d\d:\d\d \(\d+ s\)", "since TIME (N s)"),
     (rf"^({STAGES}|cluster's own share) +[\d.]+$", r"\1 N"),
     (rf"^({STAGES}) N\n", ""),
+    (r"^stage +s$", "stage s"),
 )
 
 
