@@ -1,0 +1,67 @@
+"""What `scaling` and `sweep` end with: warnings, tables, files, the one document, the exit code."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.actions.series import Log, Step, exit_code
+from cluster.actions.told import Told
+from cluster.bench.compare import Entry
+from cluster.bench.report import Table, warnings
+from cluster.config.recipe import Recipe
+from cluster.errors import ExitCode
+from cluster.screen import Screen
+
+
+def bench_defaults(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+    """What `--set bench.…` changes, as options of bench, which reads the recipe's file by itself."""
+    keys = [text.partition("=")[0].partition(".")[2] for text in args.set if text.startswith("bench.")]
+    return {key: getattr(recipe.bench, key) for key in keys if getattr(args, key, 0) is None}
+
+
+def say_warnings(entries: Sequence[Entry], screen: Screen) -> None:
+    """What must be said aloud with these numbers; once when it is true of all."""
+    said: dict[str, list[str]] = {}
+    for entry in entries:
+        for line in warnings(entry.result):
+            said.setdefault(line, []).append(entry.label)
+    for line, labels in said.items():
+        screen.warn(line if len(labels) == len(entries) else f"{', '.join(labels)}: {line}")
+
+
+def print_tables(tables: Sequence[Table], screen: Screen) -> None:
+    """Tables with their notes; one without rows is its notes."""
+    for table in tables:
+        if table.rows:
+            headers = [text if number < table.text_columns else f">{text}" for number, text in enumerate(table.headers)]
+            screen.table(table.title, headers, table.rows)
+        for note in table.notes:
+            screen.line(f"  {note}")
+
+
+def end(steps: Sequence[Step], log: Log, tables: Sequence[Table], entries: Sequence[Entry], screen: Screen) -> ExitCode:
+    """The files, the error that ended it early, the one document, the exit code."""
+    screen.line(f"series: {log.path}")
+    if entries:
+        screen.line(f"page:   cluster report {log.path} -o {log.series.kind}.html")
+    code = exit_code(log, steps)
+    if log.error:
+        log.error.remedy = "; ".join(filter(None, (log.error.remedy, "the same command with --resume goes on")))
+        Told().error(log.error)
+    elif code != ExitCode.DONE:
+        screen.warn("the same command with --resume tries what failed again")
+    screen.document(
+        log.series.document()
+        | {"path": str(log.path), "exit": int(code), "results": [entry.result.document() for entry in entries]}
+        | {"tables": [table_document(table) for table in tables]}
+        | ({"error": dict(log.error.lines())} if log.error else {})
+    )
+    return code
+
+
+def table_document(table: Table) -> dict[str, Any]:
+    """A table of texts as JSON."""
+    rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+    return {"title": table.title, "rows": rows, "notes": list(table.notes)}

@@ -1,0 +1,174 @@
+"""A series of measurements: what `scaling` and `sweep` did, step by step, in one small file beside the results.
+
+Written anew by rename after each step, so that what was measured survives whatever comes next, and `--resume` finds it.
+The measurements themselves are results of their own; this file names them and keeps what `up` and `down` said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cluster import __version__
+from cluster.bench.result import Result, read_result
+from cluster.errors import ClusterError, UsageError
+from cluster.plan.spec import differing
+
+SERIES = 1
+ENDING = ".series.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One step: a deployment that was started, measured and taken down.
+
+    `values` are what the step varies (`tp`, a recipe key …), `result` the file name of its measurement, `up` and `down`
+    what those commands said as JSON. When it failed, `stage` is up, bench or down and `failed` the reason.
+    """
+
+    label: str
+    values: dict[str, Any]
+    hosts: tuple[str, ...] = ()
+    began_unix_s: float = 0.0
+    result: str = ""
+    stage: str = ""
+    failed: str = ""
+    exit: int = 0
+    up: dict[str, Any] = field(default_factory=dict)
+    down: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ready_s(self) -> float | None:
+        """Seconds from the first connection to the proven answer; None when it ran already, or never did."""
+        stages = self.up.get("stages_s")
+        return sum(stages.values()) if stages and self.up.get("changed") else None
+
+    @property
+    def moments(self) -> dict[str, dict[str, dict[str, int | None]]]:
+        """Bytes `available` and of the `gpu`'s processes, by moment and host, as `up` saw them."""
+        return self.up.get("memory_bytes") or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """All steps so far. `wanted` is what a later run must want as well to go on with this one (no secrets)."""
+
+    kind: str
+    recipe: str
+    wanted: dict[str, Any]
+    varied: tuple[str, ...]
+    timestamp: str
+    points: tuple[Point, ...] = ()
+    version: str = f"cluster {__version__}"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"series": SERIES, **asdict(self)}
+
+    def point(self, values: Mapping[str, Any]) -> Point | None:
+        """The step with these values."""
+        return next((point for point in self.points if point.values == dict(values)), None)
+
+    def with_point(self, new: Point) -> Series:
+        """The same with a step added, or done again."""
+        others = [point for point in self.points if point.values != new.values]
+        return replace(self, points=(*others, new))
+
+
+def new_series(kind: str, recipe: str, wanted: Mapping[str, Any], varied: Sequence[str]) -> tuple[Series, str]:
+    """A series that begins now, and its file name."""
+    now = datetime.now(UTC)
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", recipe).strip("-.") or "recipe"
+    series = Series(kind, recipe, dict(wanted), tuple(varied), f"{now:%Y-%m-%d %H:%M:%SZ}")
+    return series, f"{now:%Y%m%dT%H%M%S.%fZ}-{name}-{kind}{ENDING}"
+
+
+def parse_series(document: Mapping[str, Any]) -> Series:
+    """The inverse of `Series.document`; unknown keys are left out. Raises ClusterError when it is none."""
+    number = document.get("series")
+    if not isinstance(number, int):
+        raise ClusterError("not a series of cluster scaling or cluster sweep: it has no series number")
+    if number > SERIES:
+        raise ClusterError(f"a series of form {number}; this version reads up to {SERIES}", remedy="update cluster")
+    try:
+        values = _known(Series, document)
+        values["points"] = tuple(Point(**_known(Point, point)) for point in document["points"])
+        return Series(**values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ClusterError(f"the series cannot be read: {type(error).__name__} {error}") from error
+
+
+def _known(kind: type[Series] | type[Point], document: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(kind)}
+    tuples = {"varied", "hosts", "points"}
+    return {key: tuple(value) if key in tuples else value for key, value in document.items() if key in names}
+
+
+def read_series(path: Path) -> Series:
+    """Read a series. Raises ClusterError naming the file."""
+    try:
+        document = orjson.loads(path.read_bytes())
+        if not isinstance(document, dict):
+            raise ClusterError("not a JSON object")
+        return parse_series(document)
+    except (OSError, ValueError, ClusterError) as error:
+        raise ClusterError(f"{path}: {getattr(error, 'what', None) or error}") from error
+
+
+def write_series(series: Series, path: Path) -> None:
+    """Write by rename. Raises UsageError when the directory is not writable."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(orjson.dumps(series.document(), option=orjson.OPT_INDENT_2) + b"\n")
+        fresh.rename(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise UsageError(
+            f"results cannot be written to {path.parent}: {error.strerror or error}", remedy="--results DIRECTORY"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An earlier series to go on with; without one, `path` is the newest of this kind and what differs in it."""
+
+    series: Series | None = None
+    path: Path | None = None
+    differences: tuple[str, ...] = ()
+
+
+def find_series(directory: Path, kind: str, recipe: str, wanted: Mapping[str, Any]) -> Earlier:
+    """The newest series of this kind and recipe that wanted the same."""
+    nearest = Earlier()
+    plain = orjson.loads(orjson.dumps(wanted))
+    for path in sorted(directory.glob(f"*{ENDING}"), reverse=True):
+        try:
+            series = read_series(path)
+        except ClusterError:
+            continue
+        if (series.kind, series.recipe) != (kind, recipe):
+            continue
+        against = tuple(differing(series.wanted, plain))
+        if not against:
+            return Earlier(series, path)
+        if nearest.path is None:
+            nearest = Earlier(None, path, against)
+    return nearest
+
+
+def read_point(point: Point, directory: Path) -> Result | None:
+    """A step's measurement; None when it failed or its file is gone."""
+    if not point.result:
+        return None
+    try:
+        return read_result(directory / point.result)
+    except ClusterError:
+        return None

@@ -1,0 +1,79 @@
+"""A desk whose servers can be measured: the real load client, against servers of known timing on loopback."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from bench_live import Child, known_server
+from machine import Desk
+
+from cluster.commands.far import source
+from cluster.hosts.fake import FakeProcess
+
+RECIPE = """\
+model: example/toy
+served_model_name: {model}
+architecture: ToyForCausalLM
+image: example.org/vllm:1
+parameters_b: 1
+backend: ray
+vllm: {{max-model-len: 4096, gpu-memory-utilization: 0.8, quantization: fp8}}
+ready_timeout_s: 60
+bench: {{pp: [64], tg: [16], depth: [0], runs: 2}}
+reference:
+  - source: the write-up
+    depth_mode: cold
+    rows:
+      - {{test: tg16, tp: 1, t_s: 200}}
+      - {{test: tg16, tp: 2, t_s: 340}}
+    vram_mb: {{head: 92160, worker: 92160}}
+"""
+
+
+class LoadClient(FakeProcess):
+    """far/load.py as a real process; what it is told of its server is replaced by where that really is."""
+
+    def __init__(self, argv: Sequence[str], stdin: bytes, url: str) -> None:
+        super().__init__()
+        told = re.sub(rb'"base_url":"[^"]*"', b'"base_url":"%s"' % url.encode(), stdin)
+        self.child = Child([sys.executable, *argv[1:]], told)
+
+    def lines(self) -> Iterator[str]:
+        return self.child.lines()
+
+    def write(self, data: bytes) -> None:
+        self.child.write(data)
+
+    def close(self, timeout_s: float = 5.0) -> int | None:
+        return None if self.ended else self.end_child()
+
+    def end(self, exit_code: int = 0) -> None:
+        if not self.ended:
+            self.end_child()
+
+    def end_child(self) -> int | None:
+        self.ended = True
+        return self.child.close()
+
+
+@contextmanager
+def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Deployments of one host answer at the first rate (tokens a second), of two at the second, and so on.
+
+    `on_start` is called whenever a load client starts.
+    """
+    with ExitStack() as running:
+        urls = [running.enter_context(known_server("--ttft-ms", "5", "--rate", str(rate))) for rate in rates]
+
+        def start(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
+            assert source("load") in stdin
+            on_start()
+            [hosts] = desk.serving().values()
+            return LoadClient(argv, stdin, urls[len(hosts) - 1])
+
+        for host in desk.hosts.values():
+            host.starter = start
+        yield
