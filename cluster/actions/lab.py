@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = 'example: eval "$(cluster lab up)" && cluster up lab-tiny -n spark1,spark2 --tp 2'
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|down|status|break|mend")
     up = verbs.add_parser("up", help="start the hosts; prints the line that selects their inventory")
-    up.add_argument("--hosts", type=int, default=2, metavar="N", help="how many (default 2)")
+    up.add_argument("--hosts", type=int, metavar="N", help="how many (default: as many as run, else 2)")
     down = verbs.add_parser("down", help="end the hosts and remove their files")
     down.add_argument("--purge", action="store_true", help="also remove the built engine and images")
     status = verbs.add_parser("status", help="which hosts are up, and what is broken on purpose")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import os
 import shutil
-import signal
 
-from cluster.errors import UsageError
+from cluster.errors import ClusterError, UsageError
 from cluster.lab import wires
 from cluster.lab.faults import FAULTS
 from cluster.lab.faults.fault import Scene
@@ -18,26 +15,32 @@ from cluster.lab.needs import demand_python, demand_root, install_packages
 from cluster.lab.place import Place, Record, building, locked, purge, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
-from cluster.lab.shape import LAB_NUMBERS, MAX_HOSTS, Spark
+from cluster.lab.shape import MAX_HOSTS, Spark
 from cluster.lab.spark import end, is_up
 from cluster.lab.start import start_hosts, write_access
 from cluster.lab.toymodel import toy_model
 
 
-def up(place: Place, count: int) -> None:
-    """Bring the lab up with `count` hosts; hosts that run stay as they are. What a killed lab left is cleaned first."""
+def up(place: Place, wanted: int | None) -> None:
+    """Bring the lab up with `wanted` hosts (None: as many as it has, else two); hosts that run stay as they are.
+
+    What a killed lab left is cleaned first.
+    """
     demand_root()
-    if not 1 <= count <= MAX_HOSTS:
-        raise UsageError(f"--hosts {count}: a lab has 1 to {MAX_HOSTS} hosts")
+    if wanted is not None and not 1 <= wanted <= MAX_HOSTS:
+        raise UsageError(f"--hosts {wanted}: a lab has 1 to {MAX_HOSTS} hosts")
     with locked(place):
         prepare(place)
         record = read_record(place)
-        switch = wires.switch_of(place, record.number)
-        if switch is None or record.hosts != count:
+        count = wanted or record.hosts or 2
+        if wires.switch_of(place, record.number) is None or record.hosts != count:
             clear(place, record)
-            record = Record(wires.free_number(), count)
+            number = wires.new_switch(place, images=docker_images(place), model=toy_model(place))
+            record = Record(number, count)
             write_record(place, record)
-            switch = wires.make_switch(place, record.number, images=docker_images(place), model=toy_model(place))
+        switch = wires.switch_of(place, record.number)
+        if switch is None:
+            raise ClusterError("the lab's switch ended", where=str(place.root / "daemon.log"))
         down = [spark for spark in record.sparks if not is_up(place, spark)]
         start_hosts(place, switch, down)
         forget(record, [spark.name for spark in down], "killed")
@@ -75,14 +78,9 @@ def down(place: Place, *, everything: bool) -> None:
 
 def clear(place: Place, record: Record) -> None:
     """End hosts and switch, remove the hosts' files; also what a killed lab left behind."""
-    left = [path.name for path in (place.root / "hosts").glob("spark*")]
-    labs = {record.number, *LAB_NUMBERS} if left else {record.number}
-    for name in left:
-        end(place, [Spark(int(name.removeprefix("spark")), lab) for lab in sorted(labs)])
-    for switch in wires.daemon_pids(place):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(switch, signal.SIGKILL)
-        wires.await_unplugged(record.number)
+    left = [path.name.removeprefix("spark") for path in (place.root / "hosts").glob("spark*")]
+    end(place, [Spark(int(number), record.number) for number in left])
+    wires.end_switches(place, record.number)
     shutil.rmtree(place.root / "hosts", ignore_errors=True)
     shutil.rmtree(place.root / "still", ignore_errors=True)
 

@@ -66,11 +66,3 @@ def words_of(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
     except OSError:
         return []
-
-
-def children_of(pid: int) -> list[int]:
-    """Ids of a process's children; empty when it is gone."""
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []

@@ -5,17 +5,19 @@ Everything hangs on namespaces, so that killing the daemon and the hosts leaves 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.lab.engine import lab_files
 from cluster.lab.place import Place
-from cluster.lab.program import children_of, processes_with, run, words_of
+from cluster.lab.program import processes_with, run, words_of
 from cluster.lab.shape import (
     CABLED,
     FABRIC_MTU,
@@ -40,11 +42,15 @@ def daemon_pids(place: Place) -> list[int]:
 
 def switch_of(place: Place, number: int) -> int | None:
     """The daemon of a whole switch: one whose last step, this machine's own address, was done."""
+    return next(iter(daemon_pids(place)), None) if _is_plugged_in(number) else None
+
+
+def _is_plugged_in(number: int) -> bool:
+    """Whether this machine's end of the switch is up."""
     try:
-        whole = (NETWORK / netdev_of(number) / "operstate").read_text().strip() == "up"
+        return (NETWORK / netdev_of(number) / "operstate").read_text().strip() == "up"
     except OSError:
-        whole = False
-    return next(iter(daemon_pids(place)), None) if whole else None
+        return False
 
 
 def free_number() -> int:
@@ -55,8 +61,36 @@ def free_number() -> int:
     raise ClusterError(f"{len(LAB_NUMBERS)} labs are up on this machine", remedy="take one down")
 
 
-def make_switch(place: Place, number: int, *, images: Path, model: Path) -> int:
-    """Start the daemon in a network namespace of its own and plug this machine in; the daemon's process id.
+def ip_in(pid: int, rows: list[str]) -> None:
+    """Carry out lines of `ip -batch` in a process's network. Raises ClusterError at the first that fails."""
+    run(["nsenter", "--target", str(pid), "--net", "ip", "-batch", "-"], stdin="\n".join(rows) + "\n")
+
+
+def end_switches(place: Place, number: int) -> None:
+    """Kill the daemons of this lab, and wait until the kernel has taken their netdevs away."""
+    for switch in daemon_pids(place):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(switch, signal.SIGKILL)
+        await_unplugged(number)
+
+
+def new_switch(place: Place, *, images: Path, model: Path) -> int:
+    """Make a switch with the first free number; the number. Another lab may take it first, then the next is tried."""
+    while True:
+        number = free_number()
+        try:
+            make_switch(place, number, images=images, model=model)
+            return number
+        except ClusterError:
+            taken = (NETWORK / netdev_of(number)).exists()
+            for daemon in daemon_pids(place):
+                os.kill(daemon, signal.SIGKILL)
+            if not taken:
+                raise
+
+
+def make_switch(place: Place, number: int, *, images: Path, model: Path) -> None:
+    """Start the daemon in a network namespace of its own and plug this machine in.
 
     `images` and `model` are what the lab's registry and hub give out.
     """
@@ -65,7 +99,7 @@ def make_switch(place: Place, number: int, *, images: Path, model: Path) -> int:
         alone = ["unshare", "--net", sys.executable, "-I", "-S", str(lab_files() / DAEMON)]
         words = [*alone, str(images / "registry"), str(model), str(place.root)]
         daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
-    _await_namespace(daemon.pid)
+    _await(lambda: _has_own_network(daemon.pid), "the lab's switch did not start")
     rows = ["link set lo up", "link add mgmt type bridge", "link set mgmt up"]
     rows.append(f"addr add {outside_of(number)}/24 dev mgmt")
     for index, port in enumerate(PORTS):
@@ -73,10 +107,10 @@ def make_switch(place: Place, number: int, *, images: Path, model: Path) -> int:
             rows += [f"link add fabric{index} mtu {FABRIC_MTU} type bridge", f"link set fabric{index} up"]
     rows.append(f"link add machine type veth peer name {netdev_of(number)} netns {os.getpid()}")
     rows.append("link set machine master mgmt up")
-    _ip(daemon.pid, rows)
+    ip_in(daemon.pid, rows)
     own = netdev_of(number)
     run(["ip", "-batch", "-"], stdin=f"addr add {gateway_of(number)}/24 dev {own}\nlink set {own} up\n")
-    return daemon.pid
+    _await(lambda: _is_plugged_in(number), f"{own} does not come up")
 
 
 def plug_in(switch: int, spark: Spark, init: int) -> None:
@@ -93,19 +127,19 @@ def plug_in(switch: int, spark: Spark, init: int) -> None:
             wires.append(f"link set {end} master fabric{index} up")
             inside.append(f"addr add {spark.fabric(port)}/24 dev {port.netdev}")
             inside.append(f"link set {port.netdev} up")
-    _ip(switch, wires)
-    _ip(init, inside)
+    ip_in(switch, wires)
+    ip_in(init, inside)
 
 
 def cut(switch: int, spark: Spark, ports: Sequence[Port], *, plugged: bool) -> None:
     """Pull a host's cables out at the switch, or plug them in again."""
     state = "up" if plugged else "down"
-    _ip(switch, [f"link set {_end(PORTS.index(port) + 1, spark)} {state}" for port in ports])
+    ip_in(switch, [f"link set {_end(PORTS.index(port) + 1, spark)} {state}" for port in ports])
 
 
 def cut_management(switch: int, spark: Spark, *, plugged: bool) -> None:
     """The same for the management cable."""
-    _ip(switch, [f"link set {_end(0, spark)} {'up' if plugged else 'down'}"])
+    ip_in(switch, [f"link set {_end(0, spark)} {'up' if plugged else 'down'}"])
 
 
 def recable(switch: int, spark: Spark, init: int, *, old: Sequence[Port], new: Sequence[Port]) -> None:
@@ -116,22 +150,22 @@ def recable(switch: int, spark: Spark, init: int, *, old: Sequence[Port], new: S
         wires.append(f"link set {_end(PORTS.index(now) + 1, spark)} master fabric{PORTS.index(cabled)} up")
         inside += [f"addr flush dev {was.netdev}", f"link set {was.netdev} down", f"link set {now.netdev} up"]
         inside.append(f"addr replace {spark.fabric(cabled)}/24 dev {now.netdev}")
-    _ip(switch, wires)
-    _ip(init, inside)
+    ip_in(switch, wires)
+    ip_in(init, inside)
 
 
-def ip_inside(init: int, rows: list[str]) -> None:
-    """Lines of `ip -batch` in a host's own network."""
-    _ip(init, rows)
-
-
-def await_unplugged(number: int, timeout_s: float = 10) -> None:
+def await_unplugged(number: int) -> None:
     """Wait until the kernel has taken this machine's end of the switch away."""
+    _await(lambda: not (NETWORK / netdev_of(number)).exists(), f"{netdev_of(number)} is still there")
+
+
+def _await(done: Callable[[], bool], otherwise: str, timeout_s: float = 10) -> None:
+    """Ask until it is done. Raises ClusterError with `otherwise` when time is over."""
     until = time.monotonic() + timeout_s
-    while (NETWORK / netdev_of(number)).exists():
+    while not done():
         if time.monotonic() > until:
-            raise ClusterError(f"{netdev_of(number)} is still there", remedy=f"ip link delete {netdev_of(number)}")
-        time.sleep(0.05)
+            raise ClusterError(otherwise)
+        time.sleep(0.02)
 
 
 def _end(wire: int, spark: Spark) -> str:
@@ -139,19 +173,9 @@ def _end(wire: int, spark: Spark) -> str:
     return f"h{spark.number}w{wire}"
 
 
-def _ip(pid: int, rows: list[str]) -> None:
-    run(["nsenter", "--target", str(pid), "--net", "ip", "-batch", "-"], stdin="\n".join(rows) + "\n")
-
-
-def _await_namespace(pid: int, timeout_s: float = 5) -> None:
-    """Wait until `unshare` has made the namespace and become the daemon."""
-    until = time.monotonic() + timeout_s
-    own = os.readlink("/proc/self/ns/net")
-    while time.monotonic() < until:
-        try:
-            if os.readlink(f"/proc/{pid}/ns/net") != own:
-                return
-        except OSError:
-            break
-        time.sleep(0.01)
-    raise ClusterError("the lab's switch did not start", where=f"process {pid}, children {children_of(pid)}")
+def _has_own_network(pid: int) -> bool:
+    """Whether `unshare` has made the namespace. Raises ClusterError when the process is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    except OSError:
+        raise ClusterError("the lab's switch did not start") from None

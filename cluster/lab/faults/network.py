@@ -36,19 +36,19 @@ def plug_management(scene: Scene) -> None:
 
 def shrink_mtu(scene: Scene) -> None:
     """1500 on this host's fabric netdevs, 9000 on the others."""
-    wires.ip_inside(scene.init, [f"link set {port.netdev} mtu {SMALL_MTU}" for port in CABLED])
+    wires.ip_in(scene.init, [f"link set {port.netdev} mtu {SMALL_MTU}" for port in CABLED])
 
 
 def grow_mtu(scene: Scene) -> None:
     """Undo shrink_mtu."""
-    wires.ip_inside(scene.init, [f"link set {port.netdev} mtu {FABRIC_MTU}" for port in CABLED])
+    wires.ip_in(scene.init, [f"link set {port.netdev} mtu {FABRIC_MTU}" for port in CABLED])
 
 
 def take_addresses(scene: Scene) -> None:
     """No IPv4 on the fabric, and so no IPv4 entries among the GIDs."""
     give_addresses(scene)  # so that there is something to take
     spark = scene.spark
-    wires.ip_inside(scene.init, [f"addr del {spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
+    wires.ip_in(scene.init, [f"addr del {spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
     for port in CABLED:
         for number in (2, 3):
             (scene.root / f"sys/class/infiniband/{port.hca}/ports/1/gids/{number}").unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def take_addresses(scene: Scene) -> None:
 def give_addresses(scene: Scene) -> None:
     """Undo take_addresses."""
     spark = scene.spark
-    wires.ip_inside(scene.init, [f"addr replace {spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
+    wires.ip_in(scene.init, [f"addr replace {spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
     for port in CABLED:
         four = [int(part) for part in spark.fabric(port).split(".")]
         mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}\n".format(*four)
