@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.apply import Applied, Guard, Unlocked, apply
@@ -13,9 +14,11 @@ from cluster.facts.seen import Seen
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
+from cluster.hosts.outcome import Outcome
 from cluster.plan.back import Holder, holders
 from cluster.plan.deployed import Deployment, deployments
 from cluster.plan.down import forget, plan_down
+from cluster.plan.steps import Plan
 from cluster.screen import Screen
 
 DEADLINE_S = 120.0
@@ -30,7 +33,8 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: bool) -> ExitCode:
     """From the hosts that are meant to the proof that nothing of ours is left."""
     with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
+        outcomes = look(fleet, named.hosts)
+        seens, errors = answered(outcomes)
         if not seens:
             raise_all(errors)
         within = fleet.only(list(seens))
@@ -40,10 +44,30 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
                 seens, lost = answered(look(within, [host for host in named.hosts if host.name in seens]))
                 raise_all(lost)
             seens, blind = without_blind(seens)
-            errors += blind
-            take_down(named, within, seens, guard, dry_run, screen)
-        raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
+            found = deployments(seens.values())
+            told = take_down(named, within, seens, found, guard, dry_run, screen)
+    errors = [*concerned(outcomes, named, found, screen), *blind]
+    screen.document({"deployments": [one.id for one in found], **told, "errors": [dict(one.lines()) for one in errors]})
+    if screen.json_mode and errors:
+        return ManyErrors(errors).exit_code
+    raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
     return ExitCode.DONE
+
+
+def concerned(
+    outcomes: Mapping[str, Outcome[Seen]], named: Named, found: Sequence[Deployment], screen: Screen
+) -> list[ClusterError]:
+    """Errors of hosts that were named or have a rank of what was found; of others it is only said that they are off."""
+    ranks = {host for deployment in found for host in deployment.hosts}
+    errors = []
+    for name, outcome in outcomes.items():
+        if outcome.error is None:
+            continue
+        if named.explicit or not found or name in ranks:
+            errors.append(outcome.error)
+        else:
+            screen.warn(f"{name} was left out: {outcome.error.what}")
+    return errors
 
 
 def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[ClusterError]]:
@@ -58,33 +82,37 @@ def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[Cluster
     return {name: seen for name, seen in seens.items() if not isinstance(seen.containers, Missing)}, errors
 
 
-def take_down(named: Named, fleet: Fleet, seens: dict[str, Seen], guard: Guard, dry_run: bool, screen: Screen) -> None:
-    """Remove what is ours on these hosts and prove that they are as before."""
-    found = deployments(seens.values())
+def take_down(
+    named: Named,
+    fleet: Fleet,
+    seens: dict[str, Seen],
+    found: tuple[Deployment, ...],
+    guard: Guard,
+    dry_run: bool,
+    screen: Screen,
+) -> dict[str, Any]:
+    """Remove what is ours on these hosts and prove that they are as before; what `--json` tells of it."""
     say_partial(found, seens, screen)
     plan = plan_down(found, seens)
     if dry_run:
-        for line in (*plan.lines(), *plan_lines_of_forget(seens)):
+        lines = [*plan.lines(), *plan_lines_of_forget(seens)]
+        for line in lines:
             screen.line(line)
-        screen.document({"deployments": [one.id for one in found], "plan": list(plan.lines())})
-        return
+        return {"plan": lines}
     if not plan.stages and not forget(seens).steps:
         screen.line(f"nothing of ours on {', '.join(seens)}")
-        screen.document({"deployments": [], "hosts": dict.fromkeys(seens, "nothing of ours")})
-        return
+        return {"hosts": dict.fromkeys(seens, "nothing of ours")}
     screen.stay()
     apply(plan.stages, fleet, guard, screen.note, Applied())
     proven = prove_back(named, fleet, seens, found, screen)
     apply((forget(seens),), fleet, guard, screen.note, Applied())
     for name, text in proven.items():
         screen.good(f"{name}: {text}")
-    screen.document({"deployments": [one.id for one in found], "hosts": proven})
+    return {"hosts": proven}
 
 
 def plan_lines_of_forget(seens: Mapping[str, Seen]) -> list[str]:
     """The last stage's lines, for a dry run."""
-    from cluster.plan.steps import Plan
-
     stage = forget(seens)
     return list(Plan("", (), (stage,)).lines()) if stage.steps else []
 

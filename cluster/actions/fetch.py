@@ -129,7 +129,6 @@ def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
     """Remove the token from every host, also after Ctrl-C and when it comes just now."""
     folders = {name: path.rpartition("/")[0] for name, path in tokens.items() if path}
     removals = {name: [Question(("rm", "-rf", "--", folder), changes=True)] for name, folder in folders.items()}
-    fleet.cancel.renew()
     try:
         fleet.ask(removals)
     except InterruptedByUser:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from cluster.actions.reach import Connect, answered, look, open_fleet, raise_all, read_named
 from cluster.commands.docker import docker_logs
-from cluster.errors import ExitCode, RefusedError
+from cluster.errors import ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment, deployments
@@ -35,7 +35,10 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         lines = read(found, fleet, args.tail)
     for time, host, text in lines:
         screen.line(f"{time[:23]} {host}: {text}")
-    screen.document([{"time": time, "host": host, "line": text} for time, host, text in lines])
+    rows = [{"time": time, "host": host, "line": text} for time, host, text in lines]
+    screen.document({"lines": rows, "errors": [dict(one.lines()) for one in errors]})
+    if screen.json_mode and errors:
+        return ManyErrors(errors).exit_code
     raise_all(errors)
     return ExitCode.DONE
 

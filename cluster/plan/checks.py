@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cluster.commands.ports import ports_used
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
-from cluster.plan.deployed import Deployment, ours
+from cluster.plan.deployed import DEPLOYMENT, TRY, Deployment, ours
 from cluster.plan.finding import Finding, Level, unknown
 from cluster.plan.wanted import Wanted
 
@@ -27,7 +27,7 @@ def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Itera
     yield from check_memory(wanted, seen)
     yield from check_disk(seen)
     yield from check_ports(wanted, seen, found)
-    yield from check_names(wanted, seen)
+    yield from check_names(seen, found)
     yield from check_image(wanted, seen)
     yield from check_weights(wanted, seen)
 
@@ -171,8 +171,9 @@ def _taken(host: str, holder: str, ports: Mapping[int, str], api_port: int) -> F
     return Finding("fault", "ports", host, what, f"{holder} listens there", f"on {host}: {see}; stop it{other}")
 
 
-def check_names(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """No stranger's container has a name of ours."""
+def check_names(seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
+    """No stranger's container has a name of ours, and every one of ours can be read."""
+    known = {deployment.id for deployment in found}
     if isinstance(seen.containers, Missing):
         return
     for container in seen.containers:
@@ -181,6 +182,11 @@ def check_names(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
                 "fault", "names", seen.host, f"a container that is not ours is named {container.name}",
                 f"{container.id[:12]} of image {container.image}, {container.state}",
                 f"on {seen.host}: docker rename {container.name} another-name",
+            )  # fmt: skip
+        elif container.labels.get(DEPLOYMENT, "") not in known and TRY not in container.labels and ours(container):
+            yield Finding(
+                "fault", "names", seen.host, f"the labels of {container.name} cannot be read",
+                "another version of cluster made it", f"cluster down -n {seen.host}",
             )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.commands import docker
 from cluster.commands.question import Question
+from cluster.facts.containers import Container
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.plan.deployed import DEPLOYMENT, TRY, Deployment
@@ -14,16 +15,23 @@ from cluster.plan.steps import Plan, Stage, Step
 
 def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
     """Stop and remove everything of ours on these hosts. What each host had before is removed last, by `forget`."""
+    ranks = list(_ranks(seens))
     stop = [
         Step(host, f"stop {rank.name}", (docker.docker_stop(rank.name),))
-        for deployment in found
-        for host, rank in deployment.ranks.items()
+        for host, rank in ranks
         if rank.state == "running"
     ]
-    remove = [step for deployment in found for step in removal(deployment, seens, keep_files=True)]
+    remove = [Step(host, f"remove {rank.name}", (docker.docker_rm(rank.name, force=True),)) for host, rank in ranks]
     stages = (Stage("stop", tuple(stop)), Stage("remove", (*remove, *remove_probes(seens).steps)))
     names = ", ".join(deployment.id for deployment in found) or "(none)"
     return Plan(names, (), tuple(stage for stage in stages if stage.steps))
+
+
+def _ranks(seens: Mapping[str, Seen]) -> Iterator[tuple[str, Container]]:
+    """All containers of deployments, whatever their other labels say."""
+    for host, seen in seens.items():
+        if not isinstance(seen.containers, Missing):
+            yield from ((host, container) for container in seen.containers if DEPLOYMENT in container.labels)
 
 
 def forget(seens: Mapping[str, Seen]) -> Stage:
@@ -37,12 +45,12 @@ def forget(seens: Mapping[str, Seen]) -> Stage:
     return Stage("forget", tuple(steps))
 
 
-def removal(deployment: Deployment, seens: Mapping[str, Seen], *, keep_files: bool = False) -> Iterator[Step]:
-    """Remove a deployment's containers and, unless told otherwise, its directory on each host."""
+def removal(deployment: Deployment, seens: Mapping[str, Seen]) -> Iterator[Step]:
+    """Remove a deployment's containers and its directory on each host."""
     for host, rank in deployment.ranks.items():
         changes = [docker.docker_rm(rank.name, force=True)]
         identity = seens[host].identity
-        if not keep_files and not isinstance(identity, Missing):
+        if not isinstance(identity, Missing):
             path = f"{identity.data_dir}/deployments/{deployment.id}"
             changes.append(Question(("rm", "-rf", "--", path), changes=True))
         yield Step(host, f"remove {rank.name}", tuple(changes))

@@ -573,13 +573,14 @@ class Desk:
 class DeskHost(FakeHost):
     """The connection to a machine of a desk, and more ways to fail.
 
-    `killed_at`, `dropped_at`: just before the n-th change the operator is killed, or the host becomes unreachable.
+    `killed_at`, `dropped_at`: just before the n-th change the operator is killed, or the host becomes unreachable;
+    `lost_at`: the connection is lost just before it, and works again.
     """
 
     def __init__(self, desk: Desk, machine: Machine) -> None:
         super().__init__(machine.name, machine.answer, writer=machine.put, audit=machine.audit)
         self.desk = desk
-        self.killed_at = self.dropped_at = 0
+        self.killed_at = self.dropped_at = self.lost_at = 0
         self.processes: list[FakeProcess] = []
 
     def start(self, argv: Sequence[str], stdin: bytes = b"", *, lasting: bool = False) -> FakeProcess:
@@ -610,6 +611,7 @@ class DeskHost(FakeHost):
             self.desk.kill()
         if number == self.dropped_at:
             self.drop()
+        if number in (self.dropped_at, self.lost_at):
             raise ConnectionLostError(f"the connection to {self.name} was lost", where=self.name)
         return number
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from machine import DATA, IMAGE, Desk, Stranger
-from typed import Typed
+from typed import INVENTORY, Typed
 
 UP = ("up", "toy", "--tp", "2")
 GIB = 1 << 30
@@ -114,6 +116,48 @@ def test_one_host_unreachable(cluster: Typed, desk: Desk) -> None:
     desk.recover()
     assert cluster("down").code == 0
     assert desk["spark2"].docker.containers == {}
+
+
+def test_a_host_that_has_no_part_in_it_may_be_off(cluster: Typed) -> None:
+    """A third Spark of the inventory is off: what ran on the other two is down, and that is all that was asked."""
+    cluster.desk = Desk("spark1", "spark2", "spark3")
+    text = INVENTORY.replace("default_recipe", "  spark3: {address: 192.168.1.43}\ndefault_recipe")
+    Path("inventory/default.yaml").write_text(text)
+    assert cluster("up", "toy", "-n", "spark1,spark2").code == 0
+    cluster.desk.hosts["spark3"].drop()
+    ran = cluster("down")
+    assert ran.code == 0
+    assert "spark3 was left out: spark3 did not answer within 10 s" in ran.err
+    assert cluster("down").code == 3, "nothing found, and one host not seen"
+    assert cluster("down", "-n", "spark1,spark3").code == 3
+
+
+def test_one_document_also_when_a_host_is_unreachable(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    desk.hosts["spark2"].drop()
+    told = json.loads(cluster("logs", "--json").out)
+    assert told["lines"]
+    assert told["errors"][0]["where"] == "spark2"
+    ran = cluster("down", "--json")
+    told = json.loads(ran.out)
+    assert ran.code == 3
+    assert list(told["hosts"]) == ["spark1"]
+    assert told["errors"][0]["where"] == "spark2"
+    desk.recover()
+    told = json.loads(cluster("down", "--json").out)
+    assert told["errors"] == []
+
+
+def test_a_container_whose_labels_cannot_be_read_goes_too(cluster: Typed, desk: Desk) -> None:
+    """What another version made: `up` says so, `down` removes it."""
+    words = ("--label", "cluster.deployment=toy-1", "--entrypoint", "sleep", IMAGE, "infinity")
+    desk["spark1"].docker.answer(("run", "--detach", "--name", "cluster-toy-1-r0", *words))
+    ran = cluster(*UP)
+    assert ran.code == 4
+    assert "another version of cluster made it" in ran.err
+    assert cluster("down").code == 0
+    assert desk["spark1"].docker.containers == {}
+    assert cluster(*UP).code == 0
 
 
 def test_docker_refused_on_one_host_does_not_hold_up_the_other(cluster: Typed, desk: Desk) -> None:

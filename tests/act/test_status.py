@@ -110,7 +110,7 @@ def test_logs_are_merged_by_time(cluster: Typed, desk: Desk) -> None:
     assert {line.split()[1] for line in lines} == {"spark1:", "spark2:"}
     assert any("Loading weights took" in line for line in lines)
     told = json.loads(cluster("logs", "--json", "--tail", "1").out)
-    assert len(told) == 2
+    assert len(told["lines"]) == 2
 
 
 def test_exec_tells_every_host(cluster: Typed, desk: Desk) -> None:

@@ -284,6 +284,68 @@ def test_a_failed_start_of_the_old_one_is_said(cluster: Typed, desk: Desk) -> No
     )
 
 
+# answers that are lost
+
+
+def number_of(cluster: Typed, host: str, what: str, *words: str) -> int:
+    """Which change of a host it is, of what `cluster WORDS` would do: found on a copy of the desk."""
+    rehearsal = Typed(cluster.desk.copy(), cluster.place, cluster.capsys)
+    must(rehearsal, *words)
+    line = rehearsal.desk.hosts[host]
+    order = [shlex.join(one.argv) for one in line.asked if one.changes]
+    puts = len(line.puts)
+    for at, text in enumerate(order):
+        if what in text:
+            after_files = any("mkdir" in earlier for earlier in order[:at])
+            return at + 1 + (puts if after_files else 0)
+    raise AssertionError(f"{what} is not asked of {host}: {order}")
+
+
+def test_a_start_whose_answer_was_lost_is_settled_by_looking(cluster: Typed, desk: Desk) -> None:
+    desk.hosts["spark2"].faults.lose_answer_of = number_of(cluster, "spark2", "docker run --detach", *UP)
+    ran = must(cluster, *UP)
+    deployment(desk)
+    assert {one.starts for machine in desk for one in machine.docker.containers.values()} == {1}
+    assert ran.errors() == []
+
+
+def test_a_stop_whose_answer_was_lost_is_settled_by_looking(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    words = (*UP, "-e", "SEED=2")
+    desk.hosts["spark1"].faults.lose_answer_of = number_of(cluster, "spark1", "docker stop", *words)
+    must(cluster, *words)
+    deployment(desk)
+
+
+@pytest.mark.parametrize("what", ["docker run --detach", "docker stop", "mkdir"])
+def test_what_did_not_happen_is_not_taken_for_done(what: str, cluster: Typed, desk: Desk) -> None:
+    """The connection was lost before the change was made."""
+    must(cluster, *UP)
+    old = deployment(desk)
+    words = (*UP, "-e", "SEED=2")
+    desk.hosts["spark2"].lost_at = number_of(cluster, "spark2", what, *words)
+    ran = cluster(*words)
+    assert ran.code == 3
+    [error] = ran.errors()
+    assert error[0].startswith("error: the connection was lost while spark2 was told to ")
+    assert f"{old} was started again" in error[2] or what == "docker stop"
+    desk.pass_time(10)
+    assert deployment(desk) == old
+
+
+def test_what_cannot_be_removed_after_the_proof_is_a_warning(cluster: Typed, desk: Desk) -> None:
+    """The new one serves: nothing is put back, and the next `up` removes the rest."""
+    must(cluster, *UP)
+    words = (*UP, "-e", "SEED=2")
+    desk.hosts["spark2"].faults.fail_at = number_of(cluster, "spark2", "docker rm --force", *words)
+    ran = must(cluster, *words)
+    assert "what was replaced could not be removed (could not remove cluster-toy-" in ran.err
+    assert "ready: example/toy" in ran.out
+    assert len(desk["spark2"].docker.containers) == 2
+    must(cluster, *words)
+    deployment(desk)
+
+
 # dry run
 
 

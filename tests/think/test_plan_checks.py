@@ -137,8 +137,9 @@ def test_gpu_memory_and_rss_of_one_process_are_counted_once() -> None:
         "processes": (EngineProcess(7, "VLLM::Worker_TP0", 50 * GIB, container.id),),
         "gpu_processes": (GpuProcess(7, "VLLM::Worker_TP0", 50 * 1024, container.id),),
     }
-    assert names(check(memory=Memory(available=39 * GIB), **both)) == [("fault", "memory")]
-    assert check(memory=Memory(available=40 * GIB), **both) == []
+    found = deployments(running(PAIR))
+    assert names(check(found=found, memory=Memory(available=39 * GIB), **both)) == [("fault", "memory")]
+    assert check(found=found, memory=Memory(available=40 * GIB), **both) == []
 
 
 def test_a_strangers_port_is_not_hidden_by_our_own_rank() -> None:
@@ -155,6 +156,15 @@ def test_ports_of_a_dead_rank_are_not_ours() -> None:
     found = deployments([seen(1, containers=(dead,))])
     taken = (Listener("0.0.0.0", 8000, 3, "nginx"),)
     assert names(check(found=found, containers=(dead,), listening=taken)) == [("fault", "ports")]
+
+
+def test_a_container_of_another_version() -> None:
+    """Ours by its label, but its other labels say nothing: it is not left aside in silence."""
+    unread = rank_container(1, PAIR, labels={"cluster.deployment": "toy-1", "cluster.spec": "{"})
+    [fault] = check(containers=(unread,))
+    assert (fault.check, fault.remedy) == ("names", "cluster down -n spark1")
+    probe = rank_container(1, PAIR, labels={"cluster.try": "1"})
+    assert check(containers=(probe,)) == []
 
 
 def test_recipes_that_ask_for_less() -> None:
