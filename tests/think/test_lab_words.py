@@ -67,7 +67,7 @@ def test_place_is_the_words_then_the_environment_then_the_default(monkeypatch: p
 
 
 def test_record_survives_and_a_broken_one_counts_as_none(tmp_path: Path) -> None:
-    place = place_of(str(tmp_path))
+    place = Place(tmp_path, tmp_path / "cache")
     assert read_record(place) == Record()
     write_record(place, Record(3, 2, {"spark2": ["mtu"]}))
     assert read_record(place) == Record(3, 2, {"spark2": ["mtu"]})
@@ -76,7 +76,7 @@ def test_record_survives_and_a_broken_one_counts_as_none(tmp_path: Path) -> None
 
 
 def test_two_lab_commands_do_not_interleave(tmp_path: Path) -> None:
-    place = place_of(str(tmp_path))
+    place = Place(tmp_path, tmp_path / "cache")
     with locked(place), pytest.raises(LockedError, match="another lab command"), locked(place):
         pass
     with locked(place):
@@ -85,13 +85,13 @@ def test_two_lab_commands_do_not_interleave(tmp_path: Path) -> None:
 
 def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "hosts").mkdir()
-    with pytest.raises(UsageError, match="no lab's directory"), locked(place_of(str(tmp_path))):
+    with pytest.raises(UsageError, match="no lab's directory"), locked(Place(tmp_path, tmp_path / "cache")):
         pass
     assert (tmp_path / "hosts").exists()
 
 
 def test_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
-    place = place_of(str(tmp_path / "lab"))
+    place = Place(tmp_path / "lab", tmp_path / "lab/cache")
     with locked(place):
         (place.cache / "engine").mkdir(parents=True)
         (place.cache / "mine").touch()
