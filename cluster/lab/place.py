@@ -124,7 +124,8 @@ def locked(place: Place) -> Iterator[None]:
     Raises LockedError when another lab command holds it, UsageError when the directory is somebody's who is no lab.
     """
     place.root.mkdir(parents=True, exist_ok=True, mode=0o755)
-    if any(place.root.iterdir()) and not (place.root / ".lock").exists():
+    strange = [path for path in place.root.iterdir() if path.name != "cache"]
+    if strange and not (place.root / ".lock").exists():
         raise UsageError(f"{place.root} is not empty and no lab's directory", remedy="give a new one: --dir DIR")
     handle = os.open(place.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

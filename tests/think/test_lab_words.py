@@ -90,6 +90,13 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "hosts").exists()
 
 
+def test_a_cache_that_another_lab_built_in_is_no_stranger(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    with locked(Place(tmp_path, tmp_path / "cache")):
+        pass
+    assert (tmp_path / ".lock").exists()
+
+
 def test_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
     place = Place(tmp_path / "lab", tmp_path / "lab/cache")
     with locked(place):
