@@ -15,11 +15,11 @@ from cluster.actions.measured import Measuring, home_of, machine_state, manifest
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.bench.loader import ProcessLoader, Target, load_command
 from cluster.bench.manifest import Manifest
-from cluster.bench.report import Table, bench_table, memory_table, scaling_table, warnings
+from cluster.bench.report import Table, bench_table, latency_table, memory_table, scaling_table, warnings
 from cluster.bench.result import Baseline, Journal, Result, find_baseline, read_result, results_dir
 from cluster.bench.run import Measured, no_machine, run_bench
 from cluster.bench.scaling import scaling_rows
-from cluster.bench.wanted import BenchWanted
+from cluster.bench.wanted import BenchWanted, conditions
 from cluster.config.load import choose_recipe, load_recipe
 from cluster.config.recipe import BenchDefaults, Recipe, Reference
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
@@ -37,6 +37,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         directory = results_dir(args.results or "", Path.cwd(), os.environ)
         wanted = wanted_of(args, subject)
         wanted.shapes()  # refuses impossible numbers before a file is made
+        subject = replace(subject, manifest=conditions(subject.manifest, wanted))
         journal = Journal(directory, subject.manifest)
         try:
             result = measure(subject, wanted, journal, screen)
@@ -88,6 +89,7 @@ def result_of(manifest: Manifest, measured: Measured, journal: Journal) -> Resul
         latency_ms=measured.latency_ms,
         timestamp=journal.timestamp,
         request=measured.request,
+        sentinel=measured.sentinel,
     )
 
 
@@ -110,7 +112,7 @@ def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
     with load_client(host.start(*load_command(Target(args.base_url, api_key_file=key_file)))) as loader:
         manifest = Manifest(
             model=args.model or "", recipe=recipe.name if recipe else "", base_url=args.base_url,
-            command=tuple(sys.argv[1:]), seed=args.seed, client_on="local", client_python=loader.python,
+            command=tuple(sys.argv[1:]), client_on="local", client_python=loader.python,
         )  # fmt: skip
         server = Server(args.base_url, args.model or "", key_file)
         yield Measuring(loader, manifest, no_machine, recipe, server)
@@ -130,7 +132,7 @@ def ours(args: argparse.Namespace, connect: Connect) -> Iterator[Measuring]:
         with Lock(within, f"bench {deployment.id}", data_dirs):
             process = within[deployment.head].start(*load_command(Target(server.url, api_key_file=server.key_file)))
             with load_client(process) as loader:
-                manifest = manifest_of(deployment, seens, seed=args.seed, python=loader.python)
+                manifest = manifest_of(deployment, seens, python=loader.python)
                 recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
                 yield Measuring(loader, manifest, machine_state(within, deployment), recipe, server)
 
@@ -157,6 +159,8 @@ def wanted_of(args: argparse.Namespace, subject: Measuring) -> BenchWanted:
         runs=defaults.runs if args.runs is None else args.runs,
         concurrency=tuple(args.concurrency or defaults.concurrency),
         seed=args.seed,
+        corpus=args.corpus,
+        natural_stop=args.natural_stop,
         api_key_file=subject.server.key_file,
     )
 
@@ -181,6 +185,7 @@ def print_result(result: Result, subject: Measuring, directory: Path, args: argp
     for line in warnings(result):
         screen.warn(line)
     print_table(bench_table(result), screen)
+    print_table(latency_table(result), screen)
     memory = memory_table(result)
     if memory:
         print_table(memory, screen)

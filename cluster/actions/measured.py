@@ -58,7 +58,7 @@ def home_of(seens: Mapping[str, Seen], host: str, deployment: str) -> str:
     return "" if isinstance(identity, Missing) else f"{identity.data_dir}/deployments/{deployment}"
 
 
-def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, seed: int, python: str) -> Manifest:
+def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: str) -> Manifest:
     """The conditions of a measurement of this deployment."""
     spec, seen = deployment.spec, deployment.seen
     return Manifest(
@@ -78,7 +78,6 @@ def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, seed: int,
         hosts=tuple(state_of(host, deployment, seens[host]) for host in deployment.hosts),
         argv={host: list(rank.argv) for host, rank in deployment.ranks.items()},
         command=tuple(sys.argv[1:]),
-        seed=seed,
         client_on="head",
         client_python=python,
     )

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from cluster.bench.workload import corpus_hash
+from cluster.bench.workload import corpus_id
 
 MUST_AGREE = (
     "recipe", "model", "revision", "weights", "image_content", "versions", "spec", "products", "drivers", "simulated",
-    "seed", "depth_mode", "corpus", "api", "refused_fields", "client_on",
+    "seed", "depth_mode", "corpus", "natural_stop", "api", "refused_fields", "client_on",
 )  # fmt: skip
 """Fields of a manifest that decide a number: a difference forbids the comparison."""
 
@@ -66,10 +66,11 @@ class Manifest:
     base_url: str = ""
     command: tuple[str, ...] = ()
     seed: int = 1
-    runs: int = 3
+    runs: int | str = 3
     depth_mode: str = "cold"
     api: str = "/v1/completions"
-    corpus: str = field(default_factory=corpus_hash)
+    corpus: str = field(default_factory=corpus_id)
+    natural_stop: bool = False
     refused_fields: tuple[str, ...] = ()
     client_on: str = "local"
     client_where: str = ""

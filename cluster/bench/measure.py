@@ -6,7 +6,7 @@ A number that the server's answer does not support is None, with the reason in w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -21,7 +21,7 @@ Tokens = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class RequestMeasure:
-    """The numbers of one served request. Times in ms, rates in tokens a second."""
+    """The numbers of one served request. Times in ms, rates in tokens a second; `itl_ms` has one value a token."""
 
     ttfr_ms: float
     e2e_ttft_ms: float
@@ -30,12 +30,18 @@ class RequestMeasure:
     pp_t_s: float | None
     tg_t_s: float | None
     tg_why: str
+    itl_ms: tuple[float, ...]
     prompt_tokens: int
     prompt_counted: bool
     cached_tokens: int
     output_tokens: float
     counted: Counted
     finish_reason: str
+
+    @property
+    def tpot_ms(self) -> float | None:
+        """Time per output token: from the first event with tokens to the last, for each token after it."""
+        return 1e3 / self.tg_t_s if self.tg_t_s else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,7 @@ def measure_request(trace: RequestTrace, latency_s: float, sent_tokens: int) -> 
         pp_t_s=(prompt - cached) / prefill if prefill > 0 and prompt > cached else None,
         tg_t_s=rate,
         tg_why=why,
+        itl_ms=() if trace.counted == "not" else tuple(token_gaps_ms(trace.tokens)),
         prompt_tokens=prompt,
         prompt_counted=trace.prompt_tokens is not None,
         cached_tokens=cached,
@@ -96,6 +103,27 @@ def decode_rate(trace: RequestTrace) -> tuple[float | None, str]:
     if after == 0:
         return None, "all tokens came at once"
     return after / (last - first), ""
+
+
+def token_gaps_ms(tokens: Tokens) -> Iterator[float]:
+    """Inter-token latencies, one for each token after the first event.
+
+    The tokens of an event were made since the event before it, so each has an equal part of that time: the time between
+    chunks is no latency of a token when a chunk holds four.
+    """
+    before: float | None = None
+    for t, n in _at_once(tokens).items():
+        if before is not None and n > 0:
+            yield from [1e3 * (t - before) / n] * max(1, round(n))
+        before = t
+
+
+def _at_once(tokens: Tokens) -> dict[float, float]:
+    """Tokens by time; events that came together are one."""
+    found: dict[float, float] = {}
+    for t, n in tokens:
+        found[t] = found.get(t, 0.0) + n
+    return found
 
 
 def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens: int) -> BatchMeasure:
@@ -169,9 +197,7 @@ def peak_rate(tokens: Tokens) -> tuple[float | None, str]:
     span = tokens[-1][0] - tokens[0][0] if tokens else 0.0
     if span < PEAK_LEAST_S:
         return None, f"{span:.2f} s of tokens, less than {PEAK_LEAST_S:g} s"
-    at_once: dict[float, float] = {}
-    for t, n in tokens:
-        at_once[t] = at_once.get(t, 0.0) + n
+    at_once = _at_once(tokens)
     times = list(at_once)
     made = [0.0, *accumulate(list(at_once.values())[1:])]
 

@@ -11,7 +11,7 @@ from typing import Any
 from cluster.bench.result import Baseline, Result
 from cluster.bench.rows import Row, suffix
 from cluster.bench.scaling import TTFR, ScalingRow
-from cluster.bench.statistics import Stat
+from cluster.bench.statistics import PERCENTILES, Stat
 from cluster.config.recipe import Reference
 
 MISSING = "n/a"
@@ -41,6 +41,8 @@ def warnings(result: Result) -> tuple[str, ...]:
         lines.append(f"{result.failed} of {total} requests FAILED; the numbers are those of the others")
     if not result.complete:
         lines.append("INTERRUPTED: not all runs were measured")
+    if result.sentinel and result.sentinel.drifted:
+        lines.append(f"THE MACHINE DRIFTED: {result.sentinel}")
     if manifest.refused_fields:
         lines.append(f"the server refused {', '.join(manifest.refused_fields)}; measured without")
     return tuple(lines)
@@ -97,13 +99,30 @@ def row_notes(result: Result) -> tuple[str, ...]:
         for key, reason in (row.why or {}).items():
             if getattr(row, key) is None:
                 about.setdefault(f"{key} n/a: {reason}", []).append(row.shape.name)
-    return tuple(f"{text} [{_some(names, len(result.rows))}]" for text, names in about.items())
+    notes = [f"{text} [{_some(names, len(result.rows))}]" for text, names in about.items()]
+    return (*notes, f"sentinel: {result.sentinel}") if result.sentinel else tuple(notes)
 
 
 def _some(names: Sequence[str], total: int) -> str:
     if len(names) == total and total > 1:
         return "all rows"
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def latency_table(result: Result) -> Table:
+    """Percentiles of TTFT, TPOT and ITL in ms."""
+    names = {"e2e_ttft_ms": "ttft", "tpot_ms": "tpot", "itl_ms": "itl"}
+    marks = ("p50", "p90", "p99")
+    headers = ("test", *(f"{what} {mark}" for what in names.values() for mark in marks))
+    rows = []
+    for row in result.rows:
+        tail = suffix(row.context_size, row.concurrency, result.most_concurrency)
+        told = row.percentiles or {}
+        cells = [told.get(name, {}).get(mark) for name in names for mark in marks]
+        shown = (MISSING if cell is None else f"{cell:.2f}" for cell in cells)
+        rows.append((f"pp{row.prompt_size} tg{row.response_size}{tail}", *shown))
+    notes = ("ms; ttft and tpot over requests, itl over tokens; n/a: too few for one of them to lie beyond it",)
+    return Table("latency", headers, tuple(rows), notes)
 
 
 def memory_table(result: Result) -> Table | None:
@@ -203,24 +222,32 @@ def to_csv(result: Result) -> str:
     times = ("ttfr", "est_ppt", "e2e_ttft")
     headers = ["model", "test_name"]
     headers += [f"{name}_{part}" for name in (*pairs, *times, "t_s_wall") for part in ("mean", "std")]
+    headers += [f"{name}_{mark}" for name in ("e2e_ttft_ms", "tpot_ms", "itl_ms") for mark in PERCENTILES]
     headers += ["requests", "failed", "depth_mode"]
     out = io.StringIO()
     writer = csv.DictWriter(out, headers, lineterminator="\n")
     writer.writeheader()
     for row in result.rows:
         tail = suffix(row.context_size, row.concurrency, result.most_concurrency)
-        common = {"model": result.manifest.model, "requests": row.requests, "failed": row.failed}
+        common: dict[str, Any] = {"model": result.manifest.model, "requests": row.requests, "failed": row.failed}
         common["depth_mode"] = result.manifest.depth_mode
         pp = {"t_s": row.pp_throughput, "t_s_req": row.pp_req_throughput}
         pp |= {"ttfr": row.ttfr, "est_ppt": row.est_ppt, "e2e_ttft": row.e2e_ttft}
         tg = {"t_s": row.tg_throughput, "t_s_req": row.tg_req_throughput, "peak_ts": row.peak_throughput}
         tg |= {"peak_ts_req": row.peak_req_throughput, "t_s_wall": row.tg_wall_throughput}
-        writer.writerow(common | {"test_name": f"pp{row.prompt_size}{tail}"} | _flat(pp))
-        writer.writerow(common | {"test_name": f"tg{row.response_size}{tail}"} | _flat(tg))
+        writer.writerow(common | {"test_name": f"pp{row.prompt_size}{tail}"} | _flat(pp) | _marks(row, "e2e_ttft_ms"))
+        marks = _marks(row, "tpot_ms", "itl_ms")
+        writer.writerow(common | {"test_name": f"tg{row.response_size}{tail}"} | _flat(tg) | marks)
     return out.getvalue()
 
 
-def _flat(stats: dict[str, Stat | None]) -> dict[str, float | None]:
+def _marks(row: Row, *names: str) -> dict[str, Any]:
+    """Percentiles as columns."""
+    told = row.percentiles or {}
+    return {f"{name}_{mark}": told.get(name, {}).get(mark) for name in names for mark in PERCENTILES}
+
+
+def _flat(stats: dict[str, Stat | None]) -> dict[str, Any]:
     """mean and std of each as two columns."""
     means = {f"{name}_mean": value.mean if value else None for name, value in stats.items()}
     return means | {f"{name}_std": value.std if value else None for name, value in stats.items()}

@@ -17,11 +17,12 @@ from typing import Any
 import orjson
 
 from cluster import __version__
+from cluster.bench.drift import Sentinel, parse_sentinel, sentinel_document
 from cluster.bench.manifest import Difference, Manifest, differences, parse_manifest
 from cluster.bench.rows import Row, Shape, parse_row
 from cluster.errors import ClusterError, UsageError
 
-SCHEMA = 1
+SCHEMA = 2
 PARTIAL = ".partial.jsonl"
 
 
@@ -36,6 +37,7 @@ class Result:
     request: dict[str, Any] | None = None
     version: str = f"cluster {__version__}"
     complete: bool = True
+    sentinel: Sentinel | None = None
 
     @property
     def most_concurrency(self) -> int:
@@ -61,6 +63,7 @@ class Result:
             "schema": SCHEMA,
             "std_is": "sample standard deviation (n - 1)",
             "complete": self.complete,
+            "sentinel": sentinel_document(self.sentinel),
             "request": self.request,
             "manifest": self.manifest.document(),
         }
@@ -82,6 +85,7 @@ def parse_result(document: Mapping[str, Any]) -> Result:
             request=document.get("request"),
             version=document["version"],
             complete=document.get("complete", True),
+            sentinel=parse_sentinel(document.get("sentinel")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ClusterError(f"the result cannot be read: {type(error).__name__} {error}") from error

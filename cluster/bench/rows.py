@@ -9,7 +9,8 @@ from typing import Any
 
 from cluster.bench.measure import BatchMeasure, RequestMeasure
 from cluster.bench.metrics import Watched, server_document, server_notes
-from cluster.bench.statistics import Stat, stat
+from cluster.bench.notes import output_notes, prompt_notes, reasons
+from cluster.bench.statistics import Stat, spread, stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Row:
     The first fields are llama-benchy's BenchmarkRun; `tg_throughput` under concurrency is the steady window's rate,
     llama-benchy's own is `tg_wall_throughput`. `why` says for a field that is None why it is. `machine` holds what
     the hosts said before and after each run, `server` what it counted of itself (`server_document`).
+    `percentiles`: by `e2e_ttft_ms`, `tpot_ms` (over requests) and `itl_ms` (over tokens).
     """
 
     concurrency: int
@@ -72,6 +74,8 @@ class Row:
     client: tuple[dict[str, float], ...] = ()
     machine: tuple[dict[str, Any], ...] = ()
     server: dict[str, Any] | None = None
+    output_tokens: Stat | None = None
+    percentiles: dict[str, dict[str, float | None]] | None = None
 
     @property
     def shape(self) -> Shape:
@@ -103,13 +107,14 @@ def summarise(
     client: Sequence[dict[str, float]] = (),
     machine: Sequence[dict[str, Any]] = (),
     server: Sequence[Watched] = (),
+    natural_stop: bool = False,
 ) -> Row:
-    """The row of a shape over its runs; one batch a run."""
+    """The row of a shape over its runs; one batch a run. `natural_stop`: outputs were free to end by themselves."""
     requests = [request for batch in batches for request in batch.requests]
     failures = [failure for batch in batches for failure in batch.failures]
     rates = _rates(shape.concurrency, batches, requests)
     why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
-    why |= _reasons(shape, batches, requests)
+    why |= reasons(shape.concurrency, batches, requests)
     return Row(
         concurrency=shape.concurrency,
         context_size=shape.depth,
@@ -122,13 +127,29 @@ def summarise(
         failed=len(failures),
         failures=tuple(f"{count} × {text}" for text, count in Counter(failures).most_common(5)),
         why=why,
-        notes=(*_notes(shape, requests), *server_notes(server, rates["e2e_ttft"])),
+        notes=(
+            *prompt_notes(shape.prompt_tokens, requests),
+            *output_notes(shape.tg, requests, natural_stop),
+            *server_notes(server, rates["e2e_ttft"]),
+        ),
         est_ppt_from=", ".join(sorted({request.est_ppt_from for request in requests})),
         counted=", ".join(sorted({request.counted for request in requests})),
         client=tuple(client),
         machine=tuple(machine),
         server=server_document(server),
+        output_tokens=stat([request.output_tokens for request in requests if request.counted != "not"]),
+        percentiles=_percentiles(requests),
     )
+
+
+def _percentiles(requests: Sequence[RequestMeasure]) -> dict[str, dict[str, float | None]]:
+    """How the latencies spread: of requests, and of tokens."""
+    found = {
+        "e2e_ttft_ms": spread([request.e2e_ttft_ms for request in requests]),
+        "tpot_ms": spread([request.tpot_ms for request in requests if request.tpot_ms is not None]),
+        "itl_ms": spread([gap for request in requests for gap in request.itl_ms]),
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _rates(
@@ -156,44 +177,3 @@ def _rates(
         "e2e_ttft": over(lambda r: r.e2e_ttft_ms),
         "tg_wall_throughput": None if alone else total(lambda b: b.tg_wall_t_s),
     }
-
-
-def _reasons(shape: Shape, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]) -> dict[str, str]:
-    """Why a number is missing, for some of the runs at least."""
-    each = [request.tg_why for request in requests if request.tg_why]
-    steady = [batch.tg_steady_why for batch in batches if batch.tg_steady_why and batch.requests]
-    peak = [batch.peak_why for batch in batches if batch.peak_why and batch.requests]
-    total = each if shape.concurrency == 1 else steady
-    found = {"tg_req_throughput": each, "tg_throughput": total, "peak_throughput": peak}
-    if shape.concurrency > 1:
-        found["pp_throughput"] = found["tg_wall_throughput"] = [b.total_why for b in batches if b.total_why]
-    return {key: texts[0] for key, texts in found.items() if texts}
-
-
-def _notes(shape: Shape, requests: Sequence[RequestMeasure]) -> list[str]:
-    """What a reader must know of these numbers."""
-    notes = []
-    total = len(requests)
-    cached = [request.cached_tokens for request in requests if request.cached_tokens]
-    if cached:
-        notes.append(f"{len(cached)} of {total} cold requests met a prefix cache (up to {max(cached)} tokens)")
-    other = {r.prompt_tokens for r in requests if r.prompt_tokens != shape.prompt_tokens}
-    if other:
-        notes.append(f"the server counted {_list(other)} prompt tokens, {shape.prompt_tokens} were sent")
-    if any(not request.prompt_counted for request in requests):
-        notes.append("the server does not tell the prompt's length; the length sent is used")
-    lengths = {r.output_tokens for r in requests if r.counted != "not" and round(r.output_tokens) != shape.tg}
-    if lengths:
-        ends = {r.finish_reason for r in requests if r.finish_reason} or {"unknown"}
-        notes.append(
-            f"outputs of {_list(lengths)} tokens instead of {shape.tg} (finish_reason {', '.join(sorted(ends))})"
-        )
-    if any(request.counted == "spread" for request in requests):
-        notes.append("tokens per event are estimated: the server gives only their total")
-    return notes
-
-
-def _list(values: set[int] | set[float]) -> str:
-    """A few numbers in words."""
-    shown = sorted(values)
-    return ", ".join(f"{value:g}" for value in shown[:3]) + (", …" if len(shown) > 3 else "")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cluster.bench.cache import credit_hits, ours_of
+from cluster.bench.drift import Sentinel, choose_sentinel, compare_runs
 from cluster.bench.loader import Loader
 from cluster.bench.measure import BatchMeasure, measure_batch
 from cluster.bench.metrics import Counts, Ours, Watched, watch
 from cluster.bench.rows import Row, Shape, summarise
 from cluster.bench.sender import Sender
 from cluster.bench.server import CounterReader, find_model, measure_latency, tokenise
-from cluster.bench.wanted import BenchWanted, check_limit
+from cluster.bench.wanted import BenchWanted, check_limit, imprecise
 from cluster.bench.workload import BodyMaker
 from cluster.errors import ClusterError
 
@@ -36,6 +38,7 @@ class Measured:
     where: str
     refused_fields: tuple[str, ...] = ()
     request: dict[str, Any] = field(default_factory=dict)
+    sentinel: Sentinel | None = None
 
     @property
     def failed(self) -> int:
@@ -65,15 +68,16 @@ def run_bench(
     served = find_model(loader, wanted.model, wanted.base_url)
     check_limit(shapes, served)
     on_step("tokenise")
-    corpus = tokenise(loader, served.model)
-    maker = BodyMaker(served.model, corpus, wanted.seed, secrets.token_hex(16))
+    corpus = tokenise(loader, served.model, wanted.corpus)
+    maker = BodyMaker(served.model, corpus, wanted.seed, secrets.token_hex(16), natural_stop=wanted.natural_stop)
     latency_s = measure_latency(loader)
     sender = Sender(loader, wanted, maker)
     sender.warm_up(shapes, on_step)
     bench = _Bench(sender, latency_s, machine)
-    rows = tuple(bench.measure(shapes, on_row, on_step))
+    rows = bench.measure(shapes, on_row, on_step)
     if all(row.failed == row.requests for row in rows):
         raise ClusterError(f"the server served no request: {rows[0].failures[0]}")
+    sentinel = bench.watch_drift(shapes, on_step)
     return Measured(
         rows=rows,
         model=served.model,
@@ -81,6 +85,7 @@ def run_bench(
         latency_ms=1e3 * latency_s,
         where=loader.where,
         refused_fields=sender.maker.refused,
+        sentinel=sentinel,
         request=sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} token ids]"},
     )
 
@@ -104,18 +109,34 @@ class _Bench:
         self.counters = CounterReader(sender.loader)
         self.latency_s = latency_s
         self.machine = machine
+        self.kept: dict[Shape, _Kept] = defaultdict(_Kept)
+        self.rows: dict[Shape, Row] = {}
 
     def measure(
         self, shapes: tuple[Shape, ...], on_row: Callable[[Row], None], on_step: Callable[[str], None]
-    ) -> Iterator[Row]:
+    ) -> tuple[Row, ...]:
         """All runs of all rows, then the rows."""
-        kept = {shape: _Kept() for shape in shapes}
-        for run in range(self.wanted.runs):
-            for shape, so_far in kept.items():
-                on_step(f"run {run + 1} of {self.wanted.runs}: {shape.name}")
-                self._measure_once(shape, run, so_far)
-                on_row(_row(shape, so_far))
-        return (_row(shape, so_far) for shape, so_far in kept.items())
+        for run in range(self.wanted.most_runs):
+            for shape in shapes:
+                if not self.wanted.is_enough(self.rows.get(shape)):
+                    on_step(f"run {run + 1} of {self.wanted.runs}: {shape.name}")
+                    self._measure_once(shape, run, self.kept[shape])
+                    self.rows[shape] = self._row(shape, self.kept[shape])
+                    on_row(self.rows[shape])
+        return tuple(self.rows[shape] for shape in shapes)
+
+    def watch_drift(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> Sentinel | None:
+        """One row once more, against its first run; the only row's own last run is the latest there can be."""
+        shape = choose_sentinel(shapes)
+        kept = again = self.kept[shape]
+        if len(shapes) > 1:
+            on_step(f"once more: {shape.name}")
+            again = _Kept()
+            self._measure_once(shape, self.wanted.most_runs, again)
+        elif len(kept.batches) < 2:
+            return None
+        first, end = (summarise(shape, [batch]) for batch in (kept.batches[0], again.batches[-1]))
+        return compare_runs(first, end, self.rows[shape], extra=len(shapes) > 1)
 
     def _measure_once(self, shape: Shape, run: int, kept: _Kept) -> None:
         """One run of one row."""
@@ -138,6 +159,17 @@ class _Bench:
             watched = watch(before, self.counters.read(), ours)
         return watched
 
-
-def _row(shape: Shape, kept: _Kept) -> Row:
-    return summarise(shape, kept.batches, client=kept.client, machine=kept.machine, server=kept.server)
+    def _row(self, shape: Shape, kept: _Kept) -> Row:
+        """The row as it stands."""
+        row = summarise(
+            shape,
+            kept.batches,
+            client=kept.client,
+            machine=kept.machine,
+            server=kept.server,
+            natural_stop=self.wanted.natural_stop,
+        )
+        width = imprecise(row) if self.wanted.runs == "auto" and row.runs == self.wanted.most_runs else None
+        if width is None:
+            return row
+        return replace(row, notes=(*row.notes, f"after {row.runs} runs the 95 % interval is still ± {width:.1%}"))

@@ -13,7 +13,7 @@ from cluster.bench.http_answer import error_text, read_http
 from cluster.bench.loader import Loader
 from cluster.bench.metrics import Counts, parse_metrics
 from cluster.bench.records import Ask, Record, Round
-from cluster.bench.workload import Corpus, corpus_text
+from cluster.bench.workload import Corpus, corpus_pieces
 from cluster.errors import ClusterError, UsageError
 
 LATENCY_ASKS = 7
@@ -91,14 +91,16 @@ def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
     return Served(name, limit if isinstance(limit, int) else None)
 
 
-def tokenise(loader: Loader, model: str) -> Corpus:
-    """The corpus as this server's token ids. Raises ClusterError when it has no /tokenize: lengths would be guesses."""
-    asks = [
-        _tokenize_ask(model, text, special) for text, special in ((corpus_text(), False), ("a", False), ("a", True))
-    ]
-    (status, body, problem), plain, special = fetch(loader, *asks)
-    ids = _ids(status, body)
-    if not ids:
+def tokenise(loader: Loader, model: str, corpus: str = "prose") -> Corpus:
+    """A corpus as this server's token ids. Raises ClusterError when it has no /tokenize: lengths would be guesses."""
+    asks = [_tokenize_ask(model, text, False) for text in (*corpus_pieces(corpus), "a")]
+    *pieces, plain, special = fetch(loader, *asks, _tokenize_ask(model, "a", True), name="tokenise")
+    ids: list[int] = []
+    for status, body, problem in pieces:
+        piece = _ids(status, body)
+        ids += piece
+        if piece:
+            continue
         said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
         raise ClusterError(
             f"the server has no /tokenize that answers ({said}), so prompts of exact length cannot be made",

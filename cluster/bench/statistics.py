@@ -13,6 +13,7 @@ _T95 = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _T95_LARGE = ((120, 1.980), (60, 2.000), (40, 2.021), (30, 2.042))
 
 
@@ -45,6 +46,38 @@ def stat(values: Sequence[float]) -> Stat | None:
         return None
     std = statistics.stdev(values) if len(values) > 1 else None
     return Stat(statistics.fmean(values), std, tuple(values))
+
+
+def quantile(ordered: Sequence[float], part: float) -> float:
+    """The quantile of sorted values, between two of them by their distance (Hyndman and Fan's type 7, as numpy's)."""
+    place = part * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None] | None:
+    """Count, mean, percentiles and maximum; None for no values.
+
+    A percentile is told only when enough values are there for one of them to lie beyond it: p90 of three values would
+    be their maximum with a better name.
+    """
+    if not values:
+        return None
+    ordered = sorted(values)
+    found: dict[str, float | None] = {"n": len(ordered), "mean": statistics.fmean(ordered)}
+    for name, part in PERCENTILES.items():
+        enough = len(ordered) * (1 - part) >= 1 - 1e-9 or part == 0.5
+        found[name] = quantile(ordered, part) if enough else None
+    return found | {"max": ordered[-1]}
+
+
+def half_width(value: Stat) -> float | None:
+    """Half the width of the mean's 95 % interval as a part of the mean; None for a single value or a mean of 0."""
+    if value.std is None or not value.mean:
+        return None
+    count = len(value.values)
+    return t95(count - 1) * value.std / math.sqrt(count) / abs(value.mean)
 
 
 def t95(freedom: float) -> float:

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from cluster.bench.rows import Shape
+from cluster.bench.manifest import Manifest
+from cluster.bench.rows import Row, Shape
 from cluster.bench.server import Served
+from cluster.bench.statistics import half_width
+from cluster.bench.workload import corpus_id
 from cluster.errors import UsageError
+
+AUTO_LEAST, AUTO_MOST = 3, 10
+PRECISE = 0.02
+"""With `--runs auto` a row is done when the 95 % intervals of its rates are within ± this part of their means."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchWanted:
-    """What to measure. `model` is the name in the API; empty means the only one that is served."""
+    """What to measure. `model` is the name in the API; empty means the only one that is served.
+
+    `runs`: a number, or "auto" for as many as the numbers need (`PRECISE`). `natural_stop`: outputs end where the model
+    ends them, after `tg` tokens at most.
+    """
 
     base_url: str
     model: str = ""
     pp: tuple[int, ...] = (2048,)
     tg: tuple[int, ...] = (32, 128)
     depth: tuple[int, ...] = (0, 4096, 8192, 16384)
-    runs: int = 3
+    runs: int | Literal["auto"] = 3
     concurrency: tuple[int, ...] = (1,)
     seed: int = 1
+    corpus: str = "prose"
+    natural_stop: bool = False
     timeout_s: float = 600.0
     api_key_env: str = ""
     api_key_file: str = ""
 
     def shapes(self) -> tuple[Shape, ...]:
         """The rows in llama-benchy's order. Raises UsageError for numbers that make none."""
+        runs = 1 if self.runs == "auto" else self.runs
         for name, values, least in (
             *(("--pp", self.pp, 1), ("--tg", self.tg, 1), ("--depth", self.depth, 0)),
-            *(("--concurrency", self.concurrency, 1), ("--runs", (self.runs,), 1)),
+            *(("--concurrency", self.concurrency, 1), ("--runs", (runs,), 1)),
         ):
             if not values or min(values) < least:
                 raise UsageError(f"{name} must be {least} or more, found {' '.join(map(str, values)) or 'nothing'}")
@@ -40,6 +55,36 @@ class BenchWanted:
             for tg in dict.fromkeys(self.tg)
             for concurrency in dict.fromkeys(self.concurrency)
         )
+
+    @property
+    def most_runs(self) -> int:
+        """Runs of a row at most."""
+        return AUTO_MOST if self.runs == "auto" else self.runs
+
+    def is_enough(self, row: Row | None) -> bool:
+        """Whether a row as it stands needs no further run."""
+        if row is None:
+            return False
+        if self.runs != "auto":
+            return row.runs >= self.runs
+        return row.runs >= AUTO_LEAST and imprecise(row) is None
+
+
+def imprecise(row: Row) -> float | None:
+    """The worst half width of the 95 % intervals of a row's rates (a part of the mean) where that is too wide."""
+    widths = [half_width(rate) or 0.0 for rate in (row.pp_throughput, row.tg_throughput) if rate is not None]
+    return worst if widths and (worst := max(widths)) >= PRECISE else None
+
+
+def conditions(manifest: Manifest, wanted: BenchWanted) -> Manifest:
+    """The manifest of a server with what is to be measured on it."""
+    return replace(
+        manifest,
+        seed=wanted.seed,
+        runs=wanted.runs,
+        corpus=corpus_id(wanted.corpus),
+        natural_stop=wanted.natural_stop,
+    )
 
 
 def check_limit(shapes: tuple[Shape, ...], served: Served) -> None:

@@ -1,7 +1,7 @@
 """Prompts of exact length as token ids: seeded, the same for every server with the same tokenizer.
 
-The text is `corpus/alice.txt` (Lewis Carroll, 1865, public domain; see corpus/README.md). It is tokenised once by the
-server's own /tokenize; each request takes its blocks in an order of its own behind a beginning of its own.
+The text is prose or code in the public domain (corpus/README.md). It is tokenised once by the server's own /tokenize;
+each request takes its blocks in an order of its own behind a beginning of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
@@ -18,28 +18,50 @@ from cluster.bench.rows import Shape
 
 BLOCK_TOKENS = 256
 PREFIX_TOKENS = 16
+PIECE_LENGTH = 50_000
+CORPORA = ("prose", "code")
 
 # What a server may refuse: the measurement can do without, and the result says that it did.
 OPTIONAL_FIELDS = ("continuous_usage_stats", "include_usage", "cache_salt", "min_tokens", "ignore_eos", "temperature")
 
 
 @cache
-def corpus_text() -> str:
-    """The text that prompts are made of."""
-    return (resources.files("cluster.bench") / "corpus" / "alice.txt").read_text("utf-8")
+def corpus_text(name: str = "prose") -> str:
+    """The text that prompts are made of: all files of this name, in their order."""
+    files = [
+        file for file in (resources.files("cluster.bench") / "corpus").iterdir() if file.name.startswith(f"{name}-")
+    ]
+    return "\n".join(file.read_text("utf-8") for file in sorted(files, key=lambda file: file.name))
 
 
-def corpus_hash() -> str:
-    """Hash of the text, for the manifest."""
-    return hashlib.sha256(corpus_text().encode()).hexdigest()[:16]
+@cache
+def corpus_id(name: str = "prose") -> str:
+    """Name and hash of the text, for the manifest."""
+    return f"{name} {hashlib.sha256(corpus_text(name).encode()).hexdigest()[:16]}"
 
 
-@dataclass(frozen=True, slots=True)
+def corpus_pieces(name: str) -> list[str]:
+    """The text in portions that a server with a short context takes too, cut at line ends."""
+    pieces, piece = [], ""
+    for line in corpus_text(name).splitlines(keepends=True):
+        if piece and len(piece) + len(line) > PIECE_LENGTH:
+            pieces.append(piece)
+            piece = ""
+        piece += line
+    return [*pieces, piece]
+
+
+@dataclass(frozen=True)
 class Corpus:
     """The text as this server's token ids; `begin` is what its tokenizer puts before every text (BOS, if any)."""
 
     ids: tuple[int, ...]
     begin: tuple[int, ...] = ()
+
+    @cached_property
+    def distinct(self) -> list[int]:
+        """The ids that occur."""
+        return sorted(set(self.ids))
 
 
 def prompt_ids(corpus: Corpus, length: int, key: str, begin_key: str = "") -> list[int]:
@@ -49,8 +71,7 @@ def prompt_ids(corpus: Corpus, length: int, key: str, begin_key: str = "") -> li
     cache could use; then blocks of the text in a random order.
     """
     chance = random.Random(key)
-    distinct = sorted(set(corpus.ids))
-    ids = [*corpus.begin, *random.Random(begin_key or f"begin {key}").choices(distinct, k=PREFIX_TOKENS)]
+    ids = [*corpus.begin, *random.Random(begin_key or f"begin {key}").choices(corpus.distinct, k=PREFIX_TOKENS)]
     starts = list(range(0, len(corpus.ids), BLOCK_TOKENS))
     while len(ids) < length:
         chance.shuffle(starts)
@@ -66,7 +87,8 @@ class BodyMaker:
     """Makes the bodies of /v1/completions requests.
 
     `salt` keeps the caches of earlier invocations out of this one: as `cache_salt` (vLLM: up to 128 characters
-    without slashes), or in the prompts' beginnings where the server refuses the field.
+    without slashes), or in the prompts' beginnings where the server refuses the field. With `natural_stop` the number
+    of tokens is a limit, and an output ends where the model ends it.
     """
 
     model: str
@@ -74,6 +96,7 @@ class BodyMaker:
     seed: int
     salt: str
     refused: tuple[str, ...] = ()
+    natural_stop: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
     def without(self, name: str) -> BodyMaker:
@@ -97,9 +120,9 @@ class BodyMaker:
             "stream_options": {name: on for name, on in options.items() if name not in self.refused},
             "cache_salt": self.salt,
         }
-        if not body["stream_options"]:
-            del body["stream_options"]
-        return {name: value for name, value in body.items() if name not in self.refused} | self.extra
+        left_out = {*self.refused, *(("min_tokens", "ignore_eos") if self.natural_stop else ())}
+        left_out |= set() if body["stream_options"] else {"stream_options"}
+        return {name: value for name, value in body.items() if name not in left_out} | self.extra
 
 
 def refused_field(error: str, already: Sequence[str]) -> str | None:

@@ -244,3 +244,56 @@ def test_server_without_counters_is_asked_once_and_nothing_is_said(load: Process
 
     row = only(run_bench(Without(), wanted("plain")))
     assert (len(asked), row.server, row.notes) == (1, None, ())
+
+
+def test_last_thing_measured_is_the_first_row_again(load: ProcessLoader) -> None:
+    measured = run_bench(load, wanted("plain", depth=(0, 300)))
+    assert measured.sentinel is not None
+    assert (measured.sentinel.test, measured.sentinel.extra) == ("pp256 tg32", True)
+    assert all(row.runs == 2 for row in measured.rows), "the repetition is no run of its row"
+
+
+def test_one_row_is_its_own_sentinel(load: ProcessLoader) -> None:
+    measured = run_bench(load, wanted("plain"))
+    assert measured.sentinel is not None
+    assert not measured.sentinel.extra
+    assert run_bench(load, wanted("plain", runs=1)).sentinel is None
+
+
+def test_auto_stops_when_the_rates_are_known(load: ProcessLoader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.bench.wanted.PRECISE", 1e9)
+    assert only(run_bench(load, wanted("plain", tg=(4,), runs="auto"))).runs == 3
+    monkeypatch.setattr("cluster.bench.wanted.PRECISE", 0.0)
+    row = only(run_bench(load, wanted("plain", tg=(4,), runs="auto")))
+    assert row.runs == 10
+    assert row.notes[-1].startswith("after 10 runs the 95 % interval is still ± ")
+
+
+def test_auto_goes_on_with_the_rows_that_need_it(load: ProcessLoader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.bench.wanted.imprecise", lambda row: 0.1 if row.prompt_size == 300 else None)
+    measured = run_bench(load, wanted("plain", pp=(256, 300), tg=(2,), runs="auto"))
+    assert [row.runs for row in measured.rows] == [3, 10]
+
+
+def test_natural_stop_is_asked_for_and_described(load: ProcessLoader) -> None:
+    measured = run_bench(load, wanted("stops", natural_stop=True))
+    assert "ignore_eos" not in measured.request
+    assert only(measured).notes[0].startswith("outputs ended by themselves after 16 to 16 tokens; 0 of 2")
+
+
+def test_corpora_make_different_prompts(load: ProcessLoader) -> None:
+    def prompt(corpus: str) -> list:
+        sent = []
+
+        class Watching:
+            where = "here"
+
+            def send(self, round: Round) -> RoundRecord:
+                sent.extend(a.body["prompt"] for a in round.asks if a.path == "/v1/completions")
+                return load.send(round)
+
+        run_bench(Watching(), wanted("plain", tg=(2,), runs=1, corpus=corpus))
+        return sent[0]
+
+    assert prompt("prose") == prompt("prose")
+    assert not set(prompt("code")[17:]) <= set(prompt("prose")[17:])

@@ -12,6 +12,7 @@ from cluster.bench.measure import (
     merge,
     peak_rate,
     steady_rate,
+    token_gaps_ms,
     wall_rate,
 )
 
@@ -165,3 +166,21 @@ def test_prefill_shorter_than_the_latency_gives_no_rate() -> None:
 def test_response_before_any_event_with_choices() -> None:
     bare = dataclasses.replace(trace("plain"), first_response_s=None)
     assert measure_request(bare, 0, 512).ttfr_ms == pytest.approx(67)
+
+
+@pytest.mark.parametrize("way", ["plain", "four", "silent", "drafted", "crlf"])
+def test_latency_between_tokens_is_the_models_whatever_a_chunk_holds(way: str) -> None:
+    one = measure_request(trace(way, tokens=129), LATENCY_S, 512)
+    assert len(one.itl_ms) == (125 if way == "four" else 128)
+    assert one.itl_ms == pytest.approx([1e3 / RATE] * len(one.itl_ms))
+    assert one.tpot_ms == pytest.approx(1e3 / RATE, rel=0.001)
+
+
+def test_tokens_that_come_together_share_the_time_since_those_before() -> None:
+    assert list(token_gaps_ms([(1.0, 1), (1.2, 2), (1.2, 2), (1.3, 1)])) == pytest.approx([50] * 4 + [100])
+    assert list(token_gaps_ms([(1.0, 8)])) == []
+
+
+def test_no_latency_of_tokens_that_are_not_counted() -> None:
+    one = measure_request(trace("no-usage"), LATENCY_S, 512)
+    assert (one.itl_ms, one.tpot_ms) == ((), None)

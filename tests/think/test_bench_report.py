@@ -12,6 +12,7 @@ from cluster.bench.measure import measure_batch
 from cluster.bench.report import (
     bench_table,
     interval,
+    latency_table,
     memory_table,
     scaling_table,
     to_csv,
@@ -169,3 +170,19 @@ def test_csv_has_llama_benchys_columns_first() -> None:
     assert float(lines[1]["t_s_mean"]) == pytest.approx(50)
     assert float(lines[0]["ttfr_mean"]) == pytest.approx(67)
     assert lines[1]["ttfr_mean"] == ""
+
+
+def test_latency_table_and_csv_hold_the_percentiles() -> None:
+    one = dataclasses.replace(result(), rows=(row(Shape(512, 128, 0, 4)),))
+    table = latency_table(one)
+    assert table.headers == (
+        "test",
+        *(f"{what} {mark}" for what in ("ttft", "tpot", "itl") for mark in ("p50", "p90", "p99")),
+    )
+    assert table.rows == (
+        ("pp512 tg128 (c4)", "67.00", "67.00", "n/a", "20.00", "20.00", "n/a", "20.00", "20.00", "20.00"),
+    )
+    pp, tg = csv.DictReader(io.StringIO(to_csv(one)))
+    assert float(pp["e2e_ttft_ms_p90"]) == pytest.approx(67)
+    assert (pp["itl_ms_p50"], tg["e2e_ttft_ms_p50"], tg["tpot_ms_p99"]) == ("", "", "")
+    assert float(tg["itl_ms_p95"]) == pytest.approx(20)

@@ -106,3 +106,24 @@ def test_missing_numbers_have_a_reason() -> None:
     assert "less than 1 s" in short.why["tg_throughput"]
     assert "less than 2 s" in short.why["peak_throughput"]
     assert of("no-usage").why["tg_throughput"] == "the server does not count its tokens"  # type: ignore[attr-defined]
+
+
+def test_percentiles_of_requests_and_of_tokens() -> None:
+    many = row(Shape(512, 128, 0, 4))
+    assert many.percentiles is not None
+    assert many.percentiles["e2e_ttft_ms"]["n"] == 12
+    assert many.percentiles["e2e_ttft_ms"]["p90"] == pytest.approx(67)
+    assert many.percentiles["e2e_ttft_ms"]["p99"] is None
+    assert many.percentiles["itl_ms"]["n"] == 12 * 127
+    assert many.percentiles["itl_ms"]["p99"] == pytest.approx(20, rel=1e-6)
+    assert many.percentiles["tpot_ms"]["p50"] == pytest.approx(20)
+    assert many.output_tokens is not None
+    assert many.output_tokens.mean == 128
+
+
+def test_outputs_that_may_end_by_themselves_are_described_and_not_blamed() -> None:
+    shape = Shape(512, 32, 0)
+    batches = [measure_batch([trace(way, 32, 512)], 0.0, 512) for way in ("stops", "plain")]
+    assert summarise(shape, batches, natural_stop=True).notes == (
+        "outputs ended by themselves after 16 to 32 tokens; 1 of 2 reached the limit of 32",
+    )

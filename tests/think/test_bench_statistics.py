@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cluster.bench.statistics import Ratio, ratio, stat, t95
+from cluster.bench.statistics import Ratio, half_width, quantile, ratio, spread, stat, t95
 
 
 def test_spread_is_that_of_a_sample() -> None:
@@ -75,3 +75,32 @@ def test_interval_holds_the_truth_in_95_of_100() -> None:
         assert gain.high is not None
         hits += gain.low <= 11.0 / 6.5 <= gain.high
     assert 0.94 <= hits / 2000 <= 0.99
+
+
+@pytest.mark.parametrize(("part", "value"), [(0.0, 1.0), (0.5, 2.5), (0.9, 3.7), (1.0, 4.0)])
+def test_quantile_is_numpys(part: float, value: float) -> None:
+    assert quantile([1.0, 2.0, 3.0, 4.0], part) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, {"p50"}), (9, {"p50"}), (10, {"p50", "p90"}), (20, {"p50", "p90", "p95"})]
+)
+def test_percentile_needs_a_value_beyond_it(count: int, told: set[str]) -> None:
+    found = spread([float(n) for n in range(count)])
+    assert found is not None
+    assert {name for name, value in found.items() if name.startswith("p") and value is not None} == told
+    assert (found["n"], found["max"]) == (count, count - 1)
+
+
+def test_percentiles_of_a_hundred() -> None:
+    found = spread([float(n) for n in range(101)][::-1])
+    assert found is not None
+    assert [found[name] for name in ("p50", "p90", "p95", "p99")] == [50, 90, 95, 99]
+    assert spread([]) is None
+
+
+def test_half_width_of_the_interval() -> None:
+    value = stat([9.0, 10.0, 11.0])
+    assert value is not None
+    assert half_width(value) == pytest.approx(4.303 * 1.0 / 3**0.5 / 10, rel=1e-3)
+    assert half_width(stat([9.0]) or value) is None

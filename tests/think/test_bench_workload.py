@@ -6,7 +6,16 @@ import pytest
 
 from cluster.bench.known_ways import tokenize
 from cluster.bench.rows import Shape
-from cluster.bench.workload import BodyMaker, Corpus, corpus_hash, corpus_text, prompt_ids, refused_field
+from cluster.bench.workload import (
+    CORPORA,
+    BodyMaker,
+    Corpus,
+    corpus_id,
+    corpus_pieces,
+    corpus_text,
+    prompt_ids,
+    refused_field,
+)
 
 CORPUS = Corpus(tuple(tokenize(corpus_text(), False)), begin=(1,))
 SHAPE = Shape(2048, 128, 4096, 4)
@@ -16,10 +25,25 @@ def maker(seed: int = 1, salt: str = "s") -> BodyMaker:
     return BodyMaker("m", CORPUS, seed, salt)
 
 
-def test_corpus_is_the_one_that_results_name() -> None:
-    assert corpus_text().startswith("ALICE'S ADVENTURES IN WONDERLAND")
-    assert len(corpus_text()) > 100_000
-    assert corpus_hash() == "31323e8abb5e0864"
+@pytest.mark.parametrize(
+    ("name", "begin", "identity"),
+    [
+        ("prose", "ALICE'S ADVENTURES IN WONDERLAND", "prose cd6226fa963c560e"),
+        ("code", "# $Id", "code f4ac9709004e769a"),
+    ],
+)
+def test_corpus_is_the_one_that_results_name(name: str, begin: str, identity: str) -> None:
+    assert corpus_text(name).startswith(begin)
+    assert 450_000 < len(corpus_text(name)) < 550_000
+    assert corpus_id(name) == identity
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_pieces_are_the_whole_corpus(name: str) -> None:
+    pieces = corpus_pieces(name)
+    assert "".join(pieces) == corpus_text(name)
+    assert max(map(len, pieces)) <= 50_000
+    assert len(pieces) >= 9
 
 
 @pytest.mark.parametrize("length", [1, 2, 17, 128, 2048, 18432, 102400])
@@ -75,6 +99,14 @@ def test_refused_fields_are_left_out() -> None:
     assert "stream_options" not in maker().without("continuous_usage_stats").without("include_usage").body(
         SHAPE, "r", 0
     )
+
+
+def test_natural_stop_leaves_the_end_to_the_model() -> None:
+    body = BodyMaker("m", CORPUS, 1, "s", natural_stop=True).body(SHAPE, "run0", 0)
+    assert "min_tokens" not in body
+    assert "ignore_eos" not in body
+    assert (body["max_tokens"], body["temperature"]) == (128, 0)
+    assert body["prompt"] == maker().body(SHAPE, "run0", 0)["prompt"]
 
 
 def test_where_no_salt_is_taken_the_beginning_is_new_at_each_invocation() -> None:
