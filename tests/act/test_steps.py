@@ -259,9 +259,26 @@ def ctrl_c() -> None:
     raise KeyboardInterrupt
 
 
+def ctrl_c_twice(desk: Desk) -> None:
+    """The second one while it puts back."""
+    for line in desk.hosts.values():
+        line.faults.interrupt_at = line.changes + 1
+    raise KeyboardInterrupt
+
+
+def killed_while_it_puts_back(desk: Desk, later: int) -> None:
+    for line in desk.hosts.values():
+        line.killed_at = line.changes + later
+    desk.kill_rank("spark2")
+
+
 EVENTS: dict[str, Callable[[Desk], Callable[[], None]]] = {
     "ctrl-c": lambda desk: ctrl_c,
+    "ctrl-c twice": lambda desk: lambda: ctrl_c_twice(desk),
     "killed": lambda desk: desk.kill,
+    "killed at the first undo": lambda desk: lambda: killed_while_it_puts_back(desk, 1),
+    "killed at the second undo": lambda desk: lambda: killed_while_it_puts_back(desk, 2),
+    "killed at the third undo": lambda desk: lambda: killed_while_it_puts_back(desk, 3),
     "head unreachable": lambda desk: desk.hosts["spark1"].drop,
     "worker unreachable": lambda desk: desk.hosts["spark2"].drop,
     "head's rank killed": lambda desk: lambda: desk.kill_rank("spark1"),
