@@ -40,9 +40,9 @@ def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:
         else:
             loose.append((path, read_result(path)))
     names = name_results([result for _, result in loose])
-    known = {entry.path for entry in entries}
+    known = {entry.path.resolve() for entry in entries if entry.path}
     entries += [with_recipe(Entry(name, result, path)) for name, (path, result) in zip(names, loose, strict=True)
-                if path not in known]  # fmt: skip
+                if path.resolve() not in known]  # fmt: skip
     return entries, series
 
 
@@ -79,23 +79,27 @@ def served_recipe(result: Result) -> Recipe | None:
 
 
 def newest(directory: Path) -> list[Path]:
-    """What `cluster report` takes by itself: the newest series, or the newest result with its stored baseline.
+    """What `cluster report` takes by itself: the newest result, with the series it is of or its stored baseline.
 
     Raises UsageError when nothing is stored.
     """
+    kept = {name: path for path in sorted(directory.glob(f"*{ENDING}")) for name in names_of(path)}
     results = [path for path in directory.glob("*.json") if not path.name.endswith(ENDING)]
-    files = sorted((*directory.glob(f"*{ENDING}"), *results, *directory.glob(f"*{PARTIAL}")), reverse=True)
-    for path in files:
+    for path in sorted((*results, *directory.glob(f"*{PARTIAL}")), reverse=True):
         try:
-            if path.name.endswith(ENDING):
-                series = read_series(path)
-                if any(point.result for point in series.points):
-                    return [path]
-                continue
             result = read_result(path)
         except ClusterError:
             continue
+        if path.name in kept:
+            return [kept[path.name]]
         baseline = find_baseline(directory, result.manifest, 1, [row.shape for row in result.rows])
-        larger = (result.manifest.tp or 1) > 1 and baseline.path
-        return [baseline.path, path] if larger and baseline.path else [path]
+        return [baseline.path, path] if (result.manifest.tp or 1) > 1 and baseline.path else [path]
     raise UsageError(f"no results in {directory}", remedy="cluster bench makes one; cluster report FILE… takes others")
+
+
+def names_of(path: Path) -> list[str]:
+    """The results that a series names; none when it cannot be read."""
+    try:
+        return [point.result for point in read_series(path).points if point.result]
+    except ClusterError:
+        return []

@@ -15,15 +15,21 @@ PP, TG, TTFR = "prompt processing", "token generation", "time to first response"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The recipe's numbers for one row at both sizes; None where nothing was published in this measuring mode."""
+    """The recipe's numbers for one row at both sizes; None where nothing was published in this measuring mode.
+
+    `is_time`: less is better, so the speed-up is the other way round.
+    """
 
     base: float | None = None
     now: float | None = None
+    is_time: bool = False
 
     @property
     def speed_up(self) -> float | None:
-        """Ratio of rates as published."""
-        return self.now / self.base if self.base and self.now else None
+        """As published; above 1 is better."""
+        if not self.base or not self.now:
+            return None
+        return self.base / self.now if self.is_time else self.now / self.base
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +65,8 @@ def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()
         gain = None
         if old is not None and new is not None:
             gain = ratio(old, new) if what == TTFR else ratio(new, old)
-        published = Published(
-            _published(usable, what, test, base.manifest.tp), _published(usable, what, test, now.manifest.tp)
-        )
+        first, second = (_published(usable, what, test, side.manifest.tp) for side in (base, now))
+        published = Published(first, second, is_time=what == TTFR)
         efficiency = gain.value / growth if gain else None
         rows.append(ScalingRow(what, test, depth, old, new, gain, efficiency, published))
     order = (TG, PP, TTFR)
@@ -73,7 +78,7 @@ def _numbers(rows: Sequence[Row]) -> dict[tuple[str, str, int], Stat | None]:
     found: dict[tuple[str, str, int], list[Stat | None]] = {}
     for row in rows:
         tail = suffix(row.context_size, row.concurrency, row.concurrency)
-        prompt, output = f"pp{row.prompt_size}{tail}", f"tg{row.response_size}{tail}"
+        prompt, output = (name + tail for name in row.shape.names)
         found.setdefault((TG, output, row.context_size), []).append(row.tg_throughput)
         found.setdefault((PP, prompt, row.context_size), []).append(row.pp_throughput)
         found.setdefault((TTFR, prompt, row.context_size), []).append(row.ttfr)

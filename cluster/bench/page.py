@@ -1,0 +1,180 @@
+"""What a report says of some measurements: warnings, the numbers that matter, charts, tables, conditions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cluster.bench.compare import Entry, against, compare
+from cluster.bench.html import Figure, Page
+from cluster.bench.plots import alone, concurrency_chart, depth_charts, sweep_chart, tokens
+from cluster.bench.plots_machine import moments_chart, time_charts
+from cluster.bench.report import Table, bench_table, interval, show, warnings
+from cluster.bench.rows import suffix
+from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
+from cluster.bench.series import Series
+from cluster.bench.series_tables import moments_table, steps_table
+from cluster.bench.svg import Chart
+from cluster.bench.sweep_table import bests, prompt_table, sweep_tables
+
+MOST_FIGURES = 4
+
+
+def page_of(entries: Sequence[Entry], series: Sequence[Series], version: str) -> Page:
+    """The whole report."""
+    sweep = next((one for one in series if one.kind == "sweep"), None)
+    found = [sweep_chart(sweep, entries) if sweep else None, *depth_charts(entries), concurrency_chart(entries)]
+    charts = [chart for chart in found if chart and any(line.dots for line in chart.lines)]
+    starts = moments_chart(entries)
+    return Page(
+        title=title_of(entries, sweep),
+        subtitle=subtitle_of(entries),
+        banners=banners(entries, sweep),
+        figures=tuple(figures(entries, sweep)),
+        charts=fill(charts),
+        machine_charts=fill([*([starts] if starts else []), *time_charts(entries)]),
+        tables=tuple(tables(entries, series)),
+        footer=f"written by {version} from {', '.join(entry.path.name for entry in entries if entry.path)}",
+    )
+
+
+def fill(charts: Sequence[Chart]) -> tuple[Chart, ...]:
+    """Two stand side by side; of an odd number the first takes the whole width, so that no place stays empty."""
+    narrow = [chart for chart in charts if not chart.wide]
+    if len(narrow) % 2 == 0:
+        return tuple(charts)
+    return tuple(replace(chart, wide=True) if chart is narrow[0] else chart for chart in charts)
+
+
+def title_of(entries: Sequence[Entry], sweep: Series | None) -> str:
+    """What was measured, in a few words."""
+    names = list(dict.fromkeys(entry.result.manifest.recipe or entry.result.manifest.model for entry in entries))
+    what = " and ".join(names[:3])
+    if sweep:
+        return f"{what}: {', '.join(sweep.varied)} varied"
+    return f"{what}: {' and '.join(entry.label for entry in entries)}" if len(entries) <= MOST_FIGURES else what
+
+
+def subtitle_of(entries: Sequence[Entry]) -> str:
+    """Model, engine, machines, when."""
+    manifests = [entry.result.manifest for entry in entries]
+    parts = [" and ".join(dict.fromkeys(one.model for one in manifests))]
+    parts += dict.fromkeys(f"vLLM {one.versions['vllm']}" for one in manifests if one.versions.get("vllm"))
+    parts += dict.fromkeys(product for one in manifests for product in one.products)
+    parts += [f"{min(entry.result.timestamp for entry in entries)[:16]} UTC"] if entries else []
+    return " · ".join(parts)
+
+
+def banners(entries: Sequence[Entry], sweep: Series | None) -> tuple[str, ...]:
+    """What must be read before any number; said once when it is true of all."""
+    said: dict[str, list[str]] = {}
+    for entry in entries:
+        for line in warnings(entry.result):
+            said.setdefault(line, []).append(entry.label)
+    lines = [line if len(who) == len(entries) else f"{', '.join(who)}: {line}" for line, who in said.items()]
+    for entry in entries[1:]:
+        other = against(entries[0], entry, sweep.varied if sweep else ())
+        if other:
+            what = "; ".join(map(str, other[:6]))
+            lines.append(f"NOT COMPARABLE: {entry.label} and {entries[0].label} differ in {what}")
+    return tuple(lines)
+
+
+def figures(entries: Sequence[Entry], sweep: Series | None) -> Iterator[Figure]:
+    """The numbers that matter: speed-ups of the largest size, else the best of a sweep, else the rates."""
+    if sweep:
+        for best in bests(entries, sweep.varied)[0][:MOST_FIGURES]:
+            what = f"{best.test} with {best.label}" + (f", a tie with {', '.join(best.ties)}" if best.ties else "")
+            low, high = best.interval or (best.value.mean, best.value.mean)
+            yield Figure(f"{best.value.mean:.1f} t/s", what, f"95 %: {low:.2f}–{high:.2f}", bool(best.ties))
+        return
+    pair = largest_pair(entries)
+    if pair:
+        rows = scaling_rows(pair[0].result, pair[1].result, pair[1].references)
+        yield from (speed_up_figure(row, pair) for row in telling(rows))
+        return
+    for entry in entries[:MOST_FIGURES]:
+        for row in alone(entry)[:1]:
+            tail = suffix(row.context_size, row.concurrency, row.concurrency)
+            if row.tg_throughput:
+                yield Figure(f"{row.tg_throughput.mean:.1f} t/s", f"{entry.label} tg{row.response_size}{tail}",
+                             show(row.tg_throughput))  # fmt: skip
+            if row.pp_throughput:
+                yield Figure(f"{row.pp_throughput.mean:,.0f} t/s", f"{entry.label} pp{row.prompt_size}{tail}",
+                             show(row.pp_throughput))  # fmt: skip
+
+
+def largest_pair(entries: Sequence[Entry]) -> tuple[Entry, Entry] | None:
+    """The smallest and the largest size, when they may be compared."""
+    sized = sorted((entry for entry in entries if entry.tp), key=lambda entry: entry.tp or 0)
+    if len(sized) < 2 or sized[0].tp == sized[-1].tp or against(sized[0], sized[-1]):
+        return None
+    return sized[0], sized[-1]
+
+
+def telling(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
+    """Generation at the least and at the most depth, prompt processing and first response at the most."""
+    found: list[ScalingRow] = []
+    for what, ends in ((TG, (min, max)), (PP, (max,)), (TTFR, (max,))):
+        own = [row for row in rows if row.what == what and row.speed_up and "(c" not in row.test]
+        own = own or [row for row in rows if row.what == what and row.speed_up]
+        for end in ends if own else ():
+            longest = [row for row in own if row.depth == end(one.depth for one in own)]
+            found.append(longest[-1])
+    return list(dict.fromkeys(found))
+
+
+def speed_up_figure(row: ScalingRow, pair: tuple[Entry, Entry]) -> Figure:
+    """`1.70×` with what it is of, its interval and its efficiency."""
+    gain = row.speed_up
+    assert gain is not None
+    detail = f"95 %: {interval(row)}" + (f" · efficiency {row.efficiency:.0%}" if row.efficiency is not None else "")
+    test = row.test.partition(" @")[0]
+    where = f" at depth {tokens(row.depth)}" if row.depth else ""
+    what = f"{row.what} ({test}){where}, {pair[1].label} beside {pair[0].label}"
+    return Figure(f"{gain.value:.2f}×", what, detail, faint=not gain.significant)
+
+
+def tables(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
+    """Everything in numbers: comparisons first, then each measurement, memory, conditions."""
+    found: list[Table] = []
+    for one in series:
+        own = [entry for entry in entries if entry.point in one.points]
+        if one.kind == "sweep":
+            found += [*sweep_tables(one, own), *([prompt_table(own)] if own else [])]
+        else:
+            found.append(steps_table(one, {entry.label: entry.result for entry in own}))
+    if not any(one.kind == "sweep" for one in series):
+        by_size = sorted(entries, key=lambda entry: entry.tp or 0)
+        found += [table for entry in by_size[1:] for table in compare(by_size[0], entry) if entry.tp]
+    found += [replace(bench_table(entry.result), title=entry.label) for entry in entries]
+    memory = moments_table(entries)
+    return [*found, *([memory] if memory else []), conditions(entries)]
+
+
+CONDITIONS = (
+    "recipe", "model", "revision", "weights", "tp", "pipeline", "nodes", "backend", "image", "image_content",
+    "versions", "products", "drivers", "simulated", "depth_mode", "corpus", "api", "seed", "runs", "refused_fields",
+    "client_on", "client_where", "client_python", "deployment", "argv", "command",
+)  # fmt: skip
+
+
+def conditions(entries: Sequence[Entry]) -> Table:
+    """The manifest of each measurement, a column each."""
+    documents = [entry.result.manifest.document() for entry in entries]
+    rows = [(key, *(plain(document.get(key)) for document in documents)) for key in CONDITIONS]
+    rows = [row for row in rows if any(row[1:])]
+    headers = ("condition", *(entry.label for entry in entries))
+    return Table(
+        "conditions", headers, tuple(rows), ("all of it is in the result's JSON, under manifest",), len(headers)
+    )
+
+
+def plain(value: Any) -> str:
+    """A condition on one line."""
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {plain(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)

@@ -1,0 +1,122 @@
+"""`cluster report` as typed: which files it takes, what it writes, what it says of files it cannot read."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_tools import entry
+
+from cluster.bench.result import write_result
+from cluster.bench.series import new_series, write_series
+from cluster.cli import main
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of results: two sizes, and the scaling that made them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    folder = tmp_path / "results"
+    folder.mkdir()
+    series, _ = new_series("scaling", "gemma-4-31b-fp8", {}, ("tp",))
+    for tp, rates in ((1, (6.4, 6.5, 6.6)), (2, (11.0, 11.2, 11.4))):
+        one = entry(tp, rates)
+        write_result(one.result, folder / f"2026112{tp}-tp{tp}.json")
+        assert one.point
+        series = series.with_point(replace(one.point, result=f"2026112{tp}-tp{tp}.json"))
+    write_series(series, folder / "20261120-scaling.series.json")
+    return folder
+
+
+def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(("report", *words))
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_all_forms_at_once(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed(
+        capsys, "20261120-scaling.series.json", *(f"-or.{end}" for end in ("html", "md", "csv", "json"))
+    )
+    assert (code, out) == (0, "")
+    assert err.count("written: ") == 4
+    assert "1.72×" in Path("r.html").read_text()
+    assert "| token generation | tg128 | 6.50 ± 0.10 | 11.20 ± 0.20 | 1.72× |" in Path("r.md").read_text()
+    rows = list(csv.DictReader(Path("r.csv").read_text().splitlines()))
+    assert {(one["label"], one["tp"], one["test_name"]) for one in rows} >= {
+        ("TP=1", "1", "tg128"),
+        ("TP=2", "2", "tg128"),
+    }
+    assert [float(one["t_s_mean"]) for one in rows if (one["tp"], one["test_name"]) == ("2", "tg128")] == pytest.approx(
+        [11.2, 11.2][:1]
+    )
+    told = json.loads(Path("r.json").read_text())
+    assert [one["benchmarks"][0]["tg_throughput"]["mean"] for one in told["reports"]] == pytest.approx([6.5, 11.2])
+
+
+def test_one_result_is_written_as_llama_benchy_has_it(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = typed(capsys, "20261122-tp2.json", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert {
+        "version",
+        "timestamp",
+        "latency_mode",
+        "latency_ms",
+        "model",
+        "prefix_caching_enabled",
+        "benchmarks",
+    } <= set(told)
+
+
+def test_without_files_the_newest_with_its_series(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed(capsys)
+    assert code == 0
+    assert out.startswith("# gemma-4-31b-fp8: TP=1 and TP=2\n")
+    assert "## steps" in out
+    assert err.rstrip().endswith("results/20261120-scaling.html")
+    assert (kept / "20261120-scaling.html").exists()
+
+
+def test_without_a_series_the_newest_with_its_baseline(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (kept / "20261120-scaling.series.json").write_text("{}")
+    code, out, _ = typed(capsys)
+    assert code == 0
+    assert "1.72×" in out
+    assert "## steps" not in out
+    assert (kept / "20261122-tp2.html").exists()
+
+
+def test_a_file_given_twice_counts_once(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = typed(capsys, "20261120-scaling.series.json", "results/20261122-tp2.json", "--json")
+    assert code == 0
+    assert len(json.loads(out)["reports"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("nowhere.json",), "there is no file nowhere.json"),
+        (("results/broken.json",), "results/broken.json: "),
+        (("results/later.json",), "a result of schema 99"),
+        (("20261122-tp2.json", "-o", "x.pdf"), "the ending says what is written"),
+        (("20261122-tp2.json", "-o", "no/such/folder/x.html"), "cannot be written"),
+        (("empty.series.json",), "nothing was measured in"),
+    ],
+)
+def test_what_cannot_be(kept: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], what: str) -> None:
+    (kept / "broken.json").write_text("{")
+    (kept / "later.json").write_text('{"schema": 99}')
+    write_series(new_series("sweep", "x", {}, ("a",))[0], kept / "empty.series.json")
+    code, out, err = typed(capsys, *words)
+    assert (code, out, what in err) == (2, "", True), err
+
+
+def test_nothing_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = typed(capsys, "--results", "none")
+    assert (code, "no results in none" in err) == (2, True)

@@ -1,0 +1,193 @@
+"""The page: needs nothing else, says what must be said first, draws what was measured."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+from report_tools import entry, row
+from test_report_sweep import SEED, series
+
+from cluster.bench.compare import Entry
+from cluster.bench.html import render
+from cluster.bench.page import fill, page_of
+from cluster.bench.plots import concurrency_chart, depth_charts, numeric, sweep_chart
+from cluster.bench.plots_machine import moments_chart, time_charts
+from cluster.bench.scale import nice_low, nice_ticks, number, time_ticks
+from cluster.bench.svg import Chart, Dot, Line, draw
+
+ONE, TWO = (6.4, 6.5, 6.6), (11.0, 11.2, 11.4)
+
+
+@pytest.fixture
+def pair() -> list[Entry]:
+    return [entry(1, ONE), entry(2, TWO)]
+
+
+def drawings(text: str) -> list[ElementTree.Element]:
+    """Every SVG of a page, read as XML."""
+    return [ElementTree.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def words(svg: ElementTree.Element) -> list[str]:
+    return [element.text or "" for element in svg.iter("text")]
+
+
+def test_the_page_needs_no_network_and_no_script(pair: list[Entry]) -> None:
+    text = render(page_of(pair, (), "cluster 1"))
+    assert not re.search(r"https?://|<script|<link|<img|@import|url\(|src=|href=", text)
+    assert "prefers-color-scheme:dark" in text
+    assert len(text) < 200_000
+    assert drawings(text), "every drawing is well-formed"
+
+
+def test_hostile_names_stay_text(pair: list[Entry]) -> None:
+    evil = "<script>alert(1)</script>&\"'"
+    pair = [replace(one, label=f"{evil}{number}") for number, one in enumerate(pair)]
+    text = render(page_of(pair, (), evil))
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    drawings(text)
+
+
+def test_simulated_dummy_failed_and_interrupted_stand_on_top() -> None:
+    from cluster.bench.manifest import HostState
+
+    hosts = (HostState("spark1", "head", "NVIDIA DGX Spark (simulated)"),)
+    one = entry(1, ONE, hosts=hosts, weights="dummy")
+    rows = (replace(one.result.rows[0], failed=1), *one.result.rows[1:])
+    one = replace(one, result=replace(one.result, rows=rows, complete=False))
+    text = render(page_of([one], (), "cluster 1"))
+    top = text[: text.index("<figure")]
+    assert [word for word in ("SIMULATED HOSTS", "DUMMY WEIGHTS", "FAILED", "INTERRUPTED") if word not in top] == []
+
+
+def test_what_may_not_be_compared_is_said_and_has_no_speed_up(pair: list[Entry]) -> None:
+    page = page_of([pair[0], entry(2, TWO, seed=5)], (), "cluster 1")
+    assert page.banners == ("NOT COMPARABLE: TP=2 and TP=1 differ in seed: 1 → 5",)
+    assert not any("×" in one.value for one in page.figures)
+
+
+def test_the_numbers_that_matter(pair: list[Entry]) -> None:
+    page = page_of(pair, (), "cluster 1")
+    assert [one.value for one in page.figures] == ["1.72×"] * 4
+    assert page.figures[1].what == "token generation (tg128) at depth 16K, TP=2 beside TP=1"
+    assert page.figures[0].detail.startswith("95 %: 1.6")
+    same = page_of([pair[0], entry(2, (6.3, 6.5, 6.7))], (), "cluster 1")
+    assert {one.faint for one in same.figures} == {True}, "not significant"
+
+
+def test_generation_over_depth(pair: list[Entry]) -> None:
+    generation, prompts, waits = depth_charts(pair)
+    assert [line.name for line in generation.lines] == ["TP=1", "TP=2", "published TP=1", "published TP=2"]
+    dot = generation.lines[1].dots[0]
+    assert (dot.x, dot.y, dot.spread) == (0, pytest.approx(11.2), pytest.approx(0.2))
+    assert [level.text for level in generation.levels] == ["ceiling TP=1: 8.8 t/s", "ceiling TP=2: 17.6 t/s"]
+    assert generation.x_ticks == ((0, "0"), (16384, "16K"))
+    assert prompts.levels == ()
+    assert waits.y_title == "time to first token (ms)"
+    [svg] = drawings(draw(generation))
+    assert {"11.2", "6.5", "16K", "context depth (tokens)", "tokens per second (t/s)"} <= set(words(svg))
+    assert len([one for one in svg.iter("path") if "bar" in one.attrib["class"]]) == 4, "an error bar each"
+
+
+def test_numbers_in_another_depth_mode_are_not_drawn() -> None:
+    other = [entry(1, ONE, depth_mode="prefix-caching"), entry(2, TWO, depth_mode="prefix-caching")]
+    assert [line.name for line in next(depth_charts(other)).lines] == ["TP=1", "TP=2"]
+
+
+def test_a_ceiling_far_above_is_told_in_words(pair: list[Entry]) -> None:
+    low = [replace(one, reading=replace(one.reading, bytes=1e6)) for one in pair]
+    chart = next(depth_charts(low))
+    assert chart.levels == ()
+    assert "ceiling of TP=1: 273,000 t/s, far above this plot" in chart.notes[0]
+
+
+def test_throughput_over_concurrency() -> None:
+    rows = tuple(row((6.0 * count, 6.1 * count), concurrency=count) for count in (1, 2, 4, 8, 16))
+    chart = concurrency_chart([entry(1, ONE, rows=rows)])
+    assert chart is not None
+    assert chart.doubling
+    assert [line.name for line in chart.lines] == ["TP=1 total", "TP=1 each request"]
+    assert [dot.y for dot in chart.lines[0].dots] == pytest.approx([6.05, 12.1, 24.2, 48.4, 96.8])
+    assert [dot.y for dot in chart.lines[1].dots] == pytest.approx([6.05] * 5)
+    assert concurrency_chart([entry(1, ONE)]) is None
+
+
+def test_memory_as_bars_from_idle_to_measured(pair: list[Entry]) -> None:
+    chart = moments_chart(pair)
+    assert chart is not None
+    assert [text for _, text in chart.x_ticks] == ["idle", "loaded", "ready", "measuring"]
+    assert [one.name for one in chart.bars] == ["TP=1 spark1", "TP=2 spark1", "TP=2 spark2"]
+    assert (chart.bars[2].bars[-1].held, chart.bars[2].bars[-1].left) == (102.0, pytest.approx(13.8, abs=0.01))
+    svg = drawings(render(page_of(pair, (), "")))
+    assert any("103" in words(one) for one in svg)
+
+
+def test_power_and_clock_over_time_with_what_was_throttled() -> None:
+    rows = (row(ONE, hosts=2), row(ONE, 16384, hosts=2, throttle=("power cap",)))
+    charts = {chart.title.partition(" per")[0]: chart for chart in time_charts([entry(2, ONE, rows=rows)])}
+    assert set(charts) == {"GPU memory", "Available memory", "GPU power", "SM clock", "GPU temperature"}
+    power = charts["GPU power"]
+    assert [line.name for line in power.lines] == ["spark1", "spark2"]
+    assert {dot.y for dot in power.lines[0].dots} == {60.0}, "of the run, not of the rest before it"
+    assert [dot.alarm for dot in power.lines[1].dots].count(True) == 3
+    assert [dot.alarm for dot in power.lines[0].dots].count(True) == 0
+    assert "power cap" in next(dot.tip for dot in power.lines[1].dots if dot.alarm)
+    assert "ringed: throttled" in power.subtitle
+    assert power.lines[0].dots[-1].x == pytest.approx((163.84 + 40) / 60, abs=0.01), "minutes"
+
+
+def test_a_sweep_of_numbers_and_one_of_words() -> None:
+    chart = sweep_chart(series(*SEED), SEED)
+    assert chart is not None
+    assert [tick for tick, _ in chart.x_ticks] == [2, 3, 4, 5, 6]
+    assert chart.lines[0].style == "line"
+    page = page_of(SEED, (series(*SEED),), "cluster 1")
+    assert page.title == "gemma-4-31b-fp8: speculative_config.num_speculative_tokens varied"
+    assert (page.figures[0].value, page.figures[0].what) == ("80.0 t/s", "tg128 with num_speculative_tokens=4")
+    assert page.banners == (), "what was varied on purpose is no warning"
+    assert numeric(["ray", "mp"]) == []
+
+
+def test_labels_keep_out_of_each_other() -> None:
+    close = tuple(Line(f"l{n}", (Dot(0, 10 + n / 10, text=f"{10 + n / 10}"), Dot(1, 5)), n) for n in range(6))
+    [svg] = drawings(draw(Chart("t", "s", "x", "y", close, ((0, "0"), (1, "1")))))
+    at = [
+        (float(one.attrib["x"]), float(one.attrib["y"])) for one in svg.iter("text") if "value" in one.attrib["class"]
+    ]
+    assert len(at) >= 3
+    assert all(abs(a[0] - b[0]) > 25 or abs(a[1] - b[1]) > 14 for a in at for b in at if a is not b)
+
+
+def test_axes_have_round_numbers() -> None:
+    assert nice_ticks(0, 12.3) == [0, 2.5, 5, 7.5, 10]
+    assert nice_ticks(0, 2900) == [0, 1000, 2000]
+    assert nice_ticks(2300, 2360) == [2300, 2320, 2340, 2360]
+    assert nice_low(2368, 2418) == 2350
+    assert nice_low(10, 100) == 0
+    assert nice_low(70, 70) > 60
+    assert time_ticks(9.4) == [0, 2, 4, 6, 8]
+    assert [number(value) for value in (0, 0.254, 1.5, 6.52, 873.4, 12400)] == [
+        "0",
+        "0.25",
+        "1.5",
+        "6.5",
+        "873",
+        "12,400",
+    ]
+
+
+def test_an_odd_chart_takes_the_whole_width() -> None:
+    charts = [Chart("a", "", "", "", (), ()), Chart("b", "", "", "", (), (), wide=True)]
+    assert [chart.wide for chart in fill(charts)] == [True, True]
+    assert [chart.wide for chart in fill([charts[0], charts[0]])] == [False, False]
+
+
+def test_a_result_of_which_nothing_is_known_is_drawn_too() -> None:
+    bare = Entry("server", replace(entry(1, ONE).result, rows=(row(ONE, machine=(), client=()),)))
+    text = render(page_of([bare], (), "cluster 1"))
+    assert "The machines" not in text
+    assert "6.5 t/s" in text
