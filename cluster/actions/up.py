@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.actions import evidence, fetch, gate, prove
+from cluster.actions import fetch, gate, prove
+from cluster.actions.carry import also, carry_through, hide
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready
-from cluster.apply import Applied, Guard, Unlocked, apply, undo
+from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.commands.vllm import Layout, vllm_serve
 from cluster.config.load import read_mounts
 from cluster.config.overrides import split_env
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError, UsageError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
@@ -250,62 +251,3 @@ def show_lines(plan: Plan, screen: Screen) -> None:
     for line in plan.lines():
         screen.line(line)
     screen.document({"deployment": plan.deployment, "why": list(plan.why), "plan": list(plan.lines())})
-
-
-def carry_through(
-    plan: Plan, subject: prove.Subject, fleet: Fleet, guard: Guard, screen: Screen, clock: prove.Clock
-) -> prove.Proof:
-    """Apply and prove; whatever goes wrong before the proof is put back after the evidence was saved."""
-    applied = Applied()
-    screen.stay()
-    try:
-        with clock.stage("apply"):
-            apply(plan.stages, fleet, guard, screen.note, applied)
-        proof = prove.wait_ready(subject, fleet, screen, clock)
-    except (ClusterError, KeyboardInterrupt) as error:
-        raise put_back(error, plan, subject, applied, fleet, guard, screen) from error
-    try:
-        apply(plan.after, fleet, guard, screen.note, Applied())
-    except InterruptedByUser as error:
-        error.put_back = f"nothing: {plan.deployment} serves"
-        raise
-    except ClusterError as error:
-        screen.warn(f"what was replaced could not be removed ({error.what}); the next cluster up or down removes it")
-    return proof
-
-
-def put_back(
-    error: ClusterError | KeyboardInterrupt,
-    plan: Plan,
-    subject: prove.Subject,
-    applied: Applied,
-    fleet: Fleet,
-    guard: Guard,
-    screen: Screen,
-) -> ClusterError:
-    """Save the evidence, undo newest first, and return the error to raise, with what was put back."""
-    fleet.cancel.renew()
-    failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before ready")
-    if not applied.begun:
-        failure.put_back = "nothing was changed"
-        return failure
-    saved = evidence.save(subject, fleet, screen, failure)
-    left = undo(applied, fleet, guard, screen.note)
-    back = [f"{old} was started again" for old in plan.replaces]
-    for one in failure.errors if isinstance(failure, ManyErrors) else (failure,):
-        one.what = hide(one.what, subject.wanted)
-        one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
-        one.remedy = also(f"read {saved}" if saved else "cluster status", one.remedy)
-    return failure
-
-
-def hide(text: str, wanted: Wanted) -> str:
-    """Words of an engine without the secrets that it was given."""
-    for secret in wanted.secrets.values():
-        text = text.replace(secret, "*" * len(secret)) if len(secret) >= 4 else text
-    return text
-
-
-def also(remedy: str, another: str) -> str:
-    """Two remedies in one line; either may be empty."""
-    return "; ".join(filter(None, (remedy, another)))

@@ -1,0 +1,70 @@
+"""Apply a plan and prove it; what fails before the proof is put back after the evidence was saved."""
+
+from __future__ import annotations
+
+from cluster.actions import evidence, prove
+from cluster.apply import Applied, Guard, apply, undo
+from cluster.errors import ClusterError, InterruptedByUser, ManyErrors
+from cluster.hosts.fleet import Fleet
+from cluster.plan.steps import Plan
+from cluster.plan.wanted import Wanted
+from cluster.screen import Screen
+
+
+def carry_through(
+    plan: Plan, subject: prove.Subject, fleet: Fleet, guard: Guard, screen: Screen, clock: prove.Clock
+) -> prove.Proof:
+    """Apply and prove; whatever goes wrong before the proof is put back after the evidence was saved."""
+    applied = Applied()
+    screen.stay()
+    try:
+        with clock.stage("apply"):
+            apply(plan.stages, fleet, guard, screen.note, applied)
+        proof = prove.wait_ready(subject, fleet, screen, clock)
+    except (ClusterError, KeyboardInterrupt) as error:
+        raise put_back(error, plan, subject, applied, fleet, guard, screen) from error
+    try:
+        apply(plan.after, fleet, guard, screen.note, Applied())
+    except InterruptedByUser as error:
+        error.put_back = f"nothing: {plan.deployment} serves"
+        raise
+    except ClusterError as error:
+        screen.warn(f"what was replaced could not be removed ({error.what}); the next cluster up or down removes it")
+    return proof
+
+
+def put_back(
+    error: ClusterError | KeyboardInterrupt,
+    plan: Plan,
+    subject: prove.Subject,
+    applied: Applied,
+    fleet: Fleet,
+    guard: Guard,
+    screen: Screen,
+) -> ClusterError:
+    """Save the evidence, undo newest first, and return the error to raise, with what was put back."""
+    fleet.cancel.renew()
+    failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before ready")
+    if not applied.begun:
+        failure.put_back = "nothing was changed"
+        return failure
+    saved = evidence.save(subject, fleet, screen, failure)
+    left = undo(applied, fleet, guard, screen.note)
+    back = [f"{old} was started again" for old in plan.replaces]
+    for one in failure.errors if isinstance(failure, ManyErrors) else (failure,):
+        one.what = hide(one.what, subject.wanted)
+        one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
+        one.remedy = also(f"read {saved}" if saved else "cluster status", one.remedy)
+    return failure
+
+
+def hide(text: str, wanted: Wanted) -> str:
+    """Words of an engine without the secrets that it was given."""
+    for secret in wanted.secrets.values():
+        text = text.replace(secret, "*" * len(secret)) if len(secret) >= 4 else text
+    return text
+
+
+def also(remedy: str, another: str) -> str:
+    """Two remedies in one line; either may be empty."""
+    return "; ".join(filter(None, (remedy, another)))
