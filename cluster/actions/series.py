@@ -262,7 +262,7 @@ def show_plan(steps: Sequence[Step], screen: Screen, connect: Connect) -> ExitCo
         screen.line(f"[{number}/{len(steps)}] {step.label}")
         for line in lines:
             screen.line(f"  {line}")
-        said = Told(json_mode=screen.json_mode)
+        said = Told(progress=screen.json_mode)
         try:
             up.start(step.wanted, up.Options(True, True, ""), said, connect)
         except UsageError:

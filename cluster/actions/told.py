@@ -8,10 +8,14 @@ from cluster.screen import Screen
 
 
 class Told(Screen):
-    """All that the step says is progress of the whole, on stderr; the document it would print is kept in `told`."""
+    """All that the step says is progress of the whole, on stderr; the document it would print is kept in `told`.
 
-    def __init__(self, *, json_mode: bool = True) -> None:
-        super().__init__(json_mode=json_mode)
+    The step itself is not told that it runs for JSON: its errors are to be raised, not printed.
+    """
+
+    def __init__(self, *, progress: bool = True) -> None:
+        super().__init__(json_mode=progress)
+        self.json_mode = False
         self.told: dict[str, Any] = {}
 
     def document(self, value: Any) -> None:

@@ -12,7 +12,7 @@ from machine import Desk
 from measured_desk import RECIPE, measurable
 from typed import Ran, Typed
 
-RATES = (60, 96)
+RATES = (40, 160)
 SWEEP = ("sweep", "toy", "--results", "kept")
 
 
@@ -45,14 +45,16 @@ def is_note(line: str) -> bool:
 
 
 def test_sizes_with_the_best_named(cluster: Typed, desk: Desk, measured: Path) -> None:
-    ran = cluster(*SWEEP, "--vary", "tp=1,2")
+    ran = cluster(*SWEEP, "--vary", "tp=1,2", "--runs", "3")
     assert ran.code == 0, ran.all
     rows = table(ran)
     assert rows["tp"] == ["tg16 (t/s)", "acceptance", "ready (s)", "spark1 GPU (GiB)", "spark2 GPU (GiB)"]
     assert rows["2"][0].endswith("*")
     assert not rows["1"][0].endswith("*")
     assert (rows["2"][1], rows["2"][-2:]) == ("50%", ["90.0", "90.0"])
-    assert re.search(r"tg16: best with tp=2: 9\d\.\d\d t/s \(95 %: [\d.–]+\), 1\.\d\d× of tp=1 \(1\.\d\d–", ran.out)
+    assert re.search(
+        r"tg16: best with tp=2: 1\d\d\.\d\d t/s \(95 %: [\d.–]+\), [34]\.\d\d× of tp=1 \(\d\.\d\d–", ran.out
+    )
     assert is_bare(desk)
 
 
@@ -72,7 +74,7 @@ def test_a_value_that_fails_is_a_line_with_the_reason(cluster: Typed, desk: Desk
     assert ran.code == 6, ran.all
     rows = table(ran)
     assert "RuntimeError: unknown kernel" in rows["fp9"][-1]
-    assert rows["fp8"][0].startswith("9")
+    assert float(rows["fp8"][0].split()[0]) > 80
     assert "--resume tries what failed again" in ran.err
     assert is_bare(desk)
 
@@ -110,7 +112,7 @@ def test_a_refused_share_of_requests_is_kept_and_said(cluster: Typed, place: Pat
         ran = cluster(*SWEEP, "--tp", "2", "--vary", "vllm.max-num-seqs=4", "--runs", "4")
     assert ran.code == 6, ran.all
     row = table(ran)["4"]
-    assert (row[0].startswith("9"), row[-1]) == (True, "bench: some requests failed"), row
+    assert (float(row[0].split()[0]) > 80, row[-1]) == (True, "bench: some requests failed"), row
 
 
 @pytest.mark.parametrize(
