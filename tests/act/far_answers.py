@@ -1,0 +1,137 @@
+"""What a simulated machine answers to the programs of far/, in their own formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from far_program import run_over
+
+from cluster.commands.question import Answer
+
+if TYPE_CHECKING:
+    from spark import Machine
+
+GIB = 1 << 30
+HOME = "/home/nvidia"
+DATA = f"{HOME}/.local/share/cluster"
+HUB = f"{HOME}/.cache/huggingface"
+COMMIT = "c0ffee00" * 5
+
+
+class Answers:
+    """A part of Machine: one method a program, one a section."""
+
+    def sections(self: Machine, names: Sequence[str]) -> dict[str, Any]:
+        return {name: self.missing.get(name) or {"value": getattr(self, f"see_{name}")()} for name in names}
+
+    def tell_look(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        return self.sections(given["sections"])
+
+    def tell_kept(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        return self.sections(given["sections"])
+
+    def tell_links(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        return self.sections(["links"])
+
+    def see_identity(self: Machine) -> dict[str, Any]:
+        return {
+            "product": self.product, "machine_id": f"{self.number:032x}", "boot_id": f"boot-{self.boots}",
+            "hostname": self.name, "kernel": "6.11.0-1016-nvidia", "arch": self.arch, "user": "nvidia", "uid": 1000,
+            "gid": 1000, "home": HOME, "groups": ["nvidia", "docker"], "python": "3.12.3", "path": "/usr/bin",
+            "time_unix_s": 1767225600.0 + self.desk.now, "data_dir": DATA, "hf_home": HUB,
+            "management_address": f"192.168.1.{40 + self.number}", "sudo": self.sudo,
+        }  # fmt: skip
+
+    def see_memory(self: Machine) -> str:
+        available = self.available_bytes
+        rows = {"MemTotal": self.total_bytes, "MemFree": available - self.cached_bytes, "MemAvailable": available}
+        return "".join(f"{name}: {value // 1024} kB\n" for name, value in rows.items())
+
+    def see_listening(self: Machine) -> list[dict[str, Any]]:
+        return self.listeners()
+
+    def see_processes(self: Machine) -> list[dict[str, Any]]:
+        return [
+            {"pid": pid, "name": name, "rss_bytes": GIB // 2 if on_gpu else held, "container": container}
+            for pid, name, held, container, on_gpu in self.rows() if container
+        ]  # fmt: skip
+
+    def see_disk(self: Machine) -> list[dict[str, Any]]:
+        room = {"free_bytes": 900 * GIB, "total_bytes": 3800 * GIB, "free_inodes": 1 << 20, "device": 1}
+        return [{"path": path, **room} for path in (DATA, HUB, "/var/lib/docker")]
+
+    def see_deployments(self: Machine) -> list[dict[str, Any]]:
+        place = f"{DATA}/deployments"
+        rows = []
+        for name in self.kept():
+            before = self.files.get(f"{place}/{name}/before.json")
+            files = self.below(f"{place}/{name}")
+            rows.append({"id": name, "files": files, "before": json.loads(before[0]) if before else None})
+        return rows
+
+    def see_lock(self: Machine) -> dict[str, Any]:
+        return {"held": self.desk.hosts[self.name].lock_holder is not None}
+
+    def see_links(self: Machine) -> dict[str, Any]:
+        return {
+            "links": [port.link() for port in self.ports if port.hca],
+            "netdevs": sorted((port.netdev_row() for port in self.ports), key=lambda row: row["name"]),
+            "default_netdev": "enP7s7", "rdma_device": self.rdma_device,
+        }  # fmt: skip
+
+    def tell_gpu(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        fields = [names[0] for names in given["fields"]]
+        code, said = self.smi or (0, "NVIDIA GB10, 580.95.05, [N/A], [N/A], 12.34, 2418, 44, 0, 0x0000000000000001\n")
+        rows = [(pid, name, held >> 20, container) for pid, name, held, container, on_gpu in self.rows() if on_gpu]
+        return {
+            "gpu": {"value": {"fields": fields, "exit": code, "said": said}},
+            "apps": {"value": {
+                "exit": code, "said": said if code else "".join(f"{row[0]}, {row[1]}, {row[2]}\n" for row in rows),
+                "containers": {str(pid): container for pid, _, _, container in rows},
+            }},
+        }  # fmt: skip
+
+    def tell_containers(self: Machine, given: dict[str, Any]) -> Answer:
+        return run_over(self.docker, "containers", given)
+
+    def tell_ranks(self: Machine, given: dict[str, Any]) -> Answer:
+        return run_over(self.docker, "ranks", given)
+
+    def tell_weights(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        model, commit = given["model"], self.models.get(given["model"])
+        if "weights" in self.missing:
+            return {"weights": self.missing["weights"]}
+        if commit is None:
+            return {"weights": {"missing": f"{model} is not in {HUB}/hub", "kind": "absent"}}
+        path = model if model.startswith("/") else f"{HUB}/hub/models--{model.replace('/', '--')}/snapshots/{commit}"
+        return {"weights": {"value": {
+            "model": model, "revision": given["revision"], "commit": "" if model.startswith("/") else commit,
+            "path": path, "files": 5, "bytes": 60 * GIB, "problems": list(self.model_problems), "listing": "1f" * 32,
+            "unfinished": 0,
+        }}}  # fmt: skip
+
+    def tell_hub_model(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        token = self.read(given["token_file"]).decode() if given["token_file"] else ""
+        if given["model"] not in self.desk.hub:
+            return {"error": "Repository not found", "status": 404}
+        if self.desk.hub_token and token != self.desk.hub_token:
+            return {"error": "Access to model is restricted", "status": 401}
+        return {"bytes": 59 * GIB}
+
+    def tell_completion(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        port = int(given["url"].rpartition(":")[2])
+        life = next((one for one in self.lives() if one.serving and int(one.flag("--port")) == port), None)
+        if life is None:
+            return {"health": 0, "models": [], "queue": ""}
+        key = self.read(given["key_file"]).decode() if given["key_file"] else ""
+        if key != life.secrets.get("VLLM_API_KEY", ""):
+            return {"health": 200, "models": [], "queue": "", "status": 401, "text": "", "tokens": 0, "seconds": 0.0,
+                    "error": "Unauthorized"}  # fmt: skip
+        found = {"health": 200, "models": [life.flag("--served-model-name")], "queue": "0 running, 0 waiting"}
+        if given["ask"]:
+            self.desk.move_bytes(life)
+            found |= {"status": 200, "way": "completions", "text": self.desk.says, "finish": "length", "tokens": 24,
+                      "prompt_tokens": 6, "seconds": 0.5, "error": ""}  # fmt: skip
+        return found
