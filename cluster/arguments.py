@@ -165,6 +165,11 @@ def measuring(parser: Parser) -> None:
         "decoding depends on it (default: prose)"
     )  # fmt: skip
     parser.add_argument(
+        "--prefix-caching", action="store_true", help="load the context first (rows ctx_pp, ctx_tg), then time the "
+        "prompt on top of it; cache hits are verified (default: context and prompt in one cold request)"
+    )  # fmt: skip
+    parser.add_argument("--chat", action="store_true", help="/v1/chat/completions (default: /v1/completions)")
+    parser.add_argument(
         "--natural-stop", action="store_true", help="outputs end where the model ends them, after --tg tokens at most"
     )
     results(parser)

@@ -16,7 +16,7 @@ from cluster.actions.reach import Connect, Named, answered, look, open_fleet, ra
 from cluster.bench.loader import ProcessLoader, Target, load_command
 from cluster.bench.manifest import Manifest
 from cluster.bench.report import Table, bench_table, latency_table, memory_table, scaling_table, warnings
-from cluster.bench.result import Baseline, Journal, Result, find_baseline, read_result, results_dir
+from cluster.bench.result import Baseline, Journal, Result, clocks, find_baseline, read_result, results_dir
 from cluster.bench.run import Measured, no_machine, run_bench
 from cluster.bench.scaling import scaling_rows
 from cluster.bench.wanted import BenchWanted, conditions
@@ -76,7 +76,11 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
     with screen.waiting("the load client") as line:
         measured = run_bench(subject.loader, wanted, journal.add, subject.machine, line.update)
     manifest = replace(
-        subject.manifest, model=measured.model, refused_fields=measured.refused_fields, client_where=measured.where
+        subject.manifest,
+        model=measured.model,
+        refused_fields=measured.refused_fields,
+        client_where=measured.where,
+        est_ppt_from=clocks(measured.rows),
     )
     return result_of(manifest, measured, journal)
 
@@ -161,6 +165,8 @@ def wanted_of(args: argparse.Namespace, subject: Measuring) -> BenchWanted:
         seed=args.seed,
         corpus=args.corpus,
         natural_stop=args.natural_stop,
+        depth_mode="prefix-caching" if args.prefix_caching else "cold",
+        chat=args.chat,
         api_key_file=subject.server.key_file,
     )
 

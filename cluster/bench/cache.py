@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cluster.bench.measure import BatchMeasure, RequestMeasure
 from cluster.bench.metrics import Ours, Watched
 from cluster.bench.read import RequestTrace
+
+PART = 0.9
 
 
 def is_served(trace: RequestTrace) -> bool:
@@ -20,6 +23,26 @@ def ours_of(traces: Sequence[RequestTrace]) -> Ours:
     known = len(served) == len(traces) and all(trace.counted != "not" for trace in served)
     generated = sum(n for trace in served for _, n in trace.tokens) if known else None
     return Ours(len(served), len(traces) - len(served), generated)
+
+
+def verify_hits(batch: BatchMeasure, depth: int) -> BatchMeasure:
+    """The batch with each request's outcome: hit, partial, miss, or unknown when the server does not tell.
+
+    A cache holds whole blocks, so nine tenths of the context are a hit. Where only the sum over the batch is known,
+    less than half a context may be missing from it. A batch with another outcome than hits has no total.
+    """
+    slack = min(1 - PART, 0.5 / max(1, len(batch.requests)))
+
+    def outcome(request: RequestMeasure) -> str:
+        if request.cached_from == "":
+            return "unknown"
+        least = depth * (PART if request.cached_from == "answer" else 1 - slack)
+        return "hit" if request.cached_tokens >= least else "partial" if request.cached_tokens else "miss"
+
+    requests = tuple(replace(request, cache=outcome(request)) for request in batch.requests)
+    if all(request.is_as_claimed for request in requests):
+        return replace(batch, requests=requests)
+    return replace(batch, requests=requests, pp_total_t_s=None)
 
 
 def credit_hits(traces: Sequence[RequestTrace], watched: Watched | None) -> list[RequestTrace]:

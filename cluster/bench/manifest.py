@@ -10,7 +10,8 @@ from cluster.bench.workload import corpus_id
 
 MUST_AGREE = (
     "recipe", "model", "revision", "weights", "image_content", "versions", "spec", "products", "drivers", "simulated",
-    "seed", "depth_mode", "corpus", "natural_stop", "api", "refused_fields", "client_on",
+    "seed", "depth_mode", "corpus", "natural_stop", "api", "est_ppt_from", "refused_fields",
+    "client_on",
 )  # fmt: skip
 """Fields of a manifest that decide a number: a difference forbids the comparison."""
 
@@ -45,7 +46,8 @@ class Manifest:
     """Enough to measure again, and to refuse a false comparison. Empty where it is not known (`--base-url`).
 
     `nodes` is the number of hosts that served, `spec` the deployment's own (plan/spec.py), `argv` the server's words
-    by host, `command` the words of our own command line, `client_on` is head or local.
+    by host, `command` the words of our own command line, `client_on` is head or local, `est_ppt_from` says whose clock
+    the prompt's time is from.
     """
 
     model: str
@@ -72,6 +74,7 @@ class Manifest:
     corpus: str = field(default_factory=corpus_id)
     natural_stop: bool = False
     refused_fields: tuple[str, ...] = ()
+    est_ppt_from: tuple[str, ...] = ()
     client_on: str = "local"
     client_where: str = ""
     client_python: str = ""
@@ -154,6 +157,8 @@ def _part(name: str, old: Any, new: Any) -> bool:
     """Whether one side tells only a part of what the other tells, and no more can be expected of it."""
     if name in ("products", "drivers") and old and new:
         return set(old) <= set(new) or set(new) <= set(old)
+    if name == "est_ppt_from":
+        return not old or not new
     return name.startswith("versions.") and (old is None or new is None)
 
 

@@ -21,7 +21,10 @@ Tokens = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class RequestMeasure:
-    """The numbers of one served request. Times in ms, rates in tokens a second; `itl_ms` has one value a token."""
+    """The numbers of one served request. Times in ms, rates in tokens a second; `itl_ms` has one value a token.
+
+    `cached_from`: who told `cached_tokens` (answer, counters), empty when nobody did. `cache`: see `cache.verify_hits`.
+    """
 
     ttfr_ms: float
     e2e_ttft_ms: float
@@ -37,6 +40,14 @@ class RequestMeasure:
     output_tokens: float
     counted: Counted
     finish_reason: str
+    cached_from: str = ""
+    cache: str = ""
+    queue_ms: float | None = None
+
+    @property
+    def is_as_claimed(self) -> bool:
+        """Whether the prompt met the cache that its row speaks of; in cold rows there is none to meet."""
+        return self.cache in ("", "hit")
 
     @property
     def tpot_ms(self) -> float | None:
@@ -70,7 +81,7 @@ def measure_request(trace: RequestTrace, latency_s: float, sent_tokens: int) -> 
     assert trace.first_token_s is not None
     first_response = trace.first_token_s if trace.first_response_s is None else trace.first_response_s
     if trace.server_prefill_s is not None:
-        prefill, source = trace.server_prefill_s, "server"
+        prefill, source = trace.server_prefill_s, f"server ({trace.server_prefill_from})"
     else:
         prefill, source = trace.first_token_s - trace.t0_s - latency_s, "first token − latency"
     prompt = sent_tokens if trace.prompt_tokens is None else trace.prompt_tokens
@@ -91,6 +102,8 @@ def measure_request(trace: RequestTrace, latency_s: float, sent_tokens: int) -> 
         output_tokens=sum(n for _, n in trace.tokens),
         counted=trace.counted,
         finish_reason=trace.finish_reason,
+        cached_from="" if trace.cached_tokens is None else trace.cached_from,
+        queue_ms=None if trace.server_queue_s is None else 1e3 * trace.server_queue_s,
     )
 
 

@@ -6,6 +6,13 @@ from collections.abc import Sequence
 
 from cluster.bench.measure import BatchMeasure, RequestMeasure
 
+MISSES = {
+    "miss": "missed the prefix cache",
+    "partial": "met a part of their context only",
+    "unknown": "cannot be verified, the server does not tell what it had",
+}
+"""What is said of requests that did not verifiably meet their context in the prefix cache."""
+
 
 def reasons(concurrency: int, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]) -> dict[str, str]:
     """Why a number is missing, for some of the runs at least."""
@@ -13,19 +20,38 @@ def reasons(concurrency: int, batches: Sequence[BatchMeasure], requests: Sequenc
     steady = [batch.tg_steady_why for batch in batches if batch.tg_steady_why and batch.requests]
     peak = [batch.peak_why for batch in batches if batch.peak_why and batch.requests]
     total = each if concurrency == 1 else steady
-    found = {"tg_req_throughput": each, "tg_throughput": total, "peak_throughput": peak}
+    found: dict[str, list[str]] = {"tg_req_throughput": each, "tg_throughput": total, "peak_throughput": peak}
+    missed = [f"the context was not in the cache: {MISSES[r.cache]}" for r in requests if not r.is_as_claimed]
+    found |= dict.fromkeys(("pp_throughput", "pp_req_throughput", "ttfr", "est_ppt", "e2e_ttft"), missed)
     if concurrency > 1:
-        found["pp_throughput"] = found["tg_wall_throughput"] = [b.total_why for b in batches if b.total_why]
+        totals = [batch.total_why for batch in batches if batch.total_why]
+        found |= {"pp_throughput": totals or missed, "tg_wall_throughput": totals}
     return {key: texts[0] for key, texts in found.items() if texts}
+
+
+def cold_notes(requests: Sequence[RequestMeasure]) -> list[str]:
+    """Whether requests that must not meet a prefix cache did."""
+    cached = [request.cached_tokens for request in requests if request.cached_tokens]
+    if not cached:
+        return []
+    return [f"{len(cached)} of {len(requests)} cold requests met a prefix cache (up to {max(cached)} tokens)"]
+
+
+def cached_notes(depth: int, requests: Sequence[RequestMeasure]) -> list[str]:
+    """Whether requests whose context of `depth` tokens must be in the prefix cache met it there."""
+    notes = []
+    for outcome, said in MISSES.items():
+        some = [request.cached_tokens for request in requests if request.cache == outcome]
+        had = "" if outcome == "unknown" else f" ({max(some, default=0)} of {depth} tokens were there)"
+        if some:
+            how_many = f"NO VERIFIED CACHE HIT: {len(some)} of {len(requests)} requests"
+            notes.append(f"{how_many} {said}{had}; not in the prompt's numbers")
+    return notes
 
 
 def prompt_notes(sent: int, requests: Sequence[RequestMeasure]) -> list[str]:
     """What became of prompts of `sent` tokens."""
     notes = []
-    total = len(requests)
-    cached = [request.cached_tokens for request in requests if request.cached_tokens]
-    if cached:
-        notes.append(f"{len(cached)} of {total} cold requests met a prefix cache (up to {max(cached)} tokens)")
     other = {request.prompt_tokens for request in requests if request.prompt_tokens != sent}
     if other:
         notes.append(f"the server counted {_list(other)} prompt tokens, {sent} were sent")

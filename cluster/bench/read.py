@@ -27,7 +27,7 @@ class RequestTrace:
     `counted`: "per event" (the server's running usage), "token ids" (listed in the event), "one an event" (as many
     events as the final usage counts), "spread" (the final usage, spread evenly: an estimate), "not" (no usage: the
     numbers are 0 and mean nothing). `error` is empty for a request that was served to its end. `cached_from` says who
-    told `cached_tokens`: the answer, or the server's counters.
+    told `cached_tokens`: the answer, or the server's counters. `server_prefill_from`: the field that told it.
     """
 
     t0_s: float
@@ -43,6 +43,8 @@ class RequestTrace:
     cached_from: str = "answer"
     finish_reason: str = ""
     server_prefill_s: float | None = None
+    server_prefill_from: str = ""
+    server_queue_s: float | None = None
     text: str = ""
 
     @property
@@ -77,6 +79,8 @@ class _Stream:
     finish_reason: str = ""
     error: str = ""
     prefill_s: float | None = None
+    prefill_from: str = ""
+    queue_s: float | None = None
     cached: int | None = None
     text: list[str] = field(default_factory=list)
 
@@ -122,13 +126,27 @@ def _take(stream: _Stream, t: float, data: bytes) -> None:
     usage = document.get("usage")
     if isinstance(usage, dict):
         stream.usage.update({key: value for key, value in usage.items() if value is not None})
-    timings = document.get("timings")
-    if isinstance(timings, dict) and isinstance(timings.get("prompt_ms"), (int, float)):
-        stream.prefill_s = timings["prompt_ms"] / 1e3
-        stream.cached = timings.get("cache_n")
+    _take_times(stream, document)
     choices = document.get("choices")
     if isinstance(choices, list) and choices:
         stream.events.append(_read_choices(stream, t, choices, usage))
+
+
+def _take_times(stream: _Stream, document: dict[str, Any]) -> None:
+    """Read the server's own times: llama.cpp's `timings`, vLLM's `metrics` (--enable-per-request-metrics).
+
+    vLLM's time to first token begins when the request is scheduled: the time in the queue is not in it.
+    """
+    for group, name in (("timings", "prompt_ms"), ("metrics", "time_to_first_token_ms")):
+        told = document.get(group)
+        if not isinstance(told, dict):
+            continue
+        if isinstance(told.get(name), (int, float)):
+            stream.prefill_s, stream.prefill_from = told[name] / 1e3, f"{group}.{name}"
+        if isinstance(told.get("queue_time_ms"), (int, float)):
+            stream.queue_s = told["queue_time_ms"] / 1e3
+        if isinstance(told.get("cache_n"), int):
+            stream.cached = told["cache_n"]
 
 
 def _read_choices(stream: _Stream, t: float, choices: list[Any], usage: Any) -> _Event:
@@ -173,6 +191,8 @@ def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
         cached_tokens=details.get("cached_tokens", stream.cached),
         finish_reason=stream.finish_reason,
         server_prefill_s=stream.prefill_s,
+        server_prefill_from=stream.prefill_from,
+        server_queue_s=stream.queue_s,
         text="".join(stream.text),
     )
 

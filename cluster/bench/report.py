@@ -41,6 +41,9 @@ def warnings(result: Result) -> tuple[str, ...]:
         lines.append(f"{result.failed} of {total} requests FAILED; the numbers are those of the others")
     if not result.complete:
         lines.append("INTERRUPTED: not all runs were measured")
+    missed = [row.shape.name for row in result.rows if row.cache and set(row.cache) != {"hit"}]
+    if missed:
+        lines.append(f"NO VERIFIED CACHE HIT in {_some(missed, 0)}: see the notes")
     if result.sentinel and result.sentinel.drifted:
         lines.append(f"THE MACHINE DRIFTED: {result.sentinel}")
     if manifest.refused_fields:
@@ -76,10 +79,11 @@ def row_lines(row: Row, model: str, most_concurrency: int) -> list[dict[str, str
         ("peak t/s", "peak t/s (req)", "ttfr (ms)", "est_ppt (ms)", "e2e_ttft (ms)", "t/s (wall)"), ""
     )
     total = "t/s (total)" if most_concurrency > 1 else "t/s"
-    pp = {"model": model, "test": f"pp{row.prompt_size}{tail}", total: cell("pp_throughput")}
+    prompt, output = (name + tail for name in row.shape.names)
+    pp = {"model": model, "test": prompt, total: cell("pp_throughput")}
     pp |= {"t/s (req)": cell("pp_req_throughput"), "ttfr (ms)": cell("ttfr"), "est_ppt (ms)": cell("est_ppt")}
     pp |= {"e2e_ttft (ms)": cell("e2e_ttft"), "failed": failed}
-    tg = {"model": model, "test": f"tg{row.response_size}{tail}", total: cell("tg_throughput")}
+    tg = {"model": model, "test": output, total: cell("tg_throughput")}
     tg |= {"t/s (req)": cell("tg_req_throughput"), "peak t/s": cell("peak_throughput")}
     tg |= {"peak t/s (req)": cell("peak_req_throughput"), "t/s (wall)": cell("tg_wall_throughput"), "failed": failed}
     return [empty | pp, empty | tg]
@@ -120,7 +124,7 @@ def latency_table(result: Result) -> Table:
         told = row.percentiles or {}
         cells = [told.get(name, {}).get(mark) for name in names for mark in marks]
         shown = (MISSING if cell is None else f"{cell:.2f}" for cell in cells)
-        rows.append((f"pp{row.prompt_size} tg{row.response_size}{tail}", *shown))
+        rows.append((" ".join(row.shape.names) + tail, *shown))
     notes = ("ms; ttft and tpot over requests, itl over tokens; n/a: too few for one of them to lie beyond it",)
     return Table("latency", headers, tuple(rows), notes)
 
@@ -235,9 +239,9 @@ def to_csv(result: Result) -> str:
         pp |= {"ttfr": row.ttfr, "est_ppt": row.est_ppt, "e2e_ttft": row.e2e_ttft}
         tg = {"t_s": row.tg_throughput, "t_s_req": row.tg_req_throughput, "peak_ts": row.peak_throughput}
         tg |= {"peak_ts_req": row.peak_req_throughput, "t_s_wall": row.tg_wall_throughput}
-        writer.writerow(common | {"test_name": f"pp{row.prompt_size}{tail}"} | _flat(pp) | _marks(row, "e2e_ttft_ms"))
+        writer.writerow(common | {"test_name": row.shape.names[0] + tail} | _flat(pp) | _marks(row, "e2e_ttft_ms"))
         marks = _marks(row, "tpot_ms", "itl_ms")
-        writer.writerow(common | {"test_name": f"tg{row.response_size}{tail}"} | _flat(tg) | marks)
+        writer.writerow(common | {"test_name": row.shape.names[1] + tail} | _flat(tg) | marks)
     return out.getvalue()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,11 @@ class Result:
         }
 
 
+def clocks(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Whose clocks the prompts' times of some rows are from."""
+    return tuple(sorted({row.est_ppt_from for row in rows if row.est_ppt_from}))
+
+
 def parse_result(document: Mapping[str, Any]) -> Result:
     """The inverse of `Result.document`. Raises ClusterError when it is not a result, or one of a later schema."""
     schema = document.get("schema")
@@ -77,9 +82,10 @@ def parse_result(document: Mapping[str, Any]) -> Result:
     if schema > SCHEMA:
         raise ClusterError(f"a result of schema {schema}; this version reads up to {SCHEMA}", remedy="update cluster")
     try:
+        rows = tuple(parse_row(row) for row in document["benchmarks"])
         return Result(
-            manifest=parse_manifest(document["manifest"]),
-            rows=tuple(parse_row(row) for row in document["benchmarks"]),
+            manifest=replace(parse_manifest(document["manifest"]), est_ppt_from=clocks(rows)),
+            rows=rows,
             latency_ms=document["latency_ms"],
             timestamp=document["timestamp"],
             request=document.get("request"),

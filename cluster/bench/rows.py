@@ -5,32 +5,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
+from cluster.bench.cache import verify_hits
 from cluster.bench.measure import BatchMeasure, RequestMeasure
 from cluster.bench.metrics import Watched, server_document, server_notes
-from cluster.bench.notes import output_notes, prompt_notes, reasons
+from cluster.bench.notes import cached_notes, cold_notes, output_notes, prompt_notes, reasons
 from cluster.bench.statistics import Stat, spread, stat
+
+Phase = Literal["cold", "context", "cached"]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Prompt tokens, generated tokens, tokens of context before the prompt, requests at the same time."""
+    """Prompt tokens, generated tokens, tokens of context before the prompt, requests at the same time.
+
+    `phase`: context and prompt in one request that no cache has seen (cold), the context alone (context), or both with
+    the context in the server's prefix cache from just before (cached).
+    """
 
     pp: int
     tg: int
     depth: int
     concurrency: int = 1
+    phase: Phase = "cold"
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens sent in the one cold request."""
-        return self.depth + self.pp
+        """Tokens sent in one request."""
+        return self.depth if self.phase == "context" else self.depth + self.pp
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """llama-benchy's names of the row's two lines, `pp2048` and `tg128` or `ctx_pp` and `ctx_tg`."""
+        return ("ctx_pp", "ctx_tg") if self.phase == "context" else (f"pp{self.pp}", f"tg{self.tg}")
 
     @property
     def name(self) -> str:
         """For messages: `pp2048 tg128 @ d4096 (c4)`."""
-        return f"pp{self.pp} tg{self.tg}{suffix(self.depth, self.concurrency, self.concurrency)}"
+        return f"{' '.join(self.names)}{suffix(self.depth, self.concurrency, self.concurrency)}"
 
 
 def suffix(depth: int, concurrency: int, most: int) -> str:
@@ -46,6 +59,7 @@ class Row:
     llama-benchy's own is `tg_wall_throughput`. `why` says for a field that is None why it is. `machine` holds what
     the hosts said before and after each run, `server` what it counted of itself (`server_document`).
     `percentiles`: by `e2e_ttft_ms`, `tpot_ms` (over requests) and `itl_ms` (over tokens).
+    `cache`: in a cached row, how many requests met their context there (`cache.py`). `queue`: before the server began.
     """
 
     concurrency: int
@@ -76,11 +90,14 @@ class Row:
     server: dict[str, Any] | None = None
     output_tokens: Stat | None = None
     percentiles: dict[str, dict[str, float | None]] | None = None
+    phase: Phase = "cold"
+    cache: dict[str, int] | None = None
+    queue: Stat | None = None
 
     @property
     def shape(self) -> Shape:
         """What was asked for."""
-        return Shape(self.prompt_size, self.response_size, self.context_size, self.concurrency)
+        return Shape(self.prompt_size, self.response_size, self.context_size, self.concurrency, self.phase)
 
     def document(self) -> dict[str, Any]:
         """As JSON holds it; a Stat as {mean, std, values}."""
@@ -110,8 +127,10 @@ def summarise(
     natural_stop: bool = False,
 ) -> Row:
     """The row of a shape over its runs; one batch a run. `natural_stop`: outputs were free to end by themselves."""
-    requests = [request for batch in batches for request in batch.requests]
     failures = [failure for batch in batches for failure in batch.failures]
+    if shape.phase == "cached":
+        batches = [verify_hits(batch, shape.depth) for batch in batches]
+    requests = [request for batch in batches for request in batch.requests]
     rates = _rates(shape.concurrency, batches, requests)
     why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
     why |= reasons(shape.concurrency, batches, requests)
@@ -120,7 +139,7 @@ def summarise(
         context_size=shape.depth,
         prompt_size=shape.pp,
         response_size=shape.tg,
-        is_context_prefill_phase=False,
+        is_context_prefill_phase=shape.phase == "context",
         **rates,
         runs=len(batches),
         requests=len(requests) + len(failures),
@@ -128,6 +147,7 @@ def summarise(
         failures=tuple(f"{count} × {text}" for text, count in Counter(failures).most_common(5)),
         why=why,
         notes=(
+            *(cached_notes(shape.depth, requests) if shape.phase == "cached" else cold_notes(requests)),
             *prompt_notes(shape.prompt_tokens, requests),
             *output_notes(shape.tg, requests, natural_stop),
             *server_notes(server, rates["e2e_ttft"]),
@@ -139,13 +159,16 @@ def summarise(
         server=server_document(server),
         output_tokens=stat([request.output_tokens for request in requests if request.counted != "not"]),
         percentiles=_percentiles(requests),
+        phase=shape.phase,
+        cache=dict(Counter(request.cache for request in requests)) if shape.phase == "cached" else None,
+        queue=stat([request.queue_ms for request in requests if request.queue_ms is not None]),
     )
 
 
 def _percentiles(requests: Sequence[RequestMeasure]) -> dict[str, dict[str, float | None]]:
     """How the latencies spread: of requests, and of tokens."""
     found = {
-        "e2e_ttft_ms": spread([request.e2e_ttft_ms for request in requests]),
+        "e2e_ttft_ms": spread([request.e2e_ttft_ms for request in requests if request.is_as_claimed]),
         "tpot_ms": spread([request.tpot_ms for request in requests if request.tpot_ms is not None]),
         "itl_ms": spread([gap for request in requests for gap in request.itl_ms]),
     }
@@ -163,7 +186,10 @@ def _rates(
     def total(pick: Callable[[BatchMeasure], float | None]) -> Stat | None:
         return stat([value for batch in batches if (value := pick(batch)) is not None])
 
-    pp_each, tg_each = over(lambda r: r.pp_t_s), over(lambda r: r.tg_t_s)
+    def prompt(pick: Callable[[RequestMeasure], float | None]) -> Stat | None:
+        return over(lambda r: pick(r) if r.is_as_claimed else None)
+
+    pp_each, tg_each = prompt(lambda r: r.pp_t_s), over(lambda r: r.tg_t_s)
     alone = concurrency == 1
     return {
         "pp_throughput": pp_each if alone else total(lambda b: b.pp_total_t_s),
@@ -172,8 +198,8 @@ def _rates(
         "tg_req_throughput": tg_each,
         "peak_throughput": total(lambda b: b.peak_t_s),
         "peak_req_throughput": stat([rate for batch in batches for rate in batch.peaks_each_t_s]),
-        "ttfr": over(lambda r: r.ttfr_ms),
-        "est_ppt": over(lambda r: r.est_ppt_ms),
-        "e2e_ttft": over(lambda r: r.e2e_ttft_ms),
+        "ttfr": prompt(lambda r: r.ttfr_ms),
+        "est_ppt": prompt(lambda r: r.est_ppt_ms),
+        "e2e_ttft": prompt(lambda r: r.e2e_ttft_ms),
         "tg_wall_throughput": None if alone else total(lambda b: b.tg_wall_t_s),
     }

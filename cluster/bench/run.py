@@ -18,7 +18,6 @@ from cluster.bench.rows import Row, Shape, summarise
 from cluster.bench.sender import Sender
 from cluster.bench.server import CounterReader, find_model, measure_latency, tokenise
 from cluster.bench.wanted import BenchWanted, check_limit, imprecise
-from cluster.bench.workload import BodyMaker
 from cluster.errors import ClusterError
 
 CATCH_UP_S = 0.25  # a server may count a request a moment after it has answered it
@@ -68,13 +67,12 @@ def run_bench(
     served = find_model(loader, wanted.model, wanted.base_url)
     check_limit(shapes, served)
     on_step("tokenise")
-    corpus = tokenise(loader, served.model, wanted.corpus)
-    maker = BodyMaker(served.model, corpus, wanted.seed, secrets.token_hex(16), natural_stop=wanted.natural_stop)
+    maker = wanted.maker(served.model, tokenise(loader, served.model, wanted.corpus), secrets.token_hex(16))
     latency_s = measure_latency(loader)
     sender = Sender(loader, wanted, maker)
     sender.warm_up(shapes, on_step)
     bench = _Bench(sender, latency_s, machine)
-    rows = bench.measure(shapes, on_row, on_step)
+    rows = bench.measure(on_row, on_step)
     if all(row.failed == row.requests for row in rows):
         raise ClusterError(f"the server served no request: {rows[0].failures[0]}")
     sentinel = bench.watch_drift(shapes, on_step)
@@ -112,22 +110,22 @@ class _Bench:
         self.kept: dict[Shape, _Kept] = defaultdict(_Kept)
         self.rows: dict[Shape, Row] = {}
 
-    def measure(
-        self, shapes: tuple[Shape, ...], on_row: Callable[[Row], None], on_step: Callable[[str], None]
-    ) -> tuple[Row, ...]:
+    def measure(self, on_row: Callable[[Row], None], on_step: Callable[[str], None]) -> tuple[Row, ...]:
         """All runs of all rows, then the rows."""
         for run in range(self.wanted.most_runs):
-            for shape in shapes:
-                if not self.wanted.is_enough(self.rows.get(shape)):
+            for group in self.wanted.groups():
+                if all(self.wanted.is_enough(self.rows.get(shape)) for shape in group):
+                    continue
+                for shape in group:
                     on_step(f"run {run + 1} of {self.wanted.runs}: {shape.name}")
                     self._measure_once(shape, run, self.kept[shape])
                     self.rows[shape] = self._row(shape, self.kept[shape])
                     on_row(self.rows[shape])
-        return tuple(self.rows[shape] for shape in shapes)
+        return tuple(self.rows[shape] for shape in self.wanted.shapes())
 
     def watch_drift(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> Sentinel | None:
         """One row once more, against its first run; the only row's own last run is the latest there can be."""
-        shape = choose_sentinel(shapes)
+        shape = choose_sentinel([shape for shape in shapes if shape.phase != "cached"])
         kept = again = self.kept[shape]
         if len(shapes) > 1:
             on_step(f"once more: {shape.name}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from cluster.bench.loader import Loader
 from cluster.bench.read import RequestTrace, read_stream
 from cluster.bench.records import Ask, ClientLoad, Round
 from cluster.bench.rows import Shape
+from cluster.bench.server import detokenise
 from cluster.bench.wanted import BenchWanted
-from cluster.bench.workload import OPTIONAL_FIELDS, BodyMaker, refused_field
+from cluster.bench.workload import OPTIONAL_FIELDS, BodyMaker, refused_field, say
 from cluster.errors import ClusterError
 
 WARM_UP_TOKENS = 8
@@ -27,7 +29,10 @@ class Sender:
     def send(self, shape: Shape, run: str, tokens: int | None = None) -> tuple[list[RequestTrace], ClientLoad]:
         """One batch of requests at the same time."""
         bodies = [self.maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
-        asks = tuple(Ask("/v1/completions", body) for body in bodies)
+        if self.maker.chat:
+            texts = detokenise(self.loader, self.maker.model, [body["prompt"] for body in bodies])
+            bodies = [say(body, text) for body, text in zip(bodies, texts, strict=True)]
+        asks = tuple(Ask(self.maker.path, body) for body in bodies)
         wanted = Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s)
         record = self.loader.send(wanted)
         return [read_stream(one) for one in record.records], record.client
@@ -39,8 +44,8 @@ class Sender:
         """
         first = min(shapes, key=lambda shape: shape.prompt_tokens)
         on_step(f"warm-up {first.name}")
-        self._settle(Shape(first.pp, first.tg, first.depth, 1))
-        for shape in {(s.prompt_tokens, s.concurrency): s for s in shapes}.values():
+        self._settle(replace(first, concurrency=1))
+        for shape in {(s.prompt_tokens, s.concurrency, s.phase): s for s in shapes}.values():
             on_step(f"warm-up {shape.name}")
             self.send(shape, "warm-up", min(WARM_UP_TOKENS, shape.tg))
 
@@ -51,6 +56,7 @@ class Sender:
         for attempt in range(FIRST_TRIES + len(OPTIONAL_FIELDS)):
             [trace], _ = self.send(shape, f"first{attempt}", min(WARM_UP_TOKENS, shape.tg))
             if not trace.error:
+                self._learn_template(shape, trace)
                 return
             error = trace.error
             name = refused_field(error, self.maker.refused) if trace.status in (400, 422) else None
@@ -60,4 +66,10 @@ class Sender:
                     break
             else:
                 self.maker = self.maker.without(name)
-        raise ClusterError(f"the server served no request: {error}", where=f"{self.wanted.base_url}/v1/completions")
+        raise ClusterError(f"the server served no request: {error}", where=self.wanted.base_url + self.maker.path)
+
+    def _learn_template(self, shape: Shape, trace: RequestTrace) -> None:
+        """How many tokens a chat has beyond those of its text."""
+        if self.maker.chat and trace.prompt_tokens is not None:
+            added = trace.prompt_tokens - shape.prompt_tokens
+            self.maker = replace(self.maker, template_tokens=max(0, added))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +108,23 @@ def tokenise(loader: Loader, model: str, corpus: str = "prose") -> Corpus:
             remedy="measure a server that has it (vLLM, SGLang, llama.cpp do)",
         )
     return Corpus(tuple(ids), _begin(_ids(*plain[:2]), _ids(*special[:2])))
+
+
+def detokenise(loader: Loader, model: str, prompts: Sequence[Sequence[int]]) -> list[str]:
+    """The text of token ids. Raises ClusterError when the server has no /detokenize (vLLM, SGLang, llama.cpp do)."""
+    asks = [Ask("/detokenize", {"model": model, "tokens": list(ids)}) for ids in prompts]
+    texts = []
+    for status, body, problem in fetch(loader, *asks, name="detokenise"):
+        document = _document(status, body)
+        text = document.get("prompt", document.get("content", document.get("text")))
+        if not isinstance(text, str):
+            said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
+            raise ClusterError(
+                f"the server has no /detokenize that answers ({said}), so chats of a known length cannot be made",
+                remedy="leave out --chat",
+            )
+        texts.append(text)
+    return texts
 
 
 def _tokenize_ask(model: str, text: str, special: bool) -> Ask:

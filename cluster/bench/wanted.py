@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cluster.bench.manifest import Manifest
-from cluster.bench.rows import Row, Shape
+from cluster.bench.rows import Phase, Row, Shape
 from cluster.bench.server import Served
 from cluster.bench.statistics import half_width
-from cluster.bench.workload import corpus_id
+from cluster.bench.workload import CHAT, COMPLETIONS, BodyMaker, Corpus, corpus_id
 from cluster.errors import UsageError
 
 AUTO_LEAST, AUTO_MOST = 3, 10
@@ -22,7 +22,8 @@ class BenchWanted:
     """What to measure. `model` is the name in the API; empty means the only one that is served.
 
     `runs`: a number, or "auto" for as many as the numbers need (`PRECISE`). `natural_stop`: outputs end where the model
-    ends them, after `tg` tokens at most.
+    ends them, after `tg` tokens at most. `depth_mode` "prefix-caching": the context is loaded first and measured by
+    itself. `chat`: /v1/chat/completions, where the model's template adds tokens of its own.
     """
 
     base_url: str
@@ -35,12 +36,17 @@ class BenchWanted:
     seed: int = 1
     corpus: str = "prose"
     natural_stop: bool = False
+    depth_mode: Literal["cold", "prefix-caching"] = "cold"
+    chat: bool = False
     timeout_s: float = 600.0
     api_key_env: str = ""
     api_key_file: str = ""
 
-    def shapes(self) -> tuple[Shape, ...]:
-        """The rows in llama-benchy's order. Raises UsageError for numbers that make none."""
+    def groups(self) -> tuple[tuple[Shape, ...], ...]:
+        """The rows in llama-benchy's order, those that need each other together: a context, and what stands on it.
+
+        Raises UsageError for numbers that make none.
+        """
         runs = 1 if self.runs == "auto" else self.runs
         for name, values, least in (
             *(("--pp", self.pp, 1), ("--tg", self.tg, 1), ("--depth", self.depth, 0)),
@@ -49,12 +55,24 @@ class BenchWanted:
             if not values or min(values) < least:
                 raise UsageError(f"{name} must be {least} or more, found {' '.join(map(str, values)) or 'nothing'}")
         return tuple(
-            Shape(pp, tg, depth, concurrency)
+            tuple(Shape(pp, tg, depth, concurrency, phase) for phase in self._phases(depth))
             for depth in dict.fromkeys(self.depth)
             for pp in dict.fromkeys(self.pp)
             for tg in dict.fromkeys(self.tg)
             for concurrency in dict.fromkeys(self.concurrency)
         )
+
+    def _phases(self, depth: int) -> tuple[Phase, ...]:
+        return ("context", "cached") if depth and self.depth_mode == "prefix-caching" else ("cold",)
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """All rows, in that order. Raises UsageError for numbers that make none."""
+        return tuple(shape for group in self.groups() for shape in group)
+
+    def maker(self, model: str, corpus: Corpus, salt: str) -> BodyMaker:
+        """What makes the requests; a chat's template puts the begin of a text itself."""
+        own = replace(corpus, begin=()) if self.chat else corpus
+        return BodyMaker(model, own, self.seed, salt, natural_stop=self.natural_stop, chat=self.chat)
 
     @property
     def most_runs(self) -> int:
@@ -84,6 +102,8 @@ def conditions(manifest: Manifest, wanted: BenchWanted) -> Manifest:
         runs=wanted.runs,
         corpus=corpus_id(wanted.corpus),
         natural_stop=wanted.natural_stop,
+        depth_mode=wanted.depth_mode,
+        api=CHAT if wanted.chat else COMPLETIONS,
     )
 
 

@@ -19,6 +19,7 @@ from cluster.bench.rows import Shape
 BLOCK_TOKENS = 256
 PREFIX_TOKENS = 16
 PIECE_LENGTH = 50_000
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 CORPORA = ("prose", "code")
 
 # What a server may refuse: the measurement can do without, and the result says that it did.
@@ -84,11 +85,12 @@ def prompt_ids(corpus: Corpus, length: int, key: str, begin_key: str = "") -> li
 
 @dataclass(frozen=True, slots=True)
 class BodyMaker:
-    """Makes the bodies of /v1/completions requests.
+    """Makes the bodies of requests: /v1/completions with token ids, or a chat with the text that they stand for.
 
     `salt` keeps the caches of earlier invocations out of this one: as `cache_salt` (vLLM: up to 128 characters
     without slashes), or in the prompts' beginnings where the server refuses the field. With `natural_stop` the number
-    of tokens is a limit, and an output ends where the model ends it.
+    of tokens is a limit, and an output ends where the model ends it. `template_tokens`: what a chat's template adds to
+    a text, so much less text is sent.
     """
 
     model: str
@@ -97,21 +99,36 @@ class BodyMaker:
     salt: str
     refused: tuple[str, ...] = ()
     natural_stop: bool = False
+    chat: bool = False
+    template_tokens: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
 
     def without(self, name: str) -> BodyMaker:
         """The same without a field that the server refused."""
         return replace(self, refused=(*self.refused, name))
 
-    def body(self, shape: Shape, run: str, index: int, tokens: int | None = None) -> dict[str, Any]:
-        """The body of request `index` of a run. `tokens` to generate, the shape's when None."""
+    @property
+    def path(self) -> str:
+        """Where the requests go."""
+        return CHAT if self.chat else COMPLETIONS
+
+    def prompt(self, shape: Shape, run: str, index: int) -> list[int]:
+        """The token ids of request `index` of a run. A context is the begin of the prompt that stands on it."""
         key = f"{self.seed}/pp{shape.pp}/tg{shape.tg}/d{shape.depth}/c{shape.concurrency}/{run}/{index}"
-        count = shape.tg if tokens is None else tokens
         begin_key = f"{self.salt} {key}" if "cache_salt" in self.refused else ""
+        length = max(1, shape.prompt_tokens - self.template_tokens)
+        return prompt_ids(self.corpus, length, key, begin_key)
+
+    def body(self, shape: Shape, run: str, index: int, tokens: int | None = None) -> dict[str, Any]:
+        """The body of request `index` of a run. `tokens` to generate, the shape's when None.
+
+        A chat's body has the ids too: `say` puts their text in their place.
+        """
+        count = shape.tg if tokens is None else tokens
         options = {"include_usage": True, "continuous_usage_stats": True}
         body: dict[str, Any] = {
             "model": self.model,
-            "prompt": prompt_ids(self.corpus, shape.prompt_tokens, key, begin_key),
+            "prompt": self.prompt(shape, run, index),
             "max_tokens": count,
             "min_tokens": count,
             "ignore_eos": True,
@@ -123,6 +140,12 @@ class BodyMaker:
         left_out = {*self.refused, *(("min_tokens", "ignore_eos") if self.natural_stop else ())}
         left_out |= set() if body["stream_options"] else {"stream_options"}
         return {name: value for name, value in body.items() if name not in left_out} | self.extra
+
+
+def say(body: dict[str, Any], text: str) -> dict[str, Any]:
+    """A chat's body with the text as the user's words."""
+    words = {name: value for name, value in body.items() if name != "prompt"}
+    return words | {"messages": [{"role": "user", "content": text}]}
 
 
 def refused_field(error: str, already: Sequence[str]) -> str | None:

@@ -297,3 +297,84 @@ def test_corpora_make_different_prompts(load: ProcessLoader) -> None:
 
     assert prompt("prose") == prompt("prose")
     assert not set(prompt("code")[17:]) <= set(prompt("prose")[17:])
+
+
+CONTEXT = {"pp": (64,), "tg": (4,), "depth": (0, 320), "depth_mode": "prefix-caching"}
+
+
+@pytest.mark.parametrize("model", ["caching", "caching-untold"])
+def test_context_is_loaded_and_the_hit_is_verified(load: ProcessLoader, model: str) -> None:
+    measured = run_bench(load, wanted(model, **CONTEXT))
+    cold, context, cached = measured.rows
+    assert [row.shape.name for row in measured.rows] == ["pp64 tg4", "ctx_pp ctx_tg @ d320", "pp64 tg4 @ d320"]
+    assert (context.is_context_prefill_phase, cached.is_context_prefill_phase) == (True, False)
+    assert (cold.cache, context.cache, cached.cache) == (None, None, {"hit": 2})
+    assert cold.notes == context.notes == cached.notes == ()
+    assert cached.server is not None
+    assert cached.server["prefix_hits"] == pytest.approx(2 * 304, abs=40)
+    assert cached.e2e_ttft is not None
+    assert context.e2e_ttft is not None
+    assert min(cached.e2e_ttft.values) < 0.6 * min(context.e2e_ttft.values), "five sixths of 40 ms are saved"
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome"), [("plain", "miss"), ("claiming", "partial"), ("caching-untold", "hit"), ("caching", "hit")]
+)
+def test_server_without_the_context_in_its_cache(load: ProcessLoader, model: str, outcome: str) -> None:
+    given = {**CONTEXT, "depth": (320,), "concurrency": (2,)}
+    cached = run_bench(load, wanted(model, **given)).rows[-1]
+    assert cached.cache == {outcome: 4}
+    assert (cached.ttfr is None) == (outcome != "hit")
+
+
+def test_server_that_tells_nothing_of_its_cache(load: ProcessLoader) -> None:
+    class Mute:
+        where = "here"
+
+        def send(self, round: Round) -> RoundRecord:
+            if round.asks[0].path == "/metrics":
+                round = dataclasses.replace(round, asks=(dataclasses.replace(round.asks[0], path="/nothing"),))
+            return load.send(round)
+
+    cached = run_bench(Mute(), wanted("caching-untold", **CONTEXT)).rows[-1]
+    assert (cached.cache, cached.ttfr) == ({"unknown": 2}, None)
+
+
+def test_foreign_traffic_verifies_no_hit(load: ProcessLoader) -> None:
+    """The counters' hits may be anybody's."""
+    assert run_bench(load, wanted("busy", **CONTEXT)).rows[-1].cache == {"unknown": 2}
+
+
+def test_auto_repeats_context_and_prompt_together(load: ProcessLoader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.bench.wanted.imprecise", lambda row: 0.1 if row.phase == "cached" else None)
+    given = {**CONTEXT, "depth": (320,), "runs": "auto"}
+    context, cached = run_bench(load, wanted("caching", **given)).rows
+    assert (context.runs, cached.runs, cached.cache) == (10, 10, {"hit": 10})
+
+
+def test_chat_has_the_length_asked_for_with_its_template(load: ProcessLoader) -> None:
+    sent = []
+
+    class Watching:
+        where = "here"
+
+        def send(self, round: Round) -> RoundRecord:
+            sent.extend(round.asks)
+            return load.send(round)
+
+    row = only(run_bench(Watching(), wanted("chat", chat=True)))
+    assert row.notes == ()
+    assert row.failed == 0
+    bodies = [ask.body for ask in sent if ask.path.endswith("completions")]
+    assert {ask.path for ask in sent if ask.path.endswith("completions")} == {"/v1/chat/completions"}
+    assert len(bodies[-1]["messages"][0]["content"].split()) == 256 - 4
+    assert "prompt" not in bodies[-1]
+
+
+def test_queue_and_prefill_are_the_servers_where_it_tells_them(load: ProcessLoader) -> None:
+    row = only(run_bench(load, wanted("metrics-told")))
+    assert row.est_ppt_from == "server (metrics.time_to_first_token_ms)"
+    assert row.queue is not None
+    assert row.queue.values == (12.0, 12.0)
+    assert row.est_ppt is not None
+    assert row.est_ppt.mean == pytest.approx(40)

@@ -29,6 +29,7 @@ def manifest(tp: int = 2, **changes: Any) -> Manifest:
         "versions": {"vllm": "0.19.1"} | ({"ray": "2.56.0"} if tp > 1 else {}),
         "hosts": hosts,
         "client_on": "head",
+        "est_ppt_from": ("first token − latency",),
     }
     return Manifest(**values | changes)
 

@@ -65,7 +65,7 @@ def test_cached_tokens_were_not_computed() -> None:
 
 def test_servers_own_prefill_time_is_preferred() -> None:
     one = measure_request(trace("prefill-told"), LATENCY_S, 512)
-    assert (one.est_ppt_ms, one.est_ppt_from) == (pytest.approx(40), "server")
+    assert (one.est_ppt_ms, one.est_ppt_from) == (pytest.approx(40), "server (timings.prompt_ms)")
     assert one.pp_t_s == pytest.approx((512 - 12) / 0.040)
 
 

@@ -173,3 +173,17 @@ def answer(events: list) -> Record:
         data = f"data: {text}\n\n".encode()
         chunks.append((t, b"%x\r\n%s\r\n" % (len(data), data)))
     return Record(0, 1, "done", "", (*chunks, (1, b"0\r\n\r\n")))
+
+
+def test_servers_own_times_are_read() -> None:
+    told = trace("metrics-told")
+    assert (told.server_prefill_s, told.server_prefill_from) == (0.040, "metrics.time_to_first_token_ms")
+    assert told.server_queue_s == 0.012
+    assert trace("prefill-told").server_prefill_from == "timings.prompt_ms"
+    assert (trace("plain").server_prefill_s, trace("plain").server_queue_s) == (None, None)
+
+
+@pytest.mark.parametrize("extra", [{"metrics": None}, {"metrics": []}, {"metrics": {"time_to_first_token_ms": None}}])
+def test_times_that_are_not_told_are_not_made_up(extra: dict) -> None:
+    told = trace(Way(extra=extra))
+    assert (told.server_prefill_s, told.error) == (None, "")

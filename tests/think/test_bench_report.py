@@ -186,3 +186,18 @@ def test_latency_table_and_csv_hold_the_percentiles() -> None:
     assert float(pp["e2e_ttft_ms_p90"]) == pytest.approx(67)
     assert (pp["itl_ms_p50"], tg["e2e_ttft_ms_p50"], tg["tpot_ms_p99"]) == ("", "", "")
     assert float(tg["itl_ms_p95"]) == pytest.approx(20)
+
+
+def test_rows_without_their_cache_are_said_first() -> None:
+    missed = dataclasses.replace(result().rows[2], cache={"hit": 2, "miss": 1}, phase="cached")
+    hit = dataclasses.replace(result().rows[3], cache={"hit": 3}, phase="cached")
+    lines = warnings(dataclasses.replace(result(), rows=(missed, hit)))
+    assert lines == ("NO VERIFIED CACHE HIT in pp2048 tg32 @ d4096: see the notes",)
+
+
+def test_context_rows_have_llama_benchys_names() -> None:
+    context = row(Shape(2048, 128, 4096, 1, "context"))
+    assert [line[1] for line in bench_table(dataclasses.replace(result(), rows=(context,))).rows] == [
+        "ctx_pp @ d4096",
+        "ctx_tg @ d4096",
+    ]

@@ -211,3 +211,18 @@ def test_result_of_the_first_schema_still_reads() -> None:
     assert bench_table(old).rows
     again = parse_result(orjson.loads(orjson.dumps(old.document())))
     assert again.rows == old.rows
+
+
+def test_prompts_timed_by_different_clocks_are_not_compared() -> None:
+    ours, theirs, untold = (
+        dataclasses.replace(manifest(tp), est_ppt_from=clocks)
+        for tp, clocks in ((1, ("first token − latency",)), (2, ("server (timings.prompt_ms)",)), (2, ()))
+    )
+    assert [item.key for item in differences(ours, theirs) if item.must_agree] == ["est_ppt_from"]
+    assert not [item.key for item in differences(ours, untold) if item.must_agree]
+
+
+def test_depth_modes_and_conditions_of_prompts_are_not_compared() -> None:
+    for key, value in (("depth_mode", "prefix-caching"), ("natural_stop", True), ("corpus", "code 1"), ("api", "x")):
+        other = dataclasses.replace(manifest(2), **{key: value})
+        assert [item.key for item in differences(manifest(1), other) if item.must_agree] == [key]

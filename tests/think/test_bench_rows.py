@@ -1,11 +1,13 @@
 """Rows: llama-benchy's names, what is said when a number is missing or must be read with care."""
 
+import dataclasses
+
 import pytest
 from bench_results import row
 from bench_tools import WAYS, trace
 
-from cluster.bench.measure import measure_batch
-from cluster.bench.rows import Shape, parse_row, suffix, summarise
+from cluster.bench.measure import BatchMeasure, measure_batch
+from cluster.bench.rows import Row, Shape, parse_row, suffix, summarise
 
 
 def batch(way: str, shape: Shape, tokens: int | None = None) -> object:
@@ -127,3 +129,78 @@ def test_outputs_that_may_end_by_themselves_are_described_and_not_blamed() -> No
     assert summarise(shape, batches, natural_stop=True).notes == (
         "outputs ended by themselves after 16 to 32 tokens; 1 of 2 reached the limit of 32",
     )
+
+
+CACHED = Shape(512, 32, 2048, 1, "cached")
+
+
+def cached_row(cached: list[int | None], source: str = "answer", shape: Shape = CACHED) -> Row:
+    """A row of one batch whose requests had so many tokens of their context in the cache."""
+    one = trace("plain", 32, shape.prompt_tokens)
+    traces = [dataclasses.replace(one, cached_tokens=count, cached_from=source) for count in cached]
+    batch: BatchMeasure = measure_batch(traces, 0.0, shape.prompt_tokens)
+    return summarise(dataclasses.replace(shape, concurrency=len(cached)), [batch])
+
+
+def test_names_of_contexts_are_llama_benchys() -> None:
+    context = Shape(512, 32, 2048, 1, "context")
+    assert (context.name, context.prompt_tokens) == ("ctx_pp ctx_tg @ d2048", 2048)
+    assert (CACHED.name, CACHED.prompt_tokens) == ("pp512 tg32 @ d2048", 2560)
+    row = summarise(context, [measure_batch([trace("plain", 32, 2048)], 0.0, 2048)])
+    assert row.is_context_prefill_phase
+    assert parse_row(row.document()).shape == context
+
+
+def test_hit_is_rated_by_what_was_computed() -> None:
+    row = cached_row([2048])
+    assert row.pp_throughput is not None
+    assert row.pp_throughput.mean == pytest.approx(512 / 0.067)
+    assert (row.cache, row.notes) == ({"hit": 1}, ())
+
+
+@pytest.mark.parametrize(
+    ("cached", "source", "outcome"),
+    [
+        (0, "answer", "miss"),
+        (16, "answer", "partial"),
+        (1800, "answer", "partial"),
+        (1900, "answer", "hit"),
+        (None, "answer", "unknown"),
+        (0, "counters", "miss"),
+        (2040, "counters", "hit"),
+    ],
+)
+def test_miss_has_no_number_of_a_prompt(cached: int | None, source: str, outcome: str) -> None:
+    row = cached_row([cached], source)
+    assert row.cache == {outcome: 1}
+    prompt = (row.pp_throughput, row.pp_req_throughput, row.ttfr, row.est_ppt, row.e2e_ttft)
+    assert row.tg_throughput is not None
+    if outcome == "hit":
+        assert None not in prompt
+        return
+    assert prompt == (None,) * 5
+    assert row.why is not None
+    assert {"pp_throughput", "ttfr", "est_ppt", "e2e_ttft"} <= set(row.why)
+    assert row.notes[0].startswith("NO VERIFIED CACHE HIT: 1 of 1 requests ")
+    assert row.percentiles is not None
+    assert "e2e_ttft_ms" not in row.percentiles
+
+
+def test_some_misses_are_counted_and_left_out() -> None:
+    row = cached_row([2048, 0, 2048, None])
+    assert row.cache == {"hit": 2, "miss": 1, "unknown": 1}
+    assert row.pp_throughput is None, "no total with a miss in it"
+    assert row.ttfr is not None
+    assert len(row.ttfr.values) == 2
+    assert [note.split(" (")[0] for note in row.notes[:2]] == [
+        "NO VERIFIED CACHE HIT: 1 of 4 requests missed the prefix cache",
+        "NO VERIFIED CACHE HIT: 1 of 4 requests cannot be verified, the server does not tell what it had; not in the "
+        "prompt's numbers",
+    ]
+
+
+def test_sum_of_the_counters_hides_no_miss() -> None:
+    """One of 16 missed: each is credited 15/16 of a context, which looks like a hit of its own."""
+    assert cached_row([1920] * 16, "counters").cache == {"partial": 16}
+    assert cached_row([1920] * 16, "answer").cache == {"hit": 16}
+    assert cached_row([2040] * 16, "counters").cache == {"hit": 16}
