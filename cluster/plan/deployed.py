@@ -20,6 +20,11 @@ SEEN = "cluster.seen"
 TRY = "cluster.try"
 
 
+NEEDED = {"recipe", "tp", "pp", "backend", "hosts", "bind", "secrets", "image_content"}
+NEEDED_OF_RECIPE = {"name", "port", "model", "served_model_name", "revision", "weights", "image"}
+"""Keys of a spec that are read again from the label."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """All ranks of one deployment that were found. `hosts` is the list of the label, `ranks` what is really there."""
@@ -75,8 +80,10 @@ def _read(name: str, ranks: Mapping[str, Container]) -> Deployment | None:
     labels = next(iter(ranks.values())).labels
     try:
         spec, seen = json.loads(labels[SPEC]), json.loads(labels[SEEN])
+        if not NEEDED <= set(spec) or not NEEDED_OF_RECIPE <= set(spec["recipe"]) or "hosts" not in seen:
+            return None  # made by another version
         return Deployment(name, tuple(labels[HOSTS].split(",")), spec, seen, dict(ranks))
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError):
         return None
 
 

@@ -148,10 +148,16 @@ def test_one_document_also_when_a_host_is_unreachable(cluster: Typed, desk: Desk
     assert told["errors"] == []
 
 
-def test_a_container_whose_labels_cannot_be_read_goes_too(cluster: Typed, desk: Desk) -> None:
-    """What another version made: `up` says so, `down` removes it."""
-    words = ("--label", "cluster.deployment=toy-1", "--entrypoint", "sleep", IMAGE, "infinity")
+@pytest.mark.parametrize("spec", [None, "not JSON", "[]", '{"recipe": {}}'])
+def test_a_container_whose_labels_cannot_be_read_goes_too(spec: str | None, cluster: Typed, desk: Desk) -> None:
+    """What another version made: `up` says so, `status` bears it, `down` removes it."""
+    labels = {"cluster.deployment": "toy-1", "cluster.hosts": "spark1", "cluster.seen": '{"hosts": {}}'}
+    if spec is not None:
+        labels["cluster.spec"] = spec
+    words = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+    words += ["--entrypoint", "sleep", IMAGE, "infinity"]
     desk["spark1"].docker.answer(("run", "--detach", "--name", "cluster-toy-1-r0", *words))
+    assert cluster("status").code in (0, 4)
     ran = cluster(*UP)
     assert ran.code == 4
     assert "another version of cluster made it" in ran.err
