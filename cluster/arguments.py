@@ -183,6 +183,10 @@ def bench(parser: Parser) -> None:
     )  # fmt: skip
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     measuring(parser)
+    parser.add_argument(
+        "--selftest", action="store_true", help="how wrong the client is: measure a built-in server of known timing "
+        "(--concurrency 1 4 16 32 128, --runs 3)"
+    )  # fmt: skip
     parser.add_argument("--base-url", metavar="URL", help="measure this server, from this machine")
     parser.add_argument("--model", metavar="NAME", help="served model name (default: what the server says)")
     parser.add_argument("--api-key-file", metavar="FILE", help="key of the API at --base-url")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from cluster.actions import selftest
 from cluster.actions.measured import Measuring, home_of, machine_state, manifest_of, running_deployment, solo_command
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.bench.loader import ProcessLoader, Target, load_command
@@ -33,6 +34,8 @@ from cluster.screen import Screen
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster bench`; 6 when some requests failed."""
+    if args.selftest:
+        return selftest.run(args, screen)
     with measuring(args, connect) as subject:
         directory = results_dir(args.results or "", Path.cwd(), os.environ)
         wanted = wanted_of(args, subject)

@@ -1,11 +1,11 @@
-"""How wrong the bench client is: our client and llama-benchy's against a server of known timing, side by side.
+"""How wrong the bench client is: our client and llama-benchy's against one server of known timing, side by side.
 
-    .venv/bin/python scripts/bench/client.py [--concurrency 1 4 16 32 128] [--tokens 100] [--runs 3]
+    .venv/bin/python scripts/bench/client.py [--concurrency 1 4 16 32 128] [--runs 3]
 
-Prints for each client the error of its time to first token (ms, against the server's nominal time), the error of its
-generation rate (%, against the server's), and its CPU time in µs a token, reading included. The server runs beside
-it on the same machine, so on a busy machine a part of every error is the server's. llama-benchy (development
-dependency) is left out when it is not installed.
+Prints for each client the error of its time to first token (ms) and of its generation rate (%) against what the server
+did, as its log has it, and its CPU time in µs a token, reading included; then llama-benchy's errors as multiples of
+ours. Ours are those of `cluster bench --selftest`. The server runs beside them on the same machine. llama-benchy (a
+development dependency) is left out when it is not installed.
 """
 
 from __future__ import annotations
@@ -17,37 +17,33 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cluster.bench.loader import ProcessLoader, Target, load_command
-from cluster.bench.measure import measure_request
-from cluster.bench.read import read_stream
-from cluster.bench.records import Ask, Round
+from cluster.bench.selftest import PROMPT_TOKENS, TOKENS, time_rounds
 from cluster.hosts.local import LocalHost
-
-TTFT_MS, RATE, PROMPT_TOKENS = 67.0, 50.0, 512
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one client saw of one round: TTFT (ms) and rate (tokens/s) of each request, CPU seconds, tokens."""
+    """One client's errors in one round: time to first token (ms), rate (%), and its CPU time (µs a token)."""
 
-    ttft_ms: list[float]
-    rate: list[float]
-    cpu_s: float
-    tokens: int
+    ttft_ms: float
+    rate_pct: float
+    cpu_us: float
 
 
-Client = Callable[[str, int, int], Seen]
+Client = Callable[[str, int], Seen]
 
 
 @contextmanager
 def known_server() -> Iterator[str]:
     """The address of a fresh server."""
-    words = [sys.executable, "-m", "cluster.bench.known_server", "--ttft-ms", str(TTFT_MS), "--rate", str(RATE)]
+    words = [sys.executable, "-m", "cluster.bench.known_server"]
     server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert server.stdout
     assert server.stdin
@@ -58,26 +54,19 @@ def known_server() -> Iterator[str]:
         server.wait(5)
 
 
-def ours(url: str, concurrency: int, tokens: int) -> Seen:
-    """One round of our client; the reading's CPU time is counted too."""
+def ours(url: str, concurrency: int) -> Seen:
+    """One round of our client."""
     host = LocalHost("here")
     load = ProcessLoader(host.start(*load_command(Target(url))))
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    body = {"model": "chat", "prompt": list(range(PROMPT_TOKENS)), "max_tokens": tokens, "stream_options": options}
     try:
-        load.send(Round("warm-up", (Ask("/v1/completions", body | {"max_tokens": 4}),) * concurrency, concurrency))
-        record = load.send(Round("round", (Ask("/v1/completions", body),) * concurrency, concurrency))
+        timing = time_rounds(load, concurrency, 1)
     finally:
         load.close()
         host.close()
-    began = time.process_time()
-    seen = [measure_request(read_stream(one), 0.0, PROMPT_TOKENS) for one in record.records]
-    cpu_s = record.client.cpu_s + time.process_time() - began
-    rates = [one.tg_t_s for one in seen if one.tg_t_s is not None]
-    return Seen([one.e2e_ttft_ms for one in seen], rates, cpu_s, round(sum(one.output_tokens for one in seen)))
+    return Seen(timing.ttft_ms, timing.rate_pct, timing.cpu_us)
 
 
-def llama_benchy(url: str, concurrency: int, tokens: int) -> Seen:
+def llama_benchy(url: str, concurrency: int) -> Seen:
     """One round of llama-benchy's own request function, as its runner calls it."""
     import aiohttp
     from llama_benchy.client import LLMClient, RequestResult
@@ -94,35 +83,35 @@ def llama_benchy(url: str, concurrency: int, tokens: int) -> Seen:
         async with aiohttp.ClientSession(connector=connector, trust_env=True) as session:
             await round_of(session, 4)
             began = time.process_time()
-            return await round_of(session, tokens), time.process_time() - began
+            return await round_of(session, TOKENS), time.process_time() - began
 
     results, cpu_s = asyncio.run(run())
-    rates = []
-    for one in results:
-        stamps = one.token_timestamps
-        rates.append(sum(t > stamps[0] for t in stamps) / (stamps[-1] - stamps[0]))
-    ttfts = [1e3 * (one.first_token_ts - one.start_ts) for one in results if one.first_token_ts]
-    return Seen(ttfts, rates, cpu_s, sum(one.total_tokens for one in results))
+    with urllib.request.urlopen(f"{url}/log") as answer:
+        log = json.load(answer)[-concurrency:]
+    true_ttft = statistics.fmean(entry["sent"][0][0] - entry["received"] for entry in log)
+    true_rate = statistics.fmean((len(one["sent"]) - 1) / (one["sent"][-1][0] - one["sent"][0][0]) for one in log)
+    stamps = [one.token_timestamps for one in results]
+    rate = statistics.fmean(sum(t > times[0] for t in times) / (times[-1] - times[0]) for times in stamps)
+    ttft = statistics.fmean(one.first_token_ts - one.start_ts for one in results if one.first_token_ts)
+    tokens = sum(one.total_tokens for one in results)
+    return Seen(1e3 * (ttft - true_ttft), 100 * (rate / true_rate - 1), 1e6 * cpu_s / tokens)
 
 
-def in_own_process(client: Client, url: str, concurrency: int, tokens: int) -> Seen:
+def in_own_process(client: Client, url: str, concurrency: int) -> Seen:
     """Run a client where nothing else has warmed up or filled the heap."""
     with ProcessPoolExecutor(1) as pool:
-        return pool.submit(client, url, concurrency, tokens).result()
+        return pool.submit(client, url, concurrency).result()
 
 
-def line(name: str, concurrency: int, rounds: list[Seen]) -> str:
-    """One line of the table: medians over rounds."""
-    ttft = statistics.median(statistics.fmean(one.ttft_ms) - TTFT_MS for one in rounds)
-    rate = statistics.median(100 * (statistics.fmean(one.rate) / RATE - 1) for one in rounds)
-    cpu = statistics.median(1e6 * one.cpu_s / one.tokens for one in rounds)
-    return f"{name:14} {concurrency:>4} {ttft:>+14.2f} {rate:>+12.3f} {cpu:>14.1f}"
+def median(rounds: list[Seen]) -> Seen:
+    """Each number's median over rounds."""
+    rows = [(one.ttft_ms, one.rate_pct, one.cpu_us) for one in rounds]
+    return Seen(*(statistics.median(column) for column in zip(*rows, strict=True)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16, 32, 128])
     parser.add_argument("--runs", type=int, default=3)
     given = parser.parse_args()
     clients: dict[str, Client] = {"cluster": ours}
@@ -132,13 +121,20 @@ def main() -> None:
         print("llama-benchy is not installed: ours alone", file=sys.stderr)
     else:
         clients["llama-benchy"] = llama_benchy
-    print(f"true: TTFT {TTFT_MS:g} ms, {RATE:g} tokens/s a request; medians of {given.runs} rounds")
     print(f"{'client':14} {'c':>4} {'TTFT error ms':>14} {'tg error %':>12} {'CPU µs/token':>14}")
     with known_server() as url:
         for concurrency in given.concurrency:
-            for name, client in clients.items():
-                rounds = [in_own_process(client, url, concurrency, given.tokens) for _ in range(given.runs)]
-                print(line(name, concurrency, rounds), flush=True)
+            found = {
+                name: median([in_own_process(client, url, concurrency) for _ in range(given.runs)])
+                for name, client in clients.items()
+            }
+            for name, one in found.items():
+                row = f"{one.ttft_ms:>+14.2f} {one.rate_pct:>+12.3f} {one.cpu_us:>14.1f}"
+                print(f"{name:14} {concurrency:>4} {row}", flush=True)
+            if len(found) == 2:
+                us, they = found.values()
+                times, work = f"{they.ttft_ms / us.ttft_ms:.1f}×", f"{they.cpu_us / us.cpu_us:.1f}×"
+                print(f"{'their ÷ our':14} {concurrency:>4} {times:>14} {'':>12} {work:>14}")
 
 
 if __name__ == "__main__":
