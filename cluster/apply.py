@@ -26,6 +26,10 @@ class Guard(Protocol):
         """Raise LockedError when the lock is no longer held."""
         ...
 
+    def lost(self) -> tuple[str, ...]:
+        """The hosts whose lock is no longer held."""
+        ...
+
     def note(self, host: str, text: str) -> None:
         """Write a line to the host's audit file."""
         ...
@@ -42,6 +46,10 @@ class Unlocked:
 
     def require(self) -> None:
         """Nothing to be held."""
+
+    def lost(self) -> tuple[str, ...]:
+        """Nothing to be lost."""
+        return ()
 
     def note(self, host: str, text: str) -> None:
         """Nothing to be noted."""
@@ -125,7 +133,8 @@ def _run(host: Host, step: Step, question: Question) -> None:
 def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
     """Take back what was begun, newest first, on every host side by side; what could not be taken back is returned.
 
-    Nothing here stops at an error: the other hosts and steps are still put back.
+    Nothing here stops at an error: the other hosts and steps are still put back. A host whose lock was lost, because
+    this machine slept or was cut off, is left alone: what is there may be another operator's by now.
     """
     left: list[str] = []
 
@@ -146,7 +155,9 @@ def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
     hosts = [name for name in fleet.names if any(step.host == name and step.undo for step in applied.begun)]
     if hosts:
         say("undo")
-        for name, outcome in fleet.each(put_back, hosts).items():
+        lost = guard.lost()
+        left += [f"{name}: its lock was lost, so nothing was undone there" for name in hosts if name in lost]
+        for name, outcome in fleet.each(put_back, [name for name in hosts if name not in lost]).items():
             if outcome.error is not None:
                 left.append(f"{name}: {outcome.error}")
     return left
