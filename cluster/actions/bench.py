@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster.actions import selftest
 from cluster.actions.measured import Measuring, home_of, machine_state, manifest_of, running_deployment, solo_command
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
-from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.bench.loader import ProcessLoader, Progress, Target, load_command
 from cluster.bench.manifest import Manifest
 from cluster.bench.report import Table, bench_table, latency_table, memory_table, scaling_table, warnings
 from cluster.bench.result import Baseline, Journal, Result, clocks, find_baseline, read_result, results_dir
@@ -77,7 +77,10 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
     """All rows, each kept as it is measured."""
     screen.stay()
     with screen.waiting("the load client") as line:
-        measured = run_bench(subject.loader, wanted, journal.add, subject.machine, line.update)
+        steps = Steps(line.update)
+        if screen.interactive:
+            subject.loader.on_progress = steps.progress
+        measured = run_bench(subject.loader, wanted, journal.add, subject.machine, steps.begin)
     manifest = replace(
         subject.manifest,
         model=measured.model,
@@ -86,6 +89,23 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
         est_ppt_from=clocks(measured.rows),
     )
     return result_of(manifest, measured, journal)
+
+
+class Steps:
+    """What is being measured, in one line."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._step = ""
+
+    def begin(self, step: str) -> None:
+        """A new step."""
+        self._step = step
+        self._show(step)
+
+    def progress(self, so_far: Progress) -> None:
+        """How far it is."""
+        self._show(f"{self._step}: {so_far.done} answers, {so_far.chunks} chunks, {so_far.seconds:.0f} s")
 
 
 def result_of(manifest: Manifest, measured: Measured, journal: Journal) -> Result:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.actions.reach import raise_all
-from cluster.bench.loader import Loader
+from cluster.bench.loader import ProcessLoader
 from cluster.bench.manifest import HostState, Manifest
 from cluster.bench.run import Machine
 from cluster.commands.question import Answer
@@ -31,7 +31,7 @@ MIB = 1 << 20
 class Measuring:
     """A server, its load client, what is known of it, and how its machines are asked."""
 
-    loader: Loader
+    loader: ProcessLoader
     manifest: Manifest
     machine: Machine
     recipe: Recipe | None

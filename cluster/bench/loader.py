@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +46,16 @@ class Target:
         return orjson.dumps(document) + b"\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a round is: answers that have ended, portions of bytes that came (about a token each), seconds."""
+
+    round: str
+    done: int
+    chunks: int
+    seconds: float
+
+
 def load_command(target: Target) -> tuple[tuple[str, ...], bytes]:
     """Words and first stdin of the load client, for `Host.start`; in a container behind `docker exec -i NAME`."""
     return WORDS, framed(source("load")) + target.line()
@@ -55,7 +65,11 @@ class ProcessLoader:
     """A running load client: `ProcessLoader(host.start(*load_command(target)))`."""
 
     def __init__(self, process: Process) -> None:
-        """Wait until the client is ready. Raises ClusterError with its own words when it is not."""
+        """Wait until the client is ready. Raises ClusterError with its own words when it is not.
+
+        `on_progress` may be set: it is called about once a second while a round runs.
+        """
+        self.on_progress: Callable[[Progress], None] = lambda progress: None
         self._process = process
         self._lines: Iterator[str] = iter(process.lines())
         self._said: deque[str] = deque(maxlen=3)
@@ -86,11 +100,18 @@ class ProcessLoader:
     def _line(self, mark: str) -> str:
         """The next line that begins with `mark`; others are what Python or docker says on stderr."""
         for line in self._lines:
+            if line.startswith('{"progress"'):
+                self._tell(line)
+                continue
             if line.startswith(mark):
                 return line
             self._said.append(line.strip())
         said = f": {' / '.join(self._said)}" if self._said else ""
         raise ConnectionLostError(f"the load client ended{said}", remedy="`cluster status`, then the same again")
+
+    def _tell(self, line: str) -> None:
+        told = orjson.loads(line)
+        self.on_progress(Progress(told["progress"], told["done"], told["chunks"], told["s"]))
 
     def _hello(self) -> dict[str, Any]:
         document: dict[str, Any] = orjson.loads(self._line("{"))

@@ -7,6 +7,7 @@ stdin, one JSON document a line; the end of stdin stops everything at once (the 
                   "requests": [{"method": "POST", "path": "/v1/completions", "body": {...} | null}]}
 stdout, one JSON document a line:
     {"ready": true, "python": "3.11.2", "hostname": "spark1"}        or {"error": "..."}, and the program ends
+    {"progress": "r1", "done": 1, "chunks": 140, "s": 3.0}           once a second while a round runs
     {"id": "r1", "requests": [[t0, end, how, error], ...], "chunks": N, "parts": M,
      "client": {"cpu_s", "wall_s", "lag_max_ms", "lag_mean_ms", "t0_spread_ms", "started_unix_s"}}
     +...    M lines, together base64(zlib(table + bytes)): lines of bounded length pass through any pipe
@@ -35,10 +36,9 @@ from collections import deque
 from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0  # and as long for the question that warms a connection
-LAG_PERIOD_S = 0.05
-PART_LENGTH = 1 << 17
+LAG_PERIOD_S, PROGRESS_EVERY = 0.1, 10  # every tenth time, so once a second
 BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
-LAST_CHUNK = b"\r\n0\r\n\r\n"
+PART_LENGTH, LAST_CHUNK = 1 << 17, b"\r\n0\r\n\r\n"
 
 
 class Framing:
@@ -102,8 +102,7 @@ class Wire(asyncio.BufferedProtocol):
         now = time.monotonic()
         data = bytes(BUFFER[:nbytes])
         if self.waiting is None:  # nobody asked: a server that says goodbye to an idle connection
-            self.drop()
-            return
+            return self.drop()
         self.log.append((self.index, now, data))
         if self.framing.ends(data):
             self.finish(now, "done", "")
@@ -150,8 +149,8 @@ class Session:
         self.port = url.port or (443 if url.scheme == "https" else 80)
         self.tls = ssl.create_default_context() if url.scheme == "https" else None
         self.prefix = url.path.rstrip("/").removesuffix("/v1")
-        self.head = [f"Host: {url.netloc.rpartition('@')[2]}", "User-Agent: cluster-bench", "Accept: */*"]
-        self.head += ["Accept-Encoding: identity", *authorization(setup)]
+        host = f"Host: {url.netloc.rpartition('@')[2]}"
+        self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorization(setup)]
         self.wires = []
 
     def encode(self, request):
@@ -199,8 +198,7 @@ def authorization(setup):
             raise ValueError(f"{path} can be read by others: chmod 600 {path}")
         with open(path, encoding="utf-8") as file:
             key = file.read()
-    key = key.strip()
-    if not key.isprintable():
+    if not (key := key.strip()).isprintable():
         raise ValueError("the API key holds characters that a header cannot carry")
     return [f"Authorization: Bearer {key}"] if key else []
 
@@ -217,12 +215,14 @@ async def work(session, slot, queue, requests, timeout_s, log, outcomes):
             outcomes[index] = [began, time.monotonic(), "refused", str(error)]
 
 
-async def watch_lag(lags):
-    """How late the event loop wakes us (ms), again and again."""
+async def watch(name, lags, log, outcomes):
+    """How late the event loop wakes us (ms), again and again; once a second, how far the round is."""
     while True:
         due = time.monotonic() + LAG_PERIOD_S
         await asyncio.sleep(LAG_PERIOD_S)
         lags.append(1e3 * max(0.0, time.monotonic() - due))
+        if len(lags) % PROGRESS_EVERY == 0:
+            say({"progress": name, "done": sum(map(bool, outcomes)), "chunks": len(log), "s": len(lags) / PROGRESS_EVERY})
 
 
 async def run_round(session, spec):
@@ -232,7 +232,7 @@ async def run_round(session, spec):
     await session.prepare(count, spec.get("warm"))
     queue, log, outcomes, lags = deque(range(len(requests))), [], [None] * len(requests), []
     given = requests, float(spec.get("timeout_s", 600)), log, outcomes
-    watch = asyncio.ensure_future(watch_lag(lags))
+    watching = asyncio.ensure_future(watch(spec["id"], lags, log, outcomes))
     gc.collect()
     gc.disable()
     started, cpu, origin = time.time(), time.process_time(), time.monotonic()
@@ -241,7 +241,7 @@ async def run_round(session, spec):
     finally:
         client = {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - origin, "started_unix_s": started}
         gc.enable()
-        watch.cancel()
+        watching.cancel()
     firsts = [outcome[0] for outcome in outcomes[:count]] or [origin]
     client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts))
     client["lag_max_ms"], client["lag_mean_ms"] = max(lags, default=0.0), sum(lags) / max(1, len(lags))
@@ -258,7 +258,7 @@ def describe(name, outcomes, log, origin, client):
 
 
 def say(document, parts=()):
-    """One line on stdout, and one for each part, at once."""
+    """One line on stdout, and one for each part."""
     print(json.dumps(document, separators=(",", ":")), *parts, sep="\n+", flush=True)
 
 

@@ -16,7 +16,7 @@ import pytest
 from bench_live import Child, known_server, load_client
 
 from cluster.bench.http_answer import read_http
-from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.bench.loader import ProcessLoader, Progress, Target, load_command
 from cluster.bench.read import read_stream
 from cluster.bench.records import Ask, Round
 from cluster.errors import ClusterError, ConnectionLostError
@@ -293,3 +293,16 @@ def test_https(tmp_path: Path) -> None:
         [one] = load.send(ask_once).records
     assert one.how == "refused"
     assert "certificate" in one.error
+
+
+def test_progress_is_told_while_a_round_runs(url: str) -> None:
+    told: list[Progress] = []
+    with load_client(url) as load:
+        load.on_progress = told.append
+        record = load.send(Round("long", (ask("plain", 300), ask("plain", 4)), concurrency=2))
+        load.send(Round("short", (ask("plain", 4),)))
+    assert [read_stream(one).error for one in record.records] == ["", ""]
+    assert {one.round for one in told} == {"long"}
+    assert told[0].done == 1
+    assert 50 < told[0].chunks < 320
+    assert told[0].seconds == pytest.approx(1.0)

@@ -79,6 +79,15 @@ def test_lost_tokens_are_found(load: ProcessLoader) -> None:
     assert {"plain", "four", "silent", "tools", "reasoning-content"} <= set(lost)
 
 
+def test_wrong_count_is_found(load: ProcessLoader) -> None:
+    def generous(one: Record) -> Record:
+        more = ((t, data.replace(b'completion_tokens": 16', b'completion_tokens": 17')) for t, data in one.chunks)
+        return dataclasses.replace(one, chunks=tuple(more))
+
+    wrong = wrong_ways(load, generous)
+    assert wrong["plain"] == wrong["usage-last"] == "17 tokens instead of 16"
+
+
 def test_failure_taken_for_an_answer_is_found(load: ProcessLoader) -> None:
     def cheerful(one: Record) -> Record:
         whole = b"".join(data for _, data in one.chunks)
