@@ -15,20 +15,20 @@ from cluster.errors import ExitCode
 from cluster.screen import Screen
 
 
-def bench_defaults(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+def changed_defaults(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     """What `--set bench.…` changes, as options of bench, which reads the recipe's file by itself."""
     keys = [text.partition("=")[0].partition(".")[2] for text in args.set if text.startswith("bench.")]
     return {key: getattr(recipe.bench, key) for key in keys if getattr(args, key, 0) is None}
 
 
 def say_warnings(entries: Sequence[Entry], screen: Screen) -> None:
-    """What must be said aloud with these numbers; once when it is true of all."""
+    """What must be said aloud with these numbers, wherever they go; once when it is true of all."""
     said: dict[str, list[str]] = {}
     for entry in entries:
         for line in warnings(entry.result):
             said.setdefault(line, []).append(entry.label)
     for line, labels in said.items():
-        screen.warn(line if len(labels) == len(entries) else f"{', '.join(labels)}: {line}")
+        screen.line(f"! {line}" if len(labels) == len(entries) else f"! {', '.join(labels)}: {line}")
 
 
 def print_tables(tables: Sequence[Table], screen: Screen) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cluster.actions import up
-from cluster.actions.ending import bench_defaults, end, print_tables, say_warnings
+from cluster.actions.ending import changed_defaults, end, print_tables, say_warnings
 from cluster.actions.entries import entry_of
 from cluster.actions.reach import Connect, Named, read_named, read_recipe
 from cluster.actions.series import Log, Step, carry_out, make_room, open_log, show_plan
@@ -45,7 +45,7 @@ def read_steps(args: argparse.Namespace, named: Named) -> list[Step]:
     for tp in sizes:
         hosts = named.hosts[: tp * args.pipeline]
         own = {"recipe": name, "recipe_option": None, "tp": tp, "solo": False, "backend": backend}
-        own |= {"nodes": ",".join(host.name for host in hosts), **bench_defaults(args, recipe)}
+        own |= {"nodes": ",".join(host.name for host in hosts), **changed_defaults(args, recipe)}
         given = argparse.Namespace(**vars(args) | own)
         wanted = up.read_wanted(given, Named(named.file, hosts, True))
         steps.append(Step(f"TP={tp}", {"tp": tp}, wanted, given))

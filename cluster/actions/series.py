@@ -17,7 +17,7 @@ from typing import Any
 from cluster.actions import bench, down, fetch, up
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all
 from cluster.actions.told import Told
-from cluster.actions.typed import bench_args, typed
+from cluster.actions.typed import bench_args, bench_defaults, typed
 from cluster.arguments import bench as bench_options
 from cluster.arguments import down as down_options
 from cluster.arguments import up as up_options
@@ -86,6 +86,7 @@ HOW = {"nodes", "results", "inventory", "json", "debug", "words", "base_url", "m
 
 def what_is_wanted(step: Step, varied: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     """What all steps share, and a later run must want as well to be the same series. No secrets."""
+    defaults = bench_defaults()
     return {
         "recipe": _base(
             step.wanted.recipe.model_dump(mode="json", exclude={"reference", "problems", "summary"}), varied
@@ -96,7 +97,11 @@ def what_is_wanted(step: Step, varied: Sequence[str], args: argparse.Namespace) 
         "env": dict(step.wanted.env),
         "secrets": sorted(step.wanted.secrets),
         "words": list(step.wanted.words),
-        "bench": {key: value for key, value in vars(bench_args(step.args)).items() if key not in HOW},
+        "bench": {
+            key: value
+            for key, value in vars(bench_args(step.args)).items()
+            if key not in HOW and value != defaults.get(key)  # a later version may know more options
+        },
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.actions import up
-from cluster.actions.ending import bench_defaults, end, print_tables, say_warnings
+from cluster.actions.ending import changed_defaults, end, print_tables, say_warnings
 from cluster.actions.entries import entry_of
 from cluster.actions.reach import Connect, Named, read_named
 from cluster.actions.series import Log, Step, carry_out, make_room, open_log, show_plan
@@ -67,7 +67,7 @@ def read_step(args: argparse.Namespace, values: Mapping[str, str], name: str, na
         error.what = f"{label_of(dict(values))}: {error.what}"
         raise
     given.nodes, given.solo, given.tp = ",".join(wanted.names), False, wanted.tp
-    vars(given).update(bench_defaults(given, wanted.recipe))
+    vars(given).update(changed_defaults(given, wanted.recipe))
     return Step(label_of(dict(values)), dict(values), wanted, given)
 
 

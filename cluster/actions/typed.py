@@ -13,15 +13,16 @@ from cluster.config.strict import says_secret
 Configure = Callable[[argparse.ArgumentParser], Any]
 
 
-def bench_args(args: argparse.Namespace) -> argparse.Namespace:
-    """What `cluster bench` is given to measure what `up` started with `args`.
-
-    Every option that both know is handed on. What `--set bench.…` changes is said in words, since bench reads the
-    recipe's file.
-    """
+def bench_defaults() -> dict[str, Any]:
+    """What `cluster bench` is given when nothing is typed."""
     parser = argparse.ArgumentParser()
     arguments.bench(parser)
-    given = vars(parser.parse_args([]))
+    return vars(parser.parse_args([]))
+
+
+def bench_args(args: argparse.Namespace) -> argparse.Namespace:
+    """What `cluster bench` is given to measure what `up` started with `args`: every option that both know."""
+    given = bench_defaults()
     given |= {key: value for key, value in vars(args).items() if key in given}
     given |= {"recipe_option": args.recipe, "base_url": None, "model": None, "api_key_file": None, "words": []}
     return argparse.Namespace(**given)

@@ -26,7 +26,7 @@ h3{font-size:1.05rem;margin:0}
 p{margin:0}.soft{color:var(--soft)}.sub{font-size:.875rem;color:var(--soft)}
 .banner{margin:14px 0 0;padding:10px 14px;border:1px solid var(--warn-edge);border-left-width:6px;border-radius:6px;
 background:var(--warn);color:var(--warn-ink);font-weight:600}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(220px,1fr));gap:14px;margin-top:22px}
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,280px),1fr));gap:14px;margin-top:22px}
 .figure{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:14px 16px}
 .figure b{display:block;font-size:2rem;line-height:1.15;font-variant-numeric:tabular-nums}
 .figure.faint b{color:var(--soft)}

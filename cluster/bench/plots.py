@@ -157,26 +157,37 @@ def concurrency_chart(entries: Sequence[Entry]) -> Chart | None:
         return None
     depth = min(row.context_size for row in rows)
     tg = max(row.response_size for row in rows if row.context_size == depth)
-    lines = []
+    lines, notes = [], []
     for place, entry in enumerate(entries):
         own = [row for row in entry.result.rows if (row.context_size, row.response_size) == (depth, tg)]
-        for name, style, field in (
-            ("total", "line", "tg_throughput"), ("each request", "dashed", "tg_req_throughput"),
-        ):  # fmt: skip
-            dots = [
-                dot_of(row.concurrency, value, f"{entry.label} {name}, {row.concurrency} clients", "t/s")
-                for row in sorted(own, key=lambda row: row.concurrency)
-                if (value := getattr(row, field)) is not None
-            ]
-            if style == "dashed":  # close together at the bottom: their ends tell enough
-                dots = [replace(dot, text="") if 0 < at < len(dots) - 1 else dot for at, dot in enumerate(dots)]
-            lines.append(Line(f"{entry.label} {name}", tuple(dots), place, style))
-    where = f"tg{tg}{suffix(depth, 1, 1)}"
+        own.sort(key=lambda row: row.concurrency)
+        total = client_dots(own, "tg_throughput", f"{entry.label} total")
+        each = client_dots(own, "tg_req_throughput", f"{entry.label} each request")
+        each = [replace(dot, text="") if 0 < at < len(each) - 1 else dot for at, dot in enumerate(each)]
+        lines += [Line(f"{entry.label} total", tuple(total), place)] if total else []
+        lines += [Line(f"{entry.label} each request", tuple(each), place, "dashed")] if each else []
+        notes += missing(own, f"{entry.label} total")
     return Chart(
-        "Throughput over concurrency", f"{where}; total: while all clients decode; bars: ± sample standard deviation",
-        "clients at the same time", "tokens per second (t/s)", tuple(lines),
-        tuple((count, str(count)) for count in counts), doubling=counts[-1] / counts[0] >= 8,
+        "Throughput over concurrency", f"tg{tg}{suffix(depth, 1, 1)}; total: while all clients decode; bars: ± sample "
+        "standard deviation", "clients at the same time", "tokens per second (t/s)", tuple(lines),
+        tuple((count, str(count)) for count in counts), doubling=counts[-1] / counts[0] >= 8, notes=tuple(notes),
     )  # fmt: skip
+
+
+def client_dots(rows: Sequence[Row], field: str, what: str) -> list[Dot]:
+    """A dot for each number of clients, where the number is known."""
+    found = ((row.concurrency, getattr(row, field)) for row in rows)
+    return [dot_of(count, value, f"{what}, {count} clients", "t/s") for count, value in found if value is not None]
+
+
+def missing(rows: Sequence[Row], what: str) -> list[str]:
+    """Why a total is not drawn for some numbers of clients."""
+    absent = [row for row in rows if row.tg_throughput is None]
+    if not absent:
+        return []
+    why = (absent[0].why or {}).get("tg_throughput", "")
+    counts = ", ".join(str(row.concurrency) for row in absent)
+    return [f"{what}: n/a for {counts} clients" + (f": {why}" if why else "")]
 
 
 def sweep_chart(series: Series, entries: Sequence[Entry]) -> Chart | None:
@@ -196,7 +207,8 @@ def sweep_chart(series: Series, entries: Sequence[Entry]) -> Chart | None:
             for at, entry in enumerate(entries)
             if (value := generation(entry).get(test)) is not None
         ]
-        lines.append(Line(test, tuple(sorted(dots, key=lambda dot: dot.x)), place, "line" if places else "dots"))
+        if dots:
+            lines.append(Line(test, tuple(sorted(dots, key=lambda dot: dot.x)), place, "line" if places else "dots"))
     what = ", ".join(map(short_key, series.varied))
     notes = [f"{point.label}: {point.stage} failed: {point.failed}" for point in series.points if point.failed]
     notes += [f"in the table only: {', '.join(tests[MOST_LINES:])}"] if tests[MOST_LINES:] else []

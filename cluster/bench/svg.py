@@ -15,7 +15,7 @@ from html import escape
 from cluster.bench.scale import nice_ticks
 
 NARROW, WIDE, HEIGHT = 760, 1500, 400
-LEFT, RIGHT, TOP, BOTTOM, INSIDE = 78, 20, 24, 62, 30
+LEFT, RIGHT, TOP, BOTTOM, INSIDE = 92, 20, 24, 62, 30
 COLOURS = 6
 LETTER, LINE = 8.2, 17  # pixels of a letter and a line of the labels
 SMALL_FROM = 24  # dots of a line from which on they are drawn small
@@ -179,7 +179,7 @@ def axes(chart: Chart, place: Place) -> Iterator[str]:
     across, along = (LEFT + right) / 2, (TOP + bottom) / 2
     yield f'<text class="name" x="{across}" y="{HEIGHT - 12}" text-anchor="middle">{escape(chart.x_title)}</text>'
     yield (
-        f'<text class="name" transform="translate(18 {along}) rotate(-90)" text-anchor="middle">'
+        f'<text class="name" transform="translate(20 {along}) rotate(-90)" text-anchor="middle">'
         f"{escape(chart.y_title)}</text>"
     )
 

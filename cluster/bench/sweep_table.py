@@ -56,8 +56,8 @@ def mean_interval(value: Stat) -> tuple[float, float] | None:
 
 
 def find_best(test: str, values: Mapping[str, Stat]) -> Best | None:
-    """The label with the highest mean, and who is not significantly below it; None without values."""
-    if not values:
+    """The label with the highest mean, and who is not significantly below it; None without any to compare."""
+    if len(values) < 2:
         return None
     order = sorted(values, key=lambda label: -values[label].mean)
     first, interval = order[0], mean_interval(values[order[0]])
@@ -73,15 +73,14 @@ def is_tie(gain: Ratio) -> bool:
     return gain.value == 1 or (gain.low is not None and not gain.significant)
 
 
-def generation(entry: Entry) -> dict[str, Stat]:
-    """Token generation by row name; equal names (other prompt lengths) are told apart."""
-    found: dict[str, Stat] = {}
+def generation(entry: Entry) -> dict[str, Stat | None]:
+    """Token generation by row name, None where it is n/a; equal names (other prompt lengths) are told apart."""
     prompts = {row.prompt_size for row in entry.result.rows}
-    for row in entry.result.rows:
-        name = tg_name(row, len(prompts) > 1)
-        if row.tg_throughput is not None:
-            found[name] = row.tg_throughput
-    return found
+    return {
+        tg_name(row, len(prompts) > 1): row.tg_throughput
+        for row in entry.result.rows
+        if not row.is_context_prefill_phase
+    }
 
 
 def tg_name(row: Row, several_prompts: bool) -> str:
@@ -108,10 +107,10 @@ def bests(entries: Sequence[Entry], varied: Sequence[str]) -> tuple[list[Best], 
     columns = {entry.label: generation(entry) for entry in kept}
     tests = dict.fromkeys(test for column in columns.values() for test in column)
     found = [
-        find_best(test, {label: column[test] for label, column in columns.items() if test in column})
+        find_best(test, {label: value for label, column in columns.items() if (value := column.get(test))})
         for test in tests
     ]  # fmt: skip
-    return [best for best in found if best and len(kept) > 1], lines
+    return [best for best in found if best], lines
 
 
 def sweep_tables(series: Series, entries: Sequence[Entry]) -> list[Table]:
