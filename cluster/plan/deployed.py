@@ -80,7 +80,7 @@ def _read(name: str, ranks: Mapping[str, Container]) -> Deployment | None:
     labels = next(iter(ranks.values())).labels
     try:
         spec, seen = json.loads(labels[SPEC]), json.loads(labels[SEEN])
-        if not NEEDED <= set(spec) or not NEEDED_OF_RECIPE <= set(spec["recipe"]) or "hosts" not in seen:
+        if NEEDED - set(spec) or NEEDED_OF_RECIPE - set(spec["recipe"]) or "hosts" not in seen:
             return None  # made by another version
         return Deployment(name, tuple(labels[HOSTS].split(",")), spec, seen, dict(ranks))
     except (KeyError, ValueError, TypeError):

@@ -23,8 +23,8 @@ from pathlib import Path
 GOALS_S = {2: 0.5, 32: 4.0}
 FACTS = (
     ("cat", "/proc/meminfo"), ("uname", "-a"), ("cat", "/etc/os-release"), ("id",), ("df", "-P"),
-    ("cat", "/proc/net/dev"), ("cat", "/proc/loadavg"), ("cat", "/proc/cpuinfo"), ("date", "+%s"), ("ls", "/sys/class/net"),
-    ("cat", "/proc/net/tcp"), ("ps", "-eo", "pid,rss,comm"),
+    ("cat", "/proc/net/dev"), ("cat", "/proc/loadavg"), ("cat", "/proc/cpuinfo"), ("date", "+%s"),
+    ("ls", "/sys/class/net"), ("cat", "/proc/net/tcp"), ("ps", "-eo", "pid,rss,comm"),
 )  # fmt: skip
 
 
@@ -83,7 +83,8 @@ def write_ansible(hosts: int, folder: Path, port: int) -> Path:
     inventory = folder / f"ansible-{hosts}"
     options = (
         f"ansible_host=127.0.0.1 ansible_port={port} ansible_user={getpass.getuser()}"
-        f" ansible_ssh_private_key_file={folder}/id ansible_ssh_common_args='-o UserKnownHostsFile={folder}/known_hosts'"
+        f" ansible_ssh_private_key_file={folder}/id"
+        f" ansible_ssh_common_args='-o UserKnownHostsFile={folder}/known_hosts'"
     )
     inventory.write_text("".join(f"host{number} {options}\n" for number in range(hosts)))
     return inventory
