@@ -88,3 +88,17 @@ def parse(answer: Answer) -> Completion | Missing:
     except (ValueError, KeyError, TypeError, AttributeError):
         why = answer.error_text.strip()[-200:] or "the program did not answer"
         return Missing(why, "timeout" if answer.exit is None else "unreadable")
+
+
+def recognise(text: str) -> str | None:
+    """The text of a completion in an answer of an OpenAI API that somebody pasted; None when there is none."""
+    start = text.find('{"')
+    if start < 0 or '"choices"' not in text:
+        return None
+    try:
+        told, _ = json.JSONDecoder().raw_decode(text, start)
+        choice = told["choices"][0]
+        said = choice["text"] if "text" in choice else choice["message"]["content"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return said if isinstance(said, str) else None

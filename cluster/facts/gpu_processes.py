@@ -17,6 +17,13 @@ from cluster.facts.sections import WHY_LENGTH, plain, read_section
 
 _ROW = re.compile(r"(?:GPU-[^,]+, )?(?P<pid>\d{1,9}), (?P<name>.*), (?P<used>[^,]*)", re.ASCII)
 
+_TABLE_ROW = re.compile(
+    r"^\|\s+\d+\s+(?:N/A\s+N/A\s+)?(?P<pid>\d+)\s+[CGM+]+\s+(?P<name>.+?)\s+(?P<used>\d+MiB|N/A)\s+\|", re.ASCII
+)
+_NAME = re.compile(r"^[/\[.]?[A-Za-z][\w./:\[\] -]*$", re.ASCII)
+_UNIT = re.compile(r"^\d+ ?Mi?B$|^\[.*\]$|^N/A$")
+_MEMORY = re.compile(r"\d+(?: ?Mi?B)?|\[N/A\]|N/A|\[Not Supported\]")
+
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
@@ -56,3 +63,28 @@ def parse_apps(text: str, containers: Mapping[str, str]) -> tuple[GpuProcess, ..
         elif "No running" not in line:
             return Missing(f"nvidia-smi: {plain(line)[:WHY_LENGTH]}")
     return tuple(found)
+
+
+def recognise(text: str) -> tuple[GpuProcess, ...] | None:
+    """`nvidia-smi --query-compute-apps` in any order of columns, or the table's process list; None when neither."""
+    found = []
+    for line in text.splitlines():
+        row = _TABLE_ROW.match(line)
+        cells = [cell.strip() for cell in line.split(",")]
+        if row:
+            used = read_whole_number(row["used"].removesuffix("MiB"))
+            found.append(GpuProcess(int(row["pid"]), row["name"].strip(), used, ""))
+        elif 3 <= len(cells) <= 4 and all(cells):
+            process = _of_cells([cell for cell in cells if not cell.startswith("GPU-")])
+            found += [process] if process else []
+    return tuple(found) or None
+
+
+def _of_cells(cells: list[str]) -> GpuProcess | None:
+    """Cells by what they look like: the first number is the pid, a name has letters and no unit, the rest is memory."""
+    pid = next((cell for cell in cells if cell.isdecimal()), None)
+    name = next((cell for cell in cells if _NAME.search(cell) and not _UNIT.search(cell)), None)
+    if pid is None or name is None or len(cells) != 3:
+        return None
+    used = next((cell for cell in cells if cell not in (pid, name)), "")
+    return GpuProcess(int(pid), name, read_whole_number(used), "") if used and _MEMORY.fullmatch(used) else None

@@ -14,6 +14,10 @@ FIELDS = {
     "MemTotal": "total", "MemAvailable": "available", "MemFree": "free", "Cached": "cached",
     "SwapTotal": "swap_total", "SwapFree": "swap_free", "CmaTotal": "cma_total", "CmaFree": "cma_free",
 }  # fmt: skip
+_FREE = re.compile(
+    r"^\s*total\s+used\s+free\s+shared\s+buff/cache\s+available\s*\nMem:\s+(?P<cells>[^\n]+)", re.MULTILINE
+)
+_UNITS = {"": 10, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _LINE = re.compile(r"^(\w+):[ \t]+(\d{1,18})(?: kB)?[ \t]*$", re.MULTILINE | re.ASCII)
 
 
@@ -46,3 +50,21 @@ def parse_meminfo(text: str) -> Memory | Missing:
     """Read the text of /proc/meminfo, whole or an excerpt."""
     told = {FIELDS[name]: int(kib) * 1024 for name, kib in _LINE.findall(text) if name in FIELDS}
     return Memory(**told) if told else Missing("memory: /proc/meminfo names none of the known fields")
+
+
+def recognise(text: str) -> Memory | None:
+    """/proc/meminfo or what `free` prints in what people paste; None when neither is there."""
+    told = parse_meminfo(text)
+    if isinstance(told, Memory) and (told.free is not None or told.available is not None or told.cma_total is not None):
+        return told
+    found = _FREE.search(text)
+    cells = [_bytes(cell) for cell in found["cells"].split()] if found else []
+    if len(cells) != 6:
+        return None
+    return Memory(total=cells[0], free=cells[2], cached=cells[4], available=cells[5])
+
+
+def _bytes(cell: str) -> int | None:
+    """A cell of `free`, in KiB unless it says otherwise: 121Gi, 512Mi, 127607296."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTB]?)i?B?", cell)
+    return int(float(found[1]) * (1 << _UNITS[found[2]])) if found else None

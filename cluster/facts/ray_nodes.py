@@ -16,6 +16,8 @@ _UP = re.compile(r"^(?:Active|Idle):[ \t]*\n((?:[ \t].*\n?)*)", re.MULTILINE)
 _COUNT = re.compile(r"^[ \t]+(\d{1,6}) \S", re.MULTILINE | re.ASCII)
 _GPUS = re.compile(r"^[ \t]*(\d{1,6}(?:\.\d{1,6})?)/(\d{1,6}(?:\.\d{1,6})?) GPU\b", re.MULTILINE | re.ASCII)
 _WAITING = re.compile(r": (\d{1,6})\+? pending placement group", re.ASCII)
+_PINNED = re.compile(r"'node:([\d.]+)': [\d.]+.*pending placement group", re.ASCII)
+_FAILURES = re.compile(r"^Recent failures:[ \t]*\n((?:[ \t].*\n?)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,15 @@ class RayNode:
 @dataclass(frozen=True, slots=True)
 class RayStatus:
     """What `ray status` prints: nodes that are up (under Active or Idle, None if the text has no node list), GPUs in
-    use and in all (None if not told), placement groups that wait."""
+    use and in all (None if not told), placement groups that wait, the node address that one of them asks for, and nodes
+    that failed lately."""
 
     nodes: int | None
     gpus_used: float | None
     gpus_total: float | None
     pending_placement_groups: int
+    pinned_to: str = ""
+    failures: tuple[str, ...] = ()
 
 
 def parse(answer: Answer) -> tuple[RayNode, ...] | Missing:
@@ -66,4 +71,17 @@ def parse_ray_status(text: str) -> RayStatus | Missing:
         gpus_used=float(gpus[1]) if gpus else None,
         gpus_total=float(gpus[2]) if gpus else None,
         pending_placement_groups=sum(map(int, waiting)),
+        pinned_to=(_PINNED.findall(text) or [""])[0],
+        failures=tuple(
+            line.strip()
+            for section in _FAILURES.findall(text)
+            for line in section.splitlines()
+            if line.strip() and "(no failures)" not in line
+        ),
     )
+
+
+def recognise(text: str) -> RayStatus | None:
+    """`ray status` in what people paste, None when it is not there."""
+    told = parse_ray_status(text) if "node_" in text or "GPU" in text or "placement group" in text else None
+    return told if isinstance(told, RayStatus) and ("Usage:" in text or "Node status" in text) else None

@@ -11,7 +11,7 @@ from cluster.facts.ray_nodes import RayNode, RayStatus
     ("ray_status_two_nodes_ok.txt", RayStatus(2, 0.0, 2.0, 0)),
     ("ray_status_two_nodes_idle_section.txt", RayStatus(2, 0.0, 2.0, 0)),
     ("ray_status_one_node.txt", RayStatus(1, 0.0, 1.0, 0)),
-    ("ray_status_pending_pg.txt", RayStatus(None, 0.0, 2.0, 1)),
+    ("ray_status_pending_pg.txt", RayStatus(None, 0.0, 2.0, 1, "192.168.50.192")),
 ])  # fmt: skip
 def test_recorded_ray_status(name: str, status: RayStatus) -> None:
     assert ray_nodes.parse_ray_status(sample(name)) == status
@@ -19,7 +19,7 @@ def test_recorded_ray_status(name: str, status: RayStatus) -> None:
 
 def test_active_and_idle_nodes_both_count_and_pending_ones_do_not() -> None:
     text = "Active:\n 1 node_a\nIdle:\n 2 head.default\nPending:\n 4 worker, launching\nRecent failures:\n 8 node_x\n"
-    assert ray_nodes.parse_ray_status(text) == RayStatus(3, None, None, 0)
+    assert ray_nodes.parse_ray_status(text) == RayStatus(3, None, None, 0, failures=("8 node_x",))
 
 
 def test_other_text_is_missing() -> None:

@@ -1,0 +1,138 @@
+"""Which of all that was found is the cause, which follow from it, and what to say when nothing known is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from cluster.diagnosis.explanation import EVIDENCE_LENGTH, Explanation, of_rule, settled
+from cluster.diagnosis.follows import EXPLAINS
+from cluster.diagnosis.rule import Moment, Rule
+from cluster.diagnosis.rules_pairs import OF_PAIRS
+from cluster.diagnosis.scan import Hit, Scan
+from cluster.diagnosis.trouble import Weight
+from cluster.plan.finding import ORDER
+
+REACHED: Mapping[Moment, int] = {"started": 0, "joined": 1, "placed": 2, "ready": 3, "alive": 4}
+READY_TIMEOUT_S = (590.0, 640.0)
+UNKNOWN = Rule(
+    "unknown",
+    "unknown",
+    "",
+    "no rule knows this error; it is the first real one here",
+    "read the lines around it, and the same time on the other hosts: cluster logs, journalctl -k",
+)
+OVERCOME = Rule(
+    "unknown-overcome",
+    "note",
+    "",
+    "no rule knows this error; the text goes on after it",
+    "if a request failed at that time, look at what was asked",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All that was found: `root` first among `findings`, then worst first. `secondary`: what follows from causes."""
+
+    root: Explanation | None
+    findings: tuple[Explanation, ...]
+    secondary: tuple[Explanation, ...]
+
+
+def explain_hits(scan: Scan) -> Iterator[Explanation]:
+    """Of each rule the first line in one source, without those that the text itself overcame later."""
+    first: dict[str, Hit] = {}
+    for hit in scan.hits:
+        if hit.rule.level == "normal" or is_overcome(hit, scan):
+            continue
+        known = first.get(hit.rule.id)
+        if known is None or (known.of_rank and not hit.of_rank):
+            first[hit.rule.id] = hit
+    for hit in first.values():
+        yield _as_timeout(of_hit(hit, scan), scan)
+
+
+def is_overcome(hit: Hit, scan: Scan) -> bool:
+    """Whether the text later reaches the moment until which this counts."""
+    wanted = REACHED.get(hit.rule.until, 0)
+    later = [REACHED[moment] for moment, number in scan.moments.items() if number > hit.number]
+    return bool(wanted) and max(later, default=0) >= wanted
+
+
+def of_hit(hit: Hit, scan: Scan) -> Explanation:
+    """A line that a rule matched, with the rule's words."""
+    evidence = hit.text.strip()[:EVIDENCE_LENGTH]
+    found = of_rule(hit.rule, hit.groups, scan.source.name, hit.number, evidence, scan.source.host)
+    return replace(found, time=hit.time)
+
+
+def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
+    """An engine that fails ten minutes after the start, with no process to name, ran out of time."""
+    if found.id != "engine-start-failed" or "proc(s): {}" not in found.finding.evidence:
+        return found
+    if found.time is None or scan.began is None:
+        return found
+    passed = of_year(found.time) - of_year(scan.began)
+    if not READY_TIMEOUT_S[0] <= passed <= READY_TIMEOUT_S[1]:
+        return found
+    return settled(found, OF_PAIRS["vllm-ready-timeout"], passed=f"{passed:.0f}")
+
+
+def explain_trouble(scan: Scan) -> Iterator[Explanation]:
+    """The first error line that nobody knows, the end of a traceback before anything else.
+
+    A text that went on after it has overcome it: a traceback is then worth a note, another error line nothing.
+    """
+    late = max((number for moment, number in scan.moments.items() if REACHED[moment]), default=0)
+    ranked = sorted(scan.troubles, key=lambda one: (one.number < late, -one.weight, one.number))
+    for trouble in ranked[:1]:
+        rule = UNKNOWN if trouble.number > late else OVERCOME
+        if rule is OVERCOME and trouble.weight < Weight.EXCEPTION:
+            return
+        evidence = trouble.text.strip()[:EVIDENCE_LENGTH]
+        found = of_rule(rule, {}, scan.source.name, trouble.number, evidence, scan.source.host)
+        yield replace(found, time=trouble.time)
+
+
+def judge(found: Sequence[Explanation], unknown: Sequence[Explanation]) -> Verdict:
+    """Separate causes from consequences, and name the earliest cause that ends things."""
+    explained = {id for one in found for id in EXPLAINS.get(one.id, ())}
+    follows = [one for one in found if one.id in explained]
+    rest = in_time([one for one in found if one.id not in explained])
+    causes = [one for one in rest if one.level == "fault" and not one.rule.secondary]
+    deaths = [one for one in rest if one.rule.secondary]
+    others = [one for one in rest if one not in causes and one not in deaths]
+    if all(one.rule.slow for one in causes):
+        telling, deaths = _most_telling(deaths, in_time([one for one in unknown if one.level == "unknown"]))
+        causes = telling + causes
+        others += [one for one in unknown if one.level == "note"]
+    grave = [one for one in causes if one.level in ("fault", "unknown")]
+    root = next((one for one in grave if not one.rule.slow), grave[0] if grave else None)
+    ordered = sorted([*causes, *others], key=lambda one: (one != root, ORDER.index(one.level)))
+    return Verdict(root, tuple(ordered), (*deaths, *follows))
+
+
+def _most_telling(deaths: list[Explanation], unknown: list[Explanation]) -> tuple[list[Explanation], list[Explanation]]:
+    """Where no cause is known: an error that stands before the known consequences, else the worst consequence."""
+    faults = [one for one in deaths if one.level == "fault"]
+    if unknown and (not faults or in_time([faults[0], unknown[0]])[0] == unknown[0]):
+        return [unknown[0]], deaths
+    worst = sorted(deaths, key=lambda one: ORDER.index(one.level))[:1]
+    return worst, [one for one in deaths if one not in worst]
+
+
+def in_time(found: Sequence[Explanation]) -> list[Explanation]:
+    """In the order of events: by time where every line tells it, by file and line where not; a file keeps its order."""
+    files = list(dict.fromkeys(one.file for one in found))
+    ordered = sorted(found, key=lambda one: (files.index(one.file), one.line or 0))
+    if len(files) > 1 and all(one.time is not None for one in found):
+        ordered.sort(key=lambda one: of_year(one.time or 0.0))
+    return ordered
+
+
+def of_year(time: float) -> float:
+    """Seconds since New Year, since half of all logs tell no year."""
+    moment = datetime.fromtimestamp(time, UTC)
+    return (moment.replace(year=1972) - datetime(1972, 1, 1, tzinfo=UTC)).total_seconds()

@@ -1,0 +1,71 @@
+"""Rules for kernels and builds that do not fit a GB10, its driver or a cache."""
+
+from __future__ import annotations
+
+from cluster.diagnosis.rule import Rule
+
+KERNELS = (
+    Rule(
+        "kernel-sm120-only", "fault",
+        r"This kernel only supports sm\d+|(kernel|CUTLASS)\S* .*compiled for sm_?\d+.* (but|only)\b.*sm_?121",
+        "a kernel in this image was built for another GPU than GB10 (sm_121)",
+        "another image; no setting of the host helps",
+        "eugr/spark-vllm-docker#143",
+    ),
+    Rule(
+        "no-kernel-image", "fault",
+        r"no kernel image is available for execution",
+        "nothing in this image was built for GB10 (sm_121)",
+        "an image for CUDA 13 and sm_121",
+        "CUDA error 209",
+    ),
+    Rule(
+        "ptxas-too-old", "fault",
+        r"ptxas fatal\s*: .*sm_12\w+|sm_121a?.*is not (defined|recognized)",
+        "the image's ptxas does not know sm_121",
+        "TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of CUDA 13, or a newer image",
+        "Triton on GB10",
+    ),
+    Rule(
+        "driver-too-old", "fault",
+        r"CUDA driver version is insufficient|unsupported display driver"
+        r"|PTX was compiled with an unsupported toolchain|unsatisfied condition: cuda|CUDA unknown error"
+        r"|forward compatibility was attempted",
+        "driver and image do not fit each other",
+        "nvidia-smi: the driver's CUDA version must be at least the image's; another image",
+        "NVIDIA/NemoClaw#4658",
+    ),
+    Rule(
+        "deepgemm", "fault",
+        r"Unknown SF transformation|Assertion error \(\S*deepgemm|DeepGEMM.*Assertion",
+        "DeepGEMM was picked for a block-FP8 checkpoint and does not know this GPU",
+        "VLLM_USE_DEEP_GEMM=0, another checkpoint, or a newer vLLM",
+        "vllm-project/vllm#47436, #51884",
+    ),
+    Rule(
+        "cudnn-fp8", "fault",
+        r"CUDNN_STATUS_(EXECUTION_FAILED|NOT_SUPPORTED)\w*",
+        "a cuDNN kernel for another GPU was chosen, as with --kv-cache-dtype fp8 on some images",
+        "leave out --kv-cache-dtype fp8, or another attention backend",
+        "NVIDIA/dgx-spark-playbooks#107",
+    ),
+    Rule(
+        "compile-cache", "fault",
+        r"corrupted compilation artifact|failed to get the hash of the compiled graph"
+        r"|Can't pickle .*AOTAutogradCache|AOTAutogradCache.*pickle|Expected tensors only, but got: <class"
+        r"|torch_compile_cache.*(No such file|corrupt|Unpickling|EOFError)"
+        r"|torch_aot_compile.*(corrupt|Unpickling|EOFError)",
+        "the compile cache on disk is broken, so every start fails in the same way",
+        "remove torch_compile_cache under VLLM_CACHE_ROOT (~/.cache/vllm) on every host, or "
+        "VLLM_DISABLE_COMPILE_CACHE=1",
+        "vllm-project/vllm#21858, #24915, ls1intum/edutelligence#579",
+    ),
+    Rule(
+        "gpu-crash", "fault",
+        r"illegal memory access was encountered|unspecified launch failure|device-side assert triggered"
+        r"|misaligned address|cudaErrorLaunchFailure|illegal instruction was encountered",
+        "a GPU kernel crashed",
+        "another image or attention backend; --enforce-eager narrows it down; dmesg | grep Xid",
+        "CUDA errors 700, 719, 710, 716", secondary=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,163 @@
+"""Reads a source once from beginning to end: which rules match where, what it reaches, which errors nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.diagnosis import trouble
+from cluster.diagnosis.logline import LogLine, read_line
+from cluster.diagnosis.needles import ZEROS, Kind, Kinds
+from cluster.diagnosis.rule import Moment, Rule
+from cluster.diagnosis.rules import MOMENTS
+from cluster.diagnosis.text import LIMIT, WIDEST, Chunk, Kept, chunks, is_caption, is_text, printable
+from cluster.diagnosis.trouble import Weight
+
+MOST_HITS = 40
+"""Of one rule so many lines are kept, and the last one."""
+MOST_ERRORS = 20
+OVERLAP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something to explain: a name that people know it by, and its bytes in pieces. `host`: where it was printed."""
+
+    name: str
+    pieces: Iterable[bytes]
+    host: str = ""
+
+    @classmethod
+    def of_text(cls, name: str, text: str, host: str = "") -> Source:
+        """A source of text that is already here."""
+        return cls(name, (text.encode(),), host)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A line that a rule matches. `groups` are the pattern's named parts; `time` as of `read_line`."""
+
+    rule: Rule
+    groups: Mapping[str, str]
+    number: int
+    text: str
+    time: float | None
+    of_rank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """An error line that no rule knows."""
+
+    weight: Weight
+    number: int
+    text: str
+    time: float | None
+
+
+@dataclass
+class Scan:
+    """What was found in one source. `moments`: the last line on which each was reached.
+
+    `began`: when the engine was started last, else the first time that is told.
+    """
+
+    source: Source
+    hits: list[Hit] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    moments: dict[Moment, int] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
+    lines: int = 0
+    began: float | None = None
+    binary: bool = False
+    cut: bool = False
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, number: int, data: bytes, kind: Kind) -> None:
+        """Judge one line of a kind that is worth it; the first of the rules that matches has it."""
+        is_due = kind.is_due()
+        if not kind.may_be_moment and not (is_due and (kind.rules or self._wants_trouble())):
+            return
+        text = printable(data)
+        if is_caption(text):
+            return
+        if kind.may_be_moment:
+            reached = {name: number for name, pattern in MOMENTS if pattern.search(text)}
+            self.moments.update(reached)
+            self.began = read_line(text).time or self.began if "started" in reached else self.began
+        if is_due:
+            self._judge(number, text, kind)
+
+    def _judge(self, number: int, text: str, kind: Kind) -> None:
+        line = read_line(text)
+        for rule in kind.rules:
+            found = rule.search(text)
+            if found:
+                groups = {name: value or "" for name, value in found.groupdict().items()}
+                self._keep(Hit(rule, groups, number, text, line.time, line.of_rank))
+                return
+        if kind.may_be_trouble:
+            self._weigh(line, number, text)
+
+    def _wants_trouble(self) -> bool:
+        return sum(one.weight == Weight.EXCEPTION for one in self.troubles) < MOST_ERRORS
+
+    def _keep(self, hit: Hit) -> None:
+        count = self._counts[hit.rule.id] = self._counts.get(hit.rule.id, 0) + 1
+        if count > MOST_HITS + 1:
+            last = max(at for at, old in enumerate(self.hits) if old.rule.id == hit.rule.id)
+            del self.hits[last]
+        self.hits.append(hit)
+
+    def _weigh(self, line: LogLine, number: int, text: str) -> None:
+        weight = trouble.weigh(line)
+        if weight and sum(old.weight == weight for old in self.troubles) < MOST_ERRORS:
+            self.troubles.append(Trouble(weight, number, text, line.time))
+
+
+def scan(source: Source) -> Scan:
+    """Read a source to its end, or as much as may be read of it."""
+    found, kinds = Scan(source), Kinds()
+    for chunk in chunks(_bounded(source.pieces, found)):
+        found.kept.add(chunk)
+        found.lines = chunk.first + chunk.data.count(b"\n")
+        if found.began is None:
+            found.began = _first_time(chunk)
+        for number, data, plain in _lines(chunk):
+            kind = kinds.of(plain)
+            if kind is not None:
+                found.add(number, data, kind)
+    return found
+
+
+def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes, bytes]]:
+    """Each line with its number, as it is and as `Kinds` wants it.
+
+    A carriage return begins a line that has no number of its own; a very long line comes in overlapping parts.
+    """
+    plain = chunk.data.lower().translate(ZEROS).split(b"\n")
+    for number, (line, same) in enumerate(zip(chunk.data.split(b"\n"), plain, strict=True), chunk.first):
+        if len(line) <= WIDEST and b"\r" not in line:
+            yield number, line, same
+            continue
+        for part, same_part in zip(line.split(b"\r"), same.split(b"\r"), strict=True):
+            for at in range(0, len(part), WIDEST - OVERLAP):
+                yield number, part[at : at + WIDEST], same_part[at : at + WIDEST]
+
+
+def _bounded(pieces: Iterable[bytes], found: Scan) -> Iterator[bytes]:
+    size = 0
+    for piece in pieces:
+        if size == 0 and not is_text(piece):
+            found.binary = True
+            return
+        size += len(piece)
+        yield piece
+        if size >= LIMIT:
+            found.cut = True
+            return
+
+
+def _first_time(chunk: Chunk) -> float | None:
+    times = (read_line(printable(data)).time for data in chunk.data.split(b"\n", 20)[:20])
+    return next((time for time in times if time is not None), None)

@@ -1,0 +1,169 @@
+"""Which of many lines is the cause: by time over several ranks, by place in one text; and what is never guessed."""
+
+from __future__ import annotations
+
+from diagnosis_tools import SAMPLES, found, lines, sample, told
+
+from cluster.diagnosis.explain import explain
+from cluster.diagnosis.logline import read_line
+from cluster.diagnosis.scan import Source
+
+RANKS = {path.name: path.read_text() for path in sorted((SAMPLES / "ranks").iterdir())}
+"""A worker killed by its kernel, and what the head says of it; by file name."""
+
+
+def test_the_kernel_of_the_worker_is_the_cause_of_what_the_head_says() -> None:
+    diagnosis = explain([Source.of_text(name, text, name[:6]) for name, text in RANKS.items()])
+    root = diagnosis.root
+    assert root
+    assert (root.id, root.file, root.line, root.finding.host) == ("kernel-oom", "spark2-kernel.txt", 1, "spark2")
+    assert "VLLM::Worker_TP" in root.finding.what
+    assert {one.id for one in diagnosis.secondary} == {
+        "worker-died",
+        "engine-dead",
+        "nccl-closed",
+        "gpu-xid-after-kill",
+    }
+    assert [one.id for one in diagnosis.findings] == ["kernel-oom"]
+
+
+def test_each_file_also_stands_for_itself() -> None:
+    diagnosis = told(*RANKS.values())
+    assert [[one.id for one in file.findings] for file in diagnosis.files] == [["worker-died"], ["kernel-oom"]]
+
+
+def test_the_earliest_cause_is_first_whatever_the_order_of_files() -> None:
+    early = (
+        "2026-05-20T20:00:00Z ValueError: Free memory on device cuda:0 (3/121 GiB) on startup is less than desired\n"
+    )
+    late = "2026-05-20T22:00:00+01:00 OSError: [Errno 98] Address already in use\n"
+    for texts in ((early, late), (late, early)):
+        root = told(*texts).root
+        assert root
+        assert root.id == "free-memory-check"
+
+
+def test_times_with_and_without_year_and_zone_compare() -> None:
+    late = "2026-05-20T10:00:01Z OSError: [Errno 98] Address already in use\n"
+    early = "ERROR 05-20 10:00:00 [x.py:1] torch.OutOfMemoryError: CUDA out of memory.\n"
+    root = told(late, early).root
+    assert root
+    assert root.id == "cuda-oom"
+
+
+def test_slowness_is_no_cause_of_an_end() -> None:
+    slow = "spark1:1:1 [0] NCCL INFO Using network Socket\n"
+    assert found(slow) == ["fault nccl-socket"]
+    assert found(slow + sample("vllm_cuda_oom").text) == ["fault cuda-oom", "fault nccl-socket"]
+    assert found(slow + sample("ray_worker_died_system_error").text)[0] == "fault worker-died"
+
+
+def test_secondary_lines_alone_say_that_they_are_not_the_cause() -> None:
+    for name in ("docker_run_exit_125", "vllm_engine_core_init_failed_empty", "ray_stale_session_actor"):
+        diagnosis = told(sample(name))
+        assert diagnosis.root
+        assert diagnosis.root.level == "unknown"
+        assert diagnosis.failed
+
+
+def test_an_unknown_error_before_known_consequences_is_shown_as_unknown() -> None:
+    diagnosis = told(sample("unknown_traceback"))
+    assert diagnosis.root
+    assert (diagnosis.root.id, diagnosis.root.level, diagnosis.root.line) == ("unknown", "unknown", 5)
+    assert "FrobnicationError: the gadget came off" in diagnosis.root.finding.evidence
+    assert {one.id for one in diagnosis.secondary} == {"engine-dead", "engine-start-failed"}
+
+
+def test_an_unknown_error_after_a_known_consequence_is_not_the_cause() -> None:
+    text = (
+        sample("ray_worker_died_system_error").text
+        + "(APIServer pid=1) AttributeError: 'NoneType' has no attribute 'x'\n"
+    )
+    assert found(text) == ["fault worker-died"]
+
+
+def test_the_first_of_chained_exceptions_counts() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nFooError: first\n\n'
+        "During handling of the above exception, another exception occurred:\n\nBarError: second\n"
+    )
+    root = told(text).root
+    assert root
+    assert root.finding.evidence == "FooError: first"
+
+
+def test_a_known_cause_leaves_no_unknown() -> None:
+    assert found(sample("vllm_cuda_oom").text + "ERROR 05-20 20:35:30 [x.py:1] something odd\n") == ["fault cuda-oom"]
+
+
+def test_unknown_errors_of_two_files_are_both_said() -> None:
+    assert found("FooError: one\n", "BarError: two\n") == ["unknown unknown", "unknown unknown"]
+
+
+def test_what_was_overcome_is_no_finding() -> None:
+    ready = "INFO:     Application startup complete.\n"
+    waits = sample("vllm_shm_broadcast_wait").text
+    assert found(waits) == ["warning shm-broadcast"]
+    assert found(waits + ready) == []
+    assert found(ready + waits) == ["warning shm-broadcast"]
+    assert [one.id for one in told(waits + ready).files[0].normal] == ["shm-broadcast"]
+
+
+def test_retries_of_joining_are_no_finding_once_joined() -> None:
+    retry = "[2026-03-01 10:00:00,100 W 1 1] rpc_client.h:153: Failed to connect to GCS at address 10.0.0.1:6379\n"
+    joined = "2026-03-01 10:00:09,744 SUCC scripts.py:1082 -- Ray runtime started.\n"
+    assert found(retry) == ["fault ray-gcs-unreachable"]
+    assert found(retry + joined) == []
+
+
+def test_an_error_line_in_a_start_that_succeeds_is_silent_a_traceback_a_note() -> None:
+    ready = "INFO:     Application startup complete.\n"
+    assert found("(Worker pid=1) ERROR 03-01 10:00:00 [fa_utils.py:57] Cannot use FA version 2\n" + ready) == []
+    assert found("ERROR 03-01 10:00:00 [serving.py:9] jinja2.exceptions.TemplateError: odd\n" + ready) == [
+        "note unknown-overcome"
+    ]
+
+
+def test_a_restart_that_fails_again_is_found() -> None:
+    first = sample("vllm_start_healthy").text
+    assert found(first + sample("vllm_free_memory_check").text) == ["fault free-memory-check"]
+
+
+def test_ten_minutes_since_the_last_start_are_a_timeout() -> None:
+    start = "2026-08-01T{}:00:00Z (APIServer pid=1) INFO 08-01 11:00:02 [a.py:1] vLLM API server version 0.27.1\n"
+    end = "2026-08-01T11:10:01Z RuntimeError: Engine core initialization failed. Failed core proc(s): {}\n"
+    assert found(start.format("09") + start.format("11") + end) == ["fault vllm-ready-timeout"]
+    assert found(start.format("09") + end) == ["unknown engine-start-failed"]
+
+
+def test_the_words_of_a_rank_program_count_less_than_the_line_they_quote() -> None:
+    line = "OSError: [Errno 98] Address already in use"
+    root = told(f'{{"cluster": "rank", "stage": "ended", "t": 1.0, "why": "{line}", "exit": 1}}\n{line}\n').root
+    assert root
+    assert root.line == 2
+
+
+def test_normal_notices_are_named_as_such() -> None:
+    for name, id in (("vllm_tp_exceeds_gpus", "tp-exceeds-local"), ("nccl_info_gdr_disabled_normal", "no-gpudirect")):
+        file = told(sample(name)).files[0]
+        assert [one.id for one in file.normal] == [id]
+        assert file.normal[0].finding.what
+
+
+def test_unknown_text_is_not_known() -> None:
+    file = told("roses are red\nviolets are blue\n").files[0]
+    assert not file.known
+    assert file.findings == ()
+
+
+def test_lines_of_all_rules_together_find_a_cause() -> None:
+    everything = "\n".join(row.split("\t")[1] for row in lines("lines.tsv"))
+    assert told(everything).root
+
+
+def test_levels_and_messages_of_log_lines() -> None:
+    line = read_line("2026-05-20T20:35:26Z (EngineCore pid=6) ERROR 05-20 20:35:26 [core.py:1] ValueError: x")
+    assert (line.level, line.message) == ("ERROR", "ValueError: x")
+    assert read_line("ValueError: x").message == "ValueError: x"
+    assert read_line("2026-13-40T99:00:00Z x").time is None
+    assert read_line("Feb 29 10:00:00 host kernel: x").time is not None

@@ -1,0 +1,53 @@
+"""Rules as values: complete, found by their own plain text, and all in the table of the docs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from diagnosis_table import DOC, MARK, document
+
+from cluster.diagnosis.follows import EXPLAINS
+from cluster.diagnosis.pairs import SETTLERS
+from cluster.diagnosis.rule import Rule, compiled
+from cluster.diagnosis.rules import RULES
+from cluster.diagnosis.rules_outputs import OF_OUTPUTS
+from cluster.diagnosis.rules_pairs import OF_PAIRS
+
+KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_rule(rule: Rule) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", rule.id)
+    assert rule.cause
+    assert rule.source
+    assert rule.remedy or rule.level == "normal"
+    groups = compiled(rule.pattern).groupindex
+    placeholders = re.findall(r"(?<!\{)\{(\w+)\}(?!\})", rule.cause + rule.remedy)
+    assert set(placeholders) <= set(groups)
+    assert not rule.search("")
+
+
+def test_an_id_has_one_level_and_meaning() -> None:
+    meanings: dict[str, set[str]] = {}
+    for rule in RULES:
+        meanings.setdefault(rule.id, set()).add(f"{rule.level} {rule.remedy[:20]}")
+    assert {id: found for id, found in meanings.items() if len(found) > 1} == {}
+
+
+def test_tables_name_rules_that_exist() -> None:
+    assert set(SETTLERS) <= KNOWN
+    assert set(EXPLAINS) <= KNOWN
+    assert {id for ids in EXPLAINS.values() for id in ids} <= KNOWN
+
+
+def test_nothing_explains_itself_in_a_circle() -> None:
+    for id, ids in EXPLAINS.items():
+        for other in ids:
+            assert id not in EXPLAINS.get(other, ()), f"{id} and {other}"
+
+
+def test_the_docs_have_the_table() -> None:
+    text = DOC.read_text(encoding="utf-8")
+    assert text == document(text.split(MARK)[0]), "run tests/think/diagnosis_table.py"

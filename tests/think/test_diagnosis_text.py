@@ -1,0 +1,176 @@
+"""Texts of any origin: encodings, terminal codes, garbage, size. Nothing breaks, nothing is collected without bound."""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+from diagnosis_tools import found, sample
+
+from cluster.diagnosis.explain import explain
+from cluster.diagnosis.needles import ANY_PIECE, any_of
+from cluster.diagnosis.rule import literals
+from cluster.diagnosis.rules import RULES
+from cluster.diagnosis.scan import Source
+from cluster.diagnosis.text import CHUNK, Kept, chunks, is_text
+
+FAULT = "NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out"
+OUTPUT = sample("ibdev2netdev_all_down").text
+
+
+def of_bytes(*pieces: bytes) -> list[str]:
+    return [f"{one.level} {one.id}" for one in explain([Source("x", pieces)]).findings]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1"])
+def test_encodings(encoding: str) -> None:
+    text = f"ein Gruß vorneweg\r\n{OUTPUT}{FAULT}\r\n"
+    assert of_bytes(text.encode(encoding)) == ["fault no-link-up", "fault nccl-qp-timeout"]
+
+
+def test_line_numbers_count_newlines_only() -> None:
+    text = b"one\r\ntwo\r\nprogress 1%\rprogress 2%\rdone\r\n" + FAULT.encode()
+    [finding] = explain([Source("x", [text])]).findings
+    assert finding.line == 4
+    assert finding.finding.evidence == FAULT
+
+
+def test_a_fault_behind_a_progress_bar_is_a_line() -> None:
+    [finding] = explain([Source("x", [b"10%\r20%\r" + FAULT.encode() + b"\r30%\n"])]).findings
+    assert finding.finding.evidence == FAULT
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, CHUNK])
+def test_pieces_of_any_size(size: int) -> None:
+    text = (f"healthy line\n{FAULT}\n" * 3).encode()
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    [finding] = explain([Source("x", pieces)]).findings
+    assert finding.line == 2
+
+
+def test_terminal_codes_inside_words_and_unfinished() -> None:
+    assert found("\x1b[31mNCCL\x1b[0m WARN Call to \x1b[1mibv_modify_qp\x1b[0m failed with 110 x\x1b[") == [
+        "fault nccl-qp-timeout"
+    ]
+    assert found("\x1b]0;title\x07" + FAULT) == ["fault nccl-qp-timeout"]
+
+
+def test_evidence_is_printable() -> None:
+    [finding] = explain([Source("x", [b"\x00\x07\x9b" + FAULT.encode() + "\u202eabc".encode()])]).findings
+    assert finding.finding.evidence.isprintable()
+
+
+@pytest.mark.parametrize(
+    "data", [random.Random(1).randbytes(1 << 20), bytes(1 << 20), b"\x7fELF" + bytes(range(256)) * 400]
+)
+def test_garbage_is_said_to_be_no_text(data: bytes) -> None:
+    [file] = explain([Source("x", [data])]).files
+    assert file.note == "not text, so not read"
+    assert not file.known
+
+
+def test_a_log_with_some_zeros_in_it_is_text() -> None:
+    assert is_text(b"a line\n" * 100 + bytes(50))
+    assert of_bytes(b"a line\n" * 100 + bytes(50) + FAULT.encode()) == ["fault nccl-qp-timeout"]
+
+
+def test_nothing_at_all() -> None:
+    for pieces in ([], [b""], [b"\n\n\n"]):
+        diagnosis = explain([Source("x", pieces)])
+        assert diagnosis.findings == ()
+        assert not diagnosis.files[0].known
+    assert explain([]).root is None
+
+
+def endless() -> Iterator[bytes]:
+    line = b"error exception NCCL failed connect to \x1b[31m x\n" * 20_000
+    while True:
+        yield line
+
+
+def test_endless_output_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.diagnosis.scan.LIMIT", 8 << 20)
+    [file] = explain([Source("x", endless())]).files
+    assert file.note == "only its beginning was read"
+
+
+def megabytes(count: int, *, end: bytes = b"\n") -> Iterator[bytes]:
+    noise = random.Random(2)
+    letters = bytes(noise.choices(b"abcdefghij klmnopqrstuvwxyz", k=CHUNK))
+    for at in range(count):
+        turned = letters[at * 11 :] + letters[: at * 11]
+        yield end.join(turned[place : place + 120] for place in range(0, CHUNK, 120)) + end
+    yield FAULT.encode() + b"\n"
+
+
+@pytest.mark.parametrize("end", [b"\n", b" ", b"\r"], ids=["lines", "one line", "carriage returns"])
+def test_memory_and_time_stay_bounded(end: bytes) -> None:
+    tracemalloc.start()
+    began = time.process_time()
+    assert of_bytes(*[]) == []
+    diagnosis = explain([Source("x", megabytes(16, end=end))])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 80 << 20
+    assert time.process_time() - began < 30
+    assert [one.id for one in diagnosis.findings] == ["nccl-qp-timeout"]
+
+
+def test_outputs_are_recognised_at_both_ends_of_a_long_text() -> None:
+    noise = "nothing to see here\n" * 100_000
+    assert found(OUTPUT + noise) == ["fault no-link-up"]
+    assert found(noise + OUTPUT) == ["fault no-link-up"]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    kept = Kept()
+    for chunk in chunks(iter([(b"x" * 100 + b"\n") * 10_000] * 20)):
+        kept.add(chunk)
+    assert sum(len(line.text) for line in kept.lines()) < 4 << 20
+
+
+def test_the_tree_finds_what_each_piece_finds() -> None:
+    pieces = ["error", "err", "failed with 000", "ab", "a|b", "(c)", "é"]
+    tree = any_of(pieces)
+    for piece in pieces:
+        assert tree.search(f"xx {piece} yy".encode())
+    assert not tree.search(b"nothing er here fail")
+
+
+def test_every_piece_of_every_rule_is_in_the_tree() -> None:
+    for rule in RULES:
+        for piece in literals(rule.pattern):
+            assert ANY_PIECE.search(piece.encode()), rule.id
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pieces"),
+    [
+        (r"Using network Socket|NET/Socket : Using \[0\]", ("using network socket", "net/socket : using [0]")),
+        (r"failed with (61|22|19)\b", ("failed with ",)),
+        (r"exit(ed)? code:? ?\(?137", (" code",)),
+        (r"[^a]bcd.*efghij?", ("efghi",)),
+        (r"port \d+ is taken", (" is taken",)),
+    ],
+)
+def test_plain_text_of_a_pattern(pattern: str, pieces: tuple[str, ...]) -> None:
+    assert literals(pattern) == pieces
+
+
+def test_a_pattern_without_plain_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="no plain text"):
+        literals(r"good text|\d+")
+
+
+def test_a_stream_that_fails_is_told() -> None:
+    class Broken(io.RawIOBase):
+        def __iter__(self) -> Iterator[bytes]:  # type: ignore[override]
+            yield b"x\n"
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        explain([Source("x", Broken())])
