@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,7 +165,7 @@ def ttft_error_ms(trace: RequestTrace, entry: Log) -> float:
     """The client's time to first token − the server's; infinite when the client saw none."""
     if trace.first_token_s is None:
         return float("inf")
-    return 1e3 * (trace.first_token_s - trace.t0_s - (entry["sent"][0][0] - entry["received"]))
+    return 1e3 * (trace.first_token_s - trace.t0_s - float(entry["sent"][0][0] - entry["received"]))
 
 
 def rate_error_pct(trace: RequestTrace, entry: Log) -> float:
@@ -176,7 +176,7 @@ def rate_error_pct(trace: RequestTrace, entry: Log) -> float:
     return float("inf") if rate is None else 100 * (rate / true - 1)
 
 
-def late_p99(gaps: Any) -> float:
+def late_p99(gaps: Iterable[float]) -> float:
     """The 99th percentile of gaps between tokens."""
     return quantile(sorted(gaps), 0.99)
 

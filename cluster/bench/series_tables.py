@@ -49,7 +49,7 @@ def hosts_of(result: Result) -> list[str]:
 
 def steps_table(series: Series, results: Mapping[str, Result]) -> Table:
     """Each step: hosts, time to ready, what was measured, or why not."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for point in series.points:
         result = results.get(point.label)
         done = str(len(result.rows)) if result else ""
