@@ -1,0 +1,113 @@
+"""A rank killed, a link cut, hosts rebooted while serving: all end by themselves, `status` says why, `up` repairs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hosts_now import (
+    HOSTS,
+    assert_nothing_of_ours,
+    assert_serves,
+    await_true,
+    containers,
+    rank_of,
+    state_of,
+)
+from own_lab import Lab
+from person import MP, RAY, Person
+
+Make = Callable[[str, str], None]
+BACK_S = 90
+"""Within this time a rank that lost its peer must have ended, its memory with it."""
+WORDS = {"ray": RAY, "mp": MP}
+
+
+def await_end_of_all(lab: Lab) -> float:
+    """Wait until every rank has ended and no GPU process is left; how long that took."""
+
+    def ended() -> bool:
+        return all(state_of(lab, host)["Status"] == "exited" and gpu_rows(lab, host) == "" for host in HOSTS)
+
+    return await_true(ended, BACK_S, "all ranks end and give their memory back")
+
+
+def gpu_rows(lab: Lab, host: str) -> str:
+    """What holds GPU memory on a host."""
+    return lab.tell(host, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader")
+
+
+def assert_told_and_repaired(lab: Lab, person: Person, words: tuple[str, ...], *why: str) -> None:
+    """`status` ends with 4 and names what happened; one `up` brings new containers that serve; `down` takes all."""
+    status = person("status")
+    assert status.code == 4, status
+    assert re.search(r"lab-tiny-\w+: down", status.out), status
+    for text in why:
+        assert re.search(text, status.out + status.err), status
+    [told] = person("status", "--json").document["deployments"]
+    assert told["state"] == "down"
+    assert told["why"], told
+    before = {host: rank_of(lab, host) for host in HOSTS}
+    ids = {host: lab.tell(host, f"docker inspect -f '{{{{.Id}}}}' {name}") for host, name in before.items()}
+    person.must("up", *words)
+    assert_serves(lab)
+    now = containers(lab)
+    assert {host: len(found) for host, found in now.items()} == {"spark1": 1, "spark2": 1}
+    assert not {*ids.values()} & {found[0] for found in now.values()}
+    assert person("status").code == 0
+    person.must("down")
+    assert_nothing_of_ours(lab)
+
+
+@pytest.mark.parametrize("backend", WORDS)
+@pytest.mark.parametrize("victim", HOSTS)
+def test_container_killed_while_serving(lab: Lab, person: Person, backend: str, victim: str) -> None:
+    if (backend, victim) == ("ray", "spark2"):
+        pytest.skip("on the real engine in test_main_job.py")
+    person.must("up", *WORDS[backend])
+    lab.tell(victim, f"docker kill {rank_of(lab, victim)}")
+    took = await_end_of_all(lab)
+    print(f"{backend}, {victim} killed: all ended after {took:.0f} s")
+    assert_told_and_repaired(lab, person, WORDS[backend], f"{victim}: exited, exit 137", f"{victim}.*exit 137")
+
+
+@pytest.mark.parametrize("backend", ["ray"])
+def test_link_cut_while_serving(lab: Lab, person: Person, broken: Make, backend: str) -> None:
+    """The fabric goes silent: neither rank hears the other's cord any more. mp: on the real engine."""
+    person.must("up", *WORDS[backend])
+    broken("spark2", "link-down")
+    took = await_end_of_all(lab)
+    print(f"{backend}, link cut: all ended after {took:.0f} s")
+    lab.must("mend")
+    assert_told_and_repaired(lab, person, WORDS[backend], "spark1: exited, exit 76", "was silent for 60 s.*link is cut")
+
+
+def test_engine_of_one_rank_dies(lab: Lab, person: Person) -> None:
+    """Not the container but a process of the engine in it: the rank says so, and its peer ends with it."""
+    person.must("up", *MP)
+    lab.tell("spark2", "sudo -n pkill -KILL -f '[V]LLM::Worker'")
+    await_end_of_all(lab)
+    assert_told_and_repaired(lab, person, MP, "spark2: exited, exit", "spark2.*engine exited with")
+
+
+def test_both_hosts_rebooted(lab: Lab, person: Person) -> None:
+    person.must("up", *MP)
+    for host in HOSTS:
+        lab.must("break", host, "reboot")
+    assert containers(lab) == {"spark1": [], "spark2": []}
+    assert_told_and_repaired(lab, person, MP, "spark1: exited", "spark2: exited", "spark[12]")
+
+
+def test_one_host_off(lab: Lab, person: Person, broken: Make) -> None:
+    """A host without power: `status` says which does not answer (3), its peer ends; `up` repairs when it is back."""
+    person.must("up", *MP)
+    broken("spark2", "killed")
+    status = person("status")
+    assert status.code == 3, status
+    assert re.search(r"spark2 .*did not answer", status.errors[0]["error"])
+    assert "spark1: running" in status.out or "spark1: exited" in status.out
+    took = await_true(lambda: state_of(lab, "spark1")["Status"] == "exited", BACK_S, "the head ends")
+    print(f"host off: the head ended after {took:.0f} s")
+    lab.must("mend")
+    assert_told_and_repaired(lab, person, MP, "spark1: exited, exit 76: .*gone without a word", "spark2: exited")

@@ -1,0 +1,118 @@
+"""Two operators at once: one works, the other is told who does; a lock never outlives its owner for long."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from signal import SIGCONT, SIGINT, SIGSTOP
+
+from hosts_now import HOSTS, assert_nothing_of_ours, assert_serves, await_true, containers
+from own_lab import Lab
+from person import MP, PAIR, Person, Ran, Running, quick
+
+WAITING = (*MP, *quick(ready_after_s=12))
+
+
+def begin(person: Person, *words: str) -> Running:
+    """An `up` that holds the lock and waits for the engine."""
+    run = person.start("up", *words)
+    run.await_said("waiting: the engine")
+    return run
+
+
+def assert_told_who(ran: Ran, holder: Running, why: str) -> None:
+    """Exit 5, with who, since when, and doing what, for the host that was asked first."""
+    assert ran.code == 5, ran
+    [error] = ran.errors
+    pid = holder.process.pid
+    assert re.search(
+        rf"^\S+@\S+ \(pid {pid}\) is at work on spark1 since \d\d:\d\d:\d\d \(\d+ s\): {why}$", error["error"]
+    )
+    assert "ends by itself within 30 s" in error["try"]
+    assert ran.seconds < 15
+
+
+def test_second_operator_is_told_and_the_first_is_not_disturbed(lab: Lab, person: Person) -> None:
+    first = begin(person, *WAITING)
+    assert_told_who(person("up", *MP), first, "up lab-tiny")
+    assert_told_who(person("down"), first, "up lab-tiny")
+    status = person("status")
+    assert status.code == 4
+    assert re.search(r"lab-tiny-\w+: starting", status.out), status
+    assert "docker run" in person.must("up", *PAIR, "--dry-run", "--backend", "mp").out
+    assert first.ended().code == 0
+    assert_serves(lab)
+
+
+def test_two_at_the_same_moment(lab: Lab, person: Person) -> None:
+    """Exactly one gets the lock, and nobody waits for the other for ever."""
+    runs = [person.start("up", *MP) for _ in range(2)]
+    codes = sorted(run.ended().code for run in runs)
+    assert codes in ([0, 5], [0, 0]), [str(run.ended()) for run in runs]
+    assert_serves(lab)
+    assert {host: len(found) for host, found in containers(lab).items()} == {"spark1": 1, "spark2": 1}
+
+
+def test_bench_holds_the_lock(lab: Lab, person: Person) -> None:
+    person.must("up", *MP)
+    bench = person.start("bench", "--depth", "0", "--pp", "512", "--tg", "128", "--runs", "5", "--results", "r")
+    await_true(lambda: "bench" in lock_text(lab), 30, "bench takes the lock")
+    assert_told_who(person("down"), bench, r"bench lab-tiny-\w+")
+    assert bench.ended().code == 0
+
+
+def lock_text(lab: Lab) -> str:
+    """What the holder wrote into the lock's file of spark2."""
+    return lab.tell("spark2", "cat ~/.local/share/cluster/lock 2>/dev/null || true")
+
+
+def test_killed_operator_leaves_no_lock(lab: Lab, person: Person) -> None:
+    begin(person, *WAITING).kill()
+    before = containers(lab)
+    joined = person.must("up", *WAITING)
+    assert "nothing is changed" in joined.out
+    assert containers(lab) == before
+    assert_serves(lab)
+
+
+def test_frozen_operator_loses_the_lock_and_undoes_nothing_later(lab: Lab, person: Person) -> None:
+    """SIGSTOP: free within 30 s of silence. Another one takes over; the first, thawed, must not take that away."""
+    first = begin(person, *WAITING)
+    first.send(SIGSTOP)
+    began = time.monotonic()
+    while (ran := person("up", *WAITING)).code == 5:
+        assert time.monotonic() - began < 60, ran
+        time.sleep(1)
+    took = time.monotonic() - began
+    print(f"lock of a frozen operator was free after {took:.0f} s")
+    assert 15 < took < 50
+    assert ran.code == 0, ran
+    before = containers(lab)
+    first.send(SIGINT)
+    first.send(SIGCONT)
+    late = first.ended()
+    assert late.code != 0, late
+    assert containers(lab) == before, late
+    assert_serves(lab)
+    assert "its lock was lost, so nothing was undone there" in late.errors[0]["put back"], late
+
+
+def test_every_change_is_noted_on_its_host(lab: Lab, person: Person) -> None:
+    person.must("up", *MP)
+    person.must("down")
+    for rank, host in enumerate(HOSTS):
+        rows = [json.loads(row) for row in lab.tell(host, "cat ~/.local/share/cluster/audit.log").splitlines()]
+        what = [re.sub(r"lab-tiny-\w+", "ID", row["what"]) for row in rows]
+        home = "/home/spark/.local/share/cluster/deployments/ID"
+        wanted = [
+            f"write {home}",
+            f"start cluster-ID-r{rank}",
+            f"stop cluster-ID-r{rank}",
+            f"remove cluster-ID-r{rank}",
+        ]
+        assert what == [*wanted, f"remove {home}"]
+        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["time"]) for row in rows)
+        assert all(re.fullmatch(r"\S+@\S+ \(pid \d+\)", row["who"]) for row in rows)
+        assert lab.tell(host, "stat -c %a ~/.local/share/cluster/audit.log ~/.local/share/cluster/lock") == "600\n600"
+    assert_nothing_of_ours(lab)
