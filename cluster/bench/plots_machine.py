@@ -49,18 +49,38 @@ class Told:
 
 
 def timeline(entry: Entry) -> dict[str, list[Told]]:
-    """What each host said of each run, at the run's end: the highest of its readings, the lowest of some."""
+    """What each host said, by time: every look, or where only the run's end is known, one for each run."""
     found: dict[str, list[Told]] = {}
     for row in entry.result.rows:
-        for at_s, sample in _timed(row):
-            for host in {name for moment in _meanwhile(sample) for name in moment}:
-                states = [moment[host] for moment in _meanwhile(sample) if isinstance(moment.get(host), dict)]
-                found.setdefault(host, []).append(Told(at_s, worst(states), row.shape.name))
+        for ended_s, sample in _timed(row):
+            for host, told in (*_looks(sample, row.shape.name), *_ends(sample, row.shape.name, ended_s)):
+                found.setdefault(host, []).append(told)
     began = min((one.at_s for readings in found.values() for one in readings), default=0.0)
     return {
         host: sorted((Told(one.at_s - began, one.state, one.during) for one in readings), key=lambda one: one.at_s)
         for host, readings in sorted(found.items())
     }
+
+
+def _looks(sample: dict[str, Any], during: str) -> Iterator[tuple[str, Told]]:
+    """Every look at every host during a run; what throttled it meanwhile is known of the whole run only."""
+    for host, looks in (sample.get("series") or {}).items():
+        times = looks.get("t", [])
+        for at, t in enumerate(times):
+            told = {one.key: looks[one.key][at] for one in QUANTITIES if one.key in looks}
+            state = {key: value for key, value in told.items() if value is not None}
+            last = at == len(times) - 1
+            reasons = sample.get("most", {}).get(host, {}).get("throttle", []) if last else []
+            yield host, Told(t, state | {"throttle": list(reasons)}, during)
+
+
+def _ends(sample: dict[str, Any], during: str, ended_s: float | None) -> Iterator[tuple[str, Told]]:
+    """One reading a host at the run's end, of samples without looks."""
+    if sample.get("series") or ended_s is None:
+        return
+    for host in {name for moment in _meanwhile(sample) for name in moment}:
+        states = [moment[host] for moment in _meanwhile(sample) if isinstance(moment.get(host), dict)]
+        yield host, Told(ended_s, worst(states), during)
 
 
 def _meanwhile(sample: dict[str, Any]) -> list[dict[str, Any]]:
@@ -79,13 +99,13 @@ def worst(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found | {"throttle": list(dict.fromkeys(reasons))}
 
 
-def _timed(row: Row) -> Iterator[tuple[float, dict[str, Any]]]:
-    """A row's samples with when their run ended (unix seconds); what has no time is left out."""
+def _timed(row: Row) -> Iterator[tuple[float | None, dict[str, Any]]]:
+    """A row's samples with when their run ended (unix seconds), None where that is not known."""
     for sample in row.machine:
         run = sample.get("run", -1)
         client = row.client[run] if isinstance(run, int) and 0 <= run < len(row.client) else {}
-        if "started_unix_s" in client:
-            yield client["started_unix_s"] + client.get("wall_s", 0.0), sample
+        began = client.get("started_unix_s")
+        yield None if began is None else began + client.get("wall_s", 0.0), sample
 
 
 def moments_chart(entries: Sequence[Entry]) -> Chart | None:
@@ -150,13 +170,14 @@ def time_chart(entries: Sequence[Entry], quantity: Quantity) -> Chart | None:
         return None
     values = [dot.y for line in lines for dot in line.dots]
     low = 0.0 if quantity.zero else nice_low(min(values), max(values))
-    subtitle = f"{'lowest' if quantity.lowest else 'highest'} reading of each run"
+    looked = any(sample.get("series") for entry in entries for row in entry.result.rows for sample in row.machine)
+    subtitle = "every look during the runs" if looked else f"{'low' if quantity.lowest else 'high'}est of each run"
     subtitle += f"; the axis begins at {low:,g}" if low else ""
-    subtitle += "; ringed: throttled" if any(dot.alarm for line in lines for dot in line.dots) else ""
+    subtitle += "; ringed: throttled during the run" if any(dot.alarm for line in lines for dot in line.dots) else ""
     return Chart(
         quantity.title if len(entries) > 1 else f"{quantity.title}, {entries[0].label}",
         subtitle,
-        f"time since the first run ended ({clock})", quantity.axis, tuple(lines),
+        f"time since the first look ({clock})", quantity.axis, tuple(lines),
         tuple((at, f"{at:g}") for at in time_ticks(last / scale)),
         y_low=low,
     )  # fmt: skip

@@ -18,7 +18,7 @@ NARROW, WIDE, HEIGHT = 760, 1500, 400
 LEFT, RIGHT, TOP, BOTTOM, INSIDE = 92, 20, 24, 62, 30
 COLOURS = 6
 LETTER, LINE = 8.2, 17  # pixels of a letter and a line of the labels
-SMALL_FROM = 24  # dots of a line from which on they are drawn small
+SMALL_FROM, NONE_FROM = 24, 150  # dots of a line from which on they are drawn small, or the line alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +211,8 @@ def _mark(place: Place, line: Line, dot: Dot, shape: int) -> Iterator[str]:
         yield f'<path class="bar {colour}" d="M{x:.1f} {top:.1f}V{low:.1f}{caps}"/>'
     if dot.alarm:
         yield f'<circle class="alarm" cx="{x:.1f}" cy="{y:.1f}" r="10"/>'
+    if len(line.dots) >= NONE_FROM:
+        return
     tip = f"<title>{escape(dot.tip)}</title>" if dot.tip else ""
     many = len(line.dots) >= SMALL_FROM
     kind = ("dot hollow" if line.style in ("dashed", "hollow") else "dot") + (" small" if many else "")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from bench_live import Child, known_server
-from machine import Desk
+from machine import Desk, Machine
 
 from cluster.commands.far import source
+from cluster.commands.question import Question
 from cluster.hosts.fake import FakeProcess
 
 RECIPE = """\
@@ -59,6 +63,31 @@ class LoadClient(FakeProcess):
         return self.child.close()
 
 
+class Watcher(FakeProcess):
+    """far/watch over a machine of the desk: it looks when a run begins and when it ends."""
+
+    def __init__(self, machine: Machine, stdin: bytes) -> None:
+        super().__init__([json.dumps({"ready": True})])
+        self.machine = machine
+        self.programs = json.loads(stdin.splitlines()[-1])["programs"]
+        self.looks: list[dict[str, Any]] = []
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.looks.append({"t": time.time(), "said": [self.look(one) for one in self.programs]})
+        if b"begin" in data:
+            self.say(json.dumps({"begun": True}))
+            return
+        for look in self.looks:
+            self.say(json.dumps(look))
+        self.say(json.dumps({"ended": len(self.looks), "hangs": False}))
+        self.looks.clear()
+
+    def look(self, program: dict[str, Any]) -> str:
+        words = ("python3", "-I", "-S", "-", json.dumps(program["given"]))
+        return self.machine.answer(Question(words, stdin=program["source"].encode())).out.decode()
+
+
 @contextmanager
 def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Deployments of one host answer at the first rate (tokens a second), of two at the second, and so on.
@@ -68,12 +97,17 @@ def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] 
     with ExitStack() as running:
         urls = [running.enter_context(known_server("--ttft-ms", "5", "--rate", str(rate))) for rate in rates]
 
-        def start(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
-            assert source("load") in stdin
-            on_start()
-            [hosts] = desk.serving().values()
-            return LoadClient(argv, stdin, urls[len(hosts) - 1])
+        def starter(machine: Machine) -> Callable[[tuple[str, ...], bytes], FakeProcess]:
+            def start(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
+                if source("watch") in stdin:
+                    return Watcher(machine, stdin)
+                assert source("load") in stdin
+                on_start()
+                [hosts] = desk.serving().values()
+                return LoadClient(argv, stdin, urls[len(hosts) - 1])
 
-        for host in desk.hosts.values():
-            host.starter = start
+            return start
+
+        for name, host in desk.hosts.items():
+            host.starter = starter(desk[name])
         yield

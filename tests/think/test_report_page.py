@@ -16,6 +16,7 @@ from cluster.bench.page import fill, page_of
 from cluster.bench.plots import concurrency_chart, depth_charts, numeric, sweep_chart
 from cluster.bench.plots_machine import moments_chart, time_charts
 from cluster.bench.scale import nice_low, nice_ticks, number, time_ticks
+from cluster.bench.series_tables import moments_table
 from cluster.bench.svg import Chart, Dot, Line, draw
 
 ONE, TWO = (6.4, 6.5, 6.6), (11.0, 11.2, 11.4)
@@ -138,6 +139,24 @@ def test_power_and_clock_over_time_with_what_was_throttled() -> None:
     assert "power cap" in next(dot.tip for dot in power.lines[1].dots if dot.alarm)
     assert "ringed: throttled" in power.subtitle
     assert power.lines[0].dots[-1].x == pytest.approx((163.84 + 40) / 60, abs=0.01), "minutes"
+
+
+def test_every_look_is_drawn_at_its_time() -> None:
+    looks = {"t": [1000.0, 1002.0, 1004.0], "power_w": [12.0, 61.5, 60.0], "sm_clock_mhz": [2400, None, 2300]}
+    state = {"role": "head", "power_w": 60.0, "gpu_memory_mib": 1024}
+    sample = {
+        "run": 0, "before": {"spark1": state}, "after": {"spark1": state}, "series": {"spark1": looks},
+        "most": {"spark1": state | {"gpu_memory_mib": 2048, "throttle": ["power cap"]}}, "lost": [],
+        "links": {"spark1": [{"link": "enp1s0f0np0", "sent_bytes": 1}]},
+    }  # fmt: skip
+    one = entry(1, ONE, rows=(row(ONE, machine=(sample,)),))
+    charts = {chart.title.partition(" per")[0]: chart for chart in time_charts([one])}
+    dots = charts["GPU power"].lines[0].dots
+    assert [(dot.x, dot.y, dot.alarm) for dot in dots] == [(0, 12.0, False), (2, 61.5, False), (4, 60.0, True)]
+    assert [dot.y for dot in charts["SM clock"].lines[0].dots] == [2400, 2300], "what was not told is left out"
+    table = moments_table([one])
+    assert table is not None
+    assert table.rows[0][-1] == "? / 2.0", "the most of all looks"
 
 
 def test_a_sweep_of_numbers_and_one_of_words() -> None:
