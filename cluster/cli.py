@@ -26,8 +26,16 @@ COMMANDS = (
             "cluster.actions.status:run", "cluster status --json"),
     Command("bench", "measure the running server; compare with one Spark", arguments.bench,
             "cluster.actions.bench:run", "cluster bench --depth 0 4096 16384"),
+    Command("scaling", "up, bench, down for each size; one report", arguments.scaling,
+            "cluster.actions.scaling:run", "cluster scaling -n spark1,spark2 --tp 1 2 --depth 0 4096 16384"),
+    Command("sweep", "up, bench, down with one recipe key varied; one table", arguments.sweep,
+            "cluster.actions.sweep:run", "cluster sweep --vary vllm.speculative_config.num_speculative_tokens=2,3,4"),
+    Command("report", "Markdown, CSV, JSON or an HTML page from stored results", arguments.report,
+            "cluster.actions.report:run", "cluster report -o report.html"),
     Command("logs", "logs of all ranks, merged by time", arguments.logs,
             "cluster.actions.logs:run", "cluster logs --tail 50"),
+    Command("explain", "what is wrong in pasted logs and outputs of commands", arguments.explain,
+            "cluster.actions.explain:run", "docker logs vllm 2>&1 | cluster explain -"),
     Command("exec", "run a command on hosts", arguments.execute,
             "cluster.actions.execute:run", "cluster exec -n spark1,spark2 -- nvidia-smi -L"),
     Command("recipes", "list, show or check recipes", arguments.recipes,
@@ -102,7 +110,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not args.command:
         parser.print_help()
         raise SystemExit(ExitCode.USAGE)
-    if after is not None and args.command not in ("up", "exec"):
+    if after is not None and args.command not in ("up", "scaling", "sweep", "exec"):
         parser.error(f"`cluster {args.command}` takes nothing after `--`")
     return args
 
@@ -136,7 +144,9 @@ def _run(args: argparse.Namespace, screen: Screen, given: dict[str, Any]) -> int
             raise
         error = ClusterError(f"{type(caught).__name__}: {caught}")
     if getattr(args, "debug", False):
-        raise error
+        import traceback
+
+        traceback.print_exception(error)
     screen.error(error)
     return int(error.exit_code)
 
