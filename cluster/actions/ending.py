@@ -8,8 +8,11 @@ from typing import Any
 
 from cluster.actions.series import Log, Step, exit_code
 from cluster.actions.told import Told
+from cluster.bench.ceiling import bytes_a_token
 from cluster.bench.compare import Entry
+from cluster.bench.page import table_document
 from cluster.bench.report import Table, warnings
+from cluster.bench.series import read_point
 from cluster.config.recipe import Recipe
 from cluster.errors import ExitCode
 from cluster.screen import Screen
@@ -19,6 +22,18 @@ def changed_defaults(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]
     """What `--set bench.…` changes, as options of bench, which reads the recipe's file by itself."""
     keys = [text.partition("=")[0].partition(".")[2] for text in args.set if text.startswith("bench.")]
     return {key: getattr(recipe.bench, key) for key in keys if getattr(args, key, 0) is None}
+
+
+def entry_of(step: Step, log: Log) -> Entry | None:
+    """A step's measurement; None when there is none."""
+    point = log.series.point(step.values)
+    result = read_point(point, log.path.parent) if point else None
+    if point is None or result is None:
+        return None
+    recipe = step.wanted.recipe
+    return Entry(
+        step.label, result, log.path.parent / point.result, point, bytes_a_token(recipe), tuple(recipe.reference)
+    )
 
 
 def say_warnings(entries: Sequence[Entry], screen: Screen) -> None:
@@ -59,9 +74,3 @@ def end(steps: Sequence[Step], log: Log, tables: Sequence[Table], entries: Seque
         | ({"error": dict(log.error.lines())} if log.error else {})
     )
     return code
-
-
-def table_document(table: Table) -> dict[str, Any]:
-    """A table of texts as JSON."""
-    rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
-    return {"title": table.title, "rows": rows, "notes": list(table.notes)}

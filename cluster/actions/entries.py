@@ -1,4 +1,4 @@
-"""From files, and from steps of a series, to measurements with all that is known around them."""
+"""From files to measurements with all that is known around them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.actions.series import Log, Step
 from cluster.bench.ceiling import Reading, bytes_a_token
 from cluster.bench.compare import Entry, name_results
 from cluster.bench.result import PARTIAL, Result, find_baseline, read_result
@@ -14,18 +13,6 @@ from cluster.bench.series import ENDING, Series, read_point, read_series
 from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe
 from cluster.errors import ClusterError, UsageError
-
-
-def entry_of(step: Step, log: Log) -> Entry | None:
-    """A step's measurement; None when there is none."""
-    point = log.series.point(step.values)
-    result = read_point(point, log.path.parent) if point else None
-    if point is None or result is None:
-        return None
-    recipe = step.wanted.recipe
-    return Entry(
-        step.label, result, log.path.parent / point.result, point, bytes_a_token(recipe), tuple(recipe.reference)
-    )
 
 
 def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:

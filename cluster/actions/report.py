@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cluster import __version__
-from cluster.actions.ending import table_document
 from cluster.actions.entries import newest, read_files
 from cluster.bench.compare import Entry
 from cluster.bench.html import Page, render
-from cluster.bench.page import page_of
+from cluster.bench.page import page_of, table_document
 from cluster.bench.report import to_csv, to_markdown
 from cluster.bench.result import results_dir
 from cluster.errors import ClusterError, ExitCode, UsageError

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cluster.actions import up
-from cluster.actions.ending import changed_defaults, end, print_tables, say_warnings
-from cluster.actions.entries import entry_of
+from cluster.actions.ending import changed_defaults, end, entry_of, print_tables, say_warnings
 from cluster.actions.reach import Connect, Named, read_named, read_recipe
 from cluster.actions.series import Log, Step, carry_out, make_room, open_log, show_plan
 from cluster.bench.compare import Entry, compare

@@ -178,3 +178,9 @@ def plain(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return "" if value is None else str(value)
+
+
+def table_document(table: Table) -> dict[str, Any]:
+    """A table of texts as JSON."""
+    rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+    return {"title": table.title, "rows": rows, "notes": list(table.notes)}
