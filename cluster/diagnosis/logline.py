@@ -42,6 +42,8 @@ class LogLine:
 def read_line(text: str) -> LogLine:
     """Take a line apart; a line of our rank program has the reason it gives as its message."""
     level, time = "", None
+    if text.startswith('{"log":"'):
+        return _of_docker(text)
     for _ in range(_MOST):
         found = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
         if found is None or not found.end():
@@ -54,6 +56,16 @@ def read_line(text: str) -> LogLine:
     if rank is not None:
         return rank if time is None else LogLine(rank.level, time, rank.message, of_rank=True)
     return LogLine(_CODES.get(level, level), time, text.strip())
+
+
+def _of_docker(text: str) -> LogLine:
+    """A line of Docker's json-file log: {"log": …, "stream": …, "time": …}."""
+    try:
+        told = json.loads(text)
+        inner = read_line(f"{told['time']} {told['log']}".removesuffix("\n"))
+    except (ValueError, KeyError, TypeError):
+        inner = LogLine("", None, text)
+    return inner
 
 
 def _of_rank(text: str) -> LogLine | None:

@@ -61,9 +61,39 @@ KERNELS = (
         "vllm-project/vllm#21858, #24915, ls1intum/edutelligence#579",
     ),
     Rule(
+        "triton-shared-memory", "fault",
+        r"out of resource: shared memory|OutOfResources",
+        "a Triton kernel wants more shared memory than GB10 has (99 KiB a block), as kernels tuned for larger "
+        "GPUs do",
+        "another attention or MoE backend, or a newer vLLM",
+        "Triton; sm_12x limits",
+    ),
+    Rule(
+        "library-missing", "fault",
+        r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file",
+        "the program needs {library}, which is not there: another CUDA version, or not installed on this host",
+        "find / -name '{library}*'; an image or wheel for this CUDA version",
+        "NVIDIA/dgx-spark-playbooks, multi-sparks", until="ready",
+    ),
+    Rule(
+        "builds-mixed", "fault",
+        r"undefined symbol: |_C\S*\.so: .*undefined|Torch not compiled with CUDA|version `GLIBC\S* not found",
+        "parts of different builds are mixed: vLLM, PyTorch, NCCL and CUDA of one image must be of one build",
+        "use the image as it is, without pip install into it",
+        "vLLM, PyTorch", until="ready",
+    ),
+    Rule(
+        "jit-build-failed", "fault",
+        r"Ninja build failed|ninja: build stopped|nvcc fatal|Could not find nvcc",
+        "a kernel could not be compiled in the image: its compiler is missing or does not know sm_121",
+        "TORCH_CUDA_ARCH_LIST=12.1a; an image with CUDA 13's nvcc; look at the compiler's own lines above",
+        "FlashInfer JIT",
+    ),
+    Rule(
         "gpu-crash", "fault",
         r"illegal memory access was encountered|unspecified launch failure|device-side assert triggered"
-        r"|misaligned address|cudaErrorLaunchFailure|illegal instruction was encountered",
+        r"|misaligned address|cudaErrorLaunchFailure|illegal instruction was encountered"
+        r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)",
         "a GPU kernel crashed",
         "another image or attention backend; --enforce-eager narrows it down; dmesg | grep Xid",
         "CUDA errors 700, 719, 710, 716", secondary=True,

@@ -37,7 +37,7 @@ DEATHS = (
     Rule(
         "ray-node-lost", "fault",
         r"marked dead because the detector has missed|Health check failed for node|Raylet is terminated"
-        r"|The node .* has been marked dead|raylet because it is dead",
+        r"|The node .* has been marked dead|raylet because it is dead|Some Ray subprocesses exited unexpectedly",
         "a Ray node was lost: its host froze, rebooted, or its container ended",
         "on that host: docker ps -a; journalctl -k -b -1 | tail; uptime",
         "ray-project/ray#45179", secondary=True,

@@ -108,6 +108,20 @@ DOCKER = (
         "docker",
     ),
     Rule(
+        "registry-unreachable", "fault",
+        r"Client\.Timeout exceeded|TLS handshake timeout|dial tcp \S+: i/o timeout",
+        "the registry does not answer",
+        "curl -I https://REGISTRY/v2/; DNS, proxy, MTU of the uplink",
+        "docker daemon",
+    ),
+    Rule(
+        "registry-certificate", "fault",
+        r"x509: certificate signed by unknown authority|x509: certificate is valid for",
+        "the registry's certificate is not trusted here: a proxy in between, or a private registry",
+        "put its CA into /etc/docker/certs.d/REGISTRY/ca.crt",
+        "docker daemon",
+    ),
+    Rule(
         "registry-limit", "fault",
         r"toomanyrequests|You have reached your.*pull rate limit",
         "the registry limits anonymous pulls",

@@ -27,6 +27,13 @@ FABRIC = (
         "NVIDIA/dgx-spark-playbooks",
     ),
     Rule(
+        "no-rdma-link", "fault",
+        r"No active (IB|InfiniBand|RoCE|RDMA)\S* interfaces? found|No active IB-associated interfaces",
+        "a tool finds no fabric interface that is up and has an address",
+        "ibdev2netdev; ip -br addr; reseat the cable, give addresses in netplan",
+        "eugr/spark-vllm-docker",
+    ),
+    Rule(
         "jumbo-refused", "warning",
         r"neighbor, or jumbo connectivity failed on",
         "a tool judged the direct link bad; one such tool misreads ip neigh of newer iproute2 and refuses healthy"

@@ -8,7 +8,7 @@ KERNEL = (
     Rule(
         "kernel-oom", "fault",
         r"Out of memory: Kill(ed)? process \d+ \((?P<name>[^)]*)\)|oom-kill:constraint=.*task=(?P<task>[^,]+)"
-        r"|Memory cgroup out of memory",
+        r"|Memory cgroup out of memory|has been killed by the OOM killer",
         "the kernel ran out of memory and killed {name}{task}",
         "lower gpu-memory-utilization, stop other tenants (docker ps; nvidia-smi), and wait for MemAvailable to "
         "come back",
@@ -87,6 +87,13 @@ KERNEL = (
         "the kernel itself hung or crashed",
         "save journalctl -k -b -1; other kernel or firmware; watch memory before it",
         "Linux kernel",
+    ),
+    Rule(
+        "hardware-error", "fault",
+        r"\[Hardware Error\]|Machine check events logged",
+        "the machine reports a hardware error",
+        "save the journal; firmware update; RMA",
+        "Linux RAS",
     ),
     Rule(
         "thermal", "warning",

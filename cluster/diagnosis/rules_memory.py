@@ -73,7 +73,7 @@ MEMORY = (
         "killed", "unknown",
         r"exit code:? ?\(?137\b|exit status:? 137\b|exited with (code |status )?137\b|\(exit 137\)"
         r'|\"OOMKilled\": ?true|returned non-zero exit status (-9|137)|killed by signal (9|SIGKILL)'
-        r"|ended by SIGKILL|^Killed$|^\S+: line \d+: +\d+ Killed",
+        r"|ended by SIGKILL|^Killed$|^\S+: line \d+: +\d+ Killed|code=killed, status=9/KILL",
         "a process was killed from outside (SIGKILL), most often for memory",
         "on that host: journalctl -k | grep -i oom; systemctl status earlyoom",
         "POSIX signals", secondary=True,

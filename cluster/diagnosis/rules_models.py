@@ -23,6 +23,14 @@ HUB = (
         "nodetool-ai/nodetool#5184",
     ),
     Rule(
+        "hub-unreachable", "fault",
+        r"HTTPSConnectionPool\(host='[^']*(huggingface|hf)\.co|Failed to download .*from .*huggingface"
+        r"|cas-server\.xethub\S*.*(error|timed out)",
+        "the hub cannot be reached from here",
+        "curl -I https://huggingface.co; DNS, proxy; serving itself needs no hub",
+        "requests; hf_xet",
+    ),
+    Rule(
         "hub-too-many", "fault",
         r"429 Client Error.*(huggingface|hf\.co)|Too Many Requests for url: https://h",
         "the hub limits the rate of requests",
@@ -34,7 +42,8 @@ HUB = (
         r"Failed to get file list for|invalid repository id|is not a (valid )?local folder"
         r"|not a valid model identifier|RepositoryNotFoundError|Repo id must be in the form"
         r"|404 Client Error.*(huggingface|hf\.co)|/snapshots/\S*.*No such file"
-        r"|No such file or directory: '?\S*(/snapshots/|/models--)",
+        r"|No such file or directory: '?\S*(/snapshots/|/models--)|does not appear to have a file named"
+        r"|No such file or directory: '?\S+\.safetensors",
         "the model is not on this host under that path, or its name is wrong",
         "cluster pull RECIPE puts it on every host; without hub access copy the HF cache to the same path",
         "ai-dynamo/dynamo#4941, vllm-project/vllm#2289",

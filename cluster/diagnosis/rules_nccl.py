@@ -186,7 +186,7 @@ NCCL = (
     Rule(
         "nccl-error", "unknown",
         r"ncclSystemError: |ncclInternalError: |ncclUnhandledCudaError: |ncclInvalid\w+: |NCCL error in: "
-        r"|unhandled (cuda|system) error \(run with NCCL_DEBUG",
+        r"|unhandled (cuda|system) error \(run with NCCL_DEBUG|NCCL error: |\(run with NCCL_DEBUG=",
         "NCCL failed; this line does not say why",
         "the reason stands in a NCCL WARN line: run with NCCL_DEBUG=INFO",
         "PyTorch source", secondary=True,

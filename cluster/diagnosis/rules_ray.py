@@ -54,7 +54,7 @@ JOINING = (
     Rule(
         "ray-gcs-unreachable", "fault",
         r"(Failed|Unable) to connect to GCS|Timed out while waiting for GCS|Failed to get cluster ID from GCS"
-        r"|Ray Client connection timed out",
+        r"|Ray Client connection timed out|Could not read 'session_name' from GCS",
         "this node cannot reach Ray's head: wrong address, the head is not up, or a firewall stands between",
         "on the head: ss -ltn | grep 6379 and sudo ufw status; start the head first; unset a stale RAY_ADDRESS",
         "vllm-project/vllm#19543, ray-project/ray#37107", until="joined",
@@ -93,10 +93,25 @@ JOINING = (
     Rule(
         "ray-node-unregistered", "fault",
         r"node timed out during startup|No node info found matching"
-        r"|cannot find the node with node ID.*not be complete",
+        r"|cannot find the node with node ID.*not be complete|Failed to register worker"
+        r"|Unable to register worker with raylet",
         "this node's parts did not register with Ray's head in time: load, clock, or blocked ports",
         "nproc; timedatectl; sudo ufw status; raise RAY_raylet_start_wait_time_s",
         "gpustack/gpustack#5181", until="joined",
+    ),
+    Rule(
+        "ray-runtime-env", "fault",
+        r"RuntimeEnvSetupError|Failed to set up runtime environment",
+        "Ray could not prepare a worker's environment on its node",
+        "runtime_env_agent.log in /tmp/ray/session_latest/logs on that node",
+        "Ray source",
+    ),
+    Rule(
+        "ray-disk", "warning",
+        r"is over 95% full, available space",
+        "the disk of Ray's session directory is nearly full",
+        "df -h /tmp; docker system df",
+        "Ray source, file_system_monitor",
     ),
     Rule(
         "rank-not-joined", "fault",
@@ -143,7 +158,8 @@ PLACEMENT = (
     ),
     Rule(
         "vllm-no-gpu-here", "fault",
-        r"Current node has no \w+ available|driver node id .*not included in a placement",
+        r"Current node has no \w+ available|driver node id .*not included in a placement"
+        r"|Ray does not allocate any GPUs on the driver",
         "vLLM's own node has no GPU in Ray's eyes: a container without GPU, a GPU held by a leftover, or "
         "VLLM_HOST_IP differs",
         "nvidia-smi -L in the container; ray status; on every host set VLLM_HOST_IP to the address that ray start"

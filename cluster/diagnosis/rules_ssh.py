@@ -23,7 +23,7 @@ SSH = (
     Rule(
         "ssh-publickey", "fault",
         r"Permission denied \((publickey|password|keyboard|gssapi)|Too many authentication failures"
-        r"|Authentication failed\.",
+        r"|Authentication failed\.|Permission denied, please try again",
         "ssh does not get in: wrong user, a key that is not there or needs a passphrase without an agent, or a "
         "drop-in of sshd",
         "ssh -v HOST; ssh -G HOST | grep -E 'user|identityfile'; ssh-copy-id HOST; ssh-add",
@@ -101,7 +101,8 @@ SSH = (
     ),
     Rule(
         "ssh-all-failed", "unknown",
-        r"All SSH authentication methods failed|SSH cmd .*FAILED rc=255",
+        r"All SSH authentication methods failed|SSH cmd .*FAILED rc=255|Passwordless SSH to \S+ failed"
+        r"|SSH script <- \S+ FAILED|Pipeline <- \S+ FAILED",
         "a tool could not get in over ssh; this line does not say why",
         "run ssh -v HOST by hand and read the last lines",
         "skypilot-org/skypilot#10323", secondary=True,
@@ -124,7 +125,7 @@ SSH = (
     Rule(
         "target-directory", "fault",
         r'rsync: .*mkdir \"?(?P<path>[^\"]+)\"? failed|rsync: .*change_dir .*failed'
-        r"|scp: .*No such file or directory",
+        r"|scp: .*No such file or directory|rsync: .*link_stat .*failed",
         "a directory of the control machine is not on that host {path}",
         "give each host its own paths; mkdir -p there",
         "spark-arena/sparkrun#67",

@@ -70,6 +70,34 @@ START = (
         "MiaAI DeepSeek-v4-Flash-DSpark-2x#112", until="ready",
     ),
     Rule(
+        "no-gpu-in-container", "fault",
+        r"Failed to infer device type|No CUDA GPUs are available|Found no NVIDIA driver on your system",
+        "the process sees no GPU: the container was started without it, or lost it",
+        "docker run --gpus all; docker run --rm --gpus all IMAGE nvidia-smi -L",
+        "vLLM, PyTorch",
+    ),
+    Rule(
+        "parser-unknown", "fault",
+        r"invalid (tool call|reasoning) parser|(tool|reasoning).parser \S+ (is )?not (found|registered)",
+        "this vLLM does not know the parser that was named",
+        "vllm serve --help=all lists them; a newer image",
+        "vLLM source",
+    ),
+    Rule(
+        "served-name-wrong", "fault",
+        r"The model `[^`]*` does not exist",
+        "a client asks for a model name that is not served",
+        "curl http://HEAD:PORT/v1/models; --served-model-name",
+        "vLLM's HTTP 404",
+    ),
+    Rule(
+        "request-too-long", "note",
+        r"maximum context length is \d+ tokens",
+        "a request was longer than the server allows",
+        "shorten it, or raise --max-model-len",
+        "vLLM's HTTP 400",
+    ),
+    Rule(
         "vllm-max-len", "fault",
         r"max_model_len .*is greater than the derived|max_model_len.*larger than the maximum",
         "--max-model-len is more than the model allows",
@@ -118,7 +146,8 @@ QUOTED = (
     Rule(
         "engine-dead", "unknown",
         r"EngineDeadError|EngineCore encountered|EngineCore (failed to start|died)|Engine core proc \S+ died"
-        r"|Executor failed\.|Engine process failed to start|front-end process within",
+        r"|Executor failed\.|Engine process failed to start|front-end process within"
+        r"|Got fatal signal from worker processes|EngineCore hit an exception",
         "vLLM's engine has ended; this line does not say why",
         "the first error further up, on any rank",
         "vLLM source, v1/engine", secondary=True,

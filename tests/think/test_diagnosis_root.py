@@ -167,3 +167,12 @@ def test_levels_and_messages_of_log_lines() -> None:
     assert read_line("ValueError: x").message == "ValueError: x"
     assert read_line("2026-13-40T99:00:00Z x").time is None
     assert read_line("Feb 29 10:00:00 host kernel: x").time is not None
+
+
+def test_lines_of_docker_s_own_file() -> None:
+    line = read_line(
+        '{"log":"ERROR 05-20 20:35:26 [x.py:1] FooError: y\\n","stream":"stderr","time":"2026-05-20T20:35:26.1Z"}'
+    )
+    assert (line.level, line.message, line.time is None) == ("ERROR", "FooError: y", False)
+    assert read_line('{"log":"broken').message == '{"log":"broken'
+    assert read_line('{"log":"{\\"log\\":\\"x\\"}","time":"2026-05-20T20:35:26.1Z"}').message

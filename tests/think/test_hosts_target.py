@@ -51,7 +51,7 @@ def test_what_is_left_out_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
     target = read_options(parse_options("hostname spark\nconnecttimeout none\n"), "spark")
     assert (target.user, target.port, target.agent) == (getpass.getuser(), 22, "/run/agent")
-    assert target.connect_timeout_s == 10.0
+    assert target.connect_timeout_s == 5.0
     assert target.known_hosts[0] == f"{Path.home()}/.ssh/known_hosts"
     assert target.identity_files[0] == f"{Path.home()}/.ssh/id_ed25519"
 
