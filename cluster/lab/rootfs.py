@@ -12,7 +12,6 @@ from cluster.lab.program import run, say
 from cluster.lab.shape import HUB_URL, OUTSIDE, USER, Spark, outside_of
 
 SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
 HOST_PACKAGES = (
     "python3",
     "openssh-server",
@@ -70,17 +69,17 @@ def image_tar(place: Place) -> Path:
     return tar
 
 
-def mirror() -> str:
-    """Where this machine gets Debian from, so that the lab needs no other source; else Debian's own."""
+def mirror() -> list[str]:
+    """Where this machine gets Debian from, so that the lab needs no other source; none leaves it to debootstrap."""
     for path in (*Path("/etc/apt/sources.list.d").glob("*"), Path("/etc/apt/sources.list")):
         text = path.read_text(errors="replace") if path.is_file() else ""
         uris, suites = re.search(r"^URIs: *(\S+)", text, re.M), re.search(r"^Suites: *(.*)$", text, re.M)
         if uris and suites and SUITE in suites[1].split():
-            return uris[1]
+            return [uris[1]]
         line = re.search(rf"^deb (?:\[[^]]*\] )?(\S+) {SUITE} main", text, re.M)
         if line:
-            return line[1]
-    return MIRROR
+            return [line[1]]
+    return []
 
 
 def _debootstrap(place: Place, name: str, packages: tuple[str, ...]) -> Path:
@@ -92,7 +91,7 @@ def _debootstrap(place: Place, name: str, packages: tuple[str, ...]) -> Path:
     archives.mkdir(parents=True, exist_ok=True)
     alone = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     words = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", f"--cache-dir={archives}"]
-    run([*alone, *words, SUITE, str(fresh), mirror()], log=place.log, timeout_s=900)
+    run([*alone, *words, SUITE, str(fresh), *mirror()], log=place.log, timeout_s=900)
     for folder in WEIGHT:
         shutil.rmtree(fresh / folder, ignore_errors=True)
     return fresh
