@@ -34,7 +34,7 @@ def number(value: float) -> str:
     """A number with as many digits as can be told apart: 0.25, 6.5, 11.2, 873, 12,400."""
     if value == 0:
         return "0"
-    if abs(value) >= 100:
+    if abs(value) >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 2 else f"{value:.2g}"
 
