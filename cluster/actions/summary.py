@@ -35,7 +35,7 @@ def print_ready(
     rows = [[stage, f"{seconds:.1f}"] for stage, seconds in clock.stages.items() if seconds >= 0.05]
     own = sum(seconds for stage, seconds in clock.stages.items() if stage != ENGINE)
     screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
-    print_memory(proof, screen)
+    print_memory(wanted, proof, screen)
     screen.line(f"try:  {curl(wanted, endpoint)}")
     screen.line("next: cluster bench --depth 0 4096 16384")
     screen.document(as_document(wanted, proof, clock, endpoint, simulated, changed))
@@ -60,11 +60,12 @@ def key_note(wanted: Wanted) -> str:
     return "" if "VLLM_API_KEY" in wanted.secrets else " and asks for no key (--api-key-file, --bind)"
 
 
-def print_memory(proof: Proof, screen: Screen) -> None:
+def print_memory(wanted: Wanted, proof: Proof, screen: Screen) -> None:
     """Memory of each host at each moment."""
+    names = MOMENTS if wanted.backend == "ray" else MOMENTS | {"ray_up": "started"}
     hosts = list(proof.memory["ready"])
     moments = [moment for moment in MOMENTS if moment in proof.memory]
-    columns = ["GiB available / GPU processes", *(f">{MOMENTS[moment]}" for moment in moments)]
+    columns = ["GiB available / GPU processes", *(f">{names[moment]}" for moment in moments)]
     rows = [[host, *(cell(proof.memory[moment].get(host)) for moment in moments)] for host in hosts]
     screen.table("", columns, rows)
 
