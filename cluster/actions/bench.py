@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster.actions import selftest
-from cluster.actions.measured import Measuring, home_of, machine_state, manifest_of, running_deployment, solo_command
+from cluster.actions.measured import Measuring, home_of, manifest_of, running_deployment, solo_command, watching
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.bench.loader import ProcessLoader, Progress, Target, load_command
 from cluster.bench.manifest import Manifest
-from cluster.bench.report import Table, bench_table, latency_table, memory_table, scaling_table, warnings
+from cluster.bench.report import Table, bench_table, latency_table, machine_table, memory_table, scaling_table, warnings
 from cluster.bench.result import Baseline, Journal, Result, clocks, find_baseline, read_result, results_dir
-from cluster.bench.run import Measured, no_machine, run_bench
+from cluster.bench.run import NO_MACHINE, Measured, run_bench
 from cluster.bench.scaling import scaling_rows
 from cluster.bench.wanted import BenchWanted, conditions
 from cluster.config.load import choose_recipe, load_recipe
@@ -142,7 +142,7 @@ def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
             command=tuple(sys.argv[1:]), client_on="local", client_python=loader.python,
         )  # fmt: skip
         server = Server(args.base_url, args.model or "", key_file)
-        yield Measuring(loader, manifest, no_machine, recipe, server)
+        yield Measuring(loader, manifest, NO_MACHINE, recipe, server)
     host.close()
 
 
@@ -158,10 +158,10 @@ def ours(args: argparse.Namespace, connect: Connect) -> Iterator[Measuring]:
         server = Server.of_spec(deployment.spec, home_of(seens, deployment.head, deployment.id))
         with Lock(within, f"bench {deployment.id}", data_dirs):
             process = within[deployment.head].start(*load_command(Target(server.url, api_key_file=server.key_file)))
-            with load_client(process) as loader:
+            with load_client(process) as loader, watching(within, deployment) as machine:
                 manifest = manifest_of(deployment, seens, python=loader.python)
                 recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
-                yield Measuring(loader, manifest, machine_state(within, deployment), recipe, server)
+                yield Measuring(loader, manifest, machine, recipe, server)
 
 
 @contextmanager
@@ -215,9 +215,9 @@ def print_result(result: Result, subject: Measuring, directory: Path, args: argp
         screen.warn(line)
     print_table(bench_table(result), screen)
     print_table(latency_table(result), screen)
-    memory = memory_table(result)
-    if memory:
-        print_table(memory, screen)
+    for table in (memory_table(result), machine_table(result)):
+        if table:
+            print_table(table, screen)
     if result.manifest.tp and result.manifest.tp > 1:
         baseline = find_baseline(directory, result.manifest, 1, [row.shape for row in result.rows])
         print_scaling(result, baseline, subject.recipe.reference if subject.recipe else (), args, screen)

@@ -6,25 +6,22 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.actions.reach import raise_all
 from cluster.bench.loader import ProcessLoader
+from cluster.bench.machine import Fabric, Machine, Sample, describe, read_sample, watch_command
 from cluster.bench.manifest import HostState, Manifest
-from cluster.bench.run import Machine
-from cluster.commands.question import Answer
 from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe
-from cluster.errors import ClusterError, RefusedError, UsageError
-from cluster.facts import gpu, gpu_processes, memory
+from cluster.errors import ClusterError, ConnectionLostError, RefusedError, UsageError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment, deployments
-
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,30 +125,69 @@ def role(host: str, deployment: Deployment) -> str:
     return "head" if host == deployment.head else "worker"
 
 
-def machine_state(fleet: Fleet, deployment: Deployment) -> Machine:
-    """A function that asks every host for memory, clocks, power and temperature; what is not told is left out."""
+class Watchers:
+    """The hosts of a deployment, watched by `far/watch` on each; a host that is lost is no longer told of."""
 
-    def ask() -> dict[str, dict[str, Any]]:
-        outcomes = fleet.ask({host: [memory.question(), gpu.question()] for host in deployment.hosts})
-        return {
-            host: {"role": role(host, deployment)} | read_state(*outcome.value)
-            for host, outcome in outcomes.items()
-            if outcome.value is not None
-        }
+    def __init__(self, fleet: Fleet, deployment: Deployment) -> None:
+        self._fabrics = {host: fabric_of(host, deployment) for host in deployment.hosts}
+        words, setup = watch_command()
+        self._processes = {host: fleet[host].start(words, setup) for host in deployment.hosts}
+        self._lines = {host: process.lines() for host, process in self._processes.items()}
+        self._each("ready")
 
-    return ask
+    def begin(self) -> None:
+        """See Machine.begin."""
+        self._tell(b'{"begin": true}\n')
+        self._each("begun")
+
+    def end(self) -> dict[str, Any]:
+        """See Machine.end."""
+        self._tell(b'{"end": true}\n')
+        return describe(self._each("ended"), self._fabrics)
+
+    def close(self) -> None:
+        """End the programs."""
+        for process in self._processes.values():
+            process.close()
+
+    def _tell(self, line: bytes) -> None:
+        for host in tuple(self._lines):
+            try:
+                self._processes[host].write(line)
+            except ConnectionLostError:
+                del self._lines[host]
+
+    def _each(self, last: str) -> dict[str, list[Sample]]:
+        """What each host says until the line with this word."""
+        found: dict[str, list[Sample]] = {}
+        for host in tuple(self._lines):
+            try:
+                found[host] = self._read(host, last)
+            except (ConnectionLostError, ValueError, KeyError, TypeError):
+                del self._lines[host]
+        return found
+
+    def _read(self, host: str, last: str) -> list[Sample]:
+        samples: list[Sample] = []
+        for line in self._lines[host]:
+            if line.startswith(f'{{"{last}"'):
+                return samples
+            if line.startswith('{"t"'):
+                samples.append(read_sample(line, self._fabrics[host]))
+        raise ConnectionLostError("the watching program ended", where=host)
 
 
-def read_state(memory_answer: Answer, gpu_answer: Answer) -> dict[str, Any]:
-    """One host's state from its answers."""
-    told, card, rows = memory.parse(memory_answer), gpu.parse(gpu_answer), gpu_processes.parse(gpu_answer)
-    state: dict[str, Any] = {}
-    if not isinstance(told, Missing) and told.available is not None:
-        state["memory_available_mib"] = told.available // MIB
-    if not isinstance(rows, Missing) and all(row.used_mib is not None for row in rows):
-        state["gpu_memory_mib"] = sum(row.used_mib or 0 for row in rows)
-    if not isinstance(card, Missing) and card:
-        one = card[0]
-        state |= {"sm_clock_mhz": one.sm_clock_mhz, "power_w": one.power_w, "temperature_c": one.temperature_c}
-        state["throttle"] = list(one.throttle or ())
-    return {key: value for key, value in state.items() if value is not None}
+def fabric_of(host: str, deployment: Deployment) -> Fabric:
+    """How a host reaches its peers, as the deployment was started; one alone has none."""
+    end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
+    return Fabric(role(host, deployment), tuple(end.get("hcas", ())), end.get("netdev") or "")
+
+
+@contextmanager
+def watching(fleet: Fleet, deployment: Deployment) -> Iterator[Machine]:
+    """The deployment's hosts, watched until the block ends."""
+    watchers = Watchers(fleet, deployment)
+    try:
+        yield watchers
+    finally:
+        watchers.close()

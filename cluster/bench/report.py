@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.bench.machine import busy_clocks
 from cluster.bench.result import Baseline, Result
 from cluster.bench.rows import Row, suffix
 from cluster.bench.scaling import TTFR, ScalingRow
@@ -15,6 +16,8 @@ from cluster.bench.statistics import PERCENTILES, Stat
 from cluster.config.recipe import Reference
 
 MISSING = "n/a"
+LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS")
+"""How notes on the machines begin that make a row worth nothing; they are said before the numbers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ def warnings(result: Result) -> tuple[str, ...]:
         lines.append(f"{result.failed} of {total} requests FAILED; the numbers are those of the others")
     if not result.complete:
         lines.append("INTERRUPTED: not all runs were measured")
+    lines += dict.fromkeys(note for row in result.rows for note in row.notes if note.startswith(LOUD))
     missed = [row.shape.name for row in result.rows if row.cache and set(row.cache) != {"hit"}]
     if missed:
         lines.append(f"NO VERIFIED CACHE HIT in {_some(missed, 0)}: see the notes")
@@ -134,7 +138,7 @@ def memory_table(result: Result) -> Table | None:
     seen: dict[str, list[dict[str, Any]]] = {}
     for row in result.rows:
         for sample in row.machine:
-            for moment in ("before", "after"):
+            for moment in ("before", "after", "least", "most"):
                 for host, state in sample.get(moment, {}).items():
                     seen.setdefault(host, []).append(state)
     if not seen:
@@ -144,9 +148,35 @@ def memory_table(result: Result) -> Table | None:
         used, free = _all(states, "gpu_memory_mib"), _all(states, "memory_available_mib")
         role = next((str(state["role"]) for state in states if state.get("role")), "")
         rows.append((host, role, f"{max(used):,.0f}" if used else MISSING, f"{min(free):,.0f}" if free else MISSING))
-    notes = ("sampled before and after each run: highest GPU memory, lowest available memory",)
+    notes = ("the most GPU memory and the least available memory of all looks at the hosts while rows were measured",)
     headers = ("host", "role", "VRAM used (MiB)", "available (MiB)")
     return Table("memory per host", headers, tuple(rows), notes, text_columns=2)
+
+
+def machine_table(result: Result) -> Table | None:
+    """What each host ran at while rows were measured, and what went over its links; None when no host told."""
+    hosts = list(dict.fromkeys(host for row in result.rows for run in row.machine for host in run.get("most", {})))
+    rows = []
+    for host in hosts:
+        runs = [run for row in result.rows for run in row.machine if host in run.get("most", {})]
+        most = [run["most"][host] for run in runs]
+        clocks, reasons = busy_clocks(runs, host), [reason for state in most for reason in state.get("throttle", ())]
+        clock = f"{min(clocks):.0f}–{max(clocks):.0f}" if clocks else MISSING
+        moved: dict[str, tuple[int, int]] = {}
+        for link in (link for run in runs for link in run["links"].get(host, ())):
+            sent, received = moved.get(link["link"], (0, 0))
+            moved[link["link"]] = (sent + link["sent_bytes"], received + link["received_bytes"])
+        traffic = "; ".join(f"{link} {sent / 1e9:.2f}/{got / 1e9:.2f}" for link, (sent, got) in moved.items())
+        cells = (_highest(most, "power_w"), _highest(most, "temperature_c"), ", ".join(dict.fromkeys(reasons)) or "no")
+        rows.append((host, clock, *cells, traffic or MISSING))
+    headers = ("host", "SM clock (MHz)", "power (W)", "°C", "throttled", "GB sent/received")
+    notes = ("clocks while the GPU was at work, power and temperature at most, bytes over the links during rows only",)
+    return Table("machines while measuring", headers, tuple(rows), notes) if rows else None
+
+
+def _highest(states: Sequence[dict[str, Any]], key: str) -> str:
+    values = _all(states, key)
+    return f"{max(values):.0f}" if values else MISSING
 
 
 def _all(states: Sequence[dict[str, Any]], key: str) -> list[float]:

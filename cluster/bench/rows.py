@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from cluster.bench.cache import verify_hits
+from cluster.bench.machine import machine_notes
 from cluster.bench.measure import BatchMeasure, RequestMeasure
 from cluster.bench.metrics import Watched, server_document, server_notes
 from cluster.bench.notes import cached_notes, cold_notes, output_notes, prompt_notes, reasons
@@ -57,7 +58,7 @@ class Row:
 
     The first fields are llama-benchy's BenchmarkRun; `tg_throughput` under concurrency is the steady window's rate,
     llama-benchy's own is `tg_wall_throughput`. `why` says for a field that is None why it is. `machine` holds what
-    the hosts said before and after each run, `server` what it counted of itself (`server_document`).
+    the hosts were like in each run (`machine.describe`), `server` what it counted of itself (`server_document`).
     `percentiles`: by `e2e_ttft_ms`, `tpot_ms` (over requests) and `itl_ms` (over tokens).
     `cache`: in a cached row, how many requests met their context there (`cache.py`). `queue`: before the server began.
     """
@@ -151,6 +152,7 @@ def summarise(
             *prompt_notes(shape.prompt_tokens, requests),
             *output_notes(shape.tg, requests, natural_stop),
             *server_notes(server, rates["e2e_ttft"]),
+            *machine_notes(machine),
         ),
         est_ppt_from=", ".join(sorted({request.est_ppt_from for request in requests})),
         counted=", ".join(sorted({request.counted for request in requests})),

@@ -12,6 +12,7 @@ from typing import Any
 from cluster.bench.cache import credit_hits, ours_of
 from cluster.bench.drift import Sentinel, choose_sentinel, compare_runs
 from cluster.bench.loader import Loader
+from cluster.bench.machine import Machine, NoMachine
 from cluster.bench.measure import BatchMeasure, measure_batch
 from cluster.bench.metrics import Counts, Ours, Watched, watch
 from cluster.bench.rows import Row, Shape, summarise
@@ -20,10 +21,8 @@ from cluster.bench.server import CounterReader, find_model, measure_latency, tok
 from cluster.bench.wanted import BenchWanted, check_limit, imprecise
 from cluster.errors import ClusterError
 
+NO_MACHINE = NoMachine()
 CATCH_UP_S = 0.25  # a server may count a request a moment after it has answered it
-
-Machine = Callable[[], dict[str, dict[str, Any]]]
-"""What each host says now: by host `role`, `gpu_memory_mib`, `memory_available_mib`, `sm_clock_mhz`, `power_w`, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +44,11 @@ class Measured:
         return sum(row.failed for row in self.rows)
 
 
-def no_machine() -> dict[str, dict[str, Any]]:
-    """Nothing is known of the server's hosts (`--base-url`)."""
-    return {}
-
-
 def run_bench(
     loader: Loader,
     wanted: BenchWanted,
     on_row: Callable[[Row], None] = lambda row: None,
-    machine: Machine = no_machine,
+    machine: Machine = NO_MACHINE,
     on_step: Callable[[str], None] = lambda text: None,
 ) -> Measured:
     """Measure all rows, run by run over the rows so that a drift meets all alike.
@@ -138,16 +132,17 @@ class _Bench:
 
     def _measure_once(self, shape: Shape, run: int, kept: _Kept) -> None:
         """One run of one row."""
-        counts, before = self.counters.read(), self.machine()
+        counts = self.counters.read()
+        self.machine.begin()
         traces, client = self.sender.send(shape, f"run{run}")
-        after = self.machine()
+        machine = self.machine.end()
         watched = self._watch(counts, ours_of(traces))
         traces = credit_hits(traces, watched)
         kept.server += [watched] if watched else []
         kept.batches.append(measure_batch(traces, self.latency_s, shape.prompt_tokens))
         kept.client.append(asdict(client))
-        if before or after:
-            kept.machine.append({"run": run, "before": before, "after": after})
+        if machine:
+            kept.machine.append({"run": run} | machine)
 
     def _watch(self, before: Counts | None, ours: Ours) -> Watched | None:
         """What the server counted since `before`."""

@@ -36,7 +36,7 @@ from collections import deque
 from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0  # and as long for the question that warms a connection
-LAG_PERIOD_S, PROGRESS_EVERY = 0.1, 10  # every tenth time, so once a second
+LAG_PERIOD_S, EVERY = 0.1, 10  # every tenth time, so once a second
 BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
 PART_LENGTH, LAST_CHUNK = 1 << 17, b"\r\n0\r\n\r\n"
 
@@ -221,8 +221,8 @@ async def watch(name, lags, log, outcomes):
         due = time.monotonic() + LAG_PERIOD_S
         await asyncio.sleep(LAG_PERIOD_S)
         lags.append(1e3 * max(0.0, time.monotonic() - due))
-        if len(lags) % PROGRESS_EVERY == 0:
-            say({"progress": name, "done": sum(map(bool, outcomes)), "chunks": len(log), "s": len(lags) / PROGRESS_EVERY})
+        if len(lags) % EVERY == 0:
+            say({"progress": name, "done": sum(map(bool, outcomes)), "chunks": len(log), "s": len(lags) / EVERY})
 
 
 async def run_round(session, spec):

@@ -59,6 +59,20 @@ def test_every_way_to_stream_gives_the_same_numbers(load: ProcessLoader, model: 
     assert row.pp_throughput.values == pytest.approx([256e3 / ms for ms in row.est_ppt.values])
 
 
+class Watched:
+    """Hosts that count how often they were looked at."""
+
+    begun = ended = 0
+
+    def begin(self) -> None:
+        assert self.begun == self.ended
+        self.begun += 1
+
+    def end(self) -> dict:
+        self.ended += 1
+        return {"looks": self.ended}
+
+
 def test_rows_and_runs(load: ProcessLoader) -> None:
     seen: list[Row] = []
     steps: list[str] = []
@@ -66,7 +80,7 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
         load,
         wanted("plain", tg=(8, 16), depth=(0, 300), concurrency=(1, 2)),
         on_row=seen.append,
-        machine=lambda: {"spark1": {"gpu_memory_mib": 7}},
+        machine=Watched(),
         on_step=steps.append,
     )
     assert [row.shape.name for row in measured.rows] == [
@@ -76,11 +90,7 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
     assert [row.runs for row in seen] == [1] * 8 + [2] * 8, "runs are interleaved over the rows"
     assert seen[8:] == list(measured.rows)
     first = measured.rows[0]
-    assert first.machine[0] == {
-        "run": 0,
-        "before": {"spark1": {"gpu_memory_mib": 7}},
-        "after": {"spark1": {"gpu_memory_mib": 7}},
-    }
+    assert first.machine == ({"run": 0, "looks": 1}, {"run": 1, "looks": 9}), "eight rows, then the first again"
     assert {"cpu_s", "lag_max_ms", "t0_spread_ms"} <= set(first.client[0])
     assert steps[0] == "tokenise"
     assert measured.request["prompt"] == "[256 token ids]"

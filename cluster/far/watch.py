@@ -1,0 +1,111 @@
+"""Watches this host while something is measured: runs programs of far/ again and again and keeps what they print.
+
+stdin, one JSON document a line; the end of stdin ends it:
+    first   {"programs": [{"source": text, "given": value}], "period_s": 2.0}
+    then    {"begin": true}     a sample at once, one after half a second, then one each period
+            {"end": true}       a last sample
+stdout, one JSON document a line:
+    {"ready": true}
+    {"begun": true}             once the first sample is there
+    {"t": unix seconds, "said": [what each program printed]}    each sample, when it has ended, and then
+    {"ended": number of samples, "hangs": whether a program did not come back}
+
+The programs run within this one, so a sample costs what they start (nvidia-smi), not an interpreter. The period grows
+with what a sample takes and with the time watched, so that watching stays light and its result short.
+"""
+
+import io
+import json
+import sys
+import threading
+import time
+
+PATIENCE_S = 10.0  # for a sample; a driver that hangs must not hold up the measurement
+FIRST_PAUSE_S = 0.5
+SHARE = 10  # a pause lasts as many times as long as a sample took
+MOST = 100  # samples in about the time watched
+
+
+class Watch:
+    """One stretch of watching, in a thread of its own."""
+
+    def __init__(self, programs, period_s):
+        self.programs, self.period_s = programs, period_s
+        self.samples, self.begun, self.stop = [], threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        began = time.monotonic()
+        self.sample()
+        self.begun.set()
+        pause = min(FIRST_PAUSE_S, self.period_s)
+        while not self.stop.wait(pause):
+            took = self.sample()
+            pause = max(self.period_s, SHARE * took, (time.monotonic() - began) / MOST)
+        self.sample()
+
+    def sample(self):
+        """Run every program once; the seconds it took."""
+        began, now = time.monotonic(), time.time()
+        self.samples.append({"t": now, "said": [run(*program) for program in self.programs]})
+        return time.monotonic() - began
+
+    def end(self):
+        """Take the last sample and print all."""
+        self.stop.set()
+        self.thread.join(PATIENCE_S)
+        samples = list(self.samples)
+        for sample in samples:
+            say(sample)
+        say({"ended": len(samples), "hangs": self.thread.is_alive()})
+
+
+def run(code, given):
+    """What a program prints when it is given this."""
+    out = io.BytesIO()
+    stdout, argv = sys.stdout, sys.argv
+    wrapper = sys.stdout = io.TextIOWrapper(out, "utf-8", write_through=True)
+    sys.argv = ["-", json.dumps(given)]
+    try:
+        exec(code, {"__name__": "__main__"})
+    except (Exception, SystemExit):
+        pass  # what it has not printed is missing; the reader says so
+    finally:
+        sys.stdout, sys.argv = stdout, argv
+    wrapper.flush()
+    said = out.getvalue().decode("utf-8", "replace")
+    wrapper.detach()
+    return said
+
+
+TOLD = sys.stdout  # a program that hangs leaves its own in sys.stdout
+
+
+def say(document):
+    """One line on stdout, at once."""
+    TOLD.write(json.dumps(document, separators=(",", ":")) + "\n")
+    TOLD.flush()
+
+
+def main():
+    first = sys.stdin.readline()
+    if not first:
+        return
+    setup = json.loads(first)
+    programs = [(compile(one["source"], "<far>", "exec"), one["given"]) for one in setup["programs"]]
+    say({"ready": True})
+    watch = None
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "begin" in asked:
+            watch = Watch(programs, float(setup["period_s"]))
+            watch.begun.wait(PATIENCE_S)
+            say({"begun": True})
+        elif "end" in asked and watch is not None:
+            watch.end()
+            watch = None
+
+
+if __name__ == "__main__":
+    main()

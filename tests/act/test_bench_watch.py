@@ -1,0 +1,157 @@
+"""far/watch as a real program beside a false nvidia-smi, and the watchers of a deployment over fake hosts."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from bench_live import Child
+
+from cluster.actions.measured import Watchers, fabric_of
+from cluster.bench.machine import Fabric, Sample, read_sample, watch_command
+from cluster.hosts.fake import FakeHost, FakeProcess
+from cluster.hosts.fleet import Fleet
+
+CARD = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.10, 2411, 61, 96, 0x0000000000000000"
+HOST = Fabric("head")
+
+
+@contextmanager
+def watching(tmp_path: Path, script: str, patience: str = "10.0") -> Iterator[tuple[Child, Iterator[str]]]:
+    """The program with this nvidia-smi, sampling every 0.2 s."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\n{script}\n")
+    smi.chmod(0o755)
+    words, setup = watch_command(0.2)
+    length, _, rest = setup.partition(b"\n")
+    program, others = rest[: int(length)], rest[int(length) :]
+    program = program.replace(b"PATIENCE_S = 10.0", b"PATIENCE_S = " + patience.encode())
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    child = Child(words, b"%d\n%s" % (len(program), program) + others, env)
+    lines = child.lines()
+    assert json.loads(next(lines)) == {"ready": True}
+    try:
+        yield child, lines
+    finally:
+        child.close()
+
+
+def stretch(child: Child, lines: Iterator[str], seconds: float) -> tuple[list[Sample], dict[str, Any]]:
+    """Begin, let time pass, end."""
+    child.write(b'{"begin": true}\n')
+    assert json.loads(next(lines)) == {"begun": True}
+    time.sleep(seconds)
+    child.write(b'{"end": true}\n')
+    samples = []
+    for line in lines:
+        if line.startswith('{"ended"'):
+            return samples, json.loads(line)
+        samples.append(read_sample(line, HOST))
+    raise AssertionError("it ended")
+
+
+APPS = 'echo "7, VLLM::Worker_TP0, $(cat "$(dirname "$0")/used")"'
+SMI = f"""case "$1" in *compute-apps*) {APPS};; *) echo "{CARD}";; esac"""
+
+
+def test_peak_between_the_ends_is_seen(tmp_path: Path) -> None:
+    used = tmp_path / "used"
+    used.write_text("1000")
+    with watching(tmp_path, SMI) as (child, lines):
+        child.write(b'{"begin": true}\n')
+        assert json.loads(next(lines)) == {"begun": True}
+        used.write_text("5000")
+        time.sleep(1.5)
+        used.write_text("2000")
+        child.write(b'{"end": true}\n')
+        samples = [read_sample(line, HOST) for line in lines_until_ended(lines)]
+        again, ended = stretch(child, lines, 0.0)
+    held = [sample.state["gpu_memory_mib"] for sample in samples]
+    assert (held[0], max(held), held[-1]) == (1000, 5000, 2000)
+    assert samples[0].state["sm_clock_mhz"] == 2411
+    assert samples[0].state["memory_available_mib"] > 0
+    assert [sample.t for sample in samples] == sorted(sample.t for sample in samples)
+    assert (len(again), ended) == (2, {"ended": 2, "hangs": False}), "a second stretch begins anew"
+
+
+def lines_until_ended(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        if line.startswith('{"ended"'):
+            return
+        yield line
+
+
+def test_driver_that_hangs_does_not_hold_up_the_measurement(tmp_path: Path) -> None:
+    with watching(tmp_path, "exec sleep 20", patience="0.3") as (child, lines):
+        began = time.monotonic()
+        samples, ended = stretch(child, lines, 0.0)
+        assert time.monotonic() - began < 8
+    assert (samples, ended) == ([], {"ended": 0, "hangs": True})
+
+
+def test_host_without_nvidia_smi_tells_the_rest(tmp_path: Path) -> None:
+    with watching(tmp_path, "exit 9") as (child, lines):
+        samples, _ = stretch(child, lines, 0.0)
+    assert set(samples[0].state) == {"memory_available_mib"}
+
+
+class Watching(FakeProcess):
+    """far/watch on a fake host; `dies_at`: the word after which its connection is lost."""
+
+    def __init__(self, available_kib: int, dies_at: str = "") -> None:
+        super().__init__(['{"ready":true}'])
+        self.available_kib, self.dies_at = available_kib, dies_at
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        if self.dies_at and self.dies_at in data.decode():
+            self.end(255)
+        elif b"begin" in data:
+            self.say('{"begun":true}')
+        else:
+            meminfo = json.dumps({"memory": {"value": f"MemAvailable: {self.available_kib} kB"}})
+            self.say(json.dumps({"t": 1.0, "said": [meminfo, "", ""]}, separators=(",", ":")))
+            self.say('{"ended":1,"hangs":false}')
+
+
+def watchers(**processes: Watching) -> Watchers:
+    def host(name: str, process: Watching) -> FakeHost:
+        return FakeHost(name, lambda question: pytest.fail("asked"), starter=lambda words, setup: process)
+
+    names = tuple(processes)
+    ends = {name: {"netdev": "eth1", "hcas": ["mlx5_0"]} for name in names}
+    deployment = SimpleNamespace(hosts=names, head=names[0], seen={"hosts": ends})
+    return Watchers(Fleet([host(*item) for item in processes.items()]), cast(Any, deployment))
+
+
+def test_every_host_of_the_deployment_is_watched() -> None:
+    watched = watchers(spark1=Watching(1 << 20), spark2=Watching(2 << 20))
+    watched.begin()
+    told = watched.end()
+    assert told["after"] == {
+        "spark1": {"role": "head", "memory_available_mib": 1024},
+        "spark2": {"role": "worker", "memory_available_mib": 2048},
+    }
+    assert told["lost"] == []
+
+
+@pytest.mark.parametrize("dies_at", ["begin", "end"])
+def test_host_that_is_lost_ends_no_measurement(dies_at: str) -> None:
+    watched = watchers(spark1=Watching(1 << 20), spark2=Watching(2 << 20, dies_at))
+    for _ in range(2):
+        watched.begin()
+        told = watched.end()
+        assert (list(told["after"]), told["lost"]) == (["spark1"], ["spark2"])
+
+
+def test_one_host_alone_has_no_fabric() -> None:
+    ends = {"spark1": {"netdev": "eth1", "hcas": ["mlx5_0"]}}
+    alone = SimpleNamespace(hosts=("spark1",), head="spark1", seen={"hosts": ends})
+    assert fabric_of("spark1", cast(Any, alone)) == Fabric("head")
+    both = SimpleNamespace(hosts=("spark1", "spark2"), head="spark1", seen={"hosts": ends})
+    assert fabric_of("spark1", cast(Any, both)) == Fabric("head", ("mlx5_0",), "eth1")

@@ -1,0 +1,170 @@
+"""What the hosts were like during a row: from the watching program's lines to numbers, flags and tables."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from bench_results import result, row
+
+from cluster.bench.machine import Fabric, Sample, describe, machine_notes, read_sample
+from cluster.bench.report import machine_table, memory_table, warnings
+from cluster.bench.rows import Shape, parse_row
+
+GIB = 1 << 30
+RDMA = Fabric("head", ("rocep1s0f0", "roceP2p1s0f0"), "enp1s0f0np0")
+FABRICS = {"spark1": RDMA, "spark2": Fabric("worker", ("rocep1s0f1",), "enp1s0f1np1")}
+
+
+def link(hca: str, sent: int, received: int) -> dict[str, Any]:
+    own = {"hca": hca, "netdev": "enp1s0f0np0", "state": "ACTIVE", "rate_gbps": 100.0, "mtu": 9000, "addresses": []}
+    return own | {"operstate": "up", "speed_mbps": 100000, "xmit_bytes": sent, "rcv_bytes": received}
+
+
+def line(
+    t: float, clock: int = 2411, mask: str = "0x0", sent: int = 0, meminfo: str = "MemAvailable: 2097152 kB"
+) -> str:
+    """What far/watch prints of one look at a Spark: far/look, far/gpu and far/links, each as it prints itself."""
+    fields = ["name", "driver_version", "memory.used", "memory.total", "power.draw", "clocks.sm", "temperature.gpu"]
+    fields += ["utilization.gpu", "clocks_event_reasons.active"]
+    card = f"NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.10, {clock}, 61, 96, {mask}\n"
+    apps = {"exit": 0, "said": "7, VLLM::Worker_TP0, 105721\n", "containers": {}}
+    netdev = {"mtu": 9000, "operstate": "up", "addresses": [], "rx_bytes": 5, "tx_bytes": 7 + sent}
+    netdevs = [{"name": name} | netdev for name in ("enp1s0f0np0", "wlP9s9")]
+    hcas = [link("rocep1s0f0", 100 + sent, 200 + sent), link("roceP2p1s0f0", 0, 0), link("rocep1s0f1", 1, 1)]
+    said = [
+        json.dumps({"memory": {"value": meminfo}}),
+        json.dumps({"gpu": {"value": {"fields": fields, "exit": 0, "said": card}}})
+        + "\n"
+        + json.dumps({"apps": {"value": apps}}),
+        json.dumps({"links": {"value": {"links": hcas, "netdevs": netdevs}}}),
+    ]
+    return json.dumps({"t": t, "said": said})
+
+
+def looks(*lines: str, fabric: Fabric = RDMA) -> list[Sample]:
+    return [read_sample(one, fabric) for one in lines]
+
+
+def test_look_is_read_by_the_facts() -> None:
+    [look] = looks(line(10.0, mask="0x4", sent=50))
+    assert look.state == {
+        "memory_available_mib": 2048, "gpu_memory_mib": 105721, "sm_clock_mhz": 2411, "power_w": 45.1,
+        "temperature_c": 61, "utilization_pct": 96, "throttle": ["power cap"],
+    }  # fmt: skip
+    assert look.traffic == {
+        "hca rocep1s0f0": (150, 250),
+        "hca roceP2p1s0f0": (0, 0),
+        "netdev enp1s0f0np0": (57, 5),
+    }
+
+
+def test_what_a_host_does_not_tell_is_left_out() -> None:
+    missing = json.dumps({"gpu": {"missing": "nvidia-smi: not found", "kind": "absent"}})
+    [look] = looks(json.dumps({"t": 1.0, "said": ["", missing, "garbage"]}))
+    assert (look.state, look.traffic) == ({}, {})
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"t": 1}', '{"t": 1, "said": []}', '{"t": null, "said": ["", "", ""]}'])
+def test_line_of_something_else_is_an_error(text: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        read_sample(text, RDMA)
+
+
+def test_run_keeps_the_extremes_between_its_ends() -> None:
+    free = [f"MemAvailable: {kib} kB" for kib in (4 << 20, 1 << 20, 3 << 20)]
+    lines = (line(1.0, 2000, meminfo=free[0]), line(2.0, 2411, "0x20", 60, free[1]))
+    told = describe({"spark1": looks(*lines, line(3.0, 1900, sent=90, meminfo=free[2])), "spark2": []}, FABRICS)
+    assert told["before"]["spark1"]["memory_available_mib"] == 4096
+    assert told["after"]["spark1"]["memory_available_mib"] == 3072
+    assert told["least"]["spark1"] == {"role": "head", "memory_available_mib": 1024, "sm_clock_mhz": 1900}
+    assert told["most"]["spark1"]["sm_clock_mhz"] == 2411
+    assert told["most"]["spark1"]["throttle"] == ["software thermal slowdown"]
+    assert told["series"]["spark1"]["sm_clock_mhz"] == [2000, 2411, 1900]
+    assert told["series"]["spark1"]["t"] == [1.0, 2.0, 3.0]
+    assert told["links"]["spark1"][0] == {
+        "link": "rocep1s0f0", "kind": "hca", "sent_bytes": 90, "received_bytes": 90,
+    }  # fmt: skip
+    assert [(one["link"], one["sent_bytes"]) for one in told["links"]["spark1"][1:]] == [
+        ("roceP2p1s0f0", 0),
+        ("enp1s0f0np0", 90),
+    ]
+    assert told["lost"] == ["spark2"]
+
+
+def test_nothing_known_is_nothing_kept() -> None:
+    assert describe({"spark1": []}, FABRICS) == {}
+
+
+def test_counter_that_went_back_is_left_out() -> None:
+    told = describe({"spark1": looks(line(1, sent=90), line(2, sent=10))}, FABRICS)
+    assert [one["link"] for one in told["links"]["spark1"]] == ["roceP2p1s0f0"]
+
+
+def run(**hosts: list[str]) -> dict[str, Any]:
+    samples = {name: looks(*lines, fabric=FABRICS[name]) for name, lines in hosts.items()}
+    return describe(samples, {name: FABRICS[name] for name in hosts})
+
+
+def test_healthy_hosts_need_no_word() -> None:
+    steady = [line(1, sent=0), line(2, sent=4000)]
+    assert machine_notes([run(spark1=steady, spark2=steady)]) == []
+    assert machine_notes([]) == []
+
+
+def test_throttled_host_is_named_with_the_reasons() -> None:
+    hot = [line(1), line(2, mask="0x24", sent=1), line(3)]
+    assert machine_notes([run(spark1=[line(1), line(2, sent=5)], spark2=hot)]) == [
+        "THROTTLED: spark2 (power cap, software thermal slowdown)"
+    ]
+
+
+@pytest.mark.parametrize(("clock", "capped"), [(611, True), (650, True), (1800, False), (2411, False)])
+def test_power_cap_shows_by_the_clock_under_load(clock: int, capped: bool) -> None:
+    notes = machine_notes([run(spark1=[line(1, clock), line(2, clock), line(3, clock)])])
+    assert notes == ([f"POWER-CAPPED: spark1 ran at {clock} MHz under load, at most 45 W"] if capped else [])
+
+
+def test_idle_clock_is_no_power_cap() -> None:
+    idle = line(1, 208).replace(", 61, 96, ", ", 40, 0, ")
+    assert machine_notes([run(spark1=[idle, idle])]) == []
+
+
+def test_unequal_hosts_are_named() -> None:
+    slower, less = line(2, 2000, sent=5), line(2, sent=5).replace("105721", "60000")
+    assert machine_notes([run(spark1=[line(1), line(2, sent=9)], spark2=[slower])]) == [
+        "ASYMMETRIC HOSTS: SM clock under load: spark1 2,411 MHz, spark2 2,000 MHz"
+    ]
+    assert machine_notes([run(spark1=[line(1), line(2, sent=9)], spark2=[less])]) == [
+        "ASYMMETRIC HOSTS: GPU memory: spark1 105,721 MiB, spark2 60,000 MiB"
+    ]
+
+
+def test_silent_links_are_said_of_several_hosts_only() -> None:
+    still = [line(1), line(2)]
+    assert machine_notes([run(spark1=still, spark2=still)]) == ["no byte went over the links between the hosts"]
+    assert machine_notes([run(spark1=still)]) == []
+
+
+def test_lost_host_is_said() -> None:
+    told = describe({"spark1": looks(line(1), line(2, sent=3)), "spark2": []}, FABRICS)
+    assert machine_notes([told]) == ["nothing is known of spark2: the program that watched it ended"]
+
+
+def test_row_and_tables_hold_it() -> None:
+    free = "MemAvailable: 1048576 kB"
+    told = run(spark1=[line(1), line(2, 2390, "0x4", 3 * GIB, free), line(3, sent=4 * GIB)])
+    one = row(Shape(2048, 128, 0), machine=[{"run": 0} | told])
+    assert "THROTTLED: spark1 (power cap)" in one.notes
+    assert parse_row(one.document()) == one
+    whole = dataclasses.replace(result(), rows=(one,))
+    assert warnings(whole) == ("THROTTLED: spark1 (power cap)",)
+    memory, machines = memory_table(whole), machine_table(whole)
+    assert memory is not None
+    assert memory.rows[0] == ("spark1", "head", "105,721", "1,024"), "the least is between the ends"
+    assert machines is not None
+    assert machines.rows == (
+        ("spark1", "2390–2411", "45", "61", "power cap", "rocep1s0f0 4.29/4.29; roceP2p1s0f0 0.00/0.00; "
+         "enp1s0f0np0 4.29/0.00"),
+    )  # fmt: skip
+    assert machine_table(result()) is None
