@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from cluster.diagnosis.explain import Diagnosis, explain
@@ -27,10 +28,11 @@ class Sample:
         return f"{HEADERS[0]}{self.source}\n{HEADERS[1]}{self.right or 'healthy'}\n{self.text}"
 
 
-def samples() -> list[Sample]:
+@cache
+def samples() -> tuple[Sample, ...]:
     """All samples with a header."""
     files = sorted([*(SAMPLES / "field").iterdir(), *(SAMPLES / "own").iterdir()])
-    return [read_sample(path) for path in files]
+    return tuple(read_sample(path) for path in files)
 
 
 def read_sample(path: Path) -> Sample:
