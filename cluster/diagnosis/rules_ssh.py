@@ -125,7 +125,7 @@ SSH = (
     Rule(
         "target-directory", "fault",
         r'rsync: .*mkdir \"?(?P<path>[^\"]+)\"? failed|rsync: .*change_dir .*failed'
-        r"|scp: .*No such file or directory|rsync: .*link_stat .*failed",
+        r"|scp: .*No such file or directory|rsync: .*link_stat .*failed|mkdir \S+ failed: No such file",
         "a directory of the control machine is not on that host {path}",
         "give each host its own paths; mkdir -p there",
         "spark-arena/sparkrun#67",
