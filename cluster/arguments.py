@@ -183,6 +183,10 @@ def bench(parser: Parser) -> None:
     )  # fmt: skip
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     measuring(parser)
+    from cluster.bench.suites import SUITES
+
+    about = "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
+    parser.add_argument("--suite", choices=tuple(SUITES), metavar="NAME", help=f"named shapes. {about}")
     parser.add_argument(
         "--selftest", action="store_true", help="how wrong the client is: measure a built-in server of known timing "
         "(--concurrency 1 4 16 32 128, --runs 3)"

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from cluster.actions import selftest
@@ -20,6 +20,8 @@ from cluster.bench.report import Table, bench_table, latency_table, machine_tabl
 from cluster.bench.result import Baseline, Journal, Result, clocks, find_baseline, read_result, results_dir
 from cluster.bench.run import NO_MACHINE, Measured, run_bench
 from cluster.bench.scaling import scaling_rows
+from cluster.bench.suite_tables import suite_tables
+from cluster.bench.suites import SUITES
 from cluster.bench.wanted import BenchWanted, conditions
 from cluster.config.load import choose_recipe, load_recipe
 from cluster.config.recipe import BenchDefaults, Recipe, Reference
@@ -36,21 +38,44 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     """Carry out `cluster bench`; 6 when some requests failed."""
     if args.selftest:
         return selftest.run(args, screen)
+    refuse_mixed(args)
+    finished: list[tuple[Result, Path]] = []
     with measuring(args, connect) as subject:
         directory = results_dir(args.results or "", Path.cwd(), os.environ)
-        wanted = wanted_of(args, subject)
-        wanted.shapes()  # refuses impossible numbers before a file is made
-        subject = replace(subject, manifest=conditions(subject.manifest, wanted))
-        journal = Journal(directory, subject.manifest)
-        try:
-            result = measure(subject, wanted, journal, screen)
-        except (KeyboardInterrupt, ClusterError) as error:
-            return stop(error, journal, subject, directory, args, screen)
-        path = journal.finish(result)
-    print_result(result, subject, directory, args, screen)
-    screen.line(f"result: {path}")
-    screen.document(result.document() | {"path": str(path)})
-    return ExitCode.PARTIAL if result.failed else ExitCode.DONE
+        parts = wanted_parts(args, subject)
+        for wanted in parts.values():
+            wanted.shapes()  # refuses impossible numbers before a file is made
+        for title, wanted in parts.items():
+            own = replace(subject, manifest=conditions(subject.manifest, wanted))
+            journal = Journal(directory, own.manifest)
+            try:
+                result = measure(own, wanted, journal, screen)
+            except (KeyboardInterrupt, ClusterError) as error:
+                return stop(error, journal, own, directory, args, screen)
+            finished.append((result, journal.finish(result)))
+            say_part(title, wanted, result, screen)
+            print_result(result, own, directory, args, screen)
+            screen.line(f"result: {finished[-1][1]}")
+    return end(finished, args, screen)
+
+
+def end(finished: Sequence[tuple[Result, Path]], args: argparse.Namespace, screen: Screen) -> ExitCode:
+    """What a suite's parts say together, the one document, the exit code."""
+    for table in suite_tables(args.suite or "", [result for result, _ in finished]):
+        print_table(table, screen)
+    documents = [result.document() | {"path": str(path)} for result, path in finished]
+    screen.document({"suite": args.suite, "results": documents} if args.suite else documents[0])
+    return ExitCode.PARTIAL if any(result.failed for result, _ in finished) else ExitCode.DONE
+
+
+def say_part(title: str, wanted: BenchWanted, result: Result, screen: Screen) -> None:
+    """The title of a suite's part, and what of it was left out."""
+    if not wanted.suite:
+        return
+    screen.line(f"{wanted.suite}: {title}")
+    left_out = [shape.name for shape in wanted.shapes() if shape not in {row.shape for row in result.rows}]
+    if left_out:
+        screen.warn(f"left out, longer than the model's context: {', '.join(left_out)}")
 
 
 def stop(
@@ -172,6 +197,27 @@ def load_client(process: Process) -> Iterator[ProcessLoader]:
         yield loader
     finally:
         loader.close()
+
+
+def refuse_mixed(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that a suite has of its own."""
+    own = ("pp", "tg", "depth", "concurrency", "prefix_caching", "chat", "natural_stop")
+    given = [f"--{name.replace('_', '-')}" for name in own if getattr(args, name) not in (None, False)]
+    if args.suite and given:
+        raise UsageError(f"--suite {args.suite} has its own {', '.join(given)}", remedy="leave one of the two out")
+
+
+def wanted_parts(args: argparse.Namespace, subject: Measuring) -> dict[str, BenchWanted]:
+    """What is to be measured, by title: one measurement, or the parts of a suite."""
+    plain = wanted_of(args, subject)
+    if not args.suite:
+        return {"": plain}
+    parts = {}
+    for part in SUITES[args.suite].parts:
+        values = {item.name: getattr(part, item.name) for item in fields(part) if item.name != "title"}
+        values["runs"] = part.runs if args.runs is None else args.runs
+        parts[part.title] = replace(plain, suite=args.suite, **values)
+    return parts
 
 
 def wanted_of(args: argparse.Namespace, subject: Measuring) -> BenchWanted:

@@ -10,21 +10,21 @@ from cluster.bench.workload import corpus_id
 
 MUST_AGREE = (
     "recipe", "model", "revision", "weights", "image_content", "versions", "spec", "products", "drivers", "simulated",
-    "seed", "depth_mode", "corpus", "natural_stop", "api", "est_ppt_from", "refused_fields",
+    "seed", "depth_mode", "corpus", "natural_stop", "api", "extra_fields", "est_ppt_from", "refused_fields",
     "client_on",
 )  # fmt: skip
 """Fields of a manifest that decide a number: a difference forbids the comparison."""
 
 MAY_DIFFER = (
     "tp", "pipeline", "nodes", "backend", "deployment", "base_url", "image", "hosts", "argv", "command", "runs",
-    "client_where", "client_python",
+    "client_where", "client_python", "suite",
 )  # fmt: skip
 """Fields that are compared, or that do not decide a number by themselves; a difference is named in the report."""
 
 SPEC_MAY_DIFFER = ("tp", "pp", "backend", "hosts", "host_env", "bind", "secrets", "rank_program", "recipe.port")
 """The same for the dotted keys of `spec`; every other key of it must agree."""
 
-UNTOLD = ("deployment", "hosts", "argv", "command", "base_url", "client_where", "client_python")
+UNTOLD = ("suite", "deployment", "hosts", "argv", "command", "base_url", "client_where", "client_python")
 """May differ without a word, since they do between any two sizes; so may what SPEC_MAY_DIFFER lists."""
 
 
@@ -73,6 +73,8 @@ class Manifest:
     api: str = "/v1/completions"
     corpus: str = field(default_factory=corpus_id)
     natural_stop: bool = False
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+    suite: str = ""
     refused_fields: tuple[str, ...] = ()
     est_ppt_from: tuple[str, ...] = ()
     client_on: str = "local"

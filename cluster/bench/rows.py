@@ -94,6 +94,7 @@ class Row:
     phase: Phase = "cold"
     cache: dict[str, int] | None = None
     queue: Stat | None = None
+    tool_calls: int = 0
 
     @property
     def shape(self) -> Shape:
@@ -163,6 +164,7 @@ def summarise(
         percentiles=_percentiles(requests),
         phase=shape.phase,
         cache=dict(Counter(request.cache for request in requests)) if shape.phase == "cached" else None,
+        tool_calls=sum(request.finish_reason == "tool_calls" for request in requests),
         queue=stat([request.queue_ms for request in requests if request.queue_ms is not None]),
     )
 

@@ -18,7 +18,7 @@ from cluster.bench.metrics import Counts, Ours, Watched, watch
 from cluster.bench.rows import Row, Shape, summarise
 from cluster.bench.sender import Sender
 from cluster.bench.server import CounterReader, find_model, measure_latency, tokenise
-from cluster.bench.wanted import BenchWanted, check_limit, imprecise
+from cluster.bench.wanted import BenchWanted, check_limit, fitting, imprecise
 from cluster.errors import ClusterError
 
 NO_MACHINE = NoMachine()
@@ -57,8 +57,10 @@ def run_bench(
     are counted in their row. Raises UsageError before anything is measured when a row does not fit the model's
     context, ClusterError when the server cannot be measured or served no request at all.
     """
-    shapes = wanted.shapes()
+    wanted.shapes()
     served = find_model(loader, wanted.model, wanted.base_url)
+    wanted = fitting(wanted, served)
+    shapes = wanted.shapes()
     check_limit(shapes, served)
     on_step("tokenise")
     maker = wanted.maker(served.model, tokenise(loader, served.model, wanted.corpus), secrets.token_hex(16))

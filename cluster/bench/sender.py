@@ -31,7 +31,7 @@ class Sender:
         bodies = [self.maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
         if self.maker.chat:
             texts = detokenise(self.loader, self.maker.model, [body["prompt"] for body in bodies])
-            bodies = [say(body, text) for body, text in zip(bodies, texts, strict=True)]
+            bodies = [say(body, text, self.maker.question) for body, text in zip(bodies, texts, strict=True)]
         asks = tuple(Ask(self.maker.path, body) for body in bodies)
         wanted = Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s)
         record = self.loader.send(wanted)
@@ -70,6 +70,6 @@ class Sender:
 
     def _learn_template(self, shape: Shape, trace: RequestTrace) -> None:
         """How many tokens a chat has beyond those of its text."""
-        if self.maker.chat and trace.prompt_tokens is not None:
+        if self.maker.chat and not self.maker.question and trace.prompt_tokens is not None:
             added = trace.prompt_tokens - shape.prompt_tokens
             self.maker = replace(self.maker, template_tokens=max(0, added))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from cluster.bench.manifest import Manifest
 from cluster.bench.rows import Phase, Row, Shape
@@ -23,7 +24,8 @@ class BenchWanted:
 
     `runs`: a number, or "auto" for as many as the numbers need (`PRECISE`). `natural_stop`: outputs end where the model
     ends them, after `tg` tokens at most. `depth_mode` "prefix-caching": the context is loaded first and measured by
-    itself. `chat`: /v1/chat/completions, where the model's template adds tokens of its own.
+    itself. `chat`: /v1/chat/completions, where the model's template adds tokens of its own; `question` ends its text.
+    `extra`: more fields of each request. `suite`: the name of the suite that this is a part of.
     """
 
     base_url: str
@@ -38,6 +40,9 @@ class BenchWanted:
     natural_stop: bool = False
     depth_mode: Literal["cold", "prefix-caching"] = "cold"
     chat: bool = False
+    question: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    suite: str = ""
     timeout_s: float = 600.0
     api_key_env: str = ""
     api_key_file: str = ""
@@ -72,7 +77,16 @@ class BenchWanted:
     def maker(self, model: str, corpus: Corpus, salt: str) -> BodyMaker:
         """What makes the requests; a chat's template puts the begin of a text itself."""
         own = replace(corpus, begin=()) if self.chat else corpus
-        return BodyMaker(model, own, self.seed, salt, natural_stop=self.natural_stop, chat=self.chat)
+        return BodyMaker(
+            model,
+            own,
+            self.seed,
+            salt,
+            natural_stop=self.natural_stop,
+            chat=self.chat,
+            question=self.question,
+            extra=dict(self.extra),
+        )
 
     @property
     def most_runs(self) -> int:
@@ -104,7 +118,17 @@ def conditions(manifest: Manifest, wanted: BenchWanted) -> Manifest:
         natural_stop=wanted.natural_stop,
         depth_mode=wanted.depth_mode,
         api=CHAT if wanted.chat else COMPLETIONS,
+        suite=wanted.suite,
+        extra_fields=dict(wanted.extra) | ({"question": wanted.question} if wanted.question else {}),
     )
+
+
+def fitting(wanted: BenchWanted, served: Served) -> BenchWanted:
+    """A suite's part with the prompts that the model's context holds; anything else as it is."""
+    if not wanted.suite or served.max_tokens is None:
+        return wanted
+    room = served.max_tokens - max(wanted.tg) - max(wanted.depth)
+    return replace(wanted, pp=tuple(pp for pp in wanted.pp if pp <= room) or wanted.pp[:1])
 
 
 def check_limit(shapes: tuple[Shape, ...], served: Served) -> None:

@@ -90,7 +90,7 @@ class BodyMaker:
     `salt` keeps the caches of earlier invocations out of this one: as `cache_salt` (vLLM: up to 128 characters
     without slashes), or in the prompts' beginnings where the server refuses the field. With `natural_stop` the number
     of tokens is a limit, and an output ends where the model ends it. `template_tokens`: what a chat's template adds to
-    a text, so much less text is sent.
+    a text, so much less text is sent. `question` ends a chat's text and counts beyond its length.
     """
 
     model: str
@@ -100,6 +100,7 @@ class BodyMaker:
     refused: tuple[str, ...] = ()
     natural_stop: bool = False
     chat: bool = False
+    question: str = ""
     template_tokens: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -142,10 +143,11 @@ class BodyMaker:
         return {name: value for name, value in body.items() if name not in left_out} | self.extra
 
 
-def say(body: dict[str, Any], text: str) -> dict[str, Any]:
-    """A chat's body with the text as the user's words."""
+def say(body: dict[str, Any], text: str, question: str = "") -> dict[str, Any]:
+    """A chat's body with the text as the user's words, and a question behind them."""
     words = {name: value for name, value in body.items() if name != "prompt"}
-    return words | {"messages": [{"role": "user", "content": text}]}
+    content = f"{text}\n\n{question}" if question else text
+    return words | {"messages": [{"role": "user", "content": content}]}
 
 
 def refused_field(error: str, already: Sequence[str]) -> str | None:

@@ -388,3 +388,20 @@ def test_queue_and_prefill_are_the_servers_where_it_tells_them(load: ProcessLoad
     assert row.queue.values == (12.0, 12.0)
     assert row.est_ppt is not None
     assert row.est_ppt.mean == pytest.approx(40)
+
+
+def test_question_ends_the_text_of_a_chat_and_counts_beyond_it(load: ProcessLoader) -> None:
+    sent = []
+
+    class Watching:
+        where = "here"
+
+        def send(self, round: Round) -> RoundRecord:
+            sent.extend(round.asks)
+            return load.send(round)
+
+    row = only(run_bench(Watching(), wanted("chat", chat=True, question="Why is that?", extra={"top_k": 5}, runs=1)))
+    body = [ask.body for ask in sent if ask.path.endswith("completions")][-1]
+    assert body["messages"][0]["content"].endswith("\n\nWhy is that?")
+    assert body["top_k"] == 5
+    assert row.notes == ("the server counted 263 prompt tokens, 256 were sent",)

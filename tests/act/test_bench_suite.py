@@ -1,0 +1,103 @@
+"""`cluster bench --suite` and `--base-url` as the command line carries them out, against the server of known timing."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_live import known_server
+
+from cluster import arguments
+from cluster.actions import bench
+from cluster.bench.result import read_result
+from cluster.errors import ExitCode, UsageError
+from cluster.screen import Screen
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with known_server("--ttft-ms", "40", "--rate", "400") as address:
+        yield address
+
+
+def args(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    arguments.bench(parser)
+    return parser.parse_args(words)
+
+
+def bench_json(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[ExitCode, Any]:
+    given = args("--base-url", url, "--results", str(tmp_path), "--json", *words)
+    code = bench.run(given, Screen(json_mode=True))
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_prefix_cache_suite(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--suite", "prefix-cache", "--model", "caching", "--runs", "2")
+    code, told = bench_json(url, tmp_path, capsys, *words)
+    assert code is ExitCode.DONE
+    [document] = told["results"]
+    assert (told["suite"], document["manifest"]["suite"]) == ("prefix-cache", "prefix-cache")
+    assert document["prefix_caching_enabled"]
+    context, cached = document["benchmarks"]
+    assert (context["is_context_prefill_phase"], cached["cache"]) == (True, {"hit": 2})
+    assert cached["e2e_ttft"]["mean"] < context["e2e_ttft"]["mean"]
+    kept = read_result(Path(document["path"]))
+    assert (kept.manifest.depth_mode, kept.manifest.runs) == ("prefix-caching", 2)
+
+
+def test_suite_of_two_parts_is_two_results(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--suite", "tool-calls", "--model", "tools", "--runs", "1")
+    code, told = bench_json(url, tmp_path, capsys, *words)
+    assert code is ExitCode.DONE
+    without, using = told["results"]
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    assert list(tmp_path.glob("*.partial*")) == []
+    assert without["manifest"]["api"] == using["manifest"]["api"] == "/v1/chat/completions"
+    assert "tools" in using["request"]
+    assert "tools" not in without["request"]
+    assert set(without["manifest"]["extra_fields"]) == {"question"}
+
+
+def test_plain_measurement_is_one_document_with_its_conditions(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "--model",
+        "plain",
+        "--pp",
+        "64",
+        "--tg",
+        "8",
+        "--depth",
+        "0",
+        "--runs",
+        "2",
+        "--corpus",
+        "code",
+        "--seed",
+        "7",
+    )
+    code, told = bench_json(url, tmp_path, capsys, *words)
+    assert code is ExitCode.DONE
+    conditions = told["manifest"]
+    assert (conditions["seed"], conditions["runs"], conditions["corpus"].split()[0]) == (7, 2, "code")
+    assert conditions["est_ppt_from"] == ["first token − latency"]
+    assert told["sentinel"]["test"] == "pp64 tg8"
+    assert told["schema"] == 2
+
+
+@pytest.mark.parametrize("own", [("--pp", "64"), ("--depth", "0"), ("--chat",), ("--prefix-caching",)])
+def test_suite_has_its_own_shapes(own: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=f"--suite matrix has its own {own[0]}"):
+        bench.run(args("--base-url", "http://127.0.0.1:9", "--suite", "matrix", *own), Screen())
+
+
+@pytest.mark.parametrize("text", ["few", "3.5", ""])
+def test_runs_is_a_number_or_auto(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert args("--runs", "auto").runs == "auto"
+    with pytest.raises(SystemExit):
+        args("--runs", text)
+    assert "a number or auto is wanted" in capsys.readouterr().err
