@@ -162,7 +162,7 @@ print(json.dumps({"parsed": parsed, "options": options}, default=str))
 """
 
 
-def test_the_real_parser_reads_our_words() -> None:
+def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
     engine = os.environ.get("CLUSTER_TEST_ENGINE", "")
     if not Path(engine, "bin/python3").exists():
         pytest.skip("the lab's engine is not built yet (cluster lab up), so the real vLLM's parser is not asked")
@@ -177,7 +177,8 @@ def test_the_real_parser_reads_our_words() -> None:
         vllm_serve(recipe(), ALONE),
     ]
     words = [f"{engine}/bin/python3", "-c", PARSE]
-    done = subprocess.run(words, input=json.dumps(sent), capture_output=True, text=True, timeout=120)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # torch leaves a folder in /tmp
+    done = subprocess.run(words, input=json.dumps(sent), capture_output=True, text=True, timeout=120, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])
     ray, worker, alone = told["parsed"]

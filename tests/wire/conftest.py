@@ -17,7 +17,7 @@ from cluster.hosts.wire import WireHost
 @pytest.fixture(scope="session")
 def _needs_openssh() -> None:
     if not Path(SSHD).exists() or not shutil.which("ssh"):
-        pytest.skip("these tests need OpenSSH's server and client")
+        pytest.skip("these tests need OpenSSH's server and client: scripts/test installs them")
 
 
 @pytest.fixture(scope="session")
