@@ -213,7 +213,7 @@ def await_ssh(spark: Spark, timeout_s: float = 15) -> None:
             raise ClusterError(f"sshd of {spark.name} does not answer at {spark.management}")
 
 
-def end(place: Place, sparks: Iterable[Spark], timeout_s: float = 15) -> None:
+def end(place: Place, sparks: Iterable[Spark], timeout_s: float = 30) -> None:
     """Kill hosts at once, as a power cut would, and wait until their processes and cgroups are gone."""
     sparks = tuple(sparks)
     until = time.monotonic() + timeout_s
@@ -225,7 +225,10 @@ def end(place: Place, sparks: Iterable[Spark], timeout_s: float = 15) -> None:
             if time.monotonic() > until:
                 raise ClusterError(f"{spark.name} does not end: processes {pids}")
             time.sleep(0.02)
-        _sweep_cgroups(spark)
+    while left := [spark.name for spark in sparks if not _sweep_cgroups(spark)]:
+        if time.monotonic() > until:
+            raise ClusterError(f"processes in the cgroups of {', '.join(left)} do not end")
+        time.sleep(0.05)
 
 
 def _is_first(pid: int) -> bool:
@@ -238,15 +241,19 @@ def _is_first(pid: int) -> bool:
     return len(row) > 1 and row[-1] == "1"
 
 
-def _sweep_cgroups(spark: Spark) -> None:
+def _sweep_cgroups(spark: Spark) -> bool:
+    """Remove a host's cgroups; False while processes that were killed still end in one of them."""
+    gone = True
     for hierarchy in [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")]:
         top = hierarchy / spark.cgroup.strip("/")
         if top.is_dir():
             for folder, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
+            gone = gone and not top.exists()
             with contextlib.suppress(OSError):
                 top.parent.rmdir()
+    return gone
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:

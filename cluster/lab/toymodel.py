@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from cluster.lab.engine import engine, lab_files
@@ -21,8 +22,9 @@ def toy_model(place: Place) -> Path:
         say("making the toy model (seconds, once)")
         fresh = place.cache / "model.part"
         shutil.rmtree(fresh, ignore_errors=True)
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         words = [str(engine(place) / "bin/python3"), str(lab_files() / "model/make_tiny.py"), str(fresh)]
-        run(words, env=env, log=place.log, timeout_s=300)
+        with tempfile.TemporaryDirectory() as aside:  # torch leaves a folder in /tmp
+            env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TMPDIR": aside}
+            run(words, env=env, log=place.log, timeout_s=300)
         fresh.rename(home)
     return home / FOLDER
