@@ -136,13 +136,14 @@ def summarise(
     rates = _rates(shape.concurrency, batches, requests)
     why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
     why |= reasons(shape.concurrency, batches, requests)
+    told: dict[str, Any] = rates | _of_requests(shape, requests)
     return Row(
         concurrency=shape.concurrency,
         context_size=shape.depth,
         prompt_size=shape.pp,
         response_size=shape.tg,
         is_context_prefill_phase=shape.phase == "context",
-        **rates,
+        **told,
         runs=len(batches),
         requests=len(requests) + len(failures),
         failed=len(failures),
@@ -155,18 +156,24 @@ def summarise(
             *server_notes(server, rates["e2e_ttft"]),
             *machine_notes(machine),
         ),
-        est_ppt_from=", ".join(sorted({request.est_ppt_from for request in requests})),
-        counted=", ".join(sorted({request.counted for request in requests})),
         client=tuple(client),
         machine=tuple(machine),
         server=server_document(server),
-        output_tokens=stat([request.output_tokens for request in requests if request.counted != "not"]),
-        percentiles=_percentiles(requests),
         phase=shape.phase,
-        cache=dict(Counter(request.cache for request in requests)) if shape.phase == "cached" else None,
-        tool_calls=sum(request.finish_reason == "tool_calls" for request in requests),
-        queue=stat([request.queue_ms for request in requests if request.queue_ms is not None]),
     )
+
+
+def _of_requests(shape: Shape, requests: Sequence[RequestMeasure]) -> dict[str, Any]:
+    """What a row tells of its requests beside the rates."""
+    return {
+        "est_ppt_from": ", ".join(sorted({request.est_ppt_from for request in requests})),
+        "counted": ", ".join(sorted({request.counted for request in requests})),
+        "output_tokens": stat([request.output_tokens for request in requests if request.counted != "not"]),
+        "percentiles": _percentiles(requests),
+        "cache": dict(Counter(request.cache for request in requests)) if shape.phase == "cached" else None,
+        "tool_calls": sum(request.finish_reason == "tool_calls" for request in requests),
+        "queue": stat([request.queue_ms for request in requests if request.queue_ms is not None]),
+    }
 
 
 def _percentiles(requests: Sequence[RequestMeasure]) -> dict[str, dict[str, float | None]]:
