@@ -60,28 +60,33 @@ def split(host: str, line: str) -> Line:
 
 
 def follow(found: Sequence[Deployment], fleet: Fleet, tail: int) -> Iterator[Line]:
-    """Lines of all ranks as they come, until every container has ended."""
-    arrived: queue.Queue[Line | None] = queue.Queue(maxsize=10_000)
+    """Lines of all ranks as they come, until every container has ended. Raises the errors of lost hosts at the end."""
+    arrived: queue.Queue[Line | ClusterError | None] = queue.Queue(maxsize=10_000)
     ranks = [(host, rank.name) for one in found for host, rank in one.ranks.items()]
 
     def pump(host: str, name: str) -> None:
-        process = fleet[host].start(docker_logs(name, tail=tail, follow=True).argv)
         try:
-            for line in process.lines():
-                arrived.put(split(host, line))
-        finally:
-            process.close(1)
+            process = fleet[host].start(docker_logs(name, tail=tail, follow=True).argv)
+            try:
+                for line in process.lines():
+                    arrived.put(split(host, line))
+            finally:
+                process.close(1)
+        except ClusterError as error:
+            arrived.put(error)
+        else:
             arrived.put(None)
 
     for host, name in ranks:
         threading.Thread(target=pump, args=(host, name), daemon=True).start()
-    left = len(ranks)
-    while left:
+    ended: list[ClusterError | None] = []
+    while len(ended) < len(ranks):
         try:
             line = arrived.get(timeout=0.2)
         except queue.Empty:
             continue
-        if line is None:
-            left -= 1
-        else:
+        if isinstance(line, tuple):
             yield line
+        else:
+            ended.append(line)
+    raise_all([error for error in ended if error is not None])
