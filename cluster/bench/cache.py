@@ -9,7 +9,7 @@ from cluster.bench.measure import BatchMeasure, RequestMeasure
 from cluster.bench.metrics import Ours, Watched
 from cluster.bench.read import RequestTrace
 
-PART = 0.9
+NEARLY, HALF = 0.9, 0.5
 
 
 def is_served(trace: RequestTrace) -> bool:
@@ -28,16 +28,20 @@ def ours_of(traces: Sequence[RequestTrace]) -> Ours:
 def verify_hits(batch: BatchMeasure, depth: int) -> BatchMeasure:
     """The batch with each request's outcome: hit, partial, miss, or unknown when the server does not tell.
 
-    A cache holds whole blocks, so nine tenths of the context are a hit. Where only the sum over the batch is known,
-    less than half a context may be missing from it. A batch with another outcome than hits has no total.
+    A cache holds whole blocks, and a model with sliding windows keeps no more than it needs of the last ones, so nine
+    tenths of the context are a hit, and from half on it is one in part: what was computed again is counted with the
+    prompt. Where only the sum over several requests is known, half a context missing from it may be one request's. A
+    batch with another outcome than these two has no total.
     """
-    slack = min(1 - PART, 0.5 / max(1, len(batch.requests)))
+    missing = sum(depth - request.cached_tokens for request in batch.requests)
 
     def outcome(request: RequestMeasure) -> str:
-        if request.cached_from == "":
+        shared = request.cached_from == "counters" and len(batch.requests) > 1
+        if request.cached_from == "" or (shared and request.cached_tokens > 0 and missing >= HALF * depth):
             return "unknown"
-        least = depth * (PART if request.cached_from == "answer" else 1 - slack)
-        return "hit" if request.cached_tokens >= least else "partial" if request.cached_tokens else "miss"
+        if request.cached_tokens >= NEARLY * depth:
+            return "hit"
+        return "partial" if request.cached_tokens >= HALF * depth else "miss"
 
     requests = tuple(replace(request, cache=outcome(request)) for request in batch.requests)
     if all(request.is_as_claimed for request in requests):

@@ -47,7 +47,7 @@ class RequestMeasure:
     @property
     def is_as_claimed(self) -> bool:
         """Whether the prompt met the cache that its row speaks of; in cold rows there is none to meet."""
-        return self.cache in ("", "hit")
+        return self.cache in ("", "hit", "partial")
 
     @property
     def tpot_ms(self) -> float | None:
@@ -209,7 +209,7 @@ def peak_rate(tokens: Tokens) -> tuple[float | None, str]:
     """
     span = tokens[-1][0] - tokens[0][0] if tokens else 0.0
     if span < PEAK_LEAST_S:
-        return None, f"{span:.2f} s of tokens, less than {PEAK_LEAST_S:g} s"
+        return None, f"less than {PEAK_LEAST_S:g} s of tokens"
     at_once = _at_once(tokens)
     times = list(at_once)
     made = [0.0, *accumulate(list(at_once.values())[1:])]

@@ -8,8 +8,7 @@ from cluster.bench.measure import BatchMeasure, RequestMeasure
 
 MISSES = {
     "miss": "missed the prefix cache",
-    "partial": "met a part of their context only",
-    "unknown": "cannot be verified, the server does not tell what it had",
+    "unknown": "cannot be verified, the server does not tell what each had",
 }
 """What is said of requests that did not verifiably meet their context in the prefix cache."""
 
@@ -46,6 +45,13 @@ def cached_notes(depth: int, requests: Sequence[RequestMeasure]) -> list[str]:
         if some:
             how_many = f"NO VERIFIED CACHE HIT: {len(some)} of {len(requests)} requests"
             notes.append(f"{how_many} {said}{had}; not in the prompt's numbers")
+    partial = [request.cached_tokens for request in requests if request.cache == "partial"]
+    if partial:
+        some_of = f"{len(partial)} of {len(requests)} requests"
+        notes.append(
+            f"{some_of} had {min(partial)} of {depth} tokens of context in the cache; the rest was computed with the "
+            f"prompt and is in its numbers"
+        )
     return notes
 
 

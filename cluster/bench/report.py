@@ -45,7 +45,7 @@ def warnings(result: Result) -> tuple[str, ...]:
     if not result.complete:
         lines.append("INTERRUPTED: not all runs were measured")
     lines += dict.fromkeys(note for row in result.rows for note in row.notes if note.startswith(LOUD))
-    missed = [row.shape.name for row in result.rows if row.cache and set(row.cache) != {"hit"}]
+    missed = [row.shape.name for row in result.rows if row.cache and set(row.cache) - {"hit", "partial"}]
     if missed:
         lines.append(f"NO VERIFIED CACHE HIT in {_some(missed, 0)}: see the notes")
     if result.sentinel and result.sentinel.drifted:
@@ -102,11 +102,13 @@ def row_notes(result: Result) -> tuple[str, ...]:
     """Notes, failures and reasons of all rows; the same text is said once, with the rows it is about."""
     about: dict[str, list[str]] = {}
     for row in result.rows:
-        for text in (*row.notes, *(f"failed: {failure}" for failure in row.failures)):
-            about.setdefault(text, []).append(row.shape.name)
+        missing: dict[str, list[str]] = {}
         for key, reason in (row.why or {}).items():
             if getattr(row, key) is None:
-                about.setdefault(f"{key} n/a: {reason}", []).append(row.shape.name)
+                missing.setdefault(reason, []).append(key)
+        lacks = [f"{', '.join(keys)} n/a: {reason}" for reason, keys in missing.items()]
+        for text in (*row.notes, *(f"failed: {failure}" for failure in row.failures), *lacks):
+            about.setdefault(text, []).append(row.shape.name)
     notes = [f"{text} [{_some(names, len(result.rows))}]" for text, names in about.items()]
     return (*notes, f"sentinel: {result.sentinel}") if result.sentinel else tuple(notes)
 

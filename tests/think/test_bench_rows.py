@@ -162,7 +162,9 @@ def test_hit_is_rated_by_what_was_computed() -> None:
     ("cached", "source", "outcome"),
     [
         (0, "answer", "miss"),
-        (16, "answer", "partial"),
+        (16, "answer", "miss"),
+        (1023, "answer", "miss"),
+        (1024, "answer", "partial"),
         (1800, "answer", "partial"),
         (1900, "answer", "hit"),
         (None, "answer", "unknown"),
@@ -175,8 +177,11 @@ def test_miss_has_no_number_of_a_prompt(cached: int | None, source: str, outcome
     assert row.cache == {outcome: 1}
     prompt = (row.pp_throughput, row.pp_req_throughput, row.ttfr, row.est_ppt, row.e2e_ttft)
     assert row.tg_throughput is not None
-    if outcome == "hit":
+    if outcome in ("hit", "partial"):
         assert None not in prompt
+        assert row.pp_throughput is not None
+        assert row.pp_throughput.mean == pytest.approx((2560 - (cached or 0)) / 0.067), "what was computed"
+        assert bool(row.notes) == (outcome == "partial")
         return
     assert prompt == (None,) * 5
     assert row.why is not None
@@ -194,13 +199,16 @@ def test_some_misses_are_counted_and_left_out() -> None:
     assert len(row.ttfr.values) == 2
     assert [note.split(" (")[0] for note in row.notes[:2]] == [
         "NO VERIFIED CACHE HIT: 1 of 4 requests missed the prefix cache",
-        "NO VERIFIED CACHE HIT: 1 of 4 requests cannot be verified, the server does not tell what it had; not in the "
+        "NO VERIFIED CACHE HIT: 1 of 4 requests cannot be verified, the server does not tell what each had; not in the "
         "prompt's numbers",
     ]
 
 
 def test_sum_of_the_counters_hides_no_miss() -> None:
     """One of 16 missed: each is credited 15/16 of a context, which looks like a hit of its own."""
-    assert cached_row([1920] * 16, "counters").cache == {"partial": 16}
+    assert cached_row([1920] * 16, "counters").cache == {"unknown": 16}
     assert cached_row([1920] * 16, "answer").cache == {"hit": 16}
     assert cached_row([2040] * 16, "counters").cache == {"hit": 16}
+    assert cached_row([1536] * 2, "counters").cache == {"unknown": 2}
+    assert cached_row([1536], "counters").cache == {"partial": 1}
+    assert cached_row([0] * 4, "counters").cache == {"miss": 4}
