@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from cluster.actions.reach import Connect, answered, look, open_fleet, raise_all, read_named
 from cluster.commands.docker import docker_logs
-from cluster.errors import ExitCode, ManyErrors, RefusedError
+from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment, deployments
