@@ -183,11 +183,9 @@ class Session:
         return wire
 
     async def prepare(self, count, warm):
-        """`count` connections, kept ones first; those past the count are closed."""
+        """`count` connections, kept ones first; those past the count stay for a later round."""
         kept = self.wires[:count] + [None] * (count - len(self.wires))
-        for wire in filter(None, self.wires[count:]):
-            wire.drop()
-        self.wires = list(await asyncio.gather(*(self.ready_wire(wire, warm) for wire in kept)))
+        self.wires[:count] = await asyncio.gather(*(self.ready_wire(wire, warm) for wire in kept))
 
 
 def authorization(setup):

@@ -306,3 +306,20 @@ def test_progress_is_told_while_a_round_runs(url: str) -> None:
     assert told[0].done == 1
     assert 50 < told[0].chunks < 320
     assert told[0].seconds == pytest.approx(1.0)
+
+
+def test_connections_outlive_a_round_that_needs_fewer() -> None:
+    """Between two rounds of a row the server's counters are read over one of them."""
+    opened = []
+
+    def answer(connection: socket.socket, request: bytes) -> None:
+        opened.append(connection)
+        while request:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            request = connection.recv(65536)
+
+    with odd_server(answer) as address, load_client(address) as load:
+        for count in (3, 1, 3):
+            record = load.send(Round("r", (Ask("/a"),) * count, count))
+            assert [one.how for one in record.records] == ["done"] * count
+    assert len(opened) == 3
