@@ -73,7 +73,9 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
     head = deployment.head
     if head in asked:
         asked[head].append(completion.question(server_of(deployment, seens[head]), ask=False, timeout_s=5))
-        asked[head].append(docker_exec(deployment.ranks[head].name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
+        if deployment.spec["backend"] == "ray":
+            name = deployment.ranks[head].name
+            asked[head].append(docker_exec(name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
     outcomes = fleet.ask(asked)
     states: dict[str, RankState | Missing | None] = {host: unseen(seens.get(host)) for host in deployment.hosts}
     for host, outcome in outcomes.items():
@@ -84,7 +86,7 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
     healthy = not isinstance(server, Missing) and server.healthy
     nodes: int | None = None
     wrong: list[str] = []
-    if answers and deployment.spec["backend"] == "ray" and healthy:
+    if answers and len(answers) > 2 and healthy:
         nodes, wrong = ray_of(deployment, ray_nodes.parse(answers[2]))
     return Status(deployment, judge_ranks(states, healthy), states, server, nodes, tuple(wrong))
 
