@@ -88,7 +88,8 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> 
     moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)} if subject.idle else {}
     with clock.stage(ENGINE), screen.waiting("containers") as line:
         wait_serving(subject, fleet, line.update, moments)
-    with clock.stage("prove"), screen.waiting("Ray's nodes, and one real completion"):
+    proofs = "Ray's nodes, and one real completion" if subject.wanted.backend == "ray" else "one real completion"
+    with clock.stage("prove"), screen.waiting(proofs):
         nodes = check_ray(subject, fleet)
         done, transport = complete(subject, fleet)
     moments["ready"] = sample(subject, fleet)
