@@ -25,7 +25,7 @@ def say(**line):
 def take(path):
     """The descriptor that holds the lock, or None when somebody else has it (who only looks has it for a moment)."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for _ in range(5):
+    for _ in range(20):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return fd

@@ -259,7 +259,7 @@ def test_a_worker_that_fails_before_it_serves_is_the_heads_reason(deployment: De
     worker = deployment.start(1, before_serve=[[sys.executable, "-c", "raise SystemExit('error: no such patch')"]])
     assert worker.ends()[0] == 1
     code, why = head.ends()
-    assert code == 75
+    assert code in (75, 76)  # whether it had joined by then is a race
     assert "no such patch" in why
 
 
