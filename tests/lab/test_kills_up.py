@@ -1,4 +1,7 @@
-"""`up` ended at every moment by Ctrl-C, a lost terminal, SIGTERM and SIGKILL; afterwards the hosts are right."""
+"""`up` ended at every moment by Ctrl-C, a lost terminal, SIGTERM and SIGKILL; afterwards the hosts are right.
+
+On the quick image; four of the kills are made on the real engine too, in test_main_job.py.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,12 @@ from hosts_now import (
     assert_serves,
     await_true,
     containers,
-    of_ours,
     snapshot,
 )
 from own_lab import Lab
-from person import CLUSTER, MP, PAIR, RAY, Person, Running, quick
+from person import CLUSTER, MP, RAY, Person, Running, quick
 
 SLOW = quick(ready_after_s=3)
-REAL = (*PAIR, "--set", "vllm.max-num-seqs=2")
 MOMENTS = {
     "locked": "",
     "prepare": "prepare\n",
@@ -199,34 +200,3 @@ def take_terminal() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-REAL_KILLS: list[tuple[str, signal.Signals, tuple[str, ...]]] = [
-    ("containers", SIGKILL, ("--backend", "ray")),
-    ("engine", SIGKILL, ("--backend", "ray")),
-    ("engine", SIGINT, ("--backend", "mp")),
-    ("prove", SIGKILL, ("--backend", "mp")),
-]
-
-
-@pytest.mark.parametrize(("moment", "number", "backend"), REAL_KILLS)
-def test_real_engine(lab: Lab, person: Person, moment: str, number: signal.Signals, backend: tuple[str, ...]) -> None:
-    """The same on real vLLM: killed or interrupted, then `up` (where that is told apart) and `down`."""
-    before = snapshot(lab, without=KEPT)
-    run = person.start("up", *PAIR, *backend)
-    await_moment(lab, run, moment)
-    time.sleep(3 if moment == "engine" else 0)
-    run.send(number)
-    ran = run.ended()
-    if number == SIGKILL:
-        assert any(of_ours(lab).values())
-    else:
-        assert ran.code == 130, ran
-        assert_nothing_of_ours(lab)
-    if (moment, number) == ("engine", SIGKILL):
-        joined = person.must("up", *PAIR, *backend)
-        assert "nothing is changed" in joined.out
-        assert_serves(lab)
-    person.must("down")
-    assert_nothing_of_ours(lab)
-    assert_same(lab, before, without=KEPT)

@@ -1,0 +1,166 @@
+"""How the commands behave in a shell: pipes, colour, --json, hostile words, logs. On the quick image."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import time
+from signal import SIGINT
+
+import pytest
+from hosts_now import HOSTS, rank_of
+from own_lab import Lab
+from person import CLUSTER, MP, Person, quick
+
+HOSTILE = ("a b", "it's", '"', "$HOME", "`id`", "a\nb", "ä ✓ 🐍", "", "*", "\\", "--", "-n", "%s", "\t", ";reboot")
+
+
+@pytest.fixture(scope="module")
+def serving(resident: Person) -> Person:
+    """A pair that only is looked at."""
+    resident.must("up", *MP)
+    return resident
+
+
+def shell(person: Person, line: str, **more_environment: str) -> subprocess.CompletedProcess[str]:
+    """A line typed into bash, with `cluster` on its PATH."""
+    environment = person.environment | more_environment
+    environment["PATH"] = f"{os.path.dirname(CLUSTER)}:{environment['PATH']}"
+    words = ["bash", "-o", "pipefail", "-c", line]
+    return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=person.place, timeout=200)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["--help", "status", "logs --tail 5000", "logs -f", "exec -- seq 100000", "up -n spark1,spark2 --tp 2 --dry-run"],
+)
+def test_output_into_head(serving: Person, command: str) -> None:
+    """`| head -1`: one line, no traceback, no complaint about the pipe, and it ends."""
+    done = shell(serving, f"cluster {command} | head -1; echo ${{PIPESTATUS[1]}}")
+    assert len(done.stdout.splitlines()) == 2, done
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "BrokenPipe" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_no_colour_in_pipes_nor_with_no_color(serving: Person) -> None:
+    piped = serving.must("status")
+    assert "\x1b" not in piped.out + piped.err
+    terminal = f"script -qec '{CLUSTER} status' /dev/null"
+    coloured = shell(serving, terminal, TERM="xterm-256color")
+    plain = shell(serving, terminal, TERM="xterm-256color", NO_COLOR="1")
+    assert "\x1b[1m" in coloured.stdout or "\x1b[3" in coloured.stdout
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain.stdout), plain.stdout
+
+
+def test_narrow_terminal(serving: Person) -> None:
+    done = shell(serving, f"script -qec 'stty cols 40; {CLUSTER} status' /dev/null", TERM="xterm", COLUMNS="40")
+    assert "spark2" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("logs", "--tail", "5"),
+        ("exec", "--", "hostname"),
+        ("up", *MP),
+        ("up", *MP, "--dry-run"),
+        ("down", "--dry-run"),
+        ("bench", "--pp", "32", "--tg", "4", "--depth", "0", "--runs", "1"),
+        ("recipes", "list"),
+        ("recipes", "show", "lab-tiny"),
+        ("inventory", "list"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_json_is_one_document(serving: Person, words: tuple[str, ...]) -> None:
+    at = words.index("--") if "--" in words else len(words)
+    assert serving.must(*words[:at], "--json", *words[at:]).document
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("up", "-n", "spark1,spark2", "--tp", "3"), 2), (("up", "-n", "spark2", "--solo"), 4), (("up", "nosuch"), 2)],
+)
+def test_json_of_an_error_is_one_document_too(serving: Person, words: tuple[str, ...], code: int) -> None:
+    ran = serving(*words, "--json")
+    assert ran.code == code
+    assert [error["exit"] for error in ran.document["errors"]] == [code]
+    assert ran.errors, "people read it on stderr all the same"
+
+
+def test_exec_brings_hostile_words_through(serving: Person) -> None:
+    program = "import sys, json; print(json.dumps(sys.argv[1:]))"
+    told = serving.must("exec", "--json", "--", "python3", "-c", program, *HOSTILE).document
+    for host in HOSTS:
+        assert told[host]["exit"] == 0
+        assert json.loads(told[host]["out"]) == list(HOSTILE)
+
+
+def test_exec_tells_each_hosts_outcome(serving: Person) -> None:
+    ran = serving("exec", "--", "sh", "-c", "hostname; test $(hostname) = spark1 || exit 7")
+    assert ran.code == 1
+    assert ran.out == "spark1: spark1\nspark2: spark2\n"
+    assert "spark2: exit 7" in ran.err
+    late = serving("exec", "-n", "spark2", "--timeout", "1", "--", "sleep", "77")
+    assert late.code == 1
+    assert late.seconds < 20
+    assert "sleep 77" not in serving.lab.tell("spark2", "ps axww -o args")
+
+
+def test_logs_are_merged_by_time(serving: Person) -> None:
+    lines = serving.must("logs").out.splitlines()
+    times = [line.split()[0] for line in lines]
+    assert times == sorted(times)
+    hosts = [line.split()[1] for line in lines]
+    assert {"spark1:", "spark2:"} == set(hosts)
+    assert len(list(itertools.groupby(hosts))) >= 3, "not one host after the other"
+    assert len(serving.must("logs", "--tail", "2", "-n", "spark1,spark2").out.splitlines()) == 4
+
+
+def test_logs_follow_until_ctrl_c(lab: Lab, serving: Person) -> None:
+    run = serving.start("logs", "-f", "--tail", "1")
+    until = time.monotonic() + 30
+    while "spark1:" not in run.out.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    lab.tell("spark1", "curl -s http://127.0.0.1:8000/planted-in-the-log")
+    while "planted-in-the-log" not in run.out.read_text():
+        assert time.monotonic() < until, run.out.read_text()
+        time.sleep(0.1)
+    run.send(SIGINT)
+    began = time.monotonic()
+    ran = run.ended()
+    assert time.monotonic() - began < 5
+    assert ran.code == 130, ran
+    assert "Traceback" not in ran.err
+    assert "docker logs" not in lab.tell("spark1", "sleep 1; ps axww -o args= | grep -v grep")
+
+
+def test_progress_goes_to_stderr(serving: Person) -> None:
+    ran = serving.must("up", *MP)
+    assert "waiting:" in ran.err
+    assert "waiting:" not in ran.out
+
+
+def test_read_only_results_are_refused_before_anything_is_measured(serving: Person) -> None:
+    (serving.place / "file").write_text("")
+    ran = serving("bench", "--pp", "32", "--tg", "4", "--runs", "1", "--depth", "0", "--results", "file")
+    assert ran.code in (1, 2), ran
+    assert len(ran.errors) == 1
+    assert "file" in ran.errors[0]["error"]
+    assert ran.seconds < 20
+
+
+def test_words_for_vllm_without_a_recipe(lab: Lab, resident: Person, serving: Person) -> None:
+    """`-- --max-num-seqs 8` without a recipe is for the default recipe; `quick` wishes travel the same way."""
+    ran = resident.must("up", *MP, *quick(mib=80), "--max-num-seqs", "8")
+    assert "replace lab-tiny" in ran.out
+    words = lab.tell("spark1", f"docker exec {rank_of(lab, 'spark1')} cat /cluster/rank.json")
+    engine = json.loads(words)["engine"]
+    assert engine[-2:] == ["--max-num-seqs", "8"]
