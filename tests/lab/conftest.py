@@ -28,6 +28,8 @@ def lab() -> Iterator[Lab]:
         pytest.skip("the lab needs root")
     made = Lab(Path(DIRECTORY))
     made.must("up", "--hosts", "2")
+    made.must("mend")
+    take_all_away(made)
     yield made
     made.must("down")
 
@@ -46,7 +48,6 @@ def broken(lab: Lab) -> Iterator[Callable[[str, str], None]]:
 @pytest.fixture
 def person(lab: Lab, tmp_path: Path) -> Iterator[Person]:
     """`person("up", "--solo")` types a command; the hosts are empty before the test and after it."""
-    take_all_away(lab)
     with Person(lab, tmp_path) as made:
         yield made
     take_all_away(lab)
@@ -55,7 +56,6 @@ def person(lab: Lab, tmp_path: Path) -> Iterator[Person]:
 @pytest.fixture(scope="module")
 def resident(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     """The same for tests of one file that share what runs."""
-    take_all_away(lab)
     with Person(lab, tmp_path_factory.mktemp("resident")) as made:
         yield made
     take_all_away(lab)

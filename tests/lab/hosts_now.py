@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from own_lab import Lab
@@ -26,7 +27,7 @@ true
 
 def of_ours(lab: Lab) -> dict[str, list[str]]:
     """By host, everything that a deployment leaves: containers, directories, processes, listening ports."""
-    return {host: lab.tell(host, OURS).splitlines() for host in HOSTS}
+    return {host: said.splitlines() for host, said in on_both(lab, OURS).items()}
 
 
 def assert_nothing_of_ours(lab: Lab, within_s: float = 10) -> None:
@@ -39,13 +40,18 @@ def assert_nothing_of_ours(lab: Lab, within_s: float = 10) -> None:
 
 def take_all_away(lab: Lab) -> None:
     """Empty hosts, whatever a test left; the product has no part in this."""
-    for host in HOSTS:
-        lab.tell(host, f"docker ps -aq | xargs -r docker rm -f -v >/dev/null; sudo -n rm -rf {DATA}")
+    on_both(lab, f"docker ps -aq | xargs -r docker rm -f -v >/dev/null; sudo -n rm -rf {DATA}")
+
+
+def on_both(lab: Lab, line: str) -> dict[str, str]:
+    """A line of shell on both hosts at the same time, which must succeed; what each said."""
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(HOSTS, pool.map(lambda host: lab.tell(host, line), HOSTS), strict=True))
 
 
 def containers(lab: Lab) -> dict[str, list[str]]:
     """By host, the ids of all running containers."""
-    return {host: sorted(lab.tell(host, "docker ps -q --no-trunc").split()) for host in HOSTS}
+    return {host: sorted(said.split()) for host, said in on_both(lab, "docker ps -q --no-trunc").items()}
 
 
 def rank_of(lab: Lab, host: str) -> str:
