@@ -26,6 +26,8 @@ from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
 POLL_S = 1.0
+CAUSE_TOLD_S = 10.0
+"""A rank that failed tells its peers at once; its own container ends up to 8 s later (far/rank: SETTLE_S, GRACE_S)."""
 COMPLETION_TIMEOUT_S = 300.0
 COUNTERS_SETTLE_S = 0.3
 ENGINE = "wait for Ray and vLLM"
@@ -108,7 +110,7 @@ def wait_serving(
         if isinstance(state, Ready):
             return
         if isinstance(state, Failed):
-            raise lost(state)
+            raise lost(await_cause(subject, fleet, state))
         update(state.what)
         if state.moment and state.moment not in moments:
             moments[state.moment] = sample(subject, fleet)
@@ -119,6 +121,16 @@ def wait_serving(
                 remedy="--set ready_timeout_s=N waits longer",
             )
         fleet.time.sleep(POLL_S)
+
+
+def await_cause(subject: Subject, fleet: Fleet, failed: Failed) -> Failed:
+    """The failure of the rank that failed by itself, when it comes soon after one that only lost a peer."""
+    until = fleet.time.monotonic() + CAUSE_TOLD_S
+    while failed.by_peer and fleet.time.monotonic() < until:
+        fleet.time.sleep(POLL_S / 2)
+        again = poll(subject, fleet)
+        failed = again if isinstance(again, Failed) else failed
+    return failed
 
 
 def poll(subject: Subject, fleet: Fleet) -> State:

@@ -114,7 +114,18 @@ def make_switch(place: Place, number: int, *, images: Path, model: Path) -> None
 
 
 def plug_in(switch: int, spark: Spark, init: int) -> None:
-    """Give a host its netdevs and addresses. Port 0 has no cable: its netdevs exist and are down."""
+    """Give a host its netdevs and addresses. Port 0 has no cable: its netdevs exist and are down.
+
+    What its last boot had is taken away first: the kernel does that too, but some time after the namespace ended.
+    """
+    old = "".join(f"link del {_end(wire, spark)}\n" for wire in range(len(PORTS) + 1))
+    subprocess.run(
+        ["nsenter", "--target", str(switch), "--net", "ip", "-force", "-batch", "-"],
+        input=old,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     wires = [f"link add {_end(0, spark)} type veth peer name {MANAGEMENT_NETDEV} address {spark.mac(0)} netns {init}"]
     wires.append(f"link set {_end(0, spark)} master mgmt up")
     inside = ["link set lo up", f"addr add {spark.management}/24 dev {MANAGEMENT_NETDEV}"]

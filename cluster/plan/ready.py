@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.facts.fact import Missing
 from cluster.facts.ranks import RankState
@@ -25,11 +25,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It will not come: which host, why, in the rank's own words, and the last lines it printed."""
+    """It will not come: which host, why, in the rank's own words, and the last lines it printed.
+
+    `by_peer`: it lost a peer, and a rank that may still say why is running yet.
+    """
 
     host: str
     why: str
     tail: tuple[str, ...] = ()
+    by_peer: bool = False
 
 
 State = Waiting | Ready | Failed
@@ -46,7 +50,8 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
     gone = {host: _failure(host, state) for host, state in states.items()}
     failures = [failure for failure in gone.values() if failure is not None]
     if failures:
-        return min(failures, key=lambda failure: _blame(states[failure.host]))
+        first = min(failures, key=lambda failure: _blame(states[failure.host]))
+        return replace(first, by_peer=_blame(states[first.host]) > 0 and None in gone.values())
     if healthy:
         return Ready()
     known = [state for state in states.values() if isinstance(state, RankState)]

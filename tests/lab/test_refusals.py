@@ -33,7 +33,7 @@ def assert_refused(ran: Ran, code: int, *errors: tuple[str, str, str]) -> None:
 
 FAULTS: list[tuple[str, str, int, str, str, str]] = [
     # fault, host, exit, what, where, remedy
-    ("unreachable", "spark2", 3, "spark2 .*did not answer within 10 s", "^spark2$", "is it on"),
+    ("unreachable", "spark2", 3, "spark2 .*did not answer within 5 s", "^spark2$", "is it on"),
     ("no-ssh", "spark2", 3, "spark2 .*refused the connection", "^spark2$", "is sshd running"),
     ("unknown-key", "spark2", 3, "spark2: unknown host key SHA256:", "^spark2$", "cluster inventory add spark2 spark@"),
     ("host-key", "spark2", 3, "spark2: the host key has changed", r"known_hosts:\d", "ssh-keygen -R"),
@@ -263,7 +263,9 @@ def test_head_of_a_pair_is_not_a_solo_host(lab: Lab, person: Person) -> None:
     for words in (("--solo", "-n", "spark2"), ("--solo", "-n", "spark1"), ("-n", "spark2", "--tp", "1")):
         ran = person("up", *QUICK, *words)
         assert_refused(
-            ran, 4, (f"is a rank of {name}, which also runs on spark", name, "cluster down -n spark1,spark2")
+            ran,
+            4,
+            (f"holds a rank of {name}, whose other ranks are on spark", "spark", "cluster down -n spark1,spark2"),
         )
     assert_same(lab, before, without=KEPT)
     assert_serves(lab)

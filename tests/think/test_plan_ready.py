@@ -68,23 +68,26 @@ KILLED = rank(state="exited", exit_code=137)
 
 
 @pytest.mark.parametrize(
-    ("head", "worker", "host"),
+    ("head", "worker", "host", "by_peer"),
     [
-        (CAUSE, CORD, "spark1"),
-        (CORD, CAUSE, "spark2"),
-        (NOT_JOINED, CAUSE, "spark2"),
-        (NOT_JOINED, CORD, "spark1"),
-        (CORD, KILLED, "spark2"),
-        (KILLED, CORD, "spark1"),
-        (CORD, None, "spark2"),
-        (CORD, CORD, "spark1"),
-        (CORD, rank(), "spark1"),
+        (CAUSE, CORD, "spark1", False),
+        (CORD, CAUSE, "spark2", False),
+        (CAUSE, rank(), "spark1", False),
+        (NOT_JOINED, CAUSE, "spark2", False),
+        (NOT_JOINED, CORD, "spark1", False),
+        (NOT_JOINED, rank(), "spark1", True),
+        (CORD, KILLED, "spark2", False),
+        (KILLED, CORD, "spark1", False),
+        (CORD, None, "spark2", False),
+        (CORD, CORD, "spark1", False),
+        (CORD, rank(), "spark1", True),
     ],
 )
-def test_the_one_that_failed_by_itself_is_named(head: Any, worker: Any, host: str) -> None:
+def test_the_one_that_failed_by_itself_is_named(head: Any, worker: Any, host: str, by_peer: bool) -> None:
     verdict = judge_ranks({"spark1": head, "spark2": worker}, healthy=False)
     assert isinstance(verdict, Failed)
     assert verdict.host == host
+    assert verdict.by_peer == by_peer
 
 
 def test_words_of_an_earlier_start_do_not_count() -> None:
