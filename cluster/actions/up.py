@@ -30,6 +30,7 @@ from cluster.plan.deployed import deployments
 from cluster.plan.down import clean_up, remove_probes
 from cluster.plan.fabric import Fabric, drift, pair, recorded
 from cluster.plan.rank import API_KEY, Ingredients
+from cluster.plan.runbooks import check_names
 from cluster.plan.spec import spec_of
 from cluster.plan.steps import Plan, filled
 from cluster.plan.up import plan_up
@@ -77,7 +78,7 @@ def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
     vllm_serve(recipe, Layout(tp, args.pipeline, backend, ("",) * len(hosts), args.bind), extra=args.words)
     return Wanted(
         recipe, hosts, tp, args.pipeline, backend, dict(variables.plain), hidden, tuple(args.words), args.bind,
-        args.allow_socket, frozenset(args.force), read_mounts(recipe.mounts),
+        args.allow_socket, check_names(args.force), read_mounts(recipe.mounts),
     )  # fmt: skip
 
 

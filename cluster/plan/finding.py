@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from cluster.facts.fact import Missing
+from cluster.plan.runbooks import RUNBOOKS
 
 Level = Literal["fault", "warning", "note", "unknown"]
 ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
@@ -14,7 +15,10 @@ ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding: `check` is the name that `--force` takes, `evidence` the very words or numbers."""
+    """One finding: `check` is the name that `--force` takes, `evidence` the very words or numbers.
+
+    `runbook` is the page of docs/runbooks about it, `stem` or `stem#anchor`; of a check it need not be given.
+    """
 
     level: Level
     check: str
@@ -22,6 +26,10 @@ class Finding:
     what: str
     evidence: str = ""
     remedy: str = ""
+    runbook: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runbook", self.runbook or RUNBOOKS.get(self.check, ""))
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""

@@ -563,7 +563,7 @@ def test_missing_image_and_model_are_fetched_once(cluster: Typed, desk: Desk) ->
 
 
 def test_the_lock_is_given_back_however_it_ends(cluster: Typed, desk: Desk) -> None:
-    for words in (UP, UP, (*UP, "--set", "port=9"), ("down",), ("down",), (*UP, "--force", "x", "--tp", "2")):
+    for words in (UP, UP, (*UP, "--set", "port=9"), ("down",), ("down",), (*UP, "--force", "mtu", "--tp", "2")):
         cluster(*words)
         assert [host.lock_holder for host in desk.hosts.values()] == [None, None]
     desk.bad_flag = "--max-model-len"

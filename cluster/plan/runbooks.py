@@ -1,0 +1,45 @@
+"""The names of all checks, each with the page of docs/runbooks that says what to do: the one list of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cluster.config.find import nearest
+from cluster.errors import UsageError
+
+RUNBOOKS: Mapping[str, str] = {
+    "platform": "first-set-up",
+    "docker": "it-does-not-start",
+    "container": "it-does-not-start",
+    "names": "it-does-not-start",
+    "ports": "it-does-not-start",
+    "gpu": "it-does-not-start",
+    "gpu-stranger": "memory-is-full",
+    "memory": "memory-is-full",
+    "disk": "memory-is-full",
+    "image": "it-does-not-start",
+    "weights": "it-does-not-start",
+    "machine-id": "first-set-up",
+    "clock": "first-set-up",
+    "image-parity": "upgrade",
+    "weights-parity": "swap-a-model",
+    "fabric": "first-set-up",
+    "rdma": "first-set-up",
+    "rdma-device": "it-does-not-start",
+    "twins": "it-is-slow",
+    "mtu": "it-is-slow",
+    "ping": "first-set-up",
+}
+"""Check → the file's stem, with `#anchor` where one section is meant."""
+
+
+def check_names(given: Iterable[str]) -> frozenset[str]:
+    """Names of checks as `--force` takes them. Raises UsageError for a name that no check has."""
+    given = frozenset(given)
+    for name in sorted(given - RUNBOOKS.keys()):
+        known = ", ".join(RUNBOOKS)
+        near = nearest(name, RUNBOOKS)
+        raise UsageError(
+            f"--force {name}: there is no check of that name", remedy=f"{near}; all: {known}" if near else known
+        )
+    return given

@@ -1,0 +1,59 @@
+"""The one list of checks: every name that code gives a finding is in it, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import UsageError
+from cluster.plan.finding import Finding
+from cluster.plan.runbooks import RUNBOOKS, check_names
+
+PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
+ROOMS = ("plan", "actions", "hosts", "apply.py", "bench")
+NAME_AT = {"Finding": 1, "unknown": 0}
+"""Which argument of a call is the check's name."""
+
+
+def names_in(text: str) -> Iterator[str]:
+    """The names of checks that a source file gives its findings; a name that is no literal is left out."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAME_AT:
+            at = NAME_AT[node.func.id]
+            name = node.args[at] if at < len(node.args) else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield name.value
+
+
+def test_the_list_is_what_code_names() -> None:
+    files = [file for room in ROOMS for file in (PACKAGE / room).rglob("*.py")] + [PACKAGE / "apply.py"]
+    used = {name for file in files for name in names_in(file.read_text())}
+    assert used == set(RUNBOOKS)
+
+
+def test_a_finding_has_its_runbook() -> None:
+    assert Finding("fault", "memory", "spark1", "full").runbook == RUNBOOKS["memory"]
+    assert Finding("fault", "memory", "spark1", "full", runbook="it-hangs").runbook == "it-hangs"
+    assert Finding("fault", "of-a-rule", "spark1", "x").runbook == ""
+    assert Finding("fault", "memory", "spark1", "full").as_dict()["runbook"] == RUNBOOKS["memory"]
+
+
+def test_force_takes_names_of_checks() -> None:
+    assert check_names(["memory", "mtu", "mtu"]) == {"memory", "mtu"}
+    assert check_names([]) == frozenset()
+    with pytest.raises(UsageError, match="--force memroy: there is no check of that name") as raised:
+        check_names(["mtu", "memroy"])
+    assert raised.value.remedy.startswith("nearest: memory; all: platform, docker")
+    with pytest.raises(UsageError) as raised:
+        check_names(["x"])
+    assert raised.value.remedy.startswith("platform, docker")
+
+
+def test_the_reader_of_source_sees_names() -> None:
+    text = (
+        'def f():\n    yield Finding("fault", "a", h, "w")\n    yield unknown("b", h, m, "w")\n    Finding(l, name)\n'
+    )
+    assert list(names_in(text)) == ["a", "b"]
