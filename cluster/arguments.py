@@ -29,6 +29,15 @@ def nodes(parser: Parser, default: str = "all hosts of the inventory", *, rank_o
 
 
 def recipe(parser: Parser) -> None:
+    """Which recipe, changes to it, and the environment of what it starts."""
+    chosen(parser)
+    parser.add_argument(
+        "-e", "--env", action="append", default=[], metavar="KEY=VALUE", help="environment of every rank; without "
+        "=VALUE it is taken from yours; names with TOKEN, KEY, SECRET or PASSWORD travel as files and are shown nowhere"
+    )  # fmt: skip
+
+
+def chosen(parser: Parser) -> None:
     """Which recipe, and changes to it."""
     parser.add_argument(
         "recipe", nargs="?", metavar="RECIPE", help="recipe name or file (default: see `cluster recipes list`)"
@@ -37,10 +46,6 @@ def recipe(parser: Parser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY.SUB=VALUE", help="change a recipe key; VALUE is YAML"
     )
-    parser.add_argument(
-        "-e", "--env", action="append", default=[], metavar="KEY=VALUE", help="environment of every rank; without "
-        "=VALUE it is taken from yours; names with TOKEN, KEY, SECRET or PASSWORD travel as files and are shown nowhere"
-    )  # fmt: skip
 
 
 def sizes(parser: Parser, *, short_pp: bool = True) -> None:
@@ -97,6 +102,13 @@ def down(parser: Parser) -> None:
 def status(parser: Parser) -> None:
     """Options of `cluster status`."""
     nodes(parser)
+    common(parser)
+
+
+def doctor(parser: Parser) -> None:
+    """Options of `cluster doctor`."""
+    chosen(parser)
+    nodes(parser, rank_order=True)
     common(parser)
 
 

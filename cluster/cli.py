@@ -24,6 +24,8 @@ COMMANDS = (
             "cluster.actions.down:run", "cluster down"),
     Command("status", "hosts, ranks, Ray, server, memory", arguments.status,
             "cluster.actions.status:run", "cluster status --json"),
+    Command("doctor", "every check of every host: what is wrong, and what to do", arguments.doctor,
+            "cluster.actions.doctor:run", "cluster doctor -n spark1,spark2"),
     Command("bench", "measure the running server; compare with one Spark", arguments.bench,
             "cluster.actions.bench:run", "cluster bench --depth 0 4096 16384"),
     Command("scaling", "up, bench, down for each size; one report", arguments.scaling,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, TextIO, cast
@@ -88,6 +89,15 @@ class Screen:
     def line(self, text: str = "") -> None:
         """A line of the result, as it is."""
         self._result.print(text, markup=False)
+
+    def text(self, text: str, indent: str, style: str | None = None) -> None:
+        """A line of the result; on a terminal it is wrapped between words, and goes on below at `indent`."""
+        if self._result.is_terminal:
+            wrapper = textwrap.TextWrapper(
+                self._result.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+            text = "\n".join(wrapper.wrap(text))
+        self._result.print(text, markup=False, style=style)
 
     def note(self, text: str) -> None:
         """A line of progress."""

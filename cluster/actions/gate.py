@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from cluster.actions.reach import raise_all
 from cluster.commands.docker import docker_try
-from cluster.errors import ClusterError, RefusedError
+from cluster.config.load import ResolvedHost
+from cluster.errors import RefusedError
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
+from cluster.hosts.outcome import Outcome, values
 from cluster.plan.checks import check_host
 from cluster.plan.deployed import Deployment
-from cluster.plan.fabric import Fabric
-from cluster.plan.finding import Finding, refusing, worst_first
+from cluster.plan.fabric import Fabric, pair
+from cluster.plan.finding import Finding, refusing, share, worst_first
 from cluster.plan.inside import Inside, check_equal, check_inside, parse_inside
 from cluster.plan.parity import check_pings, check_set, ping_questions
 from cluster.plan.wanted import Wanted
@@ -25,10 +27,22 @@ def check_seen(
     wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, fleet: Fleet, found: Sequence[Deployment], screen: Screen
 ) -> None:
     """Judge what was seen, and ping the peers at full size. Raises RefusedError for faults not named by `--force`."""
-    findings = [finding for name in wanted.names for finding in check_host(wanted, seens[name], found)]
-    findings += check_set(wanted, [seens[name] for name in wanted.names], fabric)
-    findings += ping(fabric, fleet)
-    judge(findings, wanted, screen)
+    judge([*check_facts(wanted, seens, fabric, found), *ping(fabric, fleet)], wanted, screen)
+
+
+def check_facts(
+    wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, found: Sequence[Deployment]
+) -> list[Finding]:
+    """What the facts say of each host that answered, and of all of them together."""
+    here = [seens[name] for name in wanted.names if name in seens]
+    findings = [finding for seen in here for finding in check_host(wanted, seen, found)]
+    return [*findings, *check_set(wanted, here, fabric)]
+
+
+def pair_of(hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen]) -> Fabric:
+    """The fabric between those of the hosts that answered, the inventory's overrides applied."""
+    here = [host for host in hosts if host.name in seens]
+    return pair([seens[host.name] for host in here], {host.name: host.fabric for host in here})
 
 
 def ping(fabric: Fabric, fleet: Fleet) -> list[Finding]:
@@ -45,27 +59,30 @@ def ping(fabric: Fabric, fleet: Fleet) -> list[Finding]:
 
 
 def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
-    """Start one short container of the image on every host: a GPU in it, the versions, the architecture known.
+    """Judge what a short container of the image finds on every host.
 
-    Returns what the head's image holds. Raises RefusedError.
+    Returns what the head's image holds. Raises RefusedError, and the errors of hosts that were lost.
     """
-    question = docker_try(
-        f"cluster-try-{wanted.recipe.name}", wanted.recipe.image, "image", [wanted.recipe.architecture], timeout_s=60
-    )
-    insides: dict[str, Inside | Missing] = {}
-    errors: list[ClusterError] = []
-    for host, outcome in fleet.ask({name: [question] for name in wanted.names}).items():
-        if outcome.value is None:
-            errors += [outcome.error] if outcome.error else []
-        else:
-            insides[host] = parse_inside(outcome.value[0])
-    raise_all(errors)
-    findings = [finding for host, inside in insides.items() for finding in check_inside(wanted, host, inside)]
-    judge([*findings, *check_equal(insides)], wanted, screen)
+    insides = values(look_inside(wanted, wanted.names, fleet))
+    judge(check_insides(wanted, insides), wanted, screen)
     head = insides[wanted.names[0]]
     if isinstance(head, Missing):
         raise RefusedError(f"the image could not be read: {head.why}", where=wanted.names[0])
     return head
+
+
+def look_inside(wanted: Wanted, hosts: Sequence[str], fleet: Fleet) -> dict[str, Outcome[Inside | Missing]]:
+    """Start one short container of the image on these hosts: a GPU in it, the versions, the architecture known."""
+    recipe = wanted.recipe
+    name = f"cluster-try-{recipe.name}-{secrets.token_hex(3)}"  # nobody else's, since looking takes no lock
+    question = docker_try(name, recipe.image, "image", [recipe.architecture], timeout_s=60)
+    return fleet.each(lambda host: parse_inside(host.ask([question])[0]), hosts)
+
+
+def check_insides(wanted: Wanted, insides: Mapping[str, Inside | Missing]) -> list[Finding]:
+    """What the short containers say of each host's image, and of all of them together."""
+    findings = [finding for host, inside in insides.items() for finding in check_inside(wanted, host, inside)]
+    return [*findings, *check_equal(insides)]
 
 
 def judge(findings: Sequence[Finding], wanted: Wanted, screen: Screen) -> None:
@@ -73,21 +90,23 @@ def judge(findings: Sequence[Finding], wanted: Wanted, screen: Screen) -> None:
     faults = refusing(findings, wanted.force)
     for finding in worst_first(findings):
         if finding not in faults:
-            forced = " (forced)" if finding.level == "fault" else ""
-            evidence = f" ({finding.evidence})" if finding.evidence else ""
-            screen.warn(f"{finding.level}{forced}: {finding.host}: {finding.what}{evidence}")
+            warn(finding, screen)
     raise_all(as_errors(faults))
+
+
+def warn(finding: Finding, screen: Screen) -> None:
+    """One finding that does not stop a start, in a line."""
+    forced = " (forced)" if finding.level == "fault" else ""
+    evidence = f" ({finding.evidence})" if finding.evidence else ""
+    screen.warn(f"{finding.level}{forced}: {finding.host}: {finding.what}{evidence}")
 
 
 def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
     """Faults as the errors that the user sees; what is the same on several hosts is said once."""
-    hosts: dict[Finding, list[str]] = {}
-    for fault in faults:
-        hosts.setdefault(replace(fault, host=""), []).append(fault.host)
     return [
         RefusedError(
-            f"{same.what}: {same.evidence}" if same.evidence else same.what,
-            where=f"{', '.join(names)}, check `{same.check}`", put_back="nothing was changed", remedy=same.remedy,
+            f"{fault.what}: {fault.evidence}" if fault.evidence else fault.what,
+            where=f"{', '.join(hosts)}, check `{fault.check}`", put_back="nothing was changed", remedy=fault.remedy,
         )
-        for same, names in hosts.items()
+        for fault, hosts in ((shared.finding, shared.hosts) for shared in share(faults))
     ]  # fmt: skip

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from cluster.actions.prove import ENGINE, Clock, Held, Proof
 from cluster.diagnosis.transport import Transport
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
@@ -39,6 +42,12 @@ def print_ready(
     screen.line(f"try:  {curl(wanted, endpoint)}")
     screen.line("next: cluster bench --depth 0 4096 16384")
     screen.document(as_document(wanted, proof, clock, endpoint, simulated, changed))
+
+
+def simulated_products(seens: Iterable[Seen]) -> str:
+    """The product names of the hosts that are simulated; empty when none is."""
+    products = {seen.identity.product for seen in seens if not isinstance(seen.identity, Missing)}
+    return ", ".join(sorted(product for product in products if "simulated" in product.lower()))
 
 
 def way(wanted: Wanted, transport: Transport) -> str:

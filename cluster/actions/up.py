@@ -13,7 +13,7 @@ from typing import Any
 from cluster.actions import fetch, gate, prove
 from cluster.actions.carry import also, carry_through, hide
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
-from cluster.actions.summary import print_ready
+from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.commands.vllm import Layout, vllm_serve
 from cluster.config.load import read_mounts
@@ -28,7 +28,7 @@ from cluster.hosts.lock import Lock
 from cluster.plan.decide import Same, Start, decide, refuse_beyond
 from cluster.plan.deployed import deployments
 from cluster.plan.down import clean_up, remove_probes
-from cluster.plan.fabric import Fabric, drift, pair, recorded
+from cluster.plan.fabric import Fabric, drift, recorded
 from cluster.plan.rank import API_KEY, Ingredients
 from cluster.plan.runbooks import check_names
 from cluster.plan.spec import spec_of
@@ -108,7 +108,7 @@ def bring_up(
         seens = see(wanted, fleet)
     found = deployments(seens.values())
     refuse_beyond(wanted.names, found)
-    fabric = pair_of(wanted, seens)
+    fabric = gate.pair_of(wanted.hosts, seens)
     if not options.dry_run:
         apply(filled(remove_probes(seens)), fleet, guard, screen.note, Applied())
     if has_images(seens):
@@ -158,8 +158,8 @@ def leave(
     deployment, was = same.deployment, recorded(same.deployment.seen)
     rest = filled(clean_up(same.remains, seens))
     screen.line(f"{deployment.id} runs already on {', '.join(wanted.names)}: nothing is changed")
-    for row in drift(was, fabric):
-        screen.warn(row)
+    for finding in drift(was, fabric):
+        gate.warn(finding, screen)
     if options.dry_run:
         show_lines(Plan(deployment.id, (), rest), screen)
         return ExitCode.DONE
@@ -189,17 +189,11 @@ def subject_of(
 
 def where(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, str]:
     """The endpoint at the head's management address, and the product names of hosts that are simulated."""
-    identities = {name: seen.identity for name, seen in seens.items() if not isinstance(seen.identity, Missing)}
-    head = identities.get(wanted.names[0])
-    address = wanted.bind if wanted.bind not in ("0.0.0.0", "::") else head.management_address if head else "?"
-    simulated = {one.product for one in identities.values() if "simulated" in one.product.lower()}
+    head = seens[wanted.names[0]].identity
+    shown = "?" if isinstance(head, Missing) else head.management_address
+    address = wanted.bind if wanted.bind not in ("0.0.0.0", "::") else shown
     host = f"[{address}]" if ":" in address else address
-    return {"endpoint": f"http://{host}:{wanted.recipe.port}", "simulated": ", ".join(sorted(simulated))}
-
-
-def pair_of(wanted: Wanted, seens: dict[str, Seen]) -> Fabric:
-    """The fabric between the wanted hosts, the inventory's overrides applied."""
-    return pair([seens[name] for name in wanted.names], {host.name: host.fabric for host in wanted.hosts})
+    return {"endpoint": f"http://{host}:{wanted.recipe.port}", "simulated": simulated_products(seens.values())}
 
 
 def has_images(seens: dict[str, Seen]) -> bool:

@@ -10,8 +10,10 @@ from typing import Any
 from cluster.facts.fact import Missing
 from cluster.facts.links import Links
 from cluster.facts.seen import Seen
+from cluster.plan.finding import Finding
 
 Network = IPv4Network | IPv6Network
+ANEW = "cluster down and cluster up start it over what is there now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ def recorded(seen: Mapping[str, Any]) -> Fabric:
     return Fabric(hosts, paired=seen["paired"])
 
 
-def drift(before: Fabric, now: Fabric) -> list[str]:
+def drift(before: Fabric, now: Fabric) -> list[Finding]:
     """What was observed at the start and is otherwise now: worth a word, no reason to replace what runs."""
-    rows = []
+    found_otherwise = []
     for name, end in before.hosts.items():
         found = now.hosts[name]
         for what, was, is_now in (
@@ -93,8 +95,9 @@ def drift(before: Fabric, now: Fabric) -> list[str]:
             ("HCAs", ", ".join(end.hcas), ", ".join(found.hcas)),
         ):  # fmt: skip
             if was != is_now:
-                rows.append(f"{name}: {what} was {was or 'none'} at the start and is {is_now or 'none'} now")
-    return rows
+                said = f"{what} was {was or 'none'} at the start and is {is_now or 'none'} now"
+                found_otherwise.append(Finding("warning", "drift", name, said, remedy=ANEW))
+    return found_otherwise
 
 
 def _usable(seen: Seen, named: Sequence[str]) -> list[Facing]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from cluster.facts.fact import Missing
@@ -44,6 +44,33 @@ def unknown(check: str, host: str, fact: Missing, what: str) -> Finding:
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Faults, then unknown, warnings, notes; the order within a level is kept."""
     return sorted(findings, key=lambda finding: ORDER.index(finding.level))
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One finding and every host that has it; its own `host` is empty.
+
+    When they are several, a remedy that began with `on HOST: ` begins with `on each: `.
+    """
+
+    finding: Finding
+    hosts: tuple[str, ...]
+
+
+def share(findings: Iterable[Finding]) -> list[Shared]:
+    """What is the same on several hosts said once, in the order in which it was first said."""
+    hosts: dict[Finding, list[str]] = {}
+    for finding in findings:
+        remedy = finding.remedy.replace(f"on {finding.host}: ", "on each: ") if finding.host else finding.remedy
+        names = hosts.setdefault(replace(finding, host="", remedy=remedy), [])
+        if finding.host not in names:
+            names.append(finding.host)
+    return [Shared(_of_one(same, names), tuple(names)) for same, names in hosts.items()]
+
+
+def _of_one(same: Finding, names: Sequence[str]) -> Finding:
+    """The finding with its host's name in the remedy again, when only one host has it."""
+    return replace(same, remedy=same.remedy.replace("on each: ", f"on {names[0]}: ")) if len(names) == 1 else same
 
 
 def refusing(findings: Sequence[Finding], force: frozenset[str]) -> list[Finding]:

@@ -22,7 +22,7 @@ def check_set(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator
     yield from check_machines(seens)
     yield from check_clocks(seens)
     yield from check_same(seens)
-    if wanted.size > 1:
+    if len(seens) > 1:
         yield from check_fabric(wanted, seens, fabric)
 
 

@@ -29,6 +29,8 @@ RUNBOOKS: Mapping[str, str] = {
     "twins": "it-is-slow",
     "mtu": "it-is-slow",
     "ping": "first-set-up",
+    "drift": "reboot-or-replace",
+    "deployment": "it-does-not-start",
 }
 """Check → the file's stem, with `#anchor` where one section is meant."""
 

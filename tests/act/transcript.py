@@ -18,6 +18,7 @@ VARYING = (
     (rf"^({STAGES}|cluster's own share) +[\d.]+$", r"\1 N"),
     (rf"^({STAGES}) N\n", ""),
     (r"^stage +s$", "stage s"),
+    (r"\((\d+ checks|checks between hosts need two), [\d.]+ s\)$", "(CHECKS, N s)"),
 )
 
 

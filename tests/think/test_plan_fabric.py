@@ -195,7 +195,13 @@ def test_what_was_recorded_is_read_back() -> None:
 def test_drift_is_told_by_host() -> None:
     was = recorded(label(paired(one_cable(1), one_cable(2))))
     now = paired(one_cable(1), one_cable(2, connector=1))
-    assert drift(was, now) == [
-        "spark2: netdev was enp1s0f0np0 at the start and is enp1s0f1np1 now",
-        "spark2: HCAs was rocep1s0f0, roceP2p1s0f0 at the start and is rocep1s0f1, roceP2p1s0f1 now",
+    found = drift(was, now)
+    assert [(one.level, one.check, one.host, one.what) for one in found] == [
+        ("warning", "drift", "spark2", "netdev was enp1s0f0np0 at the start and is enp1s0f1np1 now"),
+        (
+            "warning",
+            "drift",
+            "spark2",
+            "HCAs was rocep1s0f0, roceP2p1s0f0 at the start and is rocep1s0f1, roceP2p1s0f1 now",
+        ),
     ]

@@ -1,0 +1,150 @@
+"""`cluster doctor`: every check of every host, `up`'s first half for all of them; never changes anything."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.actions import gate
+from cluster.actions.fetch import is_absent
+from cluster.actions.findings import show
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.actions.status import Status, inspect, rank_text
+from cluster.actions.summary import simulated_products
+from cluster.errors import ClusterError, ExitCode, ManyErrors
+from cluster.facts.fact import Missing
+from cluster.facts.seen import Seen
+from cluster.hosts.connect import connect
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.outcome import errors as errors_of
+from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.fabric import drift, recorded
+from cluster.plan.finding import Finding, share, unknown, worst_first
+from cluster.plan.ready import Failed, Waiting
+from cluster.plan.runbooks import RUNBOOKS
+from cluster.plan.wanted import Wanted, choose_sizes
+from cluster.screen import Screen
+
+
+@dataclass(slots=True)
+class Examined:
+    """What was found, worst first; `errors` of the hosts that did not answer, or not to the end."""
+
+    seens: Mapping[str, Seen]
+    found: tuple[Deployment, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+    errors: list[ClusterError] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that were looked at."""
+        return tuple(self.seens)
+
+
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster doctor`; 3 when a host could not be reached, 4 with a fault."""
+    named = read_named(args)
+    wanted = read_wanted(args, named)
+    with open_fleet(wanted.hosts, connect) as fleet:
+        examined = examine(wanted, fleet, screen)
+    if examined.seens:
+        show(examined.findings, screen)
+        screen.line(summary(examined))
+        if simulated := simulated_products(examined.seens.values()):
+            screen.warn(f"simulated hosts: {simulated}")
+    screen.document(as_document(examined))
+    if screen.json_mode and examined.errors:
+        return ManyErrors(examined.errors).exit_code
+    raise_all(examined.errors)
+    return ExitCode.REFUSED if any(one.level == "fault" for one in examined.findings) else ExitCode.DONE
+
+
+def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
+    """The recipe on all hosts named, as `up` would spread it. Raises UsageError."""
+    recipe = read_recipe(args, named.file)
+    hosts, tp, backend = choose_sizes(named.hosts, tp=None, pp=1, solo=False, backend=None, recipe=recipe)
+    return Wanted(recipe, hosts, tp, 1, backend)
+
+
+def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
+    """Look at all hosts, ping their peers, try the image where it is, and ask what runs of ours how it does."""
+    began = fleet.time.monotonic()
+    with screen.waiting(f"looking at {', '.join(wanted.names)}") as waiting:
+        seens, errors = answered(look(fleet, wanted.hosts, wanted.recipe))
+        found = deployments(seens.values())
+        fabric = gate.pair_of(wanted.hosts, seens)
+        findings = gate.check_facts(wanted, seens, fabric, found)
+        findings += [finding for seen in seens.values() for finding in check_absent(wanted, seen)]
+        findings += gate.ping(fabric, fleet)
+        have_image = [name for name, seen in seens.items() if not isinstance(seen.image, Missing)]
+        if have_image:
+            waiting.update(f"trying the image {wanted.recipe.image} in a short container")
+        insides = gate.look_inside(wanted, have_image, fleet)
+        errors += errors_of(insides)
+        findings += gate.check_insides(wanted, {host: one.value for host, one in insides.items() if one.value})
+        for deployment in found:
+            waiting.update(f"asking the ranks of {deployment.id}")
+            findings += check_deployment(inspect(deployment, fleet, seens), wanted, seens)
+    return Examined(seens, found, worst_first(findings), errors, fleet.time.monotonic() - began)
+
+
+def check_absent(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """Image and weights that are not there yet: nothing is wrong, `up` fetches them."""
+    recipe, fetches = wanted.recipe, "cluster up fetches it after asking"
+    if is_absent(seen.image):
+        yield Finding("note", "image", seen.host, f"image {recipe.image} is not there", remedy=fetches)
+    elif isinstance(seen.image, Missing) and not isinstance(seen.docker, Missing):
+        yield unknown("image", seen.host, seen.image, f"image {recipe.image}")
+    if is_absent(seen.weights) and not recipe.model.startswith("/"):
+        yield Finding("note", "weights", seen.host, f"model {recipe.model} is not there", remedy=fetches)
+
+
+def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) -> Iterator[Finding]:
+    """What runs of ours is whole, and over the links that are there now."""
+    deployment, head = status.deployment, status.deployment.head
+    known = {host: rank for host, rank in status.ranks.items() if host in seens}
+    if isinstance(status.state, Failed):
+        ranks = ", ".join(f"{host} {rank_text(rank)}" for host, rank in known.items())
+        yield Finding(
+            "fault", "deployment", status.state.host, f"{deployment.id} is {status.word}: {status.state.why}", ranks,
+            "cluster logs says why; cluster up starts it again",
+        )  # fmt: skip
+    elif isinstance(status.state, Waiting) and head in known:
+        what = f"{deployment.id} is not ready yet"
+        yield Finding("note", "deployment", head, what, f"waiting for {status.state.what}", "cluster up waits for it")
+    for wrong in status.wrong:
+        remedy = "cluster down and cluster up start it anew"
+        yield Finding("fault", "deployment", head, f"{deployment.id} is not whole", wrong, remedy)
+    for host, rank in known.items():
+        if isinstance(rank, Missing):
+            yield unknown("deployment", host, rank, f"the rank of {deployment.id}")
+    if deployment.running and set(deployment.hosts) <= set(seens):
+        hosts = [host for host in wanted.hosts if host.name in deployment.hosts]
+        yield from drift(recorded(deployment.seen), gate.pair_of(hosts, seens))
+
+
+def summary(examined: Examined) -> str:
+    """The last line: how many findings by level, the hosts looked at, how long it took."""
+    made = f"{len(RUNBOOKS)} checks" if len(examined.hosts) > 1 else "checks between hosts need two"
+    where = f"on {', '.join(examined.hosts)} ({made}, {examined.seconds:.1f} s)"
+    levels = [one.finding.level for one in share(examined.findings)]
+    counts = [
+        f"{levels.count(level)} {word if levels.count(level) == 1 or level == 'unknown' else word + 's'}"
+        for level, word in (("fault", "fault"), ("unknown", "unknown"), ("warning", "warning"), ("note", "note"))
+        if level in levels
+    ]
+    return f"{', '.join(counts) or 'no finding'} {where}"
+
+
+def as_document(examined: Examined) -> dict[str, Any]:
+    """The same for `--json`."""
+    return {
+        "hosts": list(examined.hosts),
+        "findings": [finding.as_dict() for finding in examined.findings],
+        "errors": [dict(error.lines()) for error in examined.errors],
+        "seconds": round(examined.seconds, 3),
+        "simulated": simulated_products(examined.seens.values()),
+    }
