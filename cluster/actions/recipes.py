@@ -71,7 +71,8 @@ def _show(args: argparse.Namespace, screen: Screen) -> ExitCode:
     wanted = args.recipe or choose_recipe(None, None, load_inventory(args.inventory).inventory)
     file = load_recipe(wanted)
     recipe = final_recipe(file.recipe, args.set)
-    screen.line(f"# {file.path}" + (f", with --set {' '.join(args.set)}" if args.set else ""))
+    extends = f", which extends {file.parent}" if file.parent else ""
+    screen.line(f"# {file.path}{extends}" + (f", with --set {' '.join(args.set)}" if args.set else ""))
     screen.line(annotated(recipe))
     screen.document({"path": str(file.path), "recipe": recipe.model_dump(mode="json")})
     return ExitCode.DONE

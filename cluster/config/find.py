@@ -50,24 +50,31 @@ def shipped(folder: str) -> Path:
     return packed if packed.is_dir() else package.parent / folder
 
 
-def recipe_files() -> dict[str, Path]:
-    """Every recipe that a name finds, by name; `./recipes` hides packaged ones of the same name."""
+def recipe_files(child: Path | None = None) -> dict[str, Path]:
+    """Every recipe that a name finds, by name; `./recipes` hides packaged ones of the same name.
+
+    Written in the recipe `child`, a name finds what lies beside it first, and never the child itself.
+    """
     found: dict[str, Path] = {}
-    for folder in (Path("recipes"), shipped("recipes")):
+    for folder in (*([child.parent] if child else ()), Path("recipes"), shipped("recipes")):
         for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-            if path.suffix in _ENDINGS and not path.name.startswith("."):
+            itself = child is not None and path.exists() and path.samefile(child)
+            if path.suffix in _ENDINGS and not path.name.startswith(".") and not itself:
                 found.setdefault(path.stem, path)
     return dict(sorted(found.items()))
 
 
-def find_recipe(wanted: str) -> Path:
-    """The file of a recipe given as a path (has a `/` or ends in .yaml) or as a name. Raises UsageError."""
+def find_recipe(wanted: str, child: Path | None = None) -> Path:
+    """The file of a recipe given as a path (has a `/` or ends in .yaml) or as a name. Raises UsageError.
+
+    A relative path that is written in the recipe `child` starts at its folder.
+    """
     if is_path(wanted):
-        path = expand(wanted)
+        path = child.parent / expand(wanted) if child else expand(wanted)
         if not path.exists():
             raise UsageError(f"{path}: there is no such recipe", remedy=_neighbours(path))
         return path
-    files = recipe_files()
+    files = recipe_files(child)
     if wanted in files:
         return files[wanted]
     raise UsageError(

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from cluster.config.extend import read_extended
 from cluster.config.find import DEFAULT_RECIPE, expand, find_inventory, find_recipe, is_path
 from cluster.config.inventory import Defaults, HostEntry, Inventory, InventoryFile
 from cluster.config.names import ResolvedHost, resolve_hosts
 from cluster.config.recipe import Mount, Recipe
 from cluster.config.validate import validate
-from cluster.config.written import read_document
+from cluster.config.written import Document, read_document
 from cluster.errors import UsageError
 
 __all__ = [
@@ -25,10 +26,11 @@ Entry = TypeVar("Entry", HostEntry, Defaults)
 
 @dataclass(frozen=True, slots=True)
 class RecipeFile:
-    """A recipe and the file it was read from."""
+    """A recipe, the file it was read from, and the file of the recipe that it extends."""
 
     recipe: Recipe
     path: Path
+    parent: Path | None = None
 
 
 def load_inventory(option: str | None = None) -> InventoryFile:
@@ -62,8 +64,7 @@ def choose_recipe(positional: str | None, option: str | None, inventory: Invento
 
 def load_recipe(wanted: str) -> RecipeFile:
     """Find a recipe by name or path and read it; see `read_recipe`."""
-    path = find_recipe(wanted)
-    return RecipeFile(read_recipe(path), path)
+    return read_recipe_file(find_recipe(wanted))
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -71,15 +72,25 @@ def read_recipe(path: Path) -> Recipe:
 
     Raises UsageError that names file, line and key.
     """
-    document = read_document(path)
+    return read_recipe_file(path).recipe
+
+
+def read_recipe_file(path: Path) -> RecipeFile:
+    """A recipe as `read_recipe` reads it, with the files it is made of."""
+    document, parent = read_extended(path)
     document.values.setdefault("name", path.stem)
     recipe = validate(Recipe, document)
-    mounts = [mount.model_copy(update={"source": _absolute(mount.source, path.parent)}) for mount in recipe.mounts]
-    for number, mount in enumerate(mounts):
-        if not Path(mount.source).is_file():
-            where = document.where(("mounts", number, "source"))
-            raise UsageError(f"{where}: mounts.{number}.source: there is no file `{mount.source}`")
-    return recipe.model_copy(update={"mounts": mounts})
+    mounts = [_anchored_mount(mount, number, document) for number, mount in enumerate(recipe.mounts)]
+    return RecipeFile(recipe.model_copy(update={"mounts": mounts}), path, parent)
+
+
+def _anchored_mount(mount: Mount, number: int, document: Document) -> Mount:
+    """A relative source is meant from the folder of the file that it stands in."""
+    key = ("mounts", number, "source")
+    source = _absolute(mount.source, Path(document.place_of(key)[0]).parent)
+    if not Path(source).is_file():
+        raise UsageError(f"{document.where(key)}: mounts.{number}.source: there is no file `{source}`")
+    return mount.model_copy(update={"source": source})
 
 
 def read_mounts(mounts: Sequence[Mount]) -> dict[str, bytes]:

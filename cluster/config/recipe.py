@@ -50,6 +50,12 @@ def _check_target(text: str) -> str:
     return text
 
 
+def _check_extends(text: str) -> str:
+    if text:  # a file's own is resolved before it is validated, so this one is from --set
+        raise ValueError("can be written in a recipe file only")
+    return text
+
+
 def _check_row(text: str) -> str:
     if not _ROW.fullmatch(text):
         raise ValueError(f"found `{text}`; a row name is wanted: tg128, pp2048 @ d4096, tg32 (c4)")
@@ -160,6 +166,11 @@ class Recipe(Strict):
 
     name: Annotated[str, AfterValidator(_check_name)] = Field(
         default="", description="what the deployment is called; default: the file's name without .yaml"
+    )
+    extends: Annotated[str, AfterValidator(_check_extends)] = Field(
+        default="",
+        description="name or path of a recipe (one that extends none) whose keys count where this one says nothing: "
+        "scalars and lists here replace, mappings merge, a key without a value is taken away",
     )
     summary: str = Field(default="", description="one line for `cluster recipes list`")
     model: Annotated[str, AfterValidator(_check_model)] = Field(

@@ -24,7 +24,7 @@ def validate(model: type[M], document: Document) -> M:
         return model.model_validate(document.values)
     except ValidationError as error:
         problems = [(_path_of(row), _message(model, row)) for row in error.errors(include_url=False)]
-    problems.sort(key=lambda problem: document.line_of(problem[0]) or 0)
+    problems.sort(key=lambda problem: document.place_of(problem[0]))
     lines = [f"{document.where(path)}: {dotted(path)}{message}" for path, message in problems]
     more = len(lines) - SHOWN
     if more > 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,27 @@ class Written(str):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One mapping read from `name`; `values` holds dict, list, str, Written and None; `lines` count from 1."""
+    """One mapping read from `name`; `values` holds dict, list, str, Written and None; `lines` count from 1.
+
+    `files` names the file of keys that stand in another one than `name`.
+    """
 
     name: str
     values: dict[str, Any]
     lines: Mapping[KeyPath, int]
+    files: Mapping[KeyPath, str] = field(default_factory=dict)
 
-    def line_of(self, path: KeyPath) -> int | None:
-        """Line of the key, or of the nearest key above it that stands in the text."""
+    def place_of(self, path: KeyPath) -> tuple[str, int]:
+        """File and line of the key, or of the nearest key above it that stands in a text; line 0 when none does."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.lines:
-                return self.lines[path[:end]]
-        return None
+                return self.files.get(path[:end], self.name), self.lines[path[:end]]
+        return self.name, 0
 
     def where(self, path: KeyPath) -> str:
         """`file:line` for messages."""
-        line = self.line_of(path)
-        return f"{self.name}:{line}" if line else self.name
+        file, line = self.place_of(path)
+        return f"{file}:{line}" if line else file
 
 
 def read_document(path: Path) -> Document:
