@@ -143,8 +143,8 @@ def print_deployment(status: Status, screen: Screen) -> None:
         screen.line(f"  {host}: {rank_text(rank)}")
     if status.nodes is not None:
         screen.line(f"  Ray: {status.nodes} of {len(deployment.hosts)} nodes")
-    if not isinstance(status.server, Missing) and status.server.queue:
-        screen.line(f"  server: {status.server.queue}")
+    if not isinstance(status.server, Missing) and status.server.load and status.server.load.queue:
+        screen.line(f"  server: {status.server.load.queue}")
     for wrong in status.wrong:
         screen.warn(f"  {wrong}")
     if isinstance(status.state, Failed):

@@ -11,9 +11,10 @@ from cluster.facts.gpu import Gpu
 from cluster.facts.gpu_processes import GpuProcess
 from cluster.facts.host_text import Filled
 from cluster.facts.memory import Memory
+from cluster.plan.gpu_state import BUSY_PCT, IDLE_W, judge_gpu
 
 GIB = 1 << 30
-BUSY_PCT, IDLE_W, CAPPED_MHZ = 90, 30.0, 1000
+OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}
 HELD_SHARE, CACHE_SHARE = 0.5, 0.8
 FULL_PCT, NEARLY_FULL_PCT = 100, 95
 NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
@@ -54,12 +55,10 @@ def judge_gpus(outputs: Outputs) -> Iterator[Explanation]:
         busy = [gpu for gpu in gpus if (gpu.utilization_pct or 0) >= BUSY_PCT and gpu.power_w is not None]
         if not busy or any((gpu.power_w or 0.0) >= IDLE_W for gpu in busy):
             continue
-        gpu, clock = busy[0], busy[0].sm_clock_mhz
-        id = "gpu-stalled" if clock is None else "gpu-power-capped" if clock < CAPPED_MHZ else "gpu-wedged"
-        power = f"{gpu.power_w:g}"
-        yield output.say(
-            id, (str(clock),) if clock else (power,), busy=str(gpu.utilization_pct), power=power, clock=str(clock)
-        )
+        gpu, clock, power = busy[0], busy[0].sm_clock_mhz, f"{busy[0].power_w:g}"
+        words = (str(clock),) if clock else (power,)
+        busy_pct = str(gpu.utilization_pct)
+        yield output.say(OF_STATE[judge_gpu(gpu)], words, busy=busy_pct, power=power, clock=str(clock))
 
 
 def judge_processes(outputs: Outputs) -> Iterator[Explanation]:

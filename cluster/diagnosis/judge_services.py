@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cluster.diagnosis.explanation import Explanation
-from cluster.diagnosis.judge_machine import IDLE_W
 from cluster.diagnosis.outputs import Outputs
 from cluster.facts.completion import insane
 from cluster.facts.docker_text import DockerText
 from cluster.facts.metrics import Load
 from cluster.facts.ray_nodes import RayStatus
+from cluster.plan.gpu_state import IDLE_W
 
 PENDING = "pending placement group"
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cluster.diagnosis.explanation import Explanation, settled
-from cluster.diagnosis.judge_machine import GIB, IDLE_W, gib, has_cma_bug
+from cluster.diagnosis.judge_machine import GIB, gib, has_cma_bug
 from cluster.diagnosis.outputs import Outputs
 from cluster.diagnosis.rules_pairs import OF_PAIRS
 from cluster.facts.gids import Gid
 from cluster.facts.memory import Memory
+from cluster.plan.gpu_state import IDLE_W
 
 Settle = Callable[[Explanation, Outputs], Explanation | None]
 """The finding as more is known, the same finding when nothing is, None when it turned out to be nothing."""

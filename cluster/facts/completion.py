@@ -10,7 +10,9 @@ from typing import Any
 
 from cluster.commands.far import far
 from cluster.commands.question import Answer, Question
+from cluster.facts import metrics
 from cluster.facts.fact import Missing
+from cluster.facts.metrics import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,13 @@ class Server:
 class Completion:
     """The server's answers. `text`, `tokens` and `seconds` are of the completion, empty when none was asked for.
 
+    `load` is what vLLM's own counters say, None for another server.
     `status` is that of the completion's HTTP answer, `error` the server's own words when it was not 200.
     """
 
     healthy: bool
     models: tuple[str, ...]
-    queue: str = ""
+    load: Load | None = None
     status: int = 0
     text: str = ""
     tokens: int = 0
@@ -82,12 +85,17 @@ def parse(answer: Answer) -> Completion | Missing:
     try:
         told = json.loads(answer.text)
         return Completion(
-            told["health"] == 200, tuple(told["models"]), told.get("queue") or "", told.get("status") or 0,
+            told["health"] == 200, tuple(told["models"]), _load(told.get("counters") or ""), told.get("status") or 0,
             told.get("text") or "", told.get("tokens") or 0, told.get("seconds") or 0.0, told.get("error") or "",
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError):
         why = answer.error_text.strip()[-200:] or "the program did not answer"
         return Missing(why, "timeout" if answer.exit is None else "unreadable")
+
+
+def _load(counters: str) -> Load | None:
+    looks = metrics.recognise(counters)
+    return looks[-1] if looks else None
 
 
 def recognise(text: str) -> str | None:

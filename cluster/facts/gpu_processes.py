@@ -27,21 +27,26 @@ _MEMORY = re.compile(r"\d+(?: ?Mi?B)?|\[N/A\]|N/A|\[Not Supported\]")
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds GPU memory. `used_mib` is None when not told; `container` is a full id or empty."""
+    """A process that holds GPU memory. `used_mib` is None when not told; `container` is a full id or empty.
+
+    `cpu_s`: CPU time so far of it and of all processes below it, None when not told.
+    """
 
     pid: int
     name: str
     used_mib: int | None
     container: str
+    cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the far program brings of the query; `containers` maps a pid's digits to its container's id."""
+    """What the far program brings of the query; `containers` and `cpu_s` are by a pid's digits."""
 
     exit: int
     said: str
     containers: Mapping[str, str] = field(default_factory=dict)
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def parse(answer: Answer) -> tuple[GpuProcess, ...] | Missing:
@@ -49,17 +54,20 @@ def parse(answer: Answer) -> tuple[GpuProcess, ...] | Missing:
     told = read_section(answer, "apps", Said)
     if isinstance(told, Missing):
         return told
-    return refuse_smi(told.exit, told.said) or parse_apps(told.said, told.containers)
+    return refuse_smi(told.exit, told.said) or parse_apps(told.said, told.containers, told.cpu_s)
 
 
-def parse_apps(text: str, containers: Mapping[str, str]) -> tuple[GpuProcess, ...] | Missing:
+def parse_apps(
+    text: str, containers: Mapping[str, str], cpu_s: Mapping[str, float] | None = None
+) -> tuple[GpuProcess, ...] | Missing:
     """Rows `[uuid, ]pid, name, MiB`, with or without the unit; a name may hold commas and spaces."""
     found = []
     for line in filter(None, map(str.strip, text.splitlines())):
         row = _ROW.fullmatch(line)
         if row:
-            used = read_whole_number(row["used"])
-            found.append(GpuProcess(int(row["pid"]), row["name"], used, containers.get(row["pid"], "")))
+            used, pid = read_whole_number(row["used"]), row["pid"]
+            spent = (cpu_s or {}).get(pid)
+            found.append(GpuProcess(int(pid), row["name"], used, containers.get(pid, ""), spent))
         elif "No running" not in line:
             return Missing(f"nvidia-smi: {plain(line)[:WHY_LENGTH]}")
     return tuple(found)

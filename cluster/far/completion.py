@@ -2,7 +2,7 @@
 
 Given {"url": "http://127.0.0.1:8000", "model": "name", "key_file": "", "ask": true, "timeout_s": 300}; the API key
 is read from the private file, so it is no word of a command line. Prints
-{"health": 200, "models": ["name"], "queue": "0 running, 0 waiting",
+{"health": 200, "models": ["name"], "counters": "vllm:num_requests_running 0.0\\n…",
  "status": 200, "way": "completions", "text": " Paris", "finish": "length", "tokens": 16, "prompt_tokens": 6,
  "seconds": 0.4, "error": ""}
 with status 0 where no answer came (the error says why), and the second line only when it was asked for.
@@ -20,6 +20,7 @@ from typing import Any
 PROMPT = "The capital of France is"
 TOKENS = 24
 LOOK_S = 5.0
+COUNTERS = "num_requests_running|num_requests_waiting|generation_tokens|prompt_tokens|kv_cache_usage_perc"
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy is not on the way to this host
 
 
@@ -30,10 +31,10 @@ def main() -> None:
     headers = {"Authorization": f"Bearer {Path(key_file).read_text().strip()}"} if key_file else {}
     url, timeout_s = given["url"].rstrip("/"), float(given.get("timeout_s", 60))
     look_s = min(LOOK_S, timeout_s)
-    found: dict[str, Any] = {"health": call(f"{url}/health", headers, look_s)[0], "models": [], "queue": ""}
+    found: dict[str, Any] = {"health": call(f"{url}/health", headers, look_s)[0], "models": [], "counters": ""}
     if found["health"]:
         found["models"] = names_of(call(f"{url}/v1/models", headers, look_s)[1])
-        found["queue"] = queue_of(call(f"{url}/metrics", headers, look_s)[1])
+        found["counters"] = counters_of(call(f"{url}/metrics", headers, look_s)[1])
     if given.get("ask"):
         found |= complete(url, given["model"], headers, timeout_s)
     print(json.dumps(found))
@@ -60,15 +61,9 @@ def names_of(text: str) -> list[str]:
         return []
 
 
-def queue_of(metrics: str) -> str:
-    """Requests running and waiting, summed over engines, out of vLLM's /metrics; empty for other servers."""
-    counts = []
-    for state in ("running", "waiting"):
-        values = re.findall(rf"^vllm:num_requests_{state}(?:{{[^}}]*}})? ([\d.e+]+)$", metrics, re.M)
-        if not values:
-            return ""
-        counts.append(f"{sum(map(float, values)):g} {state}")
-    return ", ".join(counts)
+def counters_of(metrics: str) -> str:
+    """The lines of vLLM's /metrics that say what it is doing; empty for other servers."""
+    return "\n".join(re.findall(rf"^vllm:(?:{COUNTERS})(?:_total)?(?:{{[^}}]*}})? \S+$", metrics, re.M))
 
 
 def complete(url: str, model: str, headers: dict[str, str], timeout_s: float) -> dict[str, Any]:

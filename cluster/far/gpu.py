@@ -3,10 +3,12 @@
 Given {"fields": [[name, other name, …]], "apps": [name]}: each field of --query-gpu with the names that older or
 newer drivers use for it. A field the driver does not know under any name is left out instead of losing the rest.
 Prints two lines, {"gpu": {"value": {"fields": [name or null], "exit": number, "said": text}}} and {"apps": {"value":
-{"exit": number, "said": text, "containers": {pid: id}}}}, or {"missing": why, "kind": kind} in place of "value".
+{"exit": number, "said": text, "containers": {pid: id}, "cpu_s": {pid: seconds}}}}, or {"missing": why, "kind": kind} in
+place of "value".
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -48,7 +50,8 @@ def query_of(names):
 def query_apps(program):
     code, said = end(program)
     pids = re.findall(r"(?m)^(?:GPU-[^,]+, )?(\d+), ", said)
-    return {"exit": code, "said": said, "containers": {pid: container_of(pid) for pid in pids}}
+    containers = {pid: container_of(pid) for pid in pids}
+    return {"exit": code, "said": said, "containers": containers, "cpu_s": cpu_seconds(pids)}
 
 
 def container_of(pid):
@@ -59,6 +62,26 @@ def container_of(pid):
     except OSError:
         return ""
     return found[-1] if found else ""
+
+
+def cpu_seconds(pids):
+    """CPU time so far of each process and all below it, also of those that have ended: what a compiler uses counts."""
+    times, below = {}, {}
+    for pid in filter(str.isdigit, os.listdir("/proc") if pids else ()):
+        try:
+            with open(f"/proc/{pid}/stat", errors="replace") as file:
+                told = file.read().rpartition(")")[2].split()  # proc(5): from the third field on
+        except OSError:
+            continue
+        times[pid] = sum(map(int, told[11:15]))
+        below.setdefault(told[1], []).append(pid)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {pid: sum(times[one] for one in family(pid, below)) / ticks for pid in pids if pid in times}
+
+
+def family(pid, below):
+    """A process and all below it."""
+    return [pid, *(one for child in below.get(pid, []) for one in family(child, below))]
 
 
 def tell(name, found):

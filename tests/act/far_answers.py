@@ -11,6 +11,7 @@ from far_program import run_over
 from cluster.commands.question import Answer
 
 if TYPE_CHECKING:
+    from rank_life import RankLife
     from spark import Machine
 
 GIB = 1 << 30
@@ -120,16 +121,20 @@ class Answers:
             return {"error": "Access to model is restricted", "status": 401}
         return {"bytes": 59 * GIB}
 
+    def counters(self: Machine, life: RankLife) -> str:
+        """vLLM's counters as far/completion brings them."""
+        return "".join(f'vllm:{name}{{engine="0"}} {value:.1f}\n' for name, value in life.counts.items())
+
     def tell_completion(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         port = int(given["url"].rpartition(":")[2])
         life = next((one for one in self.lives() if one.serving and int(one.flag("--port")) == port), None)
         if life is None:
-            return {"health": 0, "models": [], "queue": ""}
+            return {"health": 0, "models": [], "counters": ""}
         key = self.read(given["key_file"]).decode() if given["key_file"] else ""
         if key != life.secrets.get("VLLM_API_KEY", ""):
-            return {"health": 200, "models": [], "queue": "", "status": 401, "text": "", "tokens": 0, "seconds": 0.0,
+            return {"health": 200, "models": [], "counters": "", "status": 401, "text": "", "tokens": 0, "seconds": 0.0,
                     "error": "Unauthorized"}  # fmt: skip
-        found = {"health": 200, "models": [life.flag("--served-model-name")], "queue": "0 running, 0 waiting"}
+        found = {"health": 200, "models": [life.flag("--served-model-name")], "counters": self.counters(life)}
         if given["ask"]:
             self.desk.move_bytes(life)
             found |= {"status": 200, "way": "completions", "text": self.desk.says, "finish": "length", "tokens": 24,

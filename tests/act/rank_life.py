@@ -37,6 +37,8 @@ class RankLife(Life):
         self.silent: dict[int, float] = {}
         self.ray = self.joined = self.has_loaded = self.serving = self.over = False
         self.secrets: dict[str, str] = {}
+        names = ("num_requests_running", "num_requests_waiting", "generation_tokens_total", "prompt_tokens_total")
+        self.counts = dict.fromkeys(names, 0.0)
         self.tell("started", size=self.wanted["size"], backend=self.wanted["backend"], address=self.wanted["address"])
         if self.wanted["secrets"]:
             self.secrets = json.loads(self.read(self.wanted["secrets"]))

@@ -159,6 +159,9 @@ def test_gpu_processes_in_any_order_of_columns() -> None:
 def test_metrics_look_by_look() -> None:
     text = sample("metrics_moving_healthy").text
     assert metrics.recognise(text) == (Load(2, None, 193136), Load(2, None, 193480))
+    assert metrics.recognise("vllm:kv_cache_usage_perc 1.5e-05\nvllm:prompt_tokens_total 7.0\n") == (
+        Load(None, None, None, 7.0, 0.000015),
+    )
     two = 'vllm:num_requests_running{m="a"} 1.0\nvllm:num_requests_running{m="b"} 2.0\n'
     assert metrics.recognise(two) == (Load(3.0, None, None),)
 

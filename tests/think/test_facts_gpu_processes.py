@@ -47,3 +47,4 @@ def test_asked_with_a_process_of_this_machine(tmp_path: Path) -> None:
     found = gpu_processes.parse(ask(gpu.question(), put_program(tmp_path / "bin", "nvidia-smi", script)))
     assert not isinstance(found, Missing)
     assert [(one.pid, one.name, one.used_mib) for one in found] == [(os.getpid(), "me", 5)]
+    assert (found[0].cpu_s or 0) >= sum(os.times()[:2]) - 1, "its own and its children's"

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from cluster.facts import metrics
+
 FAR = Path(__file__).parents[2] / "cluster" / "far"
 
 
@@ -137,7 +139,9 @@ def ask(url: str, **more: Any) -> dict[str, Any]:
 
 def test_a_server_that_answers(url: str) -> None:
     found = ask(url)
-    assert (found["health"], found["models"], found["queue"]) == (200, ["m"], "3 running, 4 waiting")
+    assert (found["health"], found["models"]) == (200, ["m"])
+    [load] = metrics.recognise(found["counters"]) or ()
+    assert load.queue == "3 running, 4 waiting"
     assert (found["status"], found["text"], found["tokens"], found["error"]) == (200, " Paris", 3, "")
     assert found["seconds"] >= 0
     assert [path for path, _, _ in Server.seen] == ["/health", "/v1/models", "/metrics", "/v1/completions"]
@@ -181,7 +185,7 @@ def test_no_answer_in_time_is_status_0(url: str) -> None:
 
 def test_a_server_that_is_not_there() -> None:
     found = ask("http://127.0.0.1:9", ask=False)
-    assert (found["health"], found["models"], found["queue"]) == (0, [], "")
+    assert (found["health"], found["models"], found["counters"]) == (0, [], "")
 
 
 # ray_nodes: a package `ray` with the parts that the program uses, shaped as Ray 2.56 has them.
