@@ -1,7 +1,8 @@
 """Links (an HCA with its netdev) and netdevs of a host, from sysfs and the kernel's own address list.
 
 Sources: Documentation/ABI/stable/sysfs-class-infiniband (`state` = `4: ACTIVE`, `rate` = `100 Gb/sec (4X EDR)`,
-`port_xmit_data` in units of four bytes) and testing/sysfs-class-net. No RDMA tool is needed on the host.
+`port_xmit_data` in units of four bytes; `gids/N` with its kind in `gid_attrs/types/N`) and testing/sysfs-class-net. No
+RDMA tool is needed on the host.
 """
 
 from __future__ import annotations
@@ -13,9 +14,19 @@ from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip
 from cluster.commands.far import far
 from cluster.commands.question import Answer, Question
 from cluster.facts.fact import Missing
+from cluster.facts.gids import mapped_ipv4
 from cluster.facts.sections import read_section
 
 Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class PortGid:
+    """One entry of a port's GID table; `kind` is `RoCE v2` or `IB/RoCE v1`."""
+
+    index: int
+    gid: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,7 @@ class Link:
     `state` is the port's word (`ACTIVE`, `DOWN`, `INIT`), `rate_gbps` what the port claims (100 or 200 on a Spark),
     `speed_mbps` what the netdev claims, None when it is down. `netdev` is empty for an HCA without one.
     `xmit_bytes`, `rcv_bytes`: all traffic of the HCA, RDMA included; None when there are no counters.
+    `gids` is empty when they were not asked for.
     """
 
     hca: str
@@ -37,6 +49,7 @@ class Link:
     speed_mbps: int | None
     xmit_bytes: int | None
     rcv_bytes: int | None
+    gids: tuple[PortGid, ...] = ()
 
     @property
     def is_active(self) -> bool:
@@ -50,6 +63,10 @@ class Link:
     def subnets(self) -> tuple[Network, ...]:
         """The networks the link is in: IPv4 ones, and IPv6 ones that are not link-local (fe80:: is everywhere)."""
         return subnets(self.addresses)
+
+    def gid_index(self, address: str) -> int | None:
+        """Index of the RoCE v2 GID of an IPv4 address at this moment (it moves), None when the table has none."""
+        return next((row.index for row in self.gids if "v2" in row.kind and mapped_ipv4(row.gid) == address), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +99,9 @@ class Links:
     rdma_device: bool = False
 
 
-def question() -> Question:
-    """Ask for links and netdevs alone; cheap enough for reading the byte counters before and after."""
-    return far("links", {})
+def question(*, gids: bool = False) -> Question:
+    """Ask for links and netdevs alone; without GID tables cheap enough for reading the byte counters again and again."""
+    return far("links", {"gids": gids})
 
 
 def parse(answer: Answer) -> Links | Missing:

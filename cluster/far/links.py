@@ -1,7 +1,8 @@
 """HCAs and netdevs of this host, from sysfs and the kernel's own address list.
 
-Given {"root": "/", "addresses": {netdev: ["192.168.100.11/24"]}}: `root` is where sys/, proc/ and dev/ are;
-`addresses`, when given, stands in for the kernel's list. Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
+Given {"root": "/", "gids": false, "addresses": {netdev: ["192.168.100.11/24"]}}: `root` is where sys/, proc/ and dev/
+are; with `gids` the GID tables are read too (hundreds of files an HCA, most of them empty); `addresses`, when given,
+stands in for the kernel's list. Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
 """
 
 import json
@@ -43,7 +44,7 @@ def look_links(given):
     netdevs = [name for name in os.listdir(net) if name != "lo" and os.path.isdir(f"{net}/{name}")]
     rows = [netdev_row(net, name, addresses.get(name, [])) for name in sorted(netdevs)]
     return {
-        "links": [link_row(hcas, net, name, addresses) for name in names_in(hcas)],
+        "links": [link_row(hcas, net, name, addresses, given["gids"]) for name in names_in(hcas)],
         "netdevs": [row for row in rows if row["mtu"] is not None],
         "default_netdev": default_netdev(read_text_if(f"{root}proc/net/route")),
         "rdma_device": os.path.isdir(f"{root}dev/infiniband"),
@@ -61,7 +62,7 @@ def netdev_row(net, name, addresses):
     }
 
 
-def link_row(hcas, net, hca, addresses):
+def link_row(hcas, net, hca, addresses, with_gids):
     port = f"{hcas}/{hca}/ports/1"
     netdev = netdev_of(f"{hcas}/{hca}/device/net", net, addresses)
     speed = read_number_if(f"{net}/{netdev}/speed") if netdev else None
@@ -77,7 +78,18 @@ def link_row(hcas, net, hca, addresses):
         "speed_mbps": speed if speed and speed > 0 else None,
         "xmit_bytes": counter(f"{port}/counters/port_xmit_data"),
         "rcv_bytes": counter(f"{port}/counters/port_rcv_data"),
+        "gids": gid_rows(port) if with_gids else [],
     }
+
+
+def gid_rows(port):
+    """The entries of a GID table that are in use, by index."""
+    rows = ((int(index), read_text_if(f"{port}/gids/{index}"), index) for index in names_in(f"{port}/gids"))
+    return [
+        {"index": index, "gid": gid, "kind": read_text_if(f"{port}/gid_attrs/types/{name}")}
+        for index, gid, name in sorted(rows)
+        if gid.strip("0:")
+    ]
 
 
 def counter(path):
@@ -146,7 +158,7 @@ def attributes(data):
 
 
 def main():
-    given = {"root": "/", **json.loads(sys.argv[1])}
+    given = {"root": "/", "gids": False, **json.loads(sys.argv[1])}
     try:
         found = {"value": look_links(given)}
     except PermissionError as error:

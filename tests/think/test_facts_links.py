@@ -43,8 +43,8 @@ def put_spark(root: Path, *, cabled: set[str], rate: str = "200 Gb/sec (4X HDR)"
     put(root, {"sys/class/net/bonding_masters": "\n", "dev/infiniband/uverbs0": ""})
 
 
-def look(root: Path, addresses: dict[str, list[str]]) -> Links:
-    found = links.parse(run_far("links", {"root": f"{root}/", "addresses": addresses}))
+def look(root: Path, addresses: dict[str, list[str]], *, gids: bool = False) -> Links:
+    found = links.parse(run_far("links", {"root": f"{root}/", "addresses": addresses, "gids": gids}))
     assert isinstance(found, Links), found
     return found
 
@@ -161,3 +161,23 @@ def test_subnets_leave_out_what_is_everywhere() -> None:
 
 def test_an_address_that_is_none_is_missing() -> None:
     assert isinstance(links.parse(said(reply(["192.168.100.300/24"]))), Missing)
+
+
+def test_gid_tables_when_they_are_asked_for(tmp_path: Path) -> None:
+    """Empty entries are left out (their kind cannot even be read), and the index is a number, not a word."""
+    put_spark(tmp_path, cabled=RIGHT_PORT)
+    table = {
+        0: ("fe80:0000:0000:0000:4ebb:47ff:fe2a:9d3c", "IB/RoCE v1"), 1: ("0000:" * 7 + "0000", ""),
+        4: ("0000:0000:0000:0000:0000:ffff:c0a8:640b", "IB/RoCE v1"),
+        10: ("0000:0000:0000:0000:0000:ffff:c0a8:640b", "RoCE v2"),
+    }  # fmt: skip
+    for index, (gid, kind) in table.items():
+        port = "sys/class/infiniband/rocep1s0f1/ports/1"
+        put(tmp_path, {f"{port}/gids/{index}": f"{gid}\n"})
+        if kind:
+            put(tmp_path, {f"{port}/gid_attrs/types/{index}": kind})
+    (link,) = [one for one in look(tmp_path, ADDRESSES, gids=True).links if one.hca == "rocep1s0f1"]
+    assert [row.index for row in link.gids] == [0, 4, 10]
+    assert link.gid_index("192.168.100.11") == 10
+    assert link.gid_index("192.168.100.12") is None
+    assert {one.gids for one in look(tmp_path, ADDRESSES).links} == {()}
