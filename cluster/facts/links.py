@@ -100,7 +100,7 @@ class Links:
 
 
 def question(*, gids: bool = False) -> Question:
-    """Ask for links and netdevs alone; without GID tables cheap enough for reading the byte counters again and again."""
+    """Ask for links and netdevs alone; without GID tables cheap enough to read byte counters every second."""
     return far("links", {"gids": gids})
 
 
