@@ -50,23 +50,24 @@ UNKNOWN = Reading(None, "the recipe is not known")
 
 
 def bytes_a_token(recipe: Recipe) -> Reading:
-    """What a recipe reads for one token: parameters × bytes of its quantisation, else the size of its files."""
+    """What a recipe reads for one token: parameters × bytes of its quantisation, else the size of its files.
+
+    A quantisation whose bytes are not known here is that of a checkpoint: its files tell.
+    """
     flags = recipe.vllm
     if flags.get("speculative-config"):
         return Reading(None, "speculative decoding gives more than one token for one reading of the weights")
-    active = getattr(recipe, "active_parameters_b", None)
+    active = recipe.active_parameters_b
     if active is None and (_EXPERTS.search(recipe.model) or "moe-backend" in flags):
         return Reading(None, "a mixture of experts reads its active parameters only; the recipe does not say how many")
     parameters, quantisation = active or recipe.parameters_b, flags.get("quantization")
-    if quantisation is not None:
-        each = BYTES_A_PARAMETER.get(str(quantisation))
-        if each is None:
-            return Reading(None, f"bytes a parameter of quantization {quantisation} are not known")
+    each = BYTES_A_PARAMETER.get(str(quantisation))
+    if each is not None:
         if parameters is None:
             return Reading(None, "the recipe does not say parameters_b")
         return Reading(parameters * 1e9 * each, f"{parameters:g} billion parameters × {each:g} bytes ({quantisation})")
     if recipe.weights_gib is None:
-        return Reading(None, "the recipe says neither quantization nor weights_gib")
+        return Reading(None, "the recipe does not say weights_gib, and its quantization does not tell the bytes")
     if active is None:
         return Reading(recipe.weights_gib * GIB, f"weight files of {recipe.weights_gib:g} GiB")
     if recipe.parameters_b is None:

@@ -187,6 +187,11 @@ class Recipe(Strict):
     parameters_b: float | None = Field(
         default=None, description="parameters in billions, for the note on download size", gt=0
     )
+    active_parameters_b: float | None = Field(
+        default=None,
+        description="of a mixture of experts, the parameters in billions that one token reads; bounds its speed",
+        gt=0,
+    )
     weights_gib: float | None = Field(
         default=None, description="size of the weight files in GiB, for the disk check before a download", gt=0
     )

@@ -1,11 +1,9 @@
-import json
-import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_parser import parse
 from pydantic import JsonValue
 
 from cluster.commands.vllm import (
@@ -149,23 +147,7 @@ def test_measuring_flags_by_version(version: str, flags: tuple[str, ...]) -> Non
     assert measuring_flags(version) == flags
 
 
-PARSE = """
-import json, sys
-from vllm.entrypoints.cli.serve import ServeSubcommand
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = FlexibleArgumentParser()
-ServeSubcommand().subparser_init(parser.add_subparsers())
-parsed = [vars(parser.parse_args(words[1:])) for words in json.load(sys.stdin)]
-options = [option for action in parser._subparsers._group_actions[0].choices["serve"]._actions
-           for option in action.option_strings]
-print(json.dumps({"parsed": parsed, "options": options}, default=str))
-"""
-
-
 def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
-    engine = os.environ.get("CLUSTER_TEST_ENGINE", "")
-    if not Path(engine, "bin/python3").exists():
-        pytest.skip("the lab's engine is not built yet (cluster lab up), so the real vLLM's parser is not asked")
     flags: dict[str, JsonValue] = {
         "quantization": "fp8", "enforce-eager": True, "enable-prefix-caching": False, "max-model-len": 65536,
         "speculative-config": {"method": "mtp", "num_speculative_tokens": 4}, "limit-mm-per-prompt": {"image": 2},
@@ -176,12 +158,8 @@ def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
         vllm_serve(recipe(), MP, rank=1),
         vllm_serve(recipe(), ALONE),
     ]
-    words = [f"{engine}/bin/python3", "-c", PARSE]
-    env = {**os.environ, "TMPDIR": str(tmp_path)}  # torch leaves a folder in /tmp
-    done = subprocess.run(words, input=json.dumps(sent), capture_output=True, text=True, timeout=120, env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    ray, worker, alone = told["parsed"]
+    parsed = parse(sent, tmp_path)
+    ray, worker, alone = parsed.arguments
     for name, value in {
         "tensor_parallel_size": 2, "distributed_executor_backend": "ray", "host": "0.0.0.0", "port": 8000,
         "served_model_name": ["google/gemma-4-31B-it"], "revision": "main", "enforce_eager": True,
@@ -193,4 +171,4 @@ def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
     assert (worker["nnodes"], worker["node_rank"], worker["headless"]) == (2, 1, True)
     assert (worker["master_addr"], worker["master_port"]) == (TWO[0], 27111)
     assert alone["distributed_executor_backend"] is None
-    assert {f"--{flag}" for flag in OURS} <= set(told["options"])
+    assert {f"--{flag}" for flag in OURS} <= parsed.options

@@ -1,37 +1,24 @@
-"""Golden words: a whole plan for two hosts, for Ray, mp and one rank, as `--dry-run` prints it.
-
-UPDATE_TRANSCRIPTS=1 writes the files anew; read the difference before it is committed.
-"""
+"""Golden words: a whole plan for two hosts, for Ray, mp and one rank, as `--dry-run` prints it."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from plan_tools import CONTENT, DATA, GIB, one_cable, recipe, running, seen, wanted
+from golden_plans import compare, plan
+from plan_tools import DATA, GIB, one_cable, recipe, running, seen, wanted
 
 from cluster.commands.far import source
 from cluster.commands.question import Question
 from cluster.facts.memory import Memory
 from cluster.facts.seen import Seen
-from cluster.plan.decide import Start, decide
 from cluster.plan.deployed import deployments
 from cluster.plan.down import forget, plan_down
-from cluster.plan.fabric import pair
-from cluster.plan.inside import Inside
-from cluster.plan.rank import Ingredients
-from cluster.plan.spec import PROGRAMS, spec_of
 from cluster.plan.steps import Plan, Put
-from cluster.plan.up import plan_up
 from cluster.plan.wanted import Backend, Wanted
 
-FOLDER = Path(__file__).parents[1] / "transcripts/plans"
-INSIDE = Inside("3.12.3", "0.32.0", "2.56.0", "5.6.0", "2.27.3", True, ("GPU 0",))
 SECRETS = {"HF_TOKEN": "hf_planted", "VLLM_API_KEY": "sk_planted"}
 RECIPE = recipe(
     before_serve=[["python3", "-c", "print('ready')"]],
@@ -47,35 +34,10 @@ def ask(size: int, backend: Backend) -> Wanted:
     )  # fmt: skip
 
 
-def plan(of: Wanted, seens: tuple[Seen, ...]) -> Plan:
-    spec = spec_of(of, CONTENT)
-    decision = decide(spec, deployments(seens))
-    assert isinstance(decision, Start)
-    hosts = {one.host: one for one in seens}
-    before = dict.fromkeys(of.names, 115 * GIB)
-    return plan_up(Ingredients(of, spec, hosts, pair(seens), INSIDE, before, "t0ken" * 8), decision)
-
-
 def crossed() -> tuple[Seen, ...]:
     """Two Sparks, cabled from port 0 to port 1; page cache stands in the way on the worker."""
     full = Memory(total=120 * GIB, available=110 * GIB, free=5 * GIB)
     return seen(1), seen(2, links=one_cable(2, connector=1), memory=full)
-
-
-def plain(lines: list[str]) -> str:
-    """What follows from the text of far/ made equal, so that a change there is no change here."""
-    text = "\n".join(lines) + "\n"
-    text = re.sub(r"toy-[0-9a-f]{8}", "toy-FINGERPRINT", text)
-    text = re.sub(r'"rank_program":"[0-9a-f]{64}"', '"rank_program":"DIGEST"', text)
-    return re.sub(rf"(/({'|'.join(PROGRAMS)})\.py mode 0644) \(\d+ bytes\)", r"\1 (N bytes)", text)
-
-
-def compare(name: str, lines: list[str]) -> None:
-    file, text = FOLDER / f"{name}.txt", plain(lines)
-    if os.environ.get("UPDATE_TRANSCRIPTS"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    assert text == file.read_text()
 
 
 @pytest.mark.parametrize(("name", "size", "backend"), [("ray", 2, "ray"), ("mp", 2, "mp"), ("solo", 1, "none")])

@@ -1,0 +1,99 @@
+"""Each recipe serves with the words that the author of its write-up typed, but for what is listed here with a reason."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from cluster.commands.vllm import MEASURING_FLAGS, Layout, vllm_serve
+from cluster.config.load import load_recipe
+from cluster.config.overrides import final_recipe
+
+ADDED = {"revision", "host", "tensor-parallel-size", "pipeline-parallel-size", "distributed-executor-backend"}
+"""Flags that `up` says itself, whatever a recipe holds."""
+MEASURING = {flag.removeprefix("--") for flag in MEASURING_FLAGS}
+"""Flags that `up` adds so that a measurement can read what the server did."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUp:
+    """A typed command. `changed` has our value of each flag that differs (None: left out), with the reason."""
+
+    recipe: str
+    typed: str
+    changed: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    sets: tuple[str, ...] = ()
+
+
+WRITE_UPS = {
+    "31B FP8": WriteUp(
+        "gemma-4-31b-fp8",
+        """vllm serve google/gemma-4-31B-it --port 8000 --quantization fp8 --kv-cache-dtype fp8 --max-model-len 65536
+        --gpu-memory-utilization 0.85""",
+        {
+            "served-model-name": ("google/gemma-4-31B-it", "always said; the same as vLLM's default"),
+            "enable-auto-tool-choice": ("", "the write-up tests tools, which need it, and shows settings only"),
+            "tool-call-parser": ("gemma4", "as above"),
+            "reasoning-parser": ("gemma4", "as above"),
+        },
+    ),
+    "31B NVFP4": WriteUp(
+        "gemma-4-31b-nvfp4",
+        """vllm serve nvidia/Gemma-4-31B-IT-NVFP4 --served-model-name gemma4-31b --quantization modelopt
+        --language-model-only --max-model-len 65536 --max-num-seqs 4 --gpu-memory-utilization 0.50
+        --enable-prefix-caching --enable-chunked-prefill --trust-remote-code --enable-auto-tool-choice
+        --tool-call-parser gemma4 --reasoning-parser gemma4""",
+        {
+            "trust-remote-code": (None, "nothing of the checkpoint needs to run"),
+            "port": ("8000", "always said; vLLM's default"),
+        },
+    ),
+    "26B-A4B FP8": WriteUp(
+        "gemma-4-26b-a4b-fp8",
+        """vllm serve RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic --served-model-name gemma4-fp8 --max-model-len 65536
+        --gpu-memory-utilization 0.45 --max-num-seqs 4 --max-num-batched-tokens 8192 --enable-auto-tool-choice
+        --tool-call-parser gemma4 --reasoning-parser gemma4 --port 11437""",
+        {"port": ("8000", "one port for all recipes, so that clients stay when models are swapped")},
+    ),
+}  # fmt: skip
+
+
+def read_flags(words: Sequence[str]) -> dict[str, str]:
+    """Flags with their values; the model under `model`, whether it stood alone or behind --model."""
+    rest = list(words[2:] if list(words[:2]) == ["vllm", "serve"] else words)
+    flags = {} if rest[0].startswith("--") else {"model": rest.pop(0)}
+    while rest:
+        name, sign, value = rest.pop(0).removeprefix("--").partition("=")
+        flags[name] = value if sign or not rest or rest[0].startswith("--") else rest.pop(0)
+    return flags
+
+
+def equal(typed: str, ours: str) -> bool:
+    """The same value, however a number was written."""
+    try:
+        return typed == ours or float(typed) == float(ours)
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("name", WRITE_UPS)
+def test_words_are_those_of_the_write_up(name: str) -> None:
+    write_up = WRITE_UPS[name]
+    recipe = final_recipe(load_recipe(write_up.recipe).recipe, write_up.sets)
+    words = vllm_serve(recipe, Layout(1, 1, "none", ("127.0.0.1",)), measuring=MEASURING_FLAGS)
+    ours, typed = read_flags(words), read_flags(shlex.split(write_up.typed))
+    differing = {
+        flag: ours.get(flag)
+        for flag in ours.keys() | typed.keys()
+        if flag not in ours or flag not in typed or not equal(typed[flag], ours[flag])
+    }
+    added = {flag for flag in differing if flag in ADDED | MEASURING and flag not in typed}
+    said = {flag: value for flag, (value, _) in write_up.changed.items()}
+    assert {flag: value for flag, value in differing.items() if flag not in added} == said
+
+
+def test_reasons_are_given() -> None:
+    assert all(why for write_up in WRITE_UPS.values() for _, why in write_up.changed.values())
