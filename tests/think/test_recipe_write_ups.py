@@ -1,4 +1,4 @@
-"""Each recipe serves with the words that the author of its write-up typed, but for what is listed here with a reason."""
+"""Each recipe serves with the words that the author of its write-up typed, but for what is listed with a reason."""
 
 from __future__ import annotations
 
