@@ -6,31 +6,25 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 from cluster.actions import selftest
-from cluster.actions.measured import Measuring, home_of, manifest_of, running_deployment, solo_command, watching
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
-from cluster.bench.loader import ProcessLoader, Progress, Target, load_command
+from cluster.actions.measured import Measuring, measuring, solo_command
+from cluster.actions.reach import Connect
+from cluster.bench.loader import Progress
 from cluster.bench.manifest import Manifest
 from cluster.bench.report import Table, bench_table, latency_table, machine_table, memory_table, scaling_table, warnings
 from cluster.bench.result import Baseline, Journal, Result, clocks, find_baseline, read_result, results_dir
-from cluster.bench.run import NO_MACHINE, Measured, run_bench
+from cluster.bench.run import Measured, run_bench
 from cluster.bench.scaling import scaling_rows
 from cluster.bench.suite_tables import suite_tables
 from cluster.bench.suites import SUITES
 from cluster.bench.wanted import BenchWanted, conditions
-from cluster.config.load import choose_recipe, load_recipe
-from cluster.config.recipe import BenchDefaults, Recipe, Reference
+from cluster.config.recipe import BenchDefaults, Reference
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
-from cluster.facts.completion import Server
 from cluster.hosts.connect import connect
-from cluster.hosts.local import LocalHost
-from cluster.hosts.lock import Lock
-from cluster.hosts.protocol import Process
 from cluster.screen import Screen
 
 
@@ -145,60 +139,6 @@ def result_of(manifest: Manifest, measured: Measured, journal: Journal) -> Resul
     )
 
 
-@contextmanager
-def measuring(args: argparse.Namespace, connect: Connect = connect) -> Iterator[Measuring]:
-    """What is measured, with its load client running: a deployment of ours on its head, or --base-url from here."""
-    if args.base_url:
-        yield from foreign(args)
-    else:
-        yield from ours(args, connect)
-
-
-def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
-    """A server that we did not start, measured from this machine."""
-    if args.nodes:
-        raise UsageError("--base-url measures from this machine; it takes no -n", remedy="leave one of the two out")
-    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
-    recipe = named_recipe(args)
-    host = LocalHost("this machine")
-    with load_client(host.start(*load_command(Target(args.base_url, api_key_file=key_file)))) as loader:
-        manifest = Manifest(
-            model=args.model or "", recipe=recipe.name if recipe else "", base_url=args.base_url,
-            command=tuple(sys.argv[1:]), client_on="local", client_python=loader.python,
-        )  # fmt: skip
-        server = Server(args.base_url, args.model or "", key_file)
-        yield Measuring(loader, manifest, NO_MACHINE, recipe, server)
-    host.close()
-
-
-def ours(args: argparse.Namespace, connect: Connect) -> Iterator[Measuring]:
-    """The deployment that runs on the hosts, measured on its head; the lock is held meanwhile."""
-    named = read_named(args)
-    with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
-        deployment = running_deployment(seens, errors)
-        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
-        raise_all([error for error in errors if error.where in deployment.hosts])
-        within = fleet.only(deployment.hosts)
-        server = Server.of_spec(deployment.spec, home_of(seens, deployment.head, deployment.id))
-        with Lock(within, f"bench {deployment.id}", data_dirs):
-            process = within[deployment.head].start(*load_command(Target(server.url, api_key_file=server.key_file)))
-            with load_client(process) as loader, watching(within, deployment) as machine:
-                manifest = manifest_of(deployment, seens, python=loader.python)
-                recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
-                yield Measuring(loader, manifest, machine, recipe, server)
-
-
-@contextmanager
-def load_client(process: Process) -> Iterator[ProcessLoader]:
-    """The load client, ended with the block."""
-    loader = ProcessLoader(process)
-    try:
-        yield loader
-    finally:
-        loader.close()
-
-
 def refuse_mixed(args: argparse.Namespace) -> None:
     """Raises UsageError for options that a suite has of its own."""
     own = ("pp", "tg", "depth", "concurrency", "prefix_caching", "chat", "natural_stop")
@@ -236,23 +176,7 @@ def wanted_of(args: argparse.Namespace, subject: Measuring) -> BenchWanted:
         natural_stop=args.natural_stop,
         depth_mode="prefix-caching" if args.prefix_caching else "cold",
         chat=args.chat,
-        api_key_file=subject.server.key_file,
     )
-
-
-def named_recipe(args: argparse.Namespace) -> Recipe | None:
-    """The recipe of `-r`, if one was named; it gives defaults and reference numbers."""
-    return load_recipe(args.recipe_option).recipe if args.recipe_option else None
-
-
-def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
-    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
-    if args.recipe_option:
-        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
-    try:
-        return load_recipe(name).recipe
-    except UsageError:
-        return None
 
 
 def print_result(result: Result, subject: Measuring, directory: Path, args: argparse.Namespace, screen: Screen) -> None:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from cluster.actions.reach import raise_all
-from cluster.bench.loader import ProcessLoader
-from cluster.bench.machine import Fabric, Machine, Sample, describe, read_sample, watch_command
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
+from cluster.actions.watchers import role, watching
+from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.bench.machine import Machine
 from cluster.bench.manifest import HostState, Manifest
-from cluster.config.load import load_recipe
+from cluster.bench.run import NO_MACHINE
+from cluster.config.load import choose_recipe, load_recipe
 from cluster.config.recipe import Recipe
-from cluster.errors import ClusterError, ConnectionLostError, RefusedError, UsageError
+from cluster.errors import ClusterError, RefusedError, UsageError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
-from cluster.hosts.fleet import Fleet
-from cluster.plan.deployed import Deployment, deployments
+from cluster.hosts.connect import connect
+from cluster.hosts.local import LocalHost
+from cluster.hosts.lock import Lock
+from cluster.hosts.protocol import Process
+from cluster.plan.deployed import HOME, Deployment, deployments
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,76 @@ class Measuring:
     machine: Machine
     recipe: Recipe | None
     server: Server
+
+
+@contextmanager
+def measuring(args: argparse.Namespace, connect: Connect = connect) -> Iterator[Measuring]:
+    """What is measured, with its load client running: a deployment of ours in its head's container, else --base-url."""
+    if args.base_url:
+        yield from foreign(args)
+    else:
+        yield from ours(args, connect)
+
+
+def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
+    """A server that we did not start, measured from this machine."""
+    if args.nodes:
+        raise UsageError("--base-url measures from this machine; it takes no -n", remedy="leave one of the two out")
+    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
+    recipe = named_recipe(args)
+    host = LocalHost("this machine")
+    with load_client(host.start(*load_command(Target(args.base_url, key_file)))) as loader:
+        manifest = Manifest(
+            model=args.model or "", recipe=recipe.name if recipe else "", base_url=args.base_url,
+            command=tuple(sys.argv[1:]), client_on="local", client_python=loader.python,
+        )  # fmt: skip
+        server = Server(args.base_url, args.model or "", key_file)
+        yield Measuring(loader, manifest, NO_MACHINE, recipe, server)
+    host.close()
+
+
+def ours(args: argparse.Namespace, connect: Connect) -> Iterator[Measuring]:
+    """The deployment that runs on the hosts, measured in its head's container; the lock is held meanwhile."""
+    named = read_named(args)
+    with open_fleet(named.hosts, connect) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        deployment = running_deployment(seens, errors)
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
+        raise_all([error for error in errors if error.where in deployment.hosts])
+        within = fleet.only(deployment.hosts)
+        server = Server.of_spec(deployment.spec, HOME)
+        with Lock(within, f"bench {deployment.id}", data_dirs):
+            head, container = within[deployment.head], deployment.ranks[deployment.head].name
+            process = head.start(*load_command(Target(server.url, server.key_file), container))
+            with load_client(process, container) as loader, watching(within, deployment) as machine:
+                manifest = manifest_of(deployment, seens, python=loader.python)
+                recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
+                yield Measuring(loader, manifest, machine, recipe, server)
+
+
+@contextmanager
+def load_client(process: Process, container: str = "") -> Iterator[ProcessLoader]:
+    """The load client, ended with the block."""
+    loader = ProcessLoader(process, container)
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+def named_recipe(args: argparse.Namespace) -> Recipe | None:
+    """The recipe of `-r`, if one was named; it gives defaults and reference numbers."""
+    return load_recipe(args.recipe_option).recipe if args.recipe_option else None
+
+
+def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
+    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
+    if args.recipe_option:
+        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
+    try:
+        return load_recipe(name).recipe
+    except UsageError:
+        return None
 
 
 def running_deployment(seens: Mapping[str, Seen], errors: Sequence[ClusterError]) -> Deployment:
@@ -47,12 +124,6 @@ def running_deployment(seens: Mapping[str, Seen], errors: Sequence[ClusterError]
     raise RefusedError(
         f"nothing of ours runs on {', '.join(seens)}", remedy="cluster up first, or --base-url URL for another server"
     )
-
-
-def home_of(seens: Mapping[str, Seen], host: str, deployment: str) -> str:
-    """A deployment's directory on a host; empty when the host did not say who it is."""
-    identity = seens[host].identity
-    return "" if isinstance(identity, Missing) else f"{identity.data_dir}/deployments/{deployment}"
 
 
 def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: str) -> Manifest:
@@ -75,7 +146,7 @@ def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: st
         hosts=tuple(state_of(host, deployment, seens[host]) for host in deployment.hosts),
         argv={host: list(rank.argv) for host, rank in deployment.ranks.items()},
         command=tuple(sys.argv[1:]),
-        client_on="head",
+        client_on="container",
         client_python=python,
     )
 
@@ -118,76 +189,3 @@ def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
         tuple(end.get("hcas", ())),
         end.get("mtu"),
     )
-
-
-def role(host: str, deployment: Deployment) -> str:
-    """head or worker."""
-    return "head" if host == deployment.head else "worker"
-
-
-class Watchers:
-    """The hosts of a deployment, watched by `far/watch` on each; a host that is lost is no longer told of."""
-
-    def __init__(self, fleet: Fleet, deployment: Deployment) -> None:
-        self._fabrics = {host: fabric_of(host, deployment) for host in deployment.hosts}
-        words, setup = watch_command()
-        self._processes = {host: fleet[host].start(words, setup) for host in deployment.hosts}
-        self._lines = {host: process.lines() for host, process in self._processes.items()}
-        self._each("ready")
-
-    def begin(self) -> None:
-        """See Machine.begin."""
-        self._tell(b'{"begin": true}\n')
-        self._each("begun")
-
-    def end(self) -> dict[str, Any]:
-        """See Machine.end."""
-        self._tell(b'{"end": true}\n')
-        return describe(self._each("ended"), self._fabrics)
-
-    def close(self) -> None:
-        """End the programs."""
-        for process in self._processes.values():
-            process.close()
-
-    def _tell(self, line: bytes) -> None:
-        for host in tuple(self._lines):
-            try:
-                self._processes[host].write(line)
-            except ConnectionLostError:
-                del self._lines[host]
-
-    def _each(self, last: str) -> dict[str, list[Sample]]:
-        """What each host says until the line with this word."""
-        found: dict[str, list[Sample]] = {}
-        for host in tuple(self._lines):
-            try:
-                found[host] = self._read(host, last)
-            except (ConnectionLostError, ValueError, KeyError, TypeError):
-                del self._lines[host]
-        return found
-
-    def _read(self, host: str, last: str) -> list[Sample]:
-        samples: list[Sample] = []
-        for line in self._lines[host]:
-            if line.startswith(f'{{"{last}"'):
-                return samples
-            if line.startswith('{"t"'):
-                samples.append(read_sample(line, self._fabrics[host]))
-        raise ConnectionLostError("the watching program ended", where=host)
-
-
-def fabric_of(host: str, deployment: Deployment) -> Fabric:
-    """How a host reaches its peers, as the deployment was started; one alone has none."""
-    end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
-    return Fabric(role(host, deployment), tuple(end.get("hcas", ())), end.get("netdev") or "")
-
-
-@contextmanager
-def watching(fleet: Fleet, deployment: Deployment) -> Iterator[Machine]:
-    """The deployment's hosts, watched until the block ends."""
-    watchers = Watchers(fleet, deployment)
-    try:
-        yield watchers
-    finally:
-        watchers.close()

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from cluster.bench.records import Round, RoundRecord, count_parts, parse_round
+from cluster.commands.docker import attend
 from cluster.commands.far import WORDS, framed, source
 from cluster.errors import ClusterError, ConnectionLostError
 from cluster.hosts.protocol import Process
@@ -30,20 +31,14 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server to measure. The key is read where the client runs: from a variable, or a file of mode 0600."""
+    """The server to measure. The key is read where the client runs, from a file of mode 0600."""
 
     base_url: str
-    api_key_env: str = ""
     api_key_file: str = ""
 
     def line(self) -> bytes:
         """The load client's first line."""
-        document = {
-            "base_url": self.base_url,
-            "api_key_env": self.api_key_env or None,
-            "api_key_file": self.api_key_file or None,
-        }
-        return orjson.dumps(document) + b"\n"
+        return orjson.dumps({"base_url": self.base_url, "api_key_file": self.api_key_file or None}) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +51,17 @@ class Progress:
     seconds: float
 
 
-def load_command(target: Target) -> tuple[tuple[str, ...], bytes]:
-    """Words and first stdin of the load client, for `Host.start`; in a container behind `docker exec -i NAME`."""
-    return WORDS, framed(source("load")) + target.line()
+def load_command(target: Target, container: str = "") -> tuple[tuple[str, ...], bytes]:
+    """Words and first stdin of the load client, for `Host.start`: on the host itself, or in one of its containers."""
+    words = attend(container, WORDS) if container else WORDS
+    return words, framed(source("load")) + target.line()
 
 
 class ProcessLoader:
     """A running load client: `ProcessLoader(host.start(*load_command(target)))`."""
 
-    def __init__(self, process: Process) -> None:
-        """Wait until the client is ready. Raises ClusterError with its own words when it is not.
+    def __init__(self, process: Process, container: str = "") -> None:
+        """Wait until the client, in this container or in none, is ready. Raises ClusterError with its words if not.
 
         `on_progress` may be set: it is called about once a second while a round runs.
         """
@@ -76,12 +72,13 @@ class ProcessLoader:
         hello = self._hello()
         if "error" in hello:
             raise ClusterError(f"the load client cannot start: {hello['error']}")
-        self._where = str(hello.get("hostname", ""))
+        inside = f", in the container {container}" if container else ""
+        self._where = f"{hello.get('hostname', '')}{inside}"
         self.python = str(hello.get("python", ""))
 
     @property
     def where(self) -> str:
-        """The host name of the machine the client runs on."""
+        """The machine the client runs on, and the container."""
         return self._where
 
     def send(self, wanted: Round) -> RoundRecord:

@@ -46,8 +46,8 @@ class Manifest:
     """Enough to measure again, and to refuse a false comparison. Empty where it is not known (`--base-url`).
 
     `nodes` is the number of hosts that served, `spec` the deployment's own (plan/spec.py), `argv` the server's words
-    by host, `command` the words of our own command line, `client_on` is head or local, `est_ppt_from` says whose clock
-    the prompt's time is from.
+    by host, `command` the words of our own command line, `client_on` is container (the server's, on the head) or
+    local, `est_ppt_from` says whose clock the prompt's time is from.
     """
 
     model: str

@@ -99,18 +99,25 @@ def show(value: Stat) -> str:
 
 
 def row_notes(result: Result) -> tuple[str, ...]:
-    """Notes, failures and reasons of all rows; the same text is said once, with the rows it is about."""
+    """Notes, failures and reasons of all rows, each text once with the rows it is about; drift, and who measured."""
     about: dict[str, list[str]] = {}
     for row in result.rows:
-        missing: dict[str, list[str]] = {}
-        for key, reason in (row.why or {}).items():
-            if getattr(row, key) is None:
-                missing.setdefault(reason, []).append(key)
-        lacks = [f"{', '.join(keys)} n/a: {reason}" for reason, keys in missing.items()]
-        for text in (*row.notes, *(f"failed: {failure}" for failure in row.failures), *lacks):
+        for text in (*row.notes, *(f"failed: {failure}" for failure in row.failures), *_lacks(row)):
             about.setdefault(text, []).append(row.shape.name)
     notes = [f"{text} [{_some(names, len(result.rows))}]" for text, names in about.items()]
-    return (*notes, f"sentinel: {result.sentinel}") if result.sentinel else tuple(notes)
+    notes += [f"sentinel: {result.sentinel}"] if result.sentinel else []
+    where = result.manifest.client_where
+    return (*notes, f"client: {where} (Python {result.manifest.client_python})") if where else tuple(notes)
+
+
+def _lacks(row: Row) -> list[str]:
+    """The numbers that are missing, or are not those of all runs, by reason."""
+    found: dict[str, list[str]] = {}
+    for key, reason in (row.why or {}).items():
+        value: Stat | None = getattr(row, key)
+        told = "n/a" if value is None else f"from {len(value.values)} values only, n/a elsewhere"
+        found.setdefault(f"{told}: {reason}", []).append(key)
+    return [f"{', '.join(keys)} {text}" for text, keys in found.items()]
 
 
 def _some(names: Sequence[str], total: int) -> str:

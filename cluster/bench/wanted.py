@@ -44,8 +44,6 @@ class BenchWanted:
     extra: Mapping[str, Any] = field(default_factory=dict)
     suite: str = ""
     timeout_s: float = 600.0
-    api_key_env: str = ""
-    api_key_file: str = ""
 
     def groups(self) -> tuple[tuple[Shape, ...], ...]:
         """The rows in llama-benchy's order, those that need each other together: a context, and what stands on it.

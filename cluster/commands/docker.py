@@ -188,10 +188,15 @@ def docker_logs(name: str, *, since: str = "", tail: int | None = None, follow: 
     return Question((*words, name), timeout_s=20, limit=8 << 20)
 
 
+def attend(name: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """Words for `Host.start` that run others in a container, with our stdin: they must end when that ends."""
+    return ("docker", "exec", "--interactive", name, *argv)
+
+
 def docker_exec(name: str, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 10) -> Question:
     """Run words in a container. The deadline is enforced in there: ending `docker exec` would leave it running."""
     inside = ("timeout", "-k", "2", f"{timeout_s:g}", *argv)
-    return Question(("docker", "exec", "--interactive", name, *inside), stdin=stdin, timeout_s=timeout_s + 5)
+    return Question(attend(name, inside), stdin=stdin, timeout_s=timeout_s + 5)
 
 
 def docker_pull(image: str, *, timeout_s: float = 4 * 3600) -> Question:

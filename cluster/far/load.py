@@ -1,8 +1,8 @@
 """The load client: sends rounds of HTTP requests, records which bytes came when, and understands none of them.
 The same file runs on a host, in a container and on this machine: python3 -I -S load.py
 
-stdin, one JSON document a line; the end of stdin stops everything at once (the server sees its clients go):
-    first line   {"base_url": "http://127.0.0.1:8000", "api_key_env": "NAME" | null, "api_key_file": "PATH" | null}
+stdin, one JSON document a line; its end, or silence between rounds, stops all at once (the server sees its clients go):
+    first line   {"base_url": "http://127.0.0.1:8000", "api_key_file": "PATH" | null}
     then rounds  {"id": "r1", "concurrency": 4, "timeout_s": 600, "warm": "/v1/models" | null,
                   "requests": [{"method": "POST", "path": "/v1/completions", "body": {...} | null}]}
 stdout, one JSON document a line:
@@ -36,6 +36,7 @@ from collections import deque
 from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0  # and as long for the question that warms a connection
+IDLE_S = 900.0  # between rounds; for the day on which the end of stdin does not come through
 LAG_PERIOD_S, EVERY = 0.1, 10  # every tenth time, so once a second
 BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
 PART_LENGTH, LAST_CHUNK = 1 << 17, b"\r\n0\r\n\r\n"
@@ -150,7 +151,7 @@ class Session:
         self.tls = ssl.create_default_context() if url.scheme == "https" else None
         self.prefix = url.path.rstrip("/").removesuffix("/v1")
         host = f"Host: {url.netloc.rpartition('@')[2]}"
-        self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorization(setup)]
+        self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorization(setup.get("api_key_file"))]
         self.wires = []
 
     def encode(self, request):
@@ -188,15 +189,15 @@ class Session:
         self.wires[:count] = await asyncio.gather(*(self.ready_wire(wire, warm) for wire in kept))
 
 
-def authorization(setup):
-    """The header lines that carry the API key, from a file that only its owner can read, or from a variable."""
-    path, key = os.path.expanduser(setup.get("api_key_file") or ""), os.environ.get(setup.get("api_key_env") or "", "")
-    if path:
-        if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-            raise ValueError(f"{path} can be read by others: chmod 600 {path}")
-        with open(path, encoding="utf-8") as file:
-            key = file.read()
-    if not (key := key.strip()).isprintable():
+def authorization(path):
+    """The header line that carries the API key of a file that only its owner can read; none without a file."""
+    if not path:
+        return []
+    if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+        raise ValueError(f"{path} can be read by others: chmod 600 {path}")
+    with open(path, encoding="utf-8") as file:
+        key = file.read().strip()
+    if not key.isprintable() or not key.isascii():
         raise ValueError("the API key holds characters that a header cannot carry")
     return [f"Authorization: Bearer {key}"] if key else []
 
@@ -269,7 +270,8 @@ async def serve(lines):
         return
     say({"ready": True, "python": sys.version.split()[0], "hostname": socket.gethostname()})
     while True:
-        say(*await run_round(session, json.loads(await lines.get())))
+        line = await asyncio.wait_for(lines.get(), IDLE_S)
+        say(*await run_round(session, json.loads(line)))
 
 
 async def main():
@@ -292,6 +294,6 @@ if __name__ == "__main__":
     code = 0
     try:
         asyncio.run(main())
-    except (KeyboardInterrupt, BrokenPipeError):
+    except (KeyboardInterrupt, BrokenPipeError, asyncio.TimeoutError):
         code = 130
     os._exit(code)  # the reading thread may sit in read(); there is nothing left to clean up

@@ -18,6 +18,8 @@ HOSTS = "cluster.hosts"
 SPEC = "cluster.spec"
 SEEN = "cluster.seen"
 TRY = "cluster.try"
+HOME = "/cluster"
+"""The deployment's directory, as its containers see it."""
 
 
 NEEDED = {"recipe", "tp", "pp", "backend", "hosts", "bind", "secrets", "image_content"}

@@ -93,7 +93,7 @@ def container(made_of: Ingredients, rank: int) -> Container:
     """The container of one rank."""
     wanted, host = made_of.wanted, made_of.wanted.names[rank]
     home, links = made_of.home(host), made_of.seens[host].links
-    binds = [Bind(home, "/cluster"), Bind(made_of.cache(host), "/cache", read_only=False)]
+    binds = [Bind(home, deployed.HOME), Bind(made_of.cache(host), "/cache", read_only=False)]
     binds.append(Bind(made_of.identity(host).hf_home, "/hf"))
     if wanted.recipe.model.startswith("/"):
         binds.append(Bind(wanted.recipe.model, wanted.recipe.model))

@@ -43,7 +43,8 @@ class LoadClient(FakeProcess):
     def __init__(self, argv: Sequence[str], stdin: bytes, url: str) -> None:
         super().__init__()
         told = re.sub(rb'"base_url":"[^"]*"', b'"base_url":"%s"' % url.encode(), stdin)
-        self.child = Child([sys.executable, *argv[1:]], told)
+        inside = argv[argv.index("python3") + 1 :]  # what `docker exec` would run in the container
+        self.child = Child([sys.executable, *inside], told)
 
     def lines(self) -> Iterator[str]:
         return self.child.lines()
@@ -102,6 +103,8 @@ def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] 
                 if source("watch") in stdin:
                     return Watcher(machine, stdin)
                 assert source("load") in stdin
+                assert argv[:3] == ("docker", "exec", "--interactive")
+                assert any(one.name == argv[3] and one.running for one in machine.docker.containers.values())
                 on_start()
                 [hosts] = desk.serving().values()
                 return LoadClient(argv, stdin, urls[len(hosts) - 1])

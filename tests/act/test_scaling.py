@@ -84,6 +84,17 @@ def test_everything_else_is_equal_backend_included(cluster: Typed, desk: Desk, m
     assert "backend:" not in ran.out, "a difference would be named"
 
 
+def test_load_client_runs_in_the_heads_container(cluster: Typed, desk: Desk, measured: Path) -> None:
+    told = json.loads(cluster(*SCALING, "--json").out)
+    for result in told["results"]:
+        manifest = result["manifest"]
+        assert manifest["client_on"] == "container"
+        assert manifest["client_where"].endswith(f", in the container cluster-{manifest['deployment']}-r0")
+    assert [words[:3] for words in desk.hosts["spark1"].started if "docker" in words] == [
+        ("docker", "exec", "--interactive")
+    ] * 2
+
+
 def test_json_is_one_document(cluster: Typed, measured: Path) -> None:
     ran = cluster(*SCALING, "--json")
     told = json.loads(ran.out)

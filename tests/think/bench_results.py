@@ -28,7 +28,7 @@ def manifest(tp: int = 2, **changes: Any) -> Manifest:
         "spec": spec,
         "versions": {"vllm": "0.19.1"} | ({"ray": "2.56.0"} if tp > 1 else {}),
         "hosts": hosts,
-        "client_on": "head",
+        "client_on": "container",
         "est_ppt_from": ("first token − latency",),
     }
     return Manifest(**values | changes)

@@ -65,6 +65,14 @@ def test_columns_under_concurrency() -> None:
     assert any("less than 1 s [pp512 tg32 (c4)]" in note for note in table.notes)
 
 
+def test_number_of_some_runs_only_is_said() -> None:
+    shape = Shape(512, 32, 0)
+    long = dataclasses.replace(trace("plain", 128, 512), t0_s=0.0)
+    batches = [measure_batch([one], 0.0, 512) for one in (long, trace("plain", 32, 512), long)]
+    notes = bench_table(dataclasses.replace(result(), rows=(summarise(shape, batches),))).notes
+    assert "peak_throughput from 2 values only, n/a elsewhere: less than 2 s of tokens [pp512 tg32]" in notes
+
+
 def test_failures_are_seen_in_their_row_and_aloud() -> None:
     shape = Shape(512, 32, 0)
     batches = [measure_batch([trace(way, 32, 512)], 0.0, 512) for way in ("plain", "half", "plain")]
