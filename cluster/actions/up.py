@@ -16,7 +16,7 @@ from cluster.actions.reach import Connect, Named, answered, look, open_fleet, ra
 from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.commands.vllm import Layout, vllm_serve
-from cluster.config.load import read_mounts
+from cluster.config.load import read_dockerfile, read_mounts
 from cluster.config.overrides import split_env
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError, UsageError
 from cluster.facts.completion import Server
@@ -78,7 +78,7 @@ def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
     vllm_serve(recipe, Layout(tp, args.pipeline, backend, ("",) * len(hosts), args.bind), extra=args.words)
     return Wanted(
         recipe, hosts, tp, args.pipeline, backend, dict(variables.plain), hidden, tuple(args.words), args.bind,
-        args.allow_socket, check_names(args.force), read_mounts(recipe.mounts),
+        args.allow_socket, check_names(args.force), read_mounts(recipe.mounts), read_dockerfile(recipe.dockerfile),
     )  # fmt: skip
 
 

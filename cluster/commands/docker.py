@@ -33,6 +33,10 @@ case $said in created*) exit 1 ;; *"\\"$2\\":\\"$3\\""*) exit 0 ;; *) exit 1 ;; 
 STOPPED_SCRIPT = """\
 test "$(docker inspect --type container -f '{{.State.Running}}' "$1")" = false
 """
+BUILD_SCRIPT = """\
+docker image inspect "$1" >/dev/null 2>&1 && exit 0
+exec docker build --tag "$1" --build-arg "IMAGE=$2" "$3"
+"""
 """What takes more than one docker command, for `sh -c`; the words that follow are $1, $2, …, never part of the text."""
 
 
@@ -202,6 +206,11 @@ def docker_exec(name: str, argv: Sequence[str], *, stdin: bytes = b"", timeout_s
 def docker_pull(image: str, *, timeout_s: float = 4 * 3600) -> Question:
     """Fetch an image. Its argv also serves `Host.start`, which shows docker's progress lines."""
     return Question(("docker", "pull", image), timeout_s=timeout_s, changes=True)
+
+
+def docker_build(tag: str, image: str, folder: str, *, timeout_s: float = 3600) -> Question:
+    """Build the Dockerfile in a folder of the host on top of `image`, unless the host has `tag` already."""
+    return Question(("sh", "-c", BUILD_SCRIPT, "-", tag, image, folder), timeout_s=timeout_s, changes=True)
 
 
 def docker_image_inspect(image: str) -> Question:

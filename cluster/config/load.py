@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,13 @@ from cluster.config.find import DEFAULT_RECIPE, expand, find_inventory, find_rec
 from cluster.config.inventory import Defaults, HostEntry, Inventory, InventoryFile
 from cluster.config.names import ResolvedHost, resolve_hosts
 from cluster.config.recipe import Mount, Recipe
-from cluster.config.validate import validate
-from cluster.config.written import Document, read_document
+from cluster.config.validate import dotted, validate
+from cluster.config.written import Document, KeyPath, read_document
 from cluster.errors import UsageError
 
 __all__ = [
-    "InventoryFile", "RecipeFile", "ResolvedHost", "choose_recipe", "load_inventory", "load_recipe", "read_inventory",
-    "read_mounts", "read_recipe", "resolve_hosts",
+    "InventoryFile", "RecipeFile", "ResolvedHost", "choose_recipe", "load_inventory", "load_recipe", "read_dockerfile",
+    "read_inventory", "read_mounts", "read_recipe", "resolve_hosts",
 ]  # fmt: skip
 
 Entry = TypeVar("Entry", HostEntry, Defaults)
@@ -80,28 +81,51 @@ def read_recipe_file(path: Path) -> RecipeFile:
     document, parent = read_extended(path)
     document.values.setdefault("name", path.stem)
     recipe = validate(Recipe, document)
-    mounts = [_anchored_mount(mount, number, document) for number, mount in enumerate(recipe.mounts)]
-    return RecipeFile(recipe.model_copy(update={"mounts": mounts}), path, parent)
+    sources = {number: mount.source for number, mount in enumerate(recipe.mounts) if mount.source}
+    found = {number: _file_of(document, ("mounts", number, "source"), text) for number, text in sources.items()}
+    changes: dict[str, object] = {
+        "mounts": [
+            mount.model_copy(update={"source": found.get(number, "")}) for number, mount in enumerate(recipe.mounts)
+        ]
+    }
+    if recipe.dockerfile:
+        changes["dockerfile"] = _file_of(document, ("dockerfile",), recipe.dockerfile)
+    return RecipeFile(recipe.model_copy(update=changes), path, parent)
 
 
-def _anchored_mount(mount: Mount, number: int, document: Document) -> Mount:
-    """A relative source is meant from the folder of the file that it stands in."""
-    key = ("mounts", number, "source")
-    source = _absolute(mount.source, Path(document.place_of(key)[0]).parent)
-    if not Path(source).is_file():
-        raise UsageError(f"{document.where(key)}: mounts.{number}.source: there is no file `{source}`")
-    return mount.model_copy(update={"source": source})
+def _file_of(document: Document, key: KeyPath, text: str) -> str:
+    """The file that a key names; a relative path is meant from the folder of the file that the key stands in."""
+    path = _absolute(text, Path(document.place_of(key)[0]).parent)
+    if not Path(path).is_file():
+        raise UsageError(f"{document.where(key)}: {dotted(key)}there is no file `{path}`")
+    return path
 
 
 def read_mounts(mounts: Sequence[Mount]) -> dict[str, bytes]:
-    """Content of mounted files by target path. Raises UsageError when one cannot be read."""
-    content: dict[str, bytes] = {}
-    for mount in mounts:
-        try:
-            content[mount.target] = Path(mount.source).read_bytes()
-        except OSError as error:
-            raise UsageError(f"{mount.source}: cannot be read: {error.strerror or error} (mounts)") from error
-    return content
+    """Content by target path of files mounted from this machine. Raises UsageError when one cannot be read."""
+    return {mount.target: _content(mount.source, "mounts") for mount in mounts if mount.source}
+
+
+def read_dockerfile(path: str) -> bytes:
+    """Text of a recipe's Dockerfile; empty without one.
+
+    Raises UsageError when it cannot be read, or does not begin with the recipe's image, which is what was checked.
+    """
+    text = _content(path, "dockerfile") if path else b""
+    bases = re.findall(rb"^\s*FROM\s+(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    if path and (not bases or bases[-1] not in (b"$IMAGE", b"${IMAGE}")):
+        raise UsageError(
+            f"{path}: does not end in an image made of the recipe's own",
+            remedy="begin it with `ARG IMAGE` and `FROM $IMAGE`",
+        )
+    return text
+
+
+def _content(path: str, key: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error} ({key})") from error
 
 
 def _anchored(entry: Entry, folder: Path) -> Entry:

@@ -53,8 +53,8 @@ def split_env(words: Sequence[str]) -> Variables:
 def final_recipe(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     """The recipe with each `KEY.SUB=VALUE` applied in order; VALUE is YAML, an empty one or null takes the key away.
 
-    A first key that is no recipe key but a flag the recipe gives to vLLM is taken as `vllm.<flag>`. A relative mount
-    source is meant from the current directory. Raises UsageError: unknown key (with the nearest), wrong value.
+    A first key that is no recipe key but a flag the recipe gives to vLLM is taken as `vllm.<flag>`. A relative path
+    of a file is meant from the current directory. Raises UsageError: unknown key (with the nearest), wrong value.
     """
     if not sets:
         return recipe
@@ -63,8 +63,12 @@ def final_recipe(recipe: Recipe, sets: Sequence[str]) -> Recipe:
         path, value = _parse(text, recipe)
         _put(values, path, value)
     changed = validate(Recipe, Document("--set", values, {}))
-    mounts = [mount.model_copy(update={"source": str(Path(mount.source).absolute())}) for mount in changed.mounts]
-    return changed.model_copy(update={"mounts": mounts})
+    mounts = [mount.model_copy(update={"source": _absolute(mount.source)}) for mount in changed.mounts]
+    return changed.model_copy(update={"mounts": mounts, "dockerfile": _absolute(changed.dockerfile)})
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
 
 
 def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:

@@ -13,6 +13,8 @@ from cluster.config.written import resolve
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _MODEL = re.compile(r"/\S+|[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+PACKAGES = "site-packages/"
+"""How a mount's target begins that lies where the image's Python has its packages, whatever that folder is called."""
 _ROW = re.compile(r"(pp[0-9]+|tg[0-9]+|ctx_pp|ctx_tg)( @ d[0-9]+)?( \(c[0-9]+\))?")
 
 
@@ -45,8 +47,17 @@ def _check_specifier(text: str) -> str:
 
 
 def _check_target(text: str) -> str:
-    if not text.startswith("/") or text.endswith("/") or ".." in text.split("/") or ":" in text or "," in text:
-        raise ValueError(f"found `{text}`; an absolute path of a file in the container is wanted, without : and ,")
+    rooted = text.startswith(("/", PACKAGES))
+    if not rooted or text.endswith("/") or ".." in text.split("/") or ":" in text or "," in text:
+        raise ValueError(
+            f"found `{text}`; an absolute path of a file in the container is wanted, or {PACKAGES}…, without : and ,"
+        )
+    return text
+
+
+def _check_model_file(text: str) -> str:
+    if text.startswith("/") or text.endswith("/") or ".." in text.split("/"):
+        raise ValueError(f"found `{text}`; the path of a file in the model's own repository is wanted")
     return text
 
 
@@ -105,10 +116,26 @@ class Needs(Strict):
 
 
 class Mount(Strict):
-    """One file given to the container read-only; its content is part of the deployment's fingerprint."""
+    """One file given to the container read-only, from this machine or from the model's own repository.
 
-    source: str = Field(description="file on this machine; a relative path starts at the recipe's own folder")
-    target: Annotated[str, AfterValidator(_check_target)] = Field(description="absolute path in the container")
+    The content of the first is part of the deployment's fingerprint; the second is what the model's revision says.
+    """
+
+    source: str = Field(
+        default="", description="file on this machine; a relative path starts at the recipe's own folder"
+    )
+    model_file: Annotated[str, AfterValidator(_check_model_file)] = Field(
+        default="", description="instead of source: path in the model's own repository, taken from each host's copy"
+    )
+    target: Annotated[str, AfterValidator(_check_target)] = Field(
+        description="absolute path in the container, or site-packages/… for where the image's Python has its packages"
+    )
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Mount:
+        if bool(self.source) == bool(self.model_file):
+            raise ValueError("one of source and model_file is wanted")
+        return self
 
 
 class Memory(Strict):
@@ -214,6 +241,11 @@ class Recipe(Strict):
         "form, lists several words, mappings a JSON word; sizes, backend, host, port and names are given by cluster",
     )
     env: Environment = Field(default={}, description="environment of every rank; never a secret")
+    dockerfile: str = Field(
+        default="",
+        description="a Dockerfile on this machine that makes a small image of `image` (`ARG IMAGE`, `FROM $IMAGE`); "
+        "each host builds it before the start and keeps it; a relative path starts at the recipe's own folder",
+    )
     mounts: list[Mount] = Field(default=[], description="patched files given to the container")
     before_serve: list[Command] = Field(
         default=[], description="commands (lists of words) run in each container before its rank starts"

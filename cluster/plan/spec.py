@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cluster.commands.far import source
@@ -16,7 +16,7 @@ from cluster.plan.wanted import Wanted
 
 DESCRIPTIVE = {
     "extends", "summary", "parameters_b", "active_parameters_b", "weights_gib", "needs", "memory", "ready_timeout_s",
-    "bench", "reference", "problems", "mounts", "backend", "transport",
+    "bench", "reference", "problems", "mounts", "dockerfile", "backend", "transport",
 }  # fmt: skip
 """Recipe keys that do not change what runs, or that stand in the spec under another name."""
 
@@ -43,9 +43,21 @@ def spec_of(wanted: Wanted, content_id: str) -> dict[str, Any]:
         "secrets": sorted(wanted.secrets),
         "words": list(wanted.words),
         "image_content": content_id,
-        "mounts": {target: _digest(data) for target, data in sorted(wanted.mounted.items())},
+        "mounts": dict(sorted(_mounts(wanted))),
         "rank_program": _digest(b"".join(map(source, PROGRAMS))),
-    }
+    } | ({"dockerfile": _digest(wanted.dockerfile)} if wanted.dockerfile else {})
+
+
+def _mounts(wanted: Wanted) -> Iterator[tuple[str, str]]:
+    """By target, the content's hash; a file of the model is what the model's revision, which is another part, says."""
+    yield from ((target, _digest(data)) for target, data in wanted.mounted.items())
+    yield from ((one.target, f"model: {one.model_file}") for one in wanted.recipe.mounts if one.model_file)
+
+
+def built_image(wanted: Wanted, content_id: str) -> str:
+    """Tag of the image that a host builds: equal for the same Dockerfile on the same content."""
+    made_of = _digest(content_id.encode() + wanted.dockerfile)[:12]
+    return f"cluster-built/{_docker_name(wanted.recipe.name)}:{made_of}"
 
 
 def canonical(spec: Mapping[str, Any]) -> str:
@@ -60,8 +72,11 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
 
 def deployment_id(spec: Mapping[str, Any]) -> str:
     """Name of the deployment: the recipe's name in letters that docker allows, and the fingerprint."""
-    name = re.sub(r"[^a-z0-9.-]+", "-", str(spec["recipe"]["name"]).lower()).strip("-.") or "recipe"
-    return f"{name}-{fingerprint(spec)}"
+    return f"{_docker_name(str(spec['recipe']['name']))}-{fingerprint(spec)}"
+
+
+def _docker_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "recipe"
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

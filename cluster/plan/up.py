@@ -10,7 +10,7 @@ from cluster.plan.decide import Start
 from cluster.plan.deployed import DEPLOYMENT, Deployment
 from cluster.plan.down import clean_up, removal
 from cluster.plan.rank import Ingredients, container, container_name, rank_files
-from cluster.plan.steps import Plan, Stage, Step, filled
+from cluster.plan.steps import Plan, Put, Stage, Step, filled
 
 DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
 
@@ -20,6 +20,10 @@ def plan_up(made_of: Ingredients, start: Start) -> Plan:
     ranks = range(made_of.wanted.size)
     stages = (
         clean_up(start.remains, made_of.seens),
+        Stage(
+            "build the image",
+            tuple(_build(made_of, host) for host in made_of.wanted.names if made_of.wanted.dockerfile),
+        ),
         Stage("stop the old", tuple(step for old in start.outgoing for step in _stop(old))),
         Stage("free page cache", tuple(_drop(host) for host in made_of.wanted.names if _cached(made_of, host))),
         Stage("prepare", tuple(_prepare(made_of, rank) for rank in ranks)),
@@ -28,6 +32,20 @@ def plan_up(made_of: Ingredients, start: Start) -> Plan:
     after = (Stage("remove the old", tuple(step for old in start.outgoing for step in removal(old, made_of.seens))),)
     outgoing = tuple(old.id for old in start.outgoing)
     return Plan(made_of.id, start.why, filled(*stages), filled(*after), outgoing)
+
+
+def _build(made_of: Ingredients, host: str) -> Step:
+    """Build the derived image while the old deployment still serves. Undo removes the Dockerfile, never an image."""
+    home = made_of.home(host)
+    changes = (
+        Question(("mkdir", "-p", "-m", "0700", f"{home}/build"), changes=True),
+        Put(f"{home}/build/Dockerfile", made_of.wanted.dockerfile, 0o644),
+        docker.docker_build(made_of.image, made_of.wanted.recipe.image, f"{home}/build"),
+    )
+    remove = Question(("rm", "-rf", "--", home), changes=True)
+    return Step(
+        host, f"build {made_of.image}", changes, undo=(remove,), settle=docker.docker_image_inspect(made_of.image)
+    )
 
 
 def _stop(outgoing: Deployment) -> list[Step]:

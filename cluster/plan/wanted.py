@@ -17,7 +17,8 @@ Backend = Literal["ray", "mp", "none"]
 class Wanted:
     """One deployment as asked for. `hosts` are in rank order, the first is the head.
 
-    `secrets` (environment of the ranks, never shown) is left out of `repr`; `words` go to vLLM as they are.
+    `secrets` (environment of the ranks, never shown) is left out of `repr`; `words` go to vLLM as they are. `mounted`
+    is the content of files from this machine by target, `dockerfile` the text that a host builds its image from.
     """
 
     recipe: Recipe
@@ -32,6 +33,7 @@ class Wanted:
     allow_socket: bool = False
     force: frozenset[str] = frozenset()
     mounted: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    dockerfile: bytes = field(default=b"", repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:

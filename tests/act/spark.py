@@ -170,7 +170,7 @@ class Machine(Answers):
             told = {
                 "python": image.python, "versions": image.versions, "distributions": {}, "gpu_error": "",
                 "knows_architecture": container.args[1] in image.architectures if len(container.args) > 1 else None,
-                "gpus": ["GPU 0: NVIDIA GB10 (UUID: GPU-0)"], "infiniband": False,
+                "gpus": ["GPU 0: NVIDIA GB10 (UUID: GPU-0)"], "infiniband": False, "packages": "/opt/packages",
             }  # fmt: skip
             return Answer(0, json.dumps(told).encode())
         assert (container.path, container.args[0]) == ("hf", "download"), "a container that is not known"
@@ -237,6 +237,9 @@ class Machine(Answers):
             names = [one.name for one in containers if one.carries(words[0])]
             self.docker.answer(("stop", "-t", words[1], *names))
             return self.docker.answer(("rm", "--force", "--volumes", *names))
+        if script == words_for.BUILD_SCRIPT:
+            tag, image, folder = words
+            return self.docker.build(tag, image, self.read(f"{folder}/Dockerfile"))
         named = next((one for one in containers if one.name == words[0]), None)
         if script == words_for.STARTED_SCRIPT:
             started = named and named.state != "created" and named.labels.get(words[1]) == words[2]

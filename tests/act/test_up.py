@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_docker import Image
+from far_answers import COMMIT
 from machine import DATA, HUB, IMAGE, MODEL, Desk
 from typed import INVENTORY, RECIPE, Ran, Typed
 
@@ -212,6 +213,63 @@ def test_content_of_a_mounted_file(cluster: Typed, desk: Desk) -> None:
     Path("recipes/elsewhere.py").write_text("print(2)")
     Path("recipes/toy.yaml").write_text(RECIPE + "mounts: [{source: elsewhere.py, target: /opt/patch.py}]\n")
     assert "nothing is changed" in must(cluster, *UP).out
+
+
+def write_dockerfile(text: str) -> None:
+    Path("recipes/toy.yaml").write_text(RECIPE + "dockerfile: toy.Dockerfile\n")
+    Path("recipes/toy.Dockerfile").write_text(f"ARG IMAGE\nFROM $IMAGE\n{text}\n")
+
+
+def images_of(desk: Desk) -> set[str]:
+    """The image that every rank runs."""
+    return {one.image for machine in desk for one in machine.docker.containers.values()}
+
+
+def test_an_image_is_built_on_each_host_before_the_start(cluster: Typed, desk: Desk) -> None:
+    write_dockerfile("RUN true")
+    must(cluster, *UP)
+    old = deployment(desk)
+    [first] = images_of(desk)
+    assert re.fullmatch(r"cluster-built/toy:[0-9a-f]{12}", first)
+    assert "nothing is changed" in must(cluster, *UP).out
+    write_dockerfile("RUN false")
+    ran = must(cluster, *UP)
+    assert re.search(rf"^replace {old}: dockerfile: \w{{12}}… → \w{{12}}…$", ran.out, re.MULTILINE)
+    deployment(desk)
+    [second] = images_of(desk)
+    assert second != first
+    assert must(cluster, "down").code == 0
+    for machine in desk:
+        assert {first, second, IMAGE} <= machine.docker.images.keys(), "images are never removed"
+        assert machine.kept() == []
+
+
+def test_a_build_that_fails_leaves_the_old_one_serving(cluster: Typed, desk: Desk) -> None:
+    must(cluster, *UP)
+    old = deployment(desk)
+    write_dockerfile("RUN apt-get install no-such-package")
+    desk["spark2"].docker.broken["build"] = (1, "ERROR: failed to solve: process did not complete: exit code: 100")
+    ran = cluster(*UP)
+    assert ran.code == 1
+    assert "exit code: 100" in ran.err
+    assert "spark2" in ran.err
+    assert deployment(desk) == old
+    assert {one.starts for machine in desk for one in machine.docker.containers.values()} == {1}, "it was never stopped"
+
+
+def test_a_file_of_the_model_and_one_among_the_images_packages(cluster: Typed, desk: Desk) -> None:
+    Path("recipes/new.py").write_text("")
+    Path("recipes/toy.yaml").write_text(
+        RECIPE + "mounts:\n  - {model_file: fix/toy.py, target: site-packages/vllm/toy.py}\n"
+        "  - {source: new.py, target: site-packages/new.py}\n"
+    )
+    snapshot = f"{HUB}/hub/models--example--toy/snapshots/{COMMIT}"
+    for machine in desk:
+        machine.files[f"{snapshot}/fix/toy.py"] = (b"patched", 0o644)
+    must(cluster, *UP)
+    [container] = desk["spark2"].docker.containers.values()
+    assert container.source_of("/opt/packages/vllm/toy.py") == f"{snapshot}/fix/toy.py"
+    assert desk["spark2"].read(container.source_of("/opt/packages/new.py")) == b""
 
 
 def test_another_rank_program(cluster: Typed, desk: Desk) -> None:

@@ -24,7 +24,7 @@ from cluster.plan.up import plan_up
 from cluster.plan.wanted import Wanted
 
 FOLDER = Path(__file__).parents[1] / "transcripts/plans"
-INSIDE = Inside("3.12.3", "0.32.0", "2.56.0", "5.6.0", "2.27.3", True, ("GPU 0",))
+INSIDE = Inside("3.12.3", "0.32.0", "2.56.0", "5.6.0", "2.27.3", True, ("GPU 0",), "", "/opt/packages")
 
 
 def plan(of: Wanted, seens: Sequence[Seen]) -> Plan:

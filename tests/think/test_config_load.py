@@ -8,7 +8,15 @@ import pytest
 
 from cluster.config.find import find_inventory, find_recipe, inventory_to_change, recipe_files, shipped
 from cluster.config.inventory import Inventory
-from cluster.config.load import choose_recipe, load_inventory, load_recipe, read_inventory, read_mounts, read_recipe
+from cluster.config.load import (
+    choose_recipe,
+    load_inventory,
+    load_recipe,
+    read_dockerfile,
+    read_inventory,
+    read_mounts,
+    read_recipe,
+)
 from cluster.errors import UsageError
 
 RECIPE = "model: a/b\nimage: x:1\n"
@@ -138,6 +146,37 @@ def test_a_path_is_a_path() -> None:
         with pytest.raises(UsageError) as caught:
             load_recipe(wanted)
         assert (caught.value.what, caught.value.remedy) == (what, remedy)
+
+
+@pytest.mark.parametrize(
+    ("mount", "what"),
+    [
+        ("{target: /x}", "one of source and model_file is wanted"),
+        ("{source: r.yaml, model_file: a.py, target: /x}", "one of source and model_file is wanted"),
+        ("{model_file: ../a.py, target: /x}", "the path of a file in the model's own repository is wanted"),
+        ("{source: r.yaml, target: dist-packages/x.py}", "an absolute path of a file in the container is wanted, or"),
+        ("{source: r.yaml, target: site-packages/../x.py}", "an absolute path of a file in the container is wanted"),
+    ],
+)
+def test_a_mount_that_cannot_be(mount: str, what: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_recipe(write("r.yaml", f"{RECIPE}mounts: [{mount}]\n"))
+    assert what in caught.value.what
+
+
+def test_a_dockerfile_starts_at_the_recipes_folder_and_ends_in_its_image() -> None:
+    path = write("recipes/d.yaml", RECIPE + "dockerfile: own/Dockerfile\n")
+    with pytest.raises(UsageError) as caught:
+        read_recipe(path)
+    folder = Path.cwd() / "recipes/own/Dockerfile"
+    assert caught.value.what == f"recipes/d.yaml:3: dockerfile: there is no file `{folder}`"
+    for text in ("FROM other:1\n", "FROM $IMAGE\nFROM other:1\n", "# FROM $IMAGE\n"):
+        write("recipes/own/Dockerfile", text)
+        with pytest.raises(UsageError, match="does not end in an image made of the recipe's own"):
+            read_dockerfile(read_recipe(path).dockerfile)
+    write("recipes/own/Dockerfile", "ARG IMAGE\nFROM alpine AS tools\nFROM ${IMAGE}\nCOPY --from=tools /x /x\n")
+    assert read_dockerfile(read_recipe(path).dockerfile).endswith(b"/x\n")
+    assert read_dockerfile("") == b""
 
 
 def test_mounts_start_at_the_recipes_folder_and_must_be_there() -> None:

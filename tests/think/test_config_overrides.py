@@ -87,9 +87,8 @@ def test_sets_apply_in_order() -> None:
          " on the"
          " head) | "),
         ("env.A.x=1", "--set env.A.x: `A` is not a mapping | set it as a whole"),
-        ("mounts.0.source=x", "--set: mounts: found a mapping, wanted a list of mappings with source, target (patched"
-         " files"
-         " given to the container) | "),
+        ("mounts.0.source=x", "--set: mounts: found a mapping, wanted a list of mappings with source, model_file,"
+         " target (patched files given to the container) | "),
         ("vllm.x=on", "--set: vllm.x: found `on`, which may mean text or a switch: write true or false, or use quotes"
          " | "),
         ("vllm.--x=1", "--set vllm.--x: `--x` is no flag's name; it is written without dashes in front: max-model-len"

@@ -123,9 +123,10 @@ def test_an_inventory(text: str, message: str) -> None:
         ("vllm: [a]", "vllm: found a list, wanted a mapping of names to values (flags of `vllm serve` by name without"
          " dashes in front; true gives the bare flag, false its --no- form, lists several words, mappings a JSON word;"
          " sizes, backend, host, port and names are given by cluster)"),
-        ("mounts: [{source: a}]", "mounts.0.target: is missing (absolute path in the container)"),
+        ("mounts: [{source: a}]", "mounts.0.target: is missing (absolute path in the container, or site-packages/… for"
+         " where the image's Python has its packages)"),
         ("mounts: [{source: a, target: b}]", "mounts.0.target: found `b`; an absolute path of a file in the container"
-         " is wanted, without : and ,"),
+         " is wanted, or site-packages/…, without : and ,"),
         ("mounts: [{source: a, target: /b}, {source: c, target: /b}]", "mounts: two files have the target `/b`"),
         ("before_serve: [true]", "before_serve.0: found `true`, wanted a list of text (commands (lists of"
          " words) run in each container before its rank starts)"),

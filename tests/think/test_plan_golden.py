@@ -45,6 +45,17 @@ def test_up(name: str, size: int, backend: Backend) -> None:
     compare(name, list(plan(ask(size, backend), crossed()[:size]).lines()))
 
 
+def test_built() -> None:
+    """A recipe with everything that changes an image: files of ours and of the model, and a Dockerfile."""
+    target = "site-packages/vllm/model_executor/models/toy.py"
+    mounts = [
+        {"source": "/here/new.py", "target": "site-packages/new.py"}, {"model_file": "fix/toy.py", "target": target},
+    ]  # fmt: skip
+    of = wanted(1, "none", recipe(mounts=mounts, dockerfile="/here/Dockerfile"))
+    of = replace(of, mounted={"site-packages/new.py": b"print(1)\n"}, dockerfile=b"ARG IMAGE\nFROM $IMAGE\nRUN true\n")
+    compare("built", plan(of, (seen(1),)).lines())
+
+
 def test_replace() -> None:
     old = wanted()
     compare("replace", list(plan(replace(old, env={"SEED": "2"}), running(old)).lines()))

@@ -11,7 +11,7 @@ import pytest
 from plan_tools import CONTENT, recipe, wanted
 
 from cluster.config.names import ResolvedHost
-from cluster.plan.spec import canonical, deployment_id, differing, fingerprint, spec_of
+from cluster.plan.spec import built_image, canonical, deployment_id, differing, fingerprint, spec_of
 from cluster.plan.wanted import Wanted
 
 SPEC = spec_of(wanted(), CONTENT)
@@ -91,6 +91,20 @@ def test_content_is_named_by_its_digest() -> None:
     assert re.fullmatch(r"mounts./opt/x.py: \(none\) → [0-9a-f]{12}…", differing(SPEC, other)[1])
     changed = spec_of(replace(wanted(), mounted={"/opt/x.py": b"print(2)"}), "cd" * 32)
     assert len(differing(other, changed)) == 1
+
+
+def test_what_an_image_is_built_from() -> None:
+    of = replace(wanted(), dockerfile=b"FROM $IMAGE")
+    assert re.fullmatch(r"dockerfile: \(none\) → [0-9a-f]{12}…", *differing(SPEC, spec_of(of, CONTENT)))
+    tag = built_image(of, CONTENT)
+    assert re.fullmatch(r"cluster-built/toy:[0-9a-f]{12}", tag)
+    assert built_image(of, "cd" * 32) != tag, "another base"
+    assert built_image(replace(of, dockerfile=b"FROM $IMAGE "), CONTENT) != tag
+
+
+def test_a_file_of_the_model_is_named_by_its_path() -> None:
+    of = wanted(of=recipe(mounts=[{"model_file": "fix.py", "target": "/opt/x.py"}]))
+    assert differing(SPEC, spec_of(of, CONTENT)) == ["mounts./opt/x.py: (none) → model: fix.py"]
 
 
 def observed(of: Wanted) -> Wanted:

@@ -51,6 +51,26 @@ WRITE_UPS = {
             "port": ("8000", "always said; vLLM's default"),
         },
     ),
+    "26B-A4B NVFP4, May": WriteUp(
+        "gemma-4-26b-a4b-nvfp4",
+        """--model bg-digitalservices/Gemma-4-26B-A4B-it-NVFP4 --served-model-name google/gemma-4-26B-A4B-it
+        --host 0.0.0.0 --port 8888 --quantization modelopt --moe-backend marlin --kv-cache-dtype fp8
+        --enable-prefix-caching --enable-chunked-prefill --max-model-len 131072 --gpu-memory-utilization 0.85
+        --max-num-seqs 16 --enable-auto-tool-choice --tool-call-parser gemma4 --reasoning-parser gemma4""",
+        {"port": ("8000", "behind docker's -p 8000:8888 it was 8000 too")},
+    ),
+    "26B-A4B NVFP4, April": WriteUp(
+        "gemma-4-26b-a4b-nvfp4",
+        """--model /models/gemma4 --served-model-name gemma-4-26b --host 0.0.0.0 --port 8000 --quantization modelopt
+        --kv-cache-dtype fp8 --max-model-len 131072 --gpu-memory-utilization 0.85 --moe-backend marlin
+        --reasoning-parser gemma4 --enable-auto-tool-choice --tool-call-parser pythonic""",
+        {
+            "model": ("bg-digitalservices/Gemma-4-26B-A4B-it-NVFP4", "was a folder that the author had downloaded"),
+            "tool-call-parser": ("gemma4", "pythonic reads another family's calls"),
+        },
+        ("served_model_name=gemma-4-26b", "vllm.max-num-seqs=", "vllm.enable-prefix-caching=",
+         "vllm.enable-chunked-prefill="),
+    ),
     "26B-A4B FP8": WriteUp(
         "gemma-4-26b-a4b-fp8",
         """vllm serve RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic --served-model-name gemma4-fp8 --max-model-len 65536
