@@ -115,8 +115,15 @@ def doctor(parser: Parser) -> None:
 def logs(parser: Parser) -> None:
     """Options of `cluster logs`."""
     nodes(parser)
-    parser.add_argument("--tail", type=int, default=200, metavar="N", help="lines a rank (default: 200)")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
+    parser.add_argument(
+        "--tail", type=int, metavar="N", help="the last lines of each rank (default: 200; all with --explain)"
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
+    how.add_argument(
+        "--explain", action="store_true", help="what is wrong instead of the lines: the cause, the line that shows "
+        "it, what to do; reads Ray's logs and the hosts' journals as well. Exit code 4 when something has failed"
+    )  # fmt: skip
     common(parser)
 
 

@@ -35,7 +35,7 @@ COMMANDS = (
     Command("report", "Markdown, CSV, JSON or an HTML page from stored results", arguments.report,
             "cluster.actions.report:run", "cluster report -o report.html"),
     Command("logs", "logs of all ranks, merged by time", arguments.logs,
-            "cluster.actions.logs:run", "cluster logs --tail 50"),
+            "cluster.actions.logs:run", "cluster logs --explain"),
     Command("explain", "what is wrong in pasted logs and outputs of commands", arguments.explain,
             "cluster.actions.explain:run", "docker logs vllm 2>&1 | cluster explain -"),
     Command("exec", "run a command on hosts", arguments.execute,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster.actions import evidence, prove
+from cluster.actions.cause import name_cause
 from cluster.apply import Applied, Guard, apply, undo
 from cluster.errors import ClusterError, InterruptedByUser, ManyErrors
 from cluster.hosts.fleet import Fleet
@@ -22,7 +23,7 @@ def carry_through(
             apply(plan.stages, fleet, guard, screen.note, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
     except (ClusterError, KeyboardInterrupt) as error:
-        raise put_back(error, plan, subject, applied, fleet, guard, screen) from error
+        raise put_back(error, plan, subject, applied, fleet, guard, screen, clock) from error
     try:
         apply(plan.after, fleet, guard, screen.note, Applied())
     except InterruptedByUser as error:
@@ -41,20 +42,24 @@ def put_back(
     fleet: Fleet,
     guard: Guard,
     screen: Screen,
+    clock: prove.Clock,
 ) -> ClusterError:
-    """Save the evidence, undo newest first, and return the error to raise, with what was put back."""
+    """Save the evidence, undo newest first, and return the error to raise, with its cause and what was put back."""
     fleet.cancel.renew()
     failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before ready")
     if not applied.begun:
         failure.put_back = "nothing was changed"
         return failure
-    saved = evidence.save(subject, fleet, screen, failure)
+    saved = evidence.save(subject, fleet, screen, failure, clock.passed)
     left = undo(applied, fleet, guard, screen.note)
     back = [f"{old} was started again" for old in plan.replaces]
-    for one in failure.errors if isinstance(failure, ManyErrors) else (failure,):
-        one.what = hide(one.what, subject.wanted)
+    errors = failure.errors if isinstance(failure, ManyErrors) else (failure,)
+    for one in errors:
         one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
         one.remedy = also(f"read {saved}" if saved else "cluster status", one.remedy)
+    name_cause(failure, errors, saved, screen)
+    for one in errors:
+        one.what, one.where = hide(one.what, subject.wanted), hide(one.where, subject.wanted)
     return failure
 
 

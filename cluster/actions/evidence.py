@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
 from cluster.actions.prove import Subject
@@ -14,7 +17,12 @@ from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 
 RAY_LOGS = "/tmp/ray/session_latest/logs"
-LIMIT = 32 << 20
+RAY_LIMIT = 16 << 20
+BEGINNING, END = 4 << 20, 8 << 20
+"""Bytes of each stream of a rank's log: of a longer one the first and the last."""
+JOURNAL_LINES = 2000
+GPU = "name,power.draw,clocks.sm,temperature.gpu,utilization.gpu"
+SLACK_S = 60
 KEPT = 20
 """Directories of evidence that are kept; the oldest go."""
 
@@ -24,23 +32,20 @@ def state_dir() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "cluster"
 
 
-def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError) -> str:
-    """Ask every host for logs, inspect, Ray's session logs and the kernel's journal; the directory they lie in.
+def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, seconds: float) -> str:
+    """Ask every host for what explains a failure of the last `seconds`; the directory it lies in.
 
     Never raises: what could not be had is written down instead. Secrets are taken out.
     """
     place = state_dir() / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{subject.deployment}"
     hidden = [value for value in subject.wanted.secrets.values() if len(value) >= 4]
-    asked = {host: list(questions(subject.container(host)).values()) for host in subject.wanted.names}
+    since = f"-{seconds + SLACK_S:.0f}s"
+    ray = subject.wanted.backend == "ray"
+    asked = {host: questions(subject.container(host), since, ray=ray) for host in subject.wanted.names}
     try:
         place.mkdir(parents=True, mode=0o700, exist_ok=True)
         write(place / "error.txt", "\n".join(f"{label}: {text}" for label, text in failure.lines()).encode(), hidden)
-        for host, outcome in fleet.ask(asked).items():
-            if outcome.value is None:
-                write(place / f"{host}-unreachable.txt", str(outcome.error).encode(), hidden)
-                continue
-            for name, answer in zip(questions(""), outcome.value, strict=True):
-                write(place / f"{host}-{name}", said(answer), hidden)
+        collect(asked, fleet, place, hidden)
         forget_oldest(place.parent)
     except InterruptedByUser:  # a second Ctrl-C leaves at once
         raise
@@ -51,26 +56,78 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError) 
     return str(place)
 
 
-def questions(container: str) -> dict[str, Question]:
-    """File name → what is asked."""
-    ray = ("docker", "cp", "--follow-link", f"{container}:{RAY_LOGS}", "-")
-    journal = ("journalctl", "--no-pager", "-k", "-o", "short-iso", "--since", "-15min", "-n", "2000")
-    logs = docker_logs(container)
+def questions(container: str, since: str, *, ray: bool, tail: int | None = None) -> dict[str, Question]:
+    """File name → what is asked. `since` is a time as journalctl takes it; `tail` lines of the log, else all.
+
+    Beside what the rank said: what the kernel and Docker say of it, and numbers that tell causes apart.
+    """
+    logs = docker_logs(container, tail=tail)
+    session = ("docker", "cp", "--follow-link", f"{container}:{RAY_LOGS}", "-")
+    journal = ("journalctl", "--no-pager", "-o", "short-iso", "--since", since, "-n", str(JOURNAL_LINES))
+    gpu = ("nvidia-smi", f"--query-gpu={GPU}", "--format=csv")
     return {
-        "log.txt": Question(logs.argv, timeout_s=20, limit=LIMIT),
+        "log.txt": Question(logs.argv, timeout_s=20, limit=BEGINNING, tail=END),
         "inspect.json": docker_inspect(container),
-        "ray-logs.tar": Question(ray, timeout_s=20, limit=LIMIT),
-        "kernel.txt": Question(journal, timeout_s=10),
+        **({"ray-logs.tar": Question(session, timeout_s=20, limit=RAY_LIMIT)} if ray else {}),
+        "kernel.txt": Question((*journal, "-k")),
+        "docker.txt": Question((*journal, "-u", "docker")),
+        "uname.txt": Question(("uname", "-a")),
+        "meminfo.txt": Question(("cat", "/proc/meminfo")),
+        "gpu.txt": Question(gpu),
     }
 
 
+def collect(
+    asked: Mapping[str, Mapping[str, Question]], fleet: Fleet, place: Path, hidden: Sequence[str] = ()
+) -> dict[str, str]:
+    """Ask hosts and write each answer to `place/HOST-NAME`. What could not be had: `HOST-NAME` → why.
+
+    Raises OSError when files cannot be written, InterruptedByUser.
+    """
+    missing: dict[str, str] = {}
+    for host, outcome in fleet.ask({host: tuple(files.values()) for host, files in asked.items()}).items():
+        if outcome.value is None:
+            missing[f"{host}-unreachable.txt"] = str(outcome.error)
+            write(place / f"{host}-unreachable.txt", str(outcome.error).encode(), hidden)
+            continue
+        for name, answer in zip(asked[host], outcome.value, strict=True):
+            write(place / f"{host}-{name}", said(answer), hidden)
+            if why := unread(answer):
+                missing[f"{host}-{name}"] = why
+    return missing
+
+
+def unread(answer: Answer) -> str:
+    """Why an answer holds nothing; empty when it does."""
+    if answer.exit is None and not answer.out:
+        return f"no answer within {answer.seconds:.0f} s"
+    hidden = "not seeing messages from" in answer.error_text  # journalctl: the user is not in its group
+    if answer.exit in (0, None) and not hidden:
+        return ""
+    lines = answer.error_text.strip().splitlines() or [f"exit {answer.exit}"]
+    return "this user may not read it" if hidden else lines[0][:200]
+
+
 def said(answer: Answer) -> bytes:
-    """What a program printed, its complaints after it."""
+    """What a program printed on both streams; lines that begin with docker's times in the order of these."""
     ended = b"" if answer.exit == 0 else f"\n[exit {answer.exit}]\n".encode()
-    return answer.out + answer.err + ended
+    if not answer.out or not answer.err:
+        return answer.out + answer.err + ended
+    merged = BytesIO()
+    merged.writelines(line for _, line in heapq.merge(timed(answer.out), timed(answer.err), key=lambda row: row[0]))
+    return merged.getvalue() + ended
 
 
-def write(path: Path, data: bytes, hidden: list[str]) -> None:
+def timed(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Each line with docker's time of it, or of the last line that had one."""
+    time = b""
+    for line in BytesIO(data):
+        stamp = line[:30]
+        time = stamp if stamp[:2] == b"20" and stamp[10:11] == b"T" else time
+        yield time, line if line.endswith(b"\n") else line + b"\n"
+
+
+def write(path: Path, data: bytes, hidden: Sequence[str]) -> None:
     """Write a private file with secrets replaced by as many stars (a tar keeps its lengths)."""
     for value in hidden:
         data = data.replace(value.encode(), b"*" * len(value.encode()))

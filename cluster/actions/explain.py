@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from cluster.actions import saved
 from cluster.diagnosis.explain import Diagnosis, FileDiagnosis, explain
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.scan import Source
-from cluster.diagnosis.text import CHUNK
 from cluster.errors import ExitCode, UsageError
+from cluster.plan.runbooks import page
 from cluster.screen import Screen
 
 STDIN = "-"
@@ -20,61 +21,55 @@ STDIN = "-"
 
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     """Carry out `cluster explain`; 4 when something in the texts has failed, known or unknown."""
-    names = [name for given in args.files for name in below(given)]
+    for given in args.files:
+        refuse_nothing(given)
     try:
-        diagnosis = explain(Source(name, pieces(name)) for name in names)
+        diagnosis = explain(source for given in args.files for source in texts(given))
     except OSError as error:
         raise UsageError(f"{error.filename or 'standard input'} cannot be read: {error.strerror}") from None
-    show(diagnosis, screen)
+    for line in told(diagnosis):
+        screen.line(line)
     screen.document(as_document(diagnosis))
     return ExitCode.REFUSED if diagnosis.failed else ExitCode.DONE
 
 
-def below(given: str) -> list[str]:
-    """The file itself, or the files in a directory, such as one of saved evidence. Raises UsageError."""
+def refuse_nothing(given: str) -> None:
+    """Raises UsageError when there is nothing to read."""
     path = Path(given)
-    if given == STDIN or path.is_file() or path.is_fifo():
-        return [given]
-    if path.is_dir():
-        files = sorted(str(file) for file in path.iterdir() if file.is_file())
-        if files:
-            return files
+    if given != STDIN and not path.exists():
+        raise UsageError(f"no file {given}", remedy="cluster explain FILE, or pipe the text into cluster explain -")
+    if path.is_dir() and not any(file.is_file() for file in path.iterdir()):
         raise UsageError(f"no file in {given}")
-    raise UsageError(f"no file {given}", remedy="cluster explain FILE, or pipe the text into cluster explain -")
 
 
-def pieces(name: str) -> Iterator[bytes]:
-    """A file's bytes, a megabyte at a time."""
-    if name == STDIN:
-        yield from read(sys.stdin.buffer)
-        return
-    with open(name, "rb") as file:
-        yield from read(file)
+def texts(given: str) -> Iterator[Source]:
+    """Standard input, a file, or the files in a directory, such as one of saved evidence. Raises OSError."""
+    path = Path(given)
+    if given == STDIN:
+        yield Source(STDIN, saved.read(sys.stdin.buffer))
+    elif path.is_dir():
+        yield from saved.sources(path)
+    else:
+        yield Source(given, saved.pieces(path))
 
 
-def read(file: BinaryIO) -> Iterator[bytes]:
-    """A stream's bytes to its end."""
-    while piece := file.read(CHUNK):
-        yield piece
-
-
-def show(diagnosis: Diagnosis, screen: Screen) -> None:
+def told(diagnosis: Diagnosis) -> Iterator[str]:
     """For people: of several files the common cause, then each file with what it is and says, its own cause first."""
     if len(diagnosis.files) > 1 and diagnosis.root:
-        screen.line(f"cause of it all: {place(diagnosis.root)}: {diagnosis.root.finding.what} [{diagnosis.root.id}]")
-        show_others("follows from it", [f"{row.id} ({place(row)})" for row in diagnosis.secondary], screen)
+        yield f"cause of it all: {place(diagnosis.root)}: {diagnosis.root.finding.what} [{diagnosis.root.id}]"
+        yield from others("follows from it", [f"{row.id} ({place(row)})" for row in diagnosis.secondary])
     for file in diagnosis.files:
-        screen.line(heading(file))
+        yield heading(file)
         for found in file.findings:
-            show_finding(found, screen)
-        show_others("follows from it", [f"{row.id} (line {row.line})" for row in file.secondary], screen)
-        show_others("looks bad, is normal", [f"{row.id} (line {row.line})" for row in file.normal], screen)
+            yield from of_finding(found, f"line {found.line}" if found.line else "seen")
+        yield from others("follows from it", [f"{row.id} (line {row.line})" for row in file.secondary])
+        yield from others("looks bad, is normal", [f"{row.id} (line {row.line})" for row in file.normal])
 
 
-def show_others(label: str, names: list[str], screen: Screen) -> None:
+def others(label: str, names: list[str]) -> Iterator[str]:
     """What else there is, in one line."""
     if names:
-        screen.line(f"  {label}: {', '.join(names)}")
+        yield f"  {label}: {', '.join(names)}"
 
 
 def heading(file: FileDiagnosis) -> str:
@@ -88,13 +83,14 @@ def heading(file: FileDiagnosis) -> str:
     return f"{name}{f' ({kind})' if kind else ''}:{'' if file.findings else ' nothing wrong'}"
 
 
-def show_finding(found: Explanation, screen: Screen) -> None:
-    """Level and name, cause, the very line, remedy."""
-    screen.line(f"  {found.level}: {found.finding.what} [{found.id}]")
-    where = f"line {found.line}" if found.line else "seen"
-    screen.line(f"    {where}: {found.finding.evidence}")
+def of_finding(found: Explanation, where: str) -> Iterator[str]:
+    """Level and name, cause, the very line, remedy, and the page that has the steps."""
+    yield f"  {found.level}: {found.finding.what} [{found.id}]"
+    yield f"    {where}: {found.finding.evidence}"
     if found.finding.remedy:
-        screen.line(f"    try: {found.finding.remedy}")
+        yield f"    try: {found.finding.remedy}"
+    if found.finding.runbook:
+        yield f"    see: {page(found.finding.runbook)}"
 
 
 def place(found: Explanation) -> str:

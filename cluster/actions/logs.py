@@ -1,4 +1,4 @@
-"""`cluster logs`: the logs of all ranks, merged by time."""
+"""`cluster logs`: the logs of all ranks, merged by time, or what they say is wrong."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 
+from cluster.actions.logs_explain import explain_all
 from cluster.actions.reach import Connect, answered, look, open_fleet, raise_all, read_named
 from cluster.commands.docker import docker_logs
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
@@ -15,6 +16,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment, deployments
 from cluster.screen import Screen
 
+TAIL = 200
 Line = tuple[str, str, str]
 """Docker's time (RFC 3339), host, text."""
 
@@ -22,25 +24,40 @@ Line = tuple[str, str, str]
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster logs`."""
     named = read_named(args)
+    tail = TAIL if args.tail is None else args.tail
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         found = deployments(seens.values())
         if not found:
             raise_all(errors)
             raise RefusedError(f"nothing of ours on {', '.join(seens)}", remedy="cluster up")
-        if args.follow:
-            for time, host, text in follow(found, fleet, args.tail):
-                screen.line(f"{time[:23]} {host}: {text}")
-            return ExitCode.DONE
-        lines = read(found, fleet, args.tail)
-    for time, host, text in lines:
-        screen.line(f"{time[:23]} {host}: {text}")
-    rows = [{"time": time, "host": host, "line": text} for time, host, text in lines]
-    screen.document({"lines": rows, "errors": [dict(one.lines()) for one in errors]})
+        code = ExitCode.DONE
+        if args.explain:
+            code = explain_all(found, fleet, args.tail, screen, errors)
+        elif args.follow:
+            for line in follow(found, fleet, tail):
+                screen.line(written(line))
+            return code
+        else:
+            show(read(found, fleet, tail), errors, screen)
     if screen.json_mode and errors:
         return ManyErrors(errors).exit_code
     raise_all(errors)
-    return ExitCode.DONE
+    return code
+
+
+def show(lines: Sequence[Line], errors: Sequence[ClusterError], screen: Screen) -> None:
+    """All lines, then which hosts' are missing."""
+    for line in lines:
+        screen.line(written(line))
+    rows = [{"time": time, "host": host, "line": text} for time, host, text in lines]
+    screen.document({"lines": rows, "errors": [dict(one.lines()) for one in errors]})
+
+
+def written(line: Line) -> str:
+    """One line as it is shown."""
+    time, host, text = line
+    return f"{time[:23]} {host}: {text}"
 
 
 def read(found: Sequence[Deployment], fleet: Fleet, tail: int) -> list[Line]:

@@ -71,6 +71,12 @@ class Clock:
     """Seconds by stage, in order; `engine` is the time spent waiting for Ray and vLLM, the rest is ours."""
 
     stages: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def passed(self) -> float:
+        """Seconds since the command began."""
+        return time.monotonic() - self.began
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

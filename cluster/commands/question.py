@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Question:
     """One program to run on a host. The words arrive there unchanged; no shell sees them.
 
-    `timeout_s` and `limit` (bytes kept of stdout, and as many of stderr) are enforced on the host.
+    `timeout_s`, `limit` (bytes kept of stdout, and as many of stderr) and `tail` (bytes kept of the end of each, where
+    it is longer) are enforced on the host.
     A question that `changes` something is sent once and never again.
     """
 
@@ -17,6 +18,7 @@ class Question:
     stdin: bytes = b""
     timeout_s: float = 10.0
     limit: int = 1 << 20
+    tail: int = 0
     changes: bool = False
 
 
@@ -25,7 +27,7 @@ class Answer:
     """What a question gave. `exit` is None when the deadline ended the program.
 
     A program that is not there exits 127, one that may not be run 126, one ended by a signal 128 + signal.
-    `cut` says that output past the limit was thrown away.
+    `cut` says that output past the limit was thrown away; between a beginning and a `tail` stands a line that says so.
     """
 
     exit: int | None

@@ -9,7 +9,7 @@ from cluster.diagnosis import judge_links, judge_machine, judge_services, judge_
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.outputs import Output, Outputs, logs_in, recognise
 from cluster.diagnosis.pairs import settle
-from cluster.diagnosis.root import explain_hits, explain_trouble, is_overcome, judge, of_hit
+from cluster.diagnosis.root import explain_hits, explain_trouble, is_overcome, judge, of_hit, of_year
 from cluster.diagnosis.scan import Scan, Source, scan
 
 JUDGES: tuple[Callable[[Outputs], Iterator[Explanation]], ...] = (
@@ -76,13 +76,21 @@ def explain(sources: Iterable[Source]) -> Diagnosis:
     """
     scans = [scan(source) for source in sources]
     outputs = Outputs(output for one in scans for output in _outputs(one))
-    found = [one for judged in JUDGES for one in judged(outputs)]
-    found += [one for each in scans for one in explain_hits(each)]
+    beside = {one.source.name for one in scans if one.source.beside}
+    own = Outputs(output for output in outputs if output.file not in beside)
+    found = [one for judged in JUDGES for one in judged(own)]
+    found += [one for each in scans for one in explain_hits(each) if not _is_past(one, each, scans)]
     found = settle(_once(found), outputs)
-    unknown = [one for each in scans for one in explain_trouble(each)]
+    unknown = [one for each in scans if not each.source.beside for one in explain_trouble(each)]
     together = judge(found, unknown)
     files = tuple(_of_file(one, outputs, found, unknown) for one in scans)
     return Diagnosis(together.root, together.findings, together.secondary, files)
+
+
+def _is_past(found: Explanation, its: Scan, scans: Sequence[Scan]) -> bool:
+    """Whether the server was seen well after something that happened beside it."""
+    well = max((of_year(one.well) for one in scans if one.well is not None), default=0.0)
+    return its.source.beside and found.time is not None and of_year(found.time) < well
 
 
 def _outputs(one: Scan) -> tuple[Output, ...]:

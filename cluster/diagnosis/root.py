@@ -124,11 +124,11 @@ def _most_telling(deaths: list[Explanation], unknown: list[Explanation]) -> tupl
 
 
 def in_time(found: Sequence[Explanation]) -> list[Explanation]:
-    """In the order of events: by time where every line tells it, by file and line where not; a file keeps its order."""
+    """In the order of events: by file and line; of several files by time, those last that tell none."""
     files = list(dict.fromkeys(one.file for one in found))
     ordered = sorted(found, key=lambda one: (files.index(one.file), one.line or 0))
-    if len(files) > 1 and all(one.time is not None for one in found):
-        ordered.sort(key=lambda one: of_year(one.time or 0.0))
+    if len(files) > 1:
+        ordered.sort(key=lambda one: (one.time is None, of_year(one.time or 0.0)))
     return ordered
 
 

@@ -36,7 +36,6 @@ class Rule:
     secondary: bool = False
     slow: bool = False
     until: Moment = ""
-    runbook: str = ""
 
     def search(self, line: str) -> re.Match[str] | None:
         """Where the pattern is in a line."""

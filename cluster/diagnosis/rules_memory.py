@@ -13,7 +13,7 @@ MEMORY = (
         "used",
         "free -h: high `available` means page cache (sync; echo 3 | sudo tee /proc/sys/vm/drop_caches), low means"
         " a holder (nvidia-smi, docker ps). Never restart in a loop on this error",
-        "vllm-project/vllm#48140, eugr/spark-vllm-docker#257", runbook="memory-is-full",
+        "vllm-project/vllm#48140, eugr/spark-vllm-docker#257",
     ),
     Rule(
         "memory-changed", "fault",

@@ -50,7 +50,7 @@ START = (
         r"vLLM not ready after|server (is )?not ready (after|within)|not ready after \d+ (s|min)",
         "the server did not become ready in time, whatever banner comes after this line",
         "curl http://HEAD:PORT/v1/models; look for the first error in vLLM's own log on every host",
-        "mark-ramsey-ri/vllm-dgx-spark#2",
+        "mark-ramsey-ri/vllm-dgx-spark#2", secondary=True,
     ),
     Rule(
         "port-taken", "fault",

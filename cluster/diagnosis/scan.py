@@ -21,11 +21,16 @@ OVERLAP = 256
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something to explain: a name that people know it by, and its bytes in pieces. `host`: where it was printed."""
+    """Something to explain: a name that people know it by, and its bytes in pieces. `host`: where it was printed.
+
+    `beside`: about the host, not of what may have failed. Its errors count only when a rule knows them and they came
+    after the server was last seen well; its numbers only tell causes apart.
+    """
 
     name: str
     pieces: Iterable[bytes]
     host: str = ""
+    beside: bool = False
 
     @classmethod
     def of_text(cls, name: str, text: str, host: str = "") -> Source:
@@ -35,7 +40,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line that a rule matches. `groups` are the pattern's named parts; `time` as of `read_line`."""
+    """A line that a rule matches. `groups` are the pattern's named parts; `time` as of `read_line`, or of the last
+    line before it that told one."""
 
     rule: Rule
     groups: Mapping[str, str]
@@ -71,6 +77,8 @@ class Scan:
     began: float | None = None
     binary: bool = False
     cut: bool = False
+    _well: str = ""
+    _time: float | None = None
     _counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, number: int, data: bytes, kind: Kind) -> None:
@@ -85,16 +93,23 @@ class Scan:
             reached = {name: number for name, pattern in MOMENTS if pattern.search(text)}
             self.moments.update(reached)
             self.began = read_line(text).time or self.began if "started" in reached else self.began
+            self._well = text if reached.keys() & {"ready", "alive"} else self._well
         if is_due:
             self._judge(number, text, kind)
 
+    @property
+    def well(self) -> float | None:
+        """When the server was last seen ready, if it was and the line tells."""
+        return read_line(self._well).time if self._well else None
+
     def _judge(self, number: int, text: str, kind: Kind) -> None:
         line = read_line(text)
+        self._time = self._time if line.time is None else line.time
         for rule in kind.rules:
             found = rule.search(text)
             if found:
                 groups = {name: value or "" for name, value in found.groupdict().items()}
-                self._keep(Hit(rule, groups, number, text, line.time, line.of_rank))
+                self._keep(Hit(rule, groups, number, text, self._time, line.of_rank))
                 return
         if kind.may_be_trouble:
             self._weigh(line, number, text)
@@ -112,7 +127,7 @@ class Scan:
     def _weigh(self, line: LogLine, number: int, text: str) -> None:
         weight = trouble.weigh(line)
         if weight and sum(old.weight == weight for old in self.troubles) < MOST_ERRORS:
-            self.troubles.append(Trouble(weight, number, text, line.time))
+            self.troubles.append(Trouble(weight, number, text, self._time))
 
 
 def scan(source: Source) -> Scan:

@@ -1,7 +1,8 @@
 """Runs questions side by side on this machine and answers them in one frame.
 
 stdin: one line with a length, then that many bytes of JSON:
-    {"marker": word, "questions": [{"argv": [word], "stdin": base64, "timeout_s": number, "limit": bytes}]}
+    {"marker": word, "questions": [{"argv": [word], "stdin": base64, "timeout_s": number, "limit": bytes,
+     "tail": bytes}]}
 stdout: a line end, the marker, "json" or "zlib", a length and a line end; then that many bytes of JSON:
     [{"exit": number or null, "out": base64, "err": base64, "cut": bool, "seconds": number}]
 What stands on stdout before the marker is not ours. When stdin ends before the answer (the connection is lost),
@@ -23,8 +24,34 @@ import zlib
 PATIENCE_S = 1.0  # from SIGTERM to SIGKILL, and from SIGKILL to giving up
 LINGER_S = 0.3  # how long a grandchild may hold the output open after the program has ended
 DRAIN = 16 << 20  # bytes thrown away past the limit before the program is ended
+PATIENT_DRAIN = 1 << 30  # the same where the end of the output is wanted
 COMPRESS_FROM = 4096
 CHUNK = 65536
+
+
+class Kept:
+    """What one stream said: its beginning, its end where that is wanted, and how many bytes between are lost."""
+
+    def __init__(self, limit, tail):
+        self.limit, self.tail, self.lost = limit, tail, 0
+        self.beginning, self.end = bytearray(), bytearray()
+
+    def add(self, data):
+        room = max(0, self.limit - len(self.beginning))
+        self.beginning += data[:room]
+        self.end += data[room:]
+        if len(self.end) > 2 * self.tail:
+            self.shorten()
+
+    def shorten(self):
+        extra = max(0, len(self.end) - self.tail)
+        self.lost += extra
+        del self.end[:extra]
+
+    def whole(self):
+        self.shorten()
+        gap = b"\n[cluster: %d bytes are left out here]\n" % self.lost if self.tail and self.lost else b""
+        return self.beginning + gap + self.end
 
 
 class Child:
@@ -32,10 +59,10 @@ class Child:
 
     def __init__(self, question, poll):
         self.poll = poll
-        self.limit = int(question["limit"])
+        limit, tail = int(question["limit"]), int(question["tail"])
+        self.drain = PATIENT_DRAIN if tail else DRAIN
         self.feed = memoryview(base64.b64decode(question["stdin"]))
-        self.kept = {"out": bytearray(), "err": bytearray()}
-        self.past_limit = 0
+        self.kept = {"out": Kept(limit, tail), "err": Kept(limit, tail)}
         self.streams = {}  # fd -> "in", "out" or "err"
         self.began = time.monotonic()
         self.signals = [signal.SIGTERM, signal.SIGKILL]
@@ -78,10 +105,7 @@ class Child:
         if not data:
             self.drop(fd)
             return
-        kept = self.kept[self.streams[fd]]
-        room = max(0, self.limit - len(kept))
-        kept += data[:room]
-        self.past_limit += max(0, len(data) - room)
+        self.kept[self.streams[fd]].add(data)
         self.listen_until = time.monotonic() + LINGER_S
 
     def write(self, fd):
@@ -94,6 +118,10 @@ class Child:
         if not self.feed:
             self.drop(fd)
 
+    @property
+    def lost(self):
+        return sum(kept.lost for kept in self.kept.values())
+
     def tick(self, now):
         """Notice the end; signal what is late or endless."""
         if self.status is None:
@@ -101,7 +129,7 @@ class Child:
         if self.status is not None:
             if now >= self.listen_until or "out" not in self.streams.values() and "err" not in self.streams.values():
                 self.finish(now)
-        elif self.past_limit > DRAIN and len(self.signals) == 2:
+        elif self.lost > self.drain and len(self.signals) == 2:
             self.end(now)
         elif now >= self.signal_at:
             self.late = self.late or now >= self.deadline
@@ -137,11 +165,12 @@ class Child:
 
     def answer(self):
         code = None if self.late or self.status is None else os.waitstatus_to_exitcode(self.status)
+        out, err = (base64.b64encode(self.kept[stream].whole()).decode() for stream in ("out", "err"))
         return {
             "exit": code if code is None or code >= 0 else 128 - code,
-            "out": base64.b64encode(self.kept["out"]).decode(),
-            "err": base64.b64encode(self.kept["err"]).decode(),
-            "cut": self.past_limit > 0,
+            "out": out,
+            "err": err,
+            "cut": self.lost > 0,
             "seconds": round(self.seconds, 6),
         }
 

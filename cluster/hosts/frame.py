@@ -24,6 +24,7 @@ def frame_questions(questions: Sequence[Question], marker: str) -> bytes:
                 "stdin": b64encode(question.stdin).decode(),
                 "timeout_s": question.timeout_s,
                 "limit": question.limit,
+                "tail": question.tail,
             }
             for question in questions
         ],

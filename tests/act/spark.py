@@ -102,6 +102,7 @@ class Machine(Answers):
     lingering_bytes: int = 0
     sudo: bool = True
     can_ping: bool = True
+    kernel_log: tuple[str, ...] = ()
     smi: tuple[int, str] | None = None
     """What nvidia-smi says instead, with its exit code."""
     rdma_device: bool = True
@@ -225,7 +226,7 @@ class Machine(Answers):
             return self.docker.answer(argv[1:], stdin)
         if argv[0] == "sh":
             return self.shell(argv)
-        return getattr(self, f"run_{argv[0]}")(list(argv[1:]))
+        return getattr(self, f"run_{argv[0].replace('-', '_')}")(list(argv[1:]))
 
     def shell(self, argv: Sequence[str]) -> Answer:
         """The scripts that are sent, known by their text. The story tells them to a real shell and a real docker."""
@@ -273,7 +274,21 @@ class Machine(Answers):
         return Answer(0)
 
     def run_journalctl(self, words: list[str]) -> Answer:
-        return Answer(0, b"-- No entries --\n")
+        lines = self.kernel_log if "-k" in words else ()
+        return Answer(0, "".join(f"{line}\n" for line in lines or ("-- No entries --",)).encode())
+
+    def run_uname(self, words: list[str]) -> Answer:
+        return Answer(
+            0, f"Linux {self.name} 6.17.0-1014-nvidia #14 SMP PREEMPT_DYNAMIC {self.arch} GNU/Linux\n".encode()
+        )
+
+    def run_cat(self, words: list[str]) -> Answer:
+        assert words == ["/proc/meminfo"]
+        return Answer(0, self.see_memory().encode())
+
+    def run_nvidia_smi(self, words: list[str]) -> Answer:
+        code, said = self.smi or (0, "name, power.draw [W]\nNVIDIA GB10, 12.34 W\n")
+        return Answer(code, said.encode())
 
     def run_ping(self, words: list[str]) -> Answer:
         if not self.can_ping:

@@ -131,11 +131,21 @@ def at_sleep(number: int, event: Callable[[Desk], object]) -> Prepare:
     return change
 
 
+def killed_at_sleep(number: int, name: str) -> Prepare:
+    """`docker kill`, or the kernel."""
+    return at_sleep(number, lambda desk: desk.kill_rank(name))
+
+
 def ctrl_c(_: Desk) -> None:
     raise KeyboardInterrupt
 
 
 UP = ("up", "toy", "--tp", "2")
+NO_CACHE = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+OOM = (
+    "2026-01-01T00:00:02+0000 spark2 kernel: VLLM::Worker_TP invoked oom-killer: gfp_mask=0x140dca, order=0",
+    "2026-01-01T00:00:02+0000 spark2 kernel: Out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:1kB",
+)
 NO_LAYER = "Error response from daemon: layer does not exist"
 FIRST = "enp1s0f0np0"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
@@ -230,10 +240,12 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "up/engine_fails_old_serves": (
         1, (*UP, "--", "--max-num-seqs", "8"), [typed(*UP), desk(bad_flag="--max-num-seqs")],
     ),
+    "up/engine_fails_and_why": (1, UP, [desk(bad_flag="--max-model-len", last_line=NO_CACHE)]),
+    "up/worker_killed_by_its_kernel": (1, UP, [machine("spark2", kernel_log=OOM), killed_at_sleep(2, "spark2")]),
     "up/worker_does_not_join": (1, UP, [PATIENT, after_probe("spark2", cut)]),
     "up/link_cut": (1, UP, [PATIENT, at_sleep(1, cut)]),
     "up/not_ready_in_time": (1, (*UP, "--set", "ready_timeout_s=0.6"), []),
-    "up/worker_killed": (1, UP, [at_sleep(2, lambda desk: desk.kill_rank("spark2"))]),
+    "up/worker_killed": (1, UP, [killed_at_sleep(2, "spark2")]),
     "up/worker_lost": (3, UP, [at_sleep(2, lambda desk: desk.hosts["spark2"].drop())]),
     "up/interrupted": (130, UP, [at_sleep(1, ctrl_c)]),
     "up/lock_lost": (5, UP, [after_probe("spark2", lambda desk: desk.hosts["spark2"].end_processes())]),

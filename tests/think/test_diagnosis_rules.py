@@ -13,6 +13,7 @@ from cluster.diagnosis.rule import Rule, compiled
 from cluster.diagnosis.rules import RULES
 from cluster.diagnosis.rules_outputs import OF_OUTPUTS
 from cluster.diagnosis.rules_pairs import OF_PAIRS
+from cluster.diagnosis.runbooks import PAGES
 
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
 
@@ -40,6 +41,12 @@ def test_tables_name_rules_that_exist() -> None:
     assert set(SETTLERS) <= KNOWN
     assert set(EXPLAINS) <= KNOWN
     assert {id for ids in EXPLAINS.values() for id in ids} <= KNOWN
+
+
+def test_every_page_is_of_rules_that_exist() -> None:
+    ids = [id for ids in PAGES.values() for id in ids]
+    assert set(ids) <= KNOWN
+    assert len(ids) == len(set(ids))
 
 
 def test_nothing_explains_itself_in_a_circle() -> None:

@@ -33,7 +33,7 @@ def test_a_request_is_the_program_and_then_the_questions() -> None:
     assert int(length) == len(request)
     assert json.loads(request) == {
         "marker": "mark",
-        "questions": [{"argv": ["a b", "ü"], "stdin": "AA==", "timeout_s": 3, "limit": 9}],
+        "questions": [{"argv": ["a b", "ü"], "stdin": "AA==", "timeout_s": 3, "limit": 9, "tail": 0}],
     }
 
 

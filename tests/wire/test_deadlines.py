@@ -75,6 +75,20 @@ def test_output_past_the_limit_is_thrown_away_and_said_so(host: WireHost) -> Non
     assert (exact.exit, len(exact.out), exact.cut) == (0, 1000, False)
 
 
+def test_of_long_output_the_end_is_kept_where_it_is_wanted(host: WireHost) -> None:
+    long, short, endless = host.ask(
+        [
+            Question(("sh", "-c", "seq 1000000; echo x >&2"), limit=10, tail=16),
+            Question(("seq", "9"), limit=10, tail=16),
+            Question(("sh", "-c", "echo first; exec yes"), limit=10, tail=6, timeout_s=1.5),
+        ]
+    )
+    assert (long.exit, long.err, long.cut) == (0, b"x\n", True)
+    assert long.text == "1\n2\n3\n4\n5\n\n[cluster: 6888870 bytes are left out here]\n\n999999\n1000000\n"
+    assert (short.out, short.cut) == (b"1\n2\n3\n4\n5\n6\n7\n8\n9\n", False)
+    assert (endless.text[:6], endless.text[-4:], endless.cut) == ("first\n", "y\ny\n", True)
+
+
 def test_endless_output_ends_quickly(host: WireHost) -> None:
     began = time.monotonic()
     out, err = host.ask(

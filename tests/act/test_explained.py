@@ -1,0 +1,123 @@
+"""`cluster logs --explain`, and the cause that `up` finds in its own evidence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machine import Desk
+from test_transcripts import NO_CACHE, OOM
+from typed import Typed
+
+from cluster.cli import main
+
+UP = ("up", "toy", "--tp", "2")
+BENIGN = "WARNING 05-20 20:35:26 [ray_utils.py:372] Tensor parallel size (2) exceeds available GPUs (1)."
+
+
+def directory(cluster: Typed) -> Path:
+    """The only directory of evidence."""
+    [found] = (cluster.place / "state/cluster/evidence").iterdir()
+    return found
+
+
+def explained(cluster: Typed, place: Path) -> dict[str, Any]:
+    """What `cluster explain DIR` calls the cause."""
+    assert main(["explain", str(place), "--json"]) == 4
+    root: dict[str, Any] = json.loads(cluster.capsys.readouterr().out)["root"]
+    return root
+
+
+@pytest.mark.parametrize("backend", ["ray", "mp"])
+def test_a_healthy_pair(backend: str, cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP, "--backend", backend).code == 0
+    for machine in desk:
+        machine.lives()[0].say(BENIGN)
+    ran = cluster("logs", "--explain")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("nothing wrong found in ")
+    assert "lines of the logs of spark1, spark2" in ran.out
+    told = json.loads(cluster("logs", "--explain", "--json").out)
+    assert (told["deployments"][0]["root"], told["deployments"][0]["missing"], told["errors"]) == (None, {}, [])
+
+
+def test_a_rank_that_its_kernel_killed(cluster: Typed, desk: Desk) -> None:
+    """The cause stands in another host's journal than most of what is said about it."""
+    assert cluster(*UP).code == 0
+    desk.kill_rank("spark2")
+    desk["spark2"].kernel_log = OOM
+    desk.pass_time(5)
+    ran = cluster("logs", "--explain")
+    assert ran.code == 4
+    assert "cause: the kernel ran out of memory" in ran.out
+    assert "spark2, kernel's journal line 1, at 00:00:02 UTC: 2026-01-01T00:00:02+0000 spark2 kernel: VLLM" in ran.out
+    assert "see: docs/runbooks/memory-is-full.md" in ran.out
+    assert "follows from it: rank-lost (spark1, log line " in ran.out
+    told = json.loads(cluster("logs", "--explain", "--json").out)
+    [one] = told["deployments"]
+    assert (one["root"]["id"], one["root"]["host"], one["root"]["file"]) == (
+        "kernel-oom",
+        "spark2",
+        "spark2-kernel.txt",
+    )
+
+
+def test_what_the_host_went_through_before_it_served_is_past(cluster: Typed, desk: Desk) -> None:
+    desk["spark2"].kernel_log = OOM
+    assert cluster(*UP).code == 0
+    desk["spark1"].lives()[0].say("INFO:     Application startup complete.")
+    assert cluster("logs", "--explain").code == 0
+
+
+def test_an_unknown_failure_is_called_so(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    desk["spark1"].lives()[0].say("FrobnicationError: the flux is not dense")
+    ran = cluster("logs", "--explain")
+    assert ran.code == 4
+    assert ran.out.startswith("unknown: no rule knows this error; it is the first real one here")
+    assert "spark1, log line " in ran.out
+    assert "FrobnicationError: the flux is not dense" in ran.out
+
+
+def test_only_the_last_lines(cluster: Typed, desk: Desk) -> None:
+    """Without Ray, whose own logs are read whole."""
+    assert cluster(*UP, "--backend", "mp").code == 0
+    life = desk["spark1"].lives()[0]
+    life.say("FrobnicationError: the flux is not dense")
+    life.say("INFO 05-20 20:35:26 [core.py:1] step")
+    assert cluster("logs", "--explain", "--tail", "1").code == 0
+
+
+def test_what_cannot_be_read_is_said(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    del desk["spark2"].docker.containers[next(iter(desk["spark2"].docker.containers))]
+    ran = cluster("logs", "--explain")
+    assert "not read: spark2, log: no container of it was seen" in ran.out
+    desk.hosts["spark2"].drop()
+    ran = cluster("logs", "--explain")
+    assert ran.code == 3
+    assert "error: spark2 did not answer" in ran.err
+
+
+def test_the_evidence_of_a_failed_up_says_the_same_later(cluster: Typed, desk: Desk) -> None:
+    desk.bad_flag, desk.last_line = "--max-model-len", NO_CACHE
+    ran = cluster(*UP)
+    assert ran.code == 1
+    kept = directory(cluster)
+    assert "[kv-cache-none]" in (kept / "diagnosis.txt").read_text()
+    assert (kept / "diagnosis.txt").stat().st_mode & 0o777 == 0o600
+    root = explained(cluster, kept)
+    assert (root["id"], Path(root["file"]).name) == ("kv-cache-none", "spark1-log.txt")
+
+
+@pytest.mark.parametrize("spoiled", [b"", b"\0" * 9000, b"\xff\xfe" * 999, b"[[[[" * 99_999, b"logs/x\0" * 100])
+def test_evidence_of_any_kind_is_read_without_harm(spoiled: bytes, cluster: Typed, desk: Desk) -> None:
+    desk.bad_flag, desk.last_line = "--max-model-len", NO_CACHE
+    assert cluster(*UP).code == 1
+    kept = directory(cluster)
+    for file in kept.iterdir():
+        if file.name != "spark1-log.txt":
+            file.write_bytes(spoiled)
+    assert explained(cluster, kept)["id"] == "kv-cache-none"
