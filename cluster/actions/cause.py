@@ -7,11 +7,11 @@ from pathlib import Path
 
 from cluster.actions import evidence, saved
 from cluster.actions.explain import place, told
+from cluster.actions.findings import runbook_path
 from cluster.diagnosis.explain import Diagnosis, explain
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.logline import read_line
 from cluster.errors import ClusterError, InterruptedByUser
-from cluster.plan.runbooks import page
 from cluster.screen import Screen
 
 EVIDENCE_LENGTH = 160
@@ -56,5 +56,5 @@ def add(root: Explanation, error: ClusterError, directory: str) -> None:
         at = place(root).removeprefix(f"{directory}/")
         error.where = "; ".join(filter(None, (error.where, at if shown in error.what else f"{at}: {shown}")))
         error.what = f"{error.what}; cause: {finding.what} [{root.id}]"
-    steps = f"{page(finding.runbook)} has the steps" if finding.runbook else ""
+    steps = f"read {runbook_path(finding.runbook)}" if finding.runbook else ""
     error.remedy = "; ".join(filter(None, (finding.remedy, steps, error.remedy)))

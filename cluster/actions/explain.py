@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.actions import saved
+from cluster.actions.findings import runbook_path
 from cluster.diagnosis.explain import Diagnosis, FileDiagnosis, explain
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.scan import Source
 from cluster.errors import ExitCode, UsageError
-from cluster.plan.runbooks import page
 from cluster.screen import Screen
 
 STDIN = "-"
@@ -90,7 +90,7 @@ def of_finding(found: Explanation, where: str) -> Iterator[str]:
     if found.finding.remedy:
         yield f"    try: {found.finding.remedy}"
     if found.finding.runbook:
-        yield f"    see: {page(found.finding.runbook)}"
+        yield f"    read: {runbook_path(found.finding.runbook)}"
 
 
 def place(found: Explanation) -> str:

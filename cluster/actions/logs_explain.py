@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.actions import evidence, saved
 from cluster.actions.explain import as_document
+from cluster.actions.findings import runbook_path
 from cluster.commands.question import Question
 from cluster.diagnosis.explain import Diagnosis, explain
 from cluster.diagnosis.explanation import Explanation
@@ -17,7 +18,6 @@ from cluster.diagnosis.logline import read_time
 from cluster.errors import ClusterError, ExitCode
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment
-from cluster.plan.runbooks import page
 from cluster.screen import Screen
 
 KINDS = {
@@ -102,7 +102,7 @@ def block(label: str, found: Explanation) -> Iterator[str]:
     if found.finding.remedy:
         yield f"  try: {found.finding.remedy}"
     if found.finding.runbook:
-        yield f"  see: {page(found.finding.runbook)}"
+        yield f"  read: {runbook_path(found.finding.runbook)}"
 
 
 def place_of(found: Explanation) -> str:

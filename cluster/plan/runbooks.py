@@ -45,9 +45,3 @@ def check_names(given: Iterable[str]) -> frozenset[str]:
             f"--force {name}: there is no check of that name", remedy=f"{near}; all: {known}" if near else known
         )
     return given
-
-
-def page(runbook: str) -> str:
-    """`stem#anchor` as the file it stands in, from the root of the project."""
-    stem, mark, anchor = runbook.partition("#")
-    return f"docs/runbooks/{stem}.md{mark}{anchor}"
