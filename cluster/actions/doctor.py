@@ -98,8 +98,9 @@ def check_absent(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         yield Finding("note", "image", seen.host, f"image {recipe.image} is not there", remedy=fetches)
     elif isinstance(seen.image, Missing) and not isinstance(seen.docker, Missing):
         yield unknown("image", seen.host, seen.image, f"image {recipe.image}")
-    if is_absent(seen.weights) and not recipe.model.startswith("/"):
-        yield Finding("note", "weights", seen.host, f"model {recipe.model} is not there", remedy=fetches)
+    for model, copy in zip(recipe.models, seen.copies, strict=False):
+        if is_absent(copy) and not model.id.startswith("/"):
+            yield Finding("note", "weights", seen.host, f"model {model.id} is not there", remedy=fetches)
 
 
 def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) -> Iterator[Finding]:

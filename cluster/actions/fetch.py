@@ -12,6 +12,7 @@ from cluster.apply import Guard
 from cluster.commands import hub
 from cluster.commands.docker import docker_pull, why_failed
 from cluster.commands.question import Question
+from cluster.config.recipe import Model
 from cluster.errors import ClusterError, InterruptedByUser, RefusedError, UsageError
 from cluster.facts import hub_model
 from cluster.facts.fact import Missing
@@ -57,30 +58,35 @@ def fetch_missing(
     Raises RefusedError when the user does not agree, cannot be asked, or on a dry run (which fetches nothing).
     """
     images = [name for name in wanted.names if is_absent(seens[name].image)]
-    models = [name for name in wanted.names if is_absent(seens[name].weights)]
+    models = {
+        model: [name for name in wanted.names if is_absent(seens[name].copies[number])]
+        for number, model in enumerate(wanted.recipe.models)
+    }
     if images:
         missing = f"image {wanted.recipe.image} is not on {', '.join(images)}"
         refuse_unasked(missing, how, screen)
         agree(f"{missing}: pull it there", how, screen)
         pull_images(wanted, images, fleet, guard, screen)
-    if models:
-        fetch_model(wanted, seens, models, fleet, guard, how, screen)
-    return bool(images or models)
+    for model, hosts in models.items():
+        if hosts:
+            fetch_model(model, wanted.recipe.image, seens, hosts, fleet, guard, how, screen)
+    return bool(images or any(models.values()))
 
 
 def fetch_model(
-    wanted: Wanted, seens: Mapping[str, Seen], hosts: list[str], fleet: Fleet, guard: Guard, how: How, screen: Screen
-) -> None:
+    model: Model, image: str, seens: Mapping[str, Seen], hosts: list[str], fleet: Fleet, guard: Guard, how: How,
+    screen: Screen,
+) -> None:  # fmt: skip
     """Say the bytes, ask, download on each host; the hub token lies there only meanwhile."""
-    missing = f"model {wanted.recipe.model} is not on {', '.join(hosts)}"
+    missing = f"model {model.id} is not on {', '.join(hosts)}"
     refuse_unasked(missing, how, screen)
     tokens = {name: token_path(seens[name], how.token) for name in hosts}
     try:
         there = [name for name, path in tokens.items() if path]
         values(fleet.each(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there))
-        size = size_text(wanted, hosts[0], tokens[hosts[0]], fleet)
+        size = size_text(model, hosts[0], tokens[hosts[0]], fleet)
         agree(f"{missing}: download {size} there", how, screen)
-        download(wanted, seens, tokens, fleet, guard, screen)
+        download(model, image, seens, tokens, fleet, guard, screen)
     finally:
         forget_tokens(tokens, fleet)
 
@@ -137,45 +143,46 @@ def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
         raise
 
 
-def size_text(wanted: Wanted, host: str, token_file: str, fleet: Fleet) -> str:
+def size_text(model: Model, host: str, token_file: str, fleet: Fleet) -> str:
     """How much there is to download, by one request to the hub that also tells whether access is given."""
-    question = hub_model.question(wanted.recipe.model, wanted.recipe.revision, token_file)
+    question = hub_model.question(model.id, model.revision, token_file)
     told = hub_model.parse(fleet.ask({host: [question]})[host].get()[0])
     if not isinstance(told, Missing):
         return f"{told / GIB:.1f} GiB"
     if told.kind == "refused":
         raise RefusedError(
-            f"the hub gives no access to {wanted.recipe.model}: {told.why}",
+            f"the hub gives no access to {model.id}: {told.why}",
             where=host,
             remedy="accept the model's licence on its page, and give a token with --hub-token-file",
         )
     if told.kind == "absent":
         raise RefusedError(
-            f"the hub has no {wanted.recipe.model} at revision {wanted.recipe.revision}: {told.why}",
+            f"the hub has no {model.id} at revision {model.revision}: {told.why}",
             where=host,
             remedy="look at model and revision of the recipe; a private one needs --hub-token-file",
         )
-    known = wanted.recipe.weights_gib
+    known = model.weights_gib
     return f"about {known:g} GiB by the recipe" if known else "size unknown"
 
 
 def download(
-    wanted: Wanted, seens: Mapping[str, Seen], tokens: Mapping[str, str], fleet: Fleet, guard: Guard, screen: Screen
-) -> None:
+    model: Model, image: str, seens: Mapping[str, Seen], tokens: Mapping[str, str], fleet: Fleet, guard: Guard,
+    screen: Screen,
+) -> None:  # fmt: skip
     """The hub's own tool in a container of the image, as the user, so that the files belong to them."""
     folders: dict[str, list[Question]] = {}
     asked: dict[str, Question] = {}
     for name, token_file in tokens.items():
-        guard.note(name, f"download {wanted.recipe.model}")
+        guard.note(name, f"download {model.id}")
         identity = seens[name].identity
         assert not isinstance(identity, Missing)  # token_path has refused that
         folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
         asked[name] = hub.hub_download(
-            wanted.recipe.image, wanted.recipe.model, wanted.recipe.revision,
+            image, model.id, model.revision,
             hf_home=identity.hf_home, uid=identity.uid, gid=identity.gid, token_file=token_file,
         )  # fmt: skip
     values(fleet.ask(folders))
-    with screen.waiting(f"download of {wanted.recipe.model} on {', '.join(tokens)}"):
+    with screen.waiting(f"download of {model.id} on {', '.join(tokens)}"):
         run_on(fleet, asked, "download the model", "run cluster up again: it goes on where it stopped")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.commands.question import Question
@@ -61,9 +61,12 @@ def look_for(host: ResolvedHost, recipe: Recipe | None = None) -> Look:
     """What to look for on a host."""
     if recipe is None:
         return Look(data_dir=host.data_dir, hf_home=host.hf_home)
-    return Look(
+    look = Look(
         image=recipe.image, model=recipe.model, revision=recipe.revision, data_dir=host.data_dir, hf_home=host.hf_home
     )
+    for drafter in recipe.models[1:]:
+        look = replace(look, drafter=drafter.id, drafter_revision=drafter.revision)
+    return look
 
 
 def look(fleet: Fleet, hosts: Sequence[ResolvedHost], recipe: Recipe | None = None) -> dict[str, Outcome[Seen]]:

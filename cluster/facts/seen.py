@@ -47,7 +47,7 @@ DOCKER_ROOT = "/var/lib/docker"
 class Look:
     """What to look for on one host. `data_dir` and `hf_home` may start with `~`, the home there.
 
-    An empty `image` or `model` is not asked for. `dummy_weights`: the model's directory needs no weight files.
+    An empty `image`, `model` or `drafter` is not asked for. `dummy_weights`: the model needs no weight files.
     """
 
     image: str = ""
@@ -56,6 +56,8 @@ class Look:
     data_dir: str = "~/.local/share/cluster"
     hf_home: str = "~/.cache/huggingface"
     dummy_weights: bool = False
+    drafter: str = ""
+    drafter_revision: str = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,12 @@ class Seen:
     processes: tuple[EngineProcess, ...] | Missing
     deployments: tuple[Kept, ...] | Missing
     lock: LockState | Missing
+    drafter: Weights | Missing = NOT_ASKED
+
+    @property
+    def copies(self) -> tuple[Weights | Missing, Weights | Missing]:
+        """What is there of a recipe's models, in their order."""
+        return self.weights, self.drafter
 
 
 def questions(look: Look) -> tuple[Question, ...]:
@@ -103,6 +111,7 @@ def read(host: str, look: Look, answers: Sequence[Answer]) -> Seen:
         processes=processes.parse(told["look"]),
         deployments=deployments.parse(told["kept"]),
         lock=lock.parse(told["kept"]),
+        drafter=weights.parse(told["drafter"]) if look.drafter else NOT_ASKED,
     )
 
 
@@ -123,4 +132,6 @@ def _asked(look: Look) -> dict[str, Question]:
         asked["image"] = image.question(look.image)
     if look.model:
         asked["weights"] = weights.question(look.model, look.revision, look.hf_home, dummy=look.dummy_weights)
+    if look.drafter:
+        asked["drafter"] = weights.question(look.drafter, look.drafter_revision, look.hf_home)
     return asked

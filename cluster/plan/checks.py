@@ -204,15 +204,15 @@ def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
 
 def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """Weights that are there are whole; missing ones are fetched, but a missing directory cannot be."""
-    if isinstance(seen.weights, Missing):
-        if wanted.recipe.model.startswith("/") or seen.weights.kind != "absent":
+    for model, copy in zip(wanted.recipe.models, seen.copies, strict=False):
+        if not isinstance(copy, Missing):
+            for problem in copy.problems:
+                yield Finding(
+                    "fault", "weights", seen.host, f"the weights of {model.id} are not whole", problem,
+                    f"on {seen.host}: remove {copy.path} and run cluster up again",
+                )  # fmt: skip
+        elif model.id.startswith("/") or copy.kind != "absent":
             yield Finding(
-                "fault", "weights", seen.host, f"the model {wanted.recipe.model} cannot be read", seen.weights.why,
+                "fault", "weights", seen.host, f"the model {model.id} cannot be read", copy.why,
                 "put the model on every host under the same path",
             )  # fmt: skip
-        return
-    for problem in seen.weights.problems:
-        yield Finding(
-            "fault", "weights", seen.host, f"the weights of {wanted.recipe.model} are not whole", problem,
-            f"on {seen.host}: remove {seen.weights.path} and run cluster up again",
-        )  # fmt: skip

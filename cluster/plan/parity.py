@@ -64,14 +64,15 @@ def check_same(seens: Sequence[Seen]) -> Iterator[Finding]:
             "fault", "image-parity", list(images)[-1], f"image {reference} is not the same on all hosts", rows,
             f"on all: docker pull {reference}, or copy it with docker save and docker load",
         )  # fmt: skip
-    models = {seen.host: seen.weights for seen in seens if not isinstance(seen.weights, Missing)}
-    copies = {host: weights.commit or weights.listing for host, weights in models.items()}
-    if len(set(copies.values())) > 1:
-        rows = ", ".join(f"{host} {copy[:12]}" for host, copy in copies.items())
-        yield Finding(
-            "fault", "weights-parity", list(copies)[-1], "the hosts have different copies of the model", rows,
-            "pin one with --set revision=COMMIT, or copy the directory again",
-        )  # fmt: skip
+    for copies in zip(*(seen.copies for seen in seens), strict=True):
+        there = {seen.host: one for seen, one in zip(seens, copies, strict=True) if not isinstance(one, Missing)}
+        ids = {host: one.commit or one.listing for host, one in there.items()}
+        if len(set(ids.values())) > 1:
+            rows = ", ".join(f"{host} {copy[:12]}" for host, copy in ids.items())
+            yield Finding(
+                "fault", "weights-parity", list(ids)[-1], "the hosts have different copies of the model", rows,
+                "pin one with --set revision=COMMIT, or copy the directory again",
+            )  # fmt: skip
 
 
 def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:

@@ -103,8 +103,7 @@ def container(made_of: Ingredients, rank: int) -> Container:
     home, links = made_of.home(host), made_of.seens[host].links
     binds = [Bind(home, deployed.HOME), Bind(made_of.cache(host), "/cache", read_only=False)]
     binds.append(Bind(made_of.identity(host).hf_home, "/hf"))
-    if wanted.recipe.model.startswith("/"):
-        binds.append(Bind(wanted.recipe.model, wanted.recipe.model))
+    binds += [Bind(model.id, model.id) for model in wanted.recipe.models if model.id.startswith("/")]
     binds += _mounts(made_of, host)
     return Container(
         name=container_name(made_of.id, rank),

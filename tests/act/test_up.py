@@ -599,6 +599,24 @@ def test_page_cache_is_dropped_only_when_it_stands_in_the_way(cluster: Typed, de
     assert "drop_caches" not in must(cluster, *UP, "--dry-run").out
 
 
+def test_a_drafter_is_a_model_like_the_other(cluster: Typed, desk: Desk) -> None:
+    drafting = "--set", "vllm.speculative-config={method: mtp, model: example/drafter, num_speculative_tokens: 2}"
+    refused = cluster(*UP, *drafting)
+    assert refused.code == 4
+    assert "model example/drafter is not on spark1, spark2" in refused.err
+    desk.hub |= {"example/drafter"}
+    ran = must(cluster, *UP, *drafting, "--yes")
+    assert "model example/drafter is not on spark1, spark2: download 59.0 GiB there" in ran.err
+    assert {machine.name: set(machine.models) for machine in desk} == {
+        "spark1": {MODEL, "example/drafter"}, "spark2": {MODEL, "example/drafter"},
+    }  # fmt: skip
+    assert "nothing is changed" in must(cluster, *UP, *drafting).out
+    desk["spark2"].models["example/drafter"] = "d0000000" * 5
+    other = cluster(*UP, *drafting, "--", "--seed", "1")
+    assert other.code == 4
+    assert "the hosts have different copies of the model" in other.err
+
+
 def test_missing_image_and_model_are_fetched_once(cluster: Typed, desk: Desk) -> None:
     Path("token").write_text("hf_hub_0123456789\n")
     desk.hub_token = "hf_hub_0123456789"

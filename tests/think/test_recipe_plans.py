@@ -12,7 +12,7 @@ from plan_tools import seen, wanted
 from cluster.actions.recipes import problems_of
 from cluster.commands.vllm import Layout, vllm_serve
 from cluster.config.find import shipped
-from cluster.config.load import load_recipe
+from cluster.config.load import load_recipe, read_dockerfile, read_mounts
 from cluster.config.recipe import Recipe
 
 NAMES = sorted(path.stem for path in shipped("recipes").glob("*.yaml"))
@@ -28,7 +28,10 @@ def test_check_finds_nothing(name: str) -> None:
 @pytest.mark.parametrize(("name", "size"), SIZES)
 def test_the_plan(name: str, size: int) -> None:
     recipe = load_recipe(name).recipe
-    of = wanted(size, recipe.backend if size > 1 else "none", recipe)
+    of = wanted(
+        size, recipe.backend if size > 1 else "none", recipe,
+        mounted=read_mounts(recipe.mounts), dockerfile=read_dockerfile(recipe.dockerfile),
+    )  # fmt: skip
     hosts = [seen(number) for number in range(1, size + 1)]
     compare(f"recipes/{name}-tp{size}", plan(of, hosts).lines(), recipe=name)
 

@@ -78,6 +78,14 @@ WRITE_UPS = {
         --tool-call-parser gemma4 --reasoning-parser gemma4 --port 11437""",
         {"port": ("8000", "one port for all recipes, so that clients stay when models are swapped")},
     ),
+    "26B-A4B FP8 + MTP": WriteUp(
+        "gemma-4-26b-a4b-fp8-mtp",
+        """vllm serve RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic --served-model-name gemma4-fp8-mtp --max-model-len 65536
+        --gpu-memory-utilization 0.45 --max-num-seqs 4 --max-num-batched-tokens 8192 --enable-auto-tool-choice
+        --tool-call-parser gemma4 --reasoning-parser gemma4 --port 11437 --speculative-config
+        '{"method":"gemma4_mtp","model":"google/gemma-4-26B-A4B-it-assistant","num_speculative_tokens":4}'""",
+        {"port": ("8000", "as without drafter")},
+    ),
 }  # fmt: skip
 
 
