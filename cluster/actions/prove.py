@@ -19,6 +19,7 @@ from cluster.facts.memory import Memory
 from cluster.facts.ranks import RankState
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.outcome import values
+from cluster.plan.expect import is_whole, patterns_of, unmet
 from cluster.plan.fabric import Fabric
 from cluster.plan.rank import container_name
 from cluster.plan.ready import Failed, Ready, State, judge_nodes, judge_ranks
@@ -99,6 +100,7 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> 
     proofs = "Ray's nodes, and one real completion" if subject.wanted.backend == "ray" else "one real completion"
     with clock.stage("prove"), screen.waiting(proofs):
         nodes = check_ray(subject, fleet)
+        check_log(subject, fleet, screen)
         done, transport = complete(subject, fleet)
     moments["ready"] = sample(subject, fleet)
     refuse_socket(subject, transport, screen)
@@ -175,6 +177,30 @@ def check_ray(subject: Subject, fleet: Fleet) -> tuple[str, ...]:
     if wrong:
         raise RefusedError(f"Ray is not whole: {'; '.join(wrong)}", where=head)
     return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
+
+
+def check_log(subject: Subject, fleet: Fleet, screen: Screen) -> None:
+    """The ranks' logs say what the recipe expects. Raises RefusedError with what they say instead."""
+    expected = subject.wanted.recipe.expect_log
+    patterns = patterns_of(expected)
+    if not patterns:
+        return
+    asked = {host: [ranks.question([subject.container(host)], patterns=patterns)] for host in subject.wanted.names}
+    states: dict[str, RankState] = {}
+    for host, [answer] in values(fleet.ask(asked)).items():
+        told = ranks.parse(answer)
+        state = told if isinstance(told, Missing) else told.get(subject.container(host))
+        if not isinstance(state, RankState) or not is_whole(state):
+            screen.warn(f"the log of {host} no longer tells how its rank began: expect_log is not judged")
+            return
+        states[host] = state
+    wrong = list(unmet(expected, states))
+    if wrong:
+        raise RefusedError(
+            f"the server answers, but not as the recipe expects: {'; '.join(wrong)}",
+            where=", ".join(states),
+            remedy="the recipe's problems say why it matters (cluster recipes show); --set expect_log= goes without",
+        )
 
 
 def complete(subject: Subject, fleet: Fleet) -> tuple[Completion, Transport | None]:

@@ -2,110 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
+from cluster.config.kinds import (
+    Command,
+    Counts,
+    Depths,
+    Flags,
+    Gib,
+    Image,
+    ModelFile,
+    ModelId,
+    Name,
+    Parent,
+    Pattern,
+    Row,
+    Specifier,
+    Target,
+)
 from cluster.config.strict import Count, Environment, Strict, Word, wrong_at
-from cluster.config.written import resolve
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
-_MODEL = re.compile(r"/\S+|[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-PACKAGES = "site-packages/"
-"""How a mount's target begins that lies where the image's Python has its packages, whatever that folder is called."""
-_ROW = re.compile(r"(pp[0-9]+|tg[0-9]+|ctx_pp|ctx_tg)( @ d[0-9]+)?( \(c[0-9]+\))?")
-
-
-def _check_name(text: str) -> str:
-    if text and not _NAME.fullmatch(text):
-        raise ValueError(f"found `{text}`; letters, digits, `.`, `_` and `-` are allowed, the first a letter or digit")
-    return text
-
-
-def _check_image(text: str) -> str:
-    if not _IMAGE.fullmatch(text):
-        raise ValueError(f"found `{text}`; an image reference is wanted: registry/name:tag or name@sha256:…")
-    return text
-
-
-def _check_model(text: str) -> str:
-    if not _MODEL.fullmatch(text):
-        raise ValueError(f"found `{text}`; a hub id (google/gemma-4-31B-it) or an absolute path on the hosts is wanted")
-    return text
-
-
-def _check_specifier(text: str) -> str:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        raise ValueError(f"found `{text}`; a PEP 440 version range is wanted, e.g. `>=0.19,<0.34`") from None
-    return text
-
-
-def _check_target(text: str) -> str:
-    rooted = text.startswith(("/", PACKAGES))
-    if not rooted or text.endswith("/") or ".." in text.split("/") or ":" in text or "," in text:
-        raise ValueError(
-            f"found `{text}`; an absolute path of a file in the container is wanted, or {PACKAGES}…, without : and ,"
-        )
-    return text
-
-
-def _check_model_file(text: str) -> str:
-    if text.startswith("/") or text.endswith("/") or ".." in text.split("/"):
-        raise ValueError(f"found `{text}`; the path of a file in the model's own repository is wanted")
-    return text
-
-
-def _check_extends(text: str) -> str:
-    if text:  # a file's own is resolved before it is validated, so this one is from --set
-        raise ValueError("can be written in a recipe file only")
-    return text
-
-
-def _check_row(text: str) -> str:
-    if not _ROW.fullmatch(text):
-        raise ValueError(f"found `{text}`; a row name is wanted: tg128, pp2048 @ d4096, tg32 (c4)")
-    return text
-
-
-def name_flags(data: Any) -> Any:
-    """vLLM flags with names in one form (`max-model-len`), values as YAML 1.2 reads them. Raises ValueError."""
-    if not isinstance(data, dict):
-        return data
-    flags: dict[str, Any] = {}
-    for written, value in data.items():
-        name = flag_name(str(written))
-        if name in flags:
-            raise wrong_at(written, "is there twice, with - and with _")
-        if value is None:
-            raise wrong_at(written, "has no value; true gives the bare flag, false its --no- form")
-        try:
-            flags[name] = resolve(value)
-        except ValueError as error:
-            raise wrong_at(written, str(error)) from None
-    return flags
-
-
-def flag_name(written: str) -> str:
-    """`max_model_len` and `max-model-len` are one flag to vLLM; the second form is kept. Raises ValueError."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", written):
-        raise ValueError(f"`{written}` is no flag's name; it is written without dashes in front: max-model-len")
-    head, dot, tail = written.partition(".")
-    return head.replace("_", "-") + dot + tail
-
-
-Specifier = Annotated[str, AfterValidator(_check_specifier)]
-Flags = Annotated[dict[str, JsonValue], BeforeValidator(name_flags)]
-Counts = Annotated[list[Count], Field(min_length=1)]
-Depths = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-Command = Annotated[list[str], Field(min_length=1)]
-Gib = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +52,10 @@ class Mount(Strict):
     source: str = Field(
         default="", description="file on this machine; a relative path starts at the recipe's own folder"
     )
-    model_file: Annotated[str, AfterValidator(_check_model_file)] = Field(
+    model_file: ModelFile = Field(
         default="", description="instead of source: path in the model's own repository, taken from each host's copy"
     )
-    target: Annotated[str, AfterValidator(_check_target)] = Field(
+    target: Target = Field(
         description="absolute path in the container, or site-packages/… for where the image's Python has its packages"
     )
 
@@ -146,6 +64,15 @@ class Mount(Strict):
         if bool(self.source) == bool(self.model_file):
             raise ValueError("one of source and model_file is wanted")
         return self
+
+
+class ExpectLog(Strict):
+    """What the log of a server that is ready must hold, and what it must not; regular expressions, searched by line."""
+
+    require: list[Pattern] = Field(
+        default=[], description="each is found in some line of some rank, or it is not ready"
+    )
+    forbid: list[Pattern] = Field(default=[], description="none is found in any line of any rank, or it is not ready")
 
 
 class Memory(Strict):
@@ -169,9 +96,7 @@ class BenchDefaults(Strict):
 class ReferenceRow(Strict):
     """One published number."""
 
-    test: Annotated[str, AfterValidator(_check_row)] = Field(
-        description="row name as llama-benchy writes it: `tg128 @ d4096`, `pp2048`, `tg32 (c4)`"
-    )
+    test: Row = Field(description="row name as llama-benchy writes it: `tg128 @ d4096`, `pp2048`, `tg32 (c4)`")
     tp: int = Field(default=1, description="tensor-parallel size it was measured at", ge=1)
     t_s: float | None = Field(default=None, description="tokens per second", gt=0)
     t_s_sd: float | None = Field(default=None, description="standard deviation of t_s as published", ge=0)
@@ -201,18 +126,14 @@ class Problem(Strict):
 class Recipe(Strict):
     """How one model is served: image, model, vLLM flags, environment, expectations, reference numbers."""
 
-    name: Annotated[str, AfterValidator(_check_name)] = Field(
-        default="", description="what the deployment is called; default: the file's name without .yaml"
-    )
-    extends: Annotated[str, AfterValidator(_check_extends)] = Field(
+    name: Name = Field(default="", description="what the deployment is called; default: the file's name without .yaml")
+    extends: Parent = Field(
         default="",
         description="name or path of a recipe (one that extends none) whose keys count where this one says nothing: "
         "scalars and lists here replace, mappings merge, a key without a value is taken away",
     )
     summary: str = Field(default="", description="one line for `cluster recipes list`")
-    model: Annotated[str, AfterValidator(_check_model)] = Field(
-        description="hub id (`google/gemma-4-31B-it`) or absolute path on the hosts"
-    )
+    model: ModelId = Field(description="hub id (`google/gemma-4-31B-it`) or absolute path on the hosts")
     revision: Word = Field(default="main", description="branch, tag or commit on the hub; a commit cannot drift")
     weights: Literal["real", "dummy"] = Field(
         default="real",
@@ -232,9 +153,7 @@ class Recipe(Strict):
     weights_gib: float | None = Field(
         default=None, description="size of the weight files in GiB, for the disk check before a download", gt=0
     )
-    image: Annotated[str, AfterValidator(_check_image)] = Field(
-        description="image reference that docker can pull; with a digest where it is known"
-    )
+    image: Image = Field(description="image reference that docker can pull; with a digest where it is known")
     platform: Literal["arm64", "amd64", "any"] = Field(default="arm64", description="CPU architecture the image is for")
     needs: Needs = Field(default=Needs(), description="versions the image must hold")
     backend: Literal["ray", "mp"] = Field(
@@ -265,6 +184,7 @@ class Recipe(Strict):
     ready_timeout_s: float = Field(
         default=1800, description="longest wait in seconds from the first container to a proven answer", gt=0
     )
+    expect_log: ExpectLog = Field(default=ExpectLog(), description="what the ranks' logs tell once the server answers")
     bench: BenchDefaults = Field(default=BenchDefaults(), description="defaults of `cluster bench`")
     reference: list[Reference] = Field(default=[], description="published numbers to stand beside ours")
     problems: list[Problem] = Field(default=[], description="known problems")

@@ -13,8 +13,17 @@ from cluster.facts.fact import Missing
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """What a log has of a pattern: the first line it is found in, else None and the line with most of its words."""
+
+    line: str | None
+    near: str
+
+
+@dataclass(frozen=True, slots=True)
 class RankState:
-    """One rank's container. `stages` are the rank program's own lines in order, `net` NCCL's lines on its transport."""
+    """One rank's container. `stages` are the rank program's own lines in order, `net` NCCL's lines on its transport,
+    `found` is by pattern in the order asked."""
 
     name: str
     state: str
@@ -24,6 +33,7 @@ class RankState:
     loaded: bool
     tail: tuple[str, ...]
     net: tuple[str, ...]
+    found: tuple[Found, ...] = ()
 
     @property
     def stage(self) -> str:
@@ -46,9 +56,13 @@ class RankState:
         return str(line.get("why", "")) if line else ""
 
 
-def question(names: Sequence[str], *, tail: int = 30, net: bool = False) -> Question:
-    """Ask for the ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too."""
-    return far("ranks", {"names": list(names), "tail": tail, "net": net}, timeout_s=20, limit=4 << 20)
+def question(names: Sequence[str], *, tail: int = 30, net: bool = False, patterns: Sequence[str] = ()) -> Question:
+    """Ask for the ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too.
+
+    `patterns` are regular expressions that are looked for in their logs.
+    """
+    given = {"names": list(names), "tail": tail, "net": net, "patterns": list(patterns)}
+    return far("ranks", given, timeout_s=20, limit=4 << 20)
 
 
 def parse(answer: Answer) -> dict[str, RankState] | Missing:
@@ -62,7 +76,7 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
         return {
             name: RankState(
                 name, row["state"], row["exit_code"], row["oom"], tuple(row["stages"]), row["loaded"],
-                tuple(row["tail"]), tuple(row["net"]),
+                tuple(row["tail"]), tuple(row["net"]), tuple(Found(**one) for one in row["found"]),
             )
             for name, row in told.items()
         }  # fmt: skip

@@ -1,7 +1,8 @@
 """State of our containers on this host: runs or not, the stages their rank program told, the last lines, NCCL's words.
 
-Given {"names": [...], "tail": N}; prints {name: {"state", "exit_code", "oom", "stages": [...], "loaded": bool,
-"tail": [...], "net": [...]}}; a container that is not there is left out. Of a log since the container's last start
+Given {"names": [...], "tail": N, "patterns": [...]}; prints {name: {"state", "exit_code", "oom", "stages": [...],
+"loaded": bool, "tail": [...], "net": [...], "found": [...]}}; a container that is not there is left out. `found` has
+for each pattern {"line": the first line that it is found in, or null, "near": the line with most of its words}. Of a log since the container's last start
 only the beginning (HEAD_BYTES) and the end (END_LINES) are read: stages are told early and at the end, and a server
 that has run for a week must not make this slow.
 """
@@ -13,6 +14,7 @@ import sys
 
 LOADED = re.compile(r"(loading weights|model loading) took", re.I)
 NET = re.compile(r"NCCL INFO (NET/\w+ ?: |Using network|.*via NET/)|NET/IB : No device found")
+WORD = re.compile(r"[A-Za-z]\w{3,}")
 LOGS = "/tmp/ray/session_latest/logs"
 HEAD_BYTES = 4 << 20
 END_LINES = 400
@@ -49,7 +51,26 @@ def whole_or_both_ends(name, since):
             return
 
 
-def read(name, since, tail):
+class Sought:
+    """A pattern, the first line it is found in, and the line that has most of its words (half of them at least)."""
+
+    def __init__(self, pattern):
+        self.pattern, self.line, self.near = re.compile(pattern), None, ""
+        self.words = set(WORD.findall(pattern))
+        self.most = (len(self.words) - 1) // 2
+
+    def see(self, line):
+        if self.line is not None:
+            return
+        if self.pattern.search(line):
+            self.line = line[:400]
+            return
+        shared = sum(word in line for word in self.words)
+        if shared > self.most:
+            self.near, self.most = line[:400], shared
+
+
+def read(name, since, tail, sought):
     stages, last, net, loaded = [], collections.deque(maxlen=tail), [], False
     for line in whole_or_both_ends(name, since):
         stage = stage_of(line)
@@ -57,6 +78,8 @@ def read(name, since, tail):
             stages += [stage] if stage not in stages else []
             continue
         last.append(line)
+        for one in sought:
+            one.see(line)
         loaded = loaded or bool(LOADED.search(line))
         if len(net) < 40 and NET.search(line):
             net.append(line)
@@ -90,11 +113,13 @@ def main():
         state = inspect(name)
         if state is None:
             continue
-        stages, tail, net, loaded = read(name, state[3], given.get("tail", 30))
+        sought = [Sought(pattern) for pattern in given.get("patterns", ())]
+        stages, tail, net, loaded = read(name, state[3], given.get("tail", 30), sought)
         if given.get("net") and state[0] == "running":
             net += worker_lines(name)
         found[name] = {"state": state[0], "exit_code": int(state[1]), "oom": state[2] == "true",
-                       "stages": stages, "loaded": loaded, "tail": tail, "net": net}
+                       "stages": stages, "loaded": loaded, "tail": tail, "net": net,
+                       "found": [{"line": one.line, "near": one.near} for one in sought]}
     print(json.dumps(found))
 
 

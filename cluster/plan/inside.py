@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from cluster.commands.docker import why_failed
 from cluster.commands.question import Answer
-from cluster.config.recipe import PACKAGES
+from cluster.config.kinds import PACKAGES
 from cluster.facts.fact import Missing
 from cluster.plan.finding import Finding
 from cluster.plan.wanted import Wanted

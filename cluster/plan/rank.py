@@ -15,7 +15,7 @@ from cluster.commands.nccl import NON_CARRY_FILE, fabric_environment, non_carry,
 from cluster.commands.ports import PORTS, ports_used
 from cluster.commands.ray import ray_environment, ray_start
 from cluster.commands.vllm import Layout, measuring_flags, vllm_serve
-from cluster.config.recipe import PACKAGES
+from cluster.config.kinds import PACKAGES
 from cluster.errors import RefusedError
 from cluster.facts.fact import Missing
 from cluster.facts.identity import Identity

@@ -215,6 +215,42 @@ def test_content_of_a_mounted_file(cluster: Typed, desk: Desk) -> None:
     assert "nothing is changed" in must(cluster, *UP).out
 
 
+EXPECT = "expect_log: {require: [Loading weights took], forbid: ['NaN|!!!!!']}\n"
+
+
+def test_a_log_as_expected(cluster: Typed, desk: Desk) -> None:
+    Path("recipes/toy.yaml").write_text(RECIPE + EXPECT)
+    must(cluster, *UP)
+    name = deployment(desk)
+    Path("recipes/toy.yaml").write_text(RECIPE)
+    assert "nothing is changed" in must(cluster, *UP).out, "what is expected is no part of what runs"
+    assert deployment(desk) == name
+
+
+def test_a_log_without_what_is_required_is_not_ready(cluster: Typed, desk: Desk) -> None:
+    ran = cluster(*UP, "--set", "expect_log={require: [Loading draft weights took]}")
+    assert ran.code == 4
+    said = "no log has `Loading draft weights took`, but: Loading weights took 2.50 seconds"
+    assert f"the server answers, but not as the recipe expects: {said}" in ran.err
+    assert desk.serving() == {}
+
+
+def test_a_log_with_what_is_forbidden_is_not_ready(cluster: Typed, desk: Desk) -> None:
+    ran = cluster(*UP, "--set", "expect_log={forbid: ['took [0-9.]+ seconds']}")
+    assert ran.code == 4
+    assert "the log of spark1 has `took [0-9.]+ seconds`: Loading weights took 2.50 seconds" in ran.err
+
+
+def test_a_log_that_lost_its_beginning_is_not_judged(cluster: Typed, desk: Desk) -> None:
+    """Docker drops the oldest lines of a server that has run for long."""
+    Path("recipes/toy.yaml").write_text(RECIPE + EXPECT)
+    must(cluster, *UP)
+    [container] = desk["spark1"].docker.containers.values()
+    container.log = container.log[-1:]
+    ran = must(cluster, *UP)
+    assert "the log of spark1 no longer tells how its rank began: expect_log is not judged" in ran.err
+
+
 def write_dockerfile(text: str) -> None:
     Path("recipes/toy.yaml").write_text(RECIPE + "dockerfile: toy.Dockerfile\n")
     Path("recipes/toy.Dockerfile").write_text(f"ARG IMAGE\nFROM $IMAGE\n{text}\n")

@@ -128,6 +128,8 @@ def test_an_inventory(text: str, message: str) -> None:
         ("mounts: [{source: a, target: b}]", "mounts.0.target: found `b`; an absolute path of a file in the container"
          " is wanted, or site-packages/…, without : and ,"),
         ("mounts: [{source: a, target: /b}, {source: c, target: /b}]", "mounts: two files have the target `/b`"),
+        ("expect_log: {require: ['(']}", "expect_log.require.0: found `(`, which is no regular expression: missing ),"
+         " unterminated subpattern at position 0"),
         ("before_serve: [true]", "before_serve.0: found `true`, wanted a list of text (commands (lists of"
          " words) run in each container before its rank starts)"),
         ("reference: [{source: a, depth_mode: warm}]", "reference.0.depth_mode: found `warm`, wanted `cold` or"
