@@ -109,6 +109,11 @@ def doctor(parser: Parser) -> None:
     """Options of `cluster doctor`."""
     chosen(parser)
     nodes(parser, rank_order=True)
+    parser.add_argument(
+        "--bundle", metavar="FILE", help="also write FILE (.tar.gz) for a bug report: facts, findings, logs of our "
+        "ranks, versions, inventory and recipe, without secrets"
+    )  # fmt: skip
+    parser.add_argument("-y", "--yes", action="store_true", help="overwrite FILE")
     common(parser)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from cluster.actions import evidence, prove
 from cluster.actions.cause import name_cause
 from cluster.apply import Applied, Guard, apply, undo
+from cluster.config.redact import hide_text
 from cluster.errors import ClusterError, InterruptedByUser, ManyErrors
 from cluster.hosts.fleet import Fleet
 from cluster.plan.steps import Plan
-from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
 
@@ -58,16 +58,10 @@ def put_back(
         one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
         one.remedy = also(f"read {saved}" if saved else "cluster status", one.remedy)
     name_cause(failure, errors, saved, screen)
+    secrets = subject.wanted.secrets.values()
     for one in errors:
-        one.what, one.where = hide(one.what, subject.wanted), hide(one.where, subject.wanted)
+        one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
     return failure
-
-
-def hide(text: str, wanted: Wanted) -> str:
-    """Words of an engine without the secrets that it was given."""
-    for secret in wanted.secrets.values():
-        text = text.replace(secret, "*" * len(secret)) if len(secret) >= 4 else text
-    return text
 
 
 def also(remedy: str, another: str) -> str:

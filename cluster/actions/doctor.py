@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.actions import gate
+from cluster.actions import bundle, gate
 from cluster.actions.fetch import is_absent
 from cluster.actions.findings import show
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
@@ -48,14 +48,15 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     """Carry out `cluster doctor`; 3 when a host could not be reached, 4 with a fault."""
     named = read_named(args)
     wanted = read_wanted(args, named)
+    place = bundle.place_of(args.bundle, overwrite=args.yes) if args.bundle else None
     with open_fleet(wanted.hosts, connect) as fleet:
         examined = examine(wanted, fleet, screen)
-    if examined.seens:
-        show(examined.findings, screen)
-        screen.line(summary(examined))
-        if simulated := simulated_products(examined.seens.values()):
-            screen.warn(f"simulated hosts: {simulated}")
-    screen.document(as_document(examined))
+        told = as_document(examined)
+        report(examined, screen)
+        if place:
+            files = bundle.save(place, wanted, examined.seens, examined.found, told, fleet)
+            screen.note(f"{place}: {files} files, without secrets; hosts, users and addresses are named in them")
+    screen.document(told)
     if screen.json_mode and examined.errors:
         return ManyErrors(examined.errors).exit_code
     raise_all(examined.errors)
@@ -94,10 +95,11 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
 def check_absent(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """Image and weights that are not there yet: nothing is wrong, `up` fetches them."""
     recipe, fetches = wanted.recipe, "cluster up fetches it after asking"
-    if is_absent(seen.image):
-        yield Finding("note", "image", seen.host, f"image {recipe.image} is not there", remedy=fetches)
-    elif isinstance(seen.image, Missing) and not isinstance(seen.docker, Missing):
-        yield unknown("image", seen.host, seen.image, f"image {recipe.image}")
+    if isinstance(seen.image, Missing) and not isinstance(seen.docker, Missing):
+        if is_absent(seen.image):
+            yield Finding("note", "image", seen.host, f"image {recipe.image} is not there", remedy=fetches)
+        else:
+            yield unknown("image", seen.host, seen.image, f"image {recipe.image}")
     for model, copy in zip(recipe.models, seen.copies, strict=False):
         if is_absent(copy) and not model.id.startswith("/"):
             yield Finding("note", "weights", seen.host, f"model {model.id} is not there", remedy=fetches)
@@ -111,7 +113,7 @@ def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) 
         ranks = ", ".join(f"{host} {rank_text(rank)}" for host, rank in known.items())
         yield Finding(
             "fault", "deployment", status.state.host, f"{deployment.id} is {status.word}: {status.state.why}", ranks,
-            "cluster logs says why; cluster up starts it again",
+            "cluster logs --explain says why; cluster up starts it again",
         )  # fmt: skip
     elif isinstance(status.state, Waiting) and head in known:
         what = f"{deployment.id} is not ready yet"
@@ -138,6 +140,16 @@ def summary(examined: Examined) -> str:
         if level in levels
     ]
     return f"{', '.join(counts) or 'no finding'} {where}"
+
+
+def report(examined: Examined, screen: Screen) -> None:
+    """For people; nothing when no host answered."""
+    if not examined.seens:
+        return
+    show(examined.findings, screen)
+    screen.line(summary(examined))
+    if simulated := simulated_products(examined.seens.values()):
+        screen.warn(f"simulated hosts: {simulated}")
 
 
 def as_document(examined: Examined) -> dict[str, Any]:

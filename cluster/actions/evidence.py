@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 
 from cluster.actions.prove import Subject
 from cluster.commands.docker import docker_inspect, docker_logs
 from cluster.commands.question import Answer, Question
+from cluster.config.redact import hide
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
@@ -38,14 +39,14 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, 
     Never raises: what could not be had is written down instead. Secrets are taken out.
     """
     place = state_dir() / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{subject.deployment}"
-    hidden = [value for value in subject.wanted.secrets.values() if len(value) >= 4]
+    secrets = subject.wanted.secrets.values()
     since = f"-{seconds + SLACK_S:.0f}s"
     ray = subject.wanted.backend == "ray"
     asked = {host: questions(subject.container(host), since, ray=ray) for host in subject.wanted.names}
     try:
         place.mkdir(parents=True, mode=0o700, exist_ok=True)
-        write(place / "error.txt", "\n".join(f"{label}: {text}" for label, text in failure.lines()).encode(), hidden)
-        collect(asked, fleet, place, hidden)
+        write(place / "error.txt", "\n".join(f"{label}: {text}" for label, text in failure.lines()).encode(), secrets)
+        collect(asked, fleet, place, secrets)
         forget_oldest(place.parent)
     except InterruptedByUser:  # a second Ctrl-C leaves at once
         raise
@@ -78,7 +79,7 @@ def questions(container: str, since: str, *, ray: bool, tail: int | None = None)
 
 
 def collect(
-    asked: Mapping[str, Mapping[str, Question]], fleet: Fleet, place: Path, hidden: Sequence[str] = ()
+    asked: Mapping[str, Mapping[str, Question]], fleet: Fleet, place: Path, secrets: Iterable[str] = ()
 ) -> dict[str, str]:
     """Ask hosts and write each answer to `place/HOST-NAME`. What could not be had: `HOST-NAME` → why.
 
@@ -88,10 +89,10 @@ def collect(
     for host, outcome in fleet.ask({host: tuple(files.values()) for host, files in asked.items()}).items():
         if outcome.value is None:
             missing[f"{host}-unreachable.txt"] = str(outcome.error)
-            write(place / f"{host}-unreachable.txt", str(outcome.error).encode(), hidden)
+            write(place / f"{host}-unreachable.txt", str(outcome.error).encode(), secrets)
             continue
         for name, answer in zip(asked[host], outcome.value, strict=True):
-            write(place / f"{host}-{name}", said(answer), hidden)
+            write(place / f"{host}-{name}", said(answer), secrets)
             if why := unread(answer):
                 missing[f"{host}-{name}"] = why
     return missing
@@ -127,11 +128,9 @@ def timed(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield time, line if line.endswith(b"\n") else line + b"\n"
 
 
-def write(path: Path, data: bytes, hidden: Sequence[str]) -> None:
-    """Write a private file with secrets replaced by as many stars (a tar keeps its lengths)."""
-    for value in hidden:
-        data = data.replace(value.encode(), b"*" * len(value.encode()))
-    path.write_bytes(data)
+def write(path: Path, data: bytes, secrets: Iterable[str]) -> None:
+    """Write a private file without these values."""
+    path.write_bytes(hide(data, secrets))
     path.chmod(0o600)
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.actions import fetch, gate, prove
-from cluster.actions.carry import also, carry_through, hide
+from cluster.actions.carry import also, carry_through
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.commands.vllm import Layout, vllm_serve
 from cluster.config.load import read_dockerfile, read_mounts
 from cluster.config.overrides import split_env
+from cluster.config.redact import hide_text
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError, UsageError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
@@ -169,7 +170,7 @@ def leave(
         proof = prove.wait_ready(subject, fleet, screen, clock)
     except ClusterError as error:
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
-            one.what = hide(one.what, wanted)
+            one.what = hide_text(one.what, wanted.secrets.values())
             one.put_back = "nothing was changed"
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
         raise

@@ -15,6 +15,9 @@ from cluster.plan.finding import Finding, Level
 from cluster.plan.wanted import Wanted
 
 CLOCK_WARNING_S = 5.0
+PATIENCE_S = "10"
+"""A ping is tried so long until an answer comes: after a cable was moved, the kernel asks its neighbour's former MAC
+address for 8 s before it looks for the new one."""
 
 
 def check_set(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
@@ -172,8 +175,8 @@ def ping_questions(fabric: Fabric, host: str) -> dict[tuple[str, str], Question]
             for other in end.facing:
                 if peer != host and other.network == link.network:
                     size = str(min(link.mtu, other.mtu) - (28 if link.network.version == 4 else 48))
-                    argv = ("ping", "-n", "-q", "-c", "1", "-W", "1", "-M", "do", "-s", size, "-I", link.netdev)
-                    questions[link.netdev, other.address] = Question((*argv, other.address), timeout_s=4)
+                    argv = ("ping", "-n", "-q", "-c", "1", "-w", PATIENCE_S, "-M", "do", "-s", size, "-I", link.netdev)
+                    questions[link.netdev, other.address] = Question((*argv, other.address), timeout_s=15)
     return questions
 
 

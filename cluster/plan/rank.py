@@ -30,6 +30,9 @@ from cluster.plan.wanted import Wanted
 JOIN_TIMEOUT_S = 120
 SILENCE_S = 60
 API_KEY = "VLLM_API_KEY"
+RAY_TOKEN_FILE, SECRETS_FILE, API_KEY_FILE = "ray-token", "secrets.json", "api-key"
+SECRET_FILES = (RAY_TOKEN_FILE, SECRETS_FILE, API_KEY_FILE)
+"""Files in a deployment's directory that hold secrets: secrets.json by name, the others one value each."""
 SETTINGS = {
     "HF_HOME": "/hf",
     "HF_HUB_OFFLINE": "1",
@@ -170,12 +173,12 @@ def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
         Put(f"{home}/rank.json", _json(words := rank_words(made_of, rank)), 0o644, says=says(made_of, rank, words)),
         Put(f"{home}/before.json", _json({"available": made_of.before[host]}), 0o644),
         Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(differing), 0o644),
-        Put(f"{home}/ray-token", made_of.token.encode(), 0o600, secret=True),
+        Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), 0o600, secret=True),
     ]
     if wanted.secrets:
-        puts.append(Put(f"{home}/secrets.json", _json(dict(wanted.secrets)), 0o600, secret=True))
+        puts.append(Put(f"{home}/{SECRETS_FILE}", _json(dict(wanted.secrets)), 0o600, secret=True))
     if API_KEY in wanted.secrets:
-        puts.append(Put(f"{home}/api-key", wanted.secrets[API_KEY].encode(), 0o600, secret=True))
+        puts.append(Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), 0o600, secret=True))
     for number, (target, data) in enumerate(wanted.mounted.items()):
         puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
     return tuple(puts)
@@ -201,7 +204,7 @@ def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
         "cord_port": PORTS.cord,
         "join_timeout_s": JOIN_TIMEOUT_S,
         "silence_s": SILENCE_S,
-        "secrets": "/cluster/secrets.json" if wanted.secrets else None,
+        "secrets": f"/cluster/{SECRETS_FILE}" if wanted.secrets else None,
         "before_serve": [list(words) for words in wanted.recipe.before_serve],
         "ray_start": list(start) if start else None,
         "engine": list(engine_words(made_of, rank)) if serves else None,

@@ -257,6 +257,14 @@ class Machine(Answers):
             self.make_folder(path)
         return Answer(0)
 
+    def run_cat(self, words: list[str]) -> Answer:
+        [path] = words
+        if path == "/proc/meminfo":
+            return Answer(0, self.see_memory().encode())
+        if path not in self.files:
+            return Answer(1, err=f"cat: {path}: No such file or directory\n".encode())
+        return Answer(0, self.read(path))
+
     def run_rm(self, words: list[str]) -> Answer:
         flags, paths = words[: words.index("--")], words[words.index("--") + 1 :]
         assert flags == ["-rf"]
@@ -281,10 +289,6 @@ class Machine(Answers):
         return Answer(
             0, f"Linux {self.name} 6.17.0-1014-nvidia #14 SMP PREEMPT_DYNAMIC {self.arch} GNU/Linux\n".encode()
         )
-
-    def run_cat(self, words: list[str]) -> Answer:
-        assert words == ["/proc/meminfo"]
-        return Answer(0, self.see_memory().encode())
 
     def run_nvidia_smi(self, words: list[str]) -> Answer:
         code, said = self.smi or (0, "name, power.draw [W]\nNVIDIA GB10, 12.34 W\n")
