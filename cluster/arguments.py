@@ -82,6 +82,14 @@ def starting(parser: Parser) -> None:
     )  # fmt: skip
 
 
+def fabric_test(parser: Parser) -> None:
+    """Bandwidth, only when it is asked for: it is load."""
+    parser.add_argument(
+        "--fabric-test", action="store_true", help="measure each link between neighbouring hosts both ways, some "
+        "seconds each: RDMA with ib_write_bw where both have it, else TCP"
+    )  # fmt: skip
+
+
 def up(parser: Parser) -> None:
     """Options of `cluster up`; words after `--` go to vLLM."""
     parser.description = f"{parser.description} What stands after the first -- goes to vLLM as it is."
@@ -89,6 +97,7 @@ def up(parser: Parser) -> None:
     nodes(parser, rank_order=True)
     sizes(parser)
     starting(parser)
+    fabric_test(parser)
     common(parser)
 
 
@@ -109,6 +118,7 @@ def doctor(parser: Parser) -> None:
     """Options of `cluster doctor`."""
     chosen(parser)
     nodes(parser, rank_order=True)
+    fabric_test(parser)
     parser.add_argument(
         "--bundle", metavar="FILE", help="also write FILE (.tar.gz) for a bug report: facts, findings, logs of our "
         "ranks, versions, inventory and recipe, without secrets"

@@ -8,19 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.actions import bundle, gate
+from cluster.actions.fabric_test import Tested, test_fabric
 from cluster.actions.fetch import is_absent
 from cluster.actions.findings import show
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.actions.status import Status, inspect, rank_text
 from cluster.actions.summary import simulated_products
-from cluster.errors import ClusterError, ExitCode, ManyErrors
+from cluster.errors import ClusterError, ExitCode, LockedError, ManyErrors
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
+from cluster.hosts.lock import Lock
 from cluster.hosts.outcome import errors as errors_of
 from cluster.plan.deployed import Deployment, deployments
 from cluster.plan.fabric import drift, recorded
+from cluster.plan.fabric_speed import Speed
 from cluster.plan.finding import Finding, share, unknown, worst_first
 from cluster.plan.ready import Failed, Waiting
 from cluster.plan.runbooks import RUNBOOKS
@@ -30,12 +33,16 @@ from cluster.screen import Screen
 
 @dataclass(slots=True)
 class Examined:
-    """What was found, worst first; `errors` of the hosts that did not answer, or not to the end."""
+    """What was found, worst first; `errors` of the hosts that did not answer, or not to the end.
+
+    `speeds`: what `--fabric-test` measured.
+    """
 
     seens: Mapping[str, Seen]
     found: tuple[Deployment, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     errors: list[ClusterError] = field(default_factory=list)
+    speeds: list[Speed] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -51,6 +58,8 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     place = bundle.place_of(args.bundle, overwrite=args.yes) if args.bundle else None
     with open_fleet(wanted.hosts, connect) as fleet:
         examined = examine(wanted, fleet, screen)
+        if args.fabric_test and examined.seens:
+            test_speed(wanted, examined, fleet, screen)
         told = as_document(examined)
         report(examined, screen)
         if place:
@@ -89,7 +98,22 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
         for deployment in found:
             waiting.update(f"asking the ranks of {deployment.id}")
             findings += check_deployment(inspect(deployment, fleet, seens), wanted, seens)
-    return Examined(seens, found, worst_first(findings), errors, fleet.time.monotonic() - began)
+    return Examined(seens, found, worst_first(findings), errors, seconds=fleet.time.monotonic() - began)
+
+
+def test_speed(wanted: Wanted, examined: Examined, fleet: Fleet, screen: Screen) -> None:
+    """Add what `--fabric-test` finds on the hosts that answered. It is load, so it takes the lock, as `up` does."""
+    hosts = [host for host in wanted.hosts if host.name in examined.seens]
+    data_dirs = {host.name: host.data_dir for host in hosts}
+    try:
+        with Lock(fleet.only(tuple(data_dirs)), "doctor --fabric-test", data_dirs):
+            fabric = gate.pair_of(hosts, examined.seens)
+            tested = test_fabric(fabric, examined.found, examined.seens, fleet, screen)
+    except LockedError as error:
+        why = Missing(error.what)
+        tested = Tested([unknown("fabric-speed", error.where or hosts[0].name, why, "the speed of the fabric")])
+    examined.findings = worst_first([*examined.findings, *tested.findings])
+    examined.speeds = tested.speeds
 
 
 def check_absent(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
@@ -158,6 +182,7 @@ def as_document(examined: Examined) -> dict[str, Any]:
         "hosts": list(examined.hosts),
         "findings": [finding.as_dict() for finding in examined.findings],
         "errors": [dict(error.lines()) for error in examined.errors],
+        "fabric": [speed.as_dict() for speed in examined.speeds],
         "seconds": round(examined.seconds, 3),
         "simulated": simulated_products(examined.seens.values()),
     }

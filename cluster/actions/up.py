@@ -12,6 +12,7 @@ from typing import Any
 
 from cluster.actions import fetch, gate, prove
 from cluster.actions.carry import also, carry_through
+from cluster.actions.fabric_test import test_fabric
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
@@ -46,13 +47,14 @@ class Options:
     dry_run: bool
     yes: bool
     hub_token: str
+    fabric_test: bool = False
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster up`."""
     named = read_named(args)
     wanted = read_wanted(args, named)
-    options = Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file))
+    options = Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file), args.fabric_test)
     return start(wanted, options, screen, connect)
 
 
@@ -118,6 +120,9 @@ def bring_up(
             return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
     with clock.stage("check"):
         gate.check_seen(wanted, seens, fabric, fleet, found, screen)
+    if options.fabric_test and not options.dry_run:
+        with clock.stage("fabric test"):
+            gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
     with clock.stage("fetch"):
         how = fetch.How(options.yes, options.dry_run, options.hub_token)
         if fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):

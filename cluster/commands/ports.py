@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One port for each listener of ours; the engine's API port is the recipe's own."""
+    """One port for each listener of ours; the engine's API port is the recipe's own.
+
+    From `perftest_first` on, one for each link that `--fabric-test` measures at the same time.
+    """
 
     cord: int = 27110
     mp_master: int = 27111
@@ -21,6 +24,7 @@ class Ports:
     ray_client: int = 27127
     ray_dashboard: int = 27128
     ray_autoscaler_metrics: int = 27129
+    perftest_first: int = 27130
     ray_worker_first: int = 27200
     ray_worker_last: int = 27299
 

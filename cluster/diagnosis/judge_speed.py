@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.outputs import Output, Outputs
 from cluster.facts.bandwidth import Bandwidth
+from cluster.plan.fabric_speed import judge_rdma
 
-STALE_CARD_GBPS, TWIN_GBPS = 30.0, 80.0
+OF_RDMA = {"degraded": "nic-degraded", "slow": "rdma-slow", "": ""}
 ONE_TWIN_GBYTES_S = (10.0, 14.0)
 GOOD_GBYTES_S = 20.0
 ENOUGH_BYTES = 64 << 20
@@ -32,7 +33,7 @@ def judge_bandwidth(outputs: Outputs) -> Iterator[Explanation]:
 def judge(test: Bandwidth) -> str:
     """Which rule a result falls under, empty when it is as it should be."""
     if test.tool == "perftest":
-        return "nic-degraded" if test.gbps < STALE_CARD_GBPS else "rdma-slow" if test.gbps < TWIN_GBPS else ""
+        return OF_RDMA[judge_rdma(test.gbps)]
     if test.tool == "iperf3":
         return "tcp-slow" if SLOW_TCP_GBPS[0] < test.gbps < SLOW_TCP_GBPS[1] else ""
     if test.hosts == 1 or 0 < test.size < ENOUGH_BYTES:

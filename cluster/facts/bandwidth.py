@@ -6,6 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.commands.question import Answer
+from cluster.facts.fact import Missing
+from cluster.facts.sections import last_words, plain, refuse
+
 _PERFTEST = re.compile(r"BW average\[(?P<unit>Gb|MB|MiB)/sec\]")
 _PERFTEST_ROW = re.compile(
     r"^[ \t]*(?P<size>\d+)[ \t]+\d+[ \t]+[\d.]+[ \t]+(?P<average>\d+(?:\.\d+)?)[ \t]+[\d.]+[ \t]*$", re.MULTILINE
@@ -30,6 +34,12 @@ class Bandwidth:
     size: int = 0
     hosts: int = 0
     wrong: int = 0
+
+
+def parse(answer: Answer) -> Bandwidth | Missing:
+    """What the sending end of `ib_write_bw` measured, else its own words why not."""
+    found = _perftest(plain(answer.text))
+    return found or refuse(answer, "ib_write_bw") or Missing(last_words(answer) or "ib_write_bw gave no result")
 
 
 def recognise(text: str) -> Bandwidth | None:

@@ -31,6 +31,7 @@ RUNBOOKS: Mapping[str, str] = {
     "ping": "first-set-up",
     "drift": "reboot-or-replace",
     "deployment": "it-does-not-start",
+    "fabric-speed": "it-is-slow",
 }
 """Check → the file's stem, with `#anchor` where one section is meant."""
 

@@ -194,7 +194,7 @@ class DeskHost(FakeHost):
     """
 
     def __init__(self, desk: Desk, machine: Machine) -> None:
-        super().__init__(machine.name, machine.answer, writer=machine.put, audit=machine.audit)
+        super().__init__(machine.name, machine.answer, machine.started, machine.put, audit=machine.audit)
         self.desk = desk
         self.killed_at = self.dropped_at = self.lost_at = 0
         self.processes: list[FakeProcess] = []

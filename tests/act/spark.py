@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fabric_ends import FabricEnds
 from fake_docker import Container, FakeDocker, Image, Life
 from far_answers import COMMIT, DATA, GIB, HOME, HUB, Answers
 from rank_life import RankLife
@@ -32,7 +33,10 @@ LOCK = threading.RLock()
 
 @dataclass
 class Port:
-    """An HCA with its netdev. `netdev` alone (an empty `hca`) is plain Ethernet."""
+    """An HCA with its netdev. `netdev` alone (an empty `hca`) is plain Ethernet.
+
+    `gid_index`: of the RoCE v2 GID of its first address. `rdma_gbps`, `tcp_gbps`: what goes out over it.
+    """
 
     hca: str
     netdev: str
@@ -40,6 +44,9 @@ class Port:
     state: str = "ACTIVE"
     mtu: int = 9000
     bytes: int = 1000
+    gid_index: int = 3
+    rdma_gbps: float = 95.0
+    tcp_gbps: float = 60.0
 
     def link(self) -> dict[str, Any]:
         up = self.state == "ACTIVE"
@@ -47,7 +54,13 @@ class Port:
             "hca": self.hca, "netdev": self.netdev, "state": self.state, "rate_gbps": 100.0, "mtu": self.mtu,
             "addresses": list(self.addresses), "operstate": "up" if up else "down",
             "speed_mbps": 200000 if up else None, "xmit_bytes": self.bytes, "rcv_bytes": self.bytes,
+            "gids": [{"index": self.gid_index, "gid": f"::ffff:{self.address}", "kind": "RoCE v2"}]
+            if self.addresses else [],
         }  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        return self.addresses[0].split("/")[0] if self.addresses else ""
 
     def netdev_row(self) -> dict[str, Any]:
         operstate = "up" if self.state == "ACTIVE" else "down"
@@ -80,7 +93,7 @@ class Stranger:
 
 
 @dataclass
-class Machine(Answers):
+class Machine(Answers, FabricEnds):
     """One simulated machine."""
 
     desk: Desk
@@ -106,6 +119,10 @@ class Machine(Answers):
     smi: tuple[int, str] | None = None
     """What nvidia-smi says instead, with its exit code."""
     rdma_device: bool = True
+    perftest: bool = False
+    busiest_core: float = 0.3
+    broken: dict[str, str] = field(default_factory=dict)
+    """What an end of a fabric test says instead, by its role: receive, send, listen, call."""
     boots: int = 1
     arch: str = "aarch64"
     product: str = "NVIDIA_DGX_Spark"

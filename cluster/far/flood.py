@@ -1,0 +1,127 @@
+"""Fills one link with TCP for some seconds: one end receives, the other sends, over several connections.
+
+First word: JSON {"role": "receive", "address", "streams", "deadline_s"}, or {"role": "send", "own", "address", "port",
+"streams", "seconds", "deadline_s"}. stdin: one line, a token that only the two ends know; the program ends when stdin
+does, and at its deadline by SIGALRM.
+stdout, one JSON a line. Receiver: {"port"} as soon as it listens on its own address. Sender: {"bytes", "seconds",
+"cpu"}: the bytes as counted where they arrived, the busy share (0 to 1) of the busiest core of both machines meanwhile
+(null when the kernels do not say). Either one: {"error": text}.
+
+Neither end copies (sendfile from memory; MSG_TRUNC, see tcp(7)), so that the link is measured before the CPU is. A
+connection that does not begin with the token is closed and not counted.
+"""
+
+import contextlib
+import hmac
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+
+CHUNK = 1 << 20
+PATIENCE_S = 3.0  # to connect, and for a caller to show its token
+
+
+def say(**line):
+    os.write(1, json.dumps(line).encode() + b"\n")
+
+
+def receive(given, token):
+    listener = socket.create_server((given["address"], 0), family=family_of(given["address"]), backlog=64)
+    say(port=listener.getsockname()[1])
+    while True:
+        caller, _ = listener.accept()
+        threading.Thread(target=drain, args=(caller, token), daemon=True).start()
+
+
+def drain(caller, token):
+    """Take all that a caller sends; tell it how much that was, and how busy this machine."""
+    scratch, total = bytearray(CHUNK), 0
+    with caller, contextlib.suppress(OSError):  # the caller sees it too, and says so
+        caller.settimeout(PATIENCE_S)
+        if not hmac.compare_digest(caller.recv(len(token)), token):
+            return
+        caller.settimeout(None)
+        before = core_times()
+        while count := caller.recv_into(scratch, CHUNK, socket.MSG_TRUNC):
+            total += count
+        caller.sendall(json.dumps([total, busiest(before)]).encode() + b"\n")
+
+
+def send(given, token):
+    place, own = (given["address"], given["port"]), (given["own"], 0)
+    calls = [socket.create_connection(place, PATIENCE_S, own) for _ in range(given["streams"])]
+    memory, answers = os.memfd_create("flood"), queue.SimpleQueue()
+    os.ftruncate(memory, CHUNK)
+    before, began = core_times(), time.monotonic()
+    for call in calls:
+        words = (call, token, memory, began + given["seconds"], answers)
+        threading.Thread(target=fill, args=words, daemon=True).start()
+    told = [answers.get() for _ in calls]
+    seconds = time.monotonic() - began
+    for answer in told:
+        if isinstance(answer, Exception):
+            raise answer
+    shares = [share for share in (busiest(before), *(cpu for _, cpu in told)) if share is not None]
+    say(bytes=sum(count for count, _ in told), seconds=seconds, cpu=max(shares, default=None))
+
+
+def fill(call, token, memory, until, answers):
+    """Send until it is time; what the other end answers, or the error, goes to `answers`."""
+    try:
+        call.settimeout(None)
+        call.sendall(token)
+        while time.monotonic() < until:
+            os.sendfile(call.fileno(), memory, 0, CHUNK)
+        call.shutdown(socket.SHUT_WR)
+        with call.makefile("rb") as told:
+            answers.put(json.loads(told.readline()))
+    except (OSError, ValueError) as error:
+        answers.put(error)
+
+
+def family_of(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def core_times():
+    """[(busy, all)] ticks of each core so far; see proc_pid_stat(5) and proc_stat(5)."""
+    cores = []
+    with open("/proc/stat") as file:
+        for line in file:
+            name, *fields = line.split()
+            if name.startswith("cpu") and name != "cpu":
+                ticks = [int(field) for field in fields[:8]]
+                cores.append((sum(ticks) - ticks[3] - ticks[4], sum(ticks)))
+    return cores
+
+
+def busiest(before):
+    """The busy share of the core that was busiest since then, None when that is not known."""
+    shares = [(busy - was) / (now - then) for (was, then), (busy, now) in zip(before, core_times()) if now > then]
+    return max(shares, default=None)
+
+
+def leave_with_stdin():
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def main():
+    given = json.loads(sys.argv[1])
+    token = sys.stdin.buffer.readline().strip()
+    signal.alarm(int(given["deadline_s"]))
+    threading.Thread(target=leave_with_stdin, daemon=True).start()
+    try:
+        {"receive": receive, "send": send}[given["role"]](given, token)
+    except (OSError, ValueError) as error:
+        say(error=getattr(error, "strerror", None) or str(error) or type(error).__name__)
+    os._exit(0)  # not through the interpreter's end, which would wait for whoever reads stdin
+
+
+if __name__ == "__main__":
+    main()

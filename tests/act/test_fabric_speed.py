@@ -1,0 +1,324 @@
+"""`--fabric-test` of doctor and up on simulated Sparks: what is run where, what is said, what is left running."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from machine import Desk, Machine, unreachable
+from typed import Ran, Typed
+
+from cluster.commands.question import Answer, Question
+from cluster.hosts.fake import FakeProcess
+
+DOCTOR = ("doctor", "--fabric-test")
+UP = ("up", "--fabric-test", "--yes")
+
+
+@pytest.fixture
+def rdma(desk: Desk) -> Desk:
+    """Both Sparks have perftest, and GIDs at other places."""
+    for machine in desk:
+        machine.perftest = True
+        for port in machine.ports:
+            port.gid_index = 2 + machine.number
+    return desk
+
+
+def processes(desk: Desk) -> list[FakeProcess]:
+    return [process for host in desk.hosts.values() for process in host.processes]
+
+
+def assert_all_is_over(desk: Desk) -> None:
+    """No end of a test runs any more, and no lock is held."""
+    assert all(process.ended for process in processes(desk))
+    assert [host.lock_holder for host in desk.hosts.values()] == [None, None]
+
+
+def lines_of(ran: Ran, word: str) -> list[str]:
+    lines = (" ".join(line.split()) for line in ran.all.splitlines())
+    return [line for line in lines if word in line]
+
+
+def test_two_healthy_twins_by_rdma(cluster: Typed, rdma: Desk) -> None:
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert "fabric test: 5 measurements of 2 s, about 15 s in all" in ran.err
+    assert lines_of(ran, "RDMA (ib_write_bw)") == [
+        "spark1 enp1s0f0np0 spark2 enp1s0f0np0 rocep1s0f0 95.0 RDMA (ib_write_bw)",
+        "spark2 enp1s0f0np0 spark1 enp1s0f0np0 rocep1s0f0 95.0 RDMA (ib_write_bw)",
+        "spark1 enP2p1s0f0np0 spark2 enP2p1s0f0np0 roceP2p1s0f0 95.0 RDMA (ib_write_bw)",
+        "spark2 enP2p1s0f0np0 spark1 enP2p1s0f0np0 roceP2p1s0f0 95.0 RDMA (ib_write_bw)",
+        "spark1 spark2 2 links at once 190.0 RDMA (ib_write_bw)",
+    ]
+    assert "no finding" in ran.out
+    assert_all_is_over(rdma)
+
+
+def test_links_at_once_have_ports_of_their_own(cluster: Typed, rdma: Desk) -> None:
+    cluster(*DOCTOR)
+    servers = [words for words in rdma.hosts["spark2"].started if "ib_write_bw" in words]
+    assert [words[words.index("--port") + 1] for words in servers[-2:]] in (["27130", "27131"], ["27131", "27130"])
+    assert {words[words.index("--port") + 1] for words in servers[:-2]} == {"27130"}
+
+
+def test_without_the_option_nothing_is_sent(cluster: Typed, rdma: Desk) -> None:
+    assert cluster("doctor").code == 0
+    assert processes(rdma) == []
+    assert not [one for one in rdma.hosts["spark1"].asked if one.argv[0] == "ib_write_bw"]
+
+
+def test_the_lock_is_held_meanwhile(cluster: Typed, rdma: Desk) -> None:
+    held = []
+    machine = rdma["spark1"]
+    run: Callable[[list[str]], Answer] = machine.run_ib_write_bw
+
+    def note(words: list[str]) -> Answer:
+        held.append([(host.lock_holder or {}).get("why") for host in rdma.hosts.values()])
+        return run(words)
+
+    machine.run_ib_write_bw = note  # type: ignore[method-assign]
+    cluster(*DOCTOR)
+    assert held.count(["doctor --fabric-test"] * 2) == len(held) == 5
+
+
+def test_somebody_at_work_is_not_disturbed(cluster: Typed, rdma: Desk) -> None:
+    rdma.hosts["spark2"].lock_holder = {"who": "ada@desk (pid 5)", "since": None, "why": "bench x"}
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert "ada@desk (pid 5) is at work on spark2" in ran.out
+    assert lines_of(ran, "fabric-speed") == ["unknown spark2 fabric-speed the speed of the fabric could not be read"]
+
+
+def test_a_degraded_twin_is_a_fault(cluster: Typed, rdma: Desk) -> None:
+    rdma["spark2"].ports[2].rdma_gbps = 13.2
+    ran = cluster(*DOCTOR)
+    assert ran.code == 4
+    assert lines_of(ran, "fabric-speed")[0].startswith(
+        "fault spark2 fabric-speed 13.2 Gb/s by RDMA over spark2 enP2p1s0f0np0 → spark1 enP2p1s0f0np0, of about 100, "
+        "in this direction only: the ConnectX of one end came up degraded"
+    )
+    assert "unplug their power bricks" in ran.out
+    assert "docs/runbooks/it-is-slow.md" in ran.out
+
+
+def test_half_of_it_is_a_warning(cluster: Typed, rdma: Desk) -> None:
+    for machine in rdma:
+        machine.ports[0].rdma_gbps = 50.0
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert lines_of(ran, "fabric-speed")[0].startswith("warning spark1 fabric-speed 50.0 Gb/s by RDMA")
+
+
+def test_without_the_tool_tcp_and_what_it_does_not_know(cluster: Typed, desk: Desk) -> None:
+    desk["spark1"].perftest = True
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert len(lines_of(ran, "60.0 TCP, 8 streams")) == 4
+    assert lines_of(ran, "2 links at once") == ["spark1 spark2 2 links at once 120.0 TCP, 8 streams"]
+    assert lines_of(ran, "fabric-speed") == [
+        "unknown spark2 fabric-speed the RDMA bandwidth is not known; TCP shows that it is at least 60.0 Gb/s a link"
+    ]
+    assert "ib_write_bw: not found on the PATH of a non-login shell" in ran.out
+    assert_all_is_over(desk)
+
+
+def test_low_tcp_is_a_warning_unless_a_core_was_busy(cluster: Typed, desk: Desk) -> None:
+    for machine in desk:
+        machine.ports[0].tcp_gbps = 13.0
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert any(line.startswith("warning spark1 fabric-speed only 13.0") for line in lines_of(ran, "fabric-speed"))
+    for machine in desk:
+        machine.busiest_core = 0.98
+    ran = cluster(*DOCTOR)
+    assert [line.split()[0] for line in lines_of(ran, "fabric-speed")] == ["unknown"]
+    assert lines_of(ran, "13.0 TCP, 8 streams, a CPU core may have been the limit")
+
+
+@pytest.mark.parametrize(("machine", "role"), [("spark1", "send"), ("spark2", "receive")])
+def test_a_link_that_lets_no_tcp_through(cluster: Typed, desk: Desk, machine: str, role: str) -> None:
+    desk[machine].broken[role] = '{"error": "No route to host"}'
+    ran = cluster(*DOCTOR)
+    assert ran.code == 4
+    faults = [line for line in lines_of(ran, "fabric-speed") if line.startswith("fault")]
+    assert faults == [
+        f"fault spark1 fabric-speed no TCP from spark1 {netdev} to spark2 {netdev}"
+        for netdev in ("enp1s0f0np0", "enP2p1s0f0np0")
+    ]
+    assert "No route to host" in ran.out
+    assert "on spark1: ping -I enp1s0f0np0 192.168.100.12" in ran.out
+    assert_all_is_over(desk)
+
+
+@pytest.mark.parametrize(
+    ("machine", "role", "said", "host"),
+    [("spark1", "call", " Failed to modify QP 66 to RTR\n", "spark1"),
+     ("spark2", "listen", "IB device rocep1s0f0 not found\n Unable to find the Infiniband/RoCE device", "spark2")],
+)  # fmt: skip
+def test_rdma_that_fails_is_told_in_its_words(
+    cluster: Typed, rdma: Desk, machine: str, role: str, said: str, host: str
+) -> None:
+    rdma[machine].broken[role] = said
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert lines_of(ran, "fabric-speed") == [
+        f"unknown {host} fabric-speed the RDMA bandwidth is not known; TCP shows that it is at least 60.0 Gb/s a link"
+    ]
+    assert " ".join(said.split()) in ran.out
+    assert "try ib_write_bw by hand" in ran.out
+    assert_all_is_over(rdma)
+
+
+def test_a_server_that_does_not_listen_yet_is_called_again(cluster: Typed, rdma: Desk) -> None:
+    machine, refused = rdma["spark1"], [2]
+    run: Callable[[list[str]], Answer] = machine.run_ib_write_bw
+
+    def late(words: list[str]) -> Answer:
+        if words != ["--version"] and refused[0]:
+            refused[0] -= 1
+            return Answer(1, err=b" Couldn't connect to 192.168.100.12:27130\n Unable to init the socket connection\n")
+        return run(words)
+
+    machine.run_ib_write_bw = late  # type: ignore[method-assign]
+    ran = cluster(*DOCTOR)
+    assert (ran.code, refused) == (0, [0])
+    assert "no finding" in ran.out
+
+
+def test_a_host_that_is_lost_meanwhile(cluster: Typed, desk: Desk) -> None:
+    host = desk.hosts["spark2"]
+    start = host.start
+
+    def lose(argv: Any, stdin: bytes = b"", *, lasting: bool = False) -> FakeProcess:
+        if not lasting:
+            host.faults.unreachable = unreachable("spark2")
+        return start(argv, stdin, lasting=lasting)
+
+    host.start = lose  # type: ignore[method-assign]
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert all(line.startswith("unknown") for line in lines_of(ran, "fabric-speed"))
+    assert "spark2 did not answer within 10 s" in ran.out
+
+
+def test_ctrl_c_ends_both_ends(cluster: Typed, desk: Desk) -> None:
+    def hang(self: Machine, argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
+        if json.loads(argv[-1])["role"] == "receive":
+            return FakeProcess(['{"port": 40123}'])
+        raise KeyboardInterrupt
+
+    for name, host in desk.hosts.items():
+        host.starter = lambda argv, stdin, machine=desk[name]: hang(machine, argv, stdin)
+    ran = cluster(*DOCTOR)
+    assert ran.code == 130
+    assert processes(desk)
+    assert_all_is_over(desk)
+
+
+def test_requests_under_way_are_not_disturbed(cluster: Typed, rdma: Desk) -> None:
+    cluster("up")
+    for machine in rdma:
+        for life in machine.lives():
+            life.counts["num_requests_running"] = 3.0
+    before = len(processes(rdma))
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert lines_of(ran, "fabric-speed") == ["unknown spark2 fabric-speed the fabric was not tested"]
+    assert "has requests: 3 running, 0 waiting" in ran.out
+    assert not [words for host in rdma.hosts.values() for words in host.started if "ib_write_bw" in words]
+    assert len(processes(rdma)) == before + 2  # the lock's holders
+
+
+def test_an_idle_deployment_does_not_hinder(cluster: Typed, rdma: Desk) -> None:
+    cluster("up")
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert len(lines_of(ran, "RDMA (ib_write_bw)")) == 5
+
+
+def test_hosts_without_a_common_link(cluster: Typed, rdma: Desk) -> None:
+    for port in rdma["spark2"].ports[:4]:
+        port.state = "DOWN"
+    ran = cluster(*DOCTOR)
+    assert "the fabric was not tested" in ran.out
+    assert "the hosts share no fabric subnet" in ran.out
+    assert "one host has no peer" in cluster(*DOCTOR, "-n", "spark1").out
+
+
+def test_a_link_that_leads_nowhere_is_named(cluster: Typed, rdma: Desk) -> None:
+    rdma["spark2"].ports[2].state = "DOWN"
+    ran = cluster(*DOCTOR)
+    assert lines_of(ran, "not tested") == [
+        "spark1 enP2p1s0f0np0 roceP2p1s0f0 not tested: ACTIVE, no peer over it",
+        "spark2 enP2p1s0f0np0 roceP2p1s0f0 not tested: DOWN, no peer over it",
+    ]
+    assert len(lines_of(ran, "RDMA (ib_write_bw)")) == 2
+
+
+def test_the_numbers_as_a_document(cluster: Typed, rdma: Desk) -> None:
+    document = json.loads(cluster(*DOCTOR, "--json").out)
+    assert document["findings"] == []
+    assert [row["gbps"] for row in document["fabric"]] == [95.0] * 6
+    assert document["fabric"][5]["together"]
+    assert json.loads(cluster("doctor", "--json").out)["fabric"] == []
+
+
+def test_up_is_refused_before_anything_changes(cluster: Typed, rdma: Desk) -> None:
+    rdma["spark1"].ports[0].rdma_gbps = 12.0
+    before = rdma.state()
+    ran = cluster(*UP)
+    assert ran.code == 4
+    assert rdma.state() == before
+    ((error, where, put_back, remedy),) = ran.errors()
+    assert error.startswith("error: 12.0 Gb/s by RDMA over spark1 enp1s0f0np0 → spark2 enp1s0f0np0, of about 100")
+    assert where == "where: spark1, check `fabric-speed`"
+    assert put_back == "put back: nothing was changed"
+    assert "unplug their power bricks" in remedy
+    assert_all_is_over(rdma)
+
+
+def test_up_goes_on_when_it_is_told_to(cluster: Typed, rdma: Desk) -> None:
+    rdma["spark1"].ports[0].rdma_gbps = 12.0
+    ran = cluster(*UP, "--force", "fabric-speed")
+    assert ran.code == 0
+    assert "fault (forced): spark1: 12.0 Gb/s by RDMA" in ran.err
+    assert list(rdma.serving().values()) == [["spark1", "spark2"]]
+
+
+def test_up_tests_only_before_a_start(cluster: Typed, rdma: Desk) -> None:
+    assert "fabric test: 5 measurements" not in cluster(*UP, "--dry-run").err
+    assert "fabric test: 5 measurements" in cluster(*UP).err
+    again = cluster(*UP)
+    assert again.code == 0
+    assert "runs already" in again.out
+    assert "fabric test: 5 measurements" not in again.err
+
+
+def test_three_hosts_pair_by_pair(place: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    desk = Desk("spark1", "spark2", "spark3")
+    (place / "inventory/default.yaml").write_text(
+        "hosts:\n" + "".join(f"  spark{n}: {{address: 192.168.1.4{n}}}\n" for n in (1, 2, 3)) + "default_recipe: toy\n"
+    )
+    ran = Typed(desk, place, capsys)(*DOCTOR)
+    assert "fabric test: 10 measurements of 2 s, about 30 s in all" in ran.err
+    assert len(lines_of(ran, "TCP, 8 streams")) == 10
+    assert not lines_of(ran, "spark1 enp1s0f0np0 spark3")
+
+
+def question_of(asked: list[Question], program: str) -> Question:
+    return next(one for one in asked if one.argv[0] == program and len(one.argv) > 2)
+
+
+def test_the_deadlines_are_the_hosts(cluster: Typed, rdma: Desk) -> None:
+    """The sender's by its question, the listener's by timeout(1), far/flood's by its own alarm."""
+    cluster(*DOCTOR)
+    assert question_of(rdma.hosts["spark1"].asked, "ib_write_bw").timeout_s == 12
+    assert all(words[:5] == ("timeout", "--foreground", "-k", "1", "12")
+               for words in rdma.hosts["spark2"].started if "ib_write_bw" in words)  # fmt: skip
+    rdma["spark1"].perftest = False
+    cluster(*DOCTOR)
+    given = [json.loads(words[-1]) for words in rdma.hosts["spark2"].started if words[0] == "python3"]
+    assert {one["deadline_s"] for one in given if "role" in one} == {12}
