@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,6 +11,8 @@ from pathlib import Path
 from cluster.actions import selftest
 from cluster.actions.measured import Measuring, measuring, solo_command
 from cluster.actions.reach import Connect
+from cluster.actions.typed import typed
+from cluster.arguments import bench as bench_options
 from cluster.bench.loader import Progress
 from cluster.bench.manifest import Manifest
 from cluster.bench.report import Table, bench_table, latency_table, machine_table, memory_table, scaling_table, warnings
@@ -204,9 +204,7 @@ def print_scaling(
     for path, against in baseline.refused[:3]:
         screen.warn(f"not compared with {path.name}: {'; '.join(str(item) for item in against[:5])}")
     screen.line("no single-node baseline of this recipe under these conditions; this makes one:")
-    screen.line(
-        f"  cluster down && {solo_command(result.manifest)} && cluster bench {shlex.join(sys.argv[2:])}".rstrip()
-    )
+    screen.line(f"  cluster down && {solo_command(result.manifest)} && {typed('bench', bench_options, args)}")
 
 
 def print_table(table: Table, screen: Screen) -> None:

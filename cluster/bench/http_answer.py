@@ -57,6 +57,9 @@ def read_http(record: Record) -> HttpAnswer:
                 break
     except httptools.HttpParserError as error:
         answer.problem = f"the answer is not HTTP ({error})"
+    packed = answer.headers.get("content-encoding", "identity")
+    if packed.lower() != "identity" and not answer.problem:
+        answer.problem = f"the answer is packed ({packed}), though none such was asked for: its times mean nothing"
     status = parser.get_status_code()
     answer.status = status or None
     framed = "content-length" in answer.headers or "chunked" in answer.headers.get("transfer-encoding", "").lower()

@@ -72,11 +72,12 @@ class _Event:
 
 @dataclass(slots=True)
 class _Stream:
-    """What has been read of a stream so far."""
+    """What has been read of a stream so far; `ended` once the server has said [DONE]."""
 
     events: list[_Event] = field(default_factory=list)
     usage: dict[str, Any] = field(default_factory=dict)
     finish_reason: str = ""
+    ended: bool = False
     error: str = ""
     prefill_s: float | None = None
     prefill_from: str = ""
@@ -112,6 +113,7 @@ def _events(answer: HttpAnswer) -> Iterator[tuple[float, bytes]]:
 def _take(stream: _Stream, t: float, data: bytes) -> None:
     """Read one event into the stream."""
     if data.strip() == b"[DONE]":
+        stream.ended = True
         return
     try:
         document = orjson.loads(data)
@@ -120,7 +122,7 @@ def _take(stream: _Stream, t: float, data: bytes) -> None:
         return
     if not isinstance(document, dict):
         return
-    if "error" in document or document.get("object") == "error":
+    if document.get("error") or document.get("object") == "error":
         stream.error = stream.error or error_text(data) or "the server reported an error"
         return
     usage = document.get("usage")
@@ -174,15 +176,12 @@ def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
     """The finished trace."""
     total = stream.usage.get("completion_tokens")
     counted, tokens = count_tokens(stream.events, total)
-    error = stream.error or answer.problem
-    if not error and not tokens:
-        error = "the answer holds no token"
     details = stream.usage.get("prompt_tokens_details") or {}
     return RequestTrace(
         t0_s=record.t0_s,
         end_s=record.end_s,
         status=answer.status,
-        error=error,
+        error=stream.error or answer.problem or _what_is_wrong(answer, stream, sum(n for _, n in tokens)),
         first_response_s=stream.events[0].t if stream.events else None,
         tokens=tuple(tokens),
         counted=counted,
@@ -195,6 +194,18 @@ def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
         server_queue_s=stream.queue_s,
         text="".join(stream.text),
     )
+
+
+def _what_is_wrong(answer: HttpAnswer, stream: _Stream, tokens: float) -> str:
+    """Why a stream without an error in it cannot be believed; empty when it can."""
+    total, kind = stream.usage.get("completion_tokens"), answer.headers.get("content-type", "of no type")
+    if not stream.events:
+        return f"the answer holds no token; it is {kind}"
+    if not stream.ended and not stream.finish_reason:
+        return "the stream stopped in the middle: no finish_reason, no [DONE]"
+    if isinstance(total, int) and tokens > total + 0.5:
+        return f"the server counted {tokens:g} tokens while it sent them and {total} at the end"
+    return "" if any(event.carries for event in stream.events) or tokens else "the answer holds no token"
 
 
 def count_tokens(events: list[_Event], total: int | None) -> tuple[Counted, list[tuple[float, float]]]:

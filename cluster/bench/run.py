@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections import defaultdict
@@ -167,4 +168,5 @@ class _Bench:
         width = imprecise(row) if self.wanted.runs == "auto" and row.runs == self.wanted.most_runs else None
         if width is None:
             return row
-        return replace(row, notes=(*row.notes, f"after {row.runs} runs the 95 % interval is still ± {width:.1%}"))
+        still = f"still ± {width:.1%}" if math.isfinite(width) else "not known: a rate has one value only"
+        return replace(row, notes=(*row.notes, f"after {row.runs} runs the 95 % interval is {still}"))

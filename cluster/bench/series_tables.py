@@ -14,6 +14,7 @@ from cluster.bench.series import Point, Series
 GIB = 1 << 30
 MOMENTS = {"idle": "idle", "ray_up": "Ray up", "loaded": "loaded", "ready": "ready"}
 """Moments of a start, in order."""
+NO_RAY = {"ray_up": "started"}
 
 
 def states(row: Row, host: str = "") -> Iterator[dict[str, Any]]:
@@ -74,7 +75,8 @@ def moments_table(entries: Sequence[Entry]) -> Table | None:
     if not any("/" in cell for line in rows for cell in line[3:]):
         return None
     published = any(line[-1] for line in rows)
-    headers = ["size", "host", "role", *(MOMENTS[moment] for moment in moments), "measuring", "published VRAM (GiB)"]
+    names = MOMENTS if any(entry.result.manifest.backend == "ray" for entry in entries) else MOMENTS | NO_RAY
+    headers = ["size", "host", "role", *(names[moment] for moment in moments), "measuring", "published VRAM (GiB)"]
     if not published:
         headers, rows = headers[:-1], [line[:-1] for line in rows]
     notes = ("GiB available / of GPU processes; measuring: least available, most of GPU processes over all rows",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -101,9 +102,13 @@ class BenchWanted:
 
 
 def imprecise(row: Row) -> float | None:
-    """The worst half width of the 95 % intervals of a row's rates (a part of the mean) where that is too wide."""
-    widths = [half_width(rate) or 0.0 for rate in (row.pp_throughput, row.tg_throughput) if rate is not None]
-    return worst if widths and (worst := max(widths)) >= PRECISE else None
+    """The worst half width of the 95 % intervals of a row's rates (a part of the mean) where that is too wide.
+
+    Infinite where it cannot be told: a rate that only one of the runs gave.
+    """
+    widths = [half_width(rate) for rate in (row.pp_throughput, row.tg_throughput) if rate is not None]
+    worst = max((math.inf if width is None else width for width in widths), default=0.0)
+    return worst if worst >= PRECISE else None
 
 
 def conditions(manifest: Manifest, wanted: BenchWanted) -> Manifest:

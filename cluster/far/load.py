@@ -1,22 +1,20 @@
 """The load client: sends rounds of HTTP requests, records which bytes came when, and understands none of them.
-The same file runs on a host, in a container and on this machine: python3 -I -S load.py
-
 stdin, one JSON document a line; its end, or silence between rounds, stops all at once (the server sees its clients go):
     first line   {"base_url": "http://127.0.0.1:8000", "api_key_file": "PATH" | null}
     then rounds  {"id": "r1", "concurrency": 4, "timeout_s": 600, "warm": "/v1/models" | null,
                   "requests": [{"method": "POST", "path": "/v1/completions", "body": {...} | null}]}
 stdout, one JSON document a line:
-    {"ready": true, "python": "3.11.2", "hostname": "spark1"}        or {"error": "..."}, and the program ends
-    {"progress": "r1", "done": 1, "chunks": 140, "s": 3.0}           once a second while a round runs
+    {"ready": true, "python": "3.11.2", "hostname": "spark1"}      or {"error": "..."}, and the program ends
+    {"progress": "r1", "done": 1, "chunks": 140, "s": 3.0}         once a second while a round runs
     {"id": "r1", "requests": [[t0, end, how, error], ...], "chunks": N, "parts": M,
      "client": {"cpu_s", "wall_s", "lag_max_ms", "lag_mean_ms", "t0_spread_ms", "started_unix_s"}}
     +...    M lines, together base64(zlib(table + bytes)): lines of bounded length pass through any pipe
-        times are seconds of one monotonic clock since the round began; t0 is taken just before the bytes are written.
-        how: done (the answer's own framing ended) | closed | reset | timeout | refused (no connection).
+        times: seconds of one monotonic clock since the round began; t0 is taken just before the bytes are written.
+        how: done (the answer's own framing ended) | closed | reset | timeout | garbled | refused (no connection).
         table: N entries "<IdI" (request, time, length); the bytes of all chunks follow in the same order.
 
-Connections are kept between rounds and used once (`warm`) before each. Requests are serialised before it; a
-connection takes the next request when its own has ended. Failures are recorded, never raised.
+Connections are kept between rounds and used once (`warm`) before each; requests are serialised before it. Failures are
+recorded, never raised.
 """
 
 import asyncio
@@ -26,31 +24,32 @@ import json
 import os
 import socket
 import ssl
-import stat
 import struct
 import sys
 import threading
 import time
 import zlib
-from collections import deque
+from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0  # and as long for the question that warms a connection
 IDLE_S = 900.0  # between rounds; for the day on which the end of stdin does not come through
 LAG_PERIOD_S, EVERY = 0.1, 10  # every tenth time, so once a second
+LOST = OSError, asyncio.TimeoutError  # the latter is one of the former from Python 3.11 on
 BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
-PART_LENGTH, LAST_CHUNK = 1 << 17, b"\r\n0\r\n\r\n"
+PART_LENGTH = 1 << 17
 
 
 class Framing:
-    """Finds the end of one HTTP/1.1 answer; looks at its head once and afterwards only at the last bytes."""
+    """Finds the end of one HTTP/1.1 answer; looks at its head and at the lines between chunks only."""
 
-    __slots__ = ("chunked", "head", "last", "left", "tail")
+    __slots__ = ("chunked", "head", "last", "left", "line")
 
     def __init__(self):
-        self.head, self.tail = b"", b""  # the head is None once it is complete
+        self.head = self.line = b""  # the head is None once it is complete; line: the begin of one between chunks
         self.chunked = self.last = False  # last: the server will close the connection after this answer
-        self.left = None  # bytes still to come when Content-Length says so; None: until the end is marked or closed
+        self.left = None  # bytes of the body or chunk still to come; None: until closed, or trailers (chunked)
 
     def ends(self, data):
         """Whether the answer is complete with these bytes."""
@@ -61,28 +60,39 @@ class Framing:
                 return False
             data = self.read_head(end)
         if self.chunked:
-            self.tail = data[-7:] if len(data) >= 7 else (self.tail + data)[-7:]
-            return self.tail == LAST_CHUNK
+            return self.skip_chunks(data)
         if self.left is not None:
             self.left -= len(data)
             return self.left <= 0
         return False
 
+    def skip_chunks(self, data):
+        """Go from chunk to chunk; whether the last one and its trailers are complete. Raises ValueError: no HTTP."""
+        data, self.line, at = self.line + data, b"", self.left or 0
+        while at < len(data):
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                self.line, at = data[at:], len(data)
+            elif self.left is None:  # behind the last chunk: an empty line is the end
+                if end == at:
+                    return True
+                at = end + 2
+            elif size := int(data[at:end].partition(b";")[0], 16):
+                at, self.left = end + 4 + size, 0
+            else:
+                at, self.left = end + 2, None
+        if self.left is not None:
+            self.left = at - len(data)
+        return False
+
     def read_head(self, end):
         """Learn how the body is delimited; the body bytes that came with the head."""
         head, data = self.head[:end].lower(), self.head[end + 4 :]
-        self.head, self.tail = None, b"\r\n"
-        self.last = head.startswith(b"http/1.0")
-        for line in head.split(b"\r\n")[1:]:
-            name, _, value = line.partition(b":")
-            if name == b"transfer-encoding" and b"chunked" in value:
-                self.chunked = True
-            elif name == b"connection" and value.strip() == b"close":
-                self.last = True
-            elif name == b"content-length" and value.strip().isdigit():
-                self.left = int(value)
-        if head.split(b" ", 2)[1:2] in ([b"204"], [b"304"]):
-            self.chunked, self.left = False, 0
+        told = {name: value.strip() for name, _, value in (line.partition(b":") for line in head.split(b"\r\n"))}
+        length, empty = told.get(b"content-length", b""), head.split(b" ", 2)[1:2] in ([b"204"], [b"304"])
+        self.head, self.chunked = None, not empty and b"chunked" in told.get(b"transfer-encoding", b"")
+        self.last = head.startswith(b"http/1.0") or told.get(b"connection") == b"close"
+        self.left = 0 if self.chunked or empty else int(length) if length.isdigit() else None
         return data
 
 
@@ -100,12 +110,17 @@ class Wire(asyncio.BufferedProtocol):
         return BUFFER
 
     def buffer_updated(self, nbytes):
-        now = time.monotonic()
-        data = bytes(BUFFER[:nbytes])
+        now, data = time.monotonic(), bytes(BUFFER[:nbytes])
         if self.waiting is None:  # nobody asked: a server that says goodbye to an idle connection
-            return self.drop()
+            self.drop()
+            return
         self.log.append((self.index, now, data))
-        if self.framing.ends(data):
+        try:
+            ended = self.framing.ends(data)
+        except ValueError as error:
+            self.drop("garbled", str(error))
+            return
+        if ended:
             self.finish(now, "done", "")
             if self.framing.last:
                 self.drop()
@@ -151,8 +166,8 @@ class Session:
         self.tls = ssl.create_default_context() if url.scheme == "https" else None
         self.prefix = url.path.rstrip("/").removesuffix("/v1")
         host = f"Host: {url.netloc.rpartition('@')[2]}"
-        self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorization(setup.get("api_key_file"))]
-        self.wires = []
+        self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorize(setup["api_key_file"])]
+        self.wires = {}
 
     def encode(self, request):
         """The bytes of one request."""
@@ -163,41 +178,28 @@ class Session:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode() + body
 
-    async def open(self):
-        """A new connection. Raises OSError (a time-out is one) when there is none."""
-        connecting = asyncio.get_running_loop().create_connection(Wire, self.host, self.port, ssl=self.tls)
-        try:
-            return (await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S))[1]
-        except asyncio.TimeoutError:
-            raise OSError(f"no connection to {self.host} port {self.port} in {CONNECT_TIMEOUT_S:g} s") from None
+    async def wire(self, slot):
+        """The connection of this number, opened when there is none. Raises what LOST names when there is no server."""
+        if slot not in self.wires or self.wires[slot].gone:
+            connecting = asyncio.get_running_loop().create_connection(Wire, self.host, self.port, ssl=self.tls)
+            _, self.wires[slot] = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+        return self.wires[slot]
 
-    async def ready_wire(self, wire, warm):
-        """An open connection that has been used once; None when there is no server."""
-        for _ in range(2):  # a kept connection may turn out to be closed: then a fresh one
-            try:
-                if wire is None or wire.gone:
-                    wire = await self.open()
-            except OSError:
-                return None
-            if warm is None or "done" in await wire.exchange(0, self.encode({"path": warm}), CONNECT_TIMEOUT_S, []):
-                break
-        return wire
-
-    async def prepare(self, count, warm):
-        """`count` connections, kept ones first; those past the count stay for a later round."""
-        kept = self.wires[:count] + [None] * (count - len(self.wires))
-        self.wires[:count] = await asyncio.gather(*(self.ready_wire(wire, warm) for wire in kept))
+    async def warm(self, slot, path):
+        """Open a connection and use it once; a kept one may turn out to be closed: then a fresh one."""
+        with suppress(*LOST):
+            wire = await self.wire(slot)
+            if path and "done" not in await wire.exchange(0, self.encode({"path": path}), CONNECT_TIMEOUT_S, []):
+                wire = await self.wire(slot)
+                await wire.exchange(0, self.encode({"path": path}), CONNECT_TIMEOUT_S, [])
 
 
-def authorization(path):
+def authorize(path):
     """The header line that carries the API key of a file that only its owner can read; none without a file."""
-    if not path:
-        return []
-    if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+    if path and os.stat(path).st_mode & 0o077:
         raise ValueError(f"{path} can be read by others: chmod 600 {path}")
-    with open(path, encoding="utf-8") as file:
-        key = file.read().strip()
-    if not key.isprintable() or not key.isascii():
+    key = Path(path).read_text(encoding="utf-8").strip() if path else ""
+    if not (key.isprintable() and key.isascii()):
         raise ValueError("the API key holds characters that a header cannot carry")
     return [f"Authorization: Bearer {key}"] if key else []
 
@@ -205,13 +207,12 @@ def authorization(path):
 async def work(session, slot, queue, requests, timeout_s, log, outcomes):
     """Take requests for one connection until none is left; a lost connection is opened anew."""
     while queue:
-        index, began = queue.popleft(), time.monotonic()
+        index, began = queue.pop(), time.monotonic()
         try:
-            if session.wires[slot] is None or session.wires[slot].gone:
-                session.wires[slot] = await session.open()
-            outcomes[index] = await session.wires[slot].exchange(index, requests[index], timeout_s, log)
-        except OSError as error:
-            outcomes[index] = [began, time.monotonic(), "refused", str(error)]
+            wire = await session.wire(slot)
+            outcomes[index] = await wire.exchange(index, requests[index], timeout_s, log)
+        except LOST as error:
+            outcomes[index] = [began, time.monotonic(), "refused", str(error) or f"not in {CONNECT_TIMEOUT_S:g} s"]
 
 
 async def watch(name, lags, log, outcomes):
@@ -228,19 +229,17 @@ async def run_round(session, spec):
     """Carry out one round; the document that tells what happened, and its parts."""
     requests = [session.encode(request) for request in spec["requests"]]
     count = max(1, min(int(spec.get("concurrency", 1)), len(requests)))
-    await session.prepare(count, spec.get("warm"))
-    queue, log, outcomes, lags = deque(range(len(requests))), [], [None] * len(requests), []
+    await asyncio.gather(*(session.warm(slot, spec.get("warm")) for slot in range(count)))
+    queue, log, outcomes, lags = [*reversed(range(len(requests)))], [], [None] * len(requests), []
     given = requests, float(spec.get("timeout_s", 600)), log, outcomes
     watching = asyncio.ensure_future(watch(spec["id"], lags, log, outcomes))
     gc.collect()
     gc.disable()
     started, cpu, origin = time.time(), time.process_time(), time.monotonic()
-    try:
-        await asyncio.gather(*(work(session, slot, queue, *given) for slot in range(count)))
-    finally:
-        client = {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - origin, "started_unix_s": started}
-        gc.enable()
-        watching.cancel()
+    await asyncio.gather(*(work(session, slot, queue, *given) for slot in range(count)))
+    client = {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - origin, "started_unix_s": started}
+    gc.enable()
+    watching.cancel()
     firsts = [outcome[0] for outcome in outcomes[:count]] or [origin]
     client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts))
     client["lag_max_ms"], client["lag_mean_ms"] = max(lags, default=0.0), sum(lags) / max(1, len(lags))
@@ -294,6 +293,6 @@ if __name__ == "__main__":
     code = 0
     try:
         asyncio.run(main())
-    except (KeyboardInterrupt, BrokenPipeError, asyncio.TimeoutError):
+    except (KeyboardInterrupt, BrokenPipeError, TimeoutError):
         code = 130
     os._exit(code)  # the reading thread may sit in read(); there is nothing left to clean up

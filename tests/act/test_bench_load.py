@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import shutil
 import socket
 import ssl
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_live import Child, known_server, load_client
@@ -19,6 +21,7 @@ from cluster.bench.http_answer import read_http
 from cluster.bench.loader import ProcessLoader, Progress, Target, load_command
 from cluster.bench.read import read_stream
 from cluster.bench.records import Ask, Round
+from cluster.commands.far import source
 from cluster.errors import ClusterError, ConnectionLostError
 
 
@@ -150,6 +153,45 @@ def test_end_is_found_in_any_portions(parts: tuple[bytes, ...]) -> None:
         [one] = load.send(Round("r", (Ask("/x"),), warm=None, timeout_s=5)).records
     assert one.how == "done"
     assert (read_http(one).body, read_http(one).complete) == (b"hello", True)
+
+
+def framing() -> Any:
+    """`Framing` of the load client, by itself."""
+    namespace: dict[str, Any] = {"__name__": "load"}
+    exec(source("load"), namespace)
+    return namespace["Framing"]()
+
+
+def chunked(chance: random.Random) -> bytes:
+    """A chunked answer that ends in odd ways, with chunks that look like its end."""
+    sizes = ["%x", "%X", "%04x", "%x;name=value", "%x "]
+    pieces = [chance.choice([b"a", b"\r\n0\r\n\r\n", b"0\r\n\r\n", b"data: {}\n\n", b"x" * 300]) for _ in range(5)]
+    chunks = [(chance.choice(sizes) % len(one)).encode() + b"\r\n" + one + b"\r\n" for one in pieces]
+    end = chance.choice([b"0\r\n\r\n", b"000\r\n\r\n", b"0;x\r\n\r\n", b"0\r\nTrailer: 1\r\nOther: 2\r\n\r\n"])
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + end
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_end_of_a_chunked_answer_is_its_last_byte(seed: int) -> None:
+    chance = random.Random(seed)
+    data, most = chunked(chance), chance.choice([1, 2, 7, 1000])
+    frame, at, ended = framing(), 0, False
+    while at < len(data):
+        assert not ended, data[at - 20 : at]
+        step = chance.randint(1, most)
+        ended, at = frame.ends(data[at : at + step]), at + step
+    assert ended
+
+
+def test_what_is_no_http_ends_at_once() -> None:
+    def answer(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n")
+        connection.recv(1)
+
+    with odd_server(answer) as address, load_client(address) as load:
+        [one] = load.send(Round("r", (ask("plain"),), warm=None)).records
+    assert one.how == "garbled"
+    assert "the answer is not HTTP" in read_stream(one).error
 
 
 def test_server_that_keeps_no_connection() -> None:

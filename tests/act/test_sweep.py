@@ -60,6 +60,8 @@ def test_sizes_with_the_best_named(cluster: Typed, desk: Desk, measured: Path) -
 
 def test_a_key_of_vllm_that_changes_nothing_is_a_tie(cluster: Typed, measured: Path) -> None:
     ran = cluster(*SWEEP, "--tp", "2", "--vary", "vllm.max_num_seqs=4,8", "--runs", "3")
+    measured_alone = "cluster up toy --solo -n spark1 --set vllm.max-num-seqs=8 && cluster bench --recipe toy --nodes "
+    assert measured_alone in ran.all, "what would be typed, not what was"
     assert ran.code == 0, ran.all
     assert "tg16: a tie of max_num_seqs=" in ran.out
     assert {row[0][-1] for key, row in table(ran).items() if key in ("4", "8")} == {"="}

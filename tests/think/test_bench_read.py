@@ -98,6 +98,32 @@ def test_token_told_only_by_the_final_usage_belongs_to_the_last_event() -> None:
     assert read_stream(answer(events)).tokens == ((0.1, 1), (0.2, 1))
 
 
+def test_everything_odd_at_once() -> None:
+    seen = trace("worst", tokens=17)
+    assert (seen.error, seen.counted, [n for _, n in seen.tokens]) == ("", "per event", [1, 4, 4, 4, 4])
+    assert [t for t, _ in seen.tokens] == times(0, 4, 8, 12, 16)
+
+
+def test_error_that_is_null_is_none() -> None:
+    last = {"choices": [{"text": "b", "finish_reason": "length"}], "error": None, "usage": {"completion_tokens": 2}}
+    seen = read_stream(answer([(0.1, {"choices": [{"text": "a"}], "error": None}), (0.2, last)]))
+    assert (seen.error, len(seen.tokens)) == ("", 2)
+
+
+def test_counts_that_contradict_each_other_are_an_error() -> None:
+    events = [(0.1 * at, {"choices": [{"text": "a"}], "usage": {"completion_tokens": 2 * at}}) for at in (1, 2, 3)]
+    seen = read_stream(answer([*events, (0.4, {"choices": [], "usage": {"completion_tokens": 3}}), (0.4, "[DONE]")]))
+    assert seen.error == "the server counted 6 tokens while it sent them and 3 at the end"
+
+
+def test_answers_that_are_no_stream_or_packed_say_so() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n%sContent-Length: 2\r\n\r\n{}"
+    plain, packed = head % b"", head % b"Content-Encoding: gzip\r\n"
+    said = [read_stream(Record(0, 1, "done", "", ((0.5, data),))).error for data in (plain, packed)]
+    assert said[0] == "the answer holds no token; it is application/json"
+    assert said[1].startswith("the answer is packed (gzip)")
+
+
 def test_cached_tokens_and_the_servers_own_prefill_time() -> None:
     assert trace("cached").cached_tokens == 1024
     told = trace("prefill-told")
@@ -106,7 +132,11 @@ def test_cached_tokens_and_the_servers_own_prefill_time() -> None:
 
 @pytest.mark.parametrize(
     ("way", "words"),
-    [("half", "closed the connection after"), ("error-event", "the engine is dead")],
+    [
+        ("half", "closed the connection after"),
+        ("half-unframed", "stopped in the middle"),
+        ("error-event", "the engine is dead"),
+    ],
 )
 def test_broken_streams_are_errors(way: str, words: str) -> None:
     assert words in trace(way).error
