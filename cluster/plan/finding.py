@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from cluster.facts.fact import Missing
-from cluster.plan.runbooks import RUNBOOKS
+from cluster.plan.runbooks import RUNBOOKS, WATCHED
 
 Level = Literal["fault", "warning", "note", "unknown"]
 ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
@@ -29,7 +29,7 @@ class Finding:
     runbook: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "runbook", self.runbook or RUNBOOKS.get(self.check, ""))
+        object.__setattr__(self, "runbook", self.runbook or ({**RUNBOOKS, **WATCHED}).get(self.check, ""))
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""

@@ -35,6 +35,19 @@ RUNBOOKS: Mapping[str, str] = {
 }
 """Check → the file's stem, with `#anchor` where one section is meant."""
 
+WATCHED: Mapping[str, str] = {
+    "wedge": "it-hangs",
+    "rank": "it-hangs",
+    "server": "it-hangs",
+    "unreachable": "reboot-or-replace",
+    "memory-low": "memory-is-full",
+    "memory-falling": "memory-is-full",
+    "clocks": "it-is-slow",
+    "link": "it-is-slow",
+    "socket-fallback": "it-is-slow",
+}
+"""The same for what is only found by watching; no start waits for it, so `--force` does not know it."""
+
 
 def check_names(given: Iterable[str]) -> frozenset[str]:
     """Names of checks as `--force` takes them. Raises UsageError for a name that no check has."""

@@ -1,0 +1,194 @@
+"""A hang is told from a compile, a long prefill, an idle server, a power cap; what is not known is never a hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from watch_tools import CAPPED, GIB, RESTS, SPINS, Story, gpu, pulse, with_host, with_hosts
+
+from cluster.diagnosis.pulse import MOST, Pulse
+from cluster.diagnosis.wedge import is_memory_error, why_no_restart
+from cluster.plan.ready import Failed
+
+FROZEN = 6000.0
+
+
+def frozen(t: float) -> Pulse:
+    """Requests run, no token comes, both GPUs spin."""
+    return with_hosts(pulse(t, tokens=FROZEN, running=2), gpu=SPINS)
+
+
+def resting(t: float) -> Pulse:
+    """The same with GPUs and processes at rest."""
+    return with_hosts(pulse(t, tokens=FROZEN, running=2), gpu=RESTS, cpu_s=700.0)
+
+
+@pytest.mark.parametrize("interval", [2.0, 10.0, 15.0])
+@pytest.mark.parametrize("look", [frozen, resting, lambda t: with_host(frozen(t), "spark2", gpu=RESTS, cpu_s=7.0)])
+def test_wedge_is_called_within_a_minute(interval: float, look: Callable[[float], Pulse]) -> None:
+    story = Story(interval).go(600).go(60, look)
+    assert story.told() == [("fault", "wedge", "")]
+    [(when, finding)] = story.said
+    assert 30 <= when - 600 <= 60
+    assert "2 requests are there and no token came for" in finding.what
+    assert finding.runbook == "it-hangs"
+    assert why_no_restart(finding, story.course) == ""
+    story.go(60)
+    assert story.over == [(600 + 60 + 3 * interval, "wedge")], "tokens come again"
+
+
+def test_evidence_holds_the_numbers() -> None:
+    story = Story().go(600).go(60, lambda t: with_host(frozen(t), "spark2", gpu=RESTS, cpu_s=7.0))
+    [(_, finding)] = story.said
+    assert finding.evidence == (
+        "generation_tokens_total 6000, /health 200; spark1 95 % busy at 20 W, 2405 MHz; "
+        "spark2 0 % busy at 11 W, 2411 MHz"
+    )
+
+
+QUIET: dict[str, Callable[[float], Pulse]] = {
+    "idle server": lambda t: with_hosts(pulse(t, tokens=FROZEN, running=0), gpu=RESTS, cpu_s=7.0),
+    "idle server whose ranks spin": lambda t: with_hosts(pulse(t, tokens=FROZEN, running=0), gpu=SPINS),
+    "tokens come slowly": lambda t: with_hosts(pulse(t, tokens=t // 20), gpu=SPINS),
+    "bursts": lambda t: pulse(t, tokens=t // 60 * 500, running=t // 30 % 2),
+    "only a prefill's cache grows": lambda t: with_hosts(
+        pulse(t, tokens=FROZEN).__class__(t, pulse(t).hosts, True, pulse(t, tokens=t).load), gpu=SPINS
+    ),
+    "no counters": lambda t: with_hosts(Pulse(t, pulse(t).hosts, True, None), gpu=SPINS),
+    "server began anew": lambda t: pulse(t, tokens=t % 100),
+}
+
+
+@pytest.mark.parametrize("look", QUIET.values(), ids=QUIET)
+def test_nothing_is_said(look: Callable[[float], Pulse]) -> None:
+    assert Story().go(1800, look).told() == []
+
+
+NOT_JUDGED: dict[str, Callable[[float], Pulse]] = {
+    "long prefill": lambda t: pulse(t, tokens=FROZEN),
+    "compile on the GPUs": lambda t: with_hosts(pulse(t, tokens=0), gpu=gpu(40, 38.0)),
+    "compile on the CPUs": lambda t: with_hosts(pulse(t, tokens=0), gpu=RESTS, cpu_s=3 * t),
+    "one compiles, its peer waits": lambda t: with_host(
+        with_hosts(pulse(t, tokens=0), gpu=SPINS), "spark2", gpu=RESTS, cpu_s=t
+    ),
+    "power not told": lambda t: with_host(frozen(t), "spark2", gpu=gpu(95, None)),
+    "GPU not told": lambda t: with_host(frozen(t), "spark2", gpu=None),
+    "clock not told, so perhaps capped": lambda t: with_hosts(frozen(t), gpu=gpu(95, 20.0, None)),
+    "at rest, and no CPU time told": lambda t: with_hosts(resting(t), cpu_s=None),
+}
+
+
+@pytest.mark.parametrize("look", NOT_JUDGED.values(), ids=NOT_JUDGED)
+def test_five_minutes_of_work_or_of_not_knowing_are_no_wedge(look: Callable[[float], Pulse]) -> None:
+    story = Story().go(600).go(310, look)
+    assert story.told() == [("note", "wedge", "")]
+    assert story.said[0][1].what.endswith("not judged yet")
+    assert story.go(100).over, "it went on"
+
+
+def test_patience_ends() -> None:
+    story = Story().go(600).go(2800, NOT_JUDGED["long prefill"])
+    assert story.told() == [("note", "wedge", ""), ("fault", "wedge", "")]
+    assert story.said[1][0] >= 600 + 2700
+
+
+def test_unknown_host_in_a_wedge_delays_the_call_and_does_not_end_it() -> None:
+    def away(t: float) -> Pulse:
+        return with_host(frozen(t), "spark2", gpu=None, cpu_s=None, why="timed out")
+
+    story = Story().go(600).go(120, away)
+    assert ("fault", "wedge", "") not in story.told()
+    story.go(60, frozen)
+    assert story.told()[-1] == ("fault", "wedge", "")
+    story.go(60, away)
+    assert "wedge" not in [check for _, check in story.over]
+
+
+def test_power_cap_is_no_wedge() -> None:
+    """Same utilisation and power; the clock tells them apart."""
+    story = Story().go(600).go(120, lambda t: with_hosts(frozen(t), gpu=CAPPED))
+    assert [one for one in story.told() if one[0] == "fault"] == [
+        ("fault", "clocks", "spark1"), ("fault", "clocks", "spark2"),
+    ]  # fmt: skip
+    for _, finding in story.faults():
+        assert why_no_restart(finding, story.course) == "a restart does not cure it"
+    assert "611 MHz" in next(story.faults())[1].evidence
+
+
+def test_frozen_while_only_waiting() -> None:
+    story = Story().go(600).go(60, lambda t: with_hosts(pulse(t, tokens=FROZEN, running=0, waiting=3), gpu=SPINS))
+    assert story.told() == [("fault", "wedge", "")]
+
+
+def test_a_rank_that_ended() -> None:
+    lost = Failed("spark2", "engine exited with 1: RuntimeError: NCCL error", ("a", "RuntimeError: NCCL error", ""))
+    story = Story().go(60).go(10, lambda t: pulse(t, lost=lost, healthy=False))
+    assert story.told() == [("fault", "rank", "spark2")]
+    assert story.said[0][1].evidence == "RuntimeError: NCCL error"
+    assert why_no_restart(story.said[0][1], story.course) == ""
+    story.go(300, lambda t: pulse(t, lost=lost, healthy=False))
+    assert len(story.said) == 1, "once"
+
+
+def test_a_rank_that_lost_its_peer_waits_one_look_for_the_cause() -> None:
+    second = Failed("spark1", "rank 1 is gone without a word", by_peer=True)
+    first = Failed("spark2", "killed for memory")
+    story = Story().go(60).go(10, lambda t: pulse(t, lost=second)).go(10, lambda t: pulse(t, lost=first))
+    assert story.told() == [("fault", "rank", "spark2")]
+    silent = Story().go(60).go(20, lambda t: pulse(t, lost=second))
+    assert silent.told() == [("fault", "rank", "spark1")]
+
+
+def test_whoever_is_at_work_on_the_hosts_is_not_called_a_fault() -> None:
+    gone = Failed("spark2", "its container is gone")
+    story = Story().go(60).go(300, lambda t: pulse(t, lost=gone, healthy=False, changing="ada: up toy"))
+    assert story.told() == []
+
+
+def test_a_server_that_does_not_answer() -> None:
+    story = Story().go(60).go(20, lambda t: pulse(t, healthy=False, load=None))
+    assert story.told() == []
+    story.go(30, lambda t: pulse(t, healthy=False, load=None))
+    assert story.told() == [("fault", "server", "spark1")]
+    assert why_no_restart(story.said[0][1], story.course) == ""
+
+
+def test_a_server_that_loads_for_five_minutes() -> None:
+    story = Story().go(300, lambda t: pulse(t, healthy=False, load=None)).go(300)
+    assert story.told() == []
+    never = Story().go(2800, lambda t: pulse(t, healthy=False, load=None))
+    assert never.told() == [("fault", "server", "spark1")]
+
+
+@pytest.mark.parametrize(("why", "tail", "available", "memory"), [
+    ("engine exited with 1: x", ("Free memory on device cuda:0 (36.75/121.63 GiB) on startup is less",), None, True),
+    ("engine exited with 1: torch.OutOfMemoryError: CUDA out of memory", (), 100 * GIB, True),
+    ("killed for memory", (), 100 * GIB, True),
+    ("container exited, exit 137", (), None, True),
+    ("container exited, exit 137", (), 3 * GIB, True),
+    ("container exited, exit 137", (), 30 * GIB, False),
+    ("engine ended by SIGKILL: x", (), 30 * GIB, False),
+    ("engine exited with 1: NCCL error", ("Cuda failure 'out of memory'",), 30 * GIB, True),
+    ("engine exited with 1: NCCL error", (), None, False),
+])  # fmt: skip
+def test_memory_errors(why: str, tail: tuple[str, ...], available: int | None, memory: bool) -> None:
+    assert is_memory_error(Failed("spark1", why, tail), available) is memory
+
+
+def test_no_restart_for_memory_nor_against_somebodys_wish() -> None:
+    def reason(lost: Failed, available: int = 30 * GIB) -> str:
+        story = Story().go(60).go(10, lambda t: with_hosts(pulse(t, lost=lost), available=available))
+        return why_no_restart(story.said[0][1], story.course)
+
+    assert "memory" in reason(Failed("spark1", "killed for memory"))
+    assert reason(Failed("spark1", "asked to end (SIGTERM)")) == "it was asked to end"
+    assert "memory is nearly out" in reason(Failed("spark1", "engine exited with 1: x"), GIB)
+    assert reason(Failed("spark1", "engine exited with 1: x")) == ""
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    story = Story(0.5).go(2000)
+    assert len(story.course.pulses) == MOST
+    slow = Story(10).go(5000)
+    assert len(slow.course.pulses) == 91
