@@ -111,6 +111,31 @@ def down(parser: Parser) -> None:
 def status(parser: Parser) -> None:
     """Options of `cluster status`."""
     nodes(parser)
+    parser.add_argument(
+        "--watch", action="store_true", help="go on looking and say each change once: a hang, a lost rank, falling "
+        "memory, low clocks, a link, sockets, a silent host; with --json one object a line"
+    )  # fmt: skip
+    parser.add_argument(
+        "--interval", type=float, default=10, metavar="S", help="seconds from look to look (default: 10)"
+    )
+    parser.add_argument(
+        "--on-wedge", choices=("report", "command", "restart"), default="report", help="what to do besides: nothing, "
+        "run --command at each new finding, or restart all ranks when they hang or one died, not for memory (default: "
+        "report)"
+    )  # fmt: skip
+    parser.add_argument(
+        "--command", dest="on_finding", metavar="CMD", help="program and words to run on this machine; the finding "
+        "comes as JSON on stdin, $CLUSTER_FINDING and $CLUSTER_DEPLOYMENT name it; it has 60 s"
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-restarts", type=int, default=3, metavar="N", help="restarts in the life of this watch, with pauses of "
+        "1, 5 and 15 minutes after them (default: 3)"
+    )  # fmt: skip
+    parser.add_argument(
+        "--print-unit",
+        action="store_true",
+        help="print a systemd unit for this machine that watches with these options",
+    )
     common(parser)
 
 

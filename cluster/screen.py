@@ -127,6 +127,12 @@ class Screen:
             self._out.write(json.dumps(value, indent=2, default=str) + "\n")
             self._out.flush()
 
+    def record(self, value: Any) -> None:
+        """One JSON document of many, on a line of its own; printed only when JSON was asked for."""
+        if self.json_mode:
+            self._out.write(json.dumps(value, separators=(",", ":"), default=str) + "\n")
+            self._out.flush()
+
     def error(self, error: ClusterError) -> None:
         """An error in four lines at most; with several hosts, each host's."""
         errors: Sequence[ClusterError] = error.errors if isinstance(error, ManyErrors) else (error,)

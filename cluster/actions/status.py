@@ -49,6 +49,10 @@ class Status:
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster status`; 4 when a deployment is not as it should be."""
+    if args.watch or args.print_unit:
+        from cluster.actions import watch
+
+        return watch.run(args, screen, connect)
     named = read_named(args)
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))

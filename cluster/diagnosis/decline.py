@@ -1,4 +1,4 @@
-"""What gets worse while a deployment serves: memory, clocks, links, the way of the traffic, hosts that fall silent."""
+"""What gets worse while a deployment serves: memory, clocks, links, the way that the traffic takes."""
 
 from __future__ import annotations
 
@@ -120,10 +120,3 @@ def judge_transport(course: Course) -> Iterator[Finding]:
             f"the HCAs stood still for {CARRIED_S:.0f} s while tokens came; over TCP: {moved}",
             "cluster doctor; cluster down and cluster up, which proves the way again",
         )  # fmt: skip
-
-
-def judge_reach(course: Course) -> Iterator[Finding]:
-    """Hosts that did not answer the latest look."""
-    for host, now in course.last.hosts.items():
-        if now.why:
-            yield Finding("warning", "unreachable", host, "it does not answer; what is known of it is old", now.why)

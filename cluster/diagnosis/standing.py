@@ -11,7 +11,7 @@ from cluster.plan.finding import Finding
 
 JUDGES: tuple[Callable[[Course], Iterator[Finding]], ...] = (
     wedge.judge_ranks, wedge.judge_tokens, wedge.judge_server, decline.judge_memory, decline.judge_clocks,
-    decline.judge_links, decline.judge_transport, decline.judge_reach,
+    decline.judge_links, decline.judge_transport,
 )  # fmt: skip
 CALM_LOOKS = 3
 """A finding is over when so many looks in a row that could have shown it do not."""
@@ -56,7 +56,7 @@ def follow(before: Mapping[Key, Standing], course: Course) -> Change:
     for key, known in before.items():
         if key in found:
             continue
-        calm = known.calm + (key[0] == "unreachable" or course.last.knows(known.finding.host))
+        calm = known.calm + course.last.knows(known.finding.host)
         if calm < CALM_LOOKS:
             standing[key] = replace(known, calm=calm)
         else:

@@ -33,14 +33,13 @@ Activity = Literal["works", "rests", "unknown"]
 
 def judge_tokens(course: Course) -> Iterator[Finding]:
     """Requests and no token: a hang, or not judged yet, or for too long whatever the reason."""
-    requests, looks = course.last.requests, course.recent(FROZEN_S)
-    if course.frozen_s < FROZEN_S or not course.last.healthy or course.last.lost or requests is None:
+    load, looks = course.last.load, course.recent(FROZEN_S)
+    if course.frozen_s < FROZEN_S or not course.last.healthy or course.last.lost or load is None:
         return
     seconds = looks[-1].t - looks[0].t if looks else 0.0
     doing = {host: activity([look.hosts[host] for look in looks], seconds) for host in course.last.hosts}
-    told = f"{requests:g} requests are there and no token came for {course.frozen_s:.0f} s"
-    load = course.last.load
-    evidence = [f"generation_tokens_total {load.tokens:.0f}, /health 200"] if load and load.tokens is not None else []
+    told = f"no token came for {course.frozen_s:.0f} s ({load.queue or f'{load.running:g} running'})"
+    evidence = [f"generation_tokens_total {load.tokens:.0f}, /health 200"] if load.tokens is not None else []
     evidence += [f"{host} {_figures(one)}" for host, one in course.last.hosts.items()]
     shown = "; ".join(evidence)
     if set(doing.values()) == {"rests"}:

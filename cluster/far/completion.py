@@ -28,7 +28,7 @@ def main() -> None:
     """Look, ask, print."""
     given = json.loads(sys.argv[1])
     key_file = given.get("key_file")
-    headers = {"Authorization": f"Bearer {Path(key_file).read_text().strip()}"} if key_file else {}
+    headers = {"Authorization": f"Bearer {Path(key_file).expanduser().read_text().strip()}"} if key_file else {}
     url, timeout_s = given["url"].rstrip("/"), float(given.get("timeout_s", 60))
     look_s = min(LOOK_S, timeout_s)
     found: dict[str, Any] = {"health": call(f"{url}/health", headers, look_s)[0], "models": [], "counters": ""}

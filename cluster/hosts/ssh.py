@@ -80,7 +80,7 @@ class SshLine:
         with self._lock:
             if self._connection is connection:
                 self._connection = None
-                self._given_up.append(connection)
+                self._given_up = [one for one in self._given_up if one.is_connected] + [connection]
 
     def close(self) -> None:
         """See Line.close."""

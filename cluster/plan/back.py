@@ -25,7 +25,12 @@ class Holder:
 
 def holders(seen: Seen, gone: Sequence[Deployment]) -> list[Holder]:
     """What still holds something on this host after the deployments in `gone` were removed; empty when all is back."""
-    return [*_containers(seen), *_ports(seen, gone), *_processes(seen), *_memory(seen)]
+    return [*_containers(seen), *held_by_stopped(seen, gone)]
+
+
+def held_by_stopped(seen: Seen, stopped: Sequence[Deployment]) -> list[Holder]:
+    """What still holds something on this host after the containers of these deployments were stopped."""
+    return [*_ports(seen, stopped), *_processes(seen), *_memory(seen)]
 
 
 def _containers(seen: Seen) -> Iterator[Holder]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,13 +68,16 @@ class Deployment:
 
 def deployments(seens: Iterable[Seen]) -> tuple[Deployment, ...]:
     """All deployments found on these hosts, running or not. A container whose labels cannot be read is skipped."""
+    return group({seen.host: seen.containers for seen in seens if not isinstance(seen.containers, Missing)})
+
+
+def group(containers: Mapping[str, Sequence[Container]]) -> tuple[Deployment, ...]:
+    """The same from each host's containers."""
     found: dict[str, dict[str, Container]] = {}
-    for seen in seens:
-        if isinstance(seen.containers, Missing):
-            continue
-        for container in seen.containers:
+    for host, those in containers.items():
+        for container in those:
             if DEPLOYMENT in container.labels:
-                found.setdefault(container.labels[DEPLOYMENT], {})[seen.host] = container
+                found.setdefault(container.labels[DEPLOYMENT], {})[host] = container
     return tuple(filter(None, (_read(name, ranks) for name, ranks in found.items())))
 
 

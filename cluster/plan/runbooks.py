@@ -39,7 +39,6 @@ WATCHED: Mapping[str, str] = {
     "wedge": "it-hangs",
     "rank": "it-hangs",
     "server": "it-hangs",
-    "unreachable": "reboot-or-replace",
     "memory-low": "memory-is-full",
     "memory-falling": "memory-is-full",
     "clocks": "it-is-slow",

@@ -7,9 +7,10 @@ from cluster.commands.question import Question
 from cluster.facts.fact import Missing
 from cluster.plan.checks import held_by_us, needed_bytes
 from cluster.plan.decide import Start
-from cluster.plan.deployed import DEPLOYMENT, Deployment
+from cluster.plan.deployed import DEPLOYMENT
 from cluster.plan.down import clean_up, removal
 from cluster.plan.rank import Ingredients, container, container_name, rank_files
+from cluster.plan.restart import stop_ranks
 from cluster.plan.steps import Plan, Put, Stage, Step, filled
 
 DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
@@ -24,7 +25,7 @@ def plan_up(made_of: Ingredients, start: Start) -> Plan:
             "build the image",
             tuple(_build(made_of, host) for host in made_of.wanted.names if made_of.wanted.dockerfile),
         ),
-        Stage("stop the old", tuple(step for old in start.outgoing for step in _stop(old))),
+        Stage("stop the old", tuple(step for old in start.outgoing for step in stop_ranks(old))),
         Stage("free page cache", tuple(_drop(host) for host in made_of.wanted.names if _cached(made_of, host))),
         Stage("prepare", tuple(_prepare(made_of, rank) for rank in ranks)),
         Stage("start containers", tuple(_run(made_of, rank) for rank in ranks)),
@@ -46,20 +47,6 @@ def _build(made_of: Ingredients, host: str) -> Step:
     return Step(
         host, f"build {made_of.image}", changes, undo=(remove,), settle=docker.docker_image_inspect(made_of.image)
     )
-
-
-def _stop(outgoing: Deployment) -> list[Step]:
-    """Stop all ranks of what runs now; undo starts them again."""
-    return [
-        Step(
-            host,
-            f"stop {rank.name}",
-            (docker.docker_stop(rank.name),),
-            undo=(docker.docker_start(rank.name),),
-            settle=docker.docker_has_stopped(rank.name),
-        )
-        for host, rank in outgoing.ranks.items()
-    ]
 
 
 def _cached(made_of: Ingredients, host: str) -> bool:

@@ -29,7 +29,9 @@ def be_core(words: list[str]) -> int:
     time.sleep(given.quick.get("ready_after_s", 0))
     answers.write("ready\n")
     answers.flush()
-    for line in sys.stdin:
+    for number, line in enumerate(sys.stdin):
+        if number >= given.quick.get("hang_after_steps", float("inf")):
+            threading.Event().wait()
         ranks.step(int(line))
         answers.write("ok\n")
         answers.flush()

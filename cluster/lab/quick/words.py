@@ -10,7 +10,8 @@ from typing import Any
 
 def parse(words: list[str]) -> argparse.Namespace:
     """Read `serve MODEL …`. `quick` is what --additional-config '{"quick": {…}}' asks of the simulation:
-    `ready_after_s`, `fail` (text to fail with), `mib` (memory of a worker)."""
+    `ready_after_s`, `fail` (text to fail with), `mib` (memory of a worker), `hang_after_steps` (one a token, one a
+    prompt: then no token comes any more and /health stays green)."""
     parser = argparse.ArgumentParser(prog="vllm serve", allow_abbrev=False)
     parser.add_argument("model")
     parser.add_argument("--revision", default="main")
