@@ -146,7 +146,7 @@ def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) 
         remedy = "cluster down and cluster up start it anew"
         yield Finding("fault", "deployment", head, f"{deployment.id} is not whole", wrong, remedy)
     for host, rank in known.items():
-        if isinstance(rank, Missing):
+        if isinstance(rank, Missing) and not isinstance(seens[host].containers, Missing):
             yield unknown("deployment", host, rank, f"the rank of {deployment.id}")
     if deployment.running and set(deployment.hosts) <= set(seens):
         hosts = [host for host in wanted.hosts if host.name in deployment.hosts]

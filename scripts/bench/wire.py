@@ -28,8 +28,8 @@ FACTS = (
 )  # fmt: skip
 
 
-def serve(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """A sshd of our own on a free port of loopback."""
+def serve(folder: Path, options: str = "") -> tuple[subprocess.Popen[bytes], int]:
+    """A sshd of our own on a free port of loopback; `options` are more lines of its configuration."""
     for key in ("host_key", "id"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
     with socket.socket() as probe:
@@ -38,7 +38,7 @@ def serve(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     Path("/run/sshd").mkdir(exist_ok=True) if os.getuid() == 0 else None
     (folder / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/id.pub\n"
-        f"StrictModes no\nUsePAM no\nPidFile none\nMaxStartups 200\nSetEnv HOME={folder} PATH=/usr/bin:/bin\n"
+        f"StrictModes no\nUsePAM no\nPidFile none\nMaxStartups 200\nSetEnv HOME={folder} PATH=/usr/bin:/bin\n{options}"
     )
     sshd = shutil.which("sshd") or "/usr/sbin/sshd"
     server = subprocess.Popen([sshd, "-D", "-f", folder / "config", "-E", folder / "log"])
