@@ -10,6 +10,7 @@ from cluster.facts.fact import Missing
 from cluster.plan.runbooks import RUNBOOKS, WATCHED
 
 Level = Literal["fault", "warning", "note", "unknown"]
+PAGES = {**RUNBOOKS, **WATCHED}
 ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
 
 
@@ -29,7 +30,7 @@ class Finding:
     runbook: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "runbook", self.runbook or ({**RUNBOOKS, **WATCHED}).get(self.check, ""))
+        object.__setattr__(self, "runbook", self.runbook or PAGES.get(self.check, ""))
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""

@@ -1,4 +1,4 @@
-"""The names of all checks, each with the page of docs/runbooks that says what to do: the one list of both."""
+"""The names of all checks, each with the page of docs/runbooks that says what to do: the one place of both."""
 
 from __future__ import annotations
 

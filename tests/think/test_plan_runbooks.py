@@ -10,7 +10,7 @@ import pytest
 
 from cluster.errors import UsageError
 from cluster.plan.finding import Finding
-from cluster.plan.runbooks import RUNBOOKS, check_names
+from cluster.plan.runbooks import RUNBOOKS, WATCHED, check_names
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
 ROOMS = ("plan", "actions", "hosts", "apply.py", "bench")
@@ -34,7 +34,14 @@ def test_the_list_is_what_code_names() -> None:
     assert used == set(RUNBOOKS)
 
 
+def test_what_is_watched_is_what_code_names() -> None:
+    files = [PACKAGE / "diagnosis" / "wedge.py", PACKAGE / "diagnosis" / "decline.py"]
+    assert {name for file in files for name in names_in(file.read_text())} == set(WATCHED)
+    assert not set(WATCHED) & set(RUNBOOKS), "--force knows no finding of the watch"
+
+
 def test_a_finding_has_its_runbook() -> None:
+    assert Finding("fault", "wedge", "", "it hangs").runbook == WATCHED["wedge"]
     assert Finding("fault", "memory", "spark1", "full").runbook == RUNBOOKS["memory"]
     assert Finding("fault", "memory", "spark1", "full", runbook="it-hangs").runbook == "it-hangs"
     assert Finding("fault", "of-a-rule", "spark1", "x").runbook == ""

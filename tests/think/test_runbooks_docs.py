@@ -12,7 +12,7 @@ from runbook_pages import FOLDER, INDEX, Listed, Typed, headings, links, pages, 
 
 from cluster.cli import parse
 from cluster.diagnosis.runbooks import DEFAULT, OF_RULES
-from cluster.plan.runbooks import RUNBOOKS
+from cluster.plan.runbooks import RUNBOOKS, WATCHED
 
 STEMS = (
     "first-set-up", "start-and-end-of-day", "swap-a-model", "reboot-or-replace", "upgrade", "it-is-slow", "it-hangs",
@@ -21,7 +21,7 @@ STEMS = (
 LONGEST = 120
 
 
-POINTED_AT = sorted({*RUNBOOKS.values(), *OF_RULES.values(), DEFAULT})
+POINTED_AT = sorted({*RUNBOOKS.values(), *WATCHED.values(), *OF_RULES.values(), DEFAULT})
 """What checks and rules name as their page."""
 
 
