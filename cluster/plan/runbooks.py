@@ -36,14 +36,14 @@ RUNBOOKS: Mapping[str, str] = {
 """Check → the file's stem, with `#anchor` where one section is meant."""
 
 WATCHED: Mapping[str, str] = {
-    "wedge": "it-hangs",
-    "rank": "it-hangs",
+    "wedge": "it-hangs#wedged",
+    "rank": "it-hangs#a-rank-is-gone",
     "server": "it-hangs",
     "memory-low": "memory-is-full",
     "memory-falling": "memory-is-full",
-    "clocks": "it-is-slow",
-    "link": "it-is-slow",
-    "socket-fallback": "it-is-slow",
+    "clocks": "it-is-slow#power-cap",
+    "link": "it-hangs#the-link-is-cut",
+    "socket-fallback": "it-is-slow#tcp-instead-of-roce",
 }
 """The same for what is only found by watching; no start waits for it, so `--force` does not know it."""
 

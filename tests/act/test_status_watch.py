@@ -95,7 +95,7 @@ def test_a_wedge_is_said_once_with_what_was_seen_and_what_to_do(pair: Typed, des
     assert said.startswith("fault: wedge: no token came for ")
     assert "seen: generation_tokens_total 0, /health 200; spark1 95 % busy at 20 W, 2405 MHz; spark2 95 %" in ran.out
     assert "try: restart all ranks together" in ran.out
-    assert "read: docs/runbooks/it-hangs.md" in ran.out
+    assert "read: docs/runbooks/it-hangs.md#wedged" in ran.out
 
 
 def test_json_is_one_object_a_line(pair: Typed, desk: Desk) -> None:
@@ -107,7 +107,8 @@ def test_json_is_one_object_a_line(pair: Typed, desk: Desk) -> None:
     told = [json.loads(line) for line in ran.out.splitlines()]
     assert [one["event"] for one in told] == ["watching", "raised", "over"]
     assert told[1]["finding"] | {"what": "", "evidence": "", "remedy": ""} == {
-        "level": "fault", "check": "wedge", "host": "", "what": "", "evidence": "", "remedy": "", "runbook": "it-hangs",
+        "level": "fault", "check": "wedge", "host": "", "what": "", "evidence": "", "remedy": "",
+        "runbook": "it-hangs#wedged",
     }  # fmt: skip
     assert told[1]["deployment"] == told[2]["deployment"] == told[0]["deployment"] != ""
     assert told[2]["after_s"] > 100

@@ -35,7 +35,7 @@ def test_wedge_is_called_within_a_minute(interval: float, look: Callable[[float]
     assert re.fullmatch(
         r"no token came for \d\d s \(2 running, 0 waiting\), and no host is at work: it hangs", finding.what
     )
-    assert finding.runbook == "it-hangs"
+    assert finding.runbook == "it-hangs#wedged"
     assert why_no_restart(finding, story.course) == ""
     story.go(60)
     assert story.over == [(600 + 60 + 3 * interval, "wedge")], "tokens come again"
