@@ -21,9 +21,10 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     ),
     "it-is-slow": (
         "nccl-ib-disabled", "nccl-no-verbs", "nccl-no-device", "nccl-socket", "env-overwritten", "thermal", "shm-small",
-        "jumbo-refused", "one-twin-up", "ports-crossed", "mtu-1500", "nic-degraded", "rdma-slow", "tcp-slow",
-        "nccl-slow", "nccl-one-twin", "nccl-mtu", "gpu-power-capped", "gpu-stalled",
+        "jumbo-refused", "one-twin-up", "ports-crossed", "mtu-1500", "nccl-slow", "nccl-one-twin",
+        "nccl-mtu", "gpu-power-capped", "gpu-stalled",
     ),
+    "it-is-slow#bandwidth": ("nic-degraded", "rdma-slow", "tcp-slow"),
     "it-hangs": (
         "nccl-watchdog", "nccl-unreachable", "nccl-closed", "ray-cgraph-timeout", "ray-node-lost", "ray-head-gone",
         "rank-lost", "worker-died", "engine-dead", "shm-broadcast", "ranks-hang", "tokens-frozen", "server-wedged",

@@ -31,7 +31,7 @@ RUNBOOKS: Mapping[str, str] = {
     "ping": "first-set-up",
     "drift": "reboot-or-replace",
     "deployment": "it-does-not-start",
-    "fabric-speed": "it-is-slow",
+    "fabric-speed": "it-is-slow#bandwidth",
 }
 """Check → the file's stem, with `#anchor` where one section is meant."""
 

@@ -95,7 +95,7 @@ def test_a_degraded_card() -> None:
     )
     assert finding.evidence == "ib_write_bw: spark1 → spark2 13.2 Gb/s, spark2 → spark1 12.9 Gb/s"
     assert "unplug their power bricks" in finding.remedy
-    assert finding.runbook == "it-is-slow"
+    assert finding.runbook == "it-is-slow#bandwidth"
 
 
 def test_slow_in_one_direction_only() -> None:
