@@ -312,6 +312,19 @@ def report(parser: Parser) -> None:
     common(parser)
 
 
+def fit(parser: Parser) -> None:
+    """Options of `cluster fit`."""
+    chosen(parser)
+    parser.add_argument("--tp", "-tp", type=int, nargs="+", metavar="N", help="tensor-parallel sizes (default: 1 2)")
+    parser.add_argument("--length", type=int, metavar="N", help="tokens of a sequence (default: max-model-len)")
+    parser.add_argument("--sequences", type=int, default=1, metavar="N", help="sequences at once (default: 1)")
+    parser.add_argument("--config", metavar="FILE", help="the model's config.json (default: the recipe's `attention`)")
+    parser.add_argument(
+        "--memory-gib", type=float, default=121.6, metavar="N", help="MemTotal of a host (default: 121.6, a DGX Spark)"
+    )
+    common(parser)
+
+
 def recipes(parser: Parser) -> None:
     """Options of `cluster recipes`."""
     _configure("recipes", parser)

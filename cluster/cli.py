@@ -40,6 +40,8 @@ COMMANDS = (
             "cluster.actions.explain:run", "docker logs vllm 2>&1 | cluster explain -"),
     Command("exec", "run a command on hosts", arguments.execute,
             "cluster.actions.execute:run", "cluster exec -n spark1,spark2 -- nvidia-smi -L"),
+    Command("fit", "will a recipe fit, and how fast can it possibly be", arguments.fit,
+            "cluster.actions.fit:run", "cluster fit gemma-4-31b-fp8 --tp 1 2"),
     Command("recipes", "list, show or check recipes", arguments.recipes,
             "cluster.actions.recipes:run", "cluster recipes show gemma-4-31b-fp8"),
     Command("inventory", "list, show, check or add hosts", arguments.inventory,

@@ -75,6 +75,15 @@ class ExpectLog(Strict):
     forbid: list[Pattern] = Field(default=[], description="none is found in any line of any rank, or it is not ready")
 
 
+class AttentionLayers(Strict):
+    """Layers of one shape that keep keys and values of past tokens; what `cluster fit` counts the cache with."""
+
+    layers: Count = Field(description="how many there are of this shape")
+    kv_heads: Count = Field(description="key-value heads of each")
+    head_dim: Count = Field(description="size of a head")
+    window: Count | None = Field(default=None, description="tokens that a sliding layer keeps; left out: all")
+
+
 class Memory(Strict):
     """What one host must have free, in GiB, by the tensor-parallel size (1, 2, …)."""
 
@@ -149,6 +158,9 @@ class Recipe(Strict):
         default=None,
         description="of a mixture of experts, the parameters in billions that one token reads; bounds its speed",
         gt=0,
+    )
+    attention: list[AttentionLayers] = Field(
+        default=[], description="the model's attention by shape, as its config.json has it, for `cluster fit`"
     )
     weights_gib: float | None = Field(
         default=None, description="size of the weight files in GiB, for the disk check before a download", gt=0

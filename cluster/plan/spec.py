@@ -15,8 +15,8 @@ from cluster.commands.far import source
 from cluster.plan.wanted import Wanted
 
 DESCRIPTIVE = {
-    "extends", "summary", "parameters_b", "active_parameters_b", "weights_gib", "needs", "memory", "ready_timeout_s",
-    "expect_log", "bench", "reference", "problems", "mounts", "dockerfile", "backend", "transport",
+    "extends", "summary", "parameters_b", "active_parameters_b", "attention", "weights_gib", "needs", "memory",
+    "ready_timeout_s", "expect_log", "bench", "reference", "problems", "mounts", "dockerfile", "backend", "transport",
 }  # fmt: skip
 """Recipe keys that do not change what runs, or that stand in the spec under another name."""
 

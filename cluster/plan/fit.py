@@ -1,0 +1,126 @@
+"""Will it fit: one host's memory, counted from a recipe before any host is asked. Pure; all sizes in GiB.
+
+What cannot be computed is a constant here, taken from the write-ups; docs/fit.md says how far off that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.config.recipe import AttentionLayers, Recipe
+from cluster.errors import UsageError
+
+GIB = 1 << 30
+SPARK_GIB = 121.6
+"""MemTotal of a DGX Spark."""
+SYSTEM_GIB = 4.5
+"""What a Spark without a desktop session has in use when nothing of ours runs."""
+HOST_SIDE_GIB = 2.6
+"""API server, engine and Ray outside of the GPU's share."""
+GRAPHS_GIB = 5.8
+"""Compiled graphs and the activations of the largest batch, within vLLM's share."""
+DEFAULT_UTILISATION = 0.9
+RUN_TIME_BYTES = {"fp8": 1.0}
+"""Bytes a parameter of quantisations that vLLM makes itself while it loads BF16 weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be held: `sequences` of `length` tokens at once, on hosts with `memory_gib`."""
+
+    length: int
+    sequences: int = 1
+    memory_gib: float = SPARK_GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One host of `tp`. `loading` is the most that weights take while they are loaded; cache fields are None where the
+    recipe does not tell the attention."""
+
+    tp: int
+    loading: float
+    weights: float
+    share: float
+    total: float
+    cache_sliding: float | None
+    cache_global: float | None
+    tokens: int | None
+
+    @property
+    def cache_room(self) -> float:
+        """What vLLM's share leaves for the cache."""
+        return self.share - self.weights - GRAPHS_GIB
+
+    @property
+    def cache(self) -> float | None:
+        """What the asked sequences take of it."""
+        return (
+            None if self.cache_sliding is None or self.cache_global is None else self.cache_sliding + self.cache_global
+        )
+
+    @property
+    def left(self) -> float:
+        """What stays free of the host beside vLLM's share, its processes and the system."""
+        return self.total - SYSTEM_GIB - HOST_SIDE_GIB - self.share
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Why it does not fit; empty when it does."""
+        rows = []
+        if self.loading + SYSTEM_GIB + HOST_SIDE_GIB > self.total:
+            rows.append(f"the weights take {self.loading:.1f} GiB while they are loaded")
+        if self.cache_room <= 0:
+            rows.append(f"vLLM's share of {self.share:.1f} GiB leaves no room for a cache")
+        elif self.cache is not None and self.cache > self.cache_room:
+            rows.append(f"the cache asked for is {self.cache:.1f} GiB, there is room for {self.cache_room:.1f}")
+        if self.left < 0:
+            rows.append(f"{-self.left:.1f} GiB are missing beside vLLM's share: lower gpu-memory-utilization")
+        return tuple(rows)
+
+
+def fit(recipe: Recipe, attention: Sequence[AttentionLayers], tp: int, asked: Asked) -> Fit:
+    """One host of `tp`. Raises UsageError when the recipe does not say how large its weights are."""
+    if recipe.weights_gib is None:
+        raise UsageError(
+            f"recipe {recipe.name} does not say weights_gib, so nothing can be counted",
+            remedy="--set weights_gib=N, the size of the model's files",
+        )
+    weights = weights_gib(recipe) / tp
+    utilisation = float(str(recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILISATION)))
+    share = utilisation * asked.memory_gib
+    each = [_bytes_a_token(shape, recipe, tp) for shape in attention]
+    sliding = [size for shape, size in zip(attention, each, strict=True) if shape.window]
+    whole = [size for shape, size in zip(attention, each, strict=True) if not shape.window]
+    kept = [min(shape.window, asked.length) for shape in attention if shape.window]
+    room = share - weights - GRAPHS_GIB
+    held = sum(size * tokens for size, tokens in zip(sliding, kept, strict=True))
+    return Fit(
+        tp, recipe.weights_gib / tp, weights, share, asked.memory_gib,
+        cache_sliding=asked.sequences * held / GIB if each else None,
+        cache_global=asked.sequences * sum(whole) * asked.length / GIB if each else None,
+        tokens=_counted_tokens(attention, each, room) if each else None,
+    )  # fmt: skip
+
+
+def weights_gib(recipe: Recipe) -> float:
+    """What the weights take once they are loaded, on all hosts together: their files, or what vLLM makes of them."""
+    made = RUN_TIME_BYTES.get(str(recipe.vllm.get("quantization")))
+    if made is None or recipe.parameters_b is None:
+        return recipe.weights_gib or 0.0
+    return recipe.parameters_b * 1e9 * made / GIB
+
+
+def _bytes_a_token(shape: AttentionLayers, recipe: Recipe, tp: int) -> float:
+    """Keys and values of one token in all layers of a shape, on one host; a head is never split."""
+    heads = max(1, shape.kv_heads // tp)
+    each = 1 if str(recipe.vllm.get("kv-cache-dtype", "auto")).startswith("fp8") else 2
+    return float(shape.layers * 2 * heads * shape.head_dim * each)
+
+
+def _counted_tokens(attention: Sequence[AttentionLayers], each: Sequence[float], room: float) -> int:
+    """The count in vLLM's line `GPU KV cache size`: as if every layer were as wide as the widest and kept all."""
+    widest = max(size / shape.layers for shape, size in zip(attention, each, strict=True))
+    layers = sum(shape.layers for shape in attention)
+    return max(0, int(room * GIB / (widest * layers)))

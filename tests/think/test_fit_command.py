@@ -1,0 +1,54 @@
+"""`cluster fit` as typed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cluster.cli import main
+
+
+@pytest.fixture(autouse=True)
+def empty_desk(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("CLUSTER_INVENTORY", raising=False)
+
+
+def test_a_dense_model_is_told_of_its_sibling(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "2"]) == 0
+    said = capsys.readouterr()
+    rows = {line.split("  ")[0].strip(): line.split() for line in said.out.splitlines() if line}
+    assert rows["ceiling, tokens a second"][-2:] == ["8.8", "17.6"]
+    assert rows["verdict"][-2:] == ["fits", "fits"]
+    assert "run the mixture of experts instead: gemma-4-26b-a4b-fp8-mtp" in said.out
+    assert "published at 75.7 tokens a second" in said.out
+    assert "vLLM 0.19 held all of it before it quantised" in said.err
+
+
+def test_a_mixture_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-26b-a4b-nvfp4", "--tp", "1"]) == 0
+    assert "instead" not in capsys.readouterr().out
+
+
+def test_what_fits_nowhere_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-bf16", "--tp", "1", "2", "--sequences", "99"]) == 4
+    said = capsys.readouterr()
+    assert "TP=2: does not fit: the cache asked for is" in said.err
+    assert main(["fit", "gemma-4-31b-bf16", "--tp", "1", "2", "--memory-gib", "64"]) == 0, "two of them hold it"
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fits"][0]["tp"] == 2
+    assert told["fits"][0]["wrong"] == []
+    assert told["fits"][0]["ceiling_t_s"] == pytest.approx(17.6, abs=0.1)
+
+
+@pytest.mark.parametrize("words", [["--tp", "0"], ["--length", "0"], ["--sequences", "-1"], ["--memory-gib", "0"]])
+def test_sizes_that_are_none(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", *words]) == 2
+    assert "are above 0" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""What `cluster fit` counts, beside what the write-ups saw; docs/fit.md has the same rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.config.load import load_recipe
+from cluster.config.model_config import read_attention
+from cluster.config.overrides import final_recipe
+from cluster.config.recipe import Recipe
+from cluster.errors import UsageError
+from cluster.plan.fit import SPARK_GIB, Asked, Fit, fit
+
+MIB_A_GIB = 1024
+
+
+def fitted(name: str, tp: int = 1, length: int = 65536, *sets: str, **asked: Any) -> Fit:
+    recipe = final_recipe(load_recipe(name).recipe, sets)
+    return fit(recipe, recipe.attention, tp, Asked(length, **asked))
+
+
+def test_the_cache_of_the_write_up_of_april() -> None:
+    """81.8 GiB of cache for 714,768 tokens, after 15.76 GiB of weights."""
+    one = fitted("gemma-4-26b-a4b-nvfp4", length=131072)
+    assert one.cache_room == pytest.approx(81.8, rel=0.01)
+    assert one.tokens == pytest.approx(714_768, rel=0.01)
+    assert one.weights == pytest.approx(15.76, rel=0.03)
+
+
+def test_the_gpu_memory_of_two_sparks() -> None:
+    """105,721 and 103,161 MB at TP=2: vLLM's share is taken whole, whatever the size."""
+    assert fitted("gemma-4-31b-fp8", 2).share * MIB_A_GIB == pytest.approx(105_721, rel=0.01)
+    assert fitted("gemma-4-31b-fp8", 1).share == fitted("gemma-4-31b-fp8", 2).share
+
+
+def test_half_a_spark() -> None:
+    """68 in use and 53 free at a utilisation of 0.50."""
+    one = fitted("gemma-4-31b-nvfp4")
+    assert one.left == pytest.approx(53, rel=0.03)
+    assert SPARK_GIB - one.left == pytest.approx(68, rel=0.02)
+
+
+def test_weights_that_vllm_quantises_itself() -> None:
+    one = fitted("gemma-4-31b-fp8")
+    assert one.loading == 59
+    assert one.weights == pytest.approx(30.64, rel=0.06), "vLLM 0.24's own count; embeddings stay in BF16"
+    bf16 = fitted("gemma-4-31b-bf16")
+    assert bf16.loading == bf16.weights == 59
+    assert fitted("gemma-4-31b-bf16", 2).weights == 29.5
+
+
+def test_the_cache_of_sliding_and_global_layers() -> None:
+    """50 layers of 16 heads keep 1024 tokens, 10 of 4 heads keep all; 2 bytes a value in BF16."""
+    one = fitted("gemma-4-31b-bf16", length=8192, sequences=3)
+    assert one.cache_sliding == 3 * 50 * 2 * 16 * 256 * 2 * 1024 / 2**30
+    assert one.cache_global == 3 * 10 * 2 * 4 * 512 * 2 * 8192 / 2**30
+    halved = fitted("gemma-4-31b-fp8", length=8192, sequences=3)
+    assert halved.cache == one.cache_sliding / 2 + one.cache_global / 2
+    short = fitted("gemma-4-31b-bf16", length=512)
+    assert short.cache_sliding == 50 * 2 * 16 * 256 * 2 * 512 / 2**30, "no more than there is"
+    assert fitted("gemma-4-31b-bf16", 2, 8192, sequences=3).cache == (one.cache or 0) / 2
+    assert fitted("gemma-4-31b-bf16", 8).cache_global == 10 * 2 * 1 * 512 * 2 * 65536 / 2**30, "a head is never split"
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "why"),
+    [
+        ((), {"sequences": 40}, "the cache asked for is"),
+        (("vllm.gpu-memory-utilization=0.98",), {}, "are missing beside vLLM's share"),
+        (("vllm.gpu-memory-utilization=0.25",), {}, "leaves no room for a cache"),
+        (("vllm.gpu-memory-utilization=0.6",), {"memory_gib": 62}, "59.0 GiB while they are loaded"),
+    ],
+)
+def test_why_it_does_not_fit(changes: tuple[str, ...], asked: dict[str, Any], why: str) -> None:
+    assert any(why in row for row in fitted("gemma-4-31b-fp8", 1, 65536, *changes, **asked).wrong)
+    assert fitted("gemma-4-31b-fp8").wrong == ()
+
+
+def test_what_is_not_known_is_not_counted() -> None:
+    one = fitted("qwen3.5-35b-a3b-fp8")
+    assert (one.cache, one.tokens, one.wrong) == (None, None, ())
+    with pytest.raises(UsageError, match="does not say weights_gib"):
+        fit(Recipe(model="a/b", image="x:1"), (), 1, Asked(4096))
+
+
+GEMMA = {
+    "text_config": {
+        "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+        "num_global_key_value_heads": 2, "global_head_dim": 512, "sliding_window": 1024, "hidden_size": 2816,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+    }
+}  # fmt: skip
+
+
+def written(folder: Path, config: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(config if isinstance(config, str) else json.dumps(config))
+    return path
+
+
+def test_a_config_says_what_the_recipe_says(tmp_path: Path) -> None:
+    assert read_attention(written(tmp_path, GEMMA)) == tuple(load_recipe("gemma-4-26b-a4b-fp8").recipe.attention)
+
+
+@pytest.mark.parametrize(
+    ("config", "shapes"),
+    [
+        ({"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512}, [(4, 8, 64, None)]),
+        ({"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128},
+         [(4, 2, 128, None)]),
+        ({"layer_types": ["linear_attention"] * 3 + ["full_attention"], "num_attention_heads": 8,
+          "num_key_value_heads": 2, "head_dim": 256}, [(1, 2, 256, None)]),
+    ],
+)  # fmt: skip
+def test_other_configs(config: dict[str, Any], shapes: list[tuple[object, ...]], tmp_path: Path) -> None:
+    read = read_attention(written(tmp_path, config))
+    assert [(one.layers, one.kv_heads, one.head_dim, one.window) for one in read] == shapes
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["{", "[]", "{}", {"kv_lora_rank": 512, "num_hidden_layers": 2}, {"layer_types": ["mamba"]}],
+)
+def test_a_config_that_is_not_known(config: object, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"config.json: is not a config.json whose attention is known here"):
+        read_attention(written(tmp_path, config))
