@@ -18,6 +18,7 @@ from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.names import ssh_knows
 from cluster.hosts.outcome import Outcome
+from cluster.hosts.protocol import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,13 @@ def reach(fleet: Fleet) -> None:
 
 
 def look_for(host: ResolvedHost, recipe: Recipe | None = None) -> Look:
-    """What to look for on a host."""
+    """What to look for on a host: with a recipe, everything that its checks need."""
     if recipe is None:
         return Look(data_dir=host.data_dir, hf_home=host.hf_home)
     look = Look(
-        image=recipe.image, model=recipe.model, revision=recipe.revision, data_dir=host.data_dir, hf_home=host.hf_home
-    )
+        image=recipe.image, model=recipe.model, revision=recipe.revision, data_dir=host.data_dir, hf_home=host.hf_home,
+        thorough=True,
+    )  # fmt: skip
     for drafter in recipe.models[1:]:
         look = replace(look, drafter=drafter.id, drafter_revision=drafter.revision)
     return look
@@ -72,9 +74,13 @@ def look_for(host: ResolvedHost, recipe: Recipe | None = None) -> Look:
 def look(fleet: Fleet, hosts: Sequence[ResolvedHost], recipe: Recipe | None = None) -> dict[str, Outcome[Seen]]:
     """Look at all hosts at once, in one round trip each; every host's facts or its error."""
     looks = {host.name: look_for(host, recipe) for host in hosts}
-    return fleet.each(
-        lambda host: facts.read(host.name, looks[host.name], host.ask(facts.questions(looks[host.name]))), list(looks)
-    )
+
+    def look_at(host: Host) -> Seen:
+        one, began = looks[host.name], fleet.time.time()
+        answers = host.ask(facts.questions(one))
+        return facts.read(host.name, one, answers, (began, fleet.time.time()))
+
+    return fleet.each(look_at, list(looks))
 
 
 def answered(outcomes: Mapping[str, Outcome[Seen]]) -> tuple[dict[str, Seen], list[ClusterError]]:

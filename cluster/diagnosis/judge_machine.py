@@ -25,7 +25,7 @@ def judge_memory(outputs: Outputs) -> Iterator[Explanation]:
     """The kernel's CMA bug; memory that is held; page cache that looks like use."""
     for output in outputs.named("memory"):
         memory: Memory = output.value
-        if has_cma_bug(memory):
+        if memory.has_cma_bug:
             yield output.say("cma-bug", ("CmaFree",))
         if not memory.total or memory.available is None:
             continue
@@ -36,11 +36,6 @@ def judge_memory(outputs: Outputs) -> Iterator[Explanation]:
         elif share > CACHE_SHARE and memory.free is not None and memory.free < memory.total // 2:
             words = ("MemFree",) if output.find("MemFree") else ("Mem:",)
             yield output.say("page-cache", words, cache=gib(memory.available - memory.free))
-
-
-def has_cma_bug(memory: Memory) -> bool:
-    """More free CMA memory than there is."""
-    return memory.cma_total is not None and (memory.cma_free or 0) > memory.cma_total
 
 
 def gib(value: int) -> str:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cluster.diagnosis.explanation import Explanation, settled
-from cluster.diagnosis.judge_machine import GIB, gib, has_cma_bug
+from cluster.diagnosis.judge_machine import GIB, gib
 from cluster.diagnosis.outputs import Outputs
 from cluster.diagnosis.rules_pairs import OF_PAIRS
 from cluster.facts.gids import Gid
 from cluster.facts.memory import Memory
+from cluster.plan.checks_machine import BAD_KERNEL
 from cluster.plan.gpu_state import IDLE_W
 
 Settle = Callable[[Explanation, Outputs], Explanation | None]
 """The finding as more is known, the same finding when nothing is, None when it turned out to be nothing."""
 
-BAD_KERNEL = re.compile(r"7\.0\.0-(10\d\d|31)\b")
 SMALL_MEMLOCK = 64 * GIB
 FULL = 4 * GIB
 
@@ -44,7 +44,7 @@ def settle_rdma_memory(found: Explanation, outputs: Outputs) -> Explanation:
     kernels: list[str] = [output.value for output in outputs.named("kernel")]
     limits: list[int] = [output.value for output in outputs.named("memlock")]
     memory = _memory(found, outputs)
-    if (memory and has_cma_bug(memory)) or any(BAD_KERNEL.match(kernel) for kernel in kernels):
+    if (memory and memory.has_cma_bug) or any(BAD_KERNEL.match(kernel) for kernel in kernels):
         told = f"kernel {kernels[0]}" if kernels else "CmaFree is more than CmaTotal"
         return settled(found, OF_PAIRS["rdma-enomem-kernel"], told=told)
     if any(0 <= limit < SMALL_MEMLOCK for limit in limits):

@@ -19,6 +19,7 @@ class Container:
     `state` is docker's word (`created`, `running`, `paused`, `restarting`, `removing`, `exited`, `dead`). `exit_code`
     and `finished_at` are None and empty while it has never ended. Times are RFC 3339 as docker prints them, empty
     for never. `pid` of the first process on the host, 0 when it does not run. `argv`: entrypoint and words.
+    `gpu`: it was given a GPU.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Container:
     finished_at: str
     pid: int
     argv: tuple[str, ...]
+    gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

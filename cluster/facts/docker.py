@@ -20,14 +20,20 @@ PODMAN = "podman answers to the name docker here; Docker itself is needed"
 
 @dataclass(frozen=True, slots=True)
 class Docker:
-    """The daemon this user can reach. `storage_driver`: `overlay2` or `overlayfs` (containerd's store); `root`: its
-    data directory; `runtimes` by name, sorted (a stock Spark lists no `nvidia`); `architecture` as `uname -m`."""
+    """The daemon this user can reach. `storage_driver`: `overlay2`, or containerd's `overlayfs`; `root`: its data
+    directory; `runtimes` by name, sorted (a stock Spark lists no `nvidia`); `architecture` as `uname -m`."""
 
     version: str
     storage_driver: str
     root: str
     runtimes: tuple[str, ...]
     architecture: str
+    containerd_store: bool = False
+
+    @property
+    def image_store(self) -> str:
+        """Where images are kept: ids of one image differ between stores."""
+        return "containerd" if self.containerd_store else self.storage_driver
 
 
 def question() -> Question:
@@ -52,6 +58,7 @@ def parse(answer: Answer) -> Docker | Missing:
     except (ValueError, AttributeError, TypeError):
         return explain(last_words(answer))
     shape = {
+        "containerd_store": "io.containerd.snapshotter" in str(told.get("DriverStatus")),
         "version": told["ServerVersion"],
         "storage_driver": told.get("Driver"),
         "root": told.get("DockerRootDir"),

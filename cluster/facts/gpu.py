@@ -18,7 +18,8 @@ from cluster.facts.sections import WHY_LENGTH, plain, read_section
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. None is unknown. MiB, watts, MHz, °C, percent; `throttle` holds what lowers the clocks, idling aside."""
+    """One GPU. None is unknown. MiB, watts, MHz, °C, percent; `throttle` holds what lowers the clocks, idling aside;
+    `idle`: the driver lowers them because nothing runs."""
 
     name: str
     driver: str
@@ -29,16 +30,20 @@ class Gpu:
     temperature_c: int | None
     utilization_pct: int | None
     throttle: tuple[str, ...] | None
+    idle: bool | None = None
+    power_limit_w: float | None = None
 
 
 FIELDS = (
     ("name",), ("driver_version",), ("memory.used",), ("memory.total",), ("power.draw",), ("clocks.sm",),
     ("temperature.gpu",), ("utilization.gpu",), ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+    ("power.limit",),
 )  # fmt: skip
 """What is asked for, each with its names from newest to oldest; the name comes first, since it may hold commas."""
 
 APPS = ("pid", "process_name", "used_gpu_memory")
 
+IDLE = 0x1
 THROTTLE = {
     0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
     0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake", 0x100: "display clocks",
@@ -117,8 +122,13 @@ def throttle_words(cell: str | None) -> tuple[str, ...] | None:
         return None
     mask = int(cell, 16)
     known = [word for bit, word in THROTTLE.items() if mask & bit]
-    rest = mask & ~(1 | sum(THROTTLE))
+    rest = mask & ~(IDLE | sum(THROTTLE))
     return (*known, f"unknown reason {rest:#x}") if rest else tuple(known)
+
+
+def says_idle(cell: str | None) -> bool | None:
+    """Whether a bit mask says that nothing runs; None when the cell is no bit mask."""
+    return bool(int(cell, 16) & IDLE) if cell and _MASK.fullmatch(cell) else None
 
 
 def _gpu(row: Mapping[str, str]) -> Gpu:
@@ -132,4 +142,6 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
         temperature_c=read_whole_number(row.get("temperature.gpu")),
         utilization_pct=read_whole_number(row.get("utilization.gpu")),
         throttle=throttle_words(row.get("clocks_event_reasons.active")),
+        idle=says_idle(row.get("clocks_event_reasons.active")),
+        power_limit_w=read_number(row.get("power.limit")),
     )

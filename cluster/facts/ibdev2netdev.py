@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from cluster.facts.links import port_of
+
 _IBDEV = re.compile(r"^\W*(?P<hca>[\w.-]+) port (?P<port>\d+) ==> (?P<netdev>[\w.-]+) \((?P<state>\w+)\)", re.MULTILINE)
 _RDMA = re.compile(
     r"^\W*link (?P<hca>[\w.-]+)/(?P<port>\d+) state (?P<state>\w+)(?: physical_state \w+)?"
@@ -23,8 +25,8 @@ class Port:
 
     @property
     def twin_name(self) -> str:
-        """Equal for the two PCI functions of one QSFP socket: enp1s0f0np0 and enP2p1s0f0np0."""
-        return re.sub(r"^enP\d+p", "enp", self.netdev)
+        """Equal for the two PCI functions of one QSFP port."""
+        return port_of(self.netdev)
 
 
 def recognise(text: str) -> tuple[Port, ...] | None:

@@ -1,4 +1,4 @@
-"""Who a host is and who we are on it: names, ids, user, interpreter, clock."""
+"""Who a host is and who we are on it: names, ids, user, interpreter."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Identity:
     """One host as its own files tell it.
 
     `product` is the firmware's product name (a Spark says `NVIDIA_DGX_Spark`), `arch` as `uname -m` (`aarch64`),
-    `python` the version of the interpreter that answered, `path` the PATH of a non-login shell, `time_unix_s` the
-    host's clock when it answered. `sudo`: `sudo -n` works without a password. `data_dir` and `hf_home` are absolute,
-    `~` expanded on the host. `management_address` is the address the host was reached at over SSH, else the one its
-    default route leaves from; empty when there is neither.
+    `python` the version of the interpreter that answered, `path` the PATH of a non-login shell. `sudo`: `sudo -n` works
+    without a password. `data_dir` and `hf_home` are absolute, `~` expanded on the host. `management_address` is the
+    address the host was reached at over SSH, else the one its default route leaves from; empty when there is neither.
+    `named_addresses` are those that /etc/hosts gives `hostname` (Ubuntu's own is 127.0.1.1).
     """
 
     product: str
@@ -34,11 +34,11 @@ class Identity:
     groups: tuple[str, ...]
     python: str
     path: str
-    time_unix_s: float
     sudo: bool
     data_dir: str
     hf_home: str
     management_address: str = ""
+    named_addresses: tuple[str, ...] = ()
 
 
 def question(data_dir: str, hf_home: str) -> Question:

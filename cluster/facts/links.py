@@ -7,8 +7,9 @@ RDMA tool is needed on the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
 
 from cluster.commands.far import far
@@ -36,7 +37,7 @@ class Link:
     `state` is the port's word (`ACTIVE`, `DOWN`, `INIT`), `rate_gbps` what the port claims (100 or 200 on a Spark),
     `speed_mbps` what the netdev claims, None when it is down. `netdev` is empty for an HCA without one.
     `xmit_bytes`, `rcv_bytes`: all traffic of the HCA, RDMA included; None when there are no counters.
-    `gids` is empty when they were not asked for.
+    `gids` is empty when they were not asked for. `firmware` is the card's (`28.45.4028`).
     """
 
     hca: str
@@ -50,6 +51,7 @@ class Link:
     xmit_bytes: int | None
     rcv_bytes: int | None
     gids: tuple[PortGid, ...] = ()
+    firmware: str = ""
 
     @property
     def is_active(self) -> bool:
@@ -71,7 +73,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Netdev:
-    """A network interface other than loopback. `addresses` are `192.168.100.11/24`; bytes exclude RDMA traffic."""
+    """A network interface other than loopback. `addresses` are `192.168.100.11/24`; bytes exclude RDMA traffic.
+
+    `sources`: IPv4 address → the address that the kernel sends from to another host in its subnet; that of another
+    netdev when routes, or a second netdev in the subnet, lead elsewhere.
+    """
 
     name: str
     mtu: int
@@ -79,6 +85,7 @@ class Netdev:
     addresses: tuple[str, ...]
     rx_bytes: int
     tx_bytes: int
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def subnets(self) -> tuple[Network, ...]:
         """The networks the netdev is in: IPv4 ones, and IPv6 ones that are not link-local."""
@@ -97,6 +104,11 @@ class Links:
     netdevs: tuple[Netdev, ...]
     default_netdev: str = ""
     rdma_device: bool = False
+
+
+def port_of(netdev: str) -> str:
+    """Equal for the two netdevs of one QSFP port, which are PCI functions of their own: enp1s0f0np0, enP2p1s0f0np0."""
+    return re.sub(r"^enP\d+p", "enp", netdev)
 
 
 def question(*, gids: bool = False) -> Question:

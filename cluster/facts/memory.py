@@ -13,6 +13,7 @@ from cluster.facts.sections import read_section
 FIELDS = {
     "MemTotal": "total", "MemAvailable": "available", "MemFree": "free", "Cached": "cached",
     "SwapTotal": "swap_total", "SwapFree": "swap_free", "CmaTotal": "cma_total", "CmaFree": "cma_free",
+    "Hugetlb": "huge_pages",
 }  # fmt: skip
 _FREE = re.compile(
     r"^\s*total\s+used\s+free\s+shared\s+buff/cache\s+available\s*\nMem:\s+(?P<cells>[^\n]+)", re.MULTILINE
@@ -23,7 +24,8 @@ _LINE = re.compile(r"^(\w+):[ \t]+(\d{1,18})(?: kB)?[ \t]*$", re.MULTILINE | re.
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes; None where the kernel did not tell. `available` counts page cache that can be given back, `free` not."""
+    """Bytes; None where the kernel did not tell. `available` counts page cache that can be given back, `free` not;
+    `huge_pages` are set aside, in neither."""
 
     total: int | None = None
     available: int | None = None
@@ -33,6 +35,12 @@ class Memory:
     swap_free: int | None = None
     cma_total: int | None = None
     cma_free: int | None = None
+    huge_pages: int | None = None
+
+    @property
+    def has_cma_bug(self) -> bool:
+        """The kernel counts more free CMA memory than there is: registering memory for RDMA fails on such a one."""
+        return self.cma_total is not None and (self.cma_free or 0) > self.cma_total
 
 
 def question() -> Question:

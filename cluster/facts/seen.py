@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from cluster.commands.far import far
 from cluster.commands.question import Answer, Question
 from cluster.facts import (
+    clock,
     containers,
     deployments,
     disk,
     docker,
+    firewall,
     gpu,
     gpu_processes,
     identity,
@@ -21,13 +23,16 @@ from cluster.facts import (
     lock,
     memory,
     processes,
+    tenants,
     weights,
 )
+from cluster.facts.clock import Clock
 from cluster.facts.containers import Container
 from cluster.facts.deployments import Kept
 from cluster.facts.disk import Room
 from cluster.facts.docker import Docker
 from cluster.facts.fact import Missing
+from cluster.facts.firewall import Firewall
 from cluster.facts.gpu import Gpu
 from cluster.facts.gpu_processes import GpuProcess
 from cluster.facts.identity import Identity
@@ -38,9 +43,10 @@ from cluster.facts.lock import LockState
 from cluster.facts.memory import Memory
 from cluster.facts.processes import EngineProcess
 from cluster.facts.sections import NOT_ASKED
+from cluster.facts.tenants import Tenant
 from cluster.facts.weights import Weights
 
-DOCKER_ROOT = "/var/lib/docker"
+IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class Look:
     """What to look for on one host. `data_dir` and `hf_home` may start with `~`, the home there.
 
     An empty `image`, `model` or `drafter` is not asked for. `dummy_weights`: the model needs no weight files.
+    `thorough`: also what only checks need: clock, GID tables, tenants, firewall.
     """
 
     image: str = ""
@@ -58,6 +65,7 @@ class Look:
     dummy_weights: bool = False
     drafter: str = ""
     drafter_revision: str = "main"
+    thorough: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,9 @@ class Seen:
     deployments: tuple[Kept, ...] | Missing
     lock: LockState | Missing
     drafter: Weights | Missing = NOT_ASKED
+    clock: Clock | Missing = NOT_ASKED
+    tenants: tuple[Tenant, ...] | Missing = NOT_ASKED
+    firewall: Firewall | Missing = NOT_ASKED
 
     @property
     def copies(self) -> tuple[Weights | Missing, Weights | Missing]:
@@ -92,8 +103,11 @@ def questions(look: Look) -> tuple[Question, ...]:
     return tuple(_asked(look).values())
 
 
-def read(host: str, look: Look, answers: Sequence[Answer]) -> Seen:
-    """The answers to `questions(look)`, in their order, as facts. Never raises for what a host said."""
+def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, float]) -> Seen:
+    """The answers to `questions(look)`, in their order, as facts. Never raises for what a host said.
+
+    `asked`: the operator's unix seconds before and after the round trip.
+    """
     told = dict(zip(_asked(look), answers, strict=True))
     return Seen(
         host=host,
@@ -112,22 +126,28 @@ def read(host: str, look: Look, answers: Sequence[Answer]) -> Seen:
         deployments=deployments.parse(told["kept"]),
         lock=lock.parse(told["kept"]),
         drafter=weights.parse(told["drafter"]) if look.drafter else NOT_ASKED,
+        clock=clock.parse(told["look"], asked) if look.thorough else NOT_ASKED,
+        tenants=tenants.parse(told["others"]) if look.thorough else NOT_ASKED,
+        firewall=firewall.parse(told["others"]) if look.thorough else NOT_ASKED,
     )
 
 
 def _asked(look: Look) -> dict[str, Question]:
     """The questions by the program that answers them. What may hang (dead disks, stuck processes) comes last."""
-    kernel = {"sections": ["memory", "identity", "listening", "processes"], "data_dir": look.data_dir}
-    paths = [look.data_dir, look.hf_home, DOCKER_ROOT]
+    sections = [*(["clock"] if look.thorough else []), "memory", "identity", "listening", "processes"]
+    kernel = {"sections": sections, "data_dir": look.data_dir}
+    paths = [look.data_dir, look.hf_home, *IMAGE_ROOTS]
     kept = {"sections": ["lock", "deployments", "disk"], "data_dir": look.data_dir, "paths": paths}
     asked = {
         "look": far("look", {**kernel, "hf_home": look.hf_home}),
-        "links": links.question(),
+        "links": links.question(gids=look.thorough),
         "kept": far("kept", kept),
         "gpu": gpu.question(),
         "docker": docker.question(),
         "containers": containers.question(),
     }
+    if look.thorough:
+        asked["others"] = tenants.question()
     if look.image:
         asked["image"] = image.question(look.image)
     if look.model:

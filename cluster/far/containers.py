@@ -27,7 +27,7 @@ def inspect(ids):
 
 def row(container):
     """The part of one container that is read; its environment stays here."""
-    state, config = container["State"], container["Config"]
+    state, config, host = container["State"], container["Config"], container.get("HostConfig") or {}
     return {
         "id": container["Id"],
         "name": container["Name"].lstrip("/"),
@@ -39,8 +39,15 @@ def row(container):
         "started_at": state["StartedAt"],
         "finished_at": state["FinishedAt"],
         "pid": state.get("Pid") or 0,
+        "gpu": host.get("Runtime") == "nvidia" or any(map(asks_gpu, host.get("DeviceRequests") or [])),
         "argv": [container["Path"], *(container.get("Args") or [])],
     }
+
+
+def asks_gpu(request):
+    """Whether a device request is what `--gpus` makes, or one for NVIDIA's devices by their CDI names."""
+    capabilities = [name for names in request.get("Capabilities") or [] for name in names]
+    return "gpu" in capabilities or any("nvidia.com/gpu" in name for name in request.get("DeviceIDs") or [])
 
 
 def main():

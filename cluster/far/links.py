@@ -2,7 +2,7 @@
 
 Given {"root": "/", "gids": false, "addresses": {netdev: ["192.168.100.11/24"]}}: `root` is where sys/, proc/ and dev/
 are; with `gids` the GID tables are read too (hundreds of files an HCA, most of them empty); `addresses`, when given,
-stands in for the kernel's list. Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
+stands in for the kernel's list, and "sources" for its routing. Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
 """
 
 import json
@@ -37,12 +37,13 @@ def names_in(path):
 
 
 def look_links(given):
-    root, addresses = given["root"], given.get("addresses")
+    root, addresses, sources = given["root"], given.get("addresses"), given.get("sources", {})
     if addresses is None:
         addresses = kernel_addresses()
+        sources = {own: source_towards(own) for found in addresses.values() for own in found if "." in own}
     net, hcas = f"{root}sys/class/net", f"{root}sys/class/infiniband"
     netdevs = [name for name in os.listdir(net) if name != "lo" and os.path.isdir(f"{net}/{name}")]
-    rows = [netdev_row(net, name, addresses.get(name, [])) for name in sorted(netdevs)]
+    rows = [netdev_row(net, name, addresses.get(name, []), sources) for name in sorted(netdevs)]
     return {
         "links": [link_row(hcas, net, name, addresses, given["gids"]) for name in names_in(hcas)],
         "netdevs": [row for row in rows if row["mtu"] is not None],
@@ -51,12 +52,13 @@ def look_links(given):
     }
 
 
-def netdev_row(net, name, addresses):
+def netdev_row(net, name, addresses, sources):
     return {
         "name": name,
         "mtu": read_number_if(f"{net}/{name}/mtu"),
         "operstate": read_text_if(f"{net}/{name}/operstate"),
         "addresses": addresses,
+        "sources": {own.partition("/")[0]: sources[own] for own in addresses if sources.get(own)},
         "rx_bytes": read_number_if(f"{net}/{name}/statistics/rx_bytes") or 0,
         "tx_bytes": read_number_if(f"{net}/{name}/statistics/tx_bytes") or 0,
     }
@@ -69,6 +71,7 @@ def link_row(hcas, net, hca, addresses, with_gids):
     rate = re.match(r"[0-9.]+", read_text_if(f"{port}/rate"))
     return {
         "hca": hca,
+        "firmware": read_text_if(f"{hcas}/{hca}/fw_ver"),
         "netdev": netdev,
         "state": read_text_if(f"{port}/state").rpartition(":")[2].strip(),
         "rate_gbps": float(rate[0]) if rate else None,
@@ -132,6 +135,25 @@ def kernel_addresses():
                 text = f"{socket.inet_ntop(family, address)}/{length}"
                 found.setdefault(socket.if_indextoname(index), []).append(text)
     return found
+
+
+def source_towards(own):
+    """The address that packets to another host in the subnet of "192.168.100.11/24" leave from, "" for nowhere.
+
+    The kernel routes a connected UDP socket, by whatever tables and rules it has; nothing is sent.
+    """
+    address, _, length = own.partition("/")
+    number, bits = struct.unpack("!I", socket.inet_aton(address))[0], 32 - int(length)
+    others = (number ^ 1, number ^ 2, number ^ 3)
+    other = next((one for one in others if bits == 1 or 0 < one % (1 << bits) < (1 << bits) - 1), None)
+    if not bits or other is None:
+        return ""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((socket.inet_ntoa(struct.pack("!I", other)), 9))
+            return probe.getsockname()[0]
+    except OSError:
+        return ""
 
 
 def messages(kernel):

@@ -1,4 +1,4 @@
-"""What the kernel and the account tell of this host: sections identity, memory, listening, processes.
+"""What the kernel and the account tell of this host: sections clock, identity, memory, listening, processes.
 
 Given {"sections": [names], "data_dir": path, "hf_home": path, "root": "/"}; only the sections asked for are looked
 at, in that order. `root` is where sys/, proc/ and etc/ are. Prints for each a line
@@ -31,6 +31,26 @@ def read_text_if(path):
         return ""
 
 
+# clock
+
+
+def look_clock(given):
+    return {"time_unix_s": time.time(), "synchronised": synchronised()}
+
+
+def synchronised():
+    """Whether something keeps the clock right, as timedatectl tells it: adjtimex(2), maximum error below 16 s."""
+    try:
+        import ctypes
+
+        timex = ctypes.create_string_buffer(512)
+        if ctypes.CDLL(None).adjtimex(timex) < 0:
+            return None
+    except (ImportError, OSError, AttributeError):
+        return None
+    return ctypes.c_long.from_buffer(timex, 3 * ctypes.sizeof(ctypes.c_long)).value < 16_000_000
+
+
 # identity
 
 
@@ -53,10 +73,10 @@ def look_identity(given):
         "groups": groups,
         "python": ".".join(map(str, sys.version_info[:3])),
         "path": os.environ.get("PATH", ""),
-        "time_unix_s": time.time(),
         "data_dir": absolute(given.get("data_dir", "~"), home),
         "hf_home": absolute(given.get("hf_home", "~"), home),
         "management_address": management_address(),
+        "named_addresses": named_addresses(root, uname.nodename),
         "sudo": ended_well(sudo),
     }
 
@@ -80,6 +100,12 @@ def account():
 
     numbers = dict.fromkeys([os.getgid(), *os.getgroups()])
     return name(pwd.getpwuid, os.getuid()), [name(grp.getgrgid, number) for number in numbers]
+
+
+def named_addresses(root, hostname):
+    """The addresses that /etc/hosts gives this host's own name."""
+    rows = (line.partition("#")[0].split() for line in read_text_if(f"{root}etc/hosts").splitlines())
+    return [row[0] for row in rows if hostname in row[1:]]
 
 
 def absolute(path, home):
@@ -227,6 +253,7 @@ def script(argv):
 
 
 LOOKS = {
+    "clock": look_clock,
     "identity": look_identity,
     "memory": look_memory,
     "listening": look_listening,

@@ -25,6 +25,10 @@ class Time(Protocol):
         """Seconds that only grow."""
         ...
 
+    def time(self) -> float:
+        """Unix seconds."""
+        ...
+
     def sleep(self, seconds: float, /) -> None:
         """Let time pass."""
         ...

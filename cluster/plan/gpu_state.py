@@ -25,6 +25,8 @@ def judge_gpu(gpu: Gpu) -> GpuState:
         return "unknown"
     busy = (gpu.utilization_pct or 0) >= BUSY_PCT
     low = gpu.sm_clock_mhz is not None and gpu.sm_clock_mhz < CAPPED_MHZ
+    if gpu.idle and gpu.power_w < IDLE_W:
+        return "quiet"  # utilisation is of the last second, clocks are of now: a short job has just ended
     if gpu.power_w >= IDLE_W:
         return "slowed" if busy and low else "working"
     if not busy:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.commands.question import Answer, Question
+from cluster.facts.clock import Clock
 from cluster.facts.fact import Missing
-from cluster.facts.links import Link, Links
 from cluster.facts.seen import Seen
+from cluster.plan.checks_fabric import check_fabric
 from cluster.plan.fabric import Fabric
-from cluster.plan.finding import Finding, Level
+from cluster.plan.finding import Finding, unknown
 from cluster.plan.wanted import Wanted
 
 CLOCK_WARNING_S = 5.0
+"""Clocks that differ by less do no harm."""
 PATIENCE_S = "10"
 """A ping is tried so long until an answer comes: after a cable was moved, the kernel asks its neighbour's former MAC
 address for 8 s before it looks for the new one."""
@@ -25,36 +26,61 @@ def check_set(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator
     yield from check_machines(seens)
     yield from check_clocks(seens)
     yield from check_same(seens)
+    yield from check_versions(seens)
+    yield from check_stores(seens)
     if len(seens) > 1:
         yield from check_fabric(wanted, seens, fabric)
 
 
 def check_machines(seens: Sequence[Seen]) -> Iterator[Finding]:
-    """Two names are not the same machine."""
+    """Two names are not the same machine, and two machines do not have one name."""
     by_id: dict[str, list[str]] = defaultdict(list)
+    by_name: dict[str, list[str]] = defaultdict(list)
     for seen in seens:
         if not isinstance(seen.identity, Missing) and seen.identity.machine_id:
             by_id[seen.identity.machine_id].append(seen.host)
+            by_name[seen.identity.hostname].append(seen.host)
     for machine_id, hosts in by_id.items():
         if len(hosts) > 1:
             yield Finding(
                 "fault", "machine-id", hosts[1], f"{' and '.join(hosts)} are the same machine",
                 f"machine-id {machine_id}", "name each machine once; after cloning a disk: systemd-machine-id-setup",
             )  # fmt: skip
+    for name, hosts in by_name.items():
+        if len(hosts) > 1 and hosts not in by_id.values():
+            yield Finding(
+                "warning", "hostname", hosts[1], f"{' and '.join(hosts)} have the same hostname", name,
+                f"on {hosts[1]}: sudo hostnamectl set-hostname OTHER",
+            )  # fmt: skip
 
 
 def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
-    """The hosts' clocks agree; they were read within one round trip of each other."""
-    times = {seen.host: seen.identity.time_unix_s for seen in seens if not isinstance(seen.identity, Missing)}
-    if len(times) < 2:
-        return
-    early, late = min(times, key=lambda host: times[host]), max(times, key=lambda host: times[host])
-    apart = times[late] - times[early]
-    if apart > CLOCK_WARNING_S:
+    """The hosts' clocks agree with each other and with the operator's, as far as the round trips can tell."""
+    clocks = {seen.host: seen.clock for seen in seens if not isinstance(seen.clock, Missing)}
+    yield from (unknown("clock", seen.host, seen.clock, "clock") for seen in seens if isinstance(seen.clock, Missing))
+    wrong = {
+        host: clock for host, clock in clocks.items() if abs(clock.offset_s) > CLOCK_WARNING_S + clock.uncertainty_s
+    }
+    if len(wrong) == len(clocks) > 1 and _spread(clocks) <= CLOCK_WARNING_S:
+        first = next(iter(wrong))
         yield Finding(
-            "warning", "clock", late, f"the clocks of {early} and {late} differ", f"{apart:.0f} s",
-            "on both: timedatectl; sudo systemctl restart systemd-timesyncd",
+            "note", "clock", first, "the hosts' clocks agree, and differ from the one of this machine",
+            f"{wrong[first].offset_s:+.0f} s", "on this machine: timedatectl",
         )  # fmt: skip
+        return
+    for host, clock in wrong.items():
+        kept = {True: "synchronised", False: "not synchronised", None: "synchronised or not, it does not say"}
+        yield Finding(
+            "warning", "clock", host, "the clock is wrong, or this machine's is",
+            f"{clock.offset_s:+.0f} s from this machine's; {kept[clock.synchronised]}",
+            f"on {host}: timedatectl; sudo timedatectl set-ntp true; sudo systemctl restart systemd-timesyncd",
+        )  # fmt: skip
+
+
+def _spread(clocks: Mapping[str, Clock]) -> float:
+    """Seconds between the earliest and the latest clock."""
+    offsets = [clock.offset_s for clock in clocks.values()]
+    return max(offsets) - min(offsets)
 
 
 def check_same(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -78,91 +104,36 @@ def check_same(seens: Sequence[Seen]) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
-    """Paired, equal and large MTU, RDMA where there are HCAs."""
-    rdma_wanted = wanted.recipe.transport == "rdma" and not wanted.allow_socket
-    if not fabric.paired:
-        has_hcas = [seen.host for seen in seens if not isinstance(seen.links, Missing) and seen.links.links]
-        yield Finding(
-            "fault" if has_hcas and rdma_wanted else "warning", "fabric", seens[-1].host,
-            "the hosts share no fabric subnet; traffic would take the management network",
-            "; ".join(_links_text(seen) for seen in seens),
-            "plug the cable, give both ends an address in one subnet, or say --allow-socket",
-        )  # fmt: skip
-        return
-    yield from check_mtu(fabric)
-    yield from check_twins(seens, fabric)
-    yield from check_device(wanted, seens)
-    if rdma_wanted and not fabric.rdma:
-        without = [name for name, end in fabric.hosts.items() if not end.hcas]
-        yield Finding(
-            "warning", "rdma", without[0], "no RDMA device faces the peers", ", ".join(without),
-            "ls /sys/class/infiniband; ibdev2netdev",
-        )  # fmt: skip
-
-
-def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
-    """HCAs without /dev/infiniband: no container can use them, and NCCL would fall back to sockets silently."""
-    level: Level = "fault" if wanted.recipe.transport == "rdma" and not wanted.allow_socket else "warning"
+def check_versions(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """Kernel, driver, Docker and the ConnectX's firmware are the same everywhere: else it works here and not there."""
+    told: dict[str, dict[str, str]] = {"kernel": {}, "driver": {}, "Docker": {}, "ConnectX firmware": {}}
     for seen in seens:
-        if not isinstance(seen.links, Missing) and seen.links.links and not seen.links.rdma_device:
+        if not isinstance(seen.identity, Missing):
+            told["kernel"][seen.host] = seen.identity.kernel
+        if not isinstance(seen.gpu, Missing) and seen.gpu:
+            told["driver"][seen.host] = seen.gpu[0].driver
+        if not isinstance(seen.docker, Missing):
+            told["Docker"][seen.host] = seen.docker.version
+        if not isinstance(seen.links, Missing) and seen.links.links:
+            told["ConnectX firmware"][seen.host] = seen.links.links[0].firmware
+    for what, versions in told.items():
+        if len(set(versions.values())) > 1:
+            rows = ", ".join(f"{host} {version or 'unknown'}" for host, version in versions.items())
             yield Finding(
-                level, "rdma-device", seen.host, "there are HCAs, but no /dev/infiniband", _links_text(seen),
-                f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm",
+                "note", "versions", list(versions)[-1], f"the hosts differ in {what}", rows,
+                "bring them to one version when there is time",
             )  # fmt: skip
 
 
-def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
-    """One QSFP port is two netdevs, each with half the bandwidth; when only one faces the peers, that is said."""
-    for seen in seens:
-        if isinstance(seen.links, Missing):
-            continue
-        facing = {link.netdev for link in fabric.hosts[seen.host].facing}
-        for link in seen.links.links:
-            if link.netdev in facing or not (twins := facing & _twins_of(link, seen.links)):
-                continue
-            yield Finding(
-                "warning", "twins", seen.host, f"only {min(twins)} of its port faces the peers: half the bandwidth",
-                f"{link.netdev} {link.state}, {' '.join(link.addresses) or 'no address'}",
-                f"give {link.netdev} an address in a subnet of its own, on every host",
-            )  # fmt: skip
-
-
-def _twins_of(link: Link, links: Links) -> set[str]:
-    """Netdevs of the same port behind another PCI domain: `enp1s0f1np1` and `enP2p1s0f1np1`."""
-    port = _port(link.netdev)
-    return {one.netdev for one in links.links if one.netdev != link.netdev and _port(one.netdev) == port}
-
-
-def _port(netdev: str) -> str:
-    return re.sub(r"^enP\d+", "en", netdev)
-
-
-def check_mtu(fabric: Fabric) -> Iterator[Finding]:
-    """MTU equal at both ends of each subnet (a fault when not), and better than 1500 (a warning when not)."""
-    by_network: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
-    for name, end in fabric.hosts.items():
-        for link in end.facing:
-            by_network[str(link.network)].append((name, link.netdev, link.mtu))
-    for network, ends in by_network.items():
-        evidence = ", ".join(f"{host} {netdev} {mtu}" for host, netdev, mtu in ends)
-        sizes = {mtu for _, _, mtu in ends}
-        worst, netdev, _ = min(ends, key=lambda end: end[2])
-        remedy = f"on {worst}: sudo ip link set {netdev} mtu 9000, and in netplan to keep it"
-        if len(sizes) > 1:
-            yield Finding("fault", "mtu", worst, f"the MTU differs within {network}", evidence, remedy)
-        elif sizes == {1500}:
-            yield Finding("warning", "mtu", worst, f"{network} runs at MTU 1500; 9000 is faster", evidence, remedy)
-
-
-def _links_text(seen: Seen) -> str:
-    if isinstance(seen.links, Missing):
-        return f"{seen.host}: {seen.links.why}"
-    rows = [
-        f"{link.netdev or link.hca} {link.state} {' '.join(link.addresses) or 'no address'}"
-        for link in seen.links.links
-    ]
-    return f"{seen.host}: {', '.join(rows) or 'no HCA'}"
+def check_stores(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """Docker keeps images in one way everywhere; where it does not, ids of one image differ (its content does not)."""
+    stores = {seen.host: seen.docker.image_store for seen in seens if not isinstance(seen.docker, Missing)}
+    if len(set(stores.values())) > 1:
+        rows = ", ".join(f"{host} {store}" for host, store in stores.items())
+        yield Finding(
+            "note", "image-store", list(stores)[-1], "the hosts keep images in different stores, so ids differ", rows,
+            "nothing to do for cluster, which compares content; containerd-snapshotter in /etc/docker/daemon.json",
+        )  # fmt: skip
 
 
 def ping_questions(fabric: Fabric, host: str) -> dict[tuple[str, str], Question]:

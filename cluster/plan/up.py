@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cluster.commands import docker
 from cluster.commands.question import Question
-from cluster.facts.fact import Missing
-from cluster.plan.checks import held_by_us, needed_bytes
+from cluster.plan.checks_memory import hides_in_cache
 from cluster.plan.decide import Start
 from cluster.plan.deployed import DEPLOYMENT
 from cluster.plan.down import clean_up, removal
@@ -51,11 +50,7 @@ def _build(made_of: Ingredients, host: str) -> Step:
 
 def _cached(made_of: Ingredients, host: str) -> bool:
     """Whether page cache stands in the way: enough is available, but it is not free, and older vLLM asks for free."""
-    memory, need = made_of.seens[host].memory, needed_bytes(made_of.wanted)
-    if isinstance(memory, Missing) or not need or memory.free is None or memory.available is None:
-        return False
-    ours = held_by_us(made_of.seens[host])  # is given back before
-    return memory.free + ours < need <= memory.available + ours
+    return hides_in_cache(made_of.wanted, made_of.seens[host])
 
 
 def _drop(host: str) -> Step:

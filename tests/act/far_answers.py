@@ -19,6 +19,7 @@ HOME = "/home/nvidia"
 DATA = f"{HOME}/.local/share/cluster"
 HUB = f"{HOME}/.cache/huggingface"
 COMMIT = "c0ffee00" * 5
+SMI = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 12.34, 2418, 44, 0, 0x0000000000000001, [N/A]\n"
 
 
 class Answers:
@@ -28,6 +29,9 @@ class Answers:
         return {name: self.missing.get(name) or {"value": getattr(self, f"see_{name}")()} for name in names}
 
     def tell_look(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        return self.sections(given["sections"])
+
+    def tell_others(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         return self.sections(given["sections"])
 
     def tell_kept(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
@@ -40,10 +44,20 @@ class Answers:
         return {
             "product": self.product, "machine_id": f"{self.number:032x}", "boot_id": f"boot-{self.boots}",
             "hostname": self.name, "kernel": "6.11.0-1016-nvidia", "arch": self.arch, "user": "nvidia", "uid": 1000,
-            "gid": 1000, "home": HOME, "groups": ["nvidia", "docker"], "python": "3.12.3", "path": "/usr/bin",
-            "time_unix_s": 1767225600.0 + self.desk.now, "data_dir": DATA, "hf_home": HUB,
+            "gid": 1000, "home": HOME, "groups": ["nvidia"] if self.docker.trouble else ["nvidia", "docker"],
+            "python": "3.12.3", "path": "/usr/bin",
+            "data_dir": DATA, "hf_home": HUB,
             "management_address": f"192.168.1.{40 + self.number}", "sudo": self.sudo,
         }  # fmt: skip
+
+    def see_clock(self: Machine) -> dict[str, Any]:
+        return {"time_unix_s": self.desk.time(), "synchronised": True}
+
+    def see_tenants(self: Machine) -> list[dict[str, Any]]:
+        return self.tenants
+
+    def see_firewall(self: Machine) -> str:
+        return self.firewall
 
     def see_memory(self: Machine) -> str:
         available = self.available_bytes
@@ -84,7 +98,7 @@ class Answers:
 
     def tell_gpu(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         fields = [names[0] for names in given["fields"]]
-        code, said = self.smi or (0, "NVIDIA GB10, 580.95.05, [N/A], [N/A], 12.34, 2418, 44, 0, 0x0000000000000001\n")
+        code, said = self.smi or (0, SMI)
         rows = [(pid, name, held >> 20, container) for pid, name, held, container, on_gpu in self.rows() if on_gpu]
         return {
             "gpu": {"value": {"fields": fields, "exit": code, "said": said}},

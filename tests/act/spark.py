@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 IMAGE = "example.org/vllm:1"
 MODEL = "example/toy"
-FAR = {
-    source(name): name
-    for name in ("look", "links", "kept", "gpu", "containers", "weights", "ranks", "completion", "image", "hub_model")
-}
+PROGRAMS = (
+    "look", "links", "kept", "others", "gpu", "containers", "weights", "ranks", "completion", "image", "hub_model",
+)  # fmt: skip
+FAR = {source(name): name for name in PROGRAMS}
 LOCK = threading.RLock()
 """One machine answers one question at a time; one for all, so that desks can be copied."""
 
@@ -114,6 +114,8 @@ class Machine(Answers, FabricEnds):
     cached_bytes: int = 0
     lingering_bytes: int = 0
     sudo: bool = True
+    tenants: list[dict[str, Any]] = field(default_factory=list)
+    firewall: str = "-P INPUT ACCEPT\n-P FORWARD DROP\n-P OUTPUT ACCEPT\n"
     can_ping: bool = True
     kernel_log: tuple[str, ...] = ()
     smi: tuple[int, str] | None = None

@@ -17,7 +17,7 @@ from cluster.bench.machine import Fabric, Sample, read_sample, watch_command
 from cluster.hosts.fake import FakeHost, FakeProcess
 from cluster.hosts.fleet import Fleet
 
-CARD = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.10, 2411, 61, 96, 0x0000000000000000"
+CARD = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.10, 2411, 61, 96, 0x0000000000000000, [N/A]"
 HOST = Fabric("head")
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 from cluster.config.names import ResolvedHost
 from cluster.config.recipe import Recipe
+from cluster.facts.clock import Clock
 from cluster.facts.containers import Container
 from cluster.facts.deployments import Kept
 from cluster.facts.disk import Room
 from cluster.facts.docker import Docker
+from cluster.facts.firewall import Firewall
 from cluster.facts.gpu import Gpu
 from cluster.facts.identity import Identity
 from cluster.facts.image import Image
@@ -78,7 +80,7 @@ def identity(number: int, **changes: Any) -> Identity:
     values: dict[str, Any] = {
         "product": "NVIDIA_DGX_Spark", "machine_id": f"{number:032x}", "boot_id": "b", "hostname": f"spark{number}",
         "kernel": "6.11", "arch": "aarch64", "user": "ada", "uid": 1000, "gid": 1000, "home": "/home/ada",
-        "groups": ("ada", "docker"), "python": "3.12.3", "path": "/usr/bin", "time_unix_s": 1_767_225_600.0,
+        "groups": ("ada", "docker"), "python": "3.12.3", "path": "/usr/bin",
         "sudo": True, "data_dir": DATA, "hf_home": "/home/ada/.cache/huggingface",
         "management_address": f"192.168.1.{40 + number}",
     }  # fmt: skip
@@ -103,6 +105,9 @@ def seen(number: int = 1, **changes: Any) -> Seen:
         "processes": (),
         "deployments": (),
         "lock": LockState(False),
+        "clock": Clock(0.1, 0.2, True),
+        "tenants": (),
+        "firewall": Firewall(),
     }
     return Seen(**values | changes)
 

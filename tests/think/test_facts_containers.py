@@ -109,3 +109,16 @@ def test_recorded_reply_with_terminal_codes() -> None:
     assert not isinstance(found, Missing)
     assert (found[0].name, found[0].argv) == ("bad", ("ring",))
     assert json.dumps(found[0].name).isprintable()
+
+
+@pytest.mark.parametrize(("host_config", "gpu"), [
+    ({"Runtime": "runc", "DeviceRequests": None}, False), ({}, False), ({"Runtime": "nvidia"}, True),
+    ({"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}, True),
+    ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]}, True),
+    ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["vendor.com/tpu=0"]}]}, False),
+])  # fmt: skip
+def test_who_was_given_the_gpu(tmp_path: Path, host_config: dict[str, Any], gpu: bool) -> None:
+    answer = with_docker(tmp_path, {A: inspected("x") | {"HostConfig": host_config}})
+    found = containers.parse(answer)
+    assert not isinstance(found, Missing)
+    assert found[0].gpu is gpu

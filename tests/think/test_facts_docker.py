@@ -32,6 +32,16 @@ def test_a_stock_spark_lists_no_nvidia_runtime() -> None:
     )
 
 
+def test_containerd_keeps_the_images_where_its_snapshotter_is_named() -> None:
+    status = [["driver-type", "io.containerd.snapshotter.v1"]]
+    found = docker.parse(said(INFO | {"Driver": "overlayfs", "DriverStatus": status}))
+    assert isinstance(found, Docker)
+    assert found.image_store == "containerd"
+    graph_driver = docker.parse(said(INFO))
+    assert isinstance(graph_driver, Docker)
+    assert graph_driver.image_store == "overlay2"
+
+
 @pytest.mark.parametrize("answer", [
     Answer(1, b"", sample("docker_permission_denied_new.txt").encode()),
     Answer(1, b"", OLD_REFUSAL.encode()),

@@ -9,7 +9,7 @@ from cluster.facts import gpu, gpu_processes
 from cluster.facts.fact import Missing
 from cluster.facts.gpu import Gpu
 
-SPARK = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 4.03, 208, 40, 0, 0x0000000000000001\n"
+SPARK = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 4.03, 208, 40, 0, 0x0000000000000001, [N/A]\n"
 NAMES = [names[0] for names in gpu.FIELDS]
 
 
@@ -20,7 +20,7 @@ def told(text: str, exit_code: int = 0, fields: list[str | None] | None = None) 
 
 def test_a_spark_at_rest() -> None:
     assert gpu.parse(told(SPARK)) == (
-        Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, ()),
+        Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, (), idle=True),
     )  # fmt: skip
 
 
@@ -54,12 +54,24 @@ def test_throttle_reasons_are_words(mask: str, words: tuple[str, ...]) -> None:
 
 def test_several_gpus_and_a_name_with_commas() -> None:
     text = (
-        "NVIDIA RTX PRO 6000, Max-Q, Rev. A, 570.1, 1024, 97887, 300.5, 2411, 70, 96, 0x4\n"
-        "NVIDIA L4, 570.1, 0, 23034, Not Supported, [N/A], 33, 0, [N/A]\n"
+        "NVIDIA RTX PRO 6000, Max-Q, Rev. A, 570.1, 1024, 97887, 300.5, 2411, 70, 96, 0x4, 300.00\n"
+        "NVIDIA L4, 570.1, 0, 23034, Not Supported, [N/A], 33, 0, [N/A], 72.00\n"
     )
     assert gpu.parse(told(text)) == (
-        Gpu("NVIDIA RTX PRO 6000, Max-Q, Rev. A", "570.1", 1024, 97887, 300.5, 2411, 70, 96, ("power cap",)),
-        Gpu("NVIDIA L4", "570.1", 0, 23034, None, None, 33, 0, None),
+        Gpu(
+            "NVIDIA RTX PRO 6000, Max-Q, Rev. A",
+            "570.1",
+            1024,
+            97887,
+            300.5,
+            2411,
+            70,
+            96,
+            ("power cap",),
+            False,
+            300.0,
+        ),
+        Gpu("NVIDIA L4", "570.1", 0, 23034, None, None, 33, 0, None, None, 72.0),
     )
 
 

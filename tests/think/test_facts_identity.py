@@ -1,5 +1,4 @@
 import os
-import time
 from pathlib import Path
 
 from facts_tools import put, put_program, run_far, said
@@ -12,7 +11,7 @@ RECORDED = {
     "product": "NVIDIA_DGX_Spark", "machine_id": "ab" * 16, "boot_id": "cd", "hostname": "spark1",
     "kernel": "6.17.0-1032-nvidia", "arch": "aarch64", "user": "nvidia", "uid": 1000, "gid": 1000,
     "home": "/home/nvidia", "groups": ["nvidia", "docker"], "python": "3.12.3", "path": "/usr/bin:/bin",
-    "time_unix_s": 1780000000.25, "data_dir": "/home/nvidia/.local/share/cluster",
+    "data_dir": "/home/nvidia/.local/share/cluster",
     "hf_home": "/home/nvidia/.cache/huggingface", "management_address": "192.168.1.11", "sudo": False,
 }  # fmt: skip
 
@@ -28,7 +27,7 @@ def test_recorded_reply() -> None:
     assert identity.parse(said({"identity": {"value": RECORDED}})) == Identity(
         product="NVIDIA_DGX_Spark", machine_id="ab" * 16, boot_id="cd", hostname="spark1",
         kernel="6.17.0-1032-nvidia", arch="aarch64", user="nvidia", uid=1000, gid=1000, home="/home/nvidia",
-        groups=("nvidia", "docker"), python="3.12.3", path="/usr/bin:/bin", time_unix_s=1780000000.25, sudo=False,
+        groups=("nvidia", "docker"), python="3.12.3", path="/usr/bin:/bin", sudo=False,
         data_dir="/home/nvidia/.local/share/cluster", hf_home="/home/nvidia/.cache/huggingface",
         management_address="192.168.1.11",
     )  # fmt: skip
@@ -51,7 +50,7 @@ def test_files_paths_and_address(tmp_path: Path) -> None:
     assert (found.data_dir, found.hf_home, found.home) == ("/home/me/d", "/hf", "/home/me")
     assert found.management_address == "fd00::11"
     assert (found.uid, found.path, found.arch) == (os.getuid(), "/bin:/usr/bin", os.uname().machine)
-    assert abs(found.time_unix_s - time.time()) < 10
+    assert found.named_addresses == ()
 
 
 def test_device_tree_names_the_product_where_there_is_no_dmi(tmp_path: Path) -> None:
@@ -63,3 +62,10 @@ def test_an_account_without_sudo(tmp_path: Path) -> None:
     """Root needs no sudo; anybody else has it when `sudo -n true` ends well."""
     asked = look(tmp_path, put_program(tmp_path / "bin", "sudo", "#!/bin/sh\nexit 1\n"))
     assert asked.sudo is (os.getuid() == 0)
+
+
+def test_what_the_hosts_file_calls_this_host(tmp_path: Path) -> None:
+    name = os.uname().nodename
+    text = f"127.0.0.1 localhost\n127.0.1.1 {name} # as Ubuntu does\n192.168.1.9 other {name}\n# 10.0.0.1 {name}\n"
+    put(tmp_path, {"etc/hosts": text})
+    assert look(tmp_path, {"HOME": "/h", "PATH": "/bin"}).named_addresses == ("127.0.1.1", "192.168.1.9")

@@ -181,3 +181,36 @@ def test_gid_tables_when_they_are_asked_for(tmp_path: Path) -> None:
     assert link.gid_index("192.168.100.11") == 10
     assert link.gid_index("192.168.100.12") is None
     assert {one.gids for one in look(tmp_path, ADDRESSES).links} == {()}
+
+
+def test_the_cards_firmware(tmp_path: Path) -> None:
+    put_spark(tmp_path, cabled=RIGHT_PORT)
+    put(tmp_path, {"sys/class/infiniband/rocep1s0f1/fw_ver": "28.45.4028\n"})
+    told = {link.hca: link.firmware for link in look(tmp_path, ADDRESSES).links}
+    assert (told["rocep1s0f1"], told["rocep1s0f0"]) == ("28.45.4028", "")
+
+
+def test_where_packets_to_a_subnet_leave_from(tmp_path: Path) -> None:
+    put_spark(tmp_path, cabled=RIGHT_PORT)
+    sources = {"192.168.100.11/24": "192.168.1.41", "192.168.101.11/24": "192.168.101.11"}
+    answer = run_far("links", {"root": f"{tmp_path}/", "addresses": ADDRESSES, "sources": sources})
+    found = links.parse(answer)
+    assert isinstance(found, Links)
+    told = {netdev.name: netdev.sources for netdev in found.netdevs}
+    assert told["enp1s0f1np1"] == {"192.168.100.11": "192.168.1.41"}
+    assert told["enP2p1s0f1np1"] == {"192.168.101.11": "192.168.101.11"}
+    assert told["enP7s7"] == {}
+
+
+def test_the_kernel_sends_to_its_own_subnets_from_its_own_addresses() -> None:
+    found = links.parse(run_far("links", {}))
+    assert isinstance(found, Links)
+    own = {address.split("/")[0] for netdev in found.netdevs for address in netdev.addresses}
+    sources = [source for netdev in found.netdevs for source in netdev.sources.values()]
+    assert set(sources) <= own
+
+
+def test_twins_have_one_port() -> None:
+    assert links.port_of("enp1s0f0np0") == links.port_of("enP2p1s0f0np0")
+    assert links.port_of("enp1s0f0np0") != links.port_of("enp1s0f1np1")
+    assert links.port_of("enP7s7") == "enP7s7"

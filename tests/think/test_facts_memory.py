@@ -1,3 +1,4 @@
+import pytest
 from facts_tools import run_far, said, sample
 
 from cluster.commands.question import Answer
@@ -23,6 +24,17 @@ def test_held_memory_is_not_available() -> None:
 def test_more_cma_free_than_there_is_stays_visible() -> None:
     found = memory.parse_meminfo(sample("proc_meminfo_cma_bug.txt"))
     assert found == Memory(free=92274688 * KIB, cma_total=0, cma_free=940604 * KIB)
+
+
+def test_huge_pages_are_set_aside() -> None:
+    found = memory.parse_meminfo("MemTotal: 100 kB\nHugePages_Total: 4\nHugepagesize: 2048 kB\nHugetlb: 8192 kB\n")
+    assert found == Memory(total=100 * KIB, huge_pages=8192 * KIB)
+
+
+@pytest.mark.parametrize(("total", "free", "has_bug"), [(0, 940604, True), (0, 0, False), (64, 60, False),
+                                                        (None, None, False), (0, None, False)])  # fmt: skip
+def test_the_kernels_cma_bug(total: int | None, free: int | None, has_bug: bool) -> None:
+    assert Memory(cma_total=total, cma_free=free).has_cma_bug is has_bug
 
 
 def test_what_the_kernel_does_not_tell_is_none() -> None:

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
@@ -14,10 +15,12 @@ from facts_tools import ask
 from cluster.commands.far import source
 from cluster.commands.question import Answer
 from cluster.facts import (
+    clock,
     containers,
     deployments,
     disk,
     docker,
+    firewall,
     gpu,
     gpu_processes,
     identity,
@@ -28,6 +31,7 @@ from cluster.facts import (
     memory,
     processes,
     ray_nodes,
+    tenants,
     weights,
 )
 from cluster.facts.fact import Missing
@@ -39,9 +43,10 @@ PARSES: dict[str, Callable[[Answer], Any]] = {
     "identity": identity.parse, "memory": memory.parse, "listening": listening.parse, "processes": processes.parse,
     "links": links.parse, "disk": disk.parse, "deployments": deployments.parse, "lock": lock.parse,
     "weights": weights.parse, "gpu": gpu.parse, "apps": gpu_processes.parse, "docker": docker.parse,
+    "clock": lambda answer: clock.parse(answer, (1.0, 2.0)), "tenants": tenants.parse, "firewall": firewall.parse,
     "containers": containers.parse, "image": lambda answer: image.parse("x:1", answer), "ray": ray_nodes.parse,
 }  # fmt: skip
-PROGRAMS = ("look", "links", "kept", "weights", "gpu", "containers")
+PROGRAMS = ("look", "links", "kept", "weights", "gpu", "containers", "others")
 HOSTILE = [
     b"", b"\0" * 5000, b"\xff\xfe\x00[", b"null", b"[]", b"{}", b"7", b'"x"', b"\x1b[2J\x1b]0;own\x07", b"[" * 100_000,
     b'{"identity": ' * 500, "１２３ ünïcode \u202e".encode(), b"Welcome to DGX OS!\n{}", b'{"a": 1e999}', b"NaN",
@@ -52,16 +57,20 @@ def test_a_look_is_one_question_a_program() -> None:
     asked = questions(Look(image="x:1", model="org/name"))
     assert len(asked) == 8
     assert len(questions(Look())) == 6
+    assert len(questions(Look(image="x:1", model="org/name", thorough=True))) == 9
     assert not any(question.changes for question in asked)
 
 
 def test_this_machine_is_seen() -> None:
-    look = Look(model="org/name", hf_home="/nowhere", data_dir="/nowhere")
-    seen = read("here", look, [ask(one) if one.argv[0] == "python3" else Answer(127) for one in questions(look)])
+    look = Look(model="org/name", hf_home="/nowhere", data_dir="/nowhere", thorough=True)
+    began = time.time()
+    answers = [ask(one) if one.argv[0] == "python3" else Answer(127) for one in questions(look)]
+    seen = read("here", look, answers, (began, time.time()))
     assert (seen.host, seen.image) == ("here", NOT_ASKED)
     assert isinstance(seen.identity, Identity)
     assert isinstance(seen.docker, Missing)
-    told = (seen.memory, seen.links, seen.listening, seen.disk, seen.processes, seen.deployments, seen.lock)
+    told = (seen.memory, seen.links, seen.listening, seen.disk, seen.processes, seen.deployments, seen.lock, seen.clock,
+            seen.tenants)  # fmt: skip
     assert not [one for one in told if isinstance(one, Missing)]
     assert isinstance(seen.weights, Missing)
     assert seen.weights.kind == "absent"
@@ -84,7 +93,7 @@ def test_what_was_told_before_a_section_hung_counts() -> None:
 
 def test_answers_of_another_look_are_a_mistake_of_ours() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        read("x", Look(), [Answer(0)])
+        read("x", Look(), [Answer(0)], (0.0, 0.0))
 
 
 @pytest.mark.parametrize("name", PARSES)
@@ -139,10 +148,10 @@ def test_json_of_other_shapes(name: str) -> None:
 
 def test_mutated_answers_of_this_machine() -> None:
     """Real answers with bytes changed, cut or doubled: every field of Seen is a fact or Missing."""
-    look, rolled = Look(image="x:1", model="org/name"), random.Random(7)
+    look, rolled = Look(image="x:1", model="org/name", thorough=True), random.Random(7)
     real = [ask(one) if one.argv[0] == "python3" else Answer(0, b"{}") for one in questions(look)]
     for _ in range(300):
-        seen = read("x", look, [Answer(0, mutate(rolled, answer.out)) for answer in real])
+        seen = read("x", look, [Answer(0, mutate(rolled, answer.out)) for answer in real], (1.0, 2.0))
         assert {field.name for field in fields(Seen)} == set(seen.__slots__)
 
 

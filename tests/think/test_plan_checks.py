@@ -125,7 +125,7 @@ def test_what_our_own_rank_holds_counts_as_free() -> None:
     }
     assert check(found=found, **held) == []
     assert names(check(found=(), **{**held, "containers": ()})) == [
-        ("warning", "gpu-stranger"), ("fault", "memory"), ("fault", "ports"),
+        ("warning", "orphan"), ("fault", "memory"), ("fault", "ports"),
     ]  # fmt: skip
 
 

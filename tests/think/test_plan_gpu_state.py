@@ -13,3 +13,9 @@ from cluster.plan.gpu_state import judge_gpu
 ])  # fmt: skip
 def test_states(busy: int | None, power: float | None, clock: int | None, state: str) -> None:
     assert judge_gpu(Gpu("NVIDIA GB10", "580", None, None, power, clock, 50, busy, ())) == state
+
+
+def test_the_driver_calls_it_idle() -> None:
+    """Utilisation is of the last second, the clock is of now."""
+    assert judge_gpu(Gpu("NVIDIA GB10", "580", None, None, 12.0, 208, 50, 96, (), idle=True)) == "quiet"
+    assert judge_gpu(Gpu("NVIDIA GB10", "580", None, None, 45.0, 2411, 50, 96, (), idle=True)) == "working"

@@ -10,6 +10,7 @@ import pytest
 from plan_tools import identity, links, names, one_cable, port, recipe, seen, wanted
 
 from cluster.commands.question import Answer
+from cluster.facts.clock import Clock
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.plan.fabric import pair
@@ -42,12 +43,49 @@ def test_one_machine_under_two_names() -> None:
     assert check([seen(1, identity=Missing("no")), seen(2)]) == []
 
 
-@pytest.mark.parametrize(
-    ("apart_s", "expected"), [(5.0, []), (5.1, [("warning", "clock")]), (-60, [("warning", "clock")])]
-)
-def test_clocks(apart_s: float, expected: list[tuple[str, str]]) -> None:
-    late = identity(2, time_unix_s=identity(1).time_unix_s + apart_s)
-    assert names(check([seen(1), seen(2, identity=late)])) == expected
+def clocks(*offsets: float) -> list[Seen]:
+    return [seen(number, clock=Clock(offset, 0.2, True)) for number, offset in enumerate(offsets, 1)]
+
+
+@pytest.mark.parametrize(("offsets", "expected"), [
+    ((0.0, 5.1), []), ((0.0, 5.3), [("warning", "clock")]), ((-60.0, 1.0), [("warning", "clock")]),
+    ((300.0, 301.0), [("note", "clock")]), ((300.0, -300.0), [("warning", "clock")] * 2),
+    ((300.0,), [("warning", "clock")]),
+])  # fmt: skip
+def test_clocks(offsets: tuple[float, ...], expected: list[tuple[str, str]]) -> None:
+    """A host that is wrong is named; when all agree, it is the operator's clock that differs."""
+    assert names(check(clocks(*offsets))) == expected
+
+
+def test_a_clock_says_how_wrong_it_is_and_whether_it_is_kept() -> None:
+    late = seen(2, clock=Clock(-3600.4, 0.1, False))
+    [warning] = check([seen(1), late])
+    assert (warning.host, warning.evidence) == ("spark2", "-3600 s from this machine's; not synchronised")
+    assert names(check([seen(1), seen(2, clock=Missing("no"))])) == [("unknown", "clock")]
+
+
+def test_a_slow_round_trip_is_no_wrong_clock() -> None:
+    assert check([seen(1), seen(2, clock=Clock(12.0, 8.0, None))]) == []
+
+
+def test_two_machines_of_one_name() -> None:
+    [warning] = check([seen(1), seen(2, identity=identity(2, hostname="spark1"))])
+    assert (warning.level, warning.check, warning.evidence) == ("warning", "hostname", "spark1")
+
+
+def test_versions_that_differ_are_noted() -> None:
+    newer = seen(2, identity=identity(2, kernel="6.17"), docker=replace(seen().docker, version="29.0"))  # type: ignore[type-var]
+    found = check([seen(1), newer])
+    assert names(found) == [("note", "versions")] * 2
+    assert found[0].evidence == "spark1 6.11, spark2 6.17"
+    assert check([seen(1), replace(newer, identity=Missing("no"), docker=Missing("no"))]) == []
+
+
+def test_one_image_in_two_stores_is_noted_and_no_fault() -> None:
+    """The content is compared, so that ids may differ."""
+    other = seen(2, docker=replace(seen().docker, containerd_store=True))  # type: ignore[type-var]
+    [note] = check([seen(1), other])
+    assert (note.level, note.check, note.evidence) == ("note", "image-store", "spark1 overlay2, spark2 containerd")
 
 
 def test_images_and_weights_must_be_equal() -> None:
@@ -95,7 +133,8 @@ def test_no_pair_is_a_fault_where_rdma_was_to_be_had() -> None:
 
 def test_links_that_could_not_be_read_are_told() -> None:
     [finding] = check(with_links(one_cable(1), Missing("sysfs is not there")))
-    assert "spark2: sysfs is not there" in finding.evidence
+    assert (finding.level, finding.check, finding.host) == ("unknown", "fabric", "spark2")
+    assert finding.evidence == "sysfs is not there"
 
 
 def test_hcas_without_the_device() -> None:

@@ -53,10 +53,10 @@ def test_force_takes_names_of_checks() -> None:
     assert check_names([]) == frozenset()
     with pytest.raises(UsageError, match="--force memroy: there is no check of that name") as raised:
         check_names(["mtu", "memroy"])
-    assert raised.value.remedy.startswith("nearest: memory; all: platform, docker")
+    assert raised.value.remedy.startswith("nearest: memory; all: platform, sudo")
     with pytest.raises(UsageError) as raised:
         check_names(["x"])
-    assert raised.value.remedy.startswith("platform, docker")
+    assert raised.value.remedy.startswith("platform, sudo")
 
 
 def test_the_reader_of_source_sees_names() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cluster.lab import wires
 from cluster.lab.faults.fault import Fault, Scene
-from cluster.lab.shape import CABLED, FABRIC_MTU, PORTS
+from cluster.lab.shape import CABLED, FABRIC_MTU, PORTS, Port
 
 SMALL_MTU = 1500
 
@@ -49,30 +51,49 @@ def take_addresses(scene: Scene) -> None:
     give_addresses(scene)  # so that there is something to take
     spark = scene.spark
     wires.ip_in(scene.init, [f"addr del {spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
-    for port in CABLED:
-        for number in (2, 3):
-            (scene.root / f"sys/class/infiniband/{port.hca}/ports/1/gids/{number}").unlink(missing_ok=True)
+    take_gids(scene, CABLED)
 
 
 def give_addresses(scene: Scene) -> None:
     """Undo take_addresses."""
     spark = scene.spark
     wires.ip_in(scene.init, [f"addr replace {spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
-    for port in CABLED:
-        four = [int(part) for part in spark.fabric(port).split(".")]
-        mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}\n".format(*four)
+    give_gids(scene, CABLED)
+
+
+def take_gids(scene: Scene, ports: Sequence[Port]) -> None:
+    """The entries of IPv4 leave the GID tables of these ports."""
+    for port in ports:
         for number in (2, 3):
-            (scene.root / f"sys/class/infiniband/{port.hca}/ports/1/gids/{number}").write_text(mapped)
+            (scene.root / f"sys/class/infiniband/{port.hca}/ports/1/gids/{number}").unlink(missing_ok=True)
+
+
+def give_gids(scene: Scene, ports: Sequence[Port]) -> None:
+    """The entries of IPv4, RoCE v1 and v2, of the ports that are cabled now, in the order of `CABLED`."""
+    for port, cabled in zip(ports, CABLED, strict=True):
+        four = [int(part) for part in scene.spark.fabric(cabled).split(".")]
+        mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}\n".format(*four)
+        for number, kind in ((2, "IB/RoCE v1"), (3, "RoCE v2")):
+            one = scene.root / f"sys/class/infiniband/{port.hca}/ports/1"
+            (one / f"gids/{number}").write_text(mapped)
+            (one / f"gid_attrs/types/{number}").write_text(f"{kind}\n")
 
 
 def use_other_port(scene: Scene) -> None:
-    """The cable is in port 0 here: addresses and carrier move to the f0 netdevs."""
-    wires.recable(scene.switch, scene.spark, scene.init, old=CABLED, new=PORTS[:2])
+    """The cable is in port 0 here: addresses, GIDs and carrier move to the f0 netdevs."""
+    recable(scene, old=CABLED, new=PORTS[:2])
 
 
 def use_usual_port(scene: Scene) -> None:
     """Undo use_other_port."""
-    wires.recable(scene.switch, scene.spark, scene.init, old=PORTS[:2], new=CABLED)
+    recable(scene, old=PORTS[:2], new=CABLED)
+
+
+def recable(scene: Scene, *, old: Sequence[Port], new: Sequence[Port]) -> None:
+    """Move the cable from one QSFP port to the other."""
+    wires.recable(scene.switch, scene.spark, scene.init, old=old, new=new)
+    take_gids(scene, old)
+    give_gids(scene, new)
 
 
 def hold_counters(scene: Scene) -> None:
