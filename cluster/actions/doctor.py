@@ -14,7 +14,7 @@ from cluster.actions.findings import show
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.actions.status import Status, inspect, rank_text
 from cluster.actions.summary import simulated_products
-from cluster.errors import ClusterError, ExitCode, LockedError, ManyErrors
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.connect import connect
@@ -109,7 +109,9 @@ def test_speed(wanted: Wanted, examined: Examined, fleet: Fleet, screen: Screen)
         with Lock(fleet.only(tuple(data_dirs)), "doctor --fabric-test", data_dirs):
             fabric = gate.pair_of(hosts, examined.seens)
             tested = test_fabric(fabric, examined.found, examined.seens, fleet, screen)
-    except LockedError as error:
+    except InterruptedByUser:
+        raise
+    except ClusterError as error:
         why = Missing(error.what)
         tested = Tested([unknown("fabric-speed", error.where or hosts[0].name, why, "the speed of the fabric")])
     examined.findings = worst_first([*examined.findings, *tested.findings])

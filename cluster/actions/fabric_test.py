@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from cluster.facts.completion import Completion
 from cluster.facts.fact import Missing
 from cluster.facts.flood import Flood
 from cluster.facts.links import Links
-from cluster.facts.sections import refuse
+from cluster.facts.sections import WHY_LENGTH, plain, refuse
 from cluster.facts.seen import Seen
 from cluster.hosts.crew import in_parallel
 from cluster.hosts.fleet import Fleet
@@ -58,21 +59,28 @@ def test_fabric(
     """
     seen, tools = ask_ends(fabric, fleet)
     todo = rounds(fabric, seen, tools)
-    users = in_use(found, seens, fleet)
-    if users or not todo:
-        why = users or ("the hosts share no fabric subnet" if len(fabric.hosts) > 1 else "one host has no peer")
-        remedy = "test again when no requests run" if users else ""
-        host = [*fabric.hosts][-1]
-        return Tested([Finding("unknown", "fabric-speed", host, "the fabric was not tested", why, remedy)])
+    if not todo:
+        return untold(fabric, "the hosts share no fabric subnet" if len(fabric.hosts) > 1 else "one host has no peer")
+    if users := in_use(found, seens, fleet):
+        return untold(fabric, users)
     screen.note(f"fabric test: {len(todo)} measurements of {SECONDS} s, about {ROUND_S * len(todo)} s in all")
     speeds: list[Speed] = []
     with screen.waiting("the fabric") as line:
-        for number, ways in enumerate(todo, 1):
-            line.update(f"{number}/{len(todo)}: {' and '.join(way.text for way in ways)}")
+        for count, ways in enumerate(todo, 1):
+            line.update(f"{count}/{len(todo)}: {' and '.join(way.text for way in ways)}")
             speeds += run_round(ways, fleet)
     rows = [*rows_of(speeds), *rows_of_untested(fabric, seen)]
     screen.table("fabric", ["from", "to", "HCAs", ">Gb/s", "measured by"], rows)
+    if users := in_use(found, seens, fleet):
+        return untold(fabric, f"meanwhile {users}", speeds)
     return Tested([*judge_speeds(speeds)], speeds)
+
+
+def untold(fabric: Fabric, why: str, speeds: Sequence[Speed] = ()) -> Tested:
+    """Nothing can be said of the links: they could not be tested, or something else went over them."""
+    remedy = "" if "requests" not in why else "test again when no requests run"
+    host = [*fabric.hosts][-1]
+    return Tested([Finding("unknown", "fabric-speed", host, "the links cannot be judged", why, remedy)], list(speeds))
 
 
 def ask_ends(fabric: Fabric, fleet: Fleet) -> tuple[dict[str, Links | Missing], dict[str, Missing | None]]:
@@ -147,12 +155,12 @@ def by_rdma(way: Way, fleet: Fleet, port: int) -> Bandwidth | Obstacle:
 
 def until_it_waits(server: Process) -> str:
     """What ib_write_bw said when it ended instead of waiting for its other end; empty when it waits."""
-    said = []
+    said: deque[str] = deque(maxlen=4)
     for line in server.lines():
         if "Waiting for client" in line:
             return ""
-        said.append(line.strip(" *"))
-    return " ".join(filter(None, said)) or "ib_write_bw ended without a word"
+        said.append(plain(line[:WHY_LENGTH]).strip(" *"))
+    return " ".join(filter(None, said))[:WHY_LENGTH] or "ib_write_bw ended without a word"
 
 
 def by_tcp(way: Way, fleet: Fleet) -> Flood | Missing:
@@ -200,8 +208,8 @@ def rows_of(speeds: Sequence[Speed]) -> Iterator[list[str]]:
         if pair:
             known = [speed.gbps for speed in pair if speed.gbps is not None]
             total = number(sum(known) if len(known) == len(pair) else None)
-            way = pair[0].way
-            yield [way.sender.host, way.receiver.host, f"{len(pair)} links at once", total, how(pair[0])]
+            way, ways_of = pair[0].way, " and ".join(dict.fromkeys(map(how, pair)))
+            yield [way.sender.host, way.receiver.host, f"{len(pair)} links at once", total, ways_of]
 
 
 def rows_of_untested(fabric: Fabric, seen: Mapping[str, Links | Missing]) -> Iterator[list[str]]:

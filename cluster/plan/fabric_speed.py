@@ -167,7 +167,7 @@ def _judge_together(between: Sequence[Speed]) -> Iterator[Finding]:
 
 def _unknown(alone: Sequence[Speed]) -> Iterator[Finding]:
     """Where RDMA was to be had and TCP had to do, with the number that it proves."""
-    without = [speed for speed in alone if speed.no_rdma]
+    without = [speed for speed in alone if speed.no_rdma and speed.gbps is not None]
     least = min(map(_number, without), default=0.0)
     for host, why in dict.fromkeys(obstacle for speed in without for obstacle in speed.no_rdma):
         remedy = "sudo apt install perftest, test again" if why.kind == "absent" else "try ib_write_bw by hand"

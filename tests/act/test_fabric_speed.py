@@ -84,6 +84,20 @@ def test_the_lock_is_held_meanwhile(cluster: Typed, rdma: Desk) -> None:
     assert held.count(["doctor --fabric-test"] * 2) == len(held) == 5
 
 
+def test_a_lock_that_cannot_be_taken_costs_only_the_test(cluster: Typed, rdma: Desk) -> None:
+    start = rdma.hosts["spark2"].start
+
+    def refuse(argv: Any, stdin: bytes = b"", *, lasting: bool = False) -> FakeProcess:
+        return (
+            FakeProcess(['{"held": false, "error": "lock: Permission denied"}'], 0) if lasting else start(argv, stdin)
+        )
+
+    rdma.hosts["spark2"].start = refuse  # type: ignore[method-assign]
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert "seen: cannot take the lock: lock: Permission denied" in ran.out
+
+
 def test_somebody_at_work_is_not_disturbed(cluster: Typed, rdma: Desk) -> None:
     rdma.hosts["spark2"].lock_holder = {"who": "ada@desk (pid 5)", "since": None, "why": "bench x"}
     ran = cluster(*DOCTOR)
@@ -172,6 +186,14 @@ def test_rdma_that_fails_is_told_in_its_words(
     assert_all_is_over(rdma)
 
 
+def test_a_tool_that_babbles_is_kept_short(cluster: Typed, rdma: Desk) -> None:
+    rdma["spark2"].broken["listen"] = "\x1b[31mno device\x1b[0m " + "x" * 5000 + "\n" + "y\n" * 5000 + "the end"
+    ran = cluster(*DOCTOR)
+    assert "seen: y y y the end" in ran.out
+    assert "\x1b[31m" not in ran.all
+    assert max(map(len, ran.all.splitlines())) < 300
+
+
 def test_a_server_that_does_not_listen_yet_is_called_again(cluster: Typed, rdma: Desk) -> None:
     machine, refused = rdma["spark1"], [2]
     run: Callable[[list[str]], Answer] = machine.run_ib_write_bw
@@ -226,10 +248,30 @@ def test_requests_under_way_are_not_disturbed(cluster: Typed, rdma: Desk) -> Non
     before = len(processes(rdma))
     ran = cluster(*DOCTOR)
     assert ran.code == 0
-    assert lines_of(ran, "fabric-speed") == ["unknown spark2 fabric-speed the fabric was not tested"]
+    assert lines_of(ran, "fabric-speed") == ["unknown spark2 fabric-speed the links cannot be judged"]
     assert "has requests: 3 running, 0 waiting" in ran.out
     assert not [words for host in rdma.hosts.values() for words in host.started if "ib_write_bw" in words]
     assert len(processes(rdma)) == before + 2  # the lock's holders
+
+
+def test_requests_that_came_meanwhile_spoil_the_verdict(cluster: Typed, rdma: Desk) -> None:
+    """The numbers are shown, and nobody is accused."""
+    cluster("up")
+    machine = rdma["spark1"]
+    run: Callable[[list[str]], Answer] = machine.run_ib_write_bw
+
+    def busy(words: list[str]) -> Answer:
+        if words != ["--version"]:
+            machine.lives()[0].counts["num_requests_running"] = 1.0
+        return run(words)
+
+    machine.run_ib_write_bw = busy  # type: ignore[method-assign]
+    machine.ports[0].rdma_gbps = 12.0
+    ran = cluster(*DOCTOR)
+    assert ran.code == 0
+    assert "12.0 RDMA (ib_write_bw)" in "\n".join(lines_of(ran, "RDMA"))
+    assert lines_of(ran, "fabric-speed") == ["unknown spark2 fabric-speed the links cannot be judged"]
+    assert "meanwhile toy-" in ran.out
 
 
 def test_an_idle_deployment_does_not_hinder(cluster: Typed, rdma: Desk) -> None:
@@ -243,7 +285,7 @@ def test_hosts_without_a_common_link(cluster: Typed, rdma: Desk) -> None:
     for port in rdma["spark2"].ports[:4]:
         port.state = "DOWN"
     ran = cluster(*DOCTOR)
-    assert "the fabric was not tested" in ran.out
+    assert "the links cannot be judged" in ran.out
     assert "the hosts share no fabric subnet" in ran.out
     assert "one host has no peer" in cluster(*DOCTOR, "-n", "spark1").out
 

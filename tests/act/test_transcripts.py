@@ -147,7 +147,7 @@ OOM = (
     "2026-01-01T00:00:02+0000 spark2 kernel: Out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:1kB",
 )
 NO_LAYER = "Error response from daemon: layer does not exist"
-FIRST = "enp1s0f0np0"
+FIRST, SECOND = "enp1s0f0np0", "enP2p1s0f0np0"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
 NO_DOCKER = (
     1,
@@ -156,6 +156,7 @@ NO_DOCKER = (
 TOO_OLD = {"vllm": "0.11.0", "ray": "2.50.0", "transformers": "4.57.0", "nccl": "2.27.3"}
 WITHOUT_RAY: dict[str, str | None] = {"vllm": "0.32.0", "ray": None, "transformers": "5.6.0", "nccl": "2.27.3"}
 
+PERFTEST = [machine(f"spark{number}", perftest=True) for number in (1, 2)]
 PATIENT = recipe(("ready_timeout_s: 60", "ready_timeout_s: 600"))
 
 
@@ -219,6 +220,7 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
         [link("spark2", netdev, state="DOWN") for netdev in ("enp1s0f0np0", "enP2p1s0f0np0")],
     ),
     "up/ping_lost": (4, UP, [desk(cut={"spark1"})]),
+    "up/degraded_card": (4, (*UP, "--fabric-test"), [*PERFTEST, link("spark1", FIRST, rdma_gbps=13.2)]),
     "up/no_rdma_device": (4, UP, [machine("spark2", rdma_device=False)]),
     "up/driver_mismatch": (4, UP, [machine("spark1", smi=(18, MISMATCH))]),
     "up/image_missing": (4, UP, [docker("spark2", images={})]),
@@ -289,6 +291,15 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "doctor/image_differs": (4, ("doctor",), [image("spark2", layers=("sha256:bbbb",))]),
     "doctor/no_gpu_in_container": (4, ("doctor",), [docker("spark2", gpu=False)]),
     "doctor/moved_cable": (0, ("doctor",), [typed(*UP), *(link(f"spark{n}", FIRST, addresses=()) for n in (1, 2))]),
+    "doctor/fabric_healthy": (0, ("doctor", "--fabric-test"), PERFTEST),
+    "doctor/fabric_slow_twin": (
+        4, ("doctor", "--fabric-test"),
+        [
+            *PERFTEST, link("spark1", FIRST, rdma_gbps=61.0), link("spark2", FIRST, rdma_gbps=61.0),
+            link("spark2", SECOND, rdma_gbps=12.9),
+        ],
+    ),
+    "doctor/fabric_without_tool": (0, ("doctor", "--fabric-test"), [link("spark2", SECOND, tcp_gbps=12.9)]),
     "doctor/no_such_recipe": (2, ("doctor", "tyo"), []),
 }  # fmt: skip
 
