@@ -103,6 +103,7 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
     manifest = replace(
         subject.manifest,
         model=measured.model,
+        corpus=measured.corpus,
         refused_fields=measured.refused_fields,
         client_where=measured.where,
         est_ppt_from=clocks(measured.rows),

@@ -58,6 +58,11 @@ class State:
         return "".join(f"vllm:{name} {float(value)}\n" for name, value in told.items())
 
 
+def describe(name: str, way: Way) -> dict[str, Any]:
+    """A model as /v1/models tells it."""
+    return {"id": name, "max_model_len": way.limit, "owned_by": way.owner}
+
+
 class Connection(asyncio.Protocol):
     """One client."""
 
@@ -82,10 +87,10 @@ class Connection(asyncio.Protocol):
     def answer(self, path: str, body: dict[str, Any]) -> None:
         """One request."""
         if path.endswith("/v1/models"):
-            self.plain(200, {"data": [{"id": name, "max_model_len": way.limit} for name, way in WAYS.items()]})
+            self.plain(200, {"data": [describe(name, way) for name, way in WAYS.items()]})
         elif path.endswith("/detokenize"):
             self.plain(200, {"prompt": " ".join(f"w{token}" for token in body["tokens"])})
-        elif path.endswith("/tokenize"):
+        elif path.endswith("/tokenize") and WAYS[body["model"]].tokenizes:
             self.plain(200, {"tokens": tokenize(body["prompt"], body["add_special_tokens"])})
         elif path.endswith("/completions"):
             self.complete(WAYS.get(body.get("model", ""), WAYS["plain"]), body)
@@ -105,6 +110,8 @@ class Connection(asyncio.Protocol):
             return self.plain(400, {"error": {"message": f"extra field not permitted: {refused}", "code": 400}})
         if way.fail_every and state.seen % way.fail_every == 0:
             return self.plain(400, {"error": {"message": "no room for this request", "code": 400}})
+        if not body.get("stream"):
+            return self.plain(200, {"choices": [{"text": way.text}], "usage": {"prompt_tokens": len(prompt)}})
         hits = state.look_up(prompt, str(body.get("cache_salt"))) if way.caches else 0
         framing = "Connection: close" if way.until_close else "Transfer-Encoding: chunked"
         self.transport.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{framing}\r\n\r\n".encode())

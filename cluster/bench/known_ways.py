@@ -37,6 +37,8 @@ class Way:
     until_close: bool = False
     all_at_once: bool = False
     limit: int = 32768
+    owner: str = "vllm"
+    tokenizes: bool = True
     extra: dict[str, Any] = field(default_factory=dict)  # beside the final usage
     counts: Mapping[str, float] = field(default_factory=dict)  # added to its counters with each request
 
@@ -98,6 +100,7 @@ WAYS = {
     "until-close": Way(until_close=True),
     "at-once": Way(all_at_once=True),
     "small": Way(limit=1024),
+    "plain-text": Way(owner="library", tokenizes=False),  # as Ollama
     "prefill-told": Way(usage="last", extra={"timings": {"prompt_ms": 40.0, "cache_n": 12}}),
     "metrics-told": Way(extra={"metrics": PER_REQUEST}),
 }

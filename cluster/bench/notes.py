@@ -60,7 +60,7 @@ def prompt_notes(sent: int, requests: Sequence[RequestMeasure]) -> list[str]:
     notes = []
     other = {request.prompt_tokens for request in requests if request.prompt_tokens != sent}
     if other:
-        notes.append(f"the server counted {_list(other)} prompt tokens, {sent} were sent")
+        notes.append(f"the server counted {_list(other)} prompt tokens, {sent} were wanted")
     if any(not request.prompt_counted for request in requests):
         notes.append("the server does not tell the prompt's length; the length sent is used")
     return notes

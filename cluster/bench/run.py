@@ -20,6 +20,7 @@ from cluster.bench.rows import Row, Shape, summarise
 from cluster.bench.sender import Sender
 from cluster.bench.server import CounterReader, find_model, measure_latency, tokenise
 from cluster.bench.wanted import BenchWanted, check_limit, fitting, imprecise
+from cluster.bench.workload import corpus_id
 from cluster.errors import ClusterError
 
 NO_MACHINE = NoMachine()
@@ -35,6 +36,7 @@ class Measured:
     max_model_tokens: int | None
     latency_ms: float
     where: str
+    corpus: str = ""
     refused_fields: tuple[str, ...] = ()
     request: dict[str, Any] = field(default_factory=dict)
     sentinel: Sentinel | None = None
@@ -64,7 +66,8 @@ def run_bench(
     shapes = wanted.shapes()
     check_limit(shapes, served)
     on_step("tokenise")
-    maker = wanted.maker(served.model, tokenise(loader, served.model, wanted.corpus), secrets.token_hex(16))
+    corpus = tokenise(loader, served.model, wanted.corpus, chat=wanted.chat)
+    maker = wanted.maker(served, corpus, secrets.token_hex(16))
     latency_s = measure_latency(loader)
     sender = Sender(loader, wanted, maker)
     sender.warm_up(shapes, on_step)
@@ -81,7 +84,8 @@ def run_bench(
         where=loader.where,
         refused_fields=sender.maker.refused,
         sentinel=sentinel,
-        request=sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} token ids]"},
+        request=sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} tokens]"},
+        corpus=corpus_id(wanted.corpus) + (" as words" if corpus.words else ""),
     )
 
 

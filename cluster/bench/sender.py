@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cluster.bench.loader import Loader
 from cluster.bench.read import RequestTrace, read_stream
@@ -11,7 +12,7 @@ from cluster.bench.records import Ask, ClientLoad, Round
 from cluster.bench.rows import Shape
 from cluster.bench.server import detokenise
 from cluster.bench.wanted import BenchWanted
-from cluster.bench.workload import OPTIONAL_FIELDS, BodyMaker, refused_field, say
+from cluster.bench.workload import OPTIONAL_FIELDS, BodyMaker, refused_field, say, write
 from cluster.errors import ClusterError
 
 WARM_UP_TOKENS = 8
@@ -29,13 +30,21 @@ class Sender:
     def send(self, shape: Shape, run: str, tokens: int | None = None) -> tuple[list[RequestTrace], ClientLoad]:
         """One batch of requests at the same time."""
         bodies = [self.maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
-        if self.maker.chat:
-            texts = detokenise(self.loader, self.maker.model, [body["prompt"] for body in bodies])
-            bodies = [say(body, text, self.maker.question) for body, text in zip(bodies, texts, strict=True)]
+        if self.maker.chat or self.maker.corpus.words:
+            bodies = [self._put(body, text) for body, text in zip(bodies, self._texts(bodies), strict=True)]
         asks = tuple(Ask(self.maker.path, body) for body in bodies)
         wanted = Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s)
         record = self.loader.send(wanted)
         return [read_stream(one) for one in record.records], record.client
+
+    def _texts(self, bodies: Sequence[dict[str, Any]]) -> list[str]:
+        """What the ids of bodies say."""
+        ids, corpus = [body["prompt"] for body in bodies], self.maker.corpus
+        return [corpus.text(one) for one in ids] if corpus.words else detokenise(self.loader, self.maker.model, ids)
+
+    def _put(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+        """A body with its text: as a chat, or as it is."""
+        return say(body, text, self.maker.question) if self.maker.chat else write(body, text)
 
     def warm_up(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> None:
         """A few tokens of each prompt length and concurrency; learns which fields the server refuses.
@@ -70,6 +79,7 @@ class Sender:
 
     def _learn_template(self, shape: Shape, trace: RequestTrace) -> None:
         """How many tokens a chat has beyond those of its text."""
-        if self.maker.chat and not self.maker.question and trace.prompt_tokens is not None:
+        exact = self.maker.chat and not self.maker.question and not self.maker.corpus.words
+        if exact and trace.prompt_tokens is not None:
             added = trace.prompt_tokens - shape.prompt_tokens
             self.maker = replace(self.maker, template_tokens=max(0, added))

@@ -14,19 +14,30 @@ from cluster.bench.http_answer import error_text, read_http
 from cluster.bench.loader import Loader
 from cluster.bench.metrics import Counts, parse_metrics
 from cluster.bench.records import Ask, Record, Round
-from cluster.bench.workload import Corpus, corpus_pieces
+from cluster.bench.workload import CHAT, COMPLETIONS, Corpus, corpus_pieces, corpus_words, say, write
 from cluster.errors import ClusterError, UsageError
 
 LATENCY_ASKS = 7
 FETCH_TIMEOUT_S = 60.0
+WEIGHED = (16, 528)  # words of a short prompt and of a longer one, to be counted by the server
+NO_SUCH_PATH = (404, 405, 501)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model that the server offers; `max_tokens` is its context limit, None when the server does not tell."""
+    """A model that the server offers; `max_tokens` is its context limit, None when the server does not tell.
+
+    `owner`: what the server calls itself there (vllm, sglang, llamacpp …), empty when it does not.
+    """
 
     model: str
     max_tokens: int | None
+    owner: str = ""
+
+    @property
+    def heeds_salt(self) -> bool:
+        """Whether `cache_salt` is known to keep prompts apart; others that take it just do not look at it."""
+        return self.owner == "vllm"
 
 
 def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[tuple[int | None, bytes, str]]:
@@ -89,11 +100,14 @@ def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
         near = difflib.get_close_matches(name, models, 1, 0.0)
         raise UsageError(f"the server does not serve {name!r}", remedy=f"--model {near[0]}")
     limit = models[name].get("max_model_len")
-    return Served(name, limit if isinstance(limit, int) else None)
+    return Served(name, limit if isinstance(limit, int) else None, str(models[name].get("owned_by") or ""))
 
 
-def tokenise(loader: Loader, model: str, corpus: str = "prose") -> Corpus:
-    """A corpus as this server's token ids. Raises ClusterError when it has no /tokenize: lengths would be guesses."""
+def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = False) -> Corpus:
+    """A corpus as this server's token ids; as words where it has no /tokenize (Ollama) and counts prompts itself.
+
+    Raises ClusterError when it does neither: lengths would be guesses.
+    """
     asks = [_tokenize_ask(model, text, False) for text in (*corpus_pieces(corpus), "a")]
     *pieces, plain, special = fetch(loader, *asks, _tokenize_ask(model, "a", True), name="tokenise")
     ids: list[int] = []
@@ -102,12 +116,31 @@ def tokenise(loader: Loader, model: str, corpus: str = "prose") -> Corpus:
         ids += piece
         if piece:
             continue
+        if status in NO_SUCH_PATH and (words := count_words(loader, model, corpus, chat)):
+            return words
         said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
         raise ClusterError(
-            f"the server has no /tokenize that answers ({said}), so prompts of exact length cannot be made",
-            remedy="measure a server that has it (vLLM, SGLang, llama.cpp do)",
+            f"the server has no /tokenize that answers ({said}), so prompts of known length cannot be made",
+            remedy="measure a server that has it (vLLM, SGLang, llama.cpp do), or that counts prompts in its `usage`",
         )
     return Corpus(tuple(ids), _begin(_ids(*plain[:2]), _ids(*special[:2])))
+
+
+def count_words(loader: Loader, model: str, corpus: str, chat: bool) -> Corpus | None:
+    """A corpus of words, weighed by what the server counts for a short and a longer prompt; None when it does not."""
+    words, counts = corpus_words(corpus), []
+    for number in WEIGHED:
+        text, ask = "".join(words[:number]), {"model": model, "max_tokens": 1, "temperature": 0}
+        body = say(ask, text) if chat else write(ask, text)
+        [(status, answer, _)] = fetch(loader, Ask(CHAT if chat else COMPLETIONS, body), name="count")
+        usage = _document(status, answer).get("usage") or {}
+        counts.append(usage.get("prompt_tokens"))
+    few, many = counts
+    if not isinstance(few, int) or not isinstance(many, int) or many <= few:
+        return None
+    per_word = (many - few) / (WEIGHED[1] - WEIGHED[0])
+    overhead = max(0, round(few - WEIGHED[0] * per_word))
+    return Corpus(tuple(range(len(words))), words=words, per_word=per_word, overhead=overhead)
 
 
 def detokenise(loader: Loader, model: str, prompts: Sequence[Sequence[int]]) -> list[str]:

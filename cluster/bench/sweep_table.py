@@ -47,12 +47,12 @@ class Best:
 
 
 def mean_interval(value: Stat) -> tuple[float, float] | None:
-    """The 95 % interval of a mean (Student's t); None for a single run."""
+    """The 95 % interval of a mean that is not negative (Student's t); None for a single run."""
     count = len(value.values)
     if value.std is None or count < 2:
         return None
     half = t95(count - 1) * value.std / math.sqrt(count)
-    return value.mean - half, value.mean + half
+    return max(0.0, value.mean - half), value.mean + half
 
 
 def find_best(test: str, values: Mapping[str, Stat]) -> Best | None:

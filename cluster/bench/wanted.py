@@ -73,14 +73,16 @@ class BenchWanted:
         """All rows, in that order. Raises UsageError for numbers that make none."""
         return tuple(shape for group in self.groups() for shape in group)
 
-    def maker(self, model: str, corpus: Corpus, salt: str) -> BodyMaker:
+    def maker(self, served: Served, corpus: Corpus, salt: str) -> BodyMaker:
         """What makes the requests; a chat's template puts the begin of a text itself."""
         own = replace(corpus, begin=()) if self.chat else corpus
         return BodyMaker(
-            model,
+            served.model,
             own,
             self.seed,
             salt,
+            template_tokens=corpus.overhead,
+            salted=served.heeds_salt,
             natural_stop=self.natural_stop,
             chat=self.chat,
             question=self.question,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -54,15 +55,31 @@ def corpus_pieces(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The text as this server's token ids; `begin` is what its tokenizer puts before every text (BOS, if any)."""
+    """The text as this server's token ids; `begin` is what its tokenizer puts before every text (BOS, if any).
+
+    Where the server has no tokenizer to ask, ids are places in `words`; `per_word` and `overhead` are the tokens that
+    it counts for a word, and for any prompt beside its words.
+    """
 
     ids: tuple[int, ...]
     begin: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    per_word: float = 1.0
+    overhead: int = 0
 
     @cached_property
     def distinct(self) -> list[int]:
         """The ids that occur."""
         return sorted(set(self.ids))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What ids that are words say."""
+        return "".join(self.words[one] for one in ids)
+
+
+def corpus_words(name: str) -> tuple[str, ...]:
+    """The text as words, each with the space behind it."""
+    return tuple(re.findall(r"\S+\s*", corpus_text(name)))
 
 
 def prompt_ids(corpus: Corpus, length: int, key: str, begin_key: str = "") -> list[int]:
@@ -87,10 +104,10 @@ def prompt_ids(corpus: Corpus, length: int, key: str, begin_key: str = "") -> li
 class BodyMaker:
     """Makes the bodies of requests: /v1/completions with token ids, or a chat with the text that they stand for.
 
-    `salt` keeps the caches of earlier invocations out of this one: as `cache_salt` (vLLM: up to 128 characters
-    without slashes), or in the prompts' beginnings where the server refuses the field. With `natural_stop` the number
-    of tokens is a limit, and an output ends where the model ends it. `template_tokens`: what a chat's template adds to
-    a text, so much less text is sent. `question` ends a chat's text and counts beyond its length.
+    `salt` keeps the caches of earlier invocations out of this one: as `cache_salt` where the server is known to heed it
+    (`salted`; vLLM: up to 128 characters without slashes), else in the prompts' beginnings. With `natural_stop` the
+    number of tokens is a limit, and an output ends where the model ends it. `template_tokens`: what a chat's template
+    adds to a text, so much less text is sent. `question` ends a chat's text and counts beyond its length.
     """
 
     model: str
@@ -102,6 +119,7 @@ class BodyMaker:
     chat: bool = False
     question: str = ""
     template_tokens: int = 0
+    salted: bool = True
     extra: dict[str, Any] = field(default_factory=dict)
 
     def without(self, name: str) -> BodyMaker:
@@ -116,14 +134,14 @@ class BodyMaker:
     def prompt(self, shape: Shape, run: str, index: int) -> list[int]:
         """The token ids of request `index` of a run. A context is the begin of the prompt that stands on it."""
         key = f"{self.seed}/pp{shape.pp}/tg{shape.tg}/d{shape.depth}/c{shape.concurrency}/{run}/{index}"
-        begin_key = f"{self.salt} {key}" if "cache_salt" in self.refused else ""
-        length = max(1, shape.prompt_tokens - self.template_tokens)
+        begin_key = "" if self.salted and "cache_salt" not in self.refused else f"{self.salt} {key}"
+        length = max(1, round((shape.prompt_tokens - self.template_tokens) / self.corpus.per_word))
         return prompt_ids(self.corpus, length, key, begin_key)
 
     def body(self, shape: Shape, run: str, index: int, tokens: int | None = None) -> dict[str, Any]:
         """The body of request `index` of a run. `tokens` to generate, the shape's when None.
 
-        A chat's body has the ids too: `say` puts their text in their place.
+        A chat's body has the ids too, as has one of words: `say` and `write` put their text in their place.
         """
         count = shape.tg if tokens is None else tokens
         options = {"include_usage": True, "continuous_usage_stats": True}
@@ -138,7 +156,11 @@ class BodyMaker:
             "stream_options": {name: on for name, on in options.items() if name not in self.refused},
             "cache_salt": self.salt,
         }
-        left_out = {*self.refused, *(("min_tokens", "ignore_eos") if self.natural_stop else ())}
+        left_out = {
+            *self.refused,
+            *(() if self.salted else ("cache_salt",)),
+            *(("min_tokens", "ignore_eos") if self.natural_stop else ()),
+        }
         left_out |= set() if body["stream_options"] else {"stream_options"}
         return {name: value for name, value in body.items() if name not in left_out} | self.extra
 
@@ -148,6 +170,11 @@ def say(body: dict[str, Any], text: str, question: str = "") -> dict[str, Any]:
     words = {name: value for name, value in body.items() if name != "prompt"}
     content = f"{text}\n\n{question}" if question else text
     return words | {"messages": [{"role": "user", "content": content}]}
+
+
+def write(body: dict[str, Any], text: str) -> dict[str, Any]:
+    """A completion's body with text in the place of ids."""
+    return body | {"prompt": text}
 
 
 def refused_field(error: str, already: Sequence[str]) -> str | None:

@@ -99,7 +99,7 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
     assert first.machine == ({"run": 0, "looks": 1}, {"run": 1, "looks": 9}), "eight rows, then the first again"
     assert {"cpu_s", "lag_max_ms", "t0_spread_ms"} <= set(first.client[0])
     assert steps[0] == "tokenise"
-    assert measured.request["prompt"] == "[256 token ids]"
+    assert measured.request["prompt"] == "[256 tokens]"
     assert re.fullmatch("[0-9a-f]{32,128}", measured.request["cache_salt"]), "vLLM takes no slashes"
     assert measured.where
     assert 0 < measured.latency_ms < 200
@@ -410,4 +410,46 @@ def test_question_ends_the_text_of_a_chat_and_counts_beyond_it(load: ProcessLoad
     body = [ask.body for ask in sent if ask.path.endswith("completions")][-1]
     assert body["messages"][0]["content"].endswith("\n\nWhy is that?")
     assert body["top_k"] == 5
-    assert row.notes == ("the server counted 263 prompt tokens, 256 were sent",)
+    assert row.notes == ("the server counted 263 prompt tokens, 256 were wanted",)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_server_without_tokenizer_is_sent_text_and_counts_it(load: ProcessLoader, chat: bool) -> None:
+    sent = []
+
+    class Watching:
+        where = "here"
+
+        def send(self, round: Round) -> RoundRecord:
+            sent.extend(ask.body for ask in round.asks if "completions" in ask.path)
+            return load.send(round)
+
+    measured = run_bench(Watching(), wanted("plain-text", pp=(400,), chat=chat))
+    row = only(measured)
+    assert row.failed == 0
+    assert measured.corpus.endswith(" as words")
+    texts = {body["messages"][0]["content"] if chat else body["prompt"] for body in sent}
+    assert all(isinstance(text, str) for text in texts)
+    assert len(texts) == len(sent), "each prompt is another one"
+    assert row.notes == (), "a word is a token to this server, so the length is exact"
+    assert row.tg_throughput is not None
+    assert measured.refused_fields == ()
+
+
+def test_prompts_begin_anew_where_the_server_heeds_no_salt(load: ProcessLoader) -> None:
+    def prompts(model: str) -> list:
+        sent = []
+
+        class Watching:
+            where = "here"
+
+            def send(self, round: Round) -> RoundRecord:
+                sent.extend(one.body for one in round.asks if one.path == "/v1/completions" and "stream" in one.body)
+                return load.send(round)
+
+        run_bench(Watching(), wanted(model, tg=(2,), runs=1))
+        assert all(("cache_salt" in body) == (model == "plain") for body in sent)
+        return [body["prompt"] for body in sent]
+
+    assert prompts("plain") == prompts("plain")
+    assert not set(prompts("plain-text")) & set(prompts("plain-text"))

@@ -61,7 +61,19 @@ def assert_measured(person: Person, ran: Ran, depths: tuple[int, ...]) -> dict[s
     assert [host["role"] for host in stored["manifest"]["hosts"]] == ["head", "worker"][
         : len(stored["manifest"]["hosts"])
     ]
+    assert stored["manifest"]["client_on"] == "container"
+    for row in stored["benchmarks"]:
+        assert_as_the_server_counted(row)
     return stored
+
+
+def assert_as_the_server_counted(row: dict[str, Any]) -> None:
+    """Our numbers are those of vLLM's own histograms: the way through its front is in ours only."""
+    server, requests = row["server"], row["requests"]
+    assert server["requests"] == requests
+    assert server["generation_tokens"] == requests * row["response_size"]
+    assert row["percentiles"]["itl_ms"]["mean"] == pytest.approx(server["itl_ms"], rel=0.03)
+    assert -1 < row["e2e_ttft"]["mean"] - server["ttft_ms"] < 60
 
 
 def await_all_ended(lab: Lab) -> float:

@@ -91,7 +91,7 @@ def test_notes(way: str, words: str) -> None:
 def test_prompt_of_another_length_is_said() -> None:
     shape = Shape(512, 32, 0)
     other = summarise(shape, [measure_batch([trace("plain", 32, 513)], 0.0, 512)])
-    assert other.notes == ("the server counted 513 prompt tokens, 512 were sent",)
+    assert other.notes == ("the server counted 513 prompt tokens, 512 were wanted",)
 
 
 @pytest.mark.parametrize("way", [name for name, way in WAYS.items() if not way.fail_every])

@@ -72,7 +72,8 @@ def test_equal_without_any_spread_is_a_tie() -> None:
 
 
 def test_interval_of_a_mean() -> None:
-    assert mean_interval(stats(1.0, 2.0, 3.0)) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+    assert mean_interval(stats(11.0, 12.0, 13.0)) == pytest.approx((12 - 4.303 / 3**0.5, 12 + 4.303 / 3**0.5))
+    assert mean_interval(stats(1.0, 2.0, 3.0)) == pytest.approx((0.0, 2 + 4.303 / 3**0.5)), "no rate is negative"
     assert mean_interval(stats(1.0)) is None
 
 
