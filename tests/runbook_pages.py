@@ -1,8 +1,8 @@
 """docs/runbooks as the tests read it: headings, links, and the blocks of a page with what the lab is told about them.
 
 A block fenced as `console` is a session: `$ ` starts what is typed on the desk, `spark2$ ` what is typed on that host,
-and the lines below are what it prints. A block fenced as `sh` is not run. A comment `<!-- lab: ORDER -->` stands before
-the block it is about; the orders are those of `tests/lab/test_runbooks.py`.
+and the lines below are what it prints. A block fenced as `sh` is not run. A comment `<!-- lab: … -->` is a command with
+its prompt, typed and not shown to the reader, or an order of `tests/lab/test_runbooks.py` about the next command.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ PROMPT = re.compile(r"(spark\d)?\$ (.*)")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One comment for the lab."""
+    """One comment for the lab: `mend spark2` is the word `mend` and its text."""
 
     line: int
+    word: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """One command of a session: on a host, or on the desk when `host` is empty; and the lines shown below it."""
+    """One command: on a host, or on the desk when `host` is empty; and the lines shown below it."""
 
     line: int
     host: str
@@ -59,7 +60,9 @@ def steps(path: Path) -> Iterator[Step]:
     while at < len(lines):
         line, at = lines[at], at + 1
         if order := ORDER.fullmatch(line):
-            yield Order(at, order[1])
+            hidden = PROMPT.fullmatch(order[1])
+            word, _, text = order[1].partition(" ")
+            yield Typed(at, hidden[1] or "", hidden[2], ()) if hidden else Order(at, word, text)
         elif line.startswith("```"):
             end = lines.index("```", at)
             block = lines[at:end]

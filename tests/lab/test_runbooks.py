@@ -3,11 +3,10 @@
 Each page runs top to bottom, on whole and empty hosts, with these orders in comments:
 
 - `break HOST FAULT`, `mend HOST`: `cluster lab` does it
-- `run COMMAND`: typed, not shown to the reader; `spark2$ COMMAND` is typed on that host
 - `exit N`: how the next command ends, when not with 0
 - `type TEXT`: the next command is run on a terminal, and this answers its question
 - `ctrl-c TEXT`: the next command is interrupted once it has printed this
-- `not run: REASON`: the next command cannot be run here
+- `skip REASON`: the next command, or block of commands, cannot be run here
 
 A line shown below a command must be among those that it printed: numbers, identifiers and blanks may differ, `…` stands
 for anything. What a reader types and the lab needs otherwise is changed in `Desk` and nowhere else.
@@ -21,15 +20,16 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hosts_now import HOSTS, take_all_away
 from own_lab import Lab
 from person import CLUSTER
-from runbook_pages import Listed, Order, Typed, pages, steps
+from runbook_pages import Order, Typed, pages, steps
 
 RECIPE = """
 model: cluster-lab/tiny-gemma-4
@@ -89,25 +89,39 @@ class Desk:
             text = text.replace(is_here, said)
         return text
 
-    def type(self, typed: Typed, orders: dict[str, str]) -> tuple[int, str]:
-        """Type one command; its exit code and all that it printed."""
+    def type(self, typed: Typed, told: Mapping[str, str]) -> tuple[int, str]:
+        """Type one command as the orders say; its exit code and all that it printed, in a page's words."""
+        command = self.here(typed.command)
         if typed.host:
-            done = self.lab.ssh(typed.host, self.here(typed.command))
+            done = self.lab.ssh(typed.host, command)
             return done.returncode, done.stdout + done.stderr
-        inside, outside = pty.openpty() if "type" in orders else (0, subprocess.DEVNULL)
-        printed = self.home / f"{typed.line}.out"
-        with printed.open("wb") as to:
-            process = subprocess.Popen(
-                ["bash", "-c", self.here(typed.command)], cwd=self.home, env=self.environment, stdin=outside,
-                stdout=outside if inside else to, stderr=outside if inside else to, start_new_session=True,
-            )  # fmt: skip
-        if inside:
-            os.close(outside)
-            printed.write_bytes(answer_terminal(inside, orders["type"]))
-        if "ctrl-c" in orders:
-            await_text(printed, orders["ctrl-c"], process)
+        if "type" in told:
+            code, printed = self._on_terminal(command, told["type"])
+        else:
+            code, printed = self._in_pipe(command, told.get("ctrl-c", ""))
+        return code, self.told(printed.decode(errors="replace"))
+
+    def _start(self, command: str, stdin: int, out: int | IO[bytes]) -> subprocess.Popen[bytes]:
+        words = ["bash", "-c", command]
+        return subprocess.Popen(
+            words, cwd=self.home, env=self.environment, stdin=stdin, stdout=out, stderr=out, start_new_session=True
+        )
+
+    def _on_terminal(self, command: str, answer: str) -> tuple[int, bytes]:
+        inside, outside = pty.openpty()
+        process = self._start(command, outside, outside)
+        os.close(outside)
+        printed = answer_terminal(inside, answer)
+        return process.wait(LONGEST_S), printed
+
+    def _in_pipe(self, command: str, stop_at: str) -> tuple[int, bytes]:
+        printed = self.home / "printed"
+        with printed.open("wb") as out:
+            process = self._start(command, subprocess.DEVNULL, out)
+        if stop_at:
+            await_text(printed, stop_at, process)
             os.killpg(process.pid, signal.SIGINT)
-        return process.wait(LONGEST_S), self.told(printed.read_text(errors="replace"))
+        return process.wait(LONGEST_S), printed.read_bytes()
 
 
 def answer_terminal(descriptor: int, answer: str) -> bytes:
@@ -143,13 +157,13 @@ def pattern(shown: str) -> re.Pattern[str]:
     return re.compile("".join(parts) + re.escape(shown[at:]) + r"\s*")
 
 
-def assert_shown(page: Path, typed: Typed, code: int, wanted: int, printed: str) -> None:
+def assert_shown(at: str, typed: Typed, told: Mapping[str, str], code: int, printed: str) -> None:
     """A command ended as the page says and printed what the page shows."""
-    at = f"{page.name}:{typed.line}: {typed.command}\n{printed}[exit {code}]"
-    assert code == wanted, at
+    ran = f"{at}: {typed.command}\n{printed}[exit {code}]"
+    assert code == int(told.get("exit", 0)), ran
     lines = printed.splitlines()
     for shown in typed.shown:
-        assert any(pattern(shown).fullmatch(line) for line in lines), f"not printed: {shown}\nby {at}"
+        assert any(pattern(shown).fullmatch(line) for line in lines), f"not printed: {shown}\nby {ran}"
 
 
 @pytest.fixture
@@ -162,27 +176,17 @@ def desk(lab: Lab, tmp_path: Path) -> Iterator[Desk]:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_page_is_true(desk: Desk, page: Path) -> None:
-    orders: dict[str, str] = {}
+    told: dict[str, str] = {}
     for step in steps(page):
-        if isinstance(step, Order):
-            word, _, rest = step.text.partition(" ")
-            if word in ("break", "mend"):
-                desk.lab.must(*step.text.split())
-            elif word == "run":
-                host, _, command = rest.rpartition("$ ") if rest.startswith("spark") else ("", "", rest)
-                assert_shown(page, hidden := Typed(step.line, host, command, ()), *_run(desk, hidden, {}))
-            else:
-                orders[word] = rest
-        elif isinstance(step, Listed) or "not" in orders:
-            assert "not" in orders, f"{page.name}:{step.line}: say why it is not run"
-            orders = {}
+        at = f"{page.name}:{step.line}"
+        if isinstance(step, Order) and step.word in ("break", "mend"):
+            desk.lab.must(step.word, *step.text.split())
+        elif isinstance(step, Order):
+            assert step.word in ("exit", "type", "ctrl-c", "skip"), at
+            told[step.word] = step.text
+        elif isinstance(step, Typed) and "skip" not in told:
+            assert_shown(at, step, told, *desk.type(step, told))
+            told.clear()
         else:
-            code, wanted, printed = _run(desk, step, orders)
-            assert_shown(page, step, code, wanted, printed)
-            orders = {}
-    assert not orders, f"{page.name}: left over: {orders}"
-
-
-def _run(desk: Desk, typed: Typed, orders: dict[str, str]) -> tuple[int, int, str]:
-    code, printed = desk.type(typed, orders)
-    return code, int(orders.get("exit", 0)), printed
+            assert told.pop("skip", ""), f"{at}: say why it is not run"
+    assert not told, f"{page.name}: about no command: {told}"

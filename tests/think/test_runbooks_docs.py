@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runbook_pages import FOLDER, INDEX, Listed, Typed, headings, links, pages, slug, steps
+from runbook_pages import FOLDER, INDEX, ORDER, Listed, Typed, headings, links, pages, slug, steps
 
 from cluster.cli import parse
 from cluster.diagnosis.runbooks import DEFAULT, OF_RULES
@@ -77,7 +77,7 @@ def test_index_has_every_page() -> None:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_page_is_short_and_says_when_it_is_done(page: Path) -> None:
     text = page.read_text()
-    assert len(text.splitlines()) <= LONGEST
+    assert len([line for line in text.splitlines() if not ORDER.fullmatch(line)]) <= LONGEST
     assert re.search(r"^## .*\b(when|Before)$", text, re.M)
     assert re.search(r"^## .*one command$", text, re.M)
 
