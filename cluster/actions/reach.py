@@ -64,7 +64,7 @@ def look_for(host: ResolvedHost, recipe: Recipe | None = None) -> Look:
         return Look(data_dir=host.data_dir, hf_home=host.hf_home)
     look = Look(
         image=recipe.image, model=recipe.model, revision=recipe.revision, data_dir=host.data_dir, hf_home=host.hf_home,
-        thorough=True,
+        model_files=tuple(mount.model_file for mount in recipe.mounts if mount.model_file), thorough=True,
     )  # fmt: skip
     for drafter in recipe.models[1:]:
         look = replace(look, drafter=drafter.id, drafter_revision=drafter.revision)

@@ -96,10 +96,11 @@ def _check(args: argparse.Namespace, screen: Screen) -> ExitCode:
 
 def problems_of(path: Path) -> Iterator[str]:
     """What is wrong with a recipe file, one line each; nothing when it can be used."""
-    from cluster.config.load import read_recipe
+    from cluster.config.load import read_dockerfile, read_recipe
 
     try:
         recipe = read_recipe(path)
+        read_dockerfile(recipe.dockerfile)
     except UsageError as error:
         yield error.what
         return

@@ -54,7 +54,8 @@ class Look:
     """What to look for on one host. `data_dir` and `hf_home` may start with `~`, the home there.
 
     An empty `image`, `model` or `drafter` is not asked for. `dummy_weights`: the model needs no weight files.
-    `thorough`: also what only checks need: clock, GID tables, tenants, firewall.
+    `model_files` are paths in the model's directory that have to be there. `thorough`: also what only checks need:
+    clock, GID tables, tenants, firewall.
     """
 
     image: str = ""
@@ -63,6 +64,7 @@ class Look:
     data_dir: str = "~/.local/share/cluster"
     hf_home: str = "~/.cache/huggingface"
     dummy_weights: bool = False
+    model_files: tuple[str, ...] = ()
     drafter: str = ""
     drafter_revision: str = "main"
     thorough: bool = False
@@ -151,7 +153,9 @@ def _asked(look: Look) -> dict[str, Question]:
     if look.image:
         asked["image"] = image.question(look.image)
     if look.model:
-        asked["weights"] = weights.question(look.model, look.revision, look.hf_home, dummy=look.dummy_weights)
+        asked["weights"] = weights.question(
+            look.model, look.revision, look.hf_home, dummy=look.dummy_weights, files=look.model_files
+        )
     if look.drafter:
         asked["drafter"] = weights.question(look.drafter, look.drafter_revision, look.hf_home)
     return asked

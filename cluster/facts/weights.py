@@ -6,6 +6,7 @@ and the safetensors format (8 bytes of header length, a JSON header whose `data_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.commands.far import far
@@ -34,9 +35,10 @@ class Weights:
     unfinished: int = 0
 
 
-def question(model: str, revision: str, hf_home: str, *, dummy: bool = False) -> Question:
-    """Ask for a model by hub id and revision, or by absolute path. `dummy`: no weight files are expected."""
-    given = {"model": model, "revision": revision, "hf_home": hf_home, "dummy": dummy}
+def question(model: str, revision: str, hf_home: str, *, dummy: bool = False, files: Sequence[str] = ()) -> Question:
+    """Ask for a model by hub id and revision, or by absolute path. `dummy`: no weight files are expected; `files` are
+    paths in its directory that are wanted beside what every model has."""
+    given = {"model": model, "revision": revision, "hf_home": hf_home, "dummy": dummy, "files": list(files)}
     return far("weights", given, timeout_s=20.0)
 
 

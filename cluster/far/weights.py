@@ -1,6 +1,7 @@
 """Whether a model's files are on this host, whole, and where a container that mounts them can follow them.
 
-Given {"model": hub id or absolute path, "revision": branch, tag or commit, "hf_home": path, "dummy": bool}.
+Given {"model": hub id or absolute path, "revision": branch, tag or commit, "hf_home": path, "dummy": bool,
+"files": [paths in the model's directory that are wanted beside what every model has]}.
 Prints {"weights": {"value": …} | {"missing": why, "kind": kind}}. Of weight files only the headers are read.
 """
 
@@ -189,6 +190,7 @@ def look(given):
     root = hf_home if commit or directory.startswith(hf_home + os.sep) else directory
     sizes, problems = walk(directory, os.path.realpath(root))
     problems += gaps(directory, sizes, given.get("dummy", False))
+    problems += [f"{name}: not there, and the recipe mounts it" for name in given.get("files", ()) if name not in sizes]
     begun = unfinished(directory, commit)
     if problems and begun:
         problems.append(f"{begun} downloads did not end (.incomplete)")

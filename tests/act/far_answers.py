@@ -123,9 +123,12 @@ class Answers:
         path = model if model.startswith("/") else f"{HUB}/hub/models--{model.replace('/', '--')}/snapshots/{commit}"
         return {"weights": {"value": {
             "model": model, "revision": given["revision"], "commit": "" if model.startswith("/") else commit,
-            "path": path, "files": 5, "bytes": 60 * GIB, "problems": list(self.model_problems), "listing": "1f" * 32,
-            "unfinished": 0,
+            "path": path, "files": 5, "bytes": 60 * GIB, "listing": "1f" * 32, "unfinished": 0,
+            "problems": [*self.model_problems, *self.gone(path, given["files"])],
         }}}  # fmt: skip
+
+    def gone(self: Machine, path: str, files: Sequence[str]) -> list[str]:
+        return [f"{name}: not there, and the recipe mounts it" for name in files if not self.exists(f"{path}/{name}")]
 
     def tell_hub_model(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         token = self.read(given["token_file"]).decode() if given["token_file"] else ""

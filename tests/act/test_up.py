@@ -300,6 +300,11 @@ def test_a_file_of_the_model_and_one_among_the_images_packages(cluster: Typed, d
         "  - {source: new.py, target: site-packages/new.py}\n"
     )
     snapshot = f"{HUB}/hub/models--example--toy/snapshots/{COMMIT}"
+    before = desk.state()
+    refused = cluster(*UP)
+    assert refused.code == 4
+    assert "fix/toy.py: not there, and the recipe mounts it" in refused.err
+    assert desk.state() == before
     for machine in desk:
         machine.files[f"{snapshot}/fix/toy.py"] = (b"patched", 0o644)
     must(cluster, *UP)

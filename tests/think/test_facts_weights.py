@@ -145,6 +145,15 @@ def test_dummy_weights_need_no_weight_files(tmp_path: Path) -> None:
     assert found.problems == ()
 
 
+def test_a_file_that_the_recipe_mounts(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.add("fix/patched.py", b"")
+    asked = weights.question(MODEL, "main", str(tmp_path), files=["fix/patched.py", "fix/other.py"])
+    found = weights.parse(ask(asked))
+    assert isinstance(found, Weights)
+    assert found.problems == ("fix/other.py: not there, and the recipe mounts it",)
+
+
 def test_an_index_of_the_other_format_calls_for_nothing(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.add("pytorch_model.bin.index.json", b'{"weight_map": {"a": "pytorch_model-00001-of-00002.bin"}}')
