@@ -157,7 +157,11 @@ def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) 
 
 def summary(examined: Examined) -> str:
     """The last line: how many findings by level, the hosts looked at, how long it took."""
-    made = f"{len(RUNBOOKS)} checks" if len(examined.hosts) > 1 else "checks between hosts need two"
+    made = (
+        f"{len(RUNBOOKS.keys() - (set() if examined.speeds else {'fabric-speed'}))} checks"
+        if len(examined.hosts) > 1
+        else "checks between hosts need two"
+    )
     where = f"on {', '.join(examined.hosts)} ({made}, {examined.seconds:.1f} s)"
     levels = [one.finding.level for one in share(examined.findings)]
     counts = [
