@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from fake_docker import Container
 from machine import IMAGE, Desk, Stranger, unreachable
+from test_transcripts import STORIES
 from typed import Typed
 
 from cluster.commands.question import Answer
@@ -129,6 +131,20 @@ def test_more_hosts_than_a_line_holds(place: Path, capsys: pytest.CaptureFixture
     assert "fault    8 hosts  docker  Docker cannot be used" in ran.out
     assert f"hosts: {', '.join(names)}" in ran.out
     assert "try: on each: install Docker" in ran.out
+
+
+REFUSED = [name for name, (code, words, _) in STORIES.items() if code == 4 and words == UP and name.startswith("up/")]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_up_refuses_for_what_doctor_calls_a_fault(name: str, cluster: Typed) -> None:
+    """`up` stops at the first kind of fault, doctor goes on; what neither calls one comes out later or is fetched."""
+    for change in STORIES[name][2]:
+        change(cluster)
+    faults = {check for level, check, _ in checks(told(cluster)[1]) if level == "fault"}
+    refused = set(re.findall(r"check `([\w-]+)`", cluster(*UP).err))
+    assert refused <= faults
+    assert bool(refused) == bool(faults)
 
 
 # the archive
