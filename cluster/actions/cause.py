@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.actions import evidence, saved
-from cluster.actions.explain import place, told
+from cluster.actions.explain import place
 from cluster.actions.findings import runbook_path
+from cluster.actions.logs_explain import view
 from cluster.diagnosis.explain import Diagnosis, explain
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.logline import read_line
@@ -26,7 +27,7 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
         return
     try:
         diagnosis = explain(saved.sources(Path(directory)))
-        text = "\n".join(told(diagnosis)).replace(f"{directory}/", "")
+        text = "\n".join(view(diagnosis, {}))
         evidence.write(Path(directory) / saved.OWN, f"{text}\n".encode(), ())
     except (Exception, KeyboardInterrupt) as error:
         screen.warn(f"the evidence could not be explained: {error or type(error).__name__}")

@@ -18,8 +18,8 @@ from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 
 RAY_LOGS = "/tmp/ray/session_latest/logs"
-RAY_LIMIT = 16 << 20
-BEGINNING, END = 4 << 20, 8 << 20
+RAY_LIMIT = 12 << 20
+BEGINNING, END = 2 << 20, 6 << 20
 """Bytes of each stream of a rank's log: of a longer one the first and the last."""
 JOURNAL_LINES = 2000
 GPU = "name,power.draw,clocks.sm,temperature.gpu,utilization.gpu"

@@ -89,10 +89,17 @@ def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
         follows.setdefault(one.id, []).append(place_of(one))
     if follows:
         yield "follows from it: " + "; ".join(f"{id} ({', '.join(places[:4])})" for id, places in follows.items())
+    yield from unread(missing)
+
+
+def unread(missing: Mapping[str, str]) -> Iterator[str]:
+    """What could not be had of what matters, and why."""
+    hosts: dict[tuple[str, str], list[str]] = {}
     for name, why in missing.items():
         host, part = saved.of_host(name)
         if part in KINDS:
-            yield f"not read: {host}, {KINDS[part]}: {why}"
+            hosts.setdefault((KINDS[part], why), []).append(host)
+    yield from (f"not read: {kind} of {', '.join(names)}: {why}" for (kind, why), names in hosts.items())
 
 
 def block(label: str, found: Explanation) -> Iterator[str]:

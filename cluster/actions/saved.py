@@ -32,7 +32,7 @@ def sources(directory: Path) -> Iterator[Source]:
         elif name == "docker.txt" and host:
             yield Source(str(path), about(path, container_id(path.with_name(f"{host}-inspect.json"))), host, True)
         else:
-            yield Source(str(path), pieces(path), host, name in BESIDE)
+            yield Source(str(path), pieces(path), host, name in BESIDE, hearsay=name == ERROR)
 
 
 def of_host(name: str) -> tuple[str, str]:

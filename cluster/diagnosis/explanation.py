@@ -17,13 +17,17 @@ NAME_LENGTH = 80
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A finding read from a text: the rule it is by, in which file and line, and when, if the line says so."""
+    """A finding read from a text: the rule it is by, in which file and line, and when, if the line says so.
+
+    `hearsay`: said of another rank, or repeated.
+    """
 
     finding: Finding
     rule: Rule
     file: str
     line: int | None
     time: float | None = None
+    hearsay: bool = False
 
     @property
     def id(self) -> str:
@@ -62,7 +66,7 @@ def of_rule(
 def settled(found: Explanation, rule: Rule, **values: str) -> Explanation:
     """The same place, now that another rule is known to apply."""
     again = of_rule(rule, values, found.file, found.line, found.finding.evidence, found.finding.host)
-    return replace(again, time=found.time)
+    return replace(again, time=found.time, hearsay=found.hearsay)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
+
+from cluster.plan.ready import PEER_LOST
 
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _PREFIXES = tuple(
@@ -31,12 +33,16 @@ _MOST = 8
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line's parts: the level in words (empty when none), seconds since 1970 (None when none), the message."""
+    """A line's parts: the level in words (empty when none), seconds since 1970 (None when none), the message.
+
+    `hearsay`: a rank tells what it heard of another one, which knows better.
+    """
 
     level: str
     time: float | None
     message: str
     of_rank: bool = False
+    hearsay: bool = False
 
 
 def read_line(text: str) -> LogLine:
@@ -54,7 +60,7 @@ def read_line(text: str) -> LogLine:
         text = text[found.end() :]
     rank = _of_rank(text)
     if rank is not None:
-        return rank if time is None else LogLine(rank.level, time, rank.message, of_rank=True)
+        return rank if time is None else replace(rank, time=time)
     return LogLine(_CODES.get(level, level), time, text.strip())
 
 
@@ -75,7 +81,8 @@ def _of_rank(text: str) -> LogLine | None:
     try:
         told = json.loads(text)
         ended = told["stage"] == "ended" and told.get("exit") != 0
-        return LogLine("ERROR" if ended else "INFO", float(told["t"]), str(told.get("why", "")), of_rank=True)
+        hearsay = ended and told.get("exit") in PEER_LOST
+        return LogLine("ERROR" if ended else "INFO", float(told["t"]), str(told.get("why", "")), True, hearsay)
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -48,10 +48,15 @@ def explain_hits(scan: Scan) -> Iterator[Explanation]:
         if hit.rule.level == "normal" or is_overcome(hit, scan):
             continue
         known = first.get(hit.rule.id)
-        if known is None or (known.of_rank and not hit.of_rank):
+        if known is None or _remove(known) > _remove(hit):
             first[hit.rule.id] = hit
     for hit in first.values():
         yield _as_timeout(of_hit(hit, scan), scan)
+
+
+def _remove(hit: Hit) -> int:
+    """How far a line is from what happened: 0 for the very words, more for a rank's own, and for another's."""
+    return hit.line.of_rank + hit.line.hearsay
 
 
 def is_overcome(hit: Hit, scan: Scan) -> bool:
@@ -65,7 +70,7 @@ def of_hit(hit: Hit, scan: Scan) -> Explanation:
     """A line that a rule matched, with the rule's words."""
     evidence = hit.text.strip()[:EVIDENCE_LENGTH]
     found = of_rule(hit.rule, hit.groups, scan.source.name, hit.number, evidence, scan.source.host)
-    return replace(found, time=hit.time)
+    return replace(found, time=hit.line.time, hearsay=hit.line.hearsay or scan.source.hearsay)
 
 
 def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
@@ -86,14 +91,14 @@ def explain_trouble(scan: Scan) -> Iterator[Explanation]:
     A text that went on after it has overcome it: a traceback is then worth a note, another error line nothing.
     """
     late = max((number for moment, number in scan.moments.items() if REACHED[moment]), default=0)
-    ranked = sorted(scan.troubles, key=lambda one: (one.number < late, -one.weight, one.number))
+    ranked = sorted(scan.troubles, key=lambda one: (one.number < late, one.line.hearsay, -one.weight, one.number))
     for trouble in ranked[:1]:
         rule = UNKNOWN if trouble.number > late else OVERCOME
         if rule is OVERCOME and trouble.weight < Weight.EXCEPTION:
             return
         evidence = trouble.text.strip()[:EVIDENCE_LENGTH]
         found = of_rule(rule, {}, scan.source.name, trouble.number, evidence, scan.source.host)
-        yield replace(found, time=trouble.time)
+        yield replace(found, time=trouble.line.time, hearsay=trouble.line.hearsay)
 
 
 def judge(found: Sequence[Explanation], unknown: Sequence[Explanation]) -> Verdict:
@@ -124,12 +129,15 @@ def _most_telling(deaths: list[Explanation], unknown: list[Explanation]) -> tupl
 
 
 def in_time(found: Sequence[Explanation]) -> list[Explanation]:
-    """In the order of events: by file and line; of several files by time, those last that tell none."""
+    """In the order of events: by file and line; of several files by time, those last that tell none.
+
+    What a rank has heard of another one comes last: the other knows better, and may say it a second later.
+    """
     files = list(dict.fromkeys(one.file for one in found))
     ordered = sorted(found, key=lambda one: (files.index(one.file), one.line or 0))
     if len(files) > 1:
         ordered.sort(key=lambda one: (one.time is None, of_year(one.time or 0.0)))
-    return ordered
+    return sorted(ordered, key=lambda one: one.hearsay)
 
 
 def of_year(time: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.diagnosis import trouble
 from cluster.diagnosis.logline import LogLine, read_line
@@ -24,13 +24,14 @@ class Source:
     """Something to explain: a name that people know it by, and its bytes in pieces. `host`: where it was printed.
 
     `beside`: about the host, not of what may have failed. Its errors count only when a rule knows them and they came
-    after the server was last seen well; its numbers only tell causes apart.
+    after the server was last seen well; its numbers only tell causes apart. `hearsay`: it repeats what others say.
     """
 
     name: str
     pieces: Iterable[bytes]
     host: str = ""
     beside: bool = False
+    hearsay: bool = False
 
     @classmethod
     def of_text(cls, name: str, text: str, host: str = "") -> Source:
@@ -40,15 +41,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line that a rule matches. `groups` are the pattern's named parts; `time` as of `read_line`, or of the last
-    line before it that told one."""
+    """A line that a rule matches. `groups` are the pattern's named parts; `line.time` may be of a line before it."""
 
     rule: Rule
     groups: Mapping[str, str]
     number: int
     text: str
-    time: float | None
-    of_rank: bool = False
+    line: LogLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Trouble:
     weight: Weight
     number: int
     text: str
-    time: float | None
+    line: LogLine
 
 
 @dataclass
@@ -105,11 +104,13 @@ class Scan:
     def _judge(self, number: int, text: str, kind: Kind) -> None:
         line = read_line(text)
         self._time = self._time if line.time is None else line.time
+        line = replace(line, time=self._time)
+        said = line.message if line.of_rank else text  # a rank also tells what it was asked to run
         for rule in kind.rules:
-            found = rule.search(text)
+            found = rule.search(said)
             if found:
                 groups = {name: value or "" for name, value in found.groupdict().items()}
-                self._keep(Hit(rule, groups, number, text, self._time, line.of_rank))
+                self._keep(Hit(rule, groups, number, text, line))
                 return
         if kind.may_be_trouble:
             self._weigh(line, number, text)
@@ -127,7 +128,7 @@ class Scan:
     def _weigh(self, line: LogLine, number: int, text: str) -> None:
         weight = trouble.weigh(line)
         if weight and sum(old.weight == weight for old in self.troubles) < MOST_ERRORS:
-            self.troubles.append(Trouble(weight, number, text, self._time))
+            self.troubles.append(Trouble(weight, number, text, line))
 
 
 def scan(source: Source) -> Scan:

@@ -7,13 +7,18 @@ Given {}. Prints {"containers": {"value": [what docker inspect says, cut down]}}
 import json
 import subprocess
 
+MOST = 8 << 20  # bytes of an answer of docker's; what says more is no docker
 GONE = ("no such", "removal of container", "not found")
 
 
 def docker(*words):
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    ended = subprocess.run(["docker", *words], **quiet)
-    return ended.returncode, ended.stdout.decode("utf-8", "replace"), ended.stderr.decode("utf-8", "replace")
+    program = subprocess.Popen(["docker", *words], **quiet)
+    said = []
+    for pipe in (program.stdout, program.stderr):
+        said.append(pipe.read(MOST).decode("utf-8", "replace"))
+        pipe.close()
+    return program.wait(), *said
 
 
 def inspect(ids):

@@ -15,6 +15,7 @@ import sys
 
 UNKNOWN = re.compile(r'Field "([^"]+)" is not a valid field to query')
 CONTAINER = re.compile(r"[0-9a-f]{64}")
+MOST = 1 << 20  # bytes of an answer; what says more is no nvidia-smi
 SHAPE = "--format=csv,noheader,nounits"
 
 
@@ -25,8 +26,11 @@ def start(query):
 
 def end(program):
     """(exit code as a shell tells it, what was said) of a program; of a failed one its complaints too."""
-    out, err = program.communicate()
-    said = out + err if program.returncode else out
+    told = []
+    for pipe in (program.stdout, program.stderr):
+        told.append(pipe.read(MOST))
+        pipe.close()
+    said = b"".join(told) if program.wait() else told[0]
     return program.returncode if program.returncode >= 0 else 128 - program.returncode, said.decode("utf-8", "replace")
 
 

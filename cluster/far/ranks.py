@@ -18,22 +18,34 @@ WORD = re.compile(r"[A-Za-z]\w{3,}")
 LOGS = "/tmp/ray/session_latest/logs"
 HEAD_BYTES = 4 << 20
 END_LINES = 400
+LONGEST = 1 << 16  # bytes of a line that are read at once
+MOST = 1 << 20
 
 
 def inspect(name):
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.StartedAt}}"
-    done = subprocess.run(["docker", "inspect", "--type", "container", "-f", form, name],
-                          stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
-    words = done.stdout.decode().split()
-    return words if done.returncode == 0 and len(words) == 4 else None
+    code, said = docker("inspect", "--type", "container", "-f", form, name)
+    words = said.split()
+    return words if code == 0 and len(words) == 4 and words[1].isdigit() else None
+
+
+def start(*words, stderr):
+    return subprocess.Popen(["docker", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
+
+
+def docker(*words):
+    """(exit code, what was said on stdout) of a docker command; what goes on beyond MOST bytes is ended."""
+    child = start(*words, stderr=subprocess.DEVNULL)
+    said = child.stdout.read(MOST)
+    child.stdout.close()
+    return child.wait(), said.decode("utf-8", "replace")
 
 
 def lines(name, *options):
     """Lines of a container's log, cut to 4,000 bytes each; the caller may stop before the end."""
-    child = subprocess.Popen(["docker", "logs", *options, name], stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    child = start("logs", *options, name, stderr=subprocess.STDOUT)
     try:
-        for raw in child.stdout:
+        for raw in iter(lambda: child.stdout.readline(LONGEST), b""):
             yield raw[:4000].decode("utf-8", "replace").rstrip("\n")
     finally:
         child.kill()
@@ -98,12 +110,8 @@ def stage_of(line):
 
 def worker_lines(name):
     """NCCL's lines in Ray's own worker logs: a worker's output stays on its host."""
-    argv = ["docker", "exec", name, "timeout", "5", "grep", "-rhsE", "NCCL INFO (NET/|Using network)", LOGS]
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=8)
-    except subprocess.TimeoutExpired:
-        return []
-    return done.stdout.decode("utf-8", "replace").splitlines()[:40]
+    words = ("timeout", "5", "grep", "-rhsE", "NCCL INFO (NET/|Using network)", LOGS)
+    return docker("exec", name, *words)[1].splitlines()[:40]
 
 
 def main():

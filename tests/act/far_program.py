@@ -37,17 +37,13 @@ def run_over(docker: Docker, name: str, given: Any) -> Answer:
             raise FileNotFoundError(argv[0])
         return said
 
-    def run(argv: Sequence[str], **_: Any) -> Any:
+    def popen(argv: Sequence[str], *, stderr: int, **_: Any) -> Any:
         said = answer(argv)
-        return SimpleNamespace(returncode=said.exit, stdout=said.out, stderr=said.err)
-
-    def popen(argv: Sequence[str], **_: Any) -> Any:
-        said = answer(argv)
-        out = io.BytesIO(said.out + said.err)
-        return SimpleNamespace(stdout=out, wait=lambda: said.exit, kill=lambda: None)
+        out = io.BytesIO(said.out + (said.err if stderr == subprocess.STDOUT else b""))
+        return SimpleNamespace(stdout=out, stderr=io.BytesIO(said.err), wait=lambda: said.exit, kill=lambda: None)
 
     fakes = {
-        "subprocess": SimpleNamespace(**{**vars(subprocess), "run": run, "Popen": popen}),
+        "subprocess": SimpleNamespace(**{**vars(subprocess), "Popen": popen}),
         "sys": SimpleNamespace(argv=["-", json.dumps(given)]),
     }
 

@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_said(cluster: Typed, desk: Desk) -> None:
     assert cluster(*UP).code == 0
     del desk["spark2"].docker.containers[next(iter(desk["spark2"].docker.containers))]
     ran = cluster("logs", "--explain")
-    assert "not read: spark2, log: no container of it was seen" in ran.out
+    assert "not read: log of spark2: no container of it was seen" in ran.out
     desk.hosts["spark2"].drop()
     ran = cluster("logs", "--explain")
     assert ran.code == 3

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from diagnosis_tools import SAMPLES, found, lines, sample, told
 
 from cluster.diagnosis.explain import explain
@@ -176,3 +179,46 @@ def test_lines_of_docker_s_own_file() -> None:
     assert (line.level, line.message, line.time is None) == ("ERROR", "FooError: y", False)
     assert read_line('{"log":"broken').message == '{"log":"broken'
     assert read_line('{"log":"{\\"log\\":\\"x\\"}","time":"2026-05-20T20:35:26.1Z"}').message
+
+
+def rank_line(stamp: str, rank: int, exit: int, why: str) -> str:
+    """What far/rank prints as it ends, as docker shows it."""
+    told = {"cluster": "rank", "rank": rank, "stage": "ended", "t": 1.0, "why": why, "exit": exit}
+    return f"2026-11-28T04:00:{stamp}Z {json.dumps(told)}\n"
+
+
+@pytest.mark.parametrize("cause", ["no patch for this host", "ValueError: No available memory for the cache blocks."])
+def test_what_a_rank_heard_of_another_comes_after_what_that_one_says(cause: str) -> None:
+    """The peer tells it within a moment, the rank itself ends a second later."""
+    why = f"before_serve sh exited with 3: {cause}"
+    head = rank_line("01.0", 0, 75, f"peers did not join: rank 1 (192.168.100.12): {why}")
+    worker = rank_line("02.0", 1, 3, why)
+    for texts in ((head, worker), (worker, head)):
+        root = told(*texts).root
+        assert root
+        assert f'"why": "{why}"' in root.finding.evidence
+    root = told(head + worker).root
+    assert root
+    assert root.line == 2
+
+
+def test_beside_what_failed_only_known_causes_count() -> None:
+    """A host's journals have errors of their own, and the numbers of a host that serves look like trouble."""
+    log = Source.of_text("log", "2026-11-28T04:00:01Z INFO:     Application startup complete.\n", "spark1")
+    kernel = "2026-11-28T0{}:00:00+0000 spark1 kernel: Out of memory: Killed process 42 (python3) total-vm:1kB\n"
+    journal = '2026-11-28T05:00:00+0000 spark1 dockerd[1]: level=error msg="Handler for GET returned error"\n'
+    memory = "MemTotal: 125829120 kB\nMemFree: 1024 kB\nMemAvailable: 9000000 kB\n"
+
+    def beside(text: str) -> Source:
+        return Source("beside", (text.encode(),), "spark1", beside=True)
+
+    for text in (journal, memory, kernel.format(3)):
+        assert not explain([log, beside(text)]).failed, text
+    root = explain([log, beside(kernel.format(5))]).root
+    assert root
+    assert root.id == "kernel-oom"
+
+
+def test_what_a_rank_is_asked_to_run_is_not_what_happened() -> None:
+    words = {"cluster": "rank", "stage": "before_serve", "t": 1.0, "words": ["echo", "No space left on device"]}
+    assert found(json.dumps(words) + "\n") == []
