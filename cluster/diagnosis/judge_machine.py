@@ -60,7 +60,7 @@ def judge_processes(outputs: Outputs) -> Iterator[Explanation]:
     """Engine processes that hold memory where no container runs."""
     for output in outputs.named("gpu processes"):
         processes: tuple[GpuProcess, ...] = output.value
-        engines = [one for one in processes if "VLLM::" in one.name or "ray::" in one.name]
+        engines = [one for one in processes if one.is_engine]
         if not engines:
             continue
         running = [other.value for other in outputs.named("docker ps") if other.file == output.file]

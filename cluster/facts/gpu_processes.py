@@ -38,6 +38,11 @@ class GpuProcess:
     container: str
     cpu_s: float | None = None
 
+    @property
+    def is_engine(self) -> bool:
+        """Whether it is a process of vLLM or of one of its ranks under Ray."""
+        return "VLLM::" in self.name or "ray::" in self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Said:

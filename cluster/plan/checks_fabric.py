@@ -78,13 +78,19 @@ def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
         for link in seen.links.links:
             if link.netdev in facing or not (twins := facing & _twins_of(link, seen.links)):
                 continue
-            raise_it = f"on {seen.host}: sudo ip link set {link.netdev} up; reseat the cable at both ends"
-            address = f"give {link.netdev} an address in a subnet of its own, on every host"
             yield Finding(
                 "warning", "twins", seen.host, f"only {min(twins)} of its port faces the peers: half the bandwidth",
                 f"{link.netdev} {link.state}, {' '.join(link.addresses) or 'no address'}",
-                address if link.is_active else raise_it,
+                _twin_remedy(seen.host, link),
             )  # fmt: skip
+
+
+def _twin_remedy(host: str, link: Link) -> str:
+    if not link.is_active:
+        return f"on {host}: sudo ip link set {link.netdev} up; reseat the cable at both ends"
+    if not link.subnets():
+        return f"give {link.netdev} an address in a subnet of its own, on every host"
+    return f"look at the other end of {link.netdev}: is it up, and in the same subnet?"
 
 
 def _twins_of(link: Link, links: Links) -> set[str]:

@@ -15,8 +15,6 @@ from cluster.plan.gpu_state import judge_gpu
 HELD_BACK = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
 """Reasons for low clocks that are no matter of the load; a power cap is one on a busy GPU."""
 
-ENGINES = ("VLLM::", "ray::")
-
 
 def check_gpu(seen: Seen) -> Iterator[Finding]:
     """nvidia-smi answers, and what it tells of a busy GPU's power and clocks makes sense."""
@@ -83,7 +81,7 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
     for process in seen.gpu_processes:
         if process.container in mine:
             continue
-        if process.name.startswith(ENGINES) and process.container not in names:
+        if process.is_engine and process.container not in names:
             yield Finding(
                 "warning", "orphan", seen.host, f"{process.name} uses the GPU and is in no container that Docker has",
                 _held(process), f"on {seen.host}: sudo kill {process.pid}, if nobody started it by hand",

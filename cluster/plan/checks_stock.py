@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
+from cluster.facts.weights import Weights
 from cluster.plan.finding import Finding
 from cluster.plan.wanted import Wanted
 
@@ -25,6 +26,11 @@ def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def place_of(copy: Weights) -> str:
+    """What to remove for a fresh download: of a snapshot the whole model, since its links lead to the files beside."""
+    return copy.path.partition("/snapshots/")[0] if copy.commit else copy.path
+
+
 def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """Weights that are there are whole; missing ones are fetched, but a missing directory cannot be."""
     for model, copy in zip(wanted.recipe.models, seen.copies, strict=False):
@@ -32,7 +38,7 @@ def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
             for problem in copy.problems:
                 yield Finding(
                     "fault", "weights", seen.host, f"the weights of {model.id} are not whole", problem,
-                    f"on {seen.host}: remove {copy.path} and run cluster up again",
+                    f"on {seen.host}: rm -r {place_of(copy)}, then cluster up again",
                 )  # fmt: skip
         elif model.id.startswith("/") or copy.kind != "absent":
             yield Finding(

@@ -49,7 +49,7 @@ FAULTS: list[tuple[str, str, int, str, str, str]] = [
         "stop it, or .*--set port=",
     ),
     ("no-model", "spark2", 4, "model cluster-lab/tiny-gemma-4 is not on spark2", "", "--yes fetches it"),
-    ("cut-model", "spark2", 4, "not whole: model.safetensors: .* bytes", "^spark2", "and run cluster up again"),
+    ("cut-model", "spark2", 4, "not whole: model.safetensors: .* bytes", "^spark2", "then cluster up again"),
     ("low-memory", "spark2", 4, r"needs 4.0 GiB, 1.4 GiB are to be had", "^spark2", "stop the holder"),
 ]
 

@@ -180,6 +180,15 @@ def test_recipes_that_ask_for_less() -> None:
     ]
 
 
+def test_a_snapshot_that_is_not_whole_is_removed_with_its_files() -> None:
+    """Its links lead to `blobs`; a download would find the same broken file there again."""
+    hub = "/hf/hub/models--example--toy"
+    snapshot = replace(weights("a: empty"), path=f"{hub}/snapshots/{'c0ffee00' * 5}")
+    assert check(weights=snapshot)[0].remedy == f"on spark1: rm -r {hub}, then cluster up again"
+    folder = replace(weights("a: empty"), commit="", path="/models/toy")
+    assert check(weights=folder)[0].remedy == "on spark1: rm -r /models/toy, then cluster up again"
+
+
 def test_force_names_the_check() -> None:
     faults = check(memory=Memory(available=0), listening=(Listener("0.0.0.0", 8000, 1, "x"),))
     assert names(refusing(faults, frozenset())) == [("fault", "memory"), ("fault", "ports")]

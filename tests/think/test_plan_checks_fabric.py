@@ -46,6 +46,12 @@ def test_one_twin_is_told_by_its_state() -> None:
     assert "ip link set enP2p1s0f0np0 up" in found[0].remedy
 
 
+def test_the_twin_whose_other_end_is_down_is_looked_at_there() -> None:
+    down = with_hca(one_cable(2), "roceP2p1s0f0", state="DOWN")
+    [finding] = [one for one in check(with_links(down)) if one.host == "spark1"]
+    assert finding.remedy == "look at the other end of enP2p1s0f0np0: is it up, and in the same subnet?"
+
+
 def test_a_port_of_40_gigabit() -> None:
     [warning] = check(with_links(with_hca(one_cable(2), "rocep1s0f0", rate_gbps=40.0)))
     assert (warning.level, warning.check, warning.evidence) == ("warning", "rate", "40 Gb/s")
