@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,11 @@ def test_force_takes_names_of_checks() -> None:
     with pytest.raises(UsageError) as raised:
         check_names(["x"])
     assert raised.value.remedy.startswith("platform, sudo")
+
+
+def test_the_page_about_checks_has_them_all() -> None:
+    page = (PACKAGE.parent / "docs" / "checks.md").read_text()
+    assert re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE) == list(RUNBOOKS)
 
 
 def test_the_reader_of_source_sees_names() -> None:
