@@ -9,11 +9,11 @@ from cluster.actions.prove import ENGINE, Clock, Held, Proof
 from cluster.diagnosis.transport import Transport
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
+from cluster.plan.moments import moment_names
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
 GIB = 1 << 30
-MOMENTS = {"idle": "idle", "ray_up": "Ray up", "loaded": "loaded", "ready": "ready"}
 
 
 def print_ready(
@@ -71,9 +71,9 @@ def key_note(wanted: Wanted) -> str:
 
 def print_memory(wanted: Wanted, proof: Proof, screen: Screen) -> None:
     """Memory of each host at each moment."""
-    names = MOMENTS if wanted.backend == "ray" else MOMENTS | {"ray_up": "started"}
+    names = moment_names(wanted.backend)
     hosts = list(proof.memory["ready"])
-    moments = [moment for moment in MOMENTS if moment in proof.memory]
+    moments = [moment for moment in names if moment in proof.memory]
     columns = ["GiB available / GPU processes", *(f">{names[moment]}" for moment in moments)]
     rows = [[host, *(cell(proof.memory[moment].get(host)) for moment in moments)] for host in hosts]
     screen.table("", columns, rows)

@@ -9,8 +9,9 @@ from typing import Any
 from cluster.bench.compare import Entry
 from cluster.bench.rows import Row
 from cluster.bench.scale import nice_low, number, time_ticks
-from cluster.bench.series_tables import GIB, MOMENTS, extreme, hosts_of
+from cluster.bench.series_tables import GIB, extreme, hosts_of
 from cluster.bench.svg import Bar, Bars, Chart, Dot, Line
+from cluster.plan.moments import moment_names
 
 MOST_LINES = 8
 
@@ -111,14 +112,15 @@ def _timed(row: Row) -> Iterator[tuple[float | None, dict[str, Any]]]:
 def moments_chart(entries: Sequence[Entry]) -> Chart | None:
     """Memory of each host from idle to measured; None when no start was watched."""
     told = {moment for entry in entries if entry.point for moment in entry.point.moments}
-    moments = [moment for moment in MOMENTS if moment in told]
+    called = moment_names(*(entry.result.manifest.backend for entry in entries))
+    moments = [moment for moment in called if moment in told]
     if len(moments) < 2:
         return None
     names = [(entry, host) for entry in entries for host in hosts_of(entry.result)]
     if len(names) > MOST_LINES:
         return None
     sets = tuple(Bars(f"{entry.label} {host}", tuple(_moment_bars(entry, host, moments))) for entry, host in names)
-    ticks = tuple(enumerate([*(MOMENTS[moment] for moment in moments), "measuring"]))
+    ticks = tuple(enumerate([*(called[moment] for moment in moments), "measuring"]))
     return Chart(
         "Memory per host, from idle to measured",
         "full tone: GPU processes, light tone: still available; measuring: the most and the least of all rows",
@@ -127,11 +129,15 @@ def moments_chart(entries: Sequence[Entry]) -> Chart | None:
 
 
 def _moment_bars(entry: Entry, host: str, moments: Sequence[str]) -> Iterator[Bar]:
-    held = entry.point.moments if entry.point else {}
+    held, called = entry.point.moments if entry.point else {}, moment_names(entry.result.manifest.backend)
     for moment in moments:
         state = held.get(moment, {}).get(host, {})
         gpu, available = (None if (value := state.get(key)) is None else value / GIB for key in ("gpu", "available"))
-        yield Bar(gpu, available, _tip(f"{entry.label} {host}, {MOMENTS[moment]}", gpu, available))
+        yield Bar(
+            gpu,
+            available,
+            _tip(f"{entry.label} {host}, {called[moment]}", gpu, available),
+        )
     most = extreme(entry.result, host, "gpu_memory_mib", most=True)
     least = extreme(entry.result, host, "memory_available_mib", most=False)
     gpu, available = (None if value is None else value / 1024 for value in (most, least))

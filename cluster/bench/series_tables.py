@@ -10,11 +10,9 @@ from cluster.bench.report import Table
 from cluster.bench.result import Result
 from cluster.bench.rows import Row
 from cluster.bench.series import Point, Series
+from cluster.plan.moments import moment_names
 
 GIB = 1 << 30
-MOMENTS = {"idle": "idle", "ray_up": "Ray up", "loaded": "loaded", "ready": "ready"}
-"""Moments of a start, in order."""
-NO_RAY = {"ray_up": "started"}
 
 
 def states(row: Row, host: str = "") -> Iterator[dict[str, Any]]:
@@ -70,12 +68,12 @@ def seconds(value: float | None) -> str:
 def moments_table(entries: Sequence[Entry]) -> Table | None:
     """GiB available and of GPU processes on each host, from idle to the extremes while measuring; None if not told."""
     told = [moment for entry in entries if entry.point for moment in entry.point.moments]
-    moments = [moment for moment in MOMENTS if moment in told]
+    names = moment_names(*(entry.result.manifest.backend for entry in entries))
+    moments = [moment for moment in names if moment in told]
     rows = [line for entry in entries for line in _host_lines(entry, moments)]
     if not any("/" in cell for line in rows for cell in line[3:]):
         return None
     published = any(line[-1] for line in rows)
-    names = MOMENTS if any(entry.result.manifest.backend == "ray" for entry in entries) else MOMENTS | NO_RAY
     headers = ["size", "host", "role", *(names[moment] for moment in moments), "measuring", "published VRAM (GiB)"]
     if not published:
         headers, rows = headers[:-1], [line[:-1] for line in rows]
