@@ -52,21 +52,24 @@ def wrong_ways(load: ProcessLoader, bend: Callable[[Record], Record]) -> dict[st
 
 
 def test_our_client_reads_every_way_right(load: ProcessLoader) -> None:
-    # A busy machine delays a token by more than the selftest forgives: the best of three tries counts.
-    test = min((run_selftest(load, (1, 4), 1) for _ in range(3)), key=lambda one: sum(bool(w.wrong) for w in one.ways))
+    test = run_selftest(load, (1, 4), 1)
     assert [told for told in test.ways if told.wrong] == []
     assert {told.way for told in test.ways} == set(WAYS) - {"refusing"}
     assert test.is_right
     for timing in test.timings:
-        assert -1 < timing.ttft_ms < 500  # a machine that does nothing else stays below 5; this is no measurement
-        assert abs(timing.rate_pct) < 50
-        assert 0 < timing.cpu_us < 5000
+        assert timing.ttft_ms > 0, "nothing comes before it was sent; how late it comes depends on the machine"
+        assert timing.ttft_worst_ms >= timing.ttft_ms
+        assert timing.cpu_us > 0
         assert timing.wrong_tokens == 0
 
 
 def test_late_client_is_found(load: ProcessLoader) -> None:
-    assert time_round(Bent(load, late), 2, "late").ttft_ms > 45
-    wrong = wrong_ways(load, late)
+    assert time_round(Bent(load, late), 2, "late").ttft_ms > 50
+    assert wrong_ways(load, late) == {}, "late is not wrong: it is a number of its own"
+
+
+def test_token_before_it_was_sent_is_found(load: ProcessLoader) -> None:
+    wrong = wrong_ways(load, lambda one: dataclasses.replace(one, chunks=tuple((t / 9, d) for t, d in one.chunks)))
     assert "ms off" in wrong["plain"]
     assert "ms off" in wrong["role"]
 
@@ -114,19 +117,15 @@ def test_server_that_is_not_the_known_one() -> None:
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
-    args = argparse.Namespace(concurrency=[1], runs=1)
-    for _ in range(3):
-        code = action.run(args, Screen(json_mode=True))
-        told = json.loads(capsys.readouterr().out)
-        if code is ExitCode.DONE:
-            break
+    code = action.run(argparse.Namespace(concurrency=[1], runs=1), Screen(json_mode=True))
+    told = json.loads(capsys.readouterr().out)
     assert code is ExitCode.DONE
     assert told["right"] is True
     assert told["timings"][0]["concurrency"] == 1
 
 
 def test_wrong_number_fails_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.bench.selftest.NEAR_S", 0.0)
+    monkeypatch.setattr("cluster.bench.selftest.EARLY_MS", -1e6)
     args = argparse.Namespace(concurrency=[1], runs=1)
     assert action.run(args, Screen()) is ExitCode.FAILED
     assert "WRONG: plain: the first token is" in capsys.readouterr().err
