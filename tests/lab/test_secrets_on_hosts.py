@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 from hosts_now import DATA, HOSTS, ask_model, assert_nothing_of_ours, rank_of
 from own_lab import Lab
-from person import MP, RAY, Person, quick
+from person import MP, QUICK, RAY, Person, quick
 from proc_watch import Watch
 
 Make = Callable[[str, str], None]
@@ -109,6 +110,25 @@ def test_evidence_and_errors_hide_what_an_engine_prints(lab: Lab, person: Person
     assert found_here(person.place, KEY) == [str(person.place / "k")]
     for host in HOSTS:
         assert found(lab, host, "planted-Qz7") == {}
+
+
+def test_the_doctors_archive_hides_what_an_engine_prints(lab: Lab, person: Person) -> None:
+    """The same of an engine that goes on to serve; the archive is for strangers."""
+    packaged = (Path(__file__).parents[2] / "recipes/lab-tiny.yaml").read_text()
+    line = "echo token is $SECRET_TOKEN; echo key is $VLLM_API_KEY"
+    (person.place / "own.yaml").write_text(f'{packaged}\nbefore_serve: [["sh", "-c", "{line}"]]\n')
+    (person.place / "k").write_text(f"{KEY}\n")
+    person.must("up", "own.yaml", *MP, "-e", f"SECRET_TOKEN={TOKEN}", "--api-key-file", "k")
+    assert TOKEN in lab.tell("spark1", f"docker logs {rank_of(lab, 'spark1')} 2>&1")
+    hidden = [lab.tell(host, "cat /etc/machine-id") for host in HOSTS]
+    hidden += [lab.tell("spark1", f"cat {DATA}/deployments/*/ray-token"), TOKEN, KEY]
+    person.must("doctor", "own.yaml", *QUICK, "--bundle", "bug.tar.gz", HF_TOKEN=HUB)
+    with tarfile.open(person.place / "bug.tar.gz") as archive:
+        files = {member.name: archive.extractfile(member).read().decode() for member in archive}  # type: ignore[union-attr]
+    assert [name for name, text in files.items() for secret in (*hidden, HUB) if secret in text] == []
+    assert [name for name, text in files.items() if "PRIVATE KEY" in text or "ssh-ed25519" in text] == []
+    assert any("token is ***" in text for name, text in files.items() if name.endswith("-r0-log.txt"))
+    assert {f"cluster-doctor/{host}/facts.json" for host in HOSTS} < set(files)
 
 
 def test_hub_token_is_there_for_the_download_only(lab: Lab, person: Person) -> None:
