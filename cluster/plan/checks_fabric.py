@@ -26,6 +26,7 @@ def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Itera
     if not fabric.paired:
         yield _unpaired(wanted, seens)
         return
+    yield from check_addresses(fabric)
     yield from check_mtu(fabric)
     yield from check_twins(seens, fabric)
     yield from check_cabling(fabric)
@@ -56,6 +57,21 @@ def _unpaired(wanted: Wanted, seens: Sequence[Seen]) -> Finding:
         "; ".join(_links_text(seen) for seen in seens),
         "plug the cable, give both ends an address in one subnet, or say --allow-socket",
     )  # fmt: skip
+
+
+def check_addresses(fabric: Fabric) -> Iterator[Finding]:
+    """No two hosts have one address: a ping to it is answered at home, and nothing reaches the peer."""
+    owners: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, end in fabric.hosts.items():
+        for link in end.facing:
+            owners[link.address][name] = link.netdev
+    for address, netdevs in owners.items():
+        if len(netdevs) > 1:
+            yield Finding(
+                "fault", "address", list(netdevs)[-1], f"{' and '.join(netdevs)} have the same fabric address",
+                f"{address}: {', '.join(f'{host} {netdev}' for host, netdev in netdevs.items())}",
+                "give each host an address of its own in netplan",
+            )  # fmt: skip
 
 
 def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -177,7 +193,7 @@ def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
         if isinstance(end.network, IPv4Network) and not seen.firewall.may_pass(end.netdev, end.network):
             yield Finding(
                 "warning", "firewall", seen.host, f"the firewall lets nothing in from {end.network} on {end.netdev}",
-                seen.firewall.drops, f"on {seen.host}: sudo ufw allow in on {end.netdev}",
+                seen.firewall.drops, f"on {seen.host}: let it in, with ufw: sudo ufw allow in on {end.netdev}",
             )  # fmt: skip
 
 

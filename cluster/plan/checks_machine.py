@@ -50,16 +50,21 @@ def check_sudo(seen: Seen) -> Iterator[Finding]:
         user = seen.identity.user
         yield Finding(
             "note", "sudo", seen.host, f"{user} cannot use sudo without a password: page cache is not dropped",
-            "sudo -n true: refused", f'on {seen.host}: echo "{user} ALL=(ALL) NOPASSWD: ALL" | '
-            f"sudo tee /etc/sudoers.d/{user}, if you want it",
+            "sudo -n true: refused",
+            f"on {seen.host}: sudo visudo -f /etc/sudoers.d/{user}, if up shall drop the page cache by itself",
         )  # fmt: skip
 
 
 def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """The kernel can register memory for RDMA. The release is a suspicion; a count that cannot be is the bug itself."""
+    """The kernel can register memory for RDMA.
+
+    A count of CMA memory that cannot be is the bug itself, one that can be its absence; without one the release is a
+    suspicion.
+    """
     memory, kernel = seen.memory, "" if isinstance(seen.identity, Missing) else seen.identity.kernel
     counted = not isinstance(memory, Missing) and memory.has_cma_bug
-    if not counted and not BAD_KERNEL.match(kernel):
+    cured = not isinstance(memory, Missing) and bool(memory.cma_total) and not counted
+    if cured or not (counted or BAD_KERNEL.match(kernel)):
         return
     rdma = wanted.size > 1 and wanted.recipe.transport == "rdma" and not wanted.allow_socket
     said = [f"uname -r: {kernel}"] if kernel else []

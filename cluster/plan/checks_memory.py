@@ -74,11 +74,12 @@ def held_by_us(seen: Seen) -> int:
 
 
 def _holders(seen: Seen, memory: Memory) -> str:
-    """The three largest on the GPU, and memory that is set aside."""
+    """The three largest on the GPU, and memory that is set aside or has been swapped out."""
     if isinstance(seen.gpu_processes, Missing) or not seen.gpu_processes:
         told = "no GPU process; see `ps aux --sort -rss`"
     else:
         rows = sorted(seen.gpu_processes, key=lambda row: -(row.used_mib or 0))[:3]
         told = ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows)
     huge = f"; {memory.huge_pages / GIB:.1f} GiB are huge pages" if memory.huge_pages else ""
-    return told + huge
+    swapped = (memory.swap_total or 0) - (memory.swap_free or 0)
+    return told + huge + (f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else "")

@@ -36,6 +36,7 @@ RUNBOOKS: Mapping[str, str] = {
     "weights-parity": "swap-a-model#the-hosts-have-different-copies",
     "versions": "upgrade#driver-kernel-firmware",
     "fabric": "first-set-up#fabric-addresses",
+    "address": "first-set-up#fabric-addresses",
     "rdma": "it-is-slow#tcp-instead-of-roce",
     "rdma-device": "it-is-slow#tcp-instead-of-roce",
     "twins": "it-is-slow#one-twin",

@@ -59,6 +59,12 @@ def test_a_port_of_40_gigabit() -> None:
         assert check(with_links(with_hca(one_cable(2), "rocep1s0f0", rate_gbps=rate))) == []
 
 
+def test_one_address_on_two_hosts() -> None:
+    found = [one for one in check(with_links(one_cable(1))) if one.check == "address"]
+    assert names(found) == [("fault", "address")] * 2
+    assert found[0].evidence == "192.168.100.11: spark1 enp1s0f0np0, spark2 enp1s0f0np0"
+
+
 # GIDs
 
 

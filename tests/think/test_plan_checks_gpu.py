@@ -118,3 +118,6 @@ def test_memory_says_who_has_it() -> None:
     short = Memory(120 * GIB, 50 * GIB, 50 * GIB, huge_pages=16 * GIB)
     fault = next(one for one in check(memory=short, gpu_processes=held) if one.check == "memory")
     assert fault.evidence == "MemAvailable 50.0 GiB; python3 (pid 9, 60000 MiB); 16.0 GiB are huge pages"
+    swapping = replace(short, huge_pages=0, swap_total=16 * GIB, swap_free=4 * GIB)
+    fault = next(one for one in check(memory=swapping) if one.check == "memory")
+    assert fault.evidence.endswith("; 12.0 GiB are swapped out")

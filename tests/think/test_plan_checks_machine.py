@@ -34,6 +34,10 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "no sudo": ({"identity": identity(1, sudo=False)}, [("note", "sudo")]),
     "a kernel of the bad series": ({"identity": identity(1, kernel="7.0.0-1019-nvidia")}, [("warning", "kernel")]),
     "its other name": ({"identity": identity(1, kernel="7.0.0-31-generic")}, [("warning", "kernel")]),
+    "that kernel with kho=off": (
+        {"identity": identity(1, kernel="7.0.0-1019-nvidia"),
+         "memory": replace(CMA_BUG, cma_total=GIB, cma_free=GIB // 2)}, [],
+    ),
     "an earlier kernel": ({"identity": identity(1, kernel="6.17.0-1032-nvidia")}, []),
     "a later one of that number": ({"identity": identity(1, kernel="7.0.0-310-generic")}, []),
     "CMA counts more free than there is": ({"memory": CMA_BUG}, [("fault", "kernel")]),
