@@ -134,6 +134,8 @@ class Restarts:
         silent = [host for host, one in moment.course.last.hosts.items() if one.why]
         if silent:
             return f"{', '.join(silent)} does not answer"
+        if moment.course.last.lock:
+            return f"{moment.course.last.lock.who} is at work: {moment.course.last.lock.why}"
         if moment.fleet.time.monotonic() < self.not_before:
             return f"a pause of {self.pause_s / 60:.0f} min comes first"
         return ""

@@ -28,8 +28,6 @@ from cluster.plan.deployed import Deployment, group
 from cluster.plan.ready import Failed
 from cluster.screen import Screen
 
-CHANGING = ("up", "down", "restart", "swap")
-"""First words of what a lock is held for by those who start and stop ranks; a benchmark holds it too and does not."""
 SHORTEST_S = 1.0
 
 
@@ -174,9 +172,6 @@ class Watch:
         hosts = {host: self.host_pulse(host, deployment, heard) for host in deployment.hosts}
         here = [heard[host] for host in deployment.hosts if host in heard]
         locks = [told.lock for told in here if isinstance(told.lock, LockState) and told.lock.held]
-        changing = [
-            f"{lock.who}: {lock.why}" for lock in locks if lock.why.split()[:1] and lock.why.split()[0] in CHANGING
-        ]
         server = heard[deployment.head].server if deployment.head in heard else None
         known = None if server is None or isinstance(server, Missing) else server
         return Pulse(
@@ -185,7 +180,7 @@ class Watch:
             known.healthy if known else None,
             known.load if known else None,
             lost,
-            changing[0] if changing else "",
+            locks[0] if locks else None,
         )
 
     def host_pulse(self, host: str, deployment: Deployment, heard: Mapping[str, Heard]) -> HostPulse:

@@ -10,6 +10,7 @@ from cluster.facts.fact import Missing
 from cluster.facts.gpu import Gpu
 from cluster.facts.gpu_processes import GpuProcess
 from cluster.facts.links import Links
+from cluster.facts.lock import LockState
 from cluster.facts.memory import Memory
 from cluster.facts.metrics import Load
 from cluster.plan.ready import Failed
@@ -19,6 +20,10 @@ MOST = 450
 """Looks are kept for a quarter of an hour, and never more than so many."""
 CARRIED_S, CARRIES_BYTES, CARRIES_TOKENS = 60.0, 64 << 10, 20
 """In a minute so many tokens over several ranks move more than so many bytes, and an idle link less."""
+
+
+CHANGING = ("up", "down", "restart", "swap")
+"""First words of what a lock is held for by those who start and stop ranks; a benchmark holds it too and does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,8 @@ class HostPulse:
 class Pulse:
     """One look at a deployment. `t`: seconds that only grow. `hosts`: every host of it, in rank order.
 
-    `healthy`: what /health says. `load`: the server's counters. `lost`: the rank that ended first. `changing`: who is
-    starting or stopping something on these hosts, empty when nobody is.
+    `healthy`: what /health says. `load`: the server's counters. `lost`: the rank that ended first. `lock`: a lock that
+    somebody holds on one of the hosts.
     """
 
     t: float
@@ -52,7 +57,7 @@ class Pulse:
     healthy: bool | None = None
     load: Load | None = None
     lost: Failed | None = None
-    changing: str = ""
+    lock: LockState | None = None
 
     @property
     def requests(self) -> float | None:
@@ -60,6 +65,11 @@ class Pulse:
         if self.load is None or self.load.running is None:
             return None
         return self.load.running + (self.load.waiting or 0.0)
+
+    @property
+    def changing(self) -> bool:
+        """Whether somebody is starting or stopping something on these hosts."""
+        return self.lock is not None and self.lock.why.partition(" ")[0] in CHANGING
 
     def knows(self, host: str) -> bool:
         """Whether a host answered; with "", whether all did and the server was asked."""

@@ -1,6 +1,6 @@
 """Does a deployment that looks alive still serve: a hang told from a compile and a long prefill; lost ranks; silence.
 
-A hang is requests, counters that stand still, and nobody at work, all of it for half a minute. Whoever compiles or
+A hang is requests, counters that stand still, and nobody at work, all of it for 25 s. Whoever compiles or
 prefills shows it in power or in CPU time. What is not known is never a hang.
 """
 
@@ -18,7 +18,7 @@ from cluster.plan.finding import Finding
 from cluster.plan.gpu_state import judge_gpu
 from cluster.plan.ready import Failed
 
-FROZEN_S = 30.0
+FROZEN_S = 25.0
 TOLD_S = 60.0
 """Time without a token after which it is said that nothing is judged yet."""
 PATIENT_S = 2700.0
@@ -91,7 +91,7 @@ def judge_ranks(course: Course) -> Iterator[Finding]:
         return
     tail = next((line.strip() for line in reversed(lost.tail) if line.strip()), "")
     yield Finding(
-        "fault", "rank", lost.host, f"its rank has ended: {lost.why}", tail[:300],
+        "fault", "rank", lost.host, f"its rank has ended: {lost.why}", f"last line: {tail[:300]}" if tail else "",
         "cluster logs --explain names the cause; cluster up starts it again",
     )  # fmt: skip
 
@@ -114,11 +114,14 @@ def why_no_restart(finding: Finding, course: Course) -> str:
     """Why a restart is no cure for a finding; empty when it is one."""
     if any(one.available is not None and one.available < FLOOR for one in course.last.hosts.values()):
         return "memory is nearly out: a restart would make it worse"
+    cut = [host for host, one in course.last.hosts.items() if one.links and not any(one.links.values())]
+    if cut:
+        return f"the link of {', '.join(cut)} has to be up first"
     if finding.check in ("wedge", "server"):
         return ""
     lost = course.last.lost
     if finding.check != "rank" or lost is None:
-        return "a restart does not cure it"
+        return f"a restart is no cure for this ({finding.check})"
     if "asked to end" in lost.why:
         return "it was asked to end"
     known = [look.hosts[lost.host].available for look in course.pulses]
