@@ -53,7 +53,9 @@ def judge_gpus(outputs: Outputs) -> Iterator[Explanation]:
         gpu, clock, power = busy[0], busy[0].sm_clock_mhz, f"{busy[0].power_w:g}"
         words = (str(clock),) if clock else (power,)
         busy_pct = str(gpu.utilization_pct)
-        yield output.say(OF_STATE[judge_gpu(gpu)], words, busy=busy_pct, power=power, clock=str(clock))
+        id = OF_STATE.get(judge_gpu(gpu))
+        if id:
+            yield output.say(id, words, busy=busy_pct, power=power, clock=str(clock))
 
 
 def judge_processes(outputs: Outputs) -> Iterator[Explanation]:

@@ -17,9 +17,9 @@ from typed import Ran, Typed
 
 UP = ("up", "toy", "--tp", "2")
 GIB = 1 << 30
-SPINS = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 20.3, 2405, 51, 95, 0x0000000000000000\n"
-WORKS = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.1, 2411, 61, 96, 0x0000000000000000\n"
-CAPPED = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 16.4, 611, 47, 96, 0x0000000000000004\n"
+SPINS = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 20.3, 2405, 51, 95, 0x0000000000000000, [N/A]\n"
+WORKS = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.1, 2411, 61, 96, 0x0000000000000000, [N/A]\n"
+CAPPED = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 16.4, 611, 47, 96, 0x0000000000000004, [N/A]\n"
 
 
 def gpus(desk: Desk, said: str) -> None:
