@@ -7,7 +7,7 @@ from cluster.diagnosis.rule import Rule
 KERNELS = (
     Rule(
         "kernel-sm120-only", "fault",
-        r"This kernel only supports sm\d+|(kernel|CUTLASS)\S* .*compiled for sm_?\d+.* (but|only)\b.*sm_?121",
+        r"This kernel only supports sm_?\d+|(kernel|CUTLASS)\S* .*compiled for sm_?\d+.* (but|only)\b.*sm_?121",
         "a kernel in this image was built for another GPU than GB10 (sm_121)",
         "another image; no setting of the host helps",
         "eugr/spark-vllm-docker#143",

@@ -52,7 +52,7 @@ FABRIC = (
     Rule(
         "nic-failed", "fault",
         r"mlx5_core \S+.*(health compromised|internal error|PCI slot is unavailable|command timeout"
-        r"|firmware (fatal|error)|failed to (init|load)|unrecoverable)"
+        r"|firmware (fatal|error)|failed to (init|load)|unrecoverable|handling bad device|fatal error \d)"
         r"|pcieport.*AER:.*(Uncorrect|Fatal)|mlx5_core.*AER",
         "the ConnectX or its PCI link reports a hardware error",
         "power the host off, unplug it for a minute, start again; if it comes back: sudo lspci -vv, firmware "

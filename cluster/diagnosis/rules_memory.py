@@ -40,7 +40,7 @@ MEMORY = (
     Rule(
         "cuda-oom", "fault",
         r"CUDA out of memory|torch(\.cuda)?\.OutOfMemoryError|CUDA error: out of memory|cudaErrorMemoryAllocation"
-        r"|Cuda failure (2 )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED",
+        r"|Cuda failure (2 )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED|NVML_SUCCESS == r INTERNAL ASSERT",
         "the GPU could not get memory; on a Spark it shares it with everything else on the host",
         "lower --gpu-memory-utilization or --max-num-seqs; stop other tenants",
         "PyTorch",

@@ -43,7 +43,7 @@ HUB = (
         r"|not a valid model identifier|RepositoryNotFoundError|Repo id must be in the form"
         r"|404 Client Error.*(huggingface|hf\.co)|/snapshots/\S*.*No such file"
         r"|No such file or directory: '?\S*(/snapshots/|/models--)|does not appear to have a file named"
-        r"|No such file or directory: '?\S+\.safetensors",
+        r"|No such file or directory: '?\S+\.safetensors|Incorrect path_or_model_id",
         "the model is not on this host under that path, or its name is wrong",
         "cluster pull RECIPE puts it on every host; without hub access copy the HF cache to the same path",
         "ai-dynamo/dynamo#4941, vllm-project/vllm#2289",

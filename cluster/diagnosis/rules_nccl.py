@@ -160,7 +160,7 @@ NCCL = (
     ),
     Rule(
         "nccl-watchdog", "fault",
-        r"Watchdog caught collective operation timeout",
+        r"Watchdog caught collective operation timeout|watchdog thread terminated with exception",
         "a collective between the hosts never ended: one rank hangs or spins while the others wait",
         "restart all ranks together; compare the NCCL build in the image with the host's libnccl (pip's and DGX "
         "OS's builds of one version behave differently)",

@@ -30,7 +30,7 @@ NORMAL = (
         "no-gdrcopy", "normal",
         r"GDRCOPY lib wrapper|libgdrapi\.so|Failed to load gdrdrv"
         r"|NET/Plugin: (Could not find|Failed to find|No plugin)|Could not find: libnccl-net|TUNER/Plugin"
-        r"|PROFILER/Plugin|ENV/Plugin",
+        r"|PROFILER/Plugin|ENV/Plugin|NET/Plugin ?: dlerror",
         "an optional plug-in of NCCL is not there",
         source="NCCL source",
     ),
@@ -52,6 +52,18 @@ NORMAL = (
         r"cause fd limit errors like",
         "advice, not an event",
         source="vLLM and Ray sources",
+    ),
+    Rule(
+        "weights-not-on-hub", "normal",
+        r"Error retrieving safetensors",
+        "vLLM asks the hub about the weights first; a local or offline model is then read all the same",
+        source="vLLM source, transformers_utils",
+    ),
+    Rule(
+        "no-ipv6-name", "normal",
+        r"IPv6 network addresses of .*cannot be retrieved",
+        "PyTorch tries IPv6 first and then IPv4",
+        source="PyTorch source, socket.cpp",
     ),
     Rule(
         "pip-resolver", "normal",

@@ -23,7 +23,9 @@ JOINING = (
     Rule(
         "ray-token", "fault",
         r"InvalidAuthToken|Invalid or missing authentication token|returned an authentication error"
-        r"|Unauthorized: Missing authentication|Forbidden: Invalid authentication",
+        r"|Unauthorized: Missing authentication|Forbidden: Invalid authentication"
+        r"|Token authentication is enabled but no|requires authentication, but no token"
+        r"|authentication token you provided is invalid",
         "Ray's token is missing or another cluster's",
         "RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN_PATH content on every node",
         "Ray source, authentication",

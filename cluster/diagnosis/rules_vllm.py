@@ -84,7 +84,7 @@ START = (
         "vLLM source",
     ),
     Rule(
-        "served-name-wrong", "fault",
+        "served-name-wrong", "warning",
         r"The model `[^`]*` does not exist",
         "a client asks for a model name that is not served",
         "curl http://HEAD:PORT/v1/models; --served-model-name",

@@ -10,7 +10,7 @@ from cluster.facts.gpu import Gpu, parse_query, read_number, read_whole_number, 
 
 _HEADER = re.compile(r"^(?:[a-z_]+(?:\.[a-z_]+)*(?: \[[\w/%]+\])?)(?:, ?[a-z_]+(?:\.[a-z_]+)*(?: \[[\w/%]+\])?)+$")
 _PERCENT = re.compile(r"(?<![\d.])(\d{1,3}) ?%")
-_WATTS = re.compile(r"(?<![\d.])(\d{1,4}(?:\.\d+)?) ?W(?:atts)?\b")
+_WATTS = re.compile(r"(?<![\d.])(\d{1,4}(?:\.\d+)?) ?W(?:atts)?\b(?! \d)")
 _MHZ = re.compile(r"(?<![\d.])(\d{2,4}) ?MHz")
 _CELLS = re.compile(
     r"(?:(?:NVIDIA [\w ]+|P\d+|[\d/]+ [\d:.]+|\[N/A\]), *)*"
