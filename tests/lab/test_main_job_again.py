@@ -113,6 +113,38 @@ def test_mounted_file_replaces(lab: Lab, person: Person) -> None:
     assert lab.tell("spark2", f"docker exec {rank_of(lab, 'spark2')} cat /opt/patch.py") == "one = 2"
 
 
+def test_image_is_changed_by_a_dockerfile_and_a_file_of_the_model(lab: Lab, person: Person) -> None:
+    recipe = own_recipe(
+        person.place,
+        "dockerfile: own.Dockerfile",
+        "mounts: [{model_file: config.json, target: /opt/of-the-model.json}]",
+        "before_serve: [[grep, -H, -e, built, -e, model_type, /opt/built, /opt/of-the-model.json]]",
+        "expect_log: {require: ['/opt/built:built (once|again)', 'of-the-model.json:.*gemma4'], forbid: [Traceback]}",
+    )
+    dockerfile = recipe.with_name("own.Dockerfile")
+    dockerfile.write_text("ARG IMAGE\nFROM $IMAGE\nRUN echo built once > /opt/built\n")
+    words = ("up", str(recipe), *MP)
+    try:
+        person.must(*words)
+        before = containers(lab)
+        assert "nothing is changed" in person.must(*words).out
+        refused = person(*words, "--set", "expect_log.require=[built twice]")
+        assert refused.code == 4, refused
+        assert "no log has `built twice`, but: /opt/built:built once" in refused.err
+        assert containers(lab) == before
+        dockerfile.write_text("ARG IMAGE\nFROM $IMAGE\nRUN echo built again > /opt/built\n")
+        ran = person.must(*words)
+        assert re.search(r"replace own-[0-9a-f]{8}: dockerfile: ", ran.out), ran
+        assert_replaced(lab, before)
+        assert lab.tell("spark2", f"docker exec {rank_of(lab, 'spark2')} cat /opt/built") == "built again"
+        person.must("down")
+        assert lab.tell("spark1", "docker images -q cluster-built/own | wc -l") == "2", "images stay"
+    finally:
+        for host in HOSTS:
+            lab.tell(host, "docker ps -aq | xargs -r docker rm -f >/dev/null")
+            lab.tell(host, "docker images -q cluster-built/own | xargs -r docker rmi -f >/dev/null")
+
+
 def own_recipe(place: Path, *lines: str) -> Path:
     """The lab's recipe with more lines, under the name `own`."""
     packaged = Path(__file__).parents[2] / "recipes/lab-tiny.yaml"
