@@ -89,7 +89,7 @@ NORMAL = (
 
 MOMENTS: tuple[tuple[Moment, re.Pattern[str]], ...] = (
     ("started", re.compile(r"vLLM API server version|non-default args: |\"stage\": \"engine_started\"")),
-    ("ready", re.compile(r"Application startup complete|Uvicorn running on")),
+    ("ready", re.compile(r"Application startup complete|Uvicorn running on|/v1/\w+[\w/]* HTTP/1\.1\" 4\d\d")),
     ("alive", re.compile(r"Avg prompt throughput: |/v1/\w+[\w/]* HTTP/1\.1\" 200")),
     (
         "placed",

@@ -11,7 +11,10 @@ from machine import Desk
 from test_transcripts import NO_CACHE, OOM
 from typed import Typed
 
+from cluster.actions.cause import name_cause
 from cluster.cli import main
+from cluster.errors import ClusterError
+from cluster.screen import Screen
 
 UP = ("up", "toy", "--tp", "2")
 BENIGN = "WARNING 05-20 20:35:26 [ray_utils.py:372] Tensor parallel size (2) exceeds available GPUs (1)."
@@ -121,3 +124,10 @@ def test_evidence_of_any_kind_is_read_without_harm(spoiled: bytes, cluster: Type
         if file.name != "spark1-log.txt":
             file.write_bytes(spoiled)
     assert explained(cluster, kept)["id"] == "kv-cache-none"
+
+
+def test_evidence_that_cannot_be_explained_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = ClusterError("spark1: engine exited with 1", where="spark1", remedy="read it")
+    name_cause(error, [error], str(tmp_path / "gone"), Screen())
+    assert (error.what, error.where, error.remedy) == ("spark1: engine exited with 1", "spark1", "read it")
+    assert "the evidence could not be explained" in capsys.readouterr().err

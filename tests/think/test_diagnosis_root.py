@@ -222,3 +222,13 @@ def test_beside_what_failed_only_known_causes_count() -> None:
 def test_what_a_rank_is_asked_to_run_is_not_what_happened() -> None:
     words = {"cluster": "rank", "stage": "before_serve", "t": 1.0, "words": ["echo", "No space left on device"]}
     assert found(json.dumps(words) + "\n") == []
+
+
+def test_a_request_that_is_refused_is_no_failure_of_the_server() -> None:
+    healthy, prefix = sample("vllm_start_healthy").text, "ERROR 11-28 04:00:00 [serving_chat.py:250] "
+    error = (
+        f"{prefix}Traceback (most recent call last):\n{prefix}jinja2.exceptions.TemplateError: roles must alternate\n"
+    )
+    refused = 'INFO:     192.168.1.5:50322 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request\n'
+    assert found(healthy + error + refused) == ["note unknown-overcome"]
+    assert found(healthy + error) == ["unknown unknown"]
