@@ -30,7 +30,7 @@ KERNELS = (
         "driver-too-old", "fault",
         r"CUDA driver version is insufficient|unsupported display driver"
         r"|PTX was compiled with an unsupported toolchain|unsatisfied condition: cuda|CUDA unknown error"
-        r"|forward compatibility was attempted",
+        r"|forward compatibility was attempted|NVIDIA driver on your system is too old",
         "driver and image do not fit each other",
         "nvidia-smi: the driver's CUDA version must be at least the image's; another image",
         "NVIDIA/NemoClaw#4658",

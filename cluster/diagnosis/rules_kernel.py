@@ -157,7 +157,8 @@ DISK = (
     ),
     Rule(
         "disk-failed", "fault",
-        r"nvme\w*.*(I/O error|critical \w+ error|controller is down)|EXT4-fs error|Remounting filesystem read-only",
+        r"nvme\w*.*(I/O error|critical \w+ error|controller is down)|I/O error, dev \w+|EXT4-fs error"
+        r"|Remounting filesystem read-only",
         "the disk fails, or its file system went read-only",
         "sudo dmesg | grep -iE 'nvme|ext4'; back up; sudo smartctl -a",
         "Linux block layer",

@@ -121,7 +121,7 @@ FORMATS = (
         "quantization-unfit", "fault",
         r"[Qq]uantization method .*(does not match|not supported)|is not supported for quantization method"
         r"|not supported for the current GPU|Weight output_partition_size"
-        r"|is not divisible by weight quantization block",
+        r"|is not divisible by weight quantization block|not aligned with the quantized weight shape",
         "this quantisation does not fit the model, its split or this GPU",
         "another --quantization, checkpoint or --tp",
         "vLLM source, quantization",

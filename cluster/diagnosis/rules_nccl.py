@@ -69,7 +69,7 @@ NCCL = (
     Rule(
         "nccl-memlock", "fault",
         r"Call to ibv_(create_cq|create_qp|alloc_pd|create_srq)\w* failed.*(Cannot allocate memory|error 12)"
-        r"|Couldn't create (CQ|QP|SRQ)\b",
+        r"|Couldn't create (CQ|QP|SRQ)\b|RLIMIT_MEMLOCK is \d+ bytes",
         "an RDMA queue could not be made for want of locked memory",
         "start the container with --ulimit memlock=-1 --cap-add IPC_LOCK",
         "NCCL troubleshooting, memlock",

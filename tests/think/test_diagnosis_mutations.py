@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable
 
 import pytest
-from diagnosis_tools import Sample, found, lines, samples
+from diagnosis_tools import Sample, found, lines, samples, told
 from test_diagnosis_samples import LOGS
+
+from cluster.diagnosis.rules import RULES
 
 Mutate = Callable[[str], str]
 
@@ -67,3 +69,27 @@ def test_prefixes(one: Sample, mutate: Mutate) -> None:
 def test_other_wordings_of_one_cause(row: str) -> None:
     id, line = row.split("\t")
     assert [one.split()[1] for one in found(line)] == [id]
+
+
+QUOTED = """\
+(EngineCore_DP0 pid=12) ERROR 11-28 04:00:09 [core.py:770] EngineCore failed to start.
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+(EngineCore_DP0 pid=12) INFO 11-28 04:00:09 [shm_broadcast.py:466] No available shared memory broadcast block found
+(RayWorkerProc pid=9, ip=10.9.8.7) ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing.
+[rank1]:[W1128 04:00:09.1 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=60): Connection was likely closed.
+RuntimeError: cancelled
+"""
+CAUSES = [
+    one
+    for one in LOGS
+    if any(f"{rule.level} {rule.id}" == one.right and not (rule.secondary or rule.slow) for rule in RULES)
+    and one.right.startswith("fault")
+]
+
+
+@pytest.mark.parametrize("one", CAUSES, ids=lambda one: one.name)
+def test_what_everybody_quotes_hides_no_cause(one: Sample) -> None:
+    """The cause stands early, and a thousand lines come after it."""
+    root = told(one.text + QUOTED * 200).root
+    assert root
+    assert f"fault {root.id}" == one.right
