@@ -36,8 +36,9 @@ def main(entry: str, most_s: str) -> None:
 
     began, before = time.monotonic(), size_mb()
     with Fleet([SshHost("spark1", resolve("spark1", HostEntry(**json.loads(entry))))]) as fleet:
-        look = seen.Look()
-        facts = seen.read("spark1", look, fleet["spark1"].ask([*map(hurried, seen.questions(look))]))
+        look, asked_at = seen.Look(), time.time()
+        answers = fleet["spark1"].ask([*map(hurried, seen.questions(look))])
+        facts = seen.read("spark1", look, answers, (asked_at, time.time()))
         with tempfile.TemporaryDirectory() as place:
             questions = evidence.questions("rank", "-60s", ray=True)
             asked = {"spark1": {name: hurried(question) for name, question in questions.items()}}
