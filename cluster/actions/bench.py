@@ -15,10 +15,21 @@ from cluster.actions.typed import typed
 from cluster.arguments import bench as bench_options
 from cluster.bench.loader import Progress
 from cluster.bench.manifest import Manifest
-from cluster.bench.report import Table, bench_table, latency_table, machine_table, memory_table, scaling_table, warnings
+from cluster.bench.report import (
+    Table,
+    bench_table,
+    latency_table,
+    machine_table,
+    memory_table,
+    scaling_table,
+    show,
+    warnings,
+)
 from cluster.bench.result import Baseline, Journal, Result, clocks, find_baseline, read_result, results_dir
+from cluster.bench.rows import Row
 from cluster.bench.run import Measured, run_bench
 from cluster.bench.scaling import scaling_rows
+from cluster.bench.server_table import server_table
 from cluster.bench.suite_tables import suite_tables
 from cluster.bench.suites import SUITES
 from cluster.bench.wanted import BenchWanted, conditions
@@ -93,13 +104,18 @@ def stop(
 
 
 def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: Screen) -> Result:
-    """All rows, each kept as it is measured."""
+    """All rows, each kept and told as it is measured."""
     screen.stay()
     with screen.waiting("the load client") as line:
         steps = Steps(line.update)
         if screen.interactive:
             subject.loader.on_progress = steps.progress
-        measured = run_bench(subject.loader, wanted, journal.add, subject.machine, steps.begin)
+
+        def keep(row: Row) -> None:
+            journal.add(row)
+            screen.note(so_far(row))
+
+        measured = run_bench(subject.loader, wanted, keep, subject.machine, steps.begin)
     manifest = replace(
         subject.manifest,
         model=measured.model,
@@ -109,6 +125,14 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
         est_ppt_from=clocks(measured.rows),
     )
     return result_of(manifest, measured, journal)
+
+
+def so_far(row: Row) -> str:
+    """A row's numbers as they stand, in one line."""
+    told = {"pp": (row.pp_throughput, "t/s"), "tg": (row.tg_throughput, "t/s"), "e2e_ttft": (row.e2e_ttft, "ms")}
+    numbers = [f"{name} {show(value)} {unit}" for name, (value, unit) in told.items() if value]
+    numbers += [f"{row.failed} of {row.requests} requests failed"] if row.failed else []
+    return f"  {row.shape.name}: {', '.join(numbers) or 'no number'} (runs: {row.runs})"
 
 
 class Steps:
@@ -181,12 +205,12 @@ def wanted_of(args: argparse.Namespace, subject: Measuring) -> BenchWanted:
 
 
 def print_result(result: Result, subject: Measuring, directory: Path, args: argparse.Namespace, screen: Screen) -> None:
-    """The table, memory by host, and what the second Spark bought."""
+    """The tables of the rows, of the server, of the hosts, and what the second Spark bought."""
     for line in warnings(result):
         screen.warn(line)
     print_table(bench_table(result), screen)
     print_table(latency_table(result), screen)
-    for table in (memory_table(result), machine_table(result)):
+    for table in (server_table(result), memory_table(result), machine_table(result)):
         if table:
             print_table(table, screen)
     if result.manifest.tp and result.manifest.tp > 1:

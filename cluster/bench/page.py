@@ -15,6 +15,7 @@ from cluster.bench.rows import suffix
 from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
 from cluster.bench.series import Series
 from cluster.bench.series_tables import moments_table, steps_table
+from cluster.bench.server_table import server_table
 from cluster.bench.svg import Chart
 from cluster.bench.sweep_table import bests, prompt_table, sweep_tables
 
@@ -149,6 +150,8 @@ def tables(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
         by_size = sorted(entries, key=lambda entry: entry.tp or 0)
         found += [table for entry in by_size[1:] for table in compare(by_size[0], entry) if entry.tp]
     found += [replace(bench_table(entry.result), title=entry.label) for entry in entries]
+    counted = [(entry.label, server_table(entry.result)) for entry in entries]
+    found += [replace(table, title=f"{label}: {table.title}") for label, table in counted if table]
     memory = moments_table(entries)
     return [*found, *([memory] if memory else []), conditions(entries)]
 

@@ -16,10 +16,11 @@ from cluster.bench.loader import Loader
 from cluster.bench.machine import Machine, NoMachine
 from cluster.bench.measure import BatchMeasure, measure_batch
 from cluster.bench.metrics import Counts, Ours, Watched, watch
+from cluster.bench.pace import Pace
 from cluster.bench.rows import Row, Shape, summarise
 from cluster.bench.sender import Sender
 from cluster.bench.server import CounterReader, find_model, measure_latency, tokenise
-from cluster.bench.wanted import BenchWanted, check_limit, fitting, imprecise
+from cluster.bench.wanted import AUTO_LEAST, BenchWanted, check_limit, fitting, imprecise
 from cluster.bench.workload import corpus_id
 from cluster.errors import ClusterError
 
@@ -113,13 +114,16 @@ class _Bench:
 
     def measure(self, on_row: Callable[[Row], None], on_step: Callable[[str], None]) -> tuple[Row, ...]:
         """All runs of all rows, then the rows."""
+        pace = Pace(self.wanted.shapes(), AUTO_LEAST if self.wanted.runs == "auto" else self.wanted.runs)
         for run in range(self.wanted.most_runs):
             for group in self.wanted.groups():
                 if all(self.wanted.is_enough(self.rows.get(shape)) for shape in group):
                     continue
                 for shape in group:
-                    on_step(f"run {run + 1} of {self.wanted.runs}: {shape.name}")
+                    on_step(f"{pace}; run {run + 1} of {self.wanted.runs}: {shape.name}")
+                    began = time.monotonic()
                     self._measure_once(shape, run, self.kept[shape])
+                    pace.end(shape, time.monotonic() - began)
                     self.rows[shape] = self._row(shape, self.kept[shape])
                     on_row(self.rows[shape])
         return tuple(self.rows[shape] for shape in self.wanted.shapes())

@@ -183,15 +183,25 @@ def late_p99(gaps: Iterable[float]) -> float:
 
 def check_ways(loader: Loader) -> tuple[Told, ...]:
     """What is wrong with each way of streaming, all asked at the same time; nothing that a busy machine can cause."""
-    names = [name for name, way in WAYS.items() if way.fail_every <= 1]  # every n-th is another one each time
+    names = [name for name, way in WAYS.items() if way.fail_every <= 1]
     asks = tuple(ask(name, f"way/{name}", WAY_TOKENS) for name in names)
     record = loader.send(Round("ways", asks, len(asks)))
     log = read_log(loader)
     traces = [read_stream(one) for one in record.records]
-    return tuple(
+    told = [
         Told(name, what_is_wrong(WAYS[name], trace, log.get(f"way/{name}")))
         for name, trace in zip(names, traces, strict=True)
-    )
+    ]
+    return (*told, *(check_share(loader, name, way) for name, way in WAYS.items() if way.fail_every > 1))
+
+
+def check_share(loader: Loader, name: str, way: Way) -> Told:
+    """A server that refuses every n-th request: that many fail, and they say why."""
+    asks = tuple(ask(name, f"share/{index}", WAY_TOKENS) for index in range(2 * way.fail_every))
+    errors = [read_stream(one).error for one in loader.send(Round("share", asks, len(asks))).records]
+    failed = [error for error in errors if error]
+    right = len(failed) == 2 and all(error.startswith("HTTP 400: ") for error in failed)
+    return Told(name, "" if right else f"{len(failed)} of {len(errors)} requests failed instead of 2: {failed[:1]}")
 
 
 def what_is_wrong(way: Way, trace: RequestTrace, entry: Log | None) -> str:
