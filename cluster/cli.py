@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cluster import __version__, arguments
+from cluster import __version__, arguments, arguments_measuring
 from cluster.arguments import Command
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 
@@ -26,13 +26,13 @@ COMMANDS = (
             "cluster.actions.status:run", "cluster status --json"),
     Command("doctor", "every check of every host: what is wrong, and what to do", arguments.doctor,
             "cluster.actions.doctor:run", "cluster doctor -n spark1,spark2"),
-    Command("bench", "measure the running server; compare with one Spark", arguments.bench,
+    Command("bench", "measure the running server; compare with one Spark", arguments_measuring.bench,
             "cluster.actions.bench:run", "cluster bench --depth 0 4096 16384"),
-    Command("scaling", "up, bench, down for each size; one report", arguments.scaling,
+    Command("scaling", "up, bench, down for each size; one report", arguments_measuring.scaling,
             "cluster.actions.scaling:run", "cluster scaling -n spark1,spark2 --tp 1 2 --depth 0 4096 16384"),
-    Command("sweep", "up, bench, down with one recipe key varied; one table", arguments.sweep,
+    Command("sweep", "up, bench, down with one recipe key varied; one table", arguments_measuring.sweep,
             "cluster.actions.sweep:run", "cluster sweep --vary vllm.speculative_config.num_speculative_tokens=2,3,4"),
-    Command("report", "Markdown, CSV, JSON or an HTML page from stored results", arguments.report,
+    Command("report", "Markdown, CSV, JSON or an HTML page from stored results", arguments_measuring.report,
             "cluster.actions.report:run", "cluster report -o report.html"),
     Command("logs", "logs of all ranks, merged by time", arguments.logs,
             "cluster.actions.logs:run", "cluster logs --explain"),

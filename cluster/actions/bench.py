@@ -12,7 +12,7 @@ from cluster.actions import selftest
 from cluster.actions.measured import Measuring, measuring, solo_command
 from cluster.actions.reach import Connect
 from cluster.actions.typed import typed
-from cluster.arguments import bench as bench_options
+from cluster.arguments_measuring import bench as bench_options
 from cluster.bench.loader import Progress
 from cluster.bench.manifest import Manifest
 from cluster.bench.report import (

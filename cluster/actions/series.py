@@ -18,9 +18,9 @@ from cluster.actions import bench, down, fetch, up
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all
 from cluster.actions.told import Told
 from cluster.actions.typed import bench_args, bench_defaults, typed
-from cluster.arguments import bench as bench_options
 from cluster.arguments import down as down_options
 from cluster.arguments import up as up_options
+from cluster.arguments_measuring import bench as bench_options
 from cluster.bench.result import results_dir
 from cluster.bench.series import Point, Series, find_series, new_series, read_point, write_series
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError

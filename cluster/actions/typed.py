@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cluster import arguments
+from cluster import arguments_measuring
 from cluster.config.strict import says_secret
 
 Configure = Callable[[argparse.ArgumentParser], Any]
@@ -16,7 +16,7 @@ Configure = Callable[[argparse.ArgumentParser], Any]
 def bench_defaults() -> dict[str, Any]:
     """What `cluster bench` is given when nothing is typed."""
     parser = argparse.ArgumentParser()
-    arguments.bench(parser)
+    arguments_measuring.bench(parser)
     return vars(parser.parse_args([]))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bench_live import known_server
 
-from cluster import arguments
+from cluster import arguments_measuring
 from cluster.actions import bench
 from cluster.bench.result import read_result
 from cluster.errors import ExitCode, UsageError
@@ -26,7 +26,7 @@ def url() -> Iterator[str]:
 
 def args(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    arguments.bench(parser)
+    arguments_measuring.bench(parser)
     return parser.parse_args(words)
 
 
