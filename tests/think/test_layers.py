@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,3 +106,9 @@ def test_the_rules_can_fail(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
     file.write_text("import os\ndef f():\n    from cluster.hosts import ssh\nif 0:\n    import cluster.plan.up\n")
     assert rooms_used(file) == {"hosts", "plan"}
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by their bare name, so the second of a pair cannot be collected."""
+    names = Counter(path.name for path in PACKAGE.parent.glob("tests/*/*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
