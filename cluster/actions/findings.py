@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from cluster.config.find import shipped
 from cluster.plan.finding import Finding, Shared, share
 from cluster.screen import Screen
 
@@ -44,6 +46,8 @@ def below(one: Shared) -> list[tuple[str, str]]:
 
 
 def runbook_path(runbook: str) -> str:
-    """Where a runbook lies in the sources: `docs/runbooks/it-is-slow.md#one-twin`."""
+    """Where a runbook lies: `docs/runbooks/it-is-slow.md#one-twin` in the sources, the whole path once installed."""
     stem, mark, anchor = runbook.partition("#")
-    return f"docs/runbooks/{stem}.md{mark}{anchor}"
+    root = shipped("")
+    pages = (root if root.name == "shipped" else Path()) / "docs/runbooks"
+    return f"{pages}/{stem}.md{mark}{anchor}"
