@@ -180,12 +180,15 @@ def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
     identity = None if isinstance(seen.identity, Missing) else seen.identity
     driver = "" if isinstance(seen.gpu, Missing) or not seen.gpu else seen.gpu[0].driver
     end = deployment.seen["hosts"].get(host, {})
+    hcas = tuple(end.get("hcas", ()))
+    links = () if isinstance(seen.links, Missing) else seen.links.links
     return HostState(
         host,
         role(host, deployment),
         identity.product if identity else "",
         driver,
         identity.kernel if identity else "",
-        tuple(end.get("hcas", ())),
+        hcas,
         end.get("mtu"),
+        tuple(sorted({link.firmware for link in links if link.hca in hcas and link.firmware})),
     )

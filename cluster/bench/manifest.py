@@ -30,7 +30,7 @@ UNTOLD = ("suite", "deployment", "hosts", "argv", "command", "base_url", "client
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A machine that served the model, as it told itself. `role`: head or worker."""
+    """A machine that served the model, as it told itself. `role`: head or worker; `firmware`: of the HCAs, once each."""
 
     name: str
     role: str = ""
@@ -39,6 +39,7 @@ class HostState:
     kernel: str = ""
     hcas: tuple[str, ...] = ()
     mtu: int | None = None
+    firmware: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Port:
         up = self.state == "ACTIVE"
         return {
             "hca": self.hca, "netdev": self.netdev, "state": self.state, "rate_gbps": 100.0, "mtu": self.mtu,
-            "addresses": list(self.addresses), "operstate": "up" if up else "down",
+            "addresses": list(self.addresses), "operstate": "up" if up else "down", "firmware": "28.45.4028",
             "speed_mbps": 200000 if up else None, "xmit_bytes": self.bytes, "rcv_bytes": self.bytes,
             "gids": [{"index": self.gid_index, "gid": f"::ffff:{self.address}", "kind": "RoCE v2"}]
             if self.addresses else [],

@@ -82,6 +82,8 @@ def test_everything_else_is_equal_backend_included(cluster: Typed, desk: Desk, m
     assert [one["manifest"]["backend"] for one in results] == ["ray", "ray"]
     assert [one["manifest"]["nodes"] for one in results] == [1, 2]
     assert "backend:" not in ran.out, "a difference would be named"
+    ends = [(host["hcas"], host["firmware"]) for host in results[1]["manifest"]["hosts"]]
+    assert [(len(hcas), firmware) for hcas, firmware in ends] == [(2, ["28.45.4028"])] * 2
 
 
 def test_load_client_runs_in_the_heads_container(cluster: Typed, desk: Desk, measured: Path) -> None:
