@@ -30,7 +30,7 @@ UNTOLD = ("suite", "deployment", "hosts", "argv", "command", "base_url", "client
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A machine that served the model, as it told itself. `role`: head or worker; `firmware`: of the HCAs, once each."""
+    """A machine that served the model, as it told itself. `role`: head or worker; `firmware`: of its HCAs."""
 
     name: str
     role: str = ""
