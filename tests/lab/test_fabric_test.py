@@ -57,5 +57,6 @@ def test_a_pulled_twin_and_a_slow_one(lab: Lab, person: Person, broken: Callable
     assert f"spark2 {TWINS[1]}" in ran.err
     assert "not tested: DOWN" in ran.err
     for row in ran.document["fabric"]:
-        accused = any(level == "warning" and row["to"] in what for level, what in findings(ran))
+        way = f"{row['from']} → {row['to']}"
+        accused = any(level == "warning" and way in what for level, what in findings(ran))
         assert accused == (row["from"] == back[0] and not row["cpu_bound"]), ran
