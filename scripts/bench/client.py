@@ -1,11 +1,12 @@
 """How wrong the bench client is: our client and llama-benchy's against one server of known timing, side by side.
 
+    .venv/bin/pip install -e '.[peers]'
     .venv/bin/python scripts/bench/client.py [--concurrency 1 4 16 32 128] [--runs 3]
 
 Prints for each client the error of its time to first token (ms) and of its generation rate (%) against what the server
 did, as its log has it, and its CPU time in µs a token, reading included; then llama-benchy's errors as multiples of
-ours. Ours are those of `cluster bench --selftest`. The server runs beside them on the same machine. llama-benchy (a
-development dependency) is left out when it is not installed.
+ours. Ours are those of `cluster bench --selftest`. The server runs beside them on the same machine. llama-benchy (of
+the extra `peers`) is left out when it is not installed.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def main() -> None:
     try:
         import llama_benchy as _  # noqa: F401
     except ImportError:
-        print("llama-benchy is not installed: ours alone", file=sys.stderr)
+        print("llama-benchy is not installed (extra `peers`): ours alone", file=sys.stderr)
     else:
         clients["llama-benchy"] = llama_benchy
     print(f"{'client':14} {'c':>4} {'TTFT error ms':>14} {'tg error %':>12} {'CPU µs/token':>14}")
