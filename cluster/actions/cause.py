@@ -15,7 +15,7 @@ from cluster.diagnosis.logline import read_line
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.screen import Screen
 
-EVIDENCE_LENGTH = 160
+SHOWN_LENGTH = 160
 
 
 def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory: str, screen: Screen) -> None:
@@ -52,7 +52,7 @@ def add(root: Explanation, error: ClusterError, directory: str) -> None:
     Of a consequence that stands alone only the remedy: the rank's own words say more than the rule's.
     """
     finding = root.finding
-    shown = read_line(finding.evidence).message[:EVIDENCE_LENGTH]
+    shown = read_line(finding.evidence).message[:SHOWN_LENGTH]
     if not root.rule.secondary:
         at = place(root).removeprefix(f"{directory}/")
         error.where = "; ".join(filter(None, (error.where, at if shown in error.what else f"{at}: {shown}")))

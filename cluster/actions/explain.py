@@ -61,7 +61,8 @@ def told(diagnosis: Diagnosis) -> Iterator[str]:
     for file in diagnosis.files:
         yield heading(file)
         for found in file.findings:
-            yield from of_finding(found, f"line {found.line}" if found.line else "seen")
+            for line in of_finding(found, found.level, f"line {found.line}" if found.line else "seen"):
+                yield f"  {line}"
         yield from others("follows from it", [f"{row.id} (line {row.line})" for row in file.secondary])
         yield from others("looks bad, is normal", [f"{row.id} (line {row.line})" for row in file.normal])
 
@@ -83,14 +84,14 @@ def heading(file: FileDiagnosis) -> str:
     return f"{name}{f' ({kind})' if kind else ''}:{'' if file.findings else ' nothing wrong'}"
 
 
-def of_finding(found: Explanation, where: str) -> Iterator[str]:
-    """Level and name, cause, the very line, remedy, and the page that has the steps."""
-    yield f"  {found.level}: {found.finding.what} [{found.id}]"
-    yield f"    {where}: {found.finding.evidence}"
+def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:
+    """Label and cause, the very line and where it stands, remedy, and the page that has the steps."""
+    yield f"{label}: {found.finding.what} [{found.id}]"
+    yield f"  {where}: {found.finding.evidence}"
     if found.finding.remedy:
-        yield f"    try: {found.finding.remedy}"
+        yield f"  try: {found.finding.remedy}"
     if found.finding.runbook:
-        yield f"    read: {runbook_path(found.finding.runbook)}"
+        yield f"  read: {runbook_path(found.finding.runbook)}"
 
 
 def place(found: Explanation) -> str:

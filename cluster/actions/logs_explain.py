@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.actions import evidence, saved
-from cluster.actions.explain import as_document
-from cluster.actions.findings import runbook_path
+from cluster.actions.explain import as_document, of_finding
 from cluster.commands.question import Question
 from cluster.diagnosis.explain import Diagnosis, explain
 from cluster.diagnosis.explanation import Explanation
@@ -24,7 +23,6 @@ KINDS = {
     "log.txt": "log", "kernel.txt": "kernel's journal", "docker.txt": "Docker's journal",
     "inspect.json": "docker inspect", "ray-logs.tar": "Ray's logs",
 }  # fmt: skip
-LONGEST = 400
 EVER = "-30d"
 """How far back a host's journal is read where it is not known when the container was started."""
 
@@ -76,13 +74,13 @@ def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
     """For people: the cause with its evidence and remedy, what else there is, what follows from it."""
     root = diagnosis.root
     if root:
-        yield from block("unknown" if root.level == "unknown" else "cause", root)
+        yield from of_finding(root, "unknown" if root.level == "unknown" else "cause", where(root))
     elif not diagnosis.failed:
         yield f"nothing wrong found in {read_in(diagnosis)}"
     seen = {root.id} if root else set()
     for one in diagnosis.findings:
         if one.id not in seen:
-            yield from block("also" if one.level == "fault" else one.level, one)
+            yield from of_finding(one, "also" if one.level == "fault" else one.level, where(one))
         seen.add(one.id)
     follows: dict[str, list[str]] = {}
     for one in diagnosis.secondary:
@@ -102,16 +100,6 @@ def unread(missing: Mapping[str, str]) -> Iterator[str]:
     yield from (f"not read: {kind} of {', '.join(names)}: {why}" for (kind, why), names in hosts.items())
 
 
-def block(label: str, found: Explanation) -> Iterator[str]:
-    """One finding: what, where and when it was said, what to do, the page that has the steps."""
-    yield f"{label}: {found.finding.what} [{found.id}]"
-    yield f"  {place_of(found)}{when(found.time)}: {found.finding.evidence[:LONGEST]}"
-    if found.finding.remedy:
-        yield f"  try: {found.finding.remedy}"
-    if found.finding.runbook:
-        yield f"  read: {runbook_path(found.finding.runbook)}"
-
-
 def place_of(found: Explanation) -> str:
     """Host, which log, line."""
     path = Path(found.file)
@@ -120,9 +108,10 @@ def place_of(found: Explanation) -> str:
     return ", ".join(filter(None, (found.finding.host, f"{kind}{f' line {found.line}' if found.line else ''}")))
 
 
-def when(time: float | None) -> str:
-    """The time of a line, without a date that half of all lines do not tell."""
-    return "" if time is None else f", at {datetime.fromtimestamp(time, UTC):%H:%M:%S} UTC"
+def where(found: Explanation) -> str:
+    """The place, and the time without a date, which half of all lines do not tell."""
+    at = "" if found.time is None else f", at {datetime.fromtimestamp(found.time, UTC):%H:%M:%S} UTC"
+    return place_of(found) + at
 
 
 def read_in(diagnosis: Diagnosis) -> str:

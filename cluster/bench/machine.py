@@ -13,6 +13,7 @@ from cluster.commands.far import WORDS, framed, source
 from cluster.commands.question import Answer
 from cluster.facts import gpu, gpu_processes, links, memory
 from cluster.facts.fact import Missing
+from cluster.plan.gpu_state import CAPPED_MHZ
 
 PERIOD_S = 2.0
 MIB = 1 << 20
@@ -20,7 +21,6 @@ LEAST = ("memory_available_mib", "sm_clock_mhz")
 MOST = ("gpu_memory_mib", "power_w", "temperature_c", "utilization_pct", "sm_clock_mhz")
 SERIES = ("memory_available_mib", "gpu_memory_mib", "sm_clock_mhz", "power_w", "temperature_c", "utilization_pct")
 BUSY_PCT = 50
-CAPPED_MHZ = 900  # a Spark whose power supply is limited stays at 600–650 MHz under load; a healthy one is near 2400
 UNEQUAL_CLOCK, UNEQUAL_MEMORY = 0.10, 0.20
 
 

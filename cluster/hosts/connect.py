@@ -6,7 +6,6 @@ import getpass
 import socket
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from cluster.config.inventory import HostEntry
@@ -61,11 +60,3 @@ def _is_own(family: int, address: tuple[Any, ...]) -> bool:
     except OSError:
         return False
     return True
-
-
-def is_this_machine(machine_id: str) -> bool:
-    """Whether a machine-id that a host answered is ours. Containers and chroots may share or lack one."""
-    try:
-        return bool(machine_id) and Path("/etc/machine-id").read_text().strip() == machine_id.strip()
-    except OSError:
-        return False
