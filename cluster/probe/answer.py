@@ -1,0 +1,184 @@
+"""What a server answered to one request of a probe: read from the recorded bytes, whole or streamed; pure.
+
+The forms are those of OpenAI's chat completions as vLLM, SGLang, llama.cpp and Ollama send them; the reasoning channel
+is `reasoning` (vLLM from 0.13 on, Ollama) or `reasoning_content` (vLLM before, SGLang, llama.cpp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from cluster.bench.http_answer import HttpAnswer, error_text, read_http
+from cluster.bench.records import Record
+from cluster.bench.sse import EventSplitter
+
+REASONING = ("reasoning", "reasoning_content")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool as the server gave it; `arguments` is its text, not yet read as JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. `status` is None when there was none; `error` holds the server's own words, empty when it is whole.
+
+    `events`: what the parts of a stream held, in order ("role", "reasoning", "content", "tool", "finish", "usage",
+    "done"; equal neighbours are one); empty for an answer that was not streamed. `document`: the JSON of one that was
+    not. `seconds`: from the first byte sent to the end.
+    """
+
+    status: int | None
+    error: str = ""
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str = ""
+    model: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    seconds: float = 0.0
+    events: tuple[str, ...] = ()
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def turn(self) -> dict[str, Any]:
+        """The assistant's message of the next request."""
+        calls = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in self.tool_calls
+        ]
+        return {"role": "assistant", "content": self.content or None} | ({"tool_calls": calls} if calls else {})
+
+    def said(self, limit: int = 240) -> str:
+        """The server's own words, short: its error, its calls, its text."""
+        calls = "; ".join(f"{call.name}({call.arguments})" for call in self.tool_calls)
+        return (self.error or " · ".join(filter(None, (calls, self.content, self.reasoning))))[:limit]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What has been read of a stream so far."""
+
+    text: dict[str, list[str]] = field(default_factory=lambda: {"content": [], "reasoning": []})
+    calls: dict[int, dict[str, str]] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    finish_reason: str = ""
+    model: str = ""
+    usage: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+def read_answer(record: Record) -> Answer:
+    """Read one answer; whether it was streamed is seen from its type. Nothing raises: what went wrong is `error`."""
+    answer = read_http(record)
+    seconds = record.end_s - record.t0_s
+    if answer.status is None or answer.status >= 300:
+        why = f"HTTP {answer.status}: {error_text(answer.body)}" if answer.status else answer.problem
+        return Answer(answer.status, why, seconds=seconds)
+    if "text/event-stream" in answer.headers.get("content-type", ""):
+        return _of_stream(answer, seconds)
+    return _of_document(answer, seconds)
+
+
+def _of_document(answer: HttpAnswer, seconds: float) -> Answer:
+    """An answer in one piece; one without choices (/v1/models) has its `document` only."""
+    try:
+        document = orjson.loads(answer.body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        said = answer.problem or f"the answer is not a JSON object: {error_text(answer.body, 120)}"
+        return Answer(answer.status, said, seconds=seconds)
+    if document.get("error") or document.get("object") == "error":
+        return Answer(answer.status, error_text(answer.body), seconds=seconds, document=document)
+    parts = _Parts()
+    _take(parts, document)
+    return _finish(parts, answer, seconds, document)
+
+
+def _of_stream(answer: HttpAnswer, seconds: float) -> Answer:
+    """An answer in server-sent events."""
+    splitter, parts = EventSplitter(), _Parts()
+    for data in [one for _, piece in answer.pieces for one in splitter.feed(piece)] + splitter.finish():
+        if data.strip() == b"[DONE]":
+            parts.events.append("done")
+            continue
+        try:
+            document = orjson.loads(data)
+        except ValueError:
+            parts.error = parts.error or f"an event is not JSON: {data[:120]!r}"
+            continue
+        if isinstance(document, dict) and (document.get("error") or document.get("object") == "error"):
+            parts.error = parts.error or error_text(data)
+        elif isinstance(document, dict):
+            _take(parts, document)
+    return _finish(parts, answer, seconds, {})
+
+
+def _finish(parts: _Parts, answer: HttpAnswer, seconds: float, document: dict[str, Any]) -> Answer:
+    calls = tuple(ToolCall(one["id"], one["name"], one["arguments"]) for _, one in sorted(parts.calls.items()))
+    streamed = not document
+    return Answer(
+        status=answer.status,
+        error=parts.error or answer.problem,
+        content="".join(parts.text["content"]),
+        reasoning="".join(parts.text["reasoning"]),
+        tool_calls=calls,
+        finish_reason=parts.finish_reason,
+        model=parts.model,
+        prompt_tokens=parts.usage.get("prompt_tokens"),
+        completion_tokens=parts.usage.get("completion_tokens"),
+        seconds=seconds,
+        events=tuple(_without_repeats(parts.events)) if streamed else (),
+        document=document,
+    )
+
+
+def _without_repeats(kinds: list[str]) -> list[str]:
+    return [kind for at, kind in enumerate(kinds) if not at or kinds[at - 1] != kind]
+
+
+def _take(parts: _Parts, document: dict[str, Any]) -> None:
+    """One document: an event of a stream, or a whole answer."""
+    parts.model = parts.model or str(document.get("model") or "")
+    for choice in document.get("choices") or []:
+        if isinstance(choice, dict):
+            _take_choice(parts, choice)
+    if isinstance(document.get("usage"), dict):
+        parts.usage = document["usage"]
+        if not document.get("choices"):
+            parts.events.append("usage")
+
+
+def _take_choice(parts: _Parts, choice: dict[str, Any]) -> None:
+    said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+    texts = {"reasoning": next(filter(None, map(said.get, REASONING)), ""), "content": said.get("content")}
+    for kind, text in texts.items():
+        if isinstance(text, str) and text:
+            parts.text[kind].append(text)
+            parts.events.append(kind)
+    for number, call in enumerate(said.get("tool_calls") or []):
+        _take_call(parts, call if isinstance(call, dict) else {}, number)
+    if "role" in said and not any(texts.values()) and not said.get("tool_calls"):
+        parts.events.append("role")
+    if choice.get("finish_reason"):
+        parts.finish_reason = str(choice["finish_reason"])
+        parts.events.append("finish")
+
+
+def _take_call(parts: _Parts, call: dict[str, Any], number: int) -> None:
+    """A call, or the next portion of one."""
+    index, function = call.get("index", number), call.get("function") or {}
+    kept = parts.calls.setdefault(index if isinstance(index, int) else number, {"id": "", "name": "", "arguments": ""})
+    kept["id"] = kept["id"] or str(call.get("id") or "")
+    kept["name"] += str(function.get("name") or "")
+    kept["arguments"] += str(function.get("arguments") or "")
+    parts.events.append("tool")

@@ -1,0 +1,94 @@
+"""A case: a short conversation with a server, and what is concluded from it. Pure: it asks by `yield`.
+
+def ask_twice(subject: Subject) -> Talk:
+    first = yield chat(subject, [...])
+    if first.error:
+        return failed("refused", first)
+    ...
+    return PASSED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cluster.bench.records import Ask
+from cluster.probe.answer import Answer
+
+Outcome = Literal["pass", "fail", "not applicable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a case. `why` is ours, `said` the server's own words; `defect`: the known fault it looks like."""
+
+    outcome: Outcome
+    why: str = ""
+    said: str = ""
+    defect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The server as a case sees it: the model's name in its API, its context limit, what its recipe promises.
+
+    `limit`: tokens that /v1/models tells, None when it tells none; `configured`: max-model-len of the recipe, None
+    without one. `tools`, `reasoning`, `vision`: whether the recipe says that it has them, None without a recipe: then
+    a case finds out. `engine`: what the server calls itself (vllm, sglang, llamacpp, ollama), empty when unknown.
+    """
+
+    model: str
+    limit: int | None = None
+    configured: int | None = None
+    tools: bool | None = None
+    reasoning: bool | None = None
+    vision: bool | None = None
+    engine: str = ""
+
+
+Talk = Generator[Ask, Answer, Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case. `quick`: also asked at the end of `up`. `source`: who met the fault that it looks for."""
+
+    id: str
+    title: str
+    group: str
+    talk: Callable[[Subject], Talk]
+    source: str
+    quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A case and what came of it."""
+
+    case: Case
+    verdict: Verdict
+    seconds: float
+    requests: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "id": self.case.id, "title": self.case.title, "group": self.case.group, "outcome": self.verdict.outcome,
+            "why": self.verdict.why, "said": self.verdict.said, "defect": self.verdict.defect,
+            "seconds": round(self.seconds, 3), "requests": self.requests,
+        }  # fmt: skip
+
+
+PASSED = Verdict("pass")
+
+
+def failed(why: str, answer: Answer | None = None, *, defect: str = "") -> Verdict:
+    """The server did what it should not."""
+    return Verdict("fail", why, answer.said() if answer else "", defect)
+
+
+def skipped(why: str, answer: Answer | None = None) -> Verdict:
+    """The server does not have what the case is about, and need not."""
+    return Verdict("not applicable", why, answer.said() if answer else "")
