@@ -37,6 +37,7 @@ class Subject:
     `limit`: tokens that /v1/models tells, None when it tells none; `configured`: max-model-len of the recipe, None
     without one. `tools`, `reasoning`, `vision`: whether the recipe says that it has them, None without a recipe: then
     a case finds out. `engine`: what the server calls itself (vllm, sglang, llamacpp, ollama), empty when unknown.
+    `dummy`: its weights are random, so that what it says means nothing.
     """
 
     model: str
@@ -46,6 +47,7 @@ class Subject:
     reasoning: bool | None = None
     vision: bool | None = None
     engine: str = ""
+    dummy: bool = False
 
 
 Talk = Generator[Ask, Answer, Verdict]
@@ -53,7 +55,12 @@ Talk = Generator[Ask, Answer, Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case. `quick`: also asked at the end of `up`. `source`: who met the fault that it looks for."""
+    """One case. `id`: words with hyphens, unique. `source`: who met the fault that it looks for.
+
+    `quick`: also asked at the end of `up`. `long`: asked with --full only. `judges_text`: it needs a model that says
+    something sensible, so it is not asked of random weights. `scored`: a wrong answer is the model's, not a fault of
+    the server: it counts in the group's score and fails nothing.
+    """
 
     id: str
     title: str
@@ -61,6 +68,9 @@ class Case:
     talk: Callable[[Subject], Talk]
     source: str
     quick: bool = False
+    long: bool = False
+    judges_text: bool = True
+    scored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Told:
         return {
             "id": self.case.id, "title": self.case.title, "group": self.case.group, "outcome": self.verdict.outcome,
             "why": self.verdict.why, "said": self.verdict.said, "defect": self.verdict.defect,
-            "seconds": round(self.seconds, 3), "requests": self.requests,
+            "seconds": round(self.seconds, 3), "requests": self.requests, "scored": self.case.scored,
         }  # fmt: skip
 
 
