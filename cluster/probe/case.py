@@ -11,7 +11,7 @@ def ask_twice(subject: Subject) -> Talk:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cluster.bench.records import Ask
@@ -22,12 +22,25 @@ Outcome = Literal["pass", "fail", "not applicable"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a case. `why` is ours, `said` the server's own words; `defect`: the known fault it looks like."""
+    """What came of a case. `why` is ours, `said` the server's own words; `defect`: the known fault it looks like.
+
+    `remedy`: what to do, where that is known.
+    """
 
     outcome: Outcome
     why: str = ""
     said: str = ""
     defect: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """A known fault of a server: who reported it, what it looks like, what to do."""
+
+    name: str
+    what: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +100,20 @@ class Told:
         return {
             "id": self.case.id, "title": self.case.title, "group": self.case.group, "outcome": self.verdict.outcome,
             "why": self.verdict.why, "said": self.verdict.said, "defect": self.verdict.defect,
-            "seconds": round(self.seconds, 3), "requests": self.requests, "scored": self.case.scored,
+            "remedy": self.verdict.remedy, "scored": self.case.scored, "seconds": round(self.seconds, 3),
+            "requests": self.requests,
         }  # fmt: skip
 
 
 PASSED = Verdict("pass")
 
 
-def failed(why: str, answer: Answer | None = None, *, defect: str = "") -> Verdict:
-    """The server did what it should not."""
-    return Verdict("fail", why, answer.said() if answer else "", defect)
+def failed(why: str, answer: Answer | None = None, *, defect: Defect | None = None, remedy: str = "") -> Verdict:
+    """The server did what it should not. A known defect brings its own remedy."""
+    known = f"{defect.name}: {defect.what}" if defect else ""
+    return Verdict("fail", why, answer.said() if answer else "", known, remedy or (defect.remedy if defect else ""))
 
 
-def skipped(why: str, answer: Answer | None = None) -> Verdict:
-    """The server does not have what the case is about, and need not."""
-    return Verdict("not applicable", why, answer.said() if answer else "")
+def skipped(why: str, answer: Answer | None = None, *, defect: Defect | None = None, remedy: str = "") -> Verdict:
+    """The server does not have what the case is about, and need not; or it is limited in a known way."""
+    return replace(failed(why, answer, defect=defect, remedy=remedy), outcome="not applicable")

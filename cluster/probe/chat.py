@@ -31,6 +31,7 @@ MARKS = re.compile(
     | <function=\w+ | </function>           # Qwen 3 coder, Llama
     | <\|python_tag\|> | \[TOOL_CALLS\]     # Llama 3, Mistral
     | <[|｜]tool[▁_]                        # DeepSeek, Kimi
+    | <pad>                                 # what a drafter left of them
     """,
     re.VERBOSE,
 )
@@ -57,7 +58,9 @@ def chat(
     `more` goes into the body as it is.
     """
     said = [user(messages)] if isinstance(messages, str) else list(messages)
-    body: dict[str, Any] = {"model": subject.model, "messages": said, "max_tokens": max_tokens}
+    limit = subject.limit or subject.configured
+    body: dict[str, Any] = {"model": subject.model, "messages": said}
+    body["max_tokens"] = min(max_tokens, limit // 2) if limit else max_tokens
     body |= {"temperature": 0, "seed": 1, "stream": stream}
     if stream:
         body["stream_options"] = {"include_usage": True}
