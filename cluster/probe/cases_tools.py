@@ -1,0 +1,223 @@
+"""Does the server call tools: the eight cases of the write-up on Gemma 4 31B, and two more that cost people a day.
+
+Every question tells the model what to do and can be answered in one way only, so that the server is judged and not
+the model's taste: any wording passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cluster.probe.answer import Answer
+from cluster.probe.calls import LACKS_TOOLS, flags_to_add, is_doubled, judge_calls, loop_defect, refused
+from cluster.probe.case import PASSED, Case, Defect, Subject, Talk, Verdict, failed, skipped
+from cluster.probe.chat import chat, read_arguments, tool
+from cluster.probe.defects import DOUBLED, LOOP_ENDS
+from cluster.probe.loop import go_through
+
+WEATHER = tool(
+    "get_weather",
+    "The weather in a city now.",
+    {"city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
+    ["city"],
+)
+CLOCK = tool("get_local_time", "The time of day in a city now.", {"city": {"type": "string"}})
+TIMER = tool("set_timer", "Start a countdown.", {"minutes": {"type": "integer"}, "label": {"type": "string"}})
+MAIL = tool("send_mail", "Send an e-mail.", {"to": {"type": "string"}, "text": {"type": "string"}})
+SAVE = tool("save_file", "Write a text file.", {"path": {"type": "string"}, "content": {"type": "string"}})
+ORDER = tool("look_up_order", "Where an order is.", {"order": {"type": "string"}})
+STOCK = tool("count_stock", "How many pieces of a product are in stock.", {"product": {"type": "string"}})
+PRICE = tool("get_price", "What one piece of a product costs.", {"product": {"type": "string"}})
+CUSTOMER = tool("find_customer", "The number of a customer by name.", {"name": {"type": "string"}})
+BALANCE = tool("get_balance", "What a customer owes, by number.", {"customer": {"type": "integer"}})
+
+PAGE = """<!DOCTYPE html>
+<html>
+<head><title>Probe</title></head>
+<body>
+<h1>Hello</h1>
+<p class="note">One <b>bold</b> word.</p>
+<ul><li>first</li><li>second</li></ul>
+</body>
+</html>"""
+
+SEED = "write-up on Gemma 4 31B, April 2026"
+
+
+def _arguments(answer: Answer, name: str) -> list[dict[str, Any]]:
+    """The arguments of each call of a tool."""
+    return [read_arguments(call)[0] for call in answer.tool_calls if call.name == name]
+
+
+def _names(value: Any, word: str) -> bool:
+    """Whether an argument holds a word, however it is written."""
+    return word in str(value).lower()
+
+
+def auto_accepted(subject: Subject) -> Talk:
+    """A client that sends tools and leaves the choice to the model is not turned away."""
+    answer = yield chat(subject, "Say hello.", tools=[WEATHER], max_tokens=16)
+    if not answer.error:
+        return PASSED
+    if not refused(answer):
+        return failed('a request with tools and tool_choice "auto" ends in an error', answer)
+    if LACKS_TOOLS.search(answer.error):
+        return skipped("the model takes no tools; a router sends such requests to another one", answer)
+    if subject.tools is False:
+        return skipped("the recipe asks for no tools", answer, remedy=flags_to_add(subject))
+    why = f'tool_choice "auto" is refused with HTTP {answer.status}: a router with a fallback sends it to another model'
+    return failed(why, answer, remedy=flags_to_add(subject))
+
+
+def single_call(subject: Subject, *, stream: bool) -> Talk:
+    """One call of the only tool."""
+    answer = yield chat(subject, "What is the weather in Paris now? Call the tool.", tools=[WEATHER], stream=stream)
+    wrong = judge_calls(subject, answer, [WEATHER])
+    if wrong:
+        return wrong
+    if len(answer.tool_calls) > 1:
+        return failed(f"{len(answer.tool_calls)} calls where one was asked for", answer)
+    [given] = _arguments(answer, "get_weather")
+    return PASSED if _names(given["city"], "paris") else failed("asked for Paris, the city is another one", answer)
+
+
+def parallel_calls(subject: Subject) -> Talk:
+    """Two tools in one answer; a model that calls one after the other is not at fault."""
+    text = "Call both tools now, in one step: the weather in Oslo, and the local time in Tokyo."
+    tools = [WEATHER, CLOCK]
+    asked = chat(subject, text, tools=tools)
+    answer = yield asked
+    wrong = judge_calls(subject, answer, tools)
+    if wrong:
+        return wrong
+    weather, clock = _arguments(answer, "get_weather"), _arguments(answer, "get_local_time")
+    if (weather and not _names(weather[0]["city"], "oslo")) or (clock and not _names(clock[0]["city"], "tokyo")):
+        return failed("asked for Oslo's weather and Tokyo's time, a call has another city", answer)
+    if weather and clock:
+        return PASSED
+    results = {"get_weather": '{"sky": "clear"}', "get_local_time": '{"time": "08:15"}'}
+    course = yield from go_through(subject, asked, tools, results, first=answer)
+    if course.wrong:
+        return course.wrong
+    if course.called >= results.keys():
+        return skipped("it calls one tool after the other, not both at once", answer)
+    return failed("one of two calls that were asked for was not made", answer)
+
+
+def agent(subject: Subject, *, stream: bool) -> Talk:
+    """A tool's result comes back as an answer."""
+    text = "Where is order K-2281, and in which locker does it lie? Look it up."
+    found = '{"order": "K-2281", "status": "arrived", "locker": 4719}'
+    asked = chat(subject, text, tools=[ORDER], stream=stream)
+    course = yield from go_through(subject, asked, [ORDER], {"look_up_order": found})
+    return course.wrong or _told(course.last, ["4719"])
+
+
+def html(subject: Subject) -> Talk:
+    """Markup in streamed arguments comes once."""
+    text = f"Save exactly this page as page.html with the tool, every character as it is:\n\n{PAGE}"
+    answer = yield chat(subject, text, tools=[SAVE], stream=True)
+    wrong = judge_calls(subject, answer, [SAVE])
+    if wrong:
+        return wrong
+    content = _arguments(answer, "save_file")[0]["content"]
+    if is_doubled(content):
+        return failed("markup in the arguments came twice", answer, defect=DOUBLED)
+    wanted, given = _tags(PAGE), _tags(content)
+    if wanted == given:
+        return PASSED
+    lost = [one for one in wanted if given.count(one) < wanted.count(one)]
+    added = [one for one in given if given.count(one) > wanted.count(one)]
+    told = f"missing {' '.join(lost[:4])}" if lost else f"too many {' '.join(added[:4])}" if added else "another order"
+    return failed(f"the markup in the arguments is not the page's: {told}", answer)
+
+
+def _tags(text: str) -> list[str]:
+    return [" ".join(one.split()) for one in re.findall(r"<[^<>]+>", text)]
+
+
+def choice_of_three(subject: Subject) -> Talk:
+    """The right tool among three, with a number that is a number."""
+    tools = [MAIL, TIMER, WEATHER]
+    answer = yield chat(subject, "Set a timer for 12 minutes with the label tea.", tools=tools)
+    wrong = judge_calls(subject, answer, tools)
+    if wrong:
+        return wrong
+    timers = _arguments(answer, "set_timer")
+    if not timers or len(answer.tool_calls) > 1:
+        return failed("one call of set_timer was to be made, others were", answer)
+    right = timers[0]["minutes"] == 12 and _names(timers[0]["label"], "tea")
+    return PASSED if right else failed("asked for 12 minutes and the label tea, the arguments are others", answer)
+
+
+def full_loop(subject: Subject) -> Talk:
+    """Two tools, their results, the answer; streamed."""
+    text = "How many blue mugs are in stock, and what does one cost? Use the tools, then tell me both numbers."
+    results = {"count_stock": '{"pieces": 137}', "get_price": '{"price": 8.45, "currency": "EUR"}'}
+    tools = [STOCK, PRICE]
+    course = yield from go_through(subject, chat(subject, text, tools=tools, stream=True), tools, results)
+    if course.wrong:
+        return course.wrong
+    return _called_all(course.called, results, course.last) or _told(course.last, ["137", "8.45"])
+
+
+def steps(subject: Subject) -> Talk:
+    """The second call needs the first one's result; not streamed. Ending early is a known limitation of vLLM."""
+    text = "What does the customer Mira Solberg owe? Find her number first, then her balance. Tell me the amount."
+    results = {"find_customer": '{"customer": 58213}', "get_balance": '{"balance": 246.8, "currency": "EUR"}'}
+    tools = [CUSTOMER, BALANCE]
+    course = yield from go_through(subject, chat(subject, text, tools=tools), tools, results)
+    given = [one for answer in course.answers for one in _arguments(answer, "get_balance")]
+    if course.called and course.wrong:
+        return _limited(course.wrong)
+    if course.wrong:
+        return course.wrong
+    if wrong := _called_all(course.called, results, course.last, loop_defect(subject, course.last)):
+        return _limited(wrong)
+    if given[0]["customer"] != 58213:
+        return failed("the second call does not have the number that the first one gave", course.last)
+    return _told(course.last, ["246.8"])
+
+
+def _limited(verdict: Verdict) -> Verdict:
+    """A loop that ended after its first step: the limitation that vLLM is known for is named and fails nothing."""
+    if not verdict.defect.startswith(LOOP_ENDS.name):
+        return verdict
+    return replace(verdict, outcome="not applicable", why=f"known limitation of vLLM: {verdict.why}")
+
+
+def _called_all(
+    called: set[str], results: Mapping[str, str], answer: Answer, defect: Defect | None = None
+) -> Verdict | None:
+    missing = ", ".join(name for name in results if name not in called)
+    return failed(f"it answers without having called {missing}", answer, defect=defect) if missing else None
+
+
+def _told(answer: Answer, numbers: Sequence[str]) -> Verdict:
+    """Whether an answer tells what the tools gave, in whatever words; a comma may stand for the point."""
+    said = answer.content.replace(",", ".")
+    missing = [number for number in numbers if number not in said]
+    return failed(f"the answer does not tell what the tool gave ({', '.join(missing)})", answer) if missing else PASSED
+
+
+def _case(name: str, title: str, talk: Callable[[Subject], Talk], source: str = SEED, **how: bool) -> Case:
+    return Case(f"tools-{name}", title, "tools", talk, source, **how)
+
+
+CASES = (
+    _case("auto", 'tool_choice "auto" accepted', auto_accepted, "write-up on MTP, May 2026", quick=True,
+          judges_text=False),
+    _case("single", "one call", partial(single_call, stream=False), quick=True),
+    _case("single-streamed", "one call, streamed", partial(single_call, stream=True), quick=True),
+    _case("parallel", "two calls at once", parallel_calls),
+    _case("agent", "call, result, answer", partial(agent, stream=False)),
+    _case("agent-streamed", "call, result, answer, streamed", partial(agent, stream=True)),
+    _case("html", "HTML in streamed arguments", html, f"{SEED}; vLLM PR 38909"),
+    _case("choice", "the right one of three", choice_of_three),
+    _case("loop", "two tools, results, answer, streamed", full_loop),
+    _case("steps", "a call made from another's result", steps, f"{SEED}; vLLM issue 39043"),
+)  # fmt: skip
