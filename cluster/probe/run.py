@@ -1,0 +1,164 @@
+"""Drives cases over the load client: asks what they yield, keeps what came of each."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.bench.loader import Loader
+from cluster.bench.records import Ask, Round
+from cluster.bench.server import fetch
+from cluster.errors import ClusterError
+from cluster.probe.answer import Answer, read_answer
+from cluster.probe.case import Case, Subject, Told, Verdict, failed, skipped
+from cluster.probe.chat import OPTIONAL_FIELDS, without
+
+TIMEOUT_S = 600.0
+"""Of one request: 2048 tokens of a 31B on one Spark take 300 s."""
+
+
+@dataclass(slots=True)
+class Probed:
+    """What a server was asked and what came of it, as far as it went.
+
+    `refused`: fields that it would not have, left out since. `gone`: why nothing more could be asked; `left` cases were
+    not, for that reason or because the time was over.
+    """
+
+    subject: Subject
+    told: list[Told] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    left: tuple[str, ...] = ()
+    gone: str = ""
+
+    def count(self, outcome: str) -> int:
+        """Cases with this outcome; wrong answers to scored ones are the model's and count elsewhere."""
+        return sum(one.verdict.outcome == outcome and not one.case.scored for one in self.told)
+
+    @property
+    def failed(self) -> list[Told]:
+        """What the server got wrong."""
+        return [one for one in self.told if one.verdict.outcome == "fail" and not one.case.scored]
+
+    @property
+    def scored(self) -> list[Told]:
+        """Problems that were put to the model and judged."""
+        return [one for one in self.told if one.case.scored and one.verdict.outcome != "not applicable"]
+
+    @property
+    def right(self) -> int:
+        """How many of them it solved."""
+        return sum(one.verdict.outcome == "pass" for one in self.scored)
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        names = ("model", "limit", "configured", "tools", "reasoning", "vision", "engine", "dummy")
+        seconds = sum(one.seconds for one in self.scored)
+        return {
+            "subject": {name: getattr(self.subject, name) for name in names},
+            "passed": self.count("pass"), "failed": len(self.failed), "not_applicable": self.count("not applicable"),
+            "score": {"right": self.right, "of": len(self.scored), "seconds": round(seconds, 3)}
+            if self.scored else None,
+            "cases": [one.document() for one in self.told], "refused_fields": self.refused,
+            "not_asked": list(self.left), "gone": self.gone,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Asker:
+    """Sends single requests and reads their answers; learns which fields the server will not have."""
+
+    loader: Loader
+    timeout_s: float = TIMEOUT_S
+    refused: list[str] = field(default_factory=list)
+    sent: int = 0
+    last: Answer | None = None
+
+    def ask(self, ask: Ask) -> Answer:
+        """One answer; a refused field is left out, and the request sent again."""
+        for name in self.refused:
+            ask = without(ask, name)
+        answer = self._send(ask)
+        while name := _refused_field(ask, answer):
+            self.refused.append(name)
+            ask = without(ask, name)
+            answer = self._send(ask)
+        return answer
+
+    def _send(self, ask: Ask) -> Answer:
+        self.sent += 1
+        record = self.loader.send(Round(f"probe {self.sent}", (ask,), timeout_s=self.timeout_s))
+        self.last = read_answer(record.records[0])
+        return self.last
+
+
+def _refused_field(ask: Ask, answer: Answer) -> str:
+    """The field of a request that an HTTP 400 or 422 names and that a probe can do without; empty for none."""
+    if answer.status not in (400, 422) or not isinstance(ask.body, dict):
+        return ""
+    return next((name for name in OPTIONAL_FIELDS if name in ask.body and re.search(rf"\b{name}\b", answer.error)), "")
+
+
+def run_probe(
+    loader: Loader,
+    subject: Subject,
+    cases: Sequence[Case],
+    *,
+    on_case: Callable[[Case], None] = lambda case: None,
+    on_told: Callable[[Told], None] = lambda told: None,
+    timeout_s: float = TIMEOUT_S,
+    budget_s: float = math.inf,
+    into: Probed | None = None,
+) -> Probed:
+    """Ask the cases in their order; `into` holds what was told so far when something raises.
+
+    No case is begun after `budget_s`. Raises ClusterError when the load client ends.
+    """
+    probed, asker, began = into or Probed(subject), Asker(loader, timeout_s), time.monotonic()
+    probed.refused = asker.refused
+    for number, case in enumerate(cases):
+        if time.monotonic() - began > budget_s:
+            probed.left = tuple(one.id for one in cases[number:])
+            break
+        on_case(case)
+        told = _hold(case, subject, asker)
+        probed.told.append(told)
+        on_told(told)
+        if asker.last and asker.last.status is None and (why := _gone(loader)):
+            probed.gone, probed.left = why, tuple(one.id for one in cases[number + 1 :])
+            break
+    return probed
+
+
+def _hold(case: Case, subject: Subject, asker: Asker) -> Told:
+    """Hold one conversation to its end."""
+    if subject.dummy and case.judges_text:
+        return Told(case, skipped("the weights are random: what it says means nothing"), 0.0)
+    began, before = time.monotonic(), asker.sent
+    verdict = _verdict(case, subject, asker)
+    return Told(case, verdict, time.monotonic() - began, asker.sent - before)
+
+
+def _verdict(case: Case, subject: Subject, asker: Asker) -> Verdict:
+    talk, answer = case.talk(subject), None
+    try:
+        ask = next(talk)
+        while True:
+            answer = asker.ask(ask)
+            ask = talk.send(answer)
+    except StopIteration as end:
+        return end.value if isinstance(end.value, Verdict) else failed("the case came to no verdict", answer)
+    except ClusterError:
+        raise
+    except Exception as error:  # an answer of a shape that nobody thought of is no reason to lose the others
+        return failed(f"the answer could not be judged ({type(error).__name__}: {error})", answer)
+
+
+def _gone(loader: Loader) -> str:
+    """Why the server answers nothing any more; empty when it does."""
+    [(status, _, problem)] = fetch(loader, Ask("/v1/models"), name="gone")
+    return problem or "no answer" if status is None else ""
