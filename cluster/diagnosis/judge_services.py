@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.outputs import Outputs
-from cluster.facts.completion import insane
 from cluster.facts.docker_text import DockerText
 from cluster.facts.metrics import Load
 from cluster.facts.ray_nodes import RayStatus
+from cluster.facts.sanity import insane
 from cluster.plan.gpu_state import IDLE_W
 
 PENDING = "pending placement group"
@@ -69,4 +69,4 @@ def judge_completion(outputs: Outputs) -> Iterator[Explanation]:
     for output in outputs.named("completion"):
         wrong = insane(output.value)
         if wrong and output.value.strip():
-            yield output.say("text-insane", ('"choices"',), wrong=wrong)
+            yield output.say("text-insane", ('"choices"',), wrong=f"the completion {wrong}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from cluster.commands.question import Answer, Question
 from cluster.facts import metrics
 from cluster.facts.fact import Missing
 from cluster.facts.metrics import Load
+from cluster.facts.sanity import insane
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,8 @@ class Completion:
             return f"the completion ended with HTTP {self.status}: {self.error[:300]}"
         if self.tokens < 1:
             return "the completion has no token"
-        return insane(self.text) if judge_text else ""
-
-
-def insane(text: str) -> str:
-    """Why a text cannot be a model's sane answer: the ways in which broken kernels speak. Empty for a sane one."""
-    if not text.strip():
-        return "the completion is empty text"
-    if re.search(r"(.)\1{15,}", text):
-        return f"the completion repeats one character: {text[:40]!r}"
-    words = text.split()
-    if len(words) >= 8 and len(set(words)) == 1:
-        return f"the completion repeats one word: {text[:40]!r}"
-    return ""
+        wrong = insane(self.text) if judge_text else ""
+        return f"the completion {wrong}" if wrong else ""
 
 
 def question(server: Server, *, ask: bool, timeout_s: float) -> Question:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from cluster.facts.sanity import TOOL_MARKS
 from cluster.probe.answer import Answer, ToolCall
 from cluster.probe.case import Defect, Subject, Verdict, failed, skipped
-from cluster.probe.chat import MARKS, Tool, leaked, read_arguments
+from cluster.probe.chat import Tool, leaked, read_arguments
 from cluster.probe.defects import BROKEN_JSON, DOUBLED, LOOP_ENDS
 
 REFUSALS = re.compile(
@@ -118,7 +119,7 @@ def judge_call(answer: Answer, call: ToolCall, tools: Sequence[Tool]) -> Verdict
     streamed = bool(answer.events)
     if wrong:
         return failed(wrong, answer, defect=_of_text(call.arguments) if streamed else None)
-    if mark := MARKS.search(call.arguments.replace('\\"', '"')):
+    if mark := TOOL_MARKS.search(call.arguments.replace('\\"', '"')):
         why = f"the model's own marks ({mark.group()!r}) are in the arguments of {call.name}"
         return failed(why, answer, defect=BROKEN_JSON if streamed else None)
     schema = tools[names.index(call.name)]["function"]["parameters"]

@@ -6,13 +6,13 @@ server refuses of OPTIONAL_FIELDS is left out by whoever drives the case.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from cluster.bench.records import Ask
+from cluster.facts import sanity
 from cluster.probe.answer import Answer, ToolCall
 from cluster.probe.case import Subject
 
@@ -23,22 +23,6 @@ MAX_TOKENS = 2048
 
 Message = dict[str, Any]
 Tool = dict[str, Any]
-
-MARKS = re.compile(
-    r"""<\|?/?tool_(?:call|response)s?\|?>  # Gemma 4 <|tool_call> <tool_call|>, Hermes and Qwen <tool_call>
-    | <\|["\\] | "\|>                       # Gemma 4's quotation mark <|"|>, whole or cut
-    | \bcall:\w+\{                          # Gemma 4's call after its marks were stripped
-    | <function=\w+ | </function>           # Qwen 3 coder, Llama
-    | <\|python_tag\|> | \[TOOL_CALLS\]     # Llama 3, Mistral
-    | <[|｜]tool[▁_]                        # DeepSeek, Kimi
-    | <pad>                                 # what a drafter left of them
-    """,
-    re.VERBOSE,
-)
-"""What models write around tool calls and a parser must take away."""
-
-THOUGHT_MARKS = re.compile(r"</?think(?:ing)?>|<\|?channel\|?>|<\|think\|>|<\|(?:start|message|end)\|>")
-"""What models write around their reasoning and a parser must take away (Qwen, DeepSeek; Gemma 4; gpt-oss)."""
 
 
 def chat(
@@ -121,5 +105,4 @@ def read_arguments(call: ToolCall) -> tuple[dict[str, Any], str]:
 
 def leaked(answer: Answer) -> str:
     """Marks in the text that a parser should have taken away, as they stand there; empty when there are none."""
-    found = MARKS.search(answer.content) or THOUGHT_MARKS.search(answer.content)
-    return found.group() if found else ""
+    return sanity.leaked(answer.content) or sanity.thinks_aloud(answer.content)
