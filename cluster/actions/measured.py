@@ -6,29 +6,26 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect
+from cluster.actions.serving import Serving, serving
 from cluster.actions.watchers import role, watching
-from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.bench.loader import ProcessLoader
 from cluster.bench.machine import Machine
 from cluster.bench.manifest import HostState, Manifest
 from cluster.bench.run import NO_MACHINE
-from cluster.config.load import choose_recipe, load_recipe
+from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe
-from cluster.errors import ClusterError, RefusedError, UsageError
+from cluster.errors import UsageError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.connect import connect
-from cluster.hosts.local import LocalHost
-from cluster.hosts.lock import Lock
-from cluster.hosts.protocol import Process
-from cluster.plan.deployed import HOME, Deployment, deployments
+from cluster.plan.deployed import Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,85 +42,21 @@ class Measuring:
 @contextmanager
 def measuring(args: argparse.Namespace, connect: Connect = connect) -> Iterator[Measuring]:
     """What is measured, with its load client running: a deployment of ours in its head's container, else --base-url."""
-    if args.base_url:
-        yield from foreign(args)
-    else:
-        yield from ours(args, connect)
+    with serving(args, connect, "bench") as at:
+        if at.deployment is None or at.within is None:
+            yield Measuring(at.loader, manifest_of_foreign(args, at), NO_MACHINE, at.recipe, at.server)
+            return
+        with watching(at.within, at.deployment) as machine:
+            manifest = manifest_of(at.deployment, at.seens, python=at.loader.python)
+            yield Measuring(at.loader, manifest, machine, at.recipe, at.server)
 
 
-def foreign(args: argparse.Namespace) -> Iterator[Measuring]:
-    """A server that we did not start, measured from this machine."""
-    if args.nodes:
-        raise UsageError("--base-url measures from this machine; it takes no -n", remedy="leave one of the two out")
-    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
-    recipe = named_recipe(args)
-    host = LocalHost("this machine")
-    with load_client(host.start(*load_command(Target(args.base_url, key_file)))) as loader:
-        manifest = Manifest(
-            model=args.model or "", recipe=recipe.name if recipe else "", base_url=args.base_url,
-            command=tuple(sys.argv[1:]), client_on="local", client_python=loader.python,
-        )  # fmt: skip
-        server = Server(args.base_url, args.model or "", key_file)
-        yield Measuring(loader, manifest, NO_MACHINE, recipe, server)
-    host.close()
-
-
-def ours(args: argparse.Namespace, connect: Connect) -> Iterator[Measuring]:
-    """The deployment that runs on the hosts, measured in its head's container; the lock is held meanwhile."""
-    named = read_named(args)
-    with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
-        deployment = running_deployment(seens, errors)
-        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
-        raise_all([error for error in errors if error.where in deployment.hosts])
-        within = fleet.only(deployment.hosts)
-        server = Server.of_spec(deployment.spec, HOME)
-        with Lock(within, f"bench {deployment.id}", data_dirs):
-            head, container = within[deployment.head], deployment.ranks[deployment.head].name
-            process = head.start(*load_command(Target(server.url, server.key_file), container))
-            with load_client(process, container) as loader, watching(within, deployment) as machine:
-                manifest = manifest_of(deployment, seens, python=loader.python)
-                recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
-                yield Measuring(loader, manifest, machine, recipe, server)
-
-
-@contextmanager
-def load_client(process: Process, container: str = "") -> Iterator[ProcessLoader]:
-    """The load client, ended with the block."""
-    loader = ProcessLoader(process, container)
-    try:
-        yield loader
-    finally:
-        loader.close()
-
-
-def named_recipe(args: argparse.Namespace) -> Recipe | None:
-    """The recipe of `-r`, if one was named; it gives defaults and reference numbers."""
-    return load_recipe(args.recipe_option).recipe if args.recipe_option else None
-
-
-def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
-    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
-    if args.recipe_option:
-        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
-    try:
-        return load_recipe(name).recipe
-    except UsageError:
-        return None
-
-
-def running_deployment(seens: Mapping[str, Seen], errors: Sequence[ClusterError]) -> Deployment:
-    """The one deployment that runs on these hosts. Raises RefusedError when there is none, or more than one."""
-    running = [one for one in deployments(seens.values()) if one.running]
-    if len(running) == 1:
-        return running[0]
-    if running:
-        names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
-        raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
-    raise_all(errors)
-    raise RefusedError(
-        f"nothing of ours runs on {', '.join(seens)}", remedy="cluster up first, or --base-url URL for another server"
-    )
+def manifest_of_foreign(args: argparse.Namespace, at: Serving) -> Manifest:
+    """What is known of a server that we did not start."""
+    return Manifest(
+        model=args.model or "", recipe=at.recipe.name if at.recipe else "", base_url=args.base_url,
+        command=tuple(sys.argv[1:]), client_on="local", client_python=at.loader.python,
+    )  # fmt: skip
 
 
 def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: str) -> Manifest:

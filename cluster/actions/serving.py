@@ -1,0 +1,127 @@
+"""A server with a load client beside it: what runs on the hosts, or one that we did not start."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
+from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.config.load import choose_recipe, load_recipe
+from cluster.config.recipe import Recipe
+from cluster.errors import ClusterError, RefusedError, UsageError
+from cluster.facts.completion import Server
+from cluster.facts.seen import Seen
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.local import LocalHost
+from cluster.hosts.lock import Lock
+from cluster.hosts.protocol import Process
+from cluster.plan.deployed import HOME, Deployment, deployments
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server and the client that asks it; for a deployment of ours also its hosts, as they were seen."""
+
+    loader: ProcessLoader
+    server: Server
+    recipe: Recipe | None
+    deployment: Deployment | None = None
+    within: Fleet | None = None
+    seens: Mapping[str, Seen] = field(default_factory=dict)
+
+
+@contextmanager
+def serving(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
+    """What is asked, with its load client running: a deployment of ours in its head's container, else --base-url.
+
+    `why` is said to those who meet the lock meanwhile.
+    """
+    if args.base_url:
+        yield from foreign(args, why)
+    else:
+        yield from ours(args, connect, why)
+
+
+def foreign(args: argparse.Namespace, why: str) -> Iterator[Serving]:
+    """A server that we did not start, asked from this machine."""
+    if args.nodes:
+        raise UsageError(
+            f"with --base-url {why} runs from this machine; it takes no -n", remedy="leave one of the two out"
+        )
+    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
+    recipe = named_recipe(args)
+    host = LocalHost("this machine")
+    with load_client(host.start(*load_command(Target(args.base_url, key_file)))) as loader:
+        yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
+    host.close()
+
+
+def ours(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
+    """The deployment that runs on the hosts, asked in its head's container; the lock is held meanwhile."""
+    named = read_named(args)
+    with open_fleet(named.hosts, connect) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        deployment = running_deployment(seens, errors)
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
+        raise_all([error for error in errors if error.where in deployment.hosts])
+        within = fleet.only(deployment.hosts)
+        recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
+        with Lock(within, f"{why} {deployment.id}", data_dirs), client_of(deployment, within) as loader:
+            yield Serving(loader, server_of(deployment), recipe, deployment, within, seens)
+
+
+def server_of(deployment: Deployment) -> Server:
+    """A deployment's API as its own containers see it."""
+    return Server.of_spec(deployment.spec, HOME)
+
+
+@contextmanager
+def client_of(deployment: Deployment, fleet: Fleet) -> Iterator[ProcessLoader]:
+    """A load client in the container of a deployment's head."""
+    server, container = server_of(deployment), deployment.ranks[deployment.head].name
+    process = fleet[deployment.head].start(*load_command(Target(server.url, server.key_file), container))
+    with load_client(process, container) as loader:
+        yield loader
+
+
+@contextmanager
+def load_client(process: Process, container: str = "") -> Iterator[ProcessLoader]:
+    """The load client, ended with the block."""
+    loader = ProcessLoader(process, container)
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+def named_recipe(args: argparse.Namespace) -> Recipe | None:
+    """The recipe of `-r`, if one was named."""
+    return load_recipe(args.recipe_option).recipe if args.recipe_option else None
+
+
+def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
+    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
+    if args.recipe_option:
+        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
+    try:
+        return load_recipe(name).recipe
+    except UsageError:
+        return None
+
+
+def running_deployment(seens: Mapping[str, Seen], errors: Sequence[ClusterError]) -> Deployment:
+    """The one deployment that runs on these hosts. Raises RefusedError when there is none, or more than one."""
+    running = [one for one in deployments(seens.values()) if one.running]
+    if len(running) == 1:
+        return running[0]
+    if running:
+        names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
+        raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
+    raise_all(errors)
+    raise RefusedError(
+        f"nothing of ours runs on {', '.join(seens)}", remedy="cluster up first, or --base-url URL for another server"
+    )
