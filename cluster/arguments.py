@@ -152,6 +152,27 @@ def doctor(parser: Parser) -> None:
     common(parser)
 
 
+def probe(parser: Parser) -> None:
+    """Options of `cluster probe`."""
+    parser.add_argument(
+        "-r", "--recipe", dest="recipe_option", metavar="RECIPE", help="with --base-url: the recipe that the server "
+        "was started with, for what it promises (default: the one that runs)"
+    )  # fmt: skip
+    nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="only what `cluster up` asks in the end")
+    how.add_argument(
+        "--full", action="store_true", help="also what takes minutes, and seven problems with exact answers, scored"
+    )
+    how.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="NAME", help="only these cases or groups of cases"
+    )
+    parser.add_argument("--base-url", metavar="URL", help="ask this server, from this machine")
+    parser.add_argument("--model", metavar="NAME", help="served model name (default: what the server says)")
+    parser.add_argument("--api-key-file", metavar="FILE", help="key of the API at --base-url")
+    common(parser)
+
+
 def logs(parser: Parser) -> None:
     """Options of `cluster logs`."""
     nodes(parser)

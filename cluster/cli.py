@@ -26,6 +26,8 @@ COMMANDS = (
             "cluster.actions.status:run", "cluster status --json"),
     Command("doctor", "every check of every host: what is wrong, and what to do", arguments.doctor,
             "cluster.actions.doctor:run", "cluster doctor -n spark1,spark2"),
+    Command("probe", "does the server behave: tools, text, reasoning, pictures, streams", arguments.probe,
+            "cluster.actions.probe:run", "cluster probe --only tools"),
     Command("bench", "measure the running server; compare with one Spark", arguments_measuring.bench,
             "cluster.actions.bench:run", "cluster bench --depth 0 4096 16384"),
     Command("scaling", "up, bench, down for each size; one report", arguments_measuring.scaling,

@@ -147,11 +147,15 @@ class Screen:
     @contextmanager
     def waiting(self, what: str) -> Iterator[Waiting]:
         """A visible line for a wait: a spinner on a terminal, one line per change elsewhere."""
-        waiting = Waiting(self._progress, what)
+        waiting = self.wait(what)
         try:
             yield waiting
         finally:
             waiting.stop()
+
+    def wait(self, what: str) -> Waiting:
+        """The same where a block does not fit; whoever calls has to stop it."""
+        return Waiting(self._progress, what)
 
     @property
     def interactive(self) -> bool:

@@ -1,0 +1,140 @@
+"""`cluster probe`: does what runs (or --base-url) behave: tools, text, reasoning, pictures, the transport."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cluster.actions.reach import Connect
+from cluster.actions.serving import Serving, serving
+from cluster.bench.loader import Progress
+from cluster.bench.server import find_model
+from cluster.errors import ClusterError, ExitCode
+from cluster.hosts.connect import connect
+from cluster.probe.case import Case, Subject, Told
+from cluster.probe.cases import choose
+from cluster.probe.run import Probed, run_probe
+from cluster.probe.subject import subject_of
+from cluster.screen import Screen, Waiting
+
+MARKS = {"pass": "✓", "fail": "✗", "not applicable": "–"}
+STYLES = {"pass": None, "fail": "red", "not applicable": "dim"}
+
+
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster probe`; 4 when the server got something wrong, 1 when it served nothing."""
+    cases = choose(args.only, quick=args.quick, full=args.full)
+    with serving(args, connect, "probe") as at:
+        subject = subject_at(at, args.model or at.server.model)
+        screen.line(f"{subject.model}, asked from {at.loader.where}: {len(cases)} cases")
+        probed = Probed(subject)
+        try:
+            ask(at, subject, cases, probed, screen)
+        except ClusterError:
+            summarize(probed, screen)
+            raise
+        except KeyboardInterrupt:
+            summarize(probed, screen)
+            screen.document(probed.document())
+            return ExitCode.INTERRUPTED
+    summarize(probed, screen)
+    screen.document(probed.document())
+    return exit_code(probed)
+
+
+def subject_at(at: Serving, model: str) -> Subject:
+    """The server as the cases see it."""
+    promised, words = promise(at)
+    return subject_of(find_model(at.loader, model, at.server.url), promised, words)
+
+
+def promise(at: Serving) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
+    """The recipe that a server was started with, and the words behind it; without a deployment, the recipe of -r."""
+    if at.deployment:
+        return at.deployment.spec["recipe"], at.deployment.spec.get("words", ())
+    return (at.recipe.model_dump(mode="json") if at.recipe else None), ()
+
+
+def ask(at: Serving, subject: Subject, cases: Sequence[Case], probed: Probed, screen: Screen) -> None:
+    """All cases, each told as it ends; on a terminal a line shows the one under way."""
+    show = Lines(screen)
+    if screen.interactive:
+        at.loader.on_progress = show.progress
+    try:
+        run_probe(at.loader, subject, cases, on_case=show.begin, on_told=show.end, into=probed)
+    finally:
+        show.stop()
+
+
+class Lines:
+    """What is shown while cases are asked."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._waiting: Waiting | None = None
+        self._title = self._group = ""
+
+    def begin(self, case: Case) -> None:
+        """A case begins."""
+        self._title = f"{case.id}: {case.title}"
+        if self._screen.interactive:
+            self._waiting = self._screen.wait(self._title)
+
+    def progress(self, far: Progress) -> None:
+        """How far its answer is."""
+        if self._waiting:
+            self._waiting.update(f"{self._title}: {far.chunks} chunks, {far.seconds:.0f} s")
+
+    def end(self, told: Told) -> None:
+        """What came of it."""
+        self.stop()
+        if told.case.group != self._group:
+            self._group = told.case.group
+            self._screen.line(self._group)
+        for line, style in lines(told):
+            self._screen.text(line, " " * 10, style)
+
+    def stop(self) -> None:
+        """Take the line away."""
+        if self._waiting:
+            self._waiting.stop()
+            self._waiting = None
+
+
+def lines(told: Told) -> list[tuple[str, str | None]]:
+    """A case in lines: what it asked and what came of it; below, why, the server's words, what is known, what to do."""
+    verdict = told.verdict
+    head = f"  {MARKS[verdict.outcome]} {told.case.id}: {told.case.title}"
+    head += f" ({told.seconds:.1f} s)" if told.requests else ""
+    rows = {"said": " ".join(verdict.said.split()), "known": verdict.defect, "try": verdict.remedy}
+    below = [f"{label}: {text}" for label, text in rows.items() if text]
+    if verdict.outcome == "pass":
+        return [(head, STYLES["pass"])]
+    return [(f"{head}: {verdict.why}", STYLES[verdict.outcome]), *((f"      {text}", None) for text in below)]
+
+
+def summarize(probed: Probed, screen: Screen) -> None:
+    """How many passed; the score; what was left out."""
+    if scored := probed.scored:
+        seconds = sum(one.seconds for one in scored) / len(scored)
+        screen.line(f"solved {probed.right} of {len(scored)} problems, {seconds:.1f} s an answer")
+    if probed.refused:
+        screen.warn(f"the server would not have {', '.join(probed.refused)}: asked without")
+    if probed.gone:
+        screen.warn(f"the server answers no more ({probed.gone}); cluster logs --explain")
+    if probed.left:
+        screen.warn(f"not asked: {', '.join(probed.left)}")
+    failed, skipped = len(probed.failed), probed.count("not applicable")
+    text = f"{probed.count('pass')} passed, {failed} failed, {skipped} not applicable"
+    if failed:
+        screen.line(text)
+    else:
+        screen.good(text)
+
+
+def exit_code(probed: Probed) -> ExitCode:
+    """4 when something failed, 1 when the server went away before it served anything."""
+    if probed.gone and not probed.count("pass"):
+        return ExitCode.FAILED
+    return ExitCode.REFUSED if probed.failed or probed.gone else ExitCode.DONE
