@@ -1,10 +1,12 @@
 """The engine that runs in the containers: a virtual environment with real vLLM (CPU), Ray and torch, made once.
 
-It lies outside the image and is shown to the containers read-only at /opt/engine, so that images stay small.
+It lies outside the image and is shown to the containers read-only at /opt/engine, so that images stay small. Over it
+lies a layer that is made anew when it changes (`additions`), or hides something (`without_ray`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from importlib import resources
@@ -16,7 +18,25 @@ from cluster.lab.program import run, say
 
 INSIDE = "/opt/engine"
 TORCH = "torch==2.13.0"
-RAY_FILES = ("bin/ray", "lib/python3.11/site-packages/ray")
+TORCHVISION = "torchvision==0.28.0"  # of the same day as torch; Gemma 4's processor imports it
+PACKAGES = "lib/python3.11/site-packages"
+RAY_FILES = ("bin/ray", f"{PACKAGES}/ray")
+PIP = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONDONTWRITEBYTECODE": ""}
+ENTRY_POINTS = """\
+[vllm.platform_plugins]
+cluster_lab = cluster_lab_platform:register
+
+[vllm.general_plugins]
+cluster_lab_fp8 = cluster_lab_platform.fp8:register
+"""
+# PyPI's torchvision is compiled for CUDA and cannot load its kernels beside a torch for CPU. Nobody calls them here,
+# but its Python describes two of them, and that fails when they do not exist.
+NO_KERNELS = """
+
+if not _has_ops():  # added by cluster lab
+    for _kernel in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{_kernel}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
 
 
 def lab_files() -> Path:
@@ -33,9 +53,7 @@ def engine(place: Place) -> Path:
         shutil.rmtree(fresh, ignore_errors=True)
         run([PYTHON, "-m", "venv", str(fresh)], log=place.log, timeout_s=120)
         _install(place, fresh)
-        packages = fresh / "lib/python3.11/site-packages"
-        _name_it_vllm(packages)
-        _add_platform(packages)
+        _name_it_vllm(fresh / PACKAGES)
         _move_to(fresh, INSIDE)
         fresh.rename(home)
     return home
@@ -47,8 +65,7 @@ def without_ray(place: Place) -> Path:
     if not layer.exists():
         fresh = place.cache / "engine-no-ray.part"
         shutil.rmtree(fresh, ignore_errors=True)
-        packages = engine(place) / "lib/python3.11/site-packages"
-        hidden = [*RAY_FILES, *(f"lib/python3.11/site-packages/{path.name}" for path in packages.glob("ray-*"))]
+        hidden = [*RAY_FILES, *(f"{PACKAGES}/{path.name}" for path in (engine(place) / PACKAGES).glob("ray-*"))]
         for name in hidden:
             (fresh / name).parent.mkdir(parents=True, exist_ok=True)
             os.mknod(fresh / name, 0o20000, os.makedev(0, 0))
@@ -56,9 +73,32 @@ def without_ray(place: Place) -> Path:
     return layer
 
 
+def additions(place: Place) -> Path:
+    """A layer with what the engine has beside the packages of engine.lock: torchvision, and the lab's own plugins."""
+    layer = place.cache / f"engine-additions-{_additions_hash()[:12]}"
+    if not layer.exists():
+        say("adding torchvision and the lab's plugins to the engine (seconds, once)")
+        fresh = place.cache / "engine-additions.part"
+        shutil.rmtree(fresh, ignore_errors=True)
+        python = str(engine(place) / "bin/python3")
+        words = [python, "-m", "pip", "install", "-q", "--no-deps", "--target", str(fresh / PACKAGES), TORCHVISION]
+        run(words, env={**os.environ, **PIP}, log=place.log, timeout_s=600)
+        with (fresh / PACKAGES / "torchvision/extension.py").open("a") as text:
+            text.write(NO_KERNELS)
+        _add_plugins(fresh / PACKAGES)
+        fresh.rename(layer)
+    return layer
+
+
+def _additions_hash() -> str:
+    plugins = sorted((lab_files() / "platform").glob("*.py"))
+    text = TORCHVISION + NO_KERNELS + ENTRY_POINTS + "".join(path.read_text() for path in plugins)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _install(place: Place, home: Path) -> None:
     """torch first and with what it needs (its builds differ by machine), then exactly what was tested."""
-    env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    env = {**os.environ, **PIP}
     pip = [str(home / "bin/python3"), "-m", "pip", "install", "-q"]
     run([*pip, TORCH], env=env, log=place.log, timeout_s=1800)
     run([*pip, "--no-deps", "-r", str(lab_files() / "engine.lock")], env=env, log=place.log, timeout_s=1800)
@@ -74,15 +114,15 @@ def _name_it_vllm(packages: Path) -> None:
     shutil.copy(real / "entry_points.txt", named)
 
 
-def _add_platform(packages: Path) -> None:
-    """The plugin that makes Ray's `GPU` vLLM's CPU device (see platform/)."""
+def _add_plugins(packages: Path) -> None:
+    """Ray's `GPU` as vLLM's CPU device, and FP8 while loading (see platform/)."""
     shutil.copytree(
         lab_files() / "platform", packages / "cluster_lab_platform", ignore=shutil.ignore_patterns("__pycache__")
     )
     named = packages / "cluster_lab_platform-1.dist-info"
     named.mkdir()
     (named / "METADATA").write_text("Metadata-Version: 2.1\nName: cluster-lab-platform\nVersion: 1\n")
-    (named / "entry_points.txt").write_text("[vllm.platform_plugins]\ncluster_lab = cluster_lab_platform:register\n")
+    (named / "entry_points.txt").write_text(ENTRY_POINTS)
 
 
 def _move_to(home: Path, place: str) -> None:

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from cluster.errors import ClusterError
-from cluster.lab.engine import engine, lab_files, without_ray
+from cluster.lab.engine import additions, engine, lab_files, without_ray
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import run, say
 from cluster.lab.registry import lay_out_registry
@@ -30,6 +30,7 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
+    "VLLM_USE_AOT_COMPILE": "0",  # nor is anything compiled when a recipe does not say enforce-eager
     "VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "LANG": "C.UTF-8",
@@ -48,8 +49,8 @@ BUILDER = Spark(99)
 
 def shown_engines(place: Place) -> dict[str, list[str]]:
     """Where hosts see the engine, with and without Ray; `inside/bundle.py` shows it on to the containers."""
-    whole = str(engine(place))
-    return {"opt/cluster-lab/engine": [whole], "opt/cluster-lab/engine-no-ray": [str(without_ray(place)), whole]}
+    whole = [str(additions(place)), str(engine(place))]
+    return {"opt/cluster-lab/engine": whole, "opt/cluster-lab/engine-no-ray": [str(without_ray(place)), *whole]}
 
 
 def dockerfile(kind: str) -> str:

@@ -18,7 +18,7 @@ from cluster.lab.rootfs import host_root
 from cluster.lab.shape import MAX_HOSTS, Spark
 from cluster.lab.spark import end, is_up
 from cluster.lab.start import start_hosts, write_access
-from cluster.lab.toymodel import toy_model
+from cluster.lab.toys import toy_models
 
 
 def up(place: Place, wanted: int | None) -> None:
@@ -35,7 +35,7 @@ def up(place: Place, wanted: int | None) -> None:
         count = wanted or record.hosts or 2
         if wires.switch_of(place, record.number) is None or record.hosts != count:
             clear(place, record)
-            number = wires.new_switch(place, images=docker_images(place), model=toy_model(place))
+            number = wires.new_switch(place, images=docker_images(place), models=toy_models(place))
             record = Record(number, count)
             write_record(place, record)
         switch = wires.switch_of(place, record.number)
@@ -50,13 +50,13 @@ def up(place: Place, wanted: int | None) -> None:
 
 
 def prepare(place: Place) -> None:
-    """Everything that is made once: packages, root file systems, engine, model, images."""
+    """Everything that is made once: packages, root file systems, engine, models, images."""
     install_packages(place)
     demand_python()
     with building(place):
         host_root(place)
         shown_engines(place)
-        toy_model(place)
+        toy_models(place)
         docker_images(place)
     if not place.key.exists():
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster lab", "-f", str(place.key)])

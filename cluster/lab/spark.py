@@ -35,8 +35,8 @@ DOCKERD = (
 )
 
 
-def lay_out(place: Place, spark: Spark, model: Path | None) -> None:
-    """Write the files of a host that is not running: names, keys, simulators, the model in its HF cache."""
+def lay_out(place: Place, spark: Spark, models: Path | None) -> None:
+    """Write the files of a host that is not running: names, keys, simulators, the models in its HF cache."""
     host = place.host(spark.name)
     for folder in (host.upper, host.docker, host.root / "work", host.root / "mnt"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,19 +52,19 @@ def lay_out(place: Place, spark: Spark, model: Path | None) -> None:
         _write(host.upper / OWN / target, (lab_files() / "inside" / source).read_bytes(), 0o755)
     if place.key.exists():
         make_host_key(place, spark)
-    if model:
-        give_model(host, model)
+    if models:
+        give_models(host, models)
     _own(host.upper / "home" / USER)
 
 
 _HOOK = "bin/nvidia-container-runtime-hook"
 
 
-def give_model(host: HostPlace, model: Path) -> None:
-    """Lay the toy model into the user's Hugging Face cache."""
+def give_models(host: HostPlace, models: Path) -> None:
+    """Lay the toy models into the user's Hugging Face cache."""
     hub = host.upper / "home" / USER / ".cache/huggingface/hub"
-    shutil.rmtree(hub / model.name, ignore_errors=True)
-    shutil.copytree(model, hub / model.name, symlinks=True)
+    shutil.rmtree(hub, ignore_errors=True)
+    shutil.copytree(models, hub, symlinks=True)
     _own(host.upper / "home" / USER / ".cache")
 
 

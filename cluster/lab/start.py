@@ -7,7 +7,7 @@ from cluster.lab.images import give_images, shown_engines
 from cluster.lab.place import Place, Record
 from cluster.lab.shape import Spark, inventory_text
 from cluster.lab.spark import await_docker, await_init, await_ssh, boot, end, host_key, lay_out, start_daemons
-from cluster.lab.toymodel import toy_model
+from cluster.lab.toys import toy_models
 
 UNKNOWN_KEY = "unknown-key"
 
@@ -20,7 +20,7 @@ def start_hosts(place: Place, switch: int, sparks: list[Spark]) -> None:
         end(place, [spark])
         host = place.host(spark.name)
         if not host.boot.exists():
-            lay_out(place, spark, toy_model(place))
+            lay_out(place, spark, toy_models(place))
             give_images(place, host)
         booted.append((spark, boot(place, spark, shown=shown)))
     for spark, first in booted:

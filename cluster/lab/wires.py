@@ -74,12 +74,12 @@ def end_switches(place: Place, number: int) -> None:
         await_unplugged(number)
 
 
-def new_switch(place: Place, *, images: Path, model: Path) -> int:
+def new_switch(place: Place, *, images: Path, models: Path) -> int:
     """Make a switch with the first free number; the number. Another lab may take it first, then the next is tried."""
     while True:
         number = free_number()
         try:
-            make_switch(place, number, images=images, model=model)
+            make_switch(place, number, images=images, models=models)
             return number
         except ClusterError:
             taken = (NETWORK / netdev_of(number)).exists()
@@ -89,15 +89,15 @@ def new_switch(place: Place, *, images: Path, model: Path) -> int:
                 raise
 
 
-def make_switch(place: Place, number: int, *, images: Path, model: Path) -> None:
+def make_switch(place: Place, number: int, *, images: Path, models: Path) -> None:
     """Start the daemon in a network namespace of its own and plug this machine in.
 
-    `images` and `model` are what the lab's registry and hub give out.
+    `images` and `models` are what the lab's registry and hub give out.
     """
     log = place.root / "daemon.log"
     with log.open("ab") as sink:
         alone = ["unshare", "--net", sys.executable, "-I", "-S", str(lab_files() / DAEMON)]
-        words = [*alone, str(images / "registry"), str(model), str(place.root)]
+        words = [*alone, str(images / "registry"), str(models), str(place.root)]
         daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
     _await(lambda: _has_own_network(daemon.pid), "the lab's switch did not start")
     rows = ["link set lo up", "link add mgmt type bridge", "link set mgmt up"]

@@ -6,7 +6,7 @@ from cluster.lab.faults.fault import Fault, Scene
 from cluster.lab.images import NO_RAY, REAL
 from cluster.lab.shape import USER
 from cluster.lab.spark import OWN, await_docker, dockerd_words, start_inside
-from cluster.lab.toymodel import FOLDER
+from cluster.lab.toys import FOLDER
 
 KEPT = "cluster-lab/kept:real"
 HUB = f"/home/{USER}/.cache/huggingface/hub"

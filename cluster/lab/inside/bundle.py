@@ -33,7 +33,7 @@ def fit_container(spec: dict[str, Any]) -> None:
     words = dict(word.partition("=")[::2] for word in spec["process"].get("env") or [])
     engine = {"real": "engine", "no-ray": "engine-no-ray"}.get(words.get("CLUSTER_LAB_ENGINE", ""))
     if engine:
-        spec["mounts"].append(read_only(f"{ENGINES}/{engine}", "/opt/engine"))
+        spec["mounts"].insert(0, read_only(f"{ENGINES}/{engine}", "/opt/engine"))  # files may be mounted into it
     hooks = (spec.get("hooks") or {}).get("prestart") or []
     if any("nvidia" in hook.get("path", "") for hook in hooks):
         spec["mounts"].append(read_only("/usr/local/bin/nvidia-smi", "/usr/bin/nvidia-smi"))

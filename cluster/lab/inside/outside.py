@@ -1,10 +1,10 @@
-"""What lies outside of a lab's hosts: a registry to pull the lab's images from, a hub to download the toy model from.
+"""What lies outside of a lab's hosts: a registry to pull the lab's images from, a hub to download the toy models from.
 
-    python3 outside.py REGISTRY MODEL          (started by daemon.py in the switch's network; ends with it)
+    python3 outside.py REGISTRY MODELS         (started by daemon.py in the switch's network; ends with it)
 
 Registry (port 5000, read-only, https://distribution.github.io/distribution/spec/api): what `registry.py` laid out.
-Hub (port 8080): the routes of huggingface.co that `hf download` asks, for the one model in the folder MODEL (as it
-lies in a Hugging Face cache), and the same model a second time under a gated name, which needs a token.
+Hub (port 8080): the routes of huggingface.co that `hf download` asks, for the models in the folder MODELS (as they
+lie in a Hugging Face cache), and one of them a second time under a gated name, which needs a token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 REGISTRY_PORT, HUB_PORT = 5000, 8080
-MODEL, GATED = "cluster-lab/tiny-gemma-4", "cluster-lab/gated-gemma-4"
+GATED, BEHIND = "cluster-lab/gated-gemma-4", "cluster-lab/tiny-gemma-4"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
 
@@ -100,14 +100,16 @@ class Hub(Answering):
 
     def answer(self) -> None:
         """/api/models/ID…, /ID/resolve/REVISION/FILE."""
-        repository = Path(sys.argv[2])
+        path = self.path.partition("?")[0]
+        named = re.match(r"(?:/api/models)?/([\w.-]+/[\w.-]+)", path)
+        model = named[1] if named else ""
+        repository = Path(sys.argv[2], "models--" + (BEHIND if model == GATED else model).replace("/", "--"))
+        if not repository.is_dir():
+            self.refuse(404, "RepoNotFound", "Repository not found")
+            return
         commit = (repository / "refs/main").read_text().strip()
         snapshot = repository / "snapshots" / commit
-        path = self.path.partition("?")[0]
-        model = next((name for name in (MODEL, GATED) if f"/{name}" in path), "")
-        if not model:
-            self.refuse(404, "RepoNotFound", "Repository not found")
-        elif model == GATED and "Bearer " not in self.headers.get("Authorization", ""):
+        if model == GATED and "Bearer " not in self.headers.get("Authorization", ""):
             self.refuse(401, "GatedRepo", f"Access to model {GATED} is restricted. Please log in.")
         elif not self.revision_is_known(path, commit):
             self.refuse(404, "RevisionNotFound", "Invalid rev id")

@@ -1,0 +1,132 @@
+# mypy: disable-error-code="import-not-found,import-untyped,misc,no-any-return,no-untyped-call,call-arg"
+"""The toys by name: Gemma 4's shapes, made small. Each has what the real one has that vLLM treats apart."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from quantised import to_fp8, to_int4
+from words import VOCABULARY, token
+
+CONTEXT = 131072
+# As in the real ones: two head sizes, full attention in each sixth layer, whose keys are its values.
+TEXT = {
+    "vocab_size": VOCABULARY,
+    "vocab_size_per_layer_input": 0,
+    "hidden_size": 128,
+    "hidden_size_per_layer_input": 0,
+    "intermediate_size": 256,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "global_head_dim": 128,
+    "attention_k_eq_v": True,
+    "sliding_window": 512,
+    "final_logit_softcapping": 30.0,
+    "max_position_embeddings": CONTEXT,
+    "dtype": "bfloat16",
+}
+EXPERTS = {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64}
+# 144 is no multiple of 64, as 4304 is none: such a tower vLLM leaves in BF16 when it quantises while loading.
+VISION = {
+    "hidden_size": 64,
+    "intermediate_size": 144,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "position_embedding_size": 1024,
+    "default_output_length": 280,  # of vLLM; transformers does not know it
+}
+DRAFTER = {**TEXT, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_kv_shared_layers": 2}
+DRAFTER["layer_types"] = ["sliding_attention", "full_attention"]
+
+
+def save(model: Any, files: Path) -> None:
+    """Weights in BF16, and the configuration; an answer ends where a turn does."""
+    import torch
+
+    model.generation_config.eos_token_id = [token("<eos>"), token("<turn|>")]
+    model.to(torch.bfloat16).save_pretrained(files)
+
+
+def text_only(files: Path) -> None:
+    """Gemma 4 without pictures, with embeddings for each layer as the smallest ones have them."""
+    import torch
+    from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+    torch.manual_seed(4)
+    small = {"hidden_size": 256, "hidden_size_per_layer_input": 32, "intermediate_size": 512}
+    more = {"vocab_size_per_layer_input": VOCABULARY, "attention_k_eq_v": False, "max_position_embeddings": 32768}
+    save(Gemma4ForCausalLM(Gemma4TextConfig(**TEXT | small | more)), files)
+    (files / "processor_config.json").unlink()
+
+
+def with_vision(files: Path, **more: Any) -> None:
+    """The class that the real ones are of, with a tower for pictures."""
+    import torch
+    from transformers import Gemma4Config, Gemma4ForConditionalGeneration, Gemma4TextConfig, Gemma4VisionConfig
+
+    torch.manual_seed(4)
+    marks = {
+        "boi_token_id": token("<|image>"),
+        "eoi_token_id": token("<image|>"),
+        "image_token_id": token("<|image|>"),
+        "video_token_id": token("<|video|>"),
+        "boa_token_id": token("<|audio>"),
+        "eoa_token_index": token("<audio|>"),
+        "audio_token_id": token("<|audio|>"),
+    }
+    text, vision = Gemma4TextConfig(**TEXT | more), Gemma4VisionConfig(**VISION)
+    save(Gemma4ForConditionalGeneration(Gemma4Config(text_config=text, vision_config=vision, **marks)), files)
+
+
+def mixture(files: Path) -> None:
+    """Eight experts, two for a token. With a `gemma4_patched.py`, as the NVFP4 checkpoint has: vLLM's own file here."""
+    with_vision(files, **EXPERTS)
+    package = find_spec("vllm")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("the engine has no vLLM")
+    shutil.copy(
+        Path(package.submodule_search_locations[0], "model_executor/models/gemma4.py"), files / "gemma4_patched.py"
+    )
+
+
+def dense_int4(files: Path) -> None:
+    """The dense one in 4-bit integers, in groups of 32."""
+    with_vision(files)
+    to_int4(files)
+
+
+def mixture_fp8(files: Path) -> None:
+    """The mixture with its linear layers in FP8; vLLM has no FP8 experts for CPU, so they stay as they are."""
+    mixture(files)
+    to_fp8(files)
+
+
+def drafter(files: Path) -> None:
+    """Gemma 4's assistant: has no keys and values of its own, reads those of the model it drafts for."""
+    import torch
+    from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4TextConfig
+
+    torch.manual_seed(4)
+    config = Gemma4AssistantConfig(
+        text_config=Gemma4TextConfig(**DRAFTER), backbone_hidden_size=TEXT["hidden_size"], dtype="bfloat16"
+    )
+    save(Gemma4AssistantForCausalLM(config), files)
+    (files / "processor_config.json").unlink()
+
+
+TOYS: dict[str, Callable[[Path], None]] = {
+    "tiny-gemma-4": text_only,
+    "tiny-gemma-4-dense": with_vision,
+    "tiny-gemma-4-dense-awq": dense_int4,
+    "tiny-gemma-4-moe": mixture,
+    "tiny-gemma-4-moe-fp8": mixture_fp8,
+    "tiny-gemma-4-moe-assistant": drafter,
+}
