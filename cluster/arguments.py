@@ -98,6 +98,10 @@ def up(parser: Parser) -> None:
     sizes(parser)
     starting(parser)
     fabric_test(parser)
+    parser.add_argument(
+        "--no-probe", dest="probe", action="store_false", help="leave out the few questions that are asked in the end, "
+        "once something was started"
+    )  # fmt: skip
     common(parser)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cluster.actions.reach import Connect
 from cluster.actions.serving import Serving, serving
-from cluster.bench.loader import Progress
+from cluster.bench.loader import Loader, Progress
 from cluster.bench.server import find_model
 from cluster.errors import ClusterError, ExitCode
+from cluster.facts.completion import Server
 from cluster.hosts.connect import connect
 from cluster.probe.case import Case, Subject, Told
 from cluster.probe.cases import choose
@@ -44,16 +46,16 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 
 def subject_at(at: Serving, model: str) -> Subject:
-    """The server as the cases see it."""
-    promised, words = promise(at)
-    return subject_of(find_model(at.loader, model, at.server.url), promised, words)
-
-
-def promise(at: Serving) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
-    """The recipe that a server was started with, and the words behind it; without a deployment, the recipe of -r."""
+    """The server as the cases see it: by what it was started with, else by the recipe of -r."""
     if at.deployment:
-        return at.deployment.spec["recipe"], at.deployment.spec.get("words", ())
-    return (at.recipe.model_dump(mode="json") if at.recipe else None), ()
+        return subject_from(at.loader, at.server, at.deployment.spec["recipe"], at.deployment.spec.get("words", ()))
+    promised = at.recipe.model_dump(mode="json") if at.recipe else None
+    return subject_from(at.loader, replace(at.server, model=model), promised, ())
+
+
+def subject_from(loader: Loader, server: Server, recipe: Mapping[str, Any] | None, words: Sequence[str]) -> Subject:
+    """What a server says of itself beside what its recipe promises. Raises ClusterError when none answers."""
+    return subject_of(find_model(loader, server.model, server.url), recipe, words)
 
 
 def ask(at: Serving, subject: Subject, cases: Sequence[Case], probed: Probed, screen: Screen) -> None:

@@ -18,7 +18,7 @@ from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.local import LocalHost
 from cluster.hosts.lock import Lock
-from cluster.hosts.protocol import Process
+from cluster.hosts.protocol import Host, Process
 from cluster.plan.deployed import HOME, Deployment, deployments
 
 
@@ -70,20 +70,16 @@ def ours(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Servi
         raise_all([error for error in errors if error.where in deployment.hosts])
         within = fleet.only(deployment.hosts)
         recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
-        with Lock(within, f"{why} {deployment.id}", data_dirs), client_of(deployment, within) as loader:
-            yield Serving(loader, server_of(deployment), recipe, deployment, within, seens)
-
-
-def server_of(deployment: Deployment) -> Server:
-    """A deployment's API as its own containers see it."""
-    return Server.of_spec(deployment.spec, HOME)
+        server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
+        client = client_in(within[deployment.head], container, server)
+        with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
+            yield Serving(loader, server, recipe, deployment, within, seens)
 
 
 @contextmanager
-def client_of(deployment: Deployment, fleet: Fleet) -> Iterator[ProcessLoader]:
-    """A load client in the container of a deployment's head."""
-    server, container = server_of(deployment), deployment.ranks[deployment.head].name
-    process = fleet[deployment.head].start(*load_command(Target(server.url, server.key_file), container))
+def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoader]:
+    """A load client in the container of a deployment's head. `server`: the API as that container sees it."""
+    process = host.start(*load_command(Target(server.url, server.key_file), container))
     with load_client(process, container) as loader:
         yield loader
 

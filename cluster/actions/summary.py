@@ -18,8 +18,8 @@ GIB = 1 << 30
 
 def print_ready(
     wanted: Wanted, proof: Proof, clock: Clock, screen: Screen, *, endpoint: str, simulated: str, changed: bool
-) -> None:
-    """Endpoint, model, time by stage, memory by host, a line to try, and the next command."""
+) -> dict[str, Any]:
+    """Endpoint, model, time by stage, memory by host, a line to try, and the next command. Returns the same as JSON."""
     done = proof.completion
     screen.good(f"ready: {wanted.served_name} at {endpoint}/v1 ({sizes(wanted)})")
     if wanted.bind in ("0.0.0.0", "::"):
@@ -41,7 +41,7 @@ def print_ready(
     print_memory(wanted, proof, screen)
     screen.line(f"try:  {curl(wanted, endpoint)}")
     screen.line("next: cluster bench --depth 0 4096 16384")
-    screen.document(as_document(wanted, proof, clock, endpoint, simulated, changed))
+    return as_document(wanted, proof, clock, endpoint, simulated, changed)
 
 
 def simulated_products(seens: Iterable[Seen]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from cluster.actions import fetch, gate, prove
 from cluster.actions.carry import also, carry_through
 from cluster.actions.fabric_test import test_fabric
+from cluster.actions.quick_probe import probe_quickly
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
@@ -48,13 +49,14 @@ class Options:
     yes: bool
     hub_token: str
     fabric_test: bool = False
+    probe: bool = False
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster up`."""
     named = read_named(args)
     wanted = read_wanted(args, named)
-    options = Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file), args.fabric_test)
+    options = Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file), args.fabric_test, args.probe)
     return start(wanted, options, screen, connect)
 
 
@@ -142,7 +144,10 @@ def bring_up(
         raise RefusedError("not replaced", remedy="--yes replaces without asking")
     subject = subject_of(plan.deployment, spec, wanted, fabric, seens, idle=not decision.outgoing)
     proof = carry_through(plan, subject, fleet, guard, screen, clock)
-    print_ready(wanted, proof, clock, screen, changed=True, **where(wanted, seens))
+    told = print_ready(wanted, proof, clock, screen, changed=True, **where(wanted, seens))
+    if options.probe:
+        told["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
+    screen.document(told)
     return ExitCode.DONE
 
 
@@ -179,7 +184,7 @@ def leave(
             one.put_back = "nothing was changed"
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
         raise
-    print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens))
+    screen.document(print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens)))
     return ExitCode.DONE
 
 

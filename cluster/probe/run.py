@@ -70,10 +70,14 @@ class Probed:
 
 @dataclass(slots=True)
 class Asker:
-    """Sends single requests and reads their answers; learns which fields the server will not have."""
+    """Sends single requests and reads their answers; learns which fields the server will not have.
+
+    `lenient`: an answer that is not there in time raises TimeoutError, since the time was short.
+    """
 
     loader: Loader
     timeout_s: float = TIMEOUT_S
+    lenient: bool = False
     refused: list[str] = field(default_factory=list)
     sent: int = 0
     last: Answer | None = None
@@ -92,6 +96,8 @@ class Asker:
     def _send(self, ask: Ask) -> Answer:
         self.sent += 1
         record = self.loader.send(Round(f"probe {self.sent}", (ask,), timeout_s=self.timeout_s))
+        if self.lenient and record.records[0].how == "timeout":
+            raise TimeoutError
         self.last = read_answer(record.records[0])
         return self.last
 
@@ -112,13 +118,15 @@ def run_probe(
     on_told: Callable[[Told], None] = lambda told: None,
     timeout_s: float = TIMEOUT_S,
     budget_s: float = math.inf,
+    lenient: bool = False,
     into: Probed | None = None,
 ) -> Probed:
     """Ask the cases in their order; `into` holds what was told so far when something raises.
 
-    No case is begun after `budget_s`. Raises ClusterError when the load client ends.
+    No case is begun after `budget_s`. `lenient`: what is not answered in time is not judged. Raises ClusterError when
+    the load client ends.
     """
-    probed, asker, began = into or Probed(subject), Asker(loader, timeout_s), time.monotonic()
+    probed, asker, began = into or Probed(subject), Asker(loader, timeout_s, lenient), time.monotonic()
     probed.refused = asker.refused
     for number, case in enumerate(cases):
         if time.monotonic() - began > budget_s:
@@ -152,6 +160,8 @@ def _verdict(case: Case, subject: Subject, asker: Asker) -> Verdict:
             ask = talk.send(answer)
     except StopIteration as end:
         return end.value if isinstance(end.value, Verdict) else failed("the case came to no verdict", answer)
+    except TimeoutError:
+        return skipped(f"no whole answer within {asker.timeout_s:.0f} s: not judged")
     except ClusterError:
         raise
     except Exception as error:  # an answer of a shape that nobody thought of is no reason to lose the others

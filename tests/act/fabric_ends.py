@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from fake_load import FakeLoad
+
 from cluster.commands.far import source
 from cluster.commands.question import Answer
 from cluster.hosts.fake import FakeProcess
@@ -28,6 +30,8 @@ class FabricEnds:
     def started(self: Machine, argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
         if source("flood") in stdin:
             return self.flood(json.loads(argv[-1]), stdin.rpartition(source("flood"))[2])
+        if source("load") in stdin:
+            return FakeLoad(self, argv, stdin)
         if "ib_write_bw" in argv:
             self.check_own(argv)
             if "listen" in self.broken:

@@ -1,0 +1,89 @@
+"""The load client beside a simulated rank 0: it answers rounds as vLLM would, without a socket."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from far_answers import DATA
+
+from cluster.hosts.fake import FakeProcess
+
+if TYPE_CHECKING:
+    from rank_life import RankLife
+    from spark import Machine
+
+AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+
+
+class FakeLoad(FakeProcess):
+    """far/load.py in the container of a head; `desk.says` is what the model answers to everything."""
+
+    def __init__(self, machine: Machine, argv: Sequence[str], stdin: bytes) -> None:
+        super().__init__([json.dumps({"ready": True, "python": "3.12.3", "hostname": machine.name})])
+        self.machine, self.container = machine, argv[3]
+        self.target = json.loads(stdin.splitlines()[-1])
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        for line in data.splitlines():
+            self.answer(json.loads(line))
+
+    def answer(self, given: dict[str, Any]) -> None:
+        """One round, each request answered at once."""
+        sent = [self.reply(request["path"], request["body"]) for request in given["requests"]]
+        table = b"".join(struct.pack("<IdI", number, 0.1, len(raw)) for number, raw in enumerate(sent) if raw)
+        how = [[0.0, 0.2, "done", ""] if raw else [0.0, 0.0, "refused", "no server"] for raw in sent]
+        whole = base64.b64encode(zlib.compress(table + b"".join(sent))).decode()
+        document = {"id": given["id"], "requests": how, "chunks": sum(map(bool, sent)), "parts": 1, "client": {}}
+        self.say(json.dumps(document))
+        self.say("+" + whole)
+
+    def reply(self, path: str, body: dict[str, Any] | None) -> bytes:
+        """The bytes of an answer; none when no engine serves at the port."""
+        port = int(self.target["base_url"].rpartition(":")[2])
+        life = next((one for one in self.machine.lives() if one.serving and int(one.flag("--port")) == port), None)
+        if life is None or life.container.name != self.container:
+            return b""
+        if not self.allowed(life):
+            return whole(401, {"error": {"message": "Unauthorized"}})
+        model, limit = life.flag("--served-model-name"), int(life.flag("--max-model-len"))
+        if body is None:
+            return whole(200, {"data": [{"id": model, "owned_by": "vllm", "max_model_len": limit}]})
+        if body.get("tools") and "--enable-auto-tool-choice" not in life.engine:
+            return whole(400, {"error": {"message": AUTO}})
+        if body["max_tokens"] > limit:
+            return whole(400, {"error": {"message": f"max_tokens {body['max_tokens']} is beyond {limit}"}})
+        return streamed(model, life.machine.desk.says) if body["stream"] else said(model, life.machine.desk.says)
+
+    def allowed(self, life: RankLife) -> bool:
+        home = f"{DATA}/deployments/{life.container.labels['cluster.deployment']}"
+        path = self.target["api_key_file"]
+        key = self.machine.read(path.replace("/cluster", home, 1)).decode() if path else ""
+        return key == life.secrets.get("VLLM_API_KEY", "")
+
+
+def whole(status: int, document: dict[str, Any]) -> bytes:
+    """An answer in one piece."""
+    body = json.dumps(document).encode()
+    return b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
+
+
+def said(model: str, text: str) -> bytes:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return whole(200, {"model": model, "choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 9}})
+
+
+def streamed(model: str, text: str) -> bytes:
+    deltas = ({"role": "assistant"}, {"content": text}, {})
+    rows = [{"model": model, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    rows[-1]["choices"][0]["finish_reason"] = "stop"
+    rows.append({"model": model, "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 9}})
+    body = b"".join(b"data: %s\n\n" % json.dumps(row).encode() for row in rows) + b"data: [DONE]\n\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return head + body
