@@ -6,10 +6,17 @@ from collections.abc import Sequence
 
 from cluster.config.find import nearest
 from cluster.errors import UsageError
-from cluster.probe import cases_tools
+from cluster.probe import cases_problems, cases_reasoning, cases_server, cases_text, cases_tools, cases_vision
 from cluster.probe.case import Case
 
-CASES: tuple[Case, ...] = (*cases_tools.CASES,)
+CASES: tuple[Case, ...] = (
+    *cases_text.CASES,
+    *cases_server.CASES,
+    *cases_tools.CASES,
+    *cases_reasoning.CASES,
+    *cases_vision.CASES,
+    *cases_problems.CASES,
+)
 
 QUICK = tuple(case for case in CASES if case.quick)
 """What `up` asks: few tokens each."""

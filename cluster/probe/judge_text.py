@@ -1,0 +1,34 @@
+"""Whether the text of an answer is one that a working server gives: sane, whole, without marks; pure."""
+
+from __future__ import annotations
+
+from cluster.diagnosis.rules_outputs import OF_OUTPUTS
+from cluster.facts.sanity import insane, leaked
+from cluster.probe.answer import Answer
+from cluster.probe.case import Verdict, failed, skipped
+
+GARBAGE = f"weights or kernels are wrong, though the server is up: {OF_OUTPUTS['text-insane'].remedy}"
+NO_MARKS = (
+    "the server's chat template or parsers do not fit the model: look at --chat-template and its generation config"
+)
+
+
+def judge_text(answer: Answer) -> Verdict | None:
+    """What is wrong with an answer whatever it says; None when nothing is.
+
+    A model that thinks although it was asked not to, and comes to no answer within its tokens, is not at fault.
+    """
+    if answer.error:
+        return failed("the request ends in an error", answer)
+    for part in filter(None, (answer.content, answer.reasoning)):
+        if wrong := insane(part):
+            return failed(f"the text {wrong}", answer, remedy=GARBAGE)
+        if mark := leaked(part):
+            return failed(f"{mark} stands in the text", answer, remedy=NO_MARKS)
+    if answer.content.strip():
+        return None
+    if not answer.reasoning.strip():
+        return failed("the answer is empty", answer)
+    if answer.finish_reason == "length":
+        return skipped(f"it thought for all of its {answer.completion_tokens or ''} tokens and gave no answer", answer)
+    return failed("the answer is empty: all of it is in the reasoning channel", answer)
