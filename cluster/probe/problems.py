@@ -25,14 +25,11 @@ class Problem:
     text: str
     answer: str
     read: Callable[[str], str]
+    form: str = ""
 
     def question(self) -> str:
         """What the model is asked."""
-        return self.text + FORM + self._form()
-
-    def _form(self) -> str:
-        forms = {read_date: ", as YYYY-MM-DD.", read_fraction: ", as a fraction in lowest terms."}
-        return forms.get(self.read, ".")
+        return f"{self.text}{FORM}{self.form}."
 
     def solved_by(self, said: str) -> bool:
         """Whether a model's answer ends in the right result."""
@@ -115,13 +112,13 @@ PROBLEMS = (
     Problem(
         "ticket", "a date across a leap day",
         "A ticket is valid for 100 days in a row. Its first valid day is 14 February 2024. What is its last valid day?",
-        "2024-05-23", read_date,
+        "2024-05-23", read_date, ", as YYYY-MM-DD",
     ),
     Problem(
         "marbles", "a probability",
         "A bag holds 4 red, 3 blue and 2 green marbles. Three are drawn at once, without looking. What is the "
         "probability that the three show exactly two different colours?",
-        "55/84", read_fraction,
+        "55/84", read_fraction, ", as a fraction in lowest terms",
     ),
     Problem(
         "letters", "letters of a word",
