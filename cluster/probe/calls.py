@@ -66,7 +66,8 @@ def judge_calls(subject: Subject, answer: Answer, tools: Sequence[Tool]) -> Verd
     if mark := leaked(answer):
         return failed(f"besides the call, {mark!r} stands in the text", answer, defect=loop_defect(subject, answer))
     if answer.finish_reason != "tool_calls":
-        why = f"finish_reason is {answer.finish_reason or 'missing'!r} beside tool calls, not 'tool_calls'"
+        given = repr(answer.finish_reason) if answer.finish_reason else "missing"
+        why = f"finish_reason is {given} beside tool calls, not 'tool_calls'"
         defect = loop_defect(subject, answer) if answer.finish_reason == "stop" else None
         return failed(f"{why}: clients that look at it stop there", answer, defect=defect)
     return None
@@ -145,7 +146,7 @@ def against(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
     for name, value in arguments.items():
         told = schema["properties"].get(name)
         if told and not _is_a(told["type"], value):
-            return f"the argument {name!r} is {value!r}, a {told['type']} is wanted"
+            return f"the argument {name!r} is {value!r}, not of type {told['type']}"
         if told and value not in told.get("enum", [value]):
             return f"the argument {name!r} is {value!r}, allowed is {', '.join(map(str, told['enum']))}"
     return ""

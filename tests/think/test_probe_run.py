@@ -1,0 +1,256 @@
+"""Driving cases: what is sent, what is left out, what stops it; choosing cases; what a recipe promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+
+from cluster.bench.records import Ask, ClientLoad, Record, Round, RoundRecord
+from cluster.bench.server import Served
+from cluster.errors import ConnectionLostError, UsageError
+from cluster.probe.case import PASSED, Case, Subject, Talk, Told, failed, skipped
+from cluster.probe.cases import CASES, QUICK, choose
+from cluster.probe.chat import chat
+from cluster.probe.run import Probed, run_probe
+from cluster.probe.subject import read_flags, subject_of
+
+SUBJECT = Subject("m", engine="vllm")
+
+
+def reply(status: int, document: Any) -> bytes:
+    body = orjson.dumps(document)
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
+
+
+def said(text: str) -> bytes:
+    return reply(200, {"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})
+
+
+@dataclass
+class Server:
+    """A load client and its server: `answer` gives the bytes of one, or None where there is no connection."""
+
+    answer: Callable[[Ask], bytes | None] = lambda ask: said("hello")
+    how: str = "done"
+    sent: list[Ask] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    where: str = "here"
+
+    def send(self, wanted: Round) -> RoundRecord:
+        [ask] = wanted.asks
+        self.sent.append(ask)
+        self.rounds.append(wanted)
+        data = self.answer(ask)
+        if data is None:
+            record = Record(0.0, 0.1, "refused", "nobody listens", ())
+        else:
+            record = Record(0.0, 0.1, self.how, "", ((0.1, data),) if data else ())  # type: ignore[arg-type]
+        return RoundRecord(wanted.id, (record,), ClientLoad())
+
+
+def case(name: str, talk: Callable[[Subject], Talk], **how: Any) -> Case:
+    return Case(name, name, "group", talk, "a test", **how)
+
+
+def greet(subject: Subject) -> Talk:
+    answer = yield chat(subject, "hello", thinking=False)
+    return failed("no", answer) if answer.error else PASSED
+
+
+def give_up(subject: Subject) -> Talk:
+    yield chat(subject, "hello")
+    return skipped("it has none")
+
+
+def outcomes(probed: Probed) -> list[str]:
+    return [one.verdict.outcome for one in probed.told]
+
+
+def test_cases_in_their_order() -> None:
+    server, begun, told = Server(), [], []
+    cases = [case("a", greet), case("b", give_up)]
+    probed = run_probe(server, SUBJECT, cases, on_case=begun.append, on_told=told.append)
+    assert begun == cases
+    assert told == probed.told
+    assert outcomes(probed) == ["pass", "not applicable"]
+    assert [one.requests for one in told] == [1, 1]
+    assert (probed.count("pass"), probed.failed, probed.left, probed.gone) == (1, [], (), "")
+    assert len({one.id for one in server.rounds}) == 2
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_refused_fields_are_left_out_from_then_on(status: int) -> None:
+    def picky(ask: Ask) -> bytes:
+        for name in ("seed", "chat_template_kwargs"):
+            if name in ask.body:
+                return reply(status, {"error": {"message": f"Unrecognized request argument supplied: {name}"}})
+        return said("hello")
+
+    server = Server(picky)
+    probed = run_probe(server, SUBJECT, [case("a", greet), case("b", greet)])
+    assert outcomes(probed) == ["pass", "pass"]
+    assert probed.refused == ["seed", "chat_template_kwargs"]
+    assert [one.requests for one in probed.told] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(400, "messages are wrong"), (400, "the model exceeded its limit"), (500, "seed"), (400, "reseeded")],
+)
+def test_other_errors_are_the_cases(status: int, words: str) -> None:
+    server = Server(lambda ask: reply(status, {"error": {"message": words}}))
+    probed = run_probe(server, SUBJECT, [case("a", greet)])
+    assert outcomes(probed) == ["fail"]
+    assert words in probed.told[0].verdict.said
+    assert len(server.sent) == 1
+
+
+def test_a_server_that_goes_away_ends_it() -> None:
+    server = Server(lambda ask: said("hello") if len(server.sent) < 2 else None)
+    probed = run_probe(server, SUBJECT, [case(name, greet) for name in "abcd"])
+    assert outcomes(probed) == ["pass", "fail"]
+    assert "nobody listens" in probed.gone
+    assert probed.left == ("c", "d")
+    assert server.sent[-1].path == "/v1/models", "it was asked whether it is there"
+
+
+def test_one_lost_request_does_not() -> None:
+    server = Server(lambda ask: None if len(server.sent) == 1 else said("hello"))
+    assert outcomes(run_probe(server, SUBJECT, [case("a", greet), case("b", greet)])) == ["fail", "pass"]
+
+
+def test_a_case_that_breaks_loses_no_other() -> None:
+    def breaks(subject: Subject) -> Talk:
+        answer = yield chat(subject, "hello")
+        return failed(answer.document["nothing"])
+
+    def forgets(subject: Subject) -> Talk:
+        yield chat(subject, "hello")
+        return None  # type: ignore[return-value]
+
+    probed = run_probe(Server(), SUBJECT, [case("a", breaks), case("b", forgets), case("c", greet)])
+    assert outcomes(probed) == ["fail", "fail", "pass"]
+    assert "KeyError" in probed.told[0].verdict.why
+    assert probed.told[0].verdict.said == "hello"
+    assert probed.told[1].verdict.why == "the case came to no verdict"
+
+
+def test_what_was_told_is_kept_when_the_client_ends() -> None:
+    class Ends(Server):
+        def send(self, wanted: Round) -> RoundRecord:
+            if self.sent:
+                raise ConnectionLostError("the load client ended")
+            return super().send(wanted)
+
+    kept = Probed(SUBJECT)
+    with pytest.raises(ConnectionLostError):
+        run_probe(Ends(), SUBJECT, [case("a", greet), case("b", greet)], into=kept)
+    assert outcomes(kept) == ["pass"]
+
+
+def test_random_weights_are_asked_what_needs_no_sense() -> None:
+    server = Server()
+    dummy = Subject("m", dummy=True)
+    probed = run_probe(server, dummy, [case("a", greet), case("b", greet, judges_text=False)])
+    assert outcomes(probed) == ["not applicable", "pass"]
+    assert "weights are random" in probed.told[0].verdict.why
+    assert probed.told[0].requests == 0
+    assert len(server.sent) == 1
+
+
+def test_a_budget() -> None:
+    probed = run_probe(Server(), SUBJECT, [case("a", greet), case("b", greet)], budget_s=-1)
+    assert (probed.told, probed.left) == ([], ("a", "b"))
+
+
+def test_short_of_time_a_late_answer_is_not_judged() -> None:
+    late = Server(lambda ask: b"", how="timeout")
+    probed = run_probe(late, SUBJECT, [case("a", greet)], timeout_s=40, lenient=True)
+    assert probed.told[0].verdict == skipped("no whole answer within 40 s: not judged")
+    assert late.rounds[0].timeout_s == 40
+    patient = Server(lambda ask: b"" if ask.path != "/v1/models" else said(""), how="timeout")
+    assert outcomes(run_probe(patient, SUBJECT, [case("a", greet)])) == ["fail"]
+
+
+def test_scored_cases_fail_nothing() -> None:
+    def wrong(subject: Subject) -> Talk:
+        answer = yield chat(subject, "6 × 7?")
+        return failed("it is 42", answer)
+
+    cases = [case("a", greet, scored=True), case("b", wrong, scored=True), case("c", give_up, scored=True)]
+    probed = run_probe(Server(), SUBJECT, [*cases, case("d", greet)])
+    assert (probed.failed, probed.right, len(probed.scored)) == ([], 1, 2)
+    document = probed.document()
+    assert (document["passed"], document["failed"], document["not_applicable"]) == (1, 0, 0)
+    assert (document["score"]["right"], document["score"]["of"]) == (1, 2)
+    assert orjson.loads(orjson.dumps(document))["cases"][1]["said"] == "hello"
+
+
+# choosing
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    names = [case.id for case in CASES]
+    assert len(set(names)) == len(names)
+    assert not set(names) & {case.group for case in CASES}
+    assert all(case.title and case.source for case in CASES)
+    assert not any(case.quick and (case.long or case.scored) for case in CASES)
+
+
+def test_choose() -> None:
+    assert choose([], full=True) == CASES
+    assert choose([], quick=True) == QUICK
+    assert 3 <= len(QUICK) <= 9, "a handful"
+    plain = choose([])
+    assert set(QUICK) <= set(plain)
+    assert not [case for case in plain if case.scored or case.long]
+    assert [case.id for case in choose(["tools-html,tools-auto"])] == ["tools-auto", "tools-html"]
+    assert {case.group for case in choose(["tools"])} == {"tools"}
+
+
+def test_choose_a_name_that_is_none() -> None:
+    with pytest.raises(UsageError, match="'tools-hmtl'") as caught:
+        choose(["tools-hmtl"])
+    assert caught.value.remedy == "nearest: tools-html"
+    with pytest.raises(UsageError) as caught:
+        choose(["xyzzy"])
+    assert "groups: " in caught.value.remedy
+
+
+# what a recipe promises
+
+RECIPE = {
+    "vllm": {"max-model-len": 65536, "enable-auto-tool-choice": True, "reasoning-parser": "gemma4"},
+    "architecture": "Gemma4ForConditionalGeneration",
+    "weights": "real",
+}  # fmt: skip
+
+
+def test_promises() -> None:
+    served = Served("m", 32768, "vllm")
+    assert subject_of(served, None) == Subject("m", 32768, engine="vllm")
+    assert subject_of(served, RECIPE) == Subject("m", 32768, 65536, True, True, True, "vllm")
+    bare = {"vllm": {}, "weights": "dummy"}
+    assert subject_of(served, bare) == Subject("m", 32768, None, False, False, None, "vllm", dummy=True)
+    assert subject_of(served, RECIPE | {"architecture": "ToyForCausalLM"}).vision is False
+    assert subject_of(served, RECIPE | {"architecture": "NemotronForConditionalGeneration"}).vision is None
+
+
+def test_words_behind_the_recipe_count() -> None:
+    words = ["--no-enable-auto-tool-choice", "--max-model-len=1024", "--language-model-only", "--seed", "7"]
+    subject = subject_of(Served("m", None), RECIPE, words)
+    assert (subject.tools, subject.configured, subject.vision) == (False, 1024, False)
+    assert read_flags(words)["seed"] == "7"
+    assert subject_of(Served("m", None), RECIPE, ["--max_model_len", "auto"]).configured is None
+
+
+def test_told_as_json() -> None:
+    told = Told(case("a", greet), failed("because", remedy="do this"), 1.23456, 2)
+    assert told.document() == {
+        "id": "a", "title": "a", "group": "group", "outcome": "fail", "why": "because", "said": "", "defect": "",
+        "remedy": "do this", "scored": False, "seconds": 1.235, "requests": 2,
+    }  # fmt: skip
