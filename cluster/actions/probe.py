@@ -108,19 +108,24 @@ def lines(told: Told) -> list[tuple[str, str | None]]:
     """A case in lines: what it asked and what came of it; below, why, the server's words, what is known, what to do."""
     verdict = told.verdict
     head = f"  {MARKS[verdict.outcome]} {told.case.id}: {told.case.title}"
-    head += f" ({told.seconds:.1f} s)" if told.requests else ""
+    tokens = f", {verdict.tokens:,} tokens" if verdict.tokens else ""
+    head += f" ({told.seconds:.1f} s{tokens})" if told.requests else ""
+    head += f": {verdict.why}" if verdict.why else ""
     rows = {"said": " ".join(verdict.said.split()), "known": verdict.defect, "try": verdict.remedy}
     below = [f"{label}: {text}" for label, text in rows.items() if text]
     if verdict.outcome == "pass":
         return [(head, STYLES["pass"])]
-    return [(f"{head}: {verdict.why}", STYLES[verdict.outcome]), *((f"      {text}", None) for text in below)]
+    return [(head, None if verdict.score else STYLES[verdict.outcome]), *((f"      {text}", None) for text in below)]
 
 
 def summarize(probed: Probed, screen: Screen) -> None:
     """How many passed; the score; what was left out."""
-    if scored := probed.scored:
-        seconds = sum(one.seconds for one in scored) / len(scored)
-        screen.line(f"solved {probed.right} of {len(scored)} problems, {seconds:.1f} s an answer")
+    if score := probed.score():
+        cut = f" ({score['cut_off']} cut off)" if score["cut_off"] else ""
+        tokens = f" and {score['tokens_each']:,} tokens" if score["tokens_each"] else ""
+        screen.line(
+            f"solved {score['right']} of {score['of']} problems{cut}; {score['seconds_each']:.1f} s{tokens} each"
+        )
     if probed.refused:
         screen.warn(f"the server would not have {', '.join(probed.refused)}: asked without")
     if probed.gone:

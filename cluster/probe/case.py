@@ -18,13 +18,15 @@ from cluster.bench.records import Ask
 from cluster.probe.answer import Answer
 
 Outcome = Literal["pass", "fail", "not applicable"]
+Score = Literal["", "right", "wrong", "cut off"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What came of a case. `why` is ours, `said` the server's own words; `defect`: the known fault it looks like.
 
-    `remedy`: what to do, where that is known.
+    `remedy`: what to do, where that is known. `score`: what the answer to a problem is worth: a wrong one is the
+    model's and no fault of the server, one cut off at its limit is neither; `tokens`: what it cost, thoughts included.
     """
 
     outcome: Outcome
@@ -32,6 +34,8 @@ class Verdict:
     said: str = ""
     defect: str = ""
     remedy: str = ""
+    score: Score = ""
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,7 @@ class Case:
     """One case. `id`: words with hyphens, unique. `source`: who met the fault that it looks for.
 
     `quick`: also asked at the end of `up`. `long`: asked with --full only. `judges_text`: it needs a model that says
-    something sensible, so it is not asked of random weights. `scored`: a wrong answer is the model's, not a fault of
-    the server: it counts in the group's score and fails nothing.
+    something sensible, so it is not asked of random weights.
     """
 
     id: str
@@ -83,7 +86,6 @@ class Case:
     quick: bool = False
     long: bool = False
     judges_text: bool = True
-    scored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,11 @@ class Told:
 
     def document(self) -> dict[str, Any]:
         """For --json."""
+        scored = {"score": self.verdict.score, "tokens": self.verdict.tokens} if self.verdict.score else {}
         return {
             "id": self.case.id, "title": self.case.title, "group": self.case.group, "outcome": self.verdict.outcome,
             "why": self.verdict.why, "said": self.verdict.said, "defect": self.verdict.defect,
-            "remedy": self.verdict.remedy, "scored": self.case.scored, "seconds": round(self.seconds, 3),
-            "requests": self.requests,
+            "remedy": self.verdict.remedy, "seconds": round(self.seconds, 3), "requests": self.requests, **scored,
         }  # fmt: skip
 
 

@@ -25,19 +25,19 @@ def solve(subject: Subject, *, problem: Problem) -> Talk:
 
 def _judged(problem: Problem, answer: Answer) -> Verdict:
     """Right, wrong, cut off, or no answer: four different things to whoever reads the score."""
-    pace = f"{answer.seconds:.1f} s, {answer.completion_tokens or '?'} tokens"
     if answer.error:
         return failed("no answer: the request ends in an error", answer)
+    right = Verdict("pass", score="right", tokens=answer.completion_tokens)
     if problem.solved_by(answer.content):
-        return replace(Verdict("pass"), why=pace)
+        return right
     if answer.finish_reason == "length":
-        return failed(f"cut off after {pace}, before it came to an answer", answer)
-    given = final(answer.content)[:60] or "nothing"
-    return replace(failed(f"wrong, {given!r} instead of {problem.answer!r}; {pace}"), said=answer.content[-240:])
+        return replace(right, outcome="fail", score="cut off", why="cut off before it came to an answer")
+    why = f"{final(answer.content)[:60] or 'nothing'!r} instead of {problem.answer!r}"
+    return replace(right, outcome="fail", score="wrong", why=why, said=answer.content[-240:])
 
 
 CASES = tuple(
     Case(f"problem-{one.id}", one.title, "reasoning-check", partial(solve, problem=one),
-         "write-up on Gemma 4 31B NVFP4, June 2026", long=True, scored=True)
+         "write-up on Gemma 4 31B NVFP4, June 2026", long=True)
     for one in PROBLEMS
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,33 +37,38 @@ class Probed:
     gone: str = ""
 
     def count(self, outcome: str) -> int:
-        """Cases with this outcome; wrong answers to scored ones are the model's and count elsewhere."""
-        return sum(one.verdict.outcome == outcome and not one.case.scored for one in self.told)
+        """Cases with this outcome; answers to problems are the model's and count elsewhere."""
+        return sum(one.verdict.outcome == outcome and not one.verdict.score for one in self.told)
 
     @property
     def failed(self) -> list[Told]:
         """What the server got wrong."""
-        return [one for one in self.told if one.verdict.outcome == "fail" and not one.case.scored]
+        return [one for one in self.told if one.verdict.outcome == "fail" and not one.verdict.score]
 
     @property
     def scored(self) -> list[Told]:
         """Problems that were put to the model and judged."""
-        return [one for one in self.told if one.case.scored and one.verdict.outcome != "not applicable"]
+        return [one for one in self.told if one.verdict.score]
 
-    @property
-    def right(self) -> int:
-        """How many of them it solved."""
-        return sum(one.verdict.outcome == "pass" for one in self.scored)
+    def score(self) -> dict[str, Any] | None:
+        """What the answers to them were, and what one cost on average; None when none was answered."""
+        if not self.scored:
+            return None
+        scores = Counter(one.verdict.score for one in self.scored)
+        tokens = [one.verdict.tokens for one in self.scored if one.verdict.tokens is not None]
+        return {
+            "right": scores["right"], "wrong": scores["wrong"], "cut_off": scores["cut off"], "of": len(self.scored),
+            "seconds_each": round(sum(one.seconds for one in self.scored) / len(self.scored), 3),
+            "tokens_each": round(sum(tokens) / len(tokens)) if tokens else None,
+        }  # fmt: skip
 
     def document(self) -> dict[str, Any]:
         """For --json."""
         names = ("model", "limit", "configured", "tools", "reasoning", "vision", "engine", "dummy")
-        seconds = sum(one.seconds for one in self.scored)
         return {
             "subject": {name: getattr(self.subject, name) for name in names},
             "passed": self.count("pass"), "failed": len(self.failed), "not_applicable": self.count("not applicable"),
-            "score": {"right": self.right, "of": len(self.scored), "seconds": round(seconds, 3)}
-            if self.scored else None,
+            "score": self.score(),
             "cases": [one.document() for one in self.told], "refused_fields": self.refused,
             "not_asked": list(self.left), "gone": self.gone,
         }  # fmt: skip

@@ -8,10 +8,13 @@ from fractions import Fraction
 from itertools import combinations, permutations, product
 
 import pytest
+from probe_talk import BY_ID as BY_CASE
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says
 
+from cluster.probe.case import Told
 from cluster.probe.cases import choose
 from cluster.probe.problems import PROBLEMS, final
+from cluster.probe.run import Probed
 
 BY_ID = {one.id: one for one in PROBLEMS}
 
@@ -134,17 +137,30 @@ def test_the_question_says_the_form_and_not_the_answer() -> None:
 
 
 def test_what_becomes_of_an_answer() -> None:
-    right = hold("problem-price", lambda ask: says("Answer: 120", completion_tokens=640, seconds=12.34))
-    assert (right.outcome, right.why) == ("pass", "12.3 s, 640 tokens")
-    wrong = hold("problem-price", lambda ask: says("Answer: 100", completion_tokens=640, seconds=12.34))
-    assert (wrong.outcome, wrong.why) == ("fail", "wrong, '100' instead of '120'; 12.3 s, 640 tokens")
-    cut = hold(
-        "problem-price", lambda ask: says("", reasoning="Let me see", finish_reason="length", completion_tokens=3500)
-    )
-    assert (cut.outcome, cut.why) == ("fail", "cut off after 1.5 s, 3500 tokens, before it came to an answer")
-    late = hold("problem-price", lambda ask: says("Answer: 120\nWait", finish_reason="length"))
-    assert late.outcome == "pass", "cut after the answer"
-    assert "no answer" in hold("problem-price", lambda ask: refuses("time-out", None)).why
+    right = hold("problem-price", lambda ask: says("Answer: 120", completion_tokens=640))
+    assert (right.outcome, right.score, right.tokens) == ("pass", "right", 640)
+    wrong = hold("problem-price", lambda ask: says("Answer: 100", completion_tokens=640))
+    assert (wrong.outcome, wrong.score, wrong.why, wrong.tokens) == ("fail", "wrong", "'100' instead of '120'", 640)
+    assert wrong.said == "Answer: 100"
+    assert hold("problem-price", lambda ask: says("")).why == "'nothing' instead of '120'"
+    cut = hold("problem-price", lambda ask: says("", reasoning="Let me see", finish_reason="length"))
+    assert (cut.outcome, cut.score, cut.tokens) == ("fail", "cut off", 20)
+    late = hold("problem-price", lambda ask: says("Answer: 120", finish_reason="length"))
+    assert late.score == "right", "cut after the answer"
+    none = hold("problem-price", lambda ask: refuses("time-out", None))
+    assert (none.outcome, none.score) == ("fail", ""), "a server that does not answer is at fault"
+
+
+def test_the_score() -> None:
+    server = {"problem-price": says("Answer: 120", completion_tokens=100), "problem-ticket": says("Answer: 7"),
+              "problem-letters": says("", finish_reason="length", completion_tokens=3500),
+              "problem-runners": refuses("boom", 500)}  # fmt: skip
+    told = [Told(BY_CASE[name], hold(name, lambda ask, name=name: server[name]), 2.0) for name in server]  # type: ignore[misc]
+    probed = Probed(GEMMA, told)
+    assert probed.score() == {"right": 1, "wrong": 1, "cut_off": 1, "of": 3, "seconds_each": 2.0, "tokens_each": 1207}
+    assert [one.case.id for one in probed.failed] == ["problem-runners"], "wrong answers are the model's"
+    assert Probed(GEMMA).score() is None
+    assert probed.document()["cases"][1]["score"] == "wrong"
 
 
 def test_a_model_that_cannot_think_is_asked_without() -> None:
@@ -163,4 +179,4 @@ def test_the_check_is_asked_for_by_name_or_in_full() -> None:
     assert [case.id for case in choose(["reasoning-check"])] == names
     assert not {case.id for case in choose([])} & set(names)
     assert {case.id for case in choose([], full=True)} > set(names)
-    assert all(case.scored and case.judges_text for case in choose(["reasoning-check"]))
+    assert all(case.long and case.judges_text for case in choose(["reasoning-check"]))
