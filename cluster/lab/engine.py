@@ -54,6 +54,7 @@ def engine(place: Place) -> Path:
         run([PYTHON, "-m", "venv", str(fresh)], log=place.log, timeout_s=120)
         _install(place, fresh)
         _name_it_vllm(fresh / PACKAGES)
+        _add_plugins(fresh / PACKAGES)
         _move_to(fresh, INSIDE)
         fresh.rename(home)
     return home
@@ -74,7 +75,7 @@ def without_ray(place: Place) -> Path:
 
 
 def additions(place: Place) -> Path:
-    """A layer with what the engine has beside the packages of engine.lock: torchvision, and the lab's own plugins."""
+    """A layer over the engine: torchvision, and the plugins again, since they change more often than the engine."""
     layer = place.cache / f"engine-additions-{_additions_hash()[:12]}"
     if not layer.exists():
         say("adding torchvision and the lab's plugins to the engine (seconds, once)")
