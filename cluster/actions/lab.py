@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The words of `cluster lab`."""
     parser.description = "Simulated Sparks on this machine: real SSH, Docker, Ray and vLLM on CPU. Needs root."
     parser.epilog = 'example: eval "$(cluster lab up)" && cluster up lab-tiny -n spark1,spark2 --tp 2'
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|down|status|break|mend")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|down|status|break|mend|toy")
     up = verbs.add_parser("up", help="start the hosts; prints the line that selects their inventory")
     up.add_argument("--hosts", type=int, metavar="N", help="how many (default: as many as run, else 2)")
     down = verbs.add_parser("down", help="end the hosts and remove their files")
@@ -25,6 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     broken.add_argument("--list", action="store_true", help="the faults, a line each")
     mend = verbs.add_parser("mend", help="undo faults")
     mend.add_argument("host", nargs="?", help="which host (default all)")
+    toy = verbs.add_parser("toy", help="the words that run a recipe with a toy model: cluster up $(cluster lab toy RECIPE)")
+    toy.add_argument("recipe", nargs="?", help="which recipe (default: all, with what is replaced and why)")
     for verb in (up, down, status, broken, mend):
         verb.add_argument(
             "--dir", metavar="DIR", help="where the lab lies (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)"
@@ -33,9 +35,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: object = None) -> int:
     """Carry it out; what scripts read goes to stdout as it is."""
-    from cluster.lab import lab
+    from cluster.lab import lab, stand_ins
     from cluster.lab.place import place_of
 
+    if args.verb == "toy":
+        rows = [stand_ins.words_for(args.recipe)] if args.recipe else stand_ins.table()
+        sys.stdout.write("".join(f"{row}\n" for row in rows))
+        return ExitCode.DONE
     place = place_of(args.dir)
     if args.verb == "up":
         lab.up(place, args.hosts)

@@ -45,6 +45,24 @@ VISION = {
 }
 DRAFTER = {**TEXT, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_kv_shared_layers": 2}
 DRAFTER["layer_types"] = ["sliding_attention", "full_attention"]
+QWEN = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": CONTEXT,
+    "dtype": "bfloat16",
+}
 
 
 def save(model: Any, files: Path) -> None:
@@ -109,6 +127,16 @@ def mixture_fp8(files: Path) -> None:
     to_fp8(files)
 
 
+def qwen_mixture(files: Path) -> None:
+    """Qwen 3.5's mixture without pictures: linear attention, full attention in each fourth layer, experts."""
+    import torch
+    from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
+
+    torch.manual_seed(4)
+    save(Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**QWEN)), files)
+    (files / "processor_config.json").unlink()
+
+
 def drafter(files: Path) -> None:
     """Gemma 4's assistant: has no keys and values of its own, reads those of the model it drafts for."""
     import torch
@@ -129,4 +157,5 @@ TOYS: dict[str, Callable[[Path], None]] = {
     "tiny-gemma-4-moe": mixture,
     "tiny-gemma-4-moe-fp8": mixture_fp8,
     "tiny-gemma-4-moe-assistant": drafter,
+    "tiny-qwen-3.5-moe": qwen_mixture,
 }

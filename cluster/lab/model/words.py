@@ -18,12 +18,12 @@ MARKS = {  # by the names that Gemma 4's processor asks for
     "boa_token": "<|audio>",
     "eoa_token": "<audio|>",
 }
-# The marks that vLLM's parsers named `gemma4` look for, and those of the chat template.
+# The marks that vLLM's parsers look for, and those of the chat template.
 SPECIAL = [
     *("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|think|>"),
     *("<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>'),
     *MARKS.values(),
-    "<|video|>",
+    *("<|video|>", "<think>", "</think>", "<tool_call>", "</tool_call>"),  # the last four are Qwen's
 ]
 TEMPLATE = """\
 {{ bos_token }}

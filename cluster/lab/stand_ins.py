@@ -1,0 +1,86 @@
+"""Which toy stands in for a recipe's model in the lab, and what else of the recipe cannot be had on a CPU, with why."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from dataclasses import dataclass
+
+from cluster.errors import UsageError
+from cluster.lab.images import REAL
+
+Replaced = tuple[str, str]  # KEY=VALUE of --set, why
+
+EVERYWHERE: tuple[Replaced, ...] = (
+    ("weights=dummy", "they are random, so the text of answers is not judged"),
+    (f"image={REAL}", "the recipe's is for CUDA, and the lab's hosts see no network but their own"),
+    ("platform=any", "the lab runs on this machine's CPU"),
+    ("transport=socket", "RDMA is not spoken; counts when there is more than one host"),
+    ("memory.per_host_gib=", "a toy needs a few GiB"),
+)
+NEWER = ("needs.vllm=", "the lab's is 0.32")
+NO_NVFP4 = ("vllm.quantization=", "vLLM has no NVFP4 for CPU")
+NO_EXPERTS = "vLLM has no FP8 experts for CPU; the toy's are BF16, its other layers FP8"
+DENSE, MIXTURE = "tiny-gemma-4-dense", "tiny-gemma-4-moe"
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """A toy, what is replaced besides the model and `EVERYWHERE`, and what the toy is not."""
+
+    toy: str
+    replaced: tuple[Replaced, ...] = ()
+    note: str = ""
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """All that `--set` is to say."""
+        return f"model=cluster-lab/{self.toy}", *(text for text, _why in (*EVERYWHERE, *self.replaced))
+
+
+STAND_INS = {
+    "gemma-4-31b-fp8": StandIn(DENSE, note="the lab's plugin makes the weights FP8; vLLM's CPU build lacks that kernel"),
+    "gemma-4-31b-bf16": StandIn(DENSE),
+    "gemma-4-31b-awq": StandIn(f"{DENSE}-awq"),
+    "gemma-4-31b-nvfp4": StandIn(DENSE, (NEWER, NO_NVFP4)),
+    "gemma-4-31b-nvfp4-marlin": StandIn(DENSE, (NEWER, NO_NVFP4)),
+    "gemma-4-26b-a4b-bf16": StandIn(MIXTURE),
+    "gemma-4-26b-a4b-fp8": StandIn(f"{MIXTURE}-fp8", note=NO_EXPERTS),
+    "gemma-4-26b-a4b-fp8-mtp": StandIn(
+        f"{MIXTURE}-fp8",
+        (
+            (f"vllm.speculative-config.model=cluster-lab/{MIXTURE}-assistant", "the toy's own drafter"),
+            ("dockerfile=", "the overlay fetches vLLM's files, and 0.32 needs none"),
+        ),
+        f"{NO_EXPERTS}; the drafter is random too, so no draft is accepted",
+    ),
+    "gemma-4-26b-a4b-nvfp4": StandIn(
+        MIXTURE,
+        (
+            NEWER,
+            NO_NVFP4,
+            ("vllm.moe-backend=", "Marlin is for GPUs"),
+            ("expect_log=", "so the log does not name it"),
+        ),
+        "its gemma4_patched.py is a copy of vLLM's own file, mounted as the recipe says",
+    ),
+    "qwen3.5-35b-a3b-fp8": StandIn("tiny-qwen-3.5-moe", note="BF16, without pictures"),
+}
+
+
+def words_for(recipe: str) -> str:
+    """What follows `cluster up` or `swap`: the recipe and its `--set`s. Raises UsageError: no such recipe."""
+    if recipe not in STAND_INS:
+        near = difflib.get_close_matches(recipe, STAND_INS, 1, 0.0)[0]
+        raise UsageError(f"no toy stands in for {recipe!r}, nearest: {near}", remedy="cluster lab toy")
+    return shlex.join([recipe, *(word for text in STAND_INS[recipe].sets for word in ("--set", text))])
+
+
+def table() -> list[str]:
+    """A line for each recipe; below it what is replaced for it alone. Last, what is replaced for all."""
+    width = max(map(len, STAND_INS))
+    rows: list[str] = []
+    for recipe, made in STAND_INS.items():
+        rows.append(f"{recipe:<{width}}  {made.toy}" + (f"  ({made.note})" if made.note else ""))
+        rows += [f"  --set {text}  {why}" for text, why in made.replaced]
+    return [*rows, "all of them", *(f"  --set {text}  {why}" for text, why in EVERYWHERE)]
