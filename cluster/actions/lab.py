@@ -25,7 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     broken.add_argument("--list", action="store_true", help="the faults, a line each")
     mend = verbs.add_parser("mend", help="undo faults")
     mend.add_argument("host", nargs="?", help="which host (default all)")
-    toy = verbs.add_parser("toy", help="the words that run a recipe with a toy model: cluster up $(cluster lab toy RECIPE)")
+    toy = verbs.add_parser(
+        "toy", help="the words that run a recipe with a toy model: cluster up $(cluster lab toy RECIPE)"
+    )
     toy.add_argument("recipe", nargs="?", help="which recipe (default: all, with what is replaced and why)")
     for verb in (up, down, status, broken, mend):
         verb.add_argument(

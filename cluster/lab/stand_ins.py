@@ -39,7 +39,9 @@ class StandIn:
 
 
 STAND_INS = {
-    "gemma-4-31b-fp8": StandIn(DENSE, note="the lab's plugin makes the weights FP8; vLLM's CPU build lacks that kernel"),
+    "gemma-4-31b-fp8": StandIn(
+        DENSE, note="the lab's plugin makes the weights FP8; vLLM's CPU build lacks that kernel"
+    ),
     "gemma-4-31b-bf16": StandIn(DENSE),
     "gemma-4-31b-awq": StandIn(f"{DENSE}-awq"),
     "gemma-4-31b-nvfp4": StandIn(DENSE, (NEWER, NO_NVFP4)),

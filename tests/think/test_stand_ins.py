@@ -1,0 +1,79 @@
+"""`cluster lab toy`: every recipe for a Spark has a toy, and each word of it replaces something the recipe says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import pytest
+
+from cluster.actions import lab
+from cluster.config.load import read_recipe
+from cluster.config.overrides import final_recipe
+from cluster.errors import UsageError
+from cluster.lab.stand_ins import EVERYWHERE, STAND_INS
+
+ROOT = Path(__file__).parents[2]
+REAL = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml") if not path.stem.startswith("lab-"))
+MADE = set(re.findall(r'^    "(tiny-[^"]+)": ', (ROOT / "cluster/lab/model/shapes.py").read_text(), re.M))
+
+
+def told(*words: str) -> str:
+    """What `cluster lab toy` prints."""
+    parser = ArgumentParser()
+    lab.configure(parser)
+    return run(parser.parse_args(["toy", *words]))
+
+
+def run(args: Namespace) -> str:
+    """Standard output of the command."""
+    import contextlib
+    import io
+
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert lab.run(args) == 0
+    return out.getvalue()
+
+
+def test_every_recipe_for_a_spark_has_one() -> None:
+    assert sorted(STAND_INS) == REAL
+    used = {made.toy for made in STAND_INS.values()} | {"tiny-gemma-4", "tiny-gemma-4-moe-assistant"}
+    assert used == MADE
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_words_are_those_of_up_and_each_replaces_something(name: str) -> None:
+    head, *words = shlex.split(told(name))
+    assert head == name
+    assert words[::2] == ["--set"] * (len(words) // 2)
+    whole = read_recipe(ROOT / f"recipes/{name}.yaml")
+    final = final_recipe(whole, words[1::2])
+    assert (final.model, final.weights) == (f"cluster-lab/{STAND_INS[name].toy}", "dummy")
+    for text in words[1::2]:
+        assert final_recipe(whole, [text]) != whole, text
+    kept = set(final.vllm) - {"speculative-config"}
+    gone = {text.partition("=")[0].removeprefix("vllm.") for text, _why in STAND_INS[name].replaced}
+    assert set(whole.vllm) - kept - {"speculative-config"} == gone & set(whole.vllm)
+
+
+def test_table_says_why() -> None:
+    rows = told().splitlines()
+    for name, made in STAND_INS.items():
+        assert any(row.split()[:2] == [name, made.toy] for row in rows)
+    assert all(f"  --set {text}  {why}" in rows for text, why in EVERYWHERE)
+
+
+def test_page_of_the_lab_names_each_toy_beside_its_recipe() -> None:
+    page = (ROOT / "docs/lab.md").read_text()
+    for name, made in STAND_INS.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert f"`{made.toy}`" in row
+        for text, _why in made.replaced:
+            assert f"`{text.partition('=')[0]}`" in row, row
+
+
+def test_unknown_recipe_is_told_the_nearest() -> None:
+    with pytest.raises(UsageError, match="nearest: gemma-4-31b-fp8$"):
+        told("gemma-4-31b-fp9")
