@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.actions.probe import lines, subject_from
 from cluster.actions.serving import client_in
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, InterruptedByUser
 from cluster.facts.completion import Server
 from cluster.hosts.protocol import Host
 from cluster.plan.deployed import HOME
@@ -27,7 +27,7 @@ END_S = 120.0
 def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
     """Ask what runs in a container on this host, the head of a deployment, and say what it got wrong.
 
-    `spec` is that of the deployment. Nothing raises but Ctrl-C: a probe that could not be made is a warning.
+    `spec` is that of the deployment. A probe that could not be made is a warning. Raises InterruptedByUser only.
     """
     server = Server.of_spec(spec, HOME)
     try:
@@ -40,6 +40,8 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
                 probed = run_probe(loader, subject, QUICK, timeout_s=REQUEST_S, budget_s=BEGIN_S, lenient=True)
             finally:
                 deadline.cancel()
+    except (KeyboardInterrupt, InterruptedByUser):
+        raise InterruptedByUser("interrupted at the last questions", put_back="nothing: it is ready") from None
     except ClusterError as error:
         screen.warn(f"not probed: {error.what}; cluster probe asks again")
         return {"error": error.what}

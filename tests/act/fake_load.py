@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from spark import Machine
 
 AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+USAGE = {"prompt_tokens": 9, "completion_tokens": 9}
 
 
 class FakeLoad(FakeProcess):
-    """far/load.py in the container of a head; `desk.says` is what the model answers to everything."""
+    """far/load.py in the container of a head; `desk.says` is what the model answers to everything.
+
+    With tools, and an engine that takes them, it calls the first one with `desk.arguments`.
+    """
 
     def __init__(self, machine: Machine, argv: Sequence[str], stdin: bytes) -> None:
         super().__init__([json.dumps({"ready": True, "python": "3.12.3", "hostname": machine.name})])
@@ -58,7 +62,16 @@ class FakeLoad(FakeProcess):
             return whole(400, {"error": {"message": AUTO}})
         if body["max_tokens"] > limit:
             return whole(400, {"error": {"message": f"max_tokens {body['max_tokens']} is beyond {limit}"}})
-        return streamed(model, life.machine.desk.says) if body["stream"] else said(model, life.machine.desk.says)
+        return self.speak(body)
+
+    def speak(self, body: dict[str, Any]) -> bytes:
+        """The first tool is called, once; everything else is answered with what the model says."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.machine.desk.says}
+        if body.get("tools") and body["messages"][-1]["content"] != "Say hello.":
+            function = {"name": body["tools"][0]["function"]["name"], "arguments": self.machine.desk.arguments}
+            message |= {"content": None, "tool_calls": [{"index": 0, "id": "call_1", "function": function}]}
+        finish = "tool_calls" if "tool_calls" in message else "stop"
+        return streamed(body["model"], message, finish) if body["stream"] else said(body["model"], message, finish)
 
     def allowed(self, life: RankLife) -> bool:
         home = f"{DATA}/deployments/{life.container.labels['cluster.deployment']}"
@@ -73,17 +86,18 @@ def whole(status: int, document: dict[str, Any]) -> bytes:
     return b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
 
 
-def said(model: str, text: str) -> bytes:
-    message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    return whole(200, {"model": model, "choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 9}})
+def said(model: str, message: dict[str, Any], finish: str) -> bytes:
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    return whole(200, {"model": model, "choices": [choice], "usage": USAGE})
 
 
-def streamed(model: str, text: str) -> bytes:
-    deltas = ({"role": "assistant"}, {"content": text}, {})
-    rows = [{"model": model, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    rows[-1]["choices"][0]["finish_reason"] = "stop"
-    rows.append({"model": model, "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 9}})
+def streamed(model: str, message: dict[str, Any], finish: str) -> bytes:
+    deltas = ({"role": "assistant", "content": ""}, message | {"role": None}, {})
+    rows: list[dict[str, Any]] = [
+        {"model": model, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
+    rows[-1]["choices"][0]["finish_reason"] = finish
+    rows.append({"model": model, "choices": [], "usage": USAGE})
     body = b"".join(b"data: %s\n\n" % json.dumps(row).encode() for row in rows) + b"data: [DONE]\n\n"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
     return head + body

@@ -34,7 +34,7 @@ class Desk:
     """All machines, and the time they live in (it is a fleet's `clock`).
 
     `sockets`: NCCL falls back; `leaky`: the engine prints its secrets; `cut`: machines whose fabric link is cut;
-    `trouble(life)`: why an engine cannot start; `says`: what the model answers.
+    `trouble(life)`: why an engine cannot start; `says`: what the model answers; `arguments`: what it gives to tools.
     """
 
     def __init__(self, *names: str) -> None:
@@ -44,6 +44,7 @@ class Desk:
         self.sockets = self.leaky = False
         self.cut: set[str] = set()
         self.says = " Paris, and it has been so for a long time."
+        self.arguments = '{"city": "Paris"}'
         self.bad_flag, self.last_line = "", "RuntimeError: unknown kernel"
         self.hub: set[str] = {MODEL}
         self.hub_token = ""

@@ -18,10 +18,9 @@ VARYING = (
     (rf"^({STAGES}|cluster's own share) +[\d.]+$", r"\1 N"),
     (rf"^({STAGES}) N\n", ""),
     (r"^stage +s$", "stage s"),
-    (
-        r"asked \d+ short questions: \d+ passed, \d+ not applicable",
-        "asked N short questions: N passed, N not applicable",
-    ),
+    (r"asked \d+ short questions: .*$", "asked N short questions: …"),
+    (r"^(  [✓✗–] .*?) \(\d+\.\d s\)", r"\1 (N s)"),
+    (r"asked from (\S+)$", "asked from HOST"),
     (r"\((\d+ checks|checks between hosts need two), [\d.]+ s\)$", "(CHECKS, N s)"),
 )
 
