@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from cluster.actions import evidence, prove
+from collections.abc import Sequence
+
+from cluster.actions import evidence, gate, prove
+from cluster.actions.again import await_back, prove_again, say_held, see, subject_of
 from cluster.actions.cause import name_cause
 from cluster.apply import Applied, Guard, apply, undo
 from cluster.config.redact import hide_text
-from cluster.errors import ClusterError, InterruptedByUser, ManyErrors
+from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.hosts.fleet import Fleet
+from cluster.plan.checks_memory import check_memory
+from cluster.plan.deployed import Deployment
 from cluster.plan.steps import Plan
 from cluster.screen import Screen
 
@@ -19,6 +24,11 @@ def carry_through(
     applied = Applied()
     screen.stay()
     try:
+        with clock.stage("stop the old" if plan.replaces else "apply"):
+            apply(plan.first, fleet, guard, screen.note, applied)
+        if plan.replaces:
+            with clock.stage("memory back"):
+                prove_back(plan.replaces, subject, fleet, screen)
         with clock.stage("apply"):
             apply(plan.stages, fleet, guard, screen.note, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
@@ -32,6 +42,25 @@ def carry_through(
     except ClusterError as error:
         screen.warn(f"what was replaced could not be removed ({error.what}); the next cluster up or down removes it")
     return proof
+
+
+def prove_back(old: Sequence[Deployment], subject: prove.Subject, fleet: Fleet, screen: Screen) -> None:
+    """Wait until what was stopped holds nothing. Raises RefusedError with the holder.
+
+    Memory that somebody else took meanwhile is a warning while the rest is enough for what comes.
+    """
+    wanted = subject.wanted
+    seens, held = await_back(old, wanted.hosts, fleet, screen)
+    if any(not row.memory_only for rows in held.values() for row in rows):
+        holder = next(row for rows in held.values() for row in rows if not row.memory_only)
+        raise RefusedError(
+            f"what was stopped is not gone: {say_held(held)} ({holder.evidence})",
+            where=", ".join(held),
+            remedy=holder.remedy,
+        )
+    gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
+    for name, rows in held.items():
+        screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
 
 
 def put_back(
@@ -52,7 +81,7 @@ def put_back(
         return failure
     saved = evidence.save(subject, fleet, screen, failure, clock.passed)
     left = undo(applied, fleet, guard, screen.note)
-    back = [f"{old} was started again" for old in plan.replaces]
+    back = [started_again(old, failure, left, subject, fleet, screen) for old in plan.replaces]
     errors = failure.errors if isinstance(failure, ManyErrors) else (failure,)
     for one in errors:
         one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
@@ -62,6 +91,23 @@ def put_back(
     for one in errors:
         one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
     return failure
+
+
+def started_again(
+    old: Deployment, failure: ClusterError, left: Sequence[str], subject: prove.Subject, fleet: Fleet, screen: Screen
+) -> str:
+    """What became of a deployment that was started again: proven, unless the user wants to leave."""
+    told = f"{old.id} was started again"
+    if left or isinstance(failure, InterruptedByUser):
+        return f"{told} (cluster status shows when it serves)"
+    hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
+    try:
+        prove_again(subject_of(old, hosts, see(fleet.only(old.hosts), hosts)), fleet.only(old.hosts), screen)
+    except (InterruptedByUser, KeyboardInterrupt):
+        return f"{told} (cluster status shows when it serves)"
+    except ClusterError as error:
+        return f"{told} and does not serve: {error.what}"
+    return f"{told} and serves"
 
 
 def also(remedy: str, another: str) -> str:

@@ -16,11 +16,12 @@ SLACK_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One thing that is not back yet."""
+    """One thing that is not back yet; `memory_only`: memory is short, and nothing of ours is seen to hold it."""
 
     what: str
     evidence: str
     remedy: str = ""
+    memory_only: bool = False
 
 
 def holders(seen: Seen, gone: Sequence[Deployment]) -> list[Holder]:
@@ -86,4 +87,5 @@ def _memory(seen: Seen) -> Iterator[Holder]:
                 f"{short / (1 << 30):.1f} GiB less memory than before up",
                 f"MemAvailable {seen.memory.available / (1 << 30):.1f} GiB, was {was / (1 << 30):.1f} GiB",
                 "ps aux --sort -rss | head; nvidia-smi",
+                memory_only=True,
             )

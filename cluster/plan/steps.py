@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cluster.commands.question import Question
+from cluster.plan.deployed import Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +55,20 @@ def filled(*stages: Stage) -> tuple[Stage, ...]:
 class Plan:
     """What will be done: `stages` until the containers run, `after` once the deployment is proven.
 
-    `why` says what differs from what is there, `replaces` names what is stopped first and started again by undo.
+    `why` says what differs from what is there. `replaces` is stopped by the last of `first`, whose memory has to be
+    back before `stages` begin, and is started again by undo.
     """
 
     deployment: str
     why: tuple[str, ...]
     stages: tuple[Stage, ...]
     after: tuple[Stage, ...] = ()
-    replaces: tuple[str, ...] = ()
+    replaces: tuple[Deployment, ...] = ()
+    first: tuple[Stage, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """Every host's argv in order, copy-pasteable."""
-        for stage in (*self.stages, *self.after):
+        for stage in (*self.first, *self.stages, *self.after):
             yield f"# stage: {stage.name}"
             for step in stage.steps:
                 yield f"# {step.host}: {step.what}"

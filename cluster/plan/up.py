@@ -18,20 +18,21 @@ DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_cache
 def plan_up(made_of: Ingredients, start: Start) -> Plan:
     """All stages from what is there to running containers, and the clean-up after the proof."""
     ranks = range(made_of.wanted.size)
-    stages = (
+    first = (
         clean_up(start.remains, made_of.seens),
         Stage(
             "build the image",
             tuple(_build(made_of, host) for host in made_of.wanted.names if made_of.wanted.dockerfile),
         ),
         Stage("stop the old", tuple(step for old in start.outgoing for step in stop_ranks(old))),
+    )
+    stages = (
         Stage("free page cache", tuple(_drop(host) for host in made_of.wanted.names if _cached(made_of, host))),
         Stage("prepare", tuple(_prepare(made_of, rank) for rank in ranks)),
         Stage("start containers", tuple(_run(made_of, rank) for rank in ranks)),
     )
     after = (Stage("remove the old", tuple(step for old in start.outgoing for step in removal(old, made_of.seens))),)
-    outgoing = tuple(old.id for old in start.outgoing)
-    return Plan(made_of.id, start.why, filled(*stages), filled(*after), outgoing)
+    return Plan(made_of.id, start.why, filled(*stages), filled(*after), start.outgoing, filled(*first))
 
 
 def _build(made_of: Ingredients, host: str) -> Step:
