@@ -76,6 +76,11 @@ def starting(parser: Parser) -> None:
         "--bind", default="0.0.0.0", metavar="ADDRESS", help="address the API listens on (default: all)"
     )
     parser.add_argument("--api-key-file", metavar="FILE", help="the API demands the key in this file")
+    hub_token(parser)
+
+
+def hub_token(parser: Parser) -> None:
+    """The key to models that are not open to everybody."""
     parser.add_argument(
         "--hub-token-file", metavar="FILE", help="hub token for downloads (default: $HF_TOKEN, else the file that "
         "`hf auth login` writes)"
@@ -98,10 +103,41 @@ def up(parser: Parser) -> None:
     sizes(parser)
     starting(parser)
     fabric_test(parser)
+    no_probe(parser)
+    common(parser)
+
+
+def no_probe(parser: Parser) -> None:
+    """Whether what was started is asked a few questions."""
     parser.add_argument(
         "--no-probe", dest="probe", action="store_false", help="leave out the few questions that are asked in the end, "
         "once something was started"
     )  # fmt: skip
+
+
+def swap(parser: Parser) -> None:
+    """Options of `cluster swap`: those of `up`."""
+    parser.description = (
+        "Stop what runs, see that its memory is back, start RECIPE there and prove it; what ran before serves again "
+        "when RECIPE does not become ready. What stands after the first -- goes to vLLM as it is."
+    )
+    recipe(parser)
+    nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory", rank_order=True)
+    sizes(parser)
+    starting(parser)
+    fabric_test(parser)
+    no_probe(parser)
+    common(parser)
+
+
+def pull(parser: Parser) -> None:
+    """Options of `cluster pull`."""
+    parser.description = "Bring a recipe's image and weights onto every host, and see that they are whole and the same."
+    chosen(parser)
+    nodes(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say what is missing where, and fetch nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask; without a terminal, downloads need it")
+    hub_token(parser)
     common(parser)
 
 

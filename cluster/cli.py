@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 COMMANDS = (
     Command("up", "start a recipe on hosts and prove that it serves", arguments.up,
             "cluster.actions.up:run", "cluster up gemma-4-31b-fp8 -n spark1,spark2 --tp 2"),
+    Command("swap", "stop what runs and start another recipe there", arguments.swap,
+            "cluster.actions.swap:run", "cluster swap gemma-4-26b-a4b-fp8"),
+    Command("pull", "image and weights onto every host, verified", arguments.pull,
+            "cluster.actions.pull:run", "cluster pull gemma-4-26b-a4b-fp8 -n spark1,spark2"),
     Command("down", "remove what is ours and prove that all is back", arguments.down,
             "cluster.actions.down:run", "cluster down"),
     Command("status", "hosts, ranks, Ray, server, memory", arguments.status,
@@ -116,7 +120,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not args.command:
         parser.print_help()
         raise SystemExit(ExitCode.USAGE)
-    if after is not None and args.command not in ("up", "scaling", "sweep", "exec"):
+    if after is not None and args.command not in ("up", "swap", "scaling", "sweep", "exec"):
         parser.error(f"`cluster {args.command}` takes nothing after `--`")
     return args
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cluster.actions import evidence, gate, prove
 from cluster.actions.again import await_back, prove_again, say_held, see, subject_of
@@ -28,7 +29,7 @@ def carry_through(
             apply(plan.first, fleet, guard, screen.note, applied)
         if plan.replaces:
             with clock.stage("memory back"):
-                prove_back(plan.replaces, subject, fleet, screen)
+                subject = replace(subject, idle=prove_back(plan.replaces, subject, fleet, screen))
         with clock.stage("apply"):
             apply(plan.stages, fleet, guard, screen.note, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
@@ -44,8 +45,10 @@ def carry_through(
     return proof
 
 
-def prove_back(old: Sequence[Deployment], subject: prove.Subject, fleet: Fleet, screen: Screen) -> None:
-    """Wait until what was stopped holds nothing. Raises RefusedError with the holder.
+def prove_back(
+    old: Sequence[Deployment], subject: prove.Subject, fleet: Fleet, screen: Screen
+) -> dict[str, prove.Held]:
+    """Wait until what was stopped holds nothing; what each host holds then. Raises RefusedError with the holder.
 
     Memory that somebody else took meanwhile is a warning while the rest is enough for what comes.
     """
@@ -61,6 +64,7 @@ def prove_back(old: Sequence[Deployment], subject: prove.Subject, fleet: Fleet, 
     gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
     for name, rows in held.items():
         screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
+    return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
 
 
 def put_back(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,8 +84,9 @@ def fetch_model(
     try:
         there = [name for name, path in tokens.items() if path]
         values(fleet.each(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there))
-        size = size_text(model, hosts[0], tokens[hosts[0]], fleet)
-        agree(f"{missing}: download {size} there", how, screen)
+        size, told = size_of(model, hosts[0], tokens[hosts[0]], fleet)
+        refuse_full(model, size, [seens[name] for name in hosts])
+        agree(f"{missing}: download {told} there", how, screen)
         download(model, image, seens, tokens, fleet, guard, screen)
     finally:
         forget_tokens(tokens, fleet)
@@ -143,12 +144,29 @@ def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
         raise
 
 
-def size_text(model: Model, host: str, token_file: str, fleet: Fleet) -> str:
-    """How much there is to download, by one request to the hub that also tells whether access is given."""
+def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
+    """Raise RefusedError for every host whose disk has no room for so many bytes."""
+    errors: list[ClusterError] = []
+    for seen in seens:
+        if isinstance(seen.identity, Missing) or isinstance(seen.disk, Missing):
+            continue  # the checks have said so
+        room = next((room for room in seen.disk if room.path == seen.identity.hf_home), None)
+        if room and room.free_bytes < size:
+            errors.append(RefusedError(
+                f"{model.id} needs {size / GIB:.1f} GiB, {room.free_bytes / GIB:.1f} GiB are free under {room.path}",
+                where=seen.host, put_back="nothing was downloaded",
+                remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
+            ))  # fmt: skip
+    raise_all(errors)
+
+
+def size_of(model: Model, host: str, token_file: str, fleet: Fleet) -> tuple[float, str]:
+    """Bytes to download, 0 when nobody knows, and the same in words: one request to the hub that also tells whether
+    access is given. Raises RefusedError when it is not, or there is no such model."""
     question = hub_model.question(model.id, model.revision, token_file)
     told = hub_model.parse(fleet.ask({host: [question]})[host].get()[0])
     if not isinstance(told, Missing):
-        return f"{told / GIB:.1f} GiB"
+        return told, f"{told / GIB:.1f} GiB"
     if told.kind == "refused":
         raise RefusedError(
             f"the hub gives no access to {model.id}: {told.why}",
@@ -162,7 +180,7 @@ def size_text(model: Model, host: str, token_file: str, fleet: Fleet) -> str:
             remedy="look at model and revision of the recipe; a private one needs --hub-token-file",
         )
     known = model.weights_gib
-    return f"about {known:g} GiB by the recipe" if known else "size unknown"
+    return (known * GIB, f"about {known:g} GiB by the recipe") if known else (0, "size unknown")
 
 
 def download(

@@ -21,6 +21,8 @@ from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host, Process
 from cluster.plan.deployed import HOME, Deployment, deployments
 
+OTHERWISE = "cluster up first, or --base-url URL for another server"
+
 
 @dataclass(frozen=True, slots=True)
 class Serving:
@@ -109,8 +111,11 @@ def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | 
         return None
 
 
-def running_deployment(seens: Mapping[str, Seen], errors: Sequence[ClusterError]) -> Deployment:
-    """The one deployment that runs on these hosts. Raises RefusedError when there is none, or more than one."""
+def running_deployment(
+    seens: Mapping[str, Seen], errors: Sequence[ClusterError], *, otherwise: str = OTHERWISE
+) -> Deployment:
+    """The one deployment that runs on these hosts. Raises RefusedError when there is none (what to do is `otherwise`),
+    or more than one."""
     running = [one for one in deployments(seens.values()) if one.running]
     if len(running) == 1:
         return running[0]
@@ -118,6 +123,4 @@ def running_deployment(seens: Mapping[str, Seen], errors: Sequence[ClusterError]
         names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
         raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
     raise_all(errors)
-    raise RefusedError(
-        f"nothing of ours runs on {', '.join(seens)}", remedy="cluster up first, or --base-url URL for another server"
-    )
+    raise RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=otherwise)

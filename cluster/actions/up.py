@@ -56,14 +56,24 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     """Carry out `cluster up`."""
     named = read_named(args)
     wanted = read_wanted(args, named)
-    options = Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file), args.fabric_test, args.probe)
-    return start(wanted, options, screen, connect)
+    return start(wanted, options_of(args), screen, connect)
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
+    return Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file), args.fabric_test, args.probe)
 
 
 def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
     """From what is wanted to a proven deployment."""
+    with open_fleet(wanted.hosts, connect) as fleet:
+        return start_on(fleet, wanted, options, screen)
+
+
+def start_on(fleet: Fleet, wanted: Wanted, options: Options, screen: Screen) -> ExitCode:
+    """The same on hosts that are connected, or will be when they are first asked."""
     clock = prove.Clock()
-    with open_fleet(wanted.hosts, connect) as fleet, ExitStack() as held:
+    with ExitStack() as held:
         with clock.stage("connect and lock"):
             reach(fleet)
             guard = held.enter_context(guard_for(fleet, wanted, options.dry_run))

@@ -74,7 +74,7 @@ class Answers:
         ]  # fmt: skip
 
     def see_disk(self: Machine) -> list[dict[str, Any]]:
-        room = {"free_bytes": 900 * GIB, "total_bytes": 3800 * GIB, "free_inodes": 1 << 20, "device": 1}
+        room = {"free_bytes": self.free_bytes, "total_bytes": 3800 * GIB, "free_inodes": 1 << 20, "device": 1}
         return [{"path": path, **room} for path in (DATA, HUB, "/var/lib/docker")]
 
     def see_deployments(self: Machine) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_docker import Container, Image
-from machine import IMAGE, Desk, Stranger
+from machine import IMAGE, MODEL, Desk, Stranger
 from transcript import compare, written
 from typed import RECIPE, Typed
 
@@ -157,6 +157,7 @@ TOO_OLD = {"vllm": "0.11.0", "ray": "2.50.0", "transformers": "4.57.0", "nccl": 
 WITHOUT_RAY: dict[str, str | None] = {"vllm": "0.32.0", "ray": None, "transformers": "5.6.0", "nccl": "2.27.3"}
 
 PERFTEST = [machine(f"spark{number}", perftest=True) for number in (1, 2)]
+OTHER = recipe(("max-model-len: 4096", "max-model-len: 2048"), name="other")
 PATIENT = recipe(("ready_timeout_s: 60", "ready_timeout_s: 600"))
 
 
@@ -253,6 +254,45 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "up/lock_lost": (5, UP, [after_probe("spark2", lambda desk: desk.hosts["spark2"].end_processes())]),
     "up/sockets_used": (4, UP, [desk(sockets=True)]),
     "up/text_is_garbage": (1, UP, [desk(says="!" * 40)]),
+    # swap
+    "swap/done": (0, ("swap", "other"), [OTHER, typed(*UP)]),
+    "swap/nothing_runs": (4, ("swap", "other"), [OTHER]),
+    "swap/nothing_runs_there": (4, ("swap", "other", "-n", "spark2"), [OTHER]),
+    "swap/two_run": (
+        4, ("swap", "other"),
+        [OTHER, typed("up", "toy", "--solo", "-n", "spark1"), typed("up", "toy", "--solo", "-n", "spark2")],
+    ),
+    "swap/no_recipe": (2, ("swap",), [typed(*UP)]),
+    "swap/no_such_recipe": (2, ("swap", "othre"), [OTHER, gone("spark1", "spark2")]),
+    "swap/half_a_pair": (4, ("swap", "other", "-n", "spark1"), [OTHER, typed(*UP)]),
+    "swap/memory_not_back": (
+        4, ("swap", "other"), [OTHER, typed(*UP), machine("spark2", lingering_bytes=30 * GIB)],
+    ),
+    "swap/less_memory_but_enough": (
+        0, ("swap", "other"), [OTHER, typed(*UP), machine("spark2", lingering_bytes=5 * GIB)],
+    ),
+    "swap/port_not_free": (
+        4, ("swap", "other"), [OTHER, typed(*UP), machine("spark1", strangers=[Stranger(7, "raylet", 27120)])],
+    ),
+    "swap/new_one_fails": (
+        1, ("swap", "other", "--", "--max-num-seqs", "8"), [OTHER, typed(*UP), desk(bad_flag="--max-num-seqs")],
+    ),
+    "swap/both_fail": (1, ("swap", "other"), [OTHER, typed(*UP), desk(bad_flag="--max-model-len")]),
+    "swap/interrupted": (130, ("swap", "other"), [OTHER, typed(*UP), at_sleep(2, ctrl_c)]),
+    "swap/dry_run": (0, ("swap", "other", "--dry-run"), [OTHER, typed(*UP)]),
+    # pull
+    "pull/all_there": (0, ("pull", "toy"), []),
+    "pull/dry_run": (0, ("pull", "toy", "--dry-run"), [docker("spark2", images={}), machine("spark1", models={})]),
+    "pull/not_agreed": (4, ("pull", "toy"), [docker("spark2", images={})]),
+    "pull/fetched": (0, ("pull", "toy", "--yes"), [machine("spark2", models={})]),
+    "pull/no_room": (4, ("pull", "toy", "--yes"), [machine("spark2", models={}, free_bytes=20 * GIB)]),
+    "pull/not_to_be_had": (1, ("pull", "toy", "--yes"), [docker("spark2", images={})]),
+    "pull/not_on_the_hub": (4, ("pull", "toy", "--yes"), [machine("spark2", models={}), desk(hub=set())]),
+    "pull/not_whole": (4, ("pull", "toy"), [machine("spark2", model_problems=("a: 4 of 8 bytes",))]),
+    "pull/copies_differ": (4, ("pull", "toy"), [machine("spark2", models={MODEL: "d0000000" * 5})]),
+    "pull/image_differs": (4, ("pull", "toy"), [image("spark2", layers=("sha256:bbbb",))]),
+    "pull/worker_unreachable": (3, ("pull", "toy"), [gone("spark2")]),
+    "pull/lock_held": (5, ("pull", "toy"), [locked("spark2")]),
     # down
     "down/nothing": (0, ("down",), []),
     "down/done": (0, ("down",), [typed(*UP)]),

@@ -1,0 +1,46 @@
+"""`cluster swap`: what runs makes room for another recipe on the same hosts. It is `up`, which finds its hosts."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from cluster.actions import up
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.actions.serving import running_deployment
+from cluster.errors import ExitCode, RefusedError, UsageError
+from cluster.hosts.connect import connect
+from cluster.hosts.fleet import Fleet
+from cluster.plan.deployed import deployments
+from cluster.screen import Screen
+
+FIRST = "cluster up starts the first one"
+
+
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster swap`."""
+    if not (args.recipe or args.recipe_option):
+        raise UsageError("swap to which recipe?", remedy="cluster swap RECIPE; cluster recipes list shows them")
+    named = read_named(args)
+    read_recipe(args, named.file)  # what is wrong with it is said before any host is asked
+    options = up.options_of(args)
+    with open_fleet(named.hosts, connect) as fleet:
+        wanted = up.read_wanted(args, with_hosts(named, fleet))
+        return up.start_on(fleet.only(wanted.names), wanted, options, screen)
+
+
+def with_hosts(named: Named, fleet: Fleet) -> Named:
+    """The hosts of what runs, in rank order; those of `-n`, if something of ours runs there.
+
+    Raises RefusedError when nothing runs, or more than one deployment and no host was named.
+    """
+    seens, errors = answered(look(fleet, named.hosts))
+    if not named.explicit:
+        by_name = {host.name: host for host in named.hosts}
+        running = running_deployment(seens, errors, otherwise=FIRST)
+        return replace(named, hosts=tuple(by_name[name] for name in running.hosts))
+    raise_all(errors)
+    ranks = [rank for deployment in deployments(seens.values()) for rank in deployment.ranks.values()]
+    if not any(rank.state == "running" for rank in ranks):
+        raise RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=FIRST)
+    return named

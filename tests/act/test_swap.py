@@ -1,0 +1,101 @@
+"""`cluster swap` and `cluster pull` as typed; what a user reads when they fail is in the transcripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from machine import IMAGE, MODEL, Desk
+from typed import RECIPE, Ran, Typed
+
+
+@pytest.fixture(autouse=True)
+def other(cluster: Typed) -> None:
+    """A second recipe."""
+    Path(cluster.place, "recipes", "other.yaml").write_text(RECIPE.replace("4096", "2048"))
+
+
+def must(cluster: Typed, *words: str) -> Ran:
+    ran = cluster(*words)
+    assert ran.code == 0, ran.all
+    return ran
+
+
+def test_one_model_goes_and_another_comes(cluster: Typed, desk: Desk) -> None:
+    must(cluster, "up", "toy", "--tp", "2")
+    told = json.loads(must(cluster, "swap", "other", "--json").out)
+    assert (told["changed"], told["hosts"], told["tp"]) == (True, ["spark1", "spark2"], 2)
+    assert {"stop the old", "memory back", "apply"} <= set(told["stages_s"])
+    assert told["memory_bytes"]["idle"]["spark2"]["gpu"] == 0, "taken when the old one was gone"
+    [(name, hosts)] = desk.serving().items()
+    assert name.startswith("other-")
+    assert hosts == ["spark1", "spark2"]
+    assert [len(machine.docker.containers) for machine in desk] == [1, 1]
+
+
+def test_two_models_never_run_together(cluster: Typed, desk: Desk) -> None:
+    must(cluster, "up", "toy", "--tp", "2")
+    most: list[int] = []
+    desk.on_sleep.append(
+        lambda: most.append(max(sum(one.state == "running" for one in at.docker.containers.values()) for at in desk))
+    )
+    must(cluster, "swap", "other")
+    assert max(most) == 1
+
+
+def test_the_old_one_that_comes_back_is_the_same(cluster: Typed, desk: Desk) -> None:
+    must(cluster, "up", "toy", "--tp", "2")
+    [(old, _)] = desk.serving().items()
+    desk.bad_flag = "--max-num-seqs"
+    ran = cluster("swap", "other", "--", "--max-num-seqs", "8")
+    assert ran.code == 1
+    assert "was started again and serves" in ran.err
+    assert desk.serving() == {old: ["spark1", "spark2"]}
+    assert {one.starts for machine in desk for one in machine.docker.containers.values()} == {2}
+
+
+def test_its_hosts_are_those_of_what_runs(cluster: Typed, desk: Desk) -> None:
+    must(cluster, "up", "toy", "--solo", "-n", "spark2")
+    must(cluster, "swap", "other")
+    [(_, hosts)] = desk.serving().items()
+    assert hosts == ["spark2"]
+    must(cluster, "swap", "toy", "-n", "spark1,spark2")
+    [(_, hosts)] = desk.serving().items()
+    assert hosts == ["spark1", "spark2"]
+
+
+def test_to_itself_changes_nothing(cluster: Typed, desk: Desk) -> None:
+    must(cluster, "up", "toy", "--tp", "2")
+    before = desk.state()
+    assert "nothing is changed" in must(cluster, "swap", "toy").out
+    assert desk.state() == before
+
+
+def test_what_is_missing_is_fetched_while_the_old_one_serves(cluster: Typed, desk: Desk) -> None:
+    """And what cannot be fetched leaves it alone."""
+    Path("recipes", "other.yaml").write_text(RECIPE.replace("example/toy", "example/second"))
+    must(cluster, "up", "toy", "--tp", "2")
+    before = desk.state()
+    assert cluster("swap", "other", "--yes").code == 4
+    assert desk.state() == before
+    desk.hub |= {"example/second"}
+    must(cluster, "swap", "other", "--yes")
+    [(name, _)] = desk.serving().items()
+    assert name.startswith("other-")
+
+
+def test_pull_needs_no_gpu_and_disturbs_nothing(cluster: Typed, desk: Desk) -> None:
+    for machine in desk:
+        machine.docker.registry = dict(machine.docker.images)
+    desk["spark2"].docker.images.clear()
+    desk["spark2"].models.clear()
+    desk["spark1"].smi = (9, "no devices were found")
+    told = json.loads(must(cluster, "pull", "toy", "--yes", "--json").out)
+    assert told["complete"]
+    assert told["hosts"]["spark2"][MODEL]["files"] == 5
+    assert told["hosts"]["spark2"][IMAGE]["content"] == told["hosts"]["spark1"][IMAGE]["content"]
+    assert not any(machine.docker.containers for machine in desk)
+    before = desk.state()
+    must(cluster, "pull", "toy")
+    assert desk.state() == before
