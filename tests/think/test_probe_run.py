@@ -12,7 +12,7 @@ import pytest
 from cluster.bench.records import Ask, ClientLoad, Record, Round, RoundRecord
 from cluster.bench.server import Served
 from cluster.errors import ConnectionLostError, UsageError
-from cluster.probe.case import PASSED, Case, Subject, Talk, Told, failed, skipped
+from cluster.probe.case import PASSED, Case, Score, Subject, Talk, Told, Verdict, failed, skipped
 from cluster.probe.cases import CASES, QUICK, choose
 from cluster.probe.chat import chat
 from cluster.probe.run import Probed, run_probe
@@ -176,21 +176,25 @@ def test_short_of_time_a_late_answer_is_not_judged() -> None:
     assert outcomes(run_probe(patient, SUBJECT, [case("a", greet)])) == ["fail"]
 
 
-def test_scored_cases_fail_nothing() -> None:
-    def wrong(subject: Subject) -> Talk:
-        answer = yield chat(subject, "6 × 7?")
-        return failed("it is 42", answer)
+def test_answers_to_problems_fail_nothing() -> None:
+    def answers(score: Score) -> Callable[[Subject], Talk]:
+        def put(subject: Subject) -> Talk:
+            yield chat(subject, "6 × 7?")
+            return Verdict("pass" if score == "right" else "fail", score=score)
 
-    cases = [case("a", greet, scored=True), case("b", wrong, scored=True), case("c", give_up, scored=True)]
-    probed = run_probe(Server(), SUBJECT, [*cases, case("d", greet)])
-    assert (probed.failed, probed.right, len(probed.scored)) == ([], 1, 2)
+        return put
+
+    cases = [
+        case("a", answers("right")),
+        case("b", answers("wrong")),
+        case("c", answers("cut off")),
+        case("d", give_up),
+    ]
+    probed = run_probe(Server(), SUBJECT, cases)
+    assert (probed.failed, len(probed.scored)) == ([], 3)
     document = probed.document()
-    assert (document["passed"], document["failed"], document["not_applicable"]) == (1, 0, 0)
-    assert (document["score"]["right"], document["score"]["of"]) == (1, 2)
-    assert orjson.loads(orjson.dumps(document))["cases"][1]["said"] == "hello"
-
-
-# choosing
+    assert (document["passed"], document["failed"], document["not_applicable"]) == (0, 0, 1)
+    assert (document["score"]["right"], document["score"]["cut_off"], document["score"]["of"]) == (1, 1, 3)
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
@@ -198,7 +202,7 @@ def test_every_case_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names)
     assert not set(names) & {case.group for case in CASES}
     assert all(case.title and case.source for case in CASES)
-    assert not any(case.quick and (case.long or case.scored) for case in CASES)
+    assert not any(case.quick and case.long for case in CASES)
 
 
 def test_choose() -> None:
@@ -207,7 +211,7 @@ def test_choose() -> None:
     assert 3 <= len(QUICK) <= 9, "a handful"
     plain = choose([])
     assert set(QUICK) <= set(plain)
-    assert not [case for case in plain if case.scored or case.long]
+    assert not [case for case in plain if case.long]
     assert [case.id for case in choose(["tools-html,tools-auto"])] == ["tools-auto", "tools-html"]
     assert {case.group for case in choose(["tools"])} == {"tools"}
 
@@ -252,5 +256,5 @@ def test_told_as_json() -> None:
     told = Told(case("a", greet), failed("because", remedy="do this"), 1.23456, 2)
     assert told.document() == {
         "id": "a", "title": "a", "group": "group", "outcome": "fail", "why": "because", "said": "", "defect": "",
-        "remedy": "do this", "scored": False, "seconds": 1.235, "requests": 2,
+        "remedy": "do this", "seconds": 1.235, "requests": 2,
     }  # fmt: skip
