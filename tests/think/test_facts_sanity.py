@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -33,8 +34,8 @@ INSANE = {
     "a fragment without blanks": ("'s't's" + "'s" * 30, 'repeats "\'s" without end'),
     "Chinese without end": ("好的" * 30, "repeats '好的' without end"),
     "few words in no order": (
-        "na camin naman na na camin naman naman ha camin na " * 3 + "camin na ha na naman " * 30,
-        "",
+        " ".join(Random(1).choices(["na", "camin", "naman", "ha", "Encode"], k=160)),
+        "the same few",
     ),
     "broken bytes": ("The � sky � is �", "has characters that are no text: '���'"),
     "control characters": ("sky \x00\x01\x02", "has characters that are no text"),
@@ -119,6 +120,45 @@ def test_any_healthy_text_repeated_is_insane(path: Path, size: int) -> None:
         part = " ".join(text[first : first + size].split()[1:-1]) + " "
         times = 12 if size > 40 else 80
         assert not part.strip() or "repeats" in insane(text[:500] + " " + part * times), part
+
+
+PHRASES = [
+    ("one", "word ", 16),
+    ("two", "tick tock ", 8),
+    ("three", "one two three ", 8),
+    ("four", "one two three four ", 6),
+    ("nine", "a b c d e f g h i ", 6),
+    ("ten", "a b c d e f g h i j ", 4),
+    ("forty", "".join(f"{letter}{other} " for letter in "abcdefgh" for other in "vwxyz"), 3),
+]
+
+
+@pytest.mark.parametrize(("name", "phrase", "often"), PHRASES, ids=[one[0] for one in PHRASES])
+def test_how_often_is_too_often(name: str, phrase: str, often: int) -> None:
+    before, after = "So it began. ", "And so it ended."
+    assert insane(before + phrase * (often - 1) + after) == ""
+    assert f" {often} times" in insane(before + phrase * often + after)
+    assert f" {often + 3} times" in insane(before + phrase * (often + 3) + after)
+
+
+def test_how_often_is_too_often_in_code() -> None:
+    """Code, numbers and tables may repeat more often, and stop at some time."""
+    for cell, often in (("0, ", 64), ("x[0] = 1; ", 32), ("- a = f(0) + 1; ", 24)):
+        assert insane("a = { " + cell * (often - 1)) == ""
+        assert "repeats" in insane("a = { " + cell * often)
+        assert insane("a = { " + cell * often * 4 + "};") == ""
+
+
+@pytest.mark.parametrize(("character", "often"), [("!", 16), ("a", 31), ("?", 21), ("-", 200), ("0", 200), (" ", 200)])
+def test_how_long_is_too_long(character: str, often: int) -> None:
+    assert insane(f"So it began. ({character * (often - 1)}) And so it ended.") == ""
+    assert "one character" in insane(f"So it began. ({character * often}) And so it ended.")
+
+
+def test_two_broken_characters_may_be_cut_ones() -> None:
+    assert insane("It is 20 �, and 30 �") == ""
+    assert insane("It is 20 �, and 30 �, and 40 �") != ""
+    assert insane("\x1b[1mbold\x1b[0m\tand\r\nplain\f") == "", "colours of a terminal"
 
 
 def test_a_loop_far_behind_a_long_beginning_is_seen() -> None:
