@@ -21,6 +21,7 @@ from cluster.facts.fact import Missing
 from cluster.facts.identity import Identity
 from cluster.facts.seen import Seen
 from cluster.plan import deployed
+from cluster.plan.caches import cache_name
 from cluster.plan.fabric import Fabric
 from cluster.plan.inside import Inside
 from cluster.plan.spec import PROGRAMS, built_image, canonical, deployment_id
@@ -41,6 +42,8 @@ SETTINGS = {
     "VLLM_CONFIG_ROOT": "/cluster/config",
     "TRITON_CACHE_DIR": "/cache/triton",
     "TORCHINDUCTOR_CACHE_DIR": "/cache/inductor",
+    "FLASHINFER_WORKSPACE_BASE": "/cache",
+    "CUDA_CACHE_PATH": "/cache/cuda",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
@@ -91,8 +94,8 @@ class Ingredients:
         return f"{self.identity(host).data_dir}/deployments/{self.id}"
 
     def cache(self, host: str) -> str:
-        """Directory of this recipe's caches on a host."""
-        return f"{self.identity(host).data_dir}/caches/{self.wanted.recipe.name}"
+        """Directory of compiled kernels on a host."""
+        return f"{self.identity(host).data_dir}/caches/{cache_name(self.spec)}"
 
 
 def container_name(deployment: str, rank: int) -> str:

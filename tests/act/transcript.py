@@ -9,7 +9,7 @@ from pathlib import Path
 from typed import Ran
 
 FOLDER = Path(__file__).parents[1] / "transcripts"
-STAGES = "connect and lock|look|check|fetch|try|apply|prove|wait for Ray and vLLM"
+STAGES = "connect and lock|look|check|fetch|try|stop the old|memory back|apply|prove|ask|probe|wait for Ray and vLLM"
 VARYING = (
     (r"evidence/\d{8}-\d{6}-\d+-", "evidence/TIME-"),
     (r"\b(toy|other|toy-mp)-[0-9a-f]{8}\b", r"\1-FINGERPRINT"),
