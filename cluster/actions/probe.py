@@ -16,7 +16,7 @@ from cluster.facts.completion import Server
 from cluster.hosts.connect import connect
 from cluster.probe.case import Case, Subject, Told
 from cluster.probe.cases import choose
-from cluster.probe.run import Probed, run_probe
+from cluster.probe.run import RANDOM, Probed, run_probe
 from cluster.probe.subject import subject_of
 from cluster.screen import Screen, Waiting
 
@@ -89,8 +89,10 @@ class Lines:
             self._waiting.update(f"{self._title}: {far.chunks} chunks, {far.seconds:.0f} s")
 
     def end(self, told: Told) -> None:
-        """What came of it."""
+        """What came of it. What random weights are not asked is said once, in the end."""
         self.stop()
+        if told.verdict.why == RANDOM:
+            return
         if told.case.group != self._group:
             self._group = told.case.group
             self._screen.line(self._group)
@@ -126,6 +128,8 @@ def summarize(probed: Probed, screen: Screen) -> None:
         screen.line(
             f"solved {score['right']} of {score['of']} problems{cut}; {score['seconds_each']:.1f} s{tokens} each"
         )
+    if silent := [one.case.id for one in probed.told if one.verdict.why == RANDOM]:
+        screen.text(f"not applicable, {RANDOM}: {', '.join(silent)}", "  ")
     if probed.refused:
         screen.warn(f"the server would not have {', '.join(probed.refused)}: asked without")
     if probed.gone:

@@ -45,7 +45,7 @@ def flags_to_add(subject: Subject) -> str:
     parser = parser_for(subject.model)
     if subject.tools is None:
         return f"start vLLM with --enable-auto-tool-choice --tool-call-parser {parser}"
-    return f"--set vllm.enable-auto-tool-choice=true --set vllm.tool-call-parser={parser}"
+    return f"cluster up … --set vllm.enable-auto-tool-choice=true --set vllm.tool-call-parser={parser}"
 
 
 def refused(answer: Answer) -> bool:
@@ -76,7 +76,7 @@ def judge_calls(subject: Subject, answer: Answer, tools: Sequence[Tool]) -> Verd
 def _not_called(subject: Subject, answer: Answer) -> Verdict | None:
     """No answer, or one without calls."""
     if refused(answer):
-        return skipped("the server takes no tools, see tools-auto", answer)
+        return skipped("the server takes no tools, see tools-auto")
     if answer.error:
         return failed("the server answered with an error", answer)
     if answer.finish_reason == "length":

@@ -21,6 +21,8 @@ from cluster.probe.chat import OPTIONAL_FIELDS, without
 TIMEOUT_S = 600.0
 """Of one request: 2048 tokens of a 31B on one Spark take 300 s."""
 
+RANDOM = "the weights are random: what it says means nothing"
+
 
 @dataclass(slots=True)
 class Probed:
@@ -151,7 +153,7 @@ def run_probe(
 def _hold(case: Case, subject: Subject, asker: Asker) -> Told:
     """Hold one conversation to its end."""
     if subject.dummy and case.judges_text:
-        return Told(case, skipped("the weights are random: what it says means nothing"), 0.0)
+        return Told(case, skipped(RANDOM), 0.0)
     began, before = time.monotonic(), asker.sent
     verdict = _verdict(case, subject, asker)
     return Told(case, verdict, time.monotonic() - began, asker.sent - before)

@@ -246,3 +246,4 @@ def test_a_recipe_without_tools_is_not_told_off(cluster: Typed) -> None:
 def test_random_weights(cluster: Typed) -> None:
     write_files(cluster.place, RECIPE + "weights: dummy\n")
     assert "asked 7 short questions: 3 passed, 4 not applicable" in started(cluster).out
+    story("random_weights", cluster, "probe", "--quick", code=0)

@@ -185,7 +185,7 @@ def test_auto_refused_by_a_recipe_that_asks_for_no_tools() -> None:
     subject = replace(GEMMA, model="gemma-4", tools=False)
     verdict = hold("tools-auto", lambda ask: refuses(AUTO), subject)
     assert verdict.outcome == "not applicable"
-    assert verdict.remedy == "--set vllm.enable-auto-tool-choice=true --set vllm.tool-call-parser=gemma4"
+    assert verdict.remedy == "cluster up … --set vllm.enable-auto-tool-choice=true --set vllm.tool-call-parser=gemma4"
 
 
 def test_auto_refused_for_other_reasons() -> None:
