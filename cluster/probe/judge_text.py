@@ -20,7 +20,7 @@ def judge_text(answer: Answer) -> Verdict | None:
     """
     if answer.error:
         return failed("the request ends in an error", answer)
-    for part in filter(None, (answer.content, answer.reasoning)):
+    for part in filter(str.strip, (answer.content, answer.reasoning)):
         if wrong := insane(part):
             return failed(f"the text {wrong}", answer, remedy=GARBAGE)
         if mark := leaked(part):

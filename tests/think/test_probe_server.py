@@ -154,7 +154,10 @@ def test_a_stream_loses_nothing() -> None:
     assert hold("stream-same", both("llo there!", "Hello there!")).why == "the stream lost its beginning: 'He'"
     shorter = lambda ask: streams("Hello", completion_tokens=2) if ask.body["stream"] else says("Hello there!")  # noqa: E731
     assert hold("stream-same", shorter).outcome == "pass", "it said less, and says so"
-    assert hold("stream-same", lambda ask: refuses("boom", 500)).outcome == "fail"
+    for broken in (True, False):
+        server = lambda ask, broken=broken: refuses("boom", 500) if ask.body["stream"] == broken else says("Hello")  # noqa: E731
+        verdict = hold("stream-same", server)
+        assert (verdict.why, verdict.said) == ("the request ends in an error", "HTTP 500: boom")
 
 
 def test_max_tokens() -> None:
@@ -167,7 +170,7 @@ def test_max_tokens() -> None:
     many = replace(cut, content="one, " * 40, completion_tokens=None)
     assert hold("stop-length", lambda ask: many).why == "8 tokens were asked for, 40 words came"
     assert hold("stop-length", lambda ask: replace(cut, finish_reason="stop"), DUMMY).outcome == "not applicable"
-    assert hold("stop-length", lambda ask: refuses("boom", 500)).outcome == "fail"
+    assert hold("stop-length", lambda ask: refuses("boom", 500)).why == "the request ends in an error"
 
 
 def test_a_stop_string() -> None:
@@ -180,7 +183,7 @@ def test_a_stop_string() -> None:
     assert "it says it" in hold("stop-string", lambda ask: says("…, six, seven")).why
     assert "the reason is 'length'" in hold("stop-string", lambda ask: replace(before, finish_reason="length")).why
     assert "it ends before" in hold("stop-string", lambda ask: says("")).why
-    assert hold("stop-string", lambda ask: refuses("boom", 500)).outcome == "fail"
+    assert hold("stop-string", lambda ask: refuses("boom", 500)).why == "the request ends in an error"
     asked = []
     hold("stop-string", lambda ask: asked.append(ask.body) or before)  # type: ignore[func-returns-value]
     assert asked[0]["stop"] == ["seven"]

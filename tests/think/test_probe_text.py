@@ -17,6 +17,7 @@ WRONG = {
     "a scale applied twice": (says(" a" * 60), "repeats one word"),
     "a loop": (says("The sky is blue. " * 30), "repeats 'The sky is blue.'"),
     "empty": (says(""), "the answer is empty"),
+    "blank thoughts": (says(" ", reasoning="\n"), "the answer is empty"),
     "all in the wrong channel": (says("", reasoning="Paris is the capital."), "all of it is in the reasoning channel"),
     "Gemma's mark": (says("<|channel>thought\nParis<channel|>Paris."), "<|channel> stands in the text"),
     "a turn's end": (says("Paris.<turn|>"), "<turn|> stands in the text"),
@@ -36,6 +37,7 @@ def test_what_no_text_may_be(case: str, name: str) -> None:
     verdict = hold(case, lambda ask: answer)
     assert verdict.outcome == "fail"
     assert why in verdict.why
+    assert (why == "the answer is empty") == (verdict.why == "the answer is empty")
     assert verdict.said == answer.said()
 
 
@@ -70,6 +72,8 @@ def test_the_essay() -> None:
     assert hold("text-essay", lambda ask: says(SKY)).outcome == "pass"
     salad = "Green lamps ordered seven quiet questions while nobody painted the tired river of spoons and dates."
     assert "something else" in hold("text-essay", lambda ask: says(salad)).why
+    assert hold("text-essay", lambda ask: says("The air scatters blue light.")).outcome == "pass"
+    assert hold("text-essay", lambda ask: says("The air scatters blue, blue blue.")).outcome == "fail"
     russian = f"Небо голубое, потому что солнечный свет рассеивается в воздухе. {SKY[:60]}"
     assert "another script" in hold("text-essay", lambda ask: says(russian)).why
 
