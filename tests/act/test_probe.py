@@ -96,6 +96,12 @@ def test_the_engine_is_gone_before_it_begins(tools: Typed, desk: Desk, monkeypat
     assert tools("probe").code == 1
 
 
+def test_it_is_gone_after_its_name(tools: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(tools)
+    dies_after(desk, monkeypatch, 1)
+    assert tools("probe").code == 1, "it served nothing"
+
+
 def dies_after(desk: Desk, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Answer so many requests, and no more."""
     sent = []

@@ -214,6 +214,7 @@ def test_no_call() -> None:
     assert "stands in the text ('<tool_call>')" in sglang.why
     assert "--tool-call-parser" in sglang.remedy
     assert hold("tools-single", lambda ask: raw, GEMMA).defect.startswith("vLLM issue 39043")
+    assert hold("tools-single-streamed", lambda ask: streams(raw.content), GEMMA).defect == "", "that one never streams"
 
 
 @pytest.mark.parametrize(
@@ -268,6 +269,7 @@ def test_marks_within_valid_json() -> None:
     verdict = hold("tools-single-streamed", with_calls("tools-single-streamed", args('{"city": "<|\\"|>Paris"}')))
     assert "own marks" in verdict.why
     assert verdict.defect.startswith("vLLM issue 38946")
+    assert hold("tools-single", with_calls("tools-single", args('{"city": "<|\\"|>Paris"}'))).defect == ""
 
 
 @pytest.mark.parametrize(
@@ -330,6 +332,14 @@ def test_a_loop_that_ends_early_elsewhere_is_a_failure() -> None:
         hold("tools-steps", lambda ask: refuses("boom", 500) if done(ask) else right("tools-steps")(ask)).outcome
         == "fail"
     )
+
+
+def test_a_second_call_with_another_number() -> None:
+    def server(ask: Ask) -> Answer:
+        answer = right("tools-steps")(ask)
+        return args('{"customer": 58231}')(answer) if len(done(ask)) == 1 else answer
+
+    assert "does not have the number" in hold("tools-steps", server).why
 
 
 def test_tags_after_a_result_are_a_failure_where_one_step_was_asked_for() -> None:
