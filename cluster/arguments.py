@@ -195,8 +195,8 @@ def doctor(parser: Parser) -> None:
 def probe(parser: Parser) -> None:
     """Options of `cluster probe`."""
     parser.add_argument(
-        "-r", "--recipe", dest="recipe_option", metavar="RECIPE", help="with --base-url: the recipe that the server "
-        "was started with, for what it promises (default: the one that runs)"
+        "-r", "--recipe", dest="recipe_option", metavar="RECIPE", help="recipe that says what the server promises: "
+        "tools, reasoning, pictures, its context (default: the one that runs; with --base-url none)"
     )  # fmt: skip
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     how = parser.add_mutually_exclusive_group()

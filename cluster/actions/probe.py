@@ -28,7 +28,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     """Carry out `cluster probe`; 4 when the server got something wrong, 1 when it served nothing."""
     cases = choose(args.only, quick=args.quick, full=args.full)
     with serving(args, connect, "probe") as at:
-        subject = subject_at(at, args.model or at.server.model)
+        subject = subject_at(at, args)
         screen.line(f"{subject.model}, asked from {at.loader.where}: {len(cases)} cases")
         probed = Probed(subject)
         try:
@@ -37,6 +37,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             summarize(probed, screen)
             raise
         except KeyboardInterrupt:
+            screen.warn("interrupted")
             summarize(probed, screen)
             screen.document(probed.document())
             return ExitCode.INTERRUPTED
@@ -45,12 +46,12 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     return exit_code(probed)
 
 
-def subject_at(at: Serving, model: str) -> Subject:
-    """The server as the cases see it: by what it was started with, else by the recipe of -r."""
-    if at.deployment:
-        return subject_from(at.loader, at.server, at.deployment.spec["recipe"], at.deployment.spec.get("words", ()))
-    promised = at.recipe.model_dump(mode="json") if at.recipe else None
-    return subject_from(at.loader, replace(at.server, model=model), promised, ())
+def subject_at(at: Serving, args: argparse.Namespace) -> Subject:
+    """The server as the cases see it: by what it was started with, or by the recipe of -r."""
+    server = replace(at.server, model=args.model or at.server.model)
+    if at.deployment and not args.recipe_option:
+        return subject_from(at.loader, server, at.deployment.spec["recipe"], at.deployment.spec.get("words", ()))
+    return subject_from(at.loader, server, at.recipe.model_dump(mode="json") if at.recipe else None, ())
 
 
 def subject_from(loader: Loader, server: Server, recipe: Mapping[str, Any] | None, words: Sequence[str]) -> Subject:

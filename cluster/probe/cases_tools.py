@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unicodedata import combining, normalize
 
 from cluster.probe.answer import Answer
 from cluster.probe.calls import LACKS_TOOLS, flags_to_add, is_doubled, judge_calls, loop_defect, refused
@@ -55,12 +56,12 @@ def _arguments(answer: Answer, name: str) -> list[dict[str, Any]]:
 
 def _names(value: Any, word: str) -> bool:
     """Whether an argument holds a word, however it is written."""
-    return word in str(value).lower()
+    return word in "".join(one for one in normalize("NFKD", str(value).lower()) if not combining(one))
 
 
 def auto_accepted(subject: Subject) -> Talk:
     """A client that sends tools and leaves the choice to the model is not turned away."""
-    answer = yield chat(subject, "Say hello.", tools=[WEATHER], max_tokens=16)
+    answer = yield chat(subject, "Say hello.", tools=[WEATHER], max_tokens=32)
     if not answer.error:
         return PASSED
     if not refused(answer):
@@ -137,7 +138,8 @@ def html(subject: Subject) -> Talk:
 
 
 def _tags(text: str) -> list[str]:
-    return [" ".join(one.split()) for one in re.findall(r"<[^<>]+>", text)]
+    """Tags as they stand in a text; which quotes they have, and capitals, make no difference."""
+    return [" ".join(one.lower().replace("'", '"').split()) for one in re.findall(r"<[^<>]+>", text)]
 
 
 def choice_of_three(subject: Subject) -> Talk:
@@ -198,9 +200,10 @@ def _called_all(
 
 
 def _told(answer: Answer, numbers: Sequence[str]) -> Verdict:
-    """Whether an answer tells what the tools gave, in whatever words; a comma may stand for the point."""
-    said = answer.content.replace(",", ".")
-    missing = [number for number in numbers if number not in said]
+    """Whether an answer tells what the tools gave, in whatever words; 8,45 and 4,719 are numbers, too."""
+    said = "".join(answer.content.split())
+    forms = (said, said.replace(",", "."), said.replace(",", ""))
+    missing = [number for number in numbers if not any(number in form for form in forms)]
     return failed(f"the answer does not tell what the tool gave ({', '.join(missing)})", answer) if missing else PASSED
 
 

@@ -114,7 +114,45 @@ def dies_after(desk: Desk, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(FakeLoad, "reply", reply)
 
 
+def test_interrupted(tools: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(tools)
+    interrupts_at(monkeypatch, 3)
+    ran = story("interrupted", tools, "probe", "--quick", code=130)
+    assert "1 passed, 0 failed" in ran.out
+
+
+def test_interrupted_as_json(tools: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(tools)
+    interrupts_at(monkeypatch, 3)
+    assert json.loads(tools("probe", "--quick", "--json").out)["passed"] == 1
+
+
+def interrupts_at(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Ctrl-C at the n-th request."""
+    sent = []
+    answered = FakeLoad.reply
+
+    def reply(self: FakeLoad, path: str, body: dict | None) -> bytes:
+        sent.append(path)
+        if len(sent) == count:
+            raise KeyboardInterrupt
+        return answered(self, path, body)
+
+    monkeypatch.setattr(FakeLoad, "reply", reply)
+
+
 # what it is asked with
+
+
+def test_another_recipe_says_what_is_promised(cluster: Typed) -> None:
+    """What runs has no tools; by the recipe of -r it should."""
+    started(cluster)
+    promises = RECIPE.replace("max-model-len", WITH_TOOLS)
+    (cluster.place / "recipes" / "promises.yaml").write_text(promises)
+    assert cluster("probe", "--only", "tools-auto").code == 0
+    ran = cluster("probe", "--only", "tools-auto", "-r", "promises")
+    assert ran.code == 4
+    assert "is refused with HTTP 400" in ran.out
 
 
 def test_it_asks_in_the_heads_container_under_the_lock(tools: Typed, desk: Desk) -> None:
