@@ -6,6 +6,7 @@ import base64
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 SIDE = 448
@@ -35,6 +36,7 @@ class Shape:
         return across <= self.radius if self.kind == "square" else 2 * across <= down + self.radius
 
 
+@cache
 def draw(shapes: tuple[Shape, ...]) -> bytes:
     """A PNG with the shapes on white, later ones above earlier ones (W3C's PNG: RGB of 8 bits, no filter)."""
     rows = b"".join(b"\0" + bytes(value for x in range(SIDE) for value in _pixel(shapes, x, y)) for y in range(SIDE))
