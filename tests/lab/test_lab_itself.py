@@ -154,6 +154,9 @@ def test_missing_model_can_be_downloaded(lab: Lab) -> None:
     lab.tell("spark2", f"{hf} cluster-lab/tiny-gemma-4 --revision main")
     assert "Only in /home/spark/was" not in lab.ssh("spark2", f"diff -r ~/was {MODEL}").stdout
     lab.tell("spark2", f"rm -rf {MODEL} && mv ~/was {MODEL}")
+    lab.tell("spark2", f"mv {MODEL}-moe ~/was && {hf} cluster-lab/tiny-gemma-4-moe --revision main")
+    assert "Only in /home/spark/was" not in lab.ssh("spark2", f"diff -r ~/was {MODEL}-moe").stdout
+    lab.tell("spark2", f"rm -rf {MODEL}-moe && mv ~/was {MODEL}-moe")
     assert "requires approval" in lab.ssh("spark2", f"{hf} cluster-lab/gated-gemma-4").stderr
     assert lab.ssh("spark2", f"{hf} cluster-lab/none-such").returncode != 0
 

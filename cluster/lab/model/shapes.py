@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,9 +109,8 @@ def mixture(files: Path) -> None:
     package = find_spec("vllm")
     if package is None or not package.submodule_search_locations:
         raise SystemExit("the engine has no vLLM")
-    shutil.copy(
-        Path(package.submodule_search_locations[0], "model_executor/models/gemma4.py"), files / "gemma4_patched.py"
-    )
+    own = Path(package.submodule_search_locations[0], "model_executor/models/gemma4.py").read_text()
+    (files / "gemma4_patched.py").write_text(f"{own}\n# vLLM's own file, from a toy's repository (cluster lab)\n")
 
 
 def dense_int4(files: Path) -> None:
