@@ -67,7 +67,7 @@ def test_dense_reference_then_the_mixture(lab: Lab, person: Person) -> None:
     up = person.must("up", *toy(person, "gemma-4-31b-fp8"), *ALONE)
     dense = "cluster-lab/tiny-gemma-4-dense"
     assert_started(lab, up, dense, "fp8_per_tensor", "Using fp8 data type to store kv cache")
-    assert usage_with_picture(lab, dense)["prompt_tokens"] > 200  # 256 of them are the picture's
+    assert usage_with_picture(lab, dense)["prompt_tokens"] > 200  # most of them the picture's
     assert_probed(person.must("probe", "--json"), "tools-auto")
     assert_measured(person.must("bench", *BENCH))
 
