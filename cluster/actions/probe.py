@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     cases = choose(args.only, quick=args.quick, full=args.full)
     with serving(args, connect, "probe") as at:
         subject = subject_at(at, args)
-        screen.line(f"{subject.model}, asked from {at.loader.where}: {len(cases)} cases")
+        screen.line(f"{subject.model}, asked from {at.loader.where}: {len(cases)} case{'s' if len(cases) != 1 else ''}")
         probed = Probed(subject)
         try:
             ask(at, subject, cases, probed, screen)
@@ -139,6 +139,8 @@ def summarize(probed: Probed, screen: Screen) -> None:
         screen.warn(f"not asked: {', '.join(probed.left)}")
     failed, skipped = len(probed.failed), probed.count("not applicable")
     text = f"{probed.count('pass')} passed, {failed} failed, {skipped} not applicable"
+    if probed.told and len(probed.scored) == len(probed.told):
+        return
     if failed:
         screen.line(text)
     else:

@@ -7,10 +7,9 @@ from cluster.facts.sanity import insane, leaked
 from cluster.probe.answer import Answer
 from cluster.probe.case import Verdict, failed, skipped
 
-GARBAGE = f"weights or kernels are wrong, though the server is up: {OF_OUTPUTS['text-insane'].remedy}"
-NO_MARKS = (
-    "the server's chat template or parsers do not fit the model: look at --chat-template and its generation config"
-)
+GARBAGE = OF_OUTPUTS["text-insane"].remedy
+"""Against weights and kernels that are wrong."""
+NO_MARKS = "a chat template and parsers that fit the model (--chat-template, --reasoning-parser, --tool-call-parser)"
 
 
 def judge_text(answer: Answer) -> Verdict | None:

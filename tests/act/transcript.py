@@ -19,7 +19,8 @@ VARYING = (
     (rf"^({STAGES}) N\n", ""),
     (r"^stage +s$", "stage s"),
     (r"asked \d+ short questions: .*$", "asked N short questions: …"),
-    (r"^(  [✓✗–] .*?) \(\d+\.\d s\)", r"\1 (N s)"),
+    (r"^(  [✓✗–] .*?) \(\d+\.\d s(, [\d,]+ tokens)?\)", r"\1 (N s\2)"),
+    (r"; \d+\.\d s and ([\d,]+) tokens each", r"; N s and \1 tokens each"),
     (r"asked from (\S+)$", "asked from HOST"),
     (r"\((\d+ checks|checks between hosts need two), [\d.]+ s\)$", "(CHECKS, N s)"),
 )
