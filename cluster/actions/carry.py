@@ -14,6 +14,7 @@ from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedE
 from cluster.hosts.fleet import Fleet
 from cluster.plan.checks_memory import check_memory
 from cluster.plan.deployed import Deployment
+from cluster.plan.restart import stop_ranks
 from cluster.plan.steps import Plan
 from cluster.screen import Screen
 
@@ -27,7 +28,7 @@ def carry_through(
     try:
         with clock.stage("stop the old" if plan.replaces else "apply"):
             apply(plan.first, fleet, guard, screen.note, applied)
-        if plan.replaces:
+        if plan.replaces or subject.wanted.unload:
             with clock.stage("memory back"):
                 subject = replace(subject, idle=prove_back(plan.replaces, subject, fleet, screen))
         with clock.stage("apply"):
@@ -61,7 +62,9 @@ def prove_back(
             where=", ".join(held),
             remedy=holder.remedy,
         )
-    gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
+    now = replace(wanted, unload={})
+    unsure = [name for name in wanted.names if name in held or name in wanted.unload]
+    gate.judge([finding for name in unsure for finding in check_memory(now, seens[name])], wanted, screen)
     for name, rows in held.items():
         screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
     return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
@@ -85,7 +88,8 @@ def put_back(
         return failure
     saved = evidence.save(subject, fleet, screen, failure, clock.passed)
     left = undo(applied, fleet, guard, screen.note)
-    back = [started_again(old, failure, left, subject, fleet, screen) for old in plan.replaces]
+    stopped = [old for old in plan.replaces if was_stopped(old, applied)]
+    back = [started_again(old, failure, left, subject, fleet, screen) for old in stopped]
     errors = failure.errors if isinstance(failure, ManyErrors) else (failure,)
     for one in errors:
         one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
@@ -95,6 +99,11 @@ def put_back(
     for one in errors:
         one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
     return failure
+
+
+def was_stopped(old: Deployment, applied: Applied) -> bool:
+    """Whether a rank of a deployment was told to stop."""
+    return bool({step.what for step in applied.begun} & {step.what for step in stop_ranks(old)})
 
 
 def started_again(

@@ -180,7 +180,8 @@ def take_down(point: Point, step: Step, named: Named, connect: Connect) -> tuple
 def start(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterError | None]:
     """`cluster up`; when it fails, it has put back what it began."""
     said = Told()
-    options = up.Options(False, step.args.yes, fetch.read_token(step.args.hub_token_file))
+    token = fetch.read_token(step.args.hub_token_file)
+    options = up.Options(False, step.args.yes, token, unload_ollama=step.args.unload_ollama)
     try:
         up.start(step.wanted, options, said, connect)
     except ClusterError as error:

@@ -13,6 +13,7 @@ from typing import Any
 from cluster.actions import fetch, gate, prove
 from cluster.actions.carry import also, carry_through
 from cluster.actions.fabric_test import test_fabric
+from cluster.actions.ollama import agree_unload
 from cluster.actions.quick_probe import probe_quickly
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready, simulated_products
@@ -49,6 +50,7 @@ class Options:
     yes: bool
     hub_token: str
     fabric_test: bool = False
+    unload_ollama: bool = False
     probe: bool = False
 
 
@@ -61,7 +63,14 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 def options_of(args: argparse.Namespace) -> Options:
     """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
-    return Options(args.dry_run, args.yes, fetch.read_token(args.hub_token_file), args.fabric_test, args.probe)
+    return Options(
+        args.dry_run,
+        args.yes,
+        fetch.read_token(args.hub_token_file),
+        args.fabric_test,
+        probe=args.probe,
+        unload_ollama=args.unload_ollama,
+    )
 
 
 def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -131,6 +140,9 @@ def bring_up(
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
     with clock.stage("check"):
+        wanted = agree_unload(
+            wanted, seens, fleet, screen, given=options.unload_ollama, ask=not (options.yes or options.dry_run)
+        )
         gate.check_seen(wanted, seens, fabric, fleet, found, screen)
     if options.fabric_test and not options.dry_run:
         with clock.stage("fabric test"):

@@ -26,12 +26,12 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         return
     if not need or memory.available is None:
         return
-    room = memory.available + held_by_us(seen)
+    room = memory.available + held_by_us(seen) + held_by_ollama(wanted, seen)
     if room < need:
         yield Finding(
             "fault", "memory", seen.host, f"the recipe needs {need / GIB:.1f} GiB, {room / GIB:.1f} GiB are to be had",
             f"MemAvailable {memory.available / GIB:.1f} GiB; {_holders(seen, memory)}",
-            f"on {seen.host}: stop the holder, or lower gpu-memory-utilization and memory.per_host_gib with --set",
+            f"{_free_it(seen)}, or lower gpu-memory-utilization and memory.per_host_gib with --set",
         )  # fmt: skip
     elif hides_in_cache(wanted, seen) and not (isinstance(seen.identity, Missing) or seen.identity.sudo):
         yield Finding(
@@ -39,6 +39,14 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
             f"MemFree {(memory.free or 0) / GIB:.1f} GiB, MemAvailable {memory.available / GIB:.1f} GiB",
             f"on {seen.host}: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
         )  # fmt: skip
+
+
+def _free_it(seen: Seen) -> str:
+    """How to come by more."""
+    rows = () if isinstance(seen.gpu_processes, Missing) else seen.gpu_processes
+    if any("ollama" in row.name for row in rows):
+        return "--unload-ollama lets Ollama's models go"
+    return f"on {seen.host}: stop the holder"
 
 
 def hides_in_cache(wanted: Wanted, seen: Seen) -> bool:
@@ -71,6 +79,13 @@ def held_by_us(seen: Seen) -> int:
         if row.container in mine:
             held[row.pid] = max(held.get(row.pid, 0), (row.used_mib or 0) << 20)
     return sum(held.values())
+
+
+def held_by_ollama(wanted: Wanted, seen: Seen) -> int:
+    """GPU memory that Ollama gives back, on a host where it lets its models go first."""
+    if seen.host not in wanted.unload or isinstance(seen.gpu_processes, Missing):
+        return 0
+    return sum((row.used_mib or 0) << 20 for row in seen.gpu_processes if "ollama" in row.name)
 
 
 def _holders(seen: Seen, memory: Memory) -> str:

@@ -19,6 +19,7 @@ class Wanted:
 
     `secrets` (environment of the ranks, never shown) is left out of `repr`; `words` go to vLLM as they are. `mounted`
     is the content of files from this machine by target, `dockerfile` the text that a host builds its image from.
+    `unload`: by host, the models that Ollama lets go first.
     """
 
     recipe: Recipe
@@ -34,6 +35,7 @@ class Wanted:
     force: frozenset[str] = frozenset()
     mounted: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     dockerfile: bytes = field(default=b"", repr=False)
+    unload: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:

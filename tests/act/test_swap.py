@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from machine import IMAGE, MODEL, Desk
+from machine import GIB, IMAGE, MODEL, Desk, Stranger
 from typed import RECIPE, Ran, Typed
 
 
@@ -99,3 +99,15 @@ def test_pull_needs_no_gpu_and_disturbs_nothing(cluster: Typed, desk: Desk) -> N
     before = desk.state()
     must(cluster, "pull", "toy")
     assert desk.state() == before
+
+
+def test_ollama_lets_its_models_go_where_it_is_told_to(cluster: Typed, desk: Desk) -> None:
+    """A small one, which is in nobody's way: it stays, unless the user wants it gone."""
+    desk["spark2"].strangers = [Stranger(99, "ollama", 0, 4 * GIB, True)]
+    must(cluster, "up", "toy", "--tp", "2", "--yes")
+    assert desk["spark2"].strangers
+    shown = must(cluster, "swap", "other", "--unload-ollama", "--dry-run").out
+    assert """curl -fsS --max-time 20 http://127.0.0.1:11434/api/generate -d '{"model": "model99",""" in shown
+    assert desk["spark2"].strangers
+    must(cluster, "swap", "other", "--unload-ollama")
+    assert desk["spark2"].strangers == []

@@ -158,6 +158,7 @@ WITHOUT_RAY: dict[str, str | None] = {"vllm": "0.32.0", "ray": None, "transforme
 
 PERFTEST = [machine(f"spark{number}", perftest=True) for number in (1, 2)]
 OTHER = recipe(("max-model-len: 4096", "max-model-len: 2048"), name="other")
+OLLAMA = machine("spark2", strangers=[Stranger(99, "ollama", 0, 22 * GIB, True)])
 PATIENT = recipe(("ready_timeout_s: 60", "ready_timeout_s: 600"))
 
 
@@ -280,6 +281,11 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "swap/both_fail": (1, ("swap", "other"), [OTHER, typed(*UP), desk(bad_flag="--max-model-len")]),
     "swap/interrupted": (130, ("swap", "other"), [OTHER, typed(*UP), at_sleep(2, ctrl_c)]),
     "swap/dry_run": (0, ("swap", "other", "--dry-run"), [OTHER, typed(*UP)]),
+    "swap/ollama_unloaded": (0, ("swap", "other", "--unload-ollama"), [OTHER, typed(*UP), OLLAMA]),
+    "swap/ollama_not_agreed": (4, ("swap", "other", "--yes"), [OTHER, typed(*UP), OLLAMA]),
+    "swap/ollama_stuck": (
+        1, ("swap", "other", "--unload-ollama"), [OTHER, typed(*UP), OLLAMA, machine("spark2", stuck=True)],
+    ),
     # pull
     "pull/all_there": (0, ("pull", "toy"), []),
     "pull/dry_run": (0, ("pull", "toy", "--dry-run"), [docker("spark2", images={}), machine("spark1", models={})]),
