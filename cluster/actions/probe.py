@@ -11,7 +11,7 @@ from cluster.actions.reach import Connect
 from cluster.actions.serving import Serving, serving
 from cluster.bench.loader import Loader, Progress
 from cluster.bench.server import find_model
-from cluster.errors import ClusterError, ExitCode
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.facts.completion import Server
 from cluster.hosts.connect import connect
 from cluster.probe.case import Case, Subject, Told
@@ -33,14 +33,14 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         probed = Probed(subject)
         try:
             ask(at, subject, cases, probed, screen)
-        except ClusterError:
-            summarize(probed, screen)
-            raise
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, InterruptedByUser):
             screen.warn("interrupted")
             summarize(probed, screen)
             screen.document(probed.document())
             return ExitCode.INTERRUPTED
+        except ClusterError:
+            summarize(probed, screen)
+            raise
     summarize(probed, screen)
     screen.document(probed.document())
     return exit_code(probed)
