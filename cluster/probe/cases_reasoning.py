@@ -50,7 +50,7 @@ def _mixed_up(subject: Subject, answer: Answer, defect: Defect | None) -> Verdic
         return failed(f"{mark} stands in the text: a parser should have taken it away", answer)
     if wrong := insane(answer.reasoning):
         return failed(f"the reasoning {wrong}", answer, remedy=GARBAGE)
-    if answer.reasoning.strip()[:120] in answer.content:
+    if len(answer.reasoning.strip()) >= 40 and answer.reasoning.strip()[:120] in answer.content:
         return failed("the reasoning stands in the answer, too", answer)
     order = [event for event in answer.events if event in ("reasoning", "content")]
     if answer.events and order not in (["reasoning", "content"], ["reasoning"]):

@@ -14,7 +14,7 @@ from cluster.probe.picture import Shape, data_uri, draw
 QUESTION = (
     "Which shapes are in this picture? Name each one with its colour, one a line, as in `black star`, and nothing else."
 )
-ANSWER_TOKENS = 300
+ANSWER_TOKENS = 1024
 FIRST = (Shape("square", "red", 130, 224, 80), Shape("circle", "green", 318, 224, 80))
 SECOND = (Shape("triangle", "blue", 130, 224, 80), Shape("square", "yellow", 318, 224, 80))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.diagnosis.rules_outputs import OF_OUTPUTS
-from cluster.facts.sanity import insane, leaked
+from cluster.facts.sanity import insane, leaked, thinks_aloud
 from cluster.probe.answer import Answer
 from cluster.probe.case import Verdict, failed, skipped
 
@@ -22,7 +22,7 @@ def judge_text(answer: Answer) -> Verdict | None:
     for part in filter(str.strip, (answer.content, answer.reasoning)):
         if wrong := insane(part):
             return failed(f"the text {wrong}", answer, remedy=GARBAGE)
-        if mark := leaked(part):
+        if mark := leaked(part) or thinks_aloud(answer.content):
             return failed(f"{mark} stands in the text", answer, remedy=NO_MARKS)
     if answer.content.strip():
         return None

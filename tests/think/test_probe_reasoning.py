@@ -87,6 +87,12 @@ def test_marks_doubles_and_losses(case: str, content: str, reasoning: str, why: 
     assert verdict.why.startswith(why)
 
 
+def test_a_short_thought_may_come_again() -> None:
+    assert (
+        hold("reasoning-channel", lambda ask: says("A pen costs 4 euros.", reasoning="A pen costs 4")).outcome == "pass"
+    )
+
+
 def test_a_stream_that_mixes_them() -> None:
     mixed = ("role", "content", "reasoning", "content", "finish", "usage", "done")
     verdict = hold("reasoning-channel-streamed", lambda ask: streams(ANSWER, reasoning=THOUGHTS, events=mixed))

@@ -21,6 +21,8 @@ WRONG = {
     "all in the wrong channel": (says("", reasoning="Paris is the capital."), "all of it is in the reasoning channel"),
     "Gemma's mark": (says("<|channel>thought\nParis<channel|>Paris."), "<|channel> stands in the text"),
     "a turn's end": (says("Paris.<turn|>"), "<turn|> stands in the text"),
+    "a thought in the answer": (says("<think>France?</think>Paris."), "<think> stands in the text"),
+    "what is left of Gemma's empty thought": (says("thought\nParis."), "thought stands in the text"),
     "padding": (says("Paris<pad><pad>"), "<pad> stands in the text"),
     "ChatML": (says("Paris.<|im_end|>"), "<|im_end|> stands in the text"),
     "garbage in the thoughts": (says("Paris.", reasoning="Nun Scher" + " Scher" * 40), "repeats 'Scher'"),
