@@ -53,8 +53,7 @@ def read_number(text: str) -> str:
     found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text.rpartition("=")[2])
     if len(found) != 1:
         return ""
-    value = Fraction(found[0].replace(",", ""))
-    return str(value.numerator) if value.denominator == 1 else str(value)
+    return str(Fraction(found[0].replace(",", "")))
 
 
 def read_fraction(text: str) -> str:
@@ -77,10 +76,8 @@ def read_date(text: str) -> str:
 
 
 def read_word(text: str) -> str:
-    """One word in small letters; letters that are spelt one by one are joined."""
-    plain = re.sub(r"[\"'“”‘’]", "", text).strip().lower()
-    spelt = re.fullmatch(r"[a-z](?:[\s,-]+[a-z])+", plain)
-    return re.sub(r"[^a-z]", "", plain) if spelt else plain
+    """Letters in small, without what stands between and around them: some spell a word letter by letter."""
+    return re.sub(r"[^a-z]", "", text.lower())
 
 
 def read_names(text: str, known: Sequence[str]) -> str:

@@ -47,6 +47,14 @@ def test_the_channel_is_null_as_in_38855() -> None:
     assert empty.defect.startswith("vLLM issue 38855")
 
 
+def test_which_of_them_is_38855() -> None:
+    """`thought` is its trace on any server; other marks are, where the recipe has a parser that did not see them."""
+    left, mark = says(f"thought\n{THOUGHTS}"), says(f"<think>{THOUGHTS}")
+    assert hold("reasoning-channel", lambda ask: left, FOREIGN).defect
+    assert hold("reasoning-channel", lambda ask: mark, GEMMA).defect
+    assert hold("reasoning-channel", lambda ask: mark, FOREIGN).defect == ""
+
+
 def test_an_empty_streamed_channel_is_another_fault() -> None:
     verdict = hold("reasoning-channel-streamed", lambda ask: streams(ANSWER))
     assert (verdict.outcome, verdict.defect) == ("fail", "")
@@ -106,6 +114,9 @@ def test_not_applicable(case: str) -> None:
     assert hold(case, lambda ask: answer(case, ANSWER), FOREIGN).outcome == "not applicable"
     ollama = refuses('"gemma3:27b" does not support thinking')
     assert hold(case, lambda ask: ollama, FOREIGN).outcome == "not applicable"
+    assert (
+        hold(case, lambda ask: refuses("reasoning_effort is not supported", 422), FOREIGN).outcome == "not applicable"
+    )
     assert hold(case, lambda ask: ollama, GEMMA).outcome == "fail"
     assert hold(case, lambda ask: refuses("boom", 500), FOREIGN).outcome == "fail"
     endless = answer(
