@@ -38,7 +38,7 @@ def channel(subject: Subject, *, stream: bool) -> Talk:
 def _mixed_up(subject: Subject, answer: Answer, defect: Defect | None) -> Verdict | None:
     """Reasoning where the answer belongs, marks in either, the two by turns."""
     if mark := thinks_aloud(answer.content):
-        known = defect if mark == "thought" or subject.reasoning else None
+        known = defect if mark == "thought" else None
         why = f"the reasoning stands in the answer: it has {mark!r}, and the channel {_size(answer.reasoning)}"
         return failed(why, answer, defect=known, remedy="" if known else PARSER)
     if not answer.reasoning.strip():
