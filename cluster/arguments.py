@@ -185,6 +185,10 @@ def status(parser: Parser) -> None:
 
 def doctor(parser: Parser) -> None:
     """Options of `cluster doctor`."""
+    parser.description = (
+        f"{parser.description} It changes nothing; a deployment of several ranks that serves is asked one completion "
+        "of 8 tokens, to see by the HCAs' counters which way its traffic goes."
+    )
     chosen(parser)
     nodes(parser, rank_order=True)
     fabric_test(parser)

@@ -1,4 +1,7 @@
-"""`cluster doctor`: every check of every host, `up`'s first half for all of them; never changes anything."""
+"""`cluster doctor`: every check of every host, `up`'s first half for all of them; never changes anything.
+
+A deployment of several ranks that serves is asked one short completion.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from cluster.actions.findings import show
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.actions.status import Status, inspect, rank_text
 from cluster.actions.summary import simulated_products
+from cluster.actions.traffic import check_traffic, has_traffic
+from cluster.config.names import ResolvedHost
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
@@ -97,7 +102,11 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
         findings += gate.check_insides(wanted, {host: one.value for host, one in insides.items() if one.value})
         for deployment in found:
             waiting.update(f"asking the ranks of {deployment.id}")
-            findings += check_deployment(inspect(deployment, fleet, seens), wanted, seens)
+            status = inspect(deployment, fleet, seens)
+            findings += check_deployment(status, wanted, seens)
+            if has_traffic(status, seens):
+                waiting.update(f"asking {deployment.id} for one short completion")
+                findings += check_traffic(status, ranked(deployment, wanted), seens, fleet)
     return Examined(seens, found, worst_first(findings), errors, seconds=fleet.time.monotonic() - began)
 
 
@@ -151,8 +160,13 @@ def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) 
         if isinstance(rank, Missing) and not isinstance(seens[host].containers, Missing):
             yield unknown("deployment", host, rank, f"the rank of {deployment.id}")
     if deployment.running and set(deployment.hosts) <= set(seens):
-        hosts = [host for host in wanted.hosts if host.name in deployment.hosts]
-        yield from drift(recorded(deployment.seen), gate.pair_of(hosts, seens))
+        yield from drift(recorded(deployment.seen), gate.pair_of(ranked(deployment, wanted), seens))
+
+
+def ranked(deployment: Deployment, wanted: Wanted) -> list[ResolvedHost]:
+    """A deployment's hosts in rank order, of those that were named."""
+    named = {host.name: host for host in wanted.hosts}
+    return [named[name] for name in deployment.hosts if name in named]
 
 
 def summary(examined: Examined) -> str:

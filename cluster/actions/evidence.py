@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from cluster.commands.docker import docker_inspect, docker_logs
 from cluster.commands.question import Answer, Question
 from cluster.config.redact import hide
 from cluster.errors import ClusterError, InterruptedByUser
+from cluster.facts import clock
+from cluster.facts.fact import Missing
 from cluster.hosts.fleet import Fleet
+from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 
 RAY_LOGS = "/tmp/ray/session_latest/logs"
@@ -86,6 +90,8 @@ def collect(
     Raises OSError when files cannot be written, InterruptedByUser.
     """
     missing: dict[str, str] = {}
+    for host, ahead_s in clocks(fleet, tuple(asked)).items():
+        write(place / f"{host}-clock.json", json.dumps({"ahead_s": round(ahead_s, 3)}).encode(), ())
     for host, outcome in fleet.ask({host: tuple(files.values()) for host, files in asked.items()}).items():
         if outcome.value is None:
             missing[f"{host}-unreachable.txt"] = str(outcome.error)
@@ -96,6 +102,18 @@ def collect(
             if why := unread(answer):
                 missing[f"{host}-{name}"] = why
     return missing
+
+
+def clocks(fleet: Fleet, hosts: Sequence[str]) -> dict[str, float]:
+    """How many seconds each host's clock is ahead of this machine's; hosts that do not tell are left out."""
+
+    def ask(host: Host) -> clock.Clock | Missing:
+        began = fleet.time.time()
+        [answer] = host.ask([clock.question()])
+        return clock.parse(answer, (began, fleet.time.time()))
+
+    told = {name: outcome.value for name, outcome in fleet.each(ask, hosts).items()}
+    return {name: one.ahead_s for name, one in told.items() if isinstance(one, clock.Clock)}
 
 
 def unread(answer: Answer) -> str:

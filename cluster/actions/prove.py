@@ -256,9 +256,8 @@ def refuse_socket(subject: Subject, transport: Transport | None, screen: Screen)
     wanted = subject.wanted
     if transport is None or transport.verdict == "rdma" or not subject.fabric.rdma:
         return
-    if wanted.recipe.transport == "socket" or wanted.allow_socket:
-        said = "the recipe says transport: socket" if wanted.recipe.transport == "socket" else "--allow-socket"
-        screen.warn(f"traffic between the ranks: {transport.verdict} ({transport.why}); {said}")
+    if wanted.accepts_sockets:
+        screen.warn(f"traffic between the ranks: {transport.verdict} ({transport.why}); {wanted.accepts_sockets}")
         return
     failed = "RDMA was not used between the ranks" if transport.verdict == "socket" else "RDMA could not be proven"
     raise RefusedError(

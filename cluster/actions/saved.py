@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +16,9 @@ ERROR = "error.txt"
 BESIDE = (ERROR, "kernel.txt", "docker.txt", "uname.txt", "meminfo.txt", "gpu.txt")
 """Files (`HOST-…`) about a host or a failure, not of what failed; see Source.beside."""
 OWN = "diagnosis.txt"
+CLOCK = "clock.json"
+"""`HOST-clock.json`: how far that host's clock is ahead of the one that all times are told by."""
+MOST_AHEAD_S = 1e9
 RAY_WORKER = "worker-"
 MOST_MEMBERS = 1000
 LARGEST_JSON = 4 << 20
@@ -25,14 +29,23 @@ def sources(directory: Path) -> Iterator[Source]:
     files = [file for file in directory.iterdir() if file.is_file() and file.name != OWN]
     for path in sorted(files, key=lambda file: (file.name == ERROR, file.name)):
         host, name = of_host(path.name)
-        if name == "ray-logs.tar":
-            yield from members(path, host)
-        elif name == "inspect.json" and host:
-            yield Source(str(path), (state_of(path),), host)
-        elif name == "docker.txt" and host:
-            yield Source(str(path), about(path, container_id(path.with_name(f"{host}-inspect.json"))), host, True)
-        else:
-            yield Source(str(path), pieces(path), host, name in BESIDE, hearsay=name == ERROR)
+        if name == CLOCK:
+            continue
+        ahead_s = ahead(path.with_name(f"{host}-{CLOCK}")) if host else 0.0
+        for source in of_file(path, host, name):
+            yield replace(source, ahead_s=ahead_s)
+
+
+def of_file(path: Path, host: str, name: str) -> Iterator[Source]:
+    """The texts of one file."""
+    if name == "ray-logs.tar":
+        yield from members(path, host)
+    elif name == "inspect.json" and host:
+        yield Source(str(path), (state_of(path),), host)
+    elif name == "docker.txt" and host:
+        yield Source(str(path), about(path, container_id(path.with_name(f"{host}-inspect.json"))), host, True)
+    else:
+        yield Source(str(path), pieces(path), host, name in BESIDE, hearsay=name == ERROR)
 
 
 def of_host(name: str) -> tuple[str, str]:
@@ -41,7 +54,16 @@ def of_host(name: str) -> tuple[str, str]:
     if host and not rest:
         return host, "ray-logs.tar"
     host, _, rest = name.rpartition("-")
-    return (host, rest) if rest in (*BESIDE, "log.txt", "inspect.json") else ("", name)
+    return (host, rest) if rest in (*BESIDE, "log.txt", "inspect.json", CLOCK) else ("", name)
+
+
+def ahead(path: Path) -> float:
+    """Seconds by which the times of a host are too late; 0 when it is not known."""
+    try:
+        told = float(json.loads(path.read_bytes()[:LARGEST_JSON])["ahead_s"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
+        return 0.0
+    return told if abs(told) < MOST_AHEAD_S else 0.0
 
 
 def pieces(path: Path) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ class Source:
 
     `beside`: about the host, not of what may have failed. Its errors count only when a rule knows them and they came
     after the server was last seen well; its numbers only tell causes apart. `hearsay`: it repeats what others say.
+    `ahead_s`: how far the clock that wrote its times is ahead of the one that all sources are ordered by.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Source:
     host: str = ""
     beside: bool = False
     hearsay: bool = False
+    ahead_s: float = 0.0
 
     @classmethod
     def of_text(cls, name: str, text: str, host: str = "") -> Source:
@@ -91,7 +93,7 @@ class Scan:
         if kind.may_be_moment:
             reached = {name: number for name, pattern in MOMENTS if pattern.search(text)}
             self.moments.update(reached)
-            self.began = read_line(text).time or self.began if "started" in reached else self.began
+            self.began = self.time_of(text) or self.began if "started" in reached else self.began
             self._well = text if reached.keys() & {"ready", "alive"} else self._well
         if is_due:
             self._judge(number, text, kind)
@@ -99,11 +101,18 @@ class Scan:
     @property
     def well(self) -> float | None:
         """When the server was last seen ready, if it was and the line tells."""
-        return read_line(self._well).time if self._well else None
+        return self.time_of(self._well) if self._well else None
+
+    def time_of(self, text: str) -> float | None:
+        """The time that a line tells, by the clock of all sources."""
+        return self._by_all(read_line(text).time)
+
+    def _by_all(self, time: float | None) -> float | None:
+        return None if time is None else time - self.source.ahead_s
 
     def _judge(self, number: int, text: str, kind: Kind) -> None:
         line = read_line(text)
-        self._time = self._time if line.time is None else line.time
+        self._time = self._time if line.time is None else self._by_all(line.time)
         line = replace(line, time=self._time)
         said = line.message if line.of_rank else text  # a rank also tells what it was asked to run
         for rule in kind.rules:
@@ -138,7 +147,7 @@ def scan(source: Source) -> Scan:
         found.kept.add(chunk)
         found.lines = chunk.first + chunk.data.count(b"\n")
         if found.began is None:
-            found.began = _first_time(chunk)
+            found.began = _first_time(chunk, found)
         for number, data, plain in _lines(chunk):
             kind = kinds.of(plain)
             if kind is not None:
@@ -174,6 +183,6 @@ def _bounded(pieces: Iterable[bytes], found: Scan) -> Iterator[bytes]:
             return
 
 
-def _first_time(chunk: Chunk) -> float | None:
-    times = (read_line(printable(data)).time for data in chunk.data.split(b"\n", 20)[:20])
+def _first_time(chunk: Chunk, found: Scan) -> float | None:
+    times = (found.time_of(printable(data)) for data in chunk.data.split(b"\n", 20)[:20])
     return next((time for time in times if time is not None), None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.commands.question import Answer
+from cluster.commands.far import far
+from cluster.commands.question import Answer, Question
 from cluster.facts.fact import Missing
 from cluster.facts.sections import read_section
 
@@ -24,6 +25,16 @@ class Clock:
     offset_s: float
     uncertainty_s: float
     synchronised: bool | None = None
+
+    @property
+    def ahead_s(self) -> float:
+        """Seconds that the host is surely ahead; 0 where the round trip explains the difference."""
+        return self.offset_s if abs(self.offset_s) > self.uncertainty_s else 0.0
+
+
+def question() -> Question:
+    """Ask for the clock alone."""
+    return far("look", {"sections": ["clock"]}, timeout_s=5)
 
 
 def parse(answer: Answer, asked: tuple[float, float]) -> Clock | Missing:

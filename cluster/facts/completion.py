@@ -63,9 +63,10 @@ class Completion:
         return f"the completion {wrong}" if wrong else ""
 
 
-def question(server: Server, *, ask: bool, timeout_s: float) -> Question:
-    """Ask /health and /v1/models, and with `ask` for one completion."""
-    given = {"url": server.url, "model": server.model, "key_file": server.key_file, "ask": ask, "timeout_s": timeout_s}
+def question(server: Server, *, ask: bool, timeout_s: float, tokens: int = 24) -> Question:
+    """Ask /health and /v1/models, and with `ask` for one completion of at most `tokens` tokens."""
+    given = {"url": server.url, "model": server.model, "key_file": server.key_file, "ask": ask, "tokens": tokens,
+             "timeout_s": timeout_s}  # fmt: skip
     return far("completion", given, timeout_s=timeout_s + 5)
 
 

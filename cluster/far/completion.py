@@ -1,6 +1,7 @@
 """Ask the server on this host: is it healthy, what does it serve, how long is its queue, and one real completion.
 
-Given {"url": "http://127.0.0.1:8000", "model": "name", "key_file": "", "ask": true, "timeout_s": 300}; the API key
+Given {"url": "http://127.0.0.1:8000", "model": "name", "key_file": "", "ask": true, "tokens": 24,
+"timeout_s": 300}; the API key
 is read from the private file, so it is no word of a command line. Prints
 {"health": 200, "models": ["name"], "counters": "vllm:num_requests_running 0.0\\n…",
  "status": 200, "way": "completions", "text": " Paris", "finish": "length", "tokens": 16, "prompt_tokens": 6,
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 PROMPT = "The capital of France is"
-TOKENS = 24
 LOOK_S = 5.0
 COUNTERS = "num_requests_running|num_requests_waiting|generation_tokens|prompt_tokens|kv_cache_usage_perc"
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy is not on the way to this host
@@ -36,7 +36,7 @@ def main() -> None:
         found["models"] = names_of(call(f"{url}/v1/models", headers, look_s)[1])
         found["counters"] = counters_of(call(f"{url}/metrics", headers, look_s)[1])
     if given.get("ask"):
-        found |= complete(url, given["model"], headers, timeout_s)
+        found |= complete(url, given["model"], headers, timeout_s, given["tokens"])
     print(json.dumps(found))
 
 
@@ -66,9 +66,9 @@ def counters_of(metrics: str) -> str:
     return "\n".join(re.findall(rf"^vllm:(?:{COUNTERS})(?:_total)?(?:{{[^}}]*}})? \S+$", metrics, re.M))
 
 
-def complete(url: str, model: str, headers: dict[str, str], timeout_s: float) -> dict[str, Any]:
+def complete(url: str, model: str, headers: dict[str, str], timeout_s: float, tokens: int) -> dict[str, Any]:
     """One completion; as a chat when the first way is refused or gives no text (a chat model may end at once)."""
-    ask: dict[str, Any] = {"model": model, "max_tokens": TOKENS, "temperature": 0}
+    ask: dict[str, Any] = {"model": model, "max_tokens": tokens, "temperature": 0}
     prompt = {**ask, "prompt": PROMPT}
     chat = {**ask, "messages": [{"role": "user", "content": f"Finish this sentence: {PROMPT}"}]}
     best: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Itera
 
 def needs_rdma(wanted: Wanted) -> bool:
     """Whether traffic over sockets would not be what was asked for."""
-    return wanted.recipe.transport == "rdma" and not wanted.allow_socket
+    return not wanted.accepts_sockets
 
 
 def _unpaired(wanted: Wanted, seens: Sequence[Seen]) -> Finding:

@@ -66,7 +66,7 @@ def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     cured = not isinstance(memory, Missing) and bool(memory.cma_total) and not counted
     if cured or not (counted or BAD_KERNEL.match(kernel)):
         return
-    rdma = wanted.size > 1 and wanted.recipe.transport == "rdma" and not wanted.allow_socket
+    rdma = wanted.size > 1 and not wanted.accepts_sockets
     said = [f"uname -r: {kernel}"] if kernel else []
     if counted and not isinstance(memory, Missing):
         said.append(f"CmaTotal {(memory.cma_total or 0) >> 10} kB, CmaFree {(memory.cma_free or 0) >> 10} kB")

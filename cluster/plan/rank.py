@@ -151,7 +151,10 @@ def observed(made_of: Ingredients) -> dict[str, Any]:
     }  # fmt: skip
     inside = made_of.inside
     versions = {"vllm": inside.vllm, "ray": inside.ray, "transformers": inside.transformers, "nccl": inside.nccl}
-    return {"hosts": ends, "paired": made_of.fabric.paired, "versions": versions | {"python": inside.python}}
+    accepts = made_of.wanted.accepts_sockets if made_of.wanted.size > 1 else ""
+    return {
+        "hosts": ends, "paired": made_of.fabric.paired, "versions": versions | {"python": inside.python}
+    } | ({"accepts_sockets": accepts} if accepts else {})  # fmt: skip
 
 
 def environment(made_of: Ingredients, host: str) -> dict[str, str]:

@@ -49,6 +49,7 @@ RUNBOOKS: Mapping[str, str] = {
     "ping": "first-set-up#fabric-addresses",
     "drift": "reboot-or-replace#the-fabric-is-not-what-it-was",
     "deployment": "reboot-or-replace#after-a-reboot",
+    "transport": "it-is-slow#tcp-instead-of-roce",
     "fabric-speed": "it-is-slow#bandwidth",
 }
 """Check → the file's stem, with `#anchor` where one section is meant."""

@@ -52,6 +52,13 @@ class Wanted:
         """The model's name in the API."""
         return self.recipe.served_model_name or self.recipe.model
 
+    @property
+    def accepts_sockets(self) -> str:
+        """Who said that traffic between the ranks may go over sockets; empty when RDMA was asked for."""
+        if self.recipe.transport == "socket":
+            return "the recipe says transport: socket"
+        return "--allow-socket" if self.allow_socket else ""
+
 
 def choose_sizes(
     hosts: Sequence[ResolvedHost], *, tp: int | None, pp: int, solo: bool, backend: str | None, recipe: Recipe

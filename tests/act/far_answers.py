@@ -51,7 +51,7 @@ class Answers:
         }  # fmt: skip
 
     def see_clock(self: Machine) -> dict[str, Any]:
-        return {"time_unix_s": self.desk.time(), "synchronised": True}
+        return {"time_unix_s": self.desk.time() + self.ahead_s, "synchronised": True}
 
     def see_tenants(self: Machine) -> list[dict[str, Any]]:
         return self.tenants
@@ -154,6 +154,9 @@ class Answers:
         found = {"health": 200, "models": [life.flag("--served-model-name")], "counters": self.counters(life)}
         if given["ask"]:
             self.desk.move_bytes(life)
-            found |= {"status": 200, "way": "completions", "text": self.desk.says, "finish": "length", "tokens": 24,
-                      "prompt_tokens": 6, "seconds": 0.5, "error": ""}  # fmt: skip
+            status, error = self.desk.answers
+            found |= {"status": status, "way": "completions", "text": "", "finish": "", "tokens": 0,
+                      "prompt_tokens": 0, "seconds": 0.5, "error": error}  # fmt: skip
+            if status == 200:
+                found |= {"text": self.desk.says, "finish": "length", "tokens": given["tokens"], "prompt_tokens": 6}
         return found

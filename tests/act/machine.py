@@ -34,7 +34,8 @@ class Desk:
     """All machines, and the time they live in (it is a fleet's `clock`).
 
     `sockets`: NCCL falls back; `leaky`: the engine prints its secrets; `cut`: machines whose fabric link is cut;
-    `trouble(life)`: why an engine cannot start; `says`: what the model answers; `arguments`: what it gives to tools.
+    `trouble(life)`: why an engine cannot start; `says`: what the model answers; `arguments`: what it gives to tools;
+    `answers`: status and error of a completion, 0 when none comes in time.
     """
 
     def __init__(self, *names: str) -> None:
@@ -45,6 +46,7 @@ class Desk:
         self.cut: set[str] = set()
         self.says = " Paris, and it has been so for a long time."
         self.arguments = '{"city": "Paris"}'
+        self.answers = (200, "")
         self.bad_flag, self.last_line = "", "RuntimeError: unknown kernel"
         self.hub: set[str] = {MODEL}
         self.hub_token = ""

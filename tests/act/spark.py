@@ -120,6 +120,7 @@ class Machine(Answers, FabricEnds, OllamaEnd):
     firewall: str = "-P INPUT ACCEPT\n-P FORWARD DROP\n-P OUTPUT ACCEPT\n"
     can_ping: bool = True
     kernel_log: tuple[str, ...] = ()
+    ahead_s: float = 0.0
     smi: tuple[int, str] | None = None
     """What nvidia-smi says instead, with its exit code."""
     rdma_device: bool = True

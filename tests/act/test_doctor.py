@@ -119,6 +119,47 @@ def test_what_ran_is_a_fault_and_what_starts_is_not(cluster: Typed, desk: Desk) 
     assert (code, checks(document)) == (4, [("fault", "deployment", "spark2")])
 
 
+def test_traffic_that_no_longer_goes_over_rdma(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    desk.sockets = True
+    code, document = told(cluster)
+    assert (code, checks(document)) == (4, [("fault", "transport", "spark1")])
+    [found] = document["findings"]
+    assert found["what"].startswith("RDMA is not used between the ranks of toy-")
+    assert found["evidence"] == "the HCAs' counters stood still on spark1, spark2"
+    assert "--allow-socket" in found["remedy"]
+    assert found["runbook"] == "it-is-slow#tcp-instead-of-roce"
+    assert told(cluster, "-n", "spark1")[1]["findings"] == [], "half of a deployment proves nothing"
+
+
+@pytest.mark.parametrize("words", [("--allow-socket",), ("--set", "transport=socket")])
+def test_sockets_that_were_accepted_are_no_fault(words: tuple[str, ...], cluster: Typed, desk: Desk) -> None:
+    desk.sockets = True
+    assert cluster(*UP, *words).code == 0
+    code, document = told(cluster)
+    assert (code, checks(document)) == (0, [("note", "transport", "spark1")])
+    assert words[-1].replace("=", ": ") in document["findings"][0]["what"]
+
+
+def test_a_busy_server_is_unknown_unless_its_traffic_tells(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    desk.answers = (0, "TimeoutError: timed out")
+    code, document = told(cluster)
+    assert (code, document["findings"]) == (0, [])
+    desk.sockets = True
+    code, document = told(cluster)
+    assert (code, checks(document)) == (0, [("unknown", "transport", "spark1")])
+    assert document["findings"][0]["evidence"] == "the server did not answer within 4 s"
+
+
+def test_a_server_that_answers_with_an_error(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    desk.answers = (500, "EngineCore encountered an issue")
+    code, document = told(cluster)
+    assert (code, checks(document)) == (4, [("fault", "deployment", "spark1")])
+    assert "HTTP 500: EngineCore encountered an issue" in document["findings"][0]["what"]
+
+
 def test_more_hosts_than_a_line_holds(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"spark{number}" for number in range(1, 9)]
     rows = "".join(f"  {name}: {{address: 192.168.1.{40 + n}, user: nvidia}}\n" for n, name in enumerate(names, 1))

@@ -74,6 +74,39 @@ def test_what_the_host_went_through_before_it_served_is_past(cluster: Typed, des
     assert cluster("logs", "--explain").code == 0
 
 
+XID = "2026-01-01T00:00:07+0000 spark1 kernel: NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(("ahead_s", "root"), [(0.0, "gpu-xid"), (90.0, "kernel-oom")])
+def test_events_are_ordered_by_one_clock(ahead_s: float, root: str, cluster: Typed, desk: Desk) -> None:
+    """Both journals say 00:00 and 00:01; the second one's clock is 90 s ahead, so its event came first."""
+    assert cluster(*UP).code == 0
+    desk["spark1"].kernel_log = (XID,)
+    desk["spark2"].kernel_log = tuple(line.replace("00:00:02", "00:01:32") for line in OOM)
+    desk["spark2"].ahead_s = ahead_s
+    desk.kill_rank("spark2")
+    desk.pass_time(5)
+    ran = cluster("logs", "--explain")
+    assert ran.code == 4
+    told = json.loads(cluster("logs", "--explain", "--json").out)
+    assert told["deployments"][0]["root"]["id"] == root
+    assert ("at 00:00:02 UTC" in ran.out) == bool(ahead_s)
+
+
+def test_a_failed_up_orders_by_one_clock_too(cluster: Typed, desk: Desk) -> None:
+    desk["spark1"].kernel_log = (XID,)
+    desk["spark2"].kernel_log = tuple(line.replace("00:00:02", "00:01:32") for line in OOM)
+    desk["spark2"].ahead_s = 90.0
+    desk.on_sleep.append(lambda: desk.kill_rank("spark2") if desk.sleeps == 2 else None)
+    ran = cluster(*UP)
+    assert ran.code == 1
+    assert "[kernel-oom]" in ran.err
+    kept = directory(cluster)
+    assert explained(cluster, kept)["id"] == "kernel-oom"
+    (kept / "spark2-clock.json").write_text('{"ahead_s": 1e300}')
+    assert explained(cluster, kept)["id"] == "gpu-xid"
+
+
 def test_an_unknown_failure_is_called_so(cluster: Typed, desk: Desk) -> None:
     assert cluster(*UP).code == 0
     desk["spark1"].lives()[0].say("FrobnicationError: the flux is not dense")

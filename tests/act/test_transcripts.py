@@ -320,6 +320,8 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "doctor/nothing": (0, ("doctor",), []),
     "doctor/one_host": (0, ("doctor", "-n", "spark2"), []),
     "doctor/running": (0, ("doctor",), [typed(*UP)]),
+    "doctor/sockets_now": (4, ("doctor",), [typed(*UP), desk(sockets=True)]),
+    "doctor/server_busy": (0, ("doctor",), [typed(*UP), desk(sockets=True, answers=(0, "TimeoutError: timed out"))]),
     "doctor/rank_killed": (4, ("doctor",), [typed(*UP), killed]),
     "doctor/worker_unreachable": (
         3, ("doctor",), [gone("spark2"), machine("spark1", strangers=[Stranger(812, "nginx", 8000)])],

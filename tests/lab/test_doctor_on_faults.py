@@ -58,7 +58,7 @@ ROUNDS = (
     one_round("unreachable", "unknown-key", lost=(SPARK1, SPARK2)),
     one_round("", "killed", lost=(SPARK2,)),
 )  # fmt: skip
-"""counters-still shows only in RDMA traffic: `up` proves that, a look cannot. A cable in another port is no fault."""
+"""counters-still shows only in traffic, so where nothing runs there is none. A cable in another port is no fault."""
 
 
 def said(ran: Ran) -> set[str]:
@@ -93,11 +93,22 @@ def test_every_fault_is_tried(lab: Lab) -> None:
 
 
 def test_what_runs_is_ours_and_what_ran_is_a_fault(lab: Lab, resident: Person) -> None:
-    resident.must("up", *MP)
+    up = ("up", *MP, "--set", "transport=rdma")
+    resident.must(*up)
+    assert_silent(resident)
+    lab.must("break", SPARK2, "counters-still")
+    ran = resident("doctor", "--json")
+    assert (ran.code, said(ran)) == (4, {"fault transport spark1"}), ran
+    assert ran.document["findings"][0]["evidence"] == f"the HCAs' counters stood still on {SPARK2}"
+    refused = resident(*up)
+    assert (refused.code, "RDMA was not used between the ranks" in refused.err) == (4, True), refused
+    lab.must("mend")
     assert_silent(resident)
     lab.must("break", SPARK2, "reboot")
     ran = resident("doctor", "--json")
     assert (ran.code, said(ran)) == (4, {"fault deployment spark2"}), ran
+    resident.must(*up)
+    assert_silent(resident)
     resident.must("down")
     assert_silent(resident)
 

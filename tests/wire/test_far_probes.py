@@ -133,7 +133,7 @@ def url() -> Iterator[str]:
 
 
 def ask(url: str, **more: Any) -> dict[str, Any]:
-    given = {"url": url, "model": "m", "key_file": "", "ask": True, "timeout_s": 5, **more}
+    given = {"url": url, "model": "m", "key_file": "", "ask": True, "tokens": 24, "timeout_s": 5, **more}
     return told("completion", json.dumps(given), {"http_proxy": "http://127.0.0.1:9"})
 
 
