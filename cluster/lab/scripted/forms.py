@@ -18,12 +18,14 @@ HEAD: Document = {"id": "chatcmpl-0123456789abcdef", "created": 1790000000}
 class Form:
     """How one server writes what it says. What is not named is as vLLM 0.32 does it.
 
-    `reasoning`: the name of the channel. `each`: fields that stand in the delta of every event beside its own;
-    `choice`: fields beside a delta or message; `event`: fields of every event. `filler`: the content of a message
-    that has none. `no_calls`: an empty list of calls stands in messages without any. `portion`: tokens an event, 0
-    for all at once. `whole_calls`: a call comes in one event. `last`: the reason of the end comes with the last text,
-    not in an event of its own. `opens`: the first event has the role alone. `told`: how an answer's model is called,
-    where it is not what was asked for.
+    `reasoning`: the name of the channel. `opens`: the first event has the role alone. `each`: fields that stand in the
+    delta of every event beside its own; `choice`: fields beside a delta or message; `event`: fields of every event;
+    `extra`: fields beside the usage. `filler`: the content of a message that has none. `no_calls`: an empty list of
+    calls stands in messages without any. `portion`: tokens an event, 0 for all at once. `whole_calls`: a call comes in
+    one event. `gaps`: an event without text follows each that has some. `last`: the reason of the end comes with the
+    last text, not in an event of its own. `told`: the model's name in answers, where it is not the one asked for. The
+    others are about bytes: the end of a line, what begins an event, comments between events, characters cut in two, a
+    stream that ends with its connection.
     """
 
     reasoning: str = "reasoning"
@@ -35,6 +37,7 @@ class Form:
     no_calls: bool = False
     portion: int = 1
     whole_calls: bool = False
+    gaps: bool = False
     last: bool = False
     extra: Document = field(default_factory=dict)
     told: str = ""
@@ -100,6 +103,8 @@ def _deltas(form: Form, said: Said) -> Iterator[Document]:
     for name, text in ((form.reasoning, said.reasoning), ("content", said.content)):
         for portion in _portions(form, text):
             yield {**form.each, name: portion}
+            if form.gaps:
+                yield {**form.each, name: ""}
     for index, call in enumerate(said.calls):
         whole = {"index": index, "id": call.id, "type": "function", "function": _function(call)}
         if form.whole_calls:

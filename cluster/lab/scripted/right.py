@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from cluster.lab.scripted.asked import Body
+from dataclasses import replace
+
+from cluster.lab.scripted.asked import Asked, Body
 from cluster.lab.scripted.behaviour import MODEL, Behaviour
 from cluster.lab.scripted.forms import Document, Form
+from cluster.lab.scripted.said import Said
 
 STRANGE = ("seed", "stream_options", "chat_template_kwargs")
 
@@ -14,6 +17,10 @@ def _strict(body: Body) -> tuple[int, Document] | None:
     found = next((name for name in STRANGE if name in body), None)
     said = {"detail": [{"type": "extra_forbidden", "loc": ["body", found], "msg": "Extra inputs are not permitted"}]}
     return (422, said) if found else None
+
+
+def _talks(asked: Asked, said: Said) -> Said:
+    return replace(said, content="Let me look that up for you.") if said.calls else said
 
 
 NULLS = {"role": None, "content": None, "reasoning_content": None, "tool_calls": None}
@@ -38,6 +45,9 @@ RIGHT = (
               form=Form(portion=0, last=True)),
     Behaviour("drafted", "four tokens an event, the end with the last of them", "vLLM issue 41967: MTP",
               form=Form(portion=4, last=True)),
+    Behaviour("gaps", "events without text between those with some, the role in each",
+              "tokens that are half a character",
+              form=Form(each={"role": "assistant"}, opens=False, gaps=True)),
     Behaviour("no-role", "no event has a role", "OpenAI's API leaves it open", form=Form(opens=False)),
     Behaviour("empty-text", "content is empty and not null beside calls", "Ollama PR 5915", form=Form(filler="")),
     Behaviour("empty-calls", "an empty list of calls in each message", "vLLM before 0.19", form=Form(no_calls=True)),
@@ -46,6 +56,7 @@ RIGHT = (
     Behaviour("tight", "no blank behind `data:`", "the WHATWG's server-sent events", form=Form(data="data:")),
     Behaviour("split", "characters are cut between two portions", "HTTP/1.1", form=Form(splits=True)),
     Behaviour("until-close", "a stream ends with its connection", "HTTP/1.0 proxies", form=Form(until_close=True)),
+    Behaviour("talks", "a sentence comes before a call", "Gemma 4 and Qwen, now and then", says=_talks),
     Behaviour("strict", "refuses fields that it does not know", "Mistral's API", refuses=_strict),
     Behaviour("thinks", "thinks unless it is forbidden to", "Qwen's chat templates", thinks=True),
     Behaviour("alias", "answers under the first of its two names", "vLLM's --served-model-name with two names",

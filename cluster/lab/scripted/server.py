@@ -40,8 +40,7 @@ class Connection(asyncio.Protocol):
             return whole(400, {"error": {"message": f"{type(problem).__name__}: {problem}", "code": 400}})
 
     def send(self, answer: Reply) -> None:
-        for portion in answer.portions:
-            self.transport.write(portion)
+        self.transport.write(b"".join(answer.portions))
         if answer.closes:
             self.transport.close()
 

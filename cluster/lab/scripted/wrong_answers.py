@@ -37,7 +37,7 @@ def _speaks(text: str) -> Says:
 
     def says(asked: Asked, said: Said) -> Said:
         pieces = tokens(text) or [""]
-        most = min(asked.max_tokens, 400)
+        most = min(asked.max_tokens, 200)
         spoken = "".join((pieces * (most // len(pieces) + 1))[:most])
         return replace(said, content=spoken, reasoning="", calls=(), finish="length", completion_tokens=most)
 

@@ -29,8 +29,9 @@ def _without_finish(events: Events) -> Events:
 
 
 def _finish_twice(events: Events) -> Events:
+    """Before the last text and behind it."""
     at = _finish(events)
-    return [*events[:at], events[at], *events[at - 1 : at], *events[at:]]
+    return [*events[: at - 1], events[at], *events[at - 1 :]]
 
 
 def _finish_early(events: Events) -> Events:
