@@ -33,7 +33,8 @@ class Answer:
 
     `events`: what the parts of a stream held, in order ("role", "reasoning", "content", "tool", "finish", "usage",
     "done"; equal neighbours are one); empty for an answer that was not streamed. `document`: the JSON of one that was
-    not. `seconds`: from the first byte sent to the end.
+    not. `seconds`: from the first byte sent to the end. `left_out`: fields that the server would not have, so
+    that they were not in the request.
     """
 
     status: int | None
@@ -48,6 +49,7 @@ class Answer:
     seconds: float = 0.0
     events: tuple[str, ...] = ()
     document: dict[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def turn(self) -> dict[str, Any]:
         """The assistant's message of the next request."""
@@ -114,7 +116,8 @@ def _of_stream(answer: HttpAnswer, seconds: float) -> Answer:
         try:
             document = orjson.loads(data)
         except ValueError:
-            parts.error = parts.error or f"an event is not JSON: {data[:120]!r}"
+            if not answer.problem:  # else it is the one within which the stream broke off
+                parts.error = parts.error or f"an event is not JSON: {data[:120]!r}"
             continue
         if isinstance(document, dict) and (document.get("error") or document.get("object") == "error"):
             parts.error = parts.error or error_text(data)
@@ -161,13 +164,15 @@ def _take(parts: _Parts, document: dict[str, Any]) -> None:
 def _take_choice(parts: _Parts, choice: dict[str, Any]) -> None:
     said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
     texts = {"reasoning": next(filter(None, map(said.get, REASONING)), ""), "content": said.get("content")}
+    if said.get("role") and "role" not in parts.events:
+        parts.events.append("role")
     for kind, text in texts.items():
         if isinstance(text, str) and text:
             parts.text[kind].append(text)
             parts.events.append(kind)
     for number, call in enumerate(said.get("tool_calls") or []):
         _take_call(parts, call if isinstance(call, dict) else {}, number)
-    if "role" in said and not any(texts.values()) and not said.get("tool_calls"):
+    if said.get("role") and not any(texts.values()) and not said.get("tool_calls"):
         parts.events.append("role")
     if choice.get("finish_reason"):
         parts.finish_reason = str(choice["finish_reason"])

@@ -10,7 +10,7 @@ from cluster.facts.sanity import TOOL_MARKS
 from cluster.probe.answer import Answer, ToolCall
 from cluster.probe.case import Defect, Subject, Verdict, failed, skipped
 from cluster.probe.chat import Tool, leaked, read_arguments
-from cluster.probe.defects import BROKEN_JSON, DOUBLED, LOOP_ENDS
+from cluster.probe.defects import ARGUMENTS_LOST, BROKEN_JSON, DOUBLED, LOOP_ENDS
 
 REFUSALS = re.compile(
     r"""["']?auto["']?\ tool\ choice\ requires  # vLLM without a parser
@@ -19,6 +19,7 @@ REFUSALS = re.compile(
     """,
     re.VERBOSE,
 )
+OTHER_PARSER = "the server has a parser, but not for what this model writes: --tool-call-parser names it"
 LACKS_TOOLS = re.compile(r"does not support tools", re.IGNORECASE)
 
 TYPES: dict[str, tuple[type, ...]] = {
@@ -84,9 +85,8 @@ def _not_called(subject: Subject, answer: Answer) -> Verdict | None:
     if answer.tool_calls:
         return None
     if mark := leaked(answer):
-        defect = loop_defect(subject, answer)
         why = f"the call stands in the text ({mark!r}), not in tool_calls"
-        return failed(why, answer, defect=defect, remedy="" if defect else flags_to_add(subject))
+        return failed(why, answer, remedy=OTHER_PARSER if subject.tools else flags_to_add(subject))
     return failed("no tool was called", answer)
 
 
@@ -125,12 +125,15 @@ def judge_call(answer: Answer, call: ToolCall, tools: Sequence[Tool]) -> Verdict
         return failed(why, answer, defect=BROKEN_JSON if streamed else None)
     schema = tools[names.index(call.name)]["function"]["parameters"]
     wrong = against(schema, arguments)
-    return failed(f"{call.name}: {wrong}", answer) if wrong else None
+    lost = ARGUMENTS_LOST if streamed and not arguments and len(answer.tool_calls) > 1 else None
+    return failed(f"{call.name}: {wrong}", answer, defect=lost) if wrong else None
 
 
-def _of_text(arguments: str) -> Defect:
+def _of_text(arguments: str) -> Defect | None:
     """The known defect that unreadable arguments look like."""
-    return DOUBLED if is_doubled(arguments) else BROKEN_JSON
+    if is_doubled(arguments):
+        return DOUBLED
+    return BROKEN_JSON if TOOL_MARKS.search(arguments) else None
 
 
 def is_doubled(text: str) -> bool:

@@ -32,6 +32,8 @@ def channel(subject: Subject, *, stream: bool) -> Talk:
     if answer.error:
         no = not subject.reasoning and answer.status in (400, 422) and _NO_THOUGHTS.search(answer.error)
         return skipped("the model does not think", answer) if no else failed("the request ends in an error", answer)
+    if not answer.reasoning and not {"chat_template_kwargs", "reasoning_effort"}.isdisjoint(answer.left_out):
+        return skipped("the server cannot be asked to think: it refuses the switch for it", answer)
     return _mixed_up(subject, answer, None if stream else NO_REASONING) or _incomplete(subject, answer) or PASSED
 
 
@@ -41,18 +43,25 @@ def _mixed_up(subject: Subject, answer: Answer, defect: Defect | None) -> Verdic
         known = defect if mark == "thought" else None
         why = f"the reasoning stands in the answer: it has {mark!r}, and the channel {_size(answer.reasoning)}"
         return failed(why, answer, defect=known, remedy="" if known else PARSER)
+    if answer.content.strip() and (wrong := insane(answer.content)):
+        return failed(f"the text {wrong}", answer, remedy=GARBAGE)
+    if mark := leaked(answer.content):
+        return failed(f"{mark} stands in the text: a parser should have taken it away", answer)
+    if not (answer.content + answer.reasoning).strip():
+        return failed("the answer is empty", answer)
     if not answer.reasoning.strip():
         if not subject.reasoning:
             return skipped("no reasoning came: the model does not think, or has no channel for it", answer)
         why = "thinking was asked for, and the reasoning channel is empty"
         return failed(why, answer, defect=defect)
-    if mark := leaked(answer.content) or thinks_aloud(answer.reasoning) or leaked(answer.reasoning):
+    if mark := thinks_aloud(answer.reasoning) or leaked(answer.reasoning):
         return failed(f"{mark} stands in the text: a parser should have taken it away", answer)
     if wrong := insane(answer.reasoning):
         return failed(f"the reasoning {wrong}", answer, remedy=GARBAGE)
     if len(answer.reasoning.strip()) >= 40 and answer.reasoning.strip()[:120] in answer.content:
         return failed("the reasoning stands in the answer, too", answer)
     order = [event for event in answer.events if event in ("reasoning", "content")]
+    order = [event for at, event in enumerate(order) if not at or order[at - 1] != event]
     if answer.events and order not in (["reasoning", "content"], ["reasoning"]):
         return failed(f"reasoning and answer come mixed: {' · '.join(order)}", answer)
     return None

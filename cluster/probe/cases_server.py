@@ -10,6 +10,7 @@ from cluster.bench.records import Ask
 from cluster.probe.answer import Answer
 from cluster.probe.case import PASSED, Case, Subject, Talk, Verdict, failed, skipped
 from cluster.probe.chat import chat
+from cluster.probe.defects import ROUTER
 
 NOBODY = "no-such-model-of-cluster-probe"
 """A name that no server has."""
@@ -22,7 +23,6 @@ STOPPING_TOKENS = 200
 ANY_NAME = ("llamacpp", "sglang")
 """Engines with one model, which they give under any name."""
 
-ROUTER = "ask the server itself, not the router before it, with --base-url; then look at the router's fallbacks"
 FAILOVER = "write-up on MTP, May 2026: a router sent every request to another model for an hour"
 TEXTS = ("content", "reasoning", "tool")
 
@@ -112,7 +112,8 @@ def _out_of_order(answer: Answer) -> str:
         "two reasons for the end came": events.count("finish") > 1,
         "text comes after the reason for the end": bool(texts) and texts[-1] > finish,
         "usage comes before the reason for the end": "usage" in events and events.index("usage") < finish,
-        "no usage came, though it was asked for": answer.completion_tokens is None,
+        "no usage came, though it was asked for": answer.completion_tokens is None
+        and "stream_options" not in answer.left_out,
         "no [DONE] came": "done" not in events,
         "something comes after [DONE]": "done" in events and events.index("done") < len(events) - 1,
     }

@@ -17,7 +17,7 @@ from cluster.probe.answer import Answer
 from cluster.probe.calls import LACKS_TOOLS, flags_to_add, is_doubled, judge_calls, loop_defect, refused
 from cluster.probe.case import PASSED, Case, Defect, Subject, Talk, Verdict, failed, skipped
 from cluster.probe.chat import chat, read_arguments, tool
-from cluster.probe.defects import DOUBLED, LOOP_ENDS
+from cluster.probe.defects import DOUBLED, FAILOVER, LOOP_ENDS
 from cluster.probe.loop import go_through
 
 WEATHER = tool(
@@ -63,7 +63,7 @@ def auto_accepted(subject: Subject) -> Talk:
     """A client that sends tools and leaves the choice to the model is not turned away."""
     answer = yield chat(subject, "Say hello.", tools=[WEATHER], max_tokens=32)
     if not answer.error:
-        return PASSED
+        return (yield from _by_the_same(subject, answer))
     if not refused(answer):
         return failed('a request with tools and tool_choice "auto" ends in an error', answer)
     if LACKS_TOOLS.search(answer.error):
@@ -72,6 +72,17 @@ def auto_accepted(subject: Subject) -> Talk:
         return skipped("the recipe asks for no tools", answer, remedy=flags_to_add(subject))
     why = f'tool_choice "auto" is refused with HTTP {answer.status}: a router with a fallback sends it to another model'
     return failed(why, answer, remedy=flags_to_add(subject))
+
+
+def _by_the_same(subject: Subject, answer: Answer) -> Talk:
+    """Requests with tools come from the model that answers without them: a router's fallback gives itself away."""
+    if answer.model in ("", subject.model):
+        return PASSED
+    plain = yield chat(subject, "Say hello.", max_tokens=16)
+    if plain.error or plain.model in ("", answer.model):
+        return PASSED
+    why = f"asked with tools, {answer.model} answers; without them, {plain.model} does"
+    return failed(why, answer, defect=FAILOVER)
 
 
 def single_call(subject: Subject, *, stream: bool) -> Talk:

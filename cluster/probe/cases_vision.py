@@ -66,6 +66,8 @@ def shapes_and_colours(subject: Subject) -> Talk:
 def _not_taken(subject: Subject, answer: Answer) -> Verdict:
     """The server refuses pictures: no fault, unless the recipe promises them or it took ours for broken."""
     known = bool(_REFUSED.search(answer.error)) and not _UNREADABLE.search(answer.error)
+    if not known and not 400 <= (answer.status or 0) < 500:
+        return failed("a request with a picture ends in an error", answer)
     if subject.vision:
         remedy = "look for --language-model-only and --limit-mm-per-prompt among the flags" if known else ""
         return failed("the recipe's model takes pictures, the server does not", answer, remedy=remedy)

@@ -63,7 +63,9 @@ def _thinking(subject: Subject, thinking: bool | None) -> dict[str, Any]:
 
 
 def without(ask: Ask, name: str) -> Ask:
-    """The same request without one field of its body."""
+    """The same request without one field of its body, where it has one."""
+    if ask.body is None:
+        return ask
     return Ask(ask.path, {key: value for key, value in ask.body.items() if key != name}, ask.method)
 
 

@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.bench.loader import Loader
@@ -106,7 +106,7 @@ class Asker:
         record = self.loader.send(Round(f"probe {self.sent}", (ask,), timeout_s=self.timeout_s))
         if self.lenient and record.records[0].how == "timeout":
             raise TimeoutError
-        self.last = read_answer(record.records[0])
+        self.last = replace(read_answer(record.records[0]), left_out=tuple(self.refused))
         return self.last
 
 
