@@ -74,6 +74,13 @@ def test_far_programs_stand_alone(path: Path) -> None:
     assert roots <= sys.stdlib_module_names | beside
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "lab" / "scripted").glob("*.py")), ids=show)
+def test_the_scripted_server_stands_alone(path: Path) -> None:
+    """A server made of what is tested against it would prove nothing."""
+    others = [name for name in imported(path) if name.split(".")[0] not in sys.stdlib_module_names]
+    assert all(name.startswith("cluster.lab.scripted.") for name in others)
+
+
 @pytest.mark.parametrize("path", of_room(*THINK), ids=show)
 def test_thinking_rooms_do_not_act(path: Path) -> None:
     assert not {name.split(".")[0] for name in imported(path)} & ACTING
