@@ -156,6 +156,22 @@ def test_how_long_is_too_long(character: str, often: int) -> None:
     assert "one character" in insane(f"So it began. ({character * often}) And so it ended.")
 
 
+def test_a_sentence_with_numbers_and_dashes_is_spoken() -> None:
+    """Four words of five are enough in a phrase of ten, also where the text goes on."""
+    sentence = "In 1970 the sky -- so they told me -- was blue over the whole of the town. "
+    assert "4 times" in insane("So. " + sentence * 4 + "And then it was not.")
+    table = "the 1 of 2 and 3 in 4 or 5 at 6 on 7 "
+    assert insane("So. " + table * 4 + "And then it was not.") == ""
+
+
+def test_few_words_in_no_order() -> None:
+    few = Random(2).choices(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], k=100)
+    assert "the same few words" in insane(" ".join(few))
+    assert insane(" ".join(few[:99])) == ""
+    assert insane(" ".join([*few[:50], "eleven", *few[51:]])) == "", "eleven words may be a game"
+    assert insane(" ".join(Random(2).choices("0123456789", k=100))) == "", "digits"
+
+
 def test_two_broken_characters_may_be_cut_ones() -> None:
     assert insane("It is 20 �, and 30 �") == ""
     assert insane("It is 20 �, and 30 �, and 40 �") != ""
