@@ -20,11 +20,15 @@ REASONING = ("reasoning", "reasoning_content")
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool as the server gave it; `arguments` is its text, not yet read as JSON."""
+    """One call of a tool as the server gave it; `arguments` is its text, not yet read as JSON.
+
+    `is_text`: whether it came as text, as the API has it; otherwise the text is ours.
+    """
 
     id: str
     name: str
     arguments: str
+    is_text: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class _Parts:
 
     text: dict[str, list[str]] = field(default_factory=lambda: {"content": [], "reasoning": []})
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
+    objects: set[int] = field(default_factory=set)
     events: list[str] = field(default_factory=list)
     finish_reason: str = ""
     model: str = ""
@@ -127,7 +132,10 @@ def _of_stream(answer: HttpAnswer, seconds: float) -> Answer:
 
 
 def _finish(parts: _Parts, answer: HttpAnswer, seconds: float, document: dict[str, Any]) -> Answer:
-    calls = tuple(ToolCall(one["id"], one["name"], one["arguments"]) for _, one in sorted(parts.calls.items()))
+    calls = tuple(
+        ToolCall(one["id"], one["name"], one["arguments"], index not in parts.objects)
+        for index, one in sorted(parts.calls.items())
+    )
     streamed = not document
     return Answer(
         status=answer.status,
@@ -182,8 +190,13 @@ def _take_choice(parts: _Parts, choice: dict[str, Any]) -> None:
 def _take_call(parts: _Parts, call: dict[str, Any], number: int) -> None:
     """A call, or the next portion of one."""
     index, function = call.get("index", number), call.get("function") or {}
-    kept = parts.calls.setdefault(index if isinstance(index, int) else number, {"id": "", "name": "", "arguments": ""})
+    index = index if isinstance(index, int) else number
+    kept = parts.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
     kept["id"] = kept["id"] or str(call.get("id") or "")
     kept["name"] += str(function.get("name") or "")
-    kept["arguments"] += str(function.get("arguments") or "")
+    arguments = function.get("arguments") or ""
+    if not isinstance(arguments, str):
+        parts.objects.add(index)
+        arguments = orjson.dumps(arguments).decode()
+    kept["arguments"] += arguments
     parts.events.append("tool")

@@ -54,8 +54,11 @@ def refused(answer: Answer) -> bool:
     return bool(answer.error and REFUSALS.search(answer.error))
 
 
-def judge_calls(subject: Subject, answer: Answer, tools: Sequence[Tool]) -> Verdict | None:
-    """What is wrong with an answer that has to call tools; None when it calls some, each in good form."""
+def judge_calls(subject: Subject, answer: Answer, tools: Sequence[Tool], *, later: bool = False) -> Verdict | None:
+    """What is wrong with an answer that has to call tools; None when it calls some, each in good form.
+
+    `later`: it follows a tool's result.
+    """
     wrong = _not_called(subject, answer)
     if wrong:
         return wrong
@@ -65,7 +68,8 @@ def judge_calls(subject: Subject, answer: Answer, tools: Sequence[Tool]) -> Verd
         if wrong:
             return wrong
     if mark := leaked(answer):
-        return failed(f"besides the call, {mark!r} stands in the text", answer, defect=loop_defect(subject, answer))
+        defect = loop_defect(subject, answer) if later else None
+        return failed(f"besides the call, {mark!r} stands in the text", answer, defect=defect)
     if answer.finish_reason != "tool_calls":
         given = repr(answer.finish_reason) if answer.finish_reason else "missing"
         why = f"finish_reason is {given} beside tool calls, not 'tool_calls'"
@@ -114,10 +118,16 @@ def _wrong_id(answer: Answer, call: ToolCall, others: Sequence[str]) -> Verdict 
 def judge_call(answer: Answer, call: ToolCall, tools: Sequence[Tool]) -> Verdict | None:
     """What is wrong with one call; None when nothing is."""
     names = [one["function"]["name"] for one in tools]
+    if not call.is_text:
+        return failed(f"the arguments of {call.name} are an object, where the API has a text", answer)
+    if call.name in {one + other for one in names for other in names}:
+        return failed(f"two calls come as one, {call.name!r}: they have the same index", answer)
     if call.name not in names:
         return failed(f"it calls {call.name!r}; offered were {', '.join(names)}", answer)
     arguments, wrong = read_arguments(call)
-    streamed = bool(answer.events)
+    streamed, half = bool(answer.events), len(call.arguments) // 2
+    if wrong and call.arguments[:half] == call.arguments[half:]:
+        return failed(f"the arguments of {call.name} come twice", answer)
     if wrong:
         return failed(wrong, answer, defect=_of_text(call.arguments) if streamed else None)
     if mark := TOOL_MARKS.search(call.arguments.replace('\\"', '"')):

@@ -185,10 +185,8 @@ def steps(subject: Subject) -> Talk:
     tools = [CUSTOMER, BALANCE]
     course = yield from go_through(subject, chat(subject, text, tools=tools), tools, results)
     given = [one for answer in course.answers for one in _arguments(answer, "get_balance")]
-    if course.called and course.wrong:
-        return _limited(course.wrong)
     if course.wrong:
-        return course.wrong
+        return _limited(course.wrong)
     if wrong := _called_all(course.called, results, course.last, loop_defect(subject, course.last)):
         return _limited(wrong)
     if given[0]["customer"] != 58213:

@@ -48,7 +48,7 @@ def go_through(
         if not answer.tool_calls and course.called:
             course.wrong = _judge_end(subject, answer)
             return course
-        course.wrong = judge_calls(subject, answer, tools)
+        course.wrong = judge_calls(subject, answer, tools, later=bool(course.called))
         if course.wrong:
             return course
         messages.append(answer.turn())

@@ -158,11 +158,15 @@ def test_arguments_that_are_no_text() -> None:
         delta(tool_calls=[{"index": 0, "id": "a", "function": {"name": "get_weather", "arguments": {"city": "Paris"}}}])
     ]
     raw = read_answer(Record(0.0, 2.0, "done", "", ((1.0, sse(*events, delta("tool_calls"))),)))
-    assert "not JSON" in hold("tools-single-streamed", lambda ask: raw, FOREIGN).why
+    verdict = hold("tools-single-streamed", lambda ask: raw, FOREIGN)
+    assert verdict.why == "the arguments of get_weather are an object, where the API has a text"
+    assert verdict.said == 'get_weather({"city":"Paris"})'
 
 
 def test_calls_under_one_index() -> None:
     """Two calls with the same index are one with a name that nobody has."""
+    answer = lambda ask: calls(ask, ("get_weatherget_local_time", '{"city":"Oslo"}{"city":"Tokyo"}'))  # noqa: E731
+    assert "two calls come as one, 'get_weatherget_local_time'" in hold("tools-parallel", answer).why
     events = [portion('{"city":"Paris"}', id="a", function={"name": "get_weather"}) for _ in range(2)]
     raw = read_answer(Record(0.0, 2.0, "done", "", ((1.0, sse(*events, delta("tool_calls"))),)))
     assert "get_weatherget_weather" in hold("tools-single-streamed", lambda ask: raw, FOREIGN).why
@@ -351,6 +355,20 @@ def test_tags_after_a_result_are_a_failure_where_one_step_was_asked_for() -> Non
     verdict = hold("tools-agent", server)
     assert verdict.outcome == "fail"
     assert verdict.defect.startswith("vLLM issue 39043")
+
+
+def test_a_first_step_that_says_stop_beside_its_call_is_the_same_limitation() -> None:
+    stops = with_calls("tools-steps", lambda one: replace(one, finish_reason="stop"))
+    verdict = hold("tools-steps", stops)
+    assert (verdict.outcome, verdict.why.startswith("known limitation of vLLM: ")) == ("not applicable", True)
+    marked = with_calls("tools-steps", lambda one: replace(one, content="<tool_call|>"))
+    assert hold("tools-steps", marked).outcome == "fail", "its marks in a first answer are something else"
+
+
+def test_arguments_twice() -> None:
+    twice = with_calls("tools-single-streamed", args('{"city":"Paris"}{"city":"Paris"}'))
+    verdict = hold("tools-single-streamed", twice)
+    assert (verdict.why, verdict.defect) == ("the arguments of get_weather come twice", "")
 
 
 # what is done with results
