@@ -80,7 +80,8 @@ NOT_RIGHT = [
     "", "I cannot see any picture.", "red square", "green circle", "blue square\ngreen circle",
     "red circle\ngreen square", "A green square and a red circle.",
     "red square\ngreen circle\nblue triangle", "red triangle\ngreen circle",
-    "a red house with a green tree", "redsquare greencircle",
+    "a red house with a green tree", "redsquare greencircle", "a square and a circle",
+    "a red square, a green circle and a triangle",
 ]  # fmt: skip
 
 
@@ -168,6 +169,23 @@ def test_a_server_that_breaks_over_a_picture(case: str) -> None:
     assert hold(case, lambda ask: unreadable, FOREIGN).outcome == "fail"
     assert hold(case, lambda ask: refuses("EngineCore died", 500), FOREIGN).outcome == "fail"
     assert hold(case, lambda ask: refuses("connection reset", None), replace(GEMMA, vision=False)).outcome == "fail"
+
+
+def test_a_server_that_breaks_without_one() -> None:
+    broken = lambda ask: says("red square") if picture(ask) else refuses("boom", 500)  # noqa: E731
+    assert hold("vision-tokens", broken).why == "the request ends in an error"
+
+
+@pytest.mark.parametrize("counts", [(None, 40), (296, None)])
+def test_a_server_that_counts_only_sometimes(counts: tuple[int | None, int | None]) -> None:
+    server = lambda ask: says("red square", prompt_tokens=counts[0] if picture(ask) else counts[1])  # noqa: E731
+    assert hold("vision-tokens", server).outcome == "not applicable"
+    assert "something else" in hold("vision-shapes", server).why
+
+
+def test_a_refusal_in_unknown_words_has_no_remedy() -> None:
+    verdict = hold("vision-shapes", lambda ask: refuses("invalid request", 400))
+    assert (verdict.outcome, verdict.remedy) == ("fail", "")
 
 
 def test_garbage_about_a_picture_is_garbage() -> None:
