@@ -27,7 +27,11 @@ def agree_unload(
     """
     short = [name for name in wanted.names if any(one.level == "fault" for one in check_memory(wanted, seens[name]))]
     asked = wanted.names if given else short if ask and screen.interactive else ()
-    loaded = {name: models for name, models in models_of(asked, seens, fleet).items() if models}
+    told_by = models_of(asked, seens, fleet)
+    loaded = {name: models for name, models in told_by.items() if models and not isinstance(models, Missing)}
+    for name, models in told_by.items():
+        if isinstance(models, Missing):
+            screen.warn(f"{name}: Ollama has a model loaded, but cannot be asked to let it go: {models.why}")
     if not loaded:
         return wanted
     told = "; ".join(f"{name}: {describe(models)}" for name, models in loaded.items())
@@ -36,11 +40,10 @@ def agree_unload(
     return replace(wanted, unload={name: tuple(one.name for one in models) for name, models in loaded.items()})
 
 
-def models_of(hosts: Sequence[str], seens: Mapping[str, Seen], fleet: Fleet) -> dict[str, tuple[Loaded, ...]]:
+def models_of(hosts: Sequence[str], seens: Mapping[str, Seen], fleet: Fleet) -> dict[str, tuple[Loaded, ...] | Missing]:
     """By host, the models in Ollama's memory; of these hosts only those are asked where its processes were seen."""
     outcomes = fleet.ask({name: [ollama.question()] for name in hosts if has_ollama(seens[name])})
-    told = {name: ollama.parse(outcome.value[0]) for name, outcome in outcomes.items() if outcome.value}
-    return {name: models for name, models in told.items() if not isinstance(models, Missing)}
+    return {name: ollama.parse(outcome.value[0]) for name, outcome in outcomes.items() if outcome.value}
 
 
 def has_ollama(seen: Seen) -> bool:

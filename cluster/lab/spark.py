@@ -22,7 +22,7 @@ from cluster.lab.rootfs import host_files
 from cluster.lab.shape import PORTS, PRODUCT_NAME, REGISTRY_URL, USER, Spark
 
 UID = 1000
-SIMULATORS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibstat")
+SIMULATORS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibstat", "ollama")
 OWN = "usr/local/lib/cluster-lab"
 DOCKERD = (
     "/usr/sbin/dockerd",

@@ -12,8 +12,8 @@ NOT_COMPILED = {
     "prefix-caching-hash-algo", "seed", "limit-mm-per-prompt", "mm-processor-kwargs", "mm-processor-cache-gb",
     "logprobs-mode", "tokenizer", "tokenizer-mode", "tokenizer-revision", "disable-custom-all-reduce",
     "max-parallel-loading-workers", "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser", "chat-template",
-    "generation-config", "override-generation-config", "enable-log-requests", "uvicorn-log-level", "api-server-count",
-    "max-logprobs", "allowed-origins", "disable-log-stats", "enable-chunked-prefill", "scheduling-policy",
+    "enable-log-requests", "uvicorn-log-level", "api-server-count", "allowed-origins", "disable-log-stats",
+    "enable-chunked-prefill", "scheduling-policy", "load-format", "stream-interval",
 }  # fmt: skip
 """Flags that vLLM's own cache key does not hold (`compute_hash` of each of its configurations, 0.32), or that only its
 API server reads. A flag that is not here gives a directory of its own: one more compilation, never a wrong kernel."""

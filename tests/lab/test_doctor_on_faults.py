@@ -50,7 +50,7 @@ ROUNDS = (
     one_round(
         "no-gpu", "no-ipv4 wedged", "fault container spark1", "warning fabric spark2", "warning wedged spark2"
     ),
-    one_round("", "no-ray", "fault image-parity spark2", "fault image spark2"),
+    one_round("ollama", "no-ray", "warning tenants spark1", "fault image-parity spark2", "fault image spark2"),
     one_round("", "other-image", "fault image-parity spark2"),
     one_round("docker-down", "no-docker", "fault docker spark1", "fault docker spark2"),
     one_round("counters-still", "other-port", "note cabling spark2"),

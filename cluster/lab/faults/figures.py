@@ -16,6 +16,7 @@ LITTLE_KIB = 1_500_000
 GPU = "run/cluster-lab/gpu.json"
 STRANGER_MIB = 19_135
 CLOCK_OFFSET_S = 300
+OLLAMA_MODEL = "gemma3:27b"
 
 
 def meminfo_with_little(text: str) -> str:
@@ -85,6 +86,19 @@ def heal_gpu(scene: Scene) -> None:
     scene.shell("pkill -f '[s]tranger-on-gpu'; true")
 
 
+def load_ollama(scene: Scene) -> None:
+    """Ollama runs and holds a model in memory."""
+    if not scene.shell("pgrep -f '[o]llama serve' || true").strip():
+        start_inside(scene.init, "ollama", "serve")
+    line = 'for i in $(seq 100); do ollama run "$1" 2>/dev/null && exit 0; sleep 0.1; done; exit 1'
+    scene.shell(line, OLLAMA_MODEL)
+
+
+def end_ollama(scene: Scene) -> None:
+    """Undo load_ollama."""
+    scene.shell("pkill -f '[o]llama (serve|runner)'; true")
+
+
 FIGURE_FAULTS = (
     Fault("low-memory", "MemAvailable reads 1.4 GiB", fill_memory, empty_memory),
     Fault(
@@ -93,4 +107,5 @@ FIGURE_FAULTS = (
     Fault("power-cap", "the GPU is capped at 16 W and 640 MHz", cap_power, heal_gpu),
     Fault("wedged", "nvidia-smi shows a hung engine: busy at 20 W", wedge, heal_gpu),
     Fault("gpu-stranger", "a stranger's process holds 19 GB of GPU memory", use_gpu, heal_gpu),
+    Fault("ollama", f"Ollama has {OLLAMA_MODEL} loaded", load_ollama, end_ollama),
 )
