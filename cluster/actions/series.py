@@ -25,7 +25,7 @@ from cluster.bench.result import results_dir
 from cluster.bench.series import Point, Series, find_series, new_series, read_point, write_series
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.plan.deployed import Deployment, deployments
-from cluster.plan.spec import differing, spec_of
+from cluster.plan.spec import differing, spec_like
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
@@ -211,7 +211,7 @@ def measure(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterE
 
 def another(wanted: Wanted, manifest: dict[str, Any]) -> str:
     """What differs between the deployment that was started and the one that was measured."""
-    return "; ".join(differing(spec_of(wanted, manifest["image_content"]), manifest["spec"]))
+    return "; ".join(differing(spec_like(wanted, manifest["spec"]), manifest["spec"]))
 
 
 def failed(point: Point, stage: str, error: ClusterError) -> Point:
@@ -257,7 +257,7 @@ def make_room(steps: Sequence[Step], log: Log, named: Named, args: argparse.Name
 
 def is_of(deployment: Deployment, step: Step) -> bool:
     """Whether what runs is what a step starts."""
-    return spec_of(step.wanted, str(deployment.spec.get("image_content", ""))) == dict(deployment.spec)
+    return spec_like(step.wanted, deployment.spec) == dict(deployment.spec)
 
 
 def show_plan(steps: Sequence[Step], screen: Screen, connect: Connect) -> ExitCode:

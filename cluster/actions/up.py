@@ -136,7 +136,7 @@ def bring_up(
     if not options.dry_run:
         apply(filled(remove_probes(seens)), fleet, guard, screen.note, Applied())
     if has_images(seens):
-        decision = decide(spec_of(wanted, content_of(wanted, seens)), found)
+        decision = decide(seen_spec(wanted, seens), found)
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
     with clock.stage("check"):
@@ -153,7 +153,7 @@ def bring_up(
             seens = see(wanted, fleet)
     with clock.stage("try"):
         inside = gate.try_image(wanted, fleet, screen)
-    spec = spec_of(wanted, content_of(wanted, seens))
+    spec = seen_spec(wanted, seens)
     decision = decide(spec, found)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
         return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
@@ -239,6 +239,13 @@ def see(wanted: Wanted, fleet: Fleet) -> dict[str, Seen]:
     seens, errors = answered(look(fleet, wanted.hosts, wanted.recipe))
     raise_all(errors)
     return seens
+
+
+def seen_spec(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, Any]:
+    """What is wanted, on the image and the model's files as the hosts have them; files that differ are none."""
+    copies = [seens[name].weights for name in wanted.names]
+    told = [{} if isinstance(one, Missing) else one.hashes for one in copies]
+    return spec_of(wanted, content_of(wanted, seens), told[0] if all(one == told[0] for one in told) else {})
 
 
 def content_of(wanted: Wanted, seens: dict[str, Seen]) -> str:

@@ -46,7 +46,7 @@ class Needs(Strict):
 class Mount(Strict):
     """One file given to the container read-only, from this machine or from the model's own repository.
 
-    The content of the first is part of the deployment's fingerprint; the second is what the model's revision says.
+    The content of either is part of the deployment's fingerprint; the second's as the hosts have it, equal on all.
     """
 
     source: str = Field(

@@ -7,7 +7,7 @@ and the safetensors format (8 bytes of header length, a JSON header whose `data_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cluster.commands.far import far
 from cluster.commands.question import Answer, Question
@@ -22,6 +22,7 @@ class Weights:
     `files` and `bytes` count what the directory holds, links followed. `listing` is SHA-256 over names and sizes:
     equal on two hosts means that both hold the same files. `unfinished` counts blobs whose download did not end
     (of any revision). `problems` are sentences about what would keep the engine from loading; empty means none.
+    `hashes`: SHA-256 of the files that were asked for, by path.
     """
 
     model: str
@@ -33,6 +34,7 @@ class Weights:
     problems: tuple[str, ...]
     listing: str = ""
     unfinished: int = 0
+    hashes: dict[str, str] = field(default_factory=dict)
 
 
 def question(model: str, revision: str, hf_home: str, *, dummy: bool = False, files: Sequence[str] = ()) -> Question:

@@ -18,6 +18,7 @@ OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 NEVER_EMPTY = (".safetensors", ".bin", ".gguf", ".json", ".model")
 LONGEST_HEADER = 100_000_000  # the format's own limit
 LONGEST_JSON = 64 << 20
+LONGEST_MOUNT = 64 << 20
 MANY = 8
 
 
@@ -184,6 +185,17 @@ def unfinished(directory, commit):
     return sum(name.endswith(".incomplete") and name.split(".")[0] not in whole for name in names)
 
 
+def hashes(directory, names, sizes):
+    """SHA-256 of the files that are mounted from here; what nobody can read is a problem already."""
+    found = {}
+    for name in names:
+        path = os.path.join(directory, name)
+        if sizes.get(name, LONGEST_MOUNT + 1) <= LONGEST_MOUNT and os.access(path, os.R_OK):
+            with open(path, "rb") as file:
+                found[name] = hashlib.sha256(file.read()).hexdigest()
+    return found
+
+
 def look(given):
     hf_home = absolute(given["hf_home"])
     directory, commit = find(given["model"], given["revision"], hf_home)
@@ -205,6 +217,7 @@ def look(given):
         "problems": problems[:MANY] + ([f"and {len(problems) - MANY} more"] if len(problems) > MANY else []),
         "listing": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
         "unfinished": begun,
+        "hashes": hashes(directory, given.get("files", ()), sizes),
     }
 
 

@@ -102,6 +102,20 @@ def check_same(seens: Sequence[Seen]) -> Iterator[Finding]:
                 "fault", "weights-parity", list(ids)[-1], "the hosts have different copies of the model", rows,
                 "pin one with --set revision=COMMIT, or copy the directory again",
             )  # fmt: skip
+    yield from check_mounted(seens)
+
+
+def check_mounted(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """The model's own files that a recipe mounts are equal: one may have been changed by hand in an equal copy."""
+    told = {seen.host: seen.weights.hashes for seen in seens if not isinstance(seen.weights, Missing)}
+    for name in sorted({name for hashes in told.values() for name in hashes}):
+        contents = {host: hashes[name] for host, hashes in told.items() if name in hashes}
+        if len(set(contents.values())) > 1:
+            rows = ", ".join(f"{host} {content[:12]}" for host, content in contents.items())
+            yield Finding(
+                "fault", "weights-parity", list(contents)[-1], f"the hosts have different copies of {name}", rows,
+                "sha256sum it on all; copy the right one over the other",
+            )  # fmt: skip
 
 
 def check_versions(seens: Sequence[Seen]) -> Iterator[Finding]:

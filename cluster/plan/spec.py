@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from cluster.commands.far import source
@@ -25,10 +26,11 @@ PROGRAMS = ("rank", "cord", "ray_nodes")
 """Programs of `far/` that lie beside a rank."""
 
 
-def spec_of(wanted: Wanted, content_id: str) -> dict[str, Any]:
+def spec_of(wanted: Wanted, content_id: str, hashes: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """The parts that decide whether a running deployment is the one asked for.
 
-    `content_id` is that of the image as the hosts have it.
+    `content_id` is that of the image as the hosts have it, `hashes` (SHA-256 by path) those of the model's own files
+    that are mounted.
     """
     recipe = wanted.recipe.model_dump(mode="json", exclude=DESCRIPTIVE)
     return {
@@ -43,15 +45,24 @@ def spec_of(wanted: Wanted, content_id: str) -> dict[str, Any]:
         "secrets": sorted(wanted.secrets),
         "words": list(wanted.words),
         "image_content": content_id,
-        "mounts": dict(sorted(_mounts(wanted))),
+        "mounts": dict(sorted(_mounts(wanted, hashes))),
         "rank_program": _digest(b"".join(map(source, PROGRAMS))),
     } | ({"dockerfile": _digest(wanted.dockerfile)} if wanted.dockerfile else {})
 
 
-def _mounts(wanted: Wanted) -> Iterator[tuple[str, str]]:
-    """By target, the content's hash; a file of the model is what the model's revision, which is another part, says."""
+def spec_like(wanted: Wanted, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of what is wanted on the image and the model's files of one that was recorded: no host is asked."""
+    was = recorded.get("mounts", {})
+    hashes = {one.model_file: was[one.target] for one in wanted.recipe.mounts if one.model_file and one.target in was}
+    return spec_of(wanted, str(recorded.get("image_content", "")), hashes)
+
+
+def _mounts(wanted: Wanted, hashes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """By target, the content's hash; while the model is not there yet, the name of its file."""
     yield from ((target, _digest(data)) for target, data in wanted.mounted.items())
-    yield from ((one.target, f"model: {one.model_file}") for one in wanted.recipe.mounts if one.model_file)
+    for one in wanted.recipe.mounts:
+        if one.model_file:
+            yield one.target, hashes.get(one.model_file, f"model: {one.model_file}")
 
 
 def built_image(wanted: Wanted, content_id: str) -> str:

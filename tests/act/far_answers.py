@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from far_program import run_over
@@ -125,6 +126,10 @@ class Answers:
             "model": model, "revision": given["revision"], "commit": "" if model.startswith("/") else commit,
             "path": path, "files": 5, "bytes": 60 * GIB, "listing": "1f" * 32, "unfinished": 0,
             "problems": [*self.model_problems, *self.gone(path, given["files"])],
+            "hashes": {
+                name: sha256(self.read(f"{path}/{name}")).hexdigest()
+                for name in given["files"] if self.exists(f"{path}/{name}")
+            },
         }}}  # fmt: skip
 
     def gone(self: Machine, path: str, files: Sequence[str]) -> list[str]:

@@ -311,6 +311,15 @@ def test_a_file_of_the_model_and_one_among_the_images_packages(cluster: Typed, d
     [container] = desk["spark2"].docker.containers.values()
     assert container.source_of("/opt/packages/vllm/toy.py") == f"{snapshot}/fix/toy.py"
     assert desk["spark2"].read(container.source_of("/opt/packages/new.py")) == b""
+    assert "nothing is changed" in must(cluster, *UP).out
+    desk["spark2"].files[f"{snapshot}/fix/toy.py"] = (b"patched again", 0o644)
+    refused = cluster(*UP)
+    assert refused.code == 4
+    assert "the hosts have different copies of fix/toy.py: spark1 " in refused.err
+    desk["spark1"].files[f"{snapshot}/fix/toy.py"] = (b"patched again", 0o644)
+    told = must(cluster, *UP).out
+    assert re.search(r"replace toy-\w+: mounts.site-packages/vllm/toy.py: [0-9a-f]{12}… → [0-9a-f]{12}…", told), told
+    assert "nothing is changed" in must(cluster, *UP).out
 
 
 def test_another_rank_program(cluster: Typed, desk: Desk) -> None:

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import struct
@@ -152,6 +153,8 @@ def test_a_file_that_the_recipe_mounts(tmp_path: Path) -> None:
     found = weights.parse(ask(asked))
     assert isinstance(found, Weights)
     assert found.problems == ("fix/other.py: not there, and the recipe mounts it",)
+    assert found.hashes == {"fix/patched.py": hashlib.sha256(b"").hexdigest()}
+    assert cache.look().hashes == {}, "only what was asked for"
 
 
 def test_an_index_of_the_other_format_calls_for_nothing(tmp_path: Path) -> None:

@@ -98,6 +98,11 @@ def test_images_and_weights_must_be_equal() -> None:
     assert check([first, other_id]) == []
     other_weights = replace(second, weights=replace(second.weights, commit="d" * 40))  # type: ignore[type-var]
     assert names(check([first, other_weights])) == [("fault", "weights-parity")]
+    patched = [replace(one, weights=replace(one.weights, hashes={"fix.py": text}))  # type: ignore[type-var]
+               for one, text in ((first, "ab" * 32), (second, "cd" * 32))]  # fmt: skip
+    [finding] = check(patched)
+    assert (finding.check, finding.what) == ("weights-parity", "the hosts have different copies of fix.py")
+    assert finding.evidence == "spark1 abababababab, spark2 cdcdcdcdcdcd"
     absent = replace(second, image=Missing("x", "absent"), weights=Missing("x", "absent"))
     assert check([first, absent]) == []
 

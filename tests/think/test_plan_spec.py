@@ -11,7 +11,7 @@ import pytest
 from plan_tools import CONTENT, recipe, wanted
 
 from cluster.config.names import ResolvedHost
-from cluster.plan.spec import built_image, canonical, deployment_id, differing, fingerprint, spec_of
+from cluster.plan.spec import built_image, canonical, deployment_id, differing, fingerprint, spec_like, spec_of
 from cluster.plan.wanted import Wanted
 
 SPEC = spec_of(wanted(), CONTENT)
@@ -105,6 +105,15 @@ def test_what_an_image_is_built_from() -> None:
 def test_a_file_of_the_model_is_named_by_its_path() -> None:
     of = wanted(of=recipe(mounts=[{"model_file": "fix.py", "target": "/opt/x.py"}]))
     assert differing(SPEC, spec_of(of, CONTENT)) == ["mounts./opt/x.py: (none) → model: fix.py"]
+
+
+def test_a_file_of_the_model_that_is_there_is_known_by_its_content() -> None:
+    of = wanted(of=recipe(mounts=[{"model_file": "fix.py", "target": "/opt/x.py"}]))
+    there = spec_of(of, CONTENT, {"fix.py": "ab" * 32, "other.py": "ef" * 32})
+    assert there["mounts"] == {"/opt/x.py": "ab" * 32}
+    assert fingerprint(spec_of(of, CONTENT, {"fix.py": "cd" * 32})) != fingerprint(there)
+    assert spec_like(of, there) == there, "without asking a host"
+    assert spec_like(wanted(), there) != there
 
 
 def observed(of: Wanted) -> Wanted:
