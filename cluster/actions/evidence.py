@@ -25,7 +25,8 @@ RAY_LOGS = "/tmp/ray/session_latest/logs"
 RAY_LIMIT = 12 << 20
 BEGINNING, END = 2 << 20, 6 << 20
 """Bytes of each stream of a rank's log: of a longer one the first and the last."""
-JOURNAL_LINES = 2000
+JOURNAL_BEGINNING, JOURNAL_END = 256 << 10, 2 << 20
+"""The same of a journal. `journalctl -n` would keep the first lines after --since (252), not the last."""
 GPU = "name,power.draw,clocks.sm,temperature.gpu,utilization.gpu"
 SLACK_S = 60
 KEPT = 20
@@ -64,18 +65,20 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, 
 def questions(container: str, since: str, *, ray: bool, tail: int | None = None) -> dict[str, Question]:
     """File name → what is asked. `since` is a time as journalctl takes it; `tail` lines of the log, else all.
 
-    Beside what the rank said: what the kernel and Docker say of it, and numbers that tell causes apart.
+    Beside what the rank said: what the kernel and Docker say of it, and numbers that tell causes apart. `journalctl -k`
+    would be the kernel's words of this boot alone; the last ones before a crash stand in the boot before.
     """
     logs = docker_logs(container, tail=tail)
     session = ("docker", "cp", "--follow-link", f"{container}:{RAY_LOGS}", "-")
-    journal = ("journalctl", "--no-pager", "-o", "short-iso", "--since", since, "-n", str(JOURNAL_LINES))
+    journal = ("journalctl", "--no-pager", "-o", "short-iso", "--since", since)
+    parts = {"limit": JOURNAL_BEGINNING, "tail": JOURNAL_END}
     gpu = ("nvidia-smi", f"--query-gpu={GPU}", "--format=csv")
     return {
         "log.txt": Question(logs.argv, timeout_s=20, limit=BEGINNING, tail=END),
         "inspect.json": docker_inspect(container),
         **({"ray-logs.tar": Question(session, timeout_s=20, limit=RAY_LIMIT)} if ray else {}),
-        "kernel.txt": Question((*journal, "-k")),
-        "docker.txt": Question((*journal, "-u", "docker")),
+        "kernel.txt": Question((*journal, "_TRANSPORT=kernel"), **parts),
+        "docker.txt": Question((*journal, "-u", "docker"), **parts),
         "uname.txt": Question(("uname", "-a")),
         "meminfo.txt": Question(("cat", "/proc/meminfo")),
         "gpu.txt": Question(gpu),

@@ -187,7 +187,9 @@ def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
 def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
     """Where packets are dropped by default, some rule speaks of the fabric; NCCL's and Ray's connections go over it."""
     if isinstance(seen.firewall, Missing):
-        yield unknown("firewall", seen.host, seen.firewall, "firewall rules")
+        no_sudo = not isinstance(seen.identity, Missing) and not seen.identity.sudo
+        if not (no_sudo and seen.firewall.kind == "refused"):  # `sudo` says it then
+            yield unknown("firewall", seen.host, seen.firewall, "firewall rules")
         return
     for end in facing:
         if isinstance(end.network, IPv4Network) and not seen.firewall.may_pass(end.netdev, end.network):

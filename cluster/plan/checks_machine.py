@@ -49,9 +49,10 @@ def check_sudo(seen: Seen) -> Iterator[Finding]:
     if not isinstance(seen.identity, Missing) and not seen.identity.sudo:
         user = seen.identity.user
         yield Finding(
-            "note", "sudo", seen.host, f"{user} cannot use sudo without a password: page cache is not dropped",
+            "note", "sudo", seen.host,
+            f"{user} cannot use sudo without a password: the firewall is not known, the page cache is not dropped",
             "sudo -n true: refused",
-            f"on {seen.host}: sudo visudo -f /etc/sudoers.d/{user}, if up shall drop the page cache by itself",
+            f"none is needed; on {seen.host}: sudo visudo -f /etc/sudoers.d/{user}, if both shall be looked after",
         )  # fmt: skip
 
 

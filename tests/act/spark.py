@@ -306,7 +306,7 @@ class Machine(Answers, FabricEnds, OllamaEnd):
         return Answer(0)
 
     def run_journalctl(self, words: list[str]) -> Answer:
-        lines = self.kernel_log if "-k" in words else ()
+        lines = self.kernel_log if "_TRANSPORT=kernel" in words else ()
         return Answer(0, "".join(f"{line}\n" for line in lines or ("-- No entries --",)).encode())
 
     def run_uname(self, words: list[str]) -> Answer:

@@ -77,6 +77,29 @@ def test_what_the_host_went_through_before_it_served_is_past(cluster: Typed, des
 XID = "2026-01-01T00:00:07+0000 spark1 kernel: NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus."
 
 
+JOURNAL = """\
+2026-01-01T00:00:02+0000 spark2 kernel: VLLM::Worker_TP invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE|__GFP_COMP|__GFP_ZERO), order=0, oom_score_adj=0
+2026-01-01T00:00:02+0000 spark2 kernel: Out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:98765432kB, anon-rss:61234567kB, file-rss:128kB, shmem-rss:0kB, UID:0 pgtables:1234kB oom_score_adj:0
+-- Boot bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb --
+2026-01-01T00:01:30+0000 spark2 kernel: Linux version 6.17.0-1014-nvidia (buildd@bos03-arm64-001)
+2026-01-01T00:01:31+0000 spark2 kernel: mlx5_core 0000:01:00.0: firmware version: 28.45.4028
+"""  # noqa: E501
+"""journalctl 252 with the words of evidence, over a journal of two boots (systemd-journal-remote made the file)."""
+
+
+def test_a_real_journal_tells_of_the_boot_before(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    desk["spark2"].kernel_log = tuple(JOURNAL.splitlines())
+    desk.reboot("spark2")
+    desk.pass_time(90)
+    ran = cluster("logs", "--explain")
+    assert ran.code == 4
+    assert "cause: the kernel ran out of memory" in ran.out
+    assert "spark2, kernel's journal line 1, at 00:00:02 UTC" in ran.out
+    asked = [question.argv for question in desk.hosts["spark2"].asked if question.argv[0] == "journalctl"]
+    assert all("-k" not in argv and "-n" not in argv for argv in asked)
+
+
 @pytest.mark.parametrize(("ahead_s", "root"), [(0.0, "gpu-xid"), (90.0, "kernel-oom")])
 def test_events_are_ordered_by_one_clock(ahead_s: float, root: str, cluster: Typed, desk: Desk) -> None:
     """Both journals say 00:00 and 00:01; the second one's clock is 90 s ahead, so its event came first."""

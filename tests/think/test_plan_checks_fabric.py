@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from plan_tools import links, names, one_cable, port, recipe, seen, wanted
+from plan_tools import identity, links, names, one_cable, port, recipe, seen, wanted
 
 from cluster.facts.fact import Missing
 from cluster.facts.firewall import Firewall
@@ -146,3 +146,12 @@ def test_a_firewall_that_may_not_be_read_is_unknown() -> None:
     [unknown] = check([seen(1), seen(2, firewall=Missing("sudo: a password is required", "refused"))])
     assert (unknown.level, unknown.check, unknown.evidence) == ("unknown", "firewall", "sudo: a password is required")
     assert check([seen(1, firewall=Missing("no"))]) == []  # one host has no fabric
+
+
+def test_without_sudo_one_line_says_that_the_firewall_is_not_known() -> None:
+    """`sudo` says it, of that host alone, and only where sudo is the reason."""
+    no_sudo = identity(2, sudo=False)
+    refused = Missing("sudo: a password is required", "refused")
+    assert check([seen(1), seen(2, identity=no_sudo, firewall=refused)]) == []
+    broken = Missing("nft: core dumped", "unreadable")
+    assert names(check([seen(1), seen(2, identity=no_sudo, firewall=broken)])) == [("unknown", "firewall")]
