@@ -12,7 +12,9 @@ from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load
 from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe
 from cluster.errors import ClusterError, ManyErrors
+from cluster.facts import disk
 from cluster.facts import seen as facts
+from cluster.facts.fact import Missing
 from cluster.facts.seen import Look, Seen
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -78,9 +80,20 @@ def look(fleet: Fleet, hosts: Sequence[ResolvedHost], recipe: Recipe | None = No
     def look_at(host: Host) -> Seen:
         one, began = looks[host.name], fleet.time.time()
         answers = host.ask(facts.questions(one))
-        return facts.read(host.name, one, answers, (began, fleet.time.time()))
+        seen = facts.read(host.name, one, answers, (began, fleet.time.time()))
+        return with_moved_root(host, seen) if one.thorough else seen
 
     return fleet.each(look_at, list(looks))
+
+
+def with_moved_root(host: Host, seen: Seen) -> Seen:
+    """Also the room where images live on a host whose Docker keeps them elsewhere (`data-root`): one more question."""
+    if isinstance(seen.disk, Missing) or isinstance(seen.docker, Missing):
+        return seen
+    if not disk.moved_root(seen.docker.root, seen.disk):
+        return seen
+    rooms = disk.parse(host.ask([disk.question([seen.docker.root])])[0])
+    return seen if isinstance(rooms, Missing) else replace(seen, disk=(*seen.disk, *rooms))
 
 
 def answered(outcomes: Mapping[str, Outcome[Seen]]) -> tuple[dict[str, Seen], list[ClusterError]]:

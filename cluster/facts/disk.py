@@ -30,6 +30,11 @@ def question(paths: Iterable[str]) -> Question:
     return far("kept", {"sections": ["disk"], "paths": list(paths)})
 
 
+def moved_root(root: str, rooms: tuple[Room, ...]) -> bool:
+    """Whether Docker's data directory is none of the usual places that were looked at."""
+    return root.startswith("/") and all(root != room.path for room in rooms)
+
+
 def parse(answer: Answer) -> tuple[Room, ...] | Missing:
     """Read the section `disk` of far/kept; the rooms come in the order of the paths asked for, `~` expanded."""
     return read_section(answer, "disk", tuple[Room, ...])

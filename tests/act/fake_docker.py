@@ -38,6 +38,7 @@ class FakeDocker:
     registry: dict[str, Image] = field(default_factory=dict)
     containers: dict[str, Container] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
+    root: str = "/var/lib/docker"
     gpu: bool = True
     trouble: tuple[int, str] | None = None
     broken: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -263,7 +264,7 @@ class FakeDocker:
     def do_info(self, words: list[str], _: bytes) -> str:
         assert words == ["--format", "{{json .}}"]
         return json.dumps({
-            "ServerVersion": "28.2.2", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker",
+            "ServerVersion": "28.2.2", "Driver": "overlay2", "DockerRootDir": self.root,
             "Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}, "Architecture": "aarch64",
         })  # fmt: skip
 

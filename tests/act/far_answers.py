@@ -36,6 +36,9 @@ class Answers:
         return self.sections(given["sections"])
 
     def tell_kept(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
+        if given.get("paths") == [self.docker.root]:
+            room = {"path": self.docker.root, "free_bytes": self.root_free_bytes, "total_bytes": 900 * GIB}
+            return {"disk": {"value": [{**room, "free_inodes": None, "device": 2}]}}
         return self.sections(given["sections"])
 
     def tell_links(self: Machine, given: dict[str, Any]) -> dict[str, Any]:

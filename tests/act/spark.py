@@ -115,6 +115,7 @@ class Machine(Answers, FabricEnds, OllamaEnd):
     cached_bytes: int = 0
     lingering_bytes: int = 0
     free_bytes: int = 900 * GIB
+    root_free_bytes: int = 900 * GIB
     sudo: bool = True
     tenants: list[dict[str, Any]] = field(default_factory=list)
     firewall: str = "-P INPUT ACCEPT\n-P FORWARD DROP\n-P OUTPUT ACCEPT\n"

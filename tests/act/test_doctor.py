@@ -71,6 +71,17 @@ def test_a_host_that_is_off_hides_nothing_of_the_others(cluster: Typed, desk: De
     assert document["errors"][0]["where"] == "spark1"
 
 
+def test_docker_that_keeps_its_images_elsewhere(cluster: Typed, desk: Desk) -> None:
+    desk["spark2"].docker.root = "/data/docker"
+    assert told(cluster) == (0, {**told(cluster)[1], "findings": []})
+    desk["spark2"].root_free_bytes = 2 << 30
+    code, document = told(cluster)
+    assert (code, checks(document)) == (0, [("warning", "disk", "spark2")])
+    assert document["findings"][0]["what"] == "little room under /data/docker"
+    desk["spark2"].docker.root = "/var/lib/docker"
+    assert told(cluster)[1]["findings"] == []
+
+
 def test_a_host_that_is_lost_half_way(cluster: Typed, desk: Desk) -> None:
     def lost(container: Container, stdin: bytes) -> Answer:
         raise unreachable("spark2")
