@@ -71,14 +71,13 @@ def questions(container: str, since: str, *, ray: bool, tail: int | None = None)
     logs = docker_logs(container, tail=tail)
     session = ("docker", "cp", "--follow-link", f"{container}:{RAY_LOGS}", "-")
     journal = ("journalctl", "--no-pager", "-o", "short-iso", "--since", since)
-    parts = {"limit": JOURNAL_BEGINNING, "tail": JOURNAL_END}
     gpu = ("nvidia-smi", f"--query-gpu={GPU}", "--format=csv")
     return {
         "log.txt": Question(logs.argv, timeout_s=20, limit=BEGINNING, tail=END),
         "inspect.json": docker_inspect(container),
         **({"ray-logs.tar": Question(session, timeout_s=20, limit=RAY_LIMIT)} if ray else {}),
-        "kernel.txt": Question((*journal, "_TRANSPORT=kernel"), **parts),
-        "docker.txt": Question((*journal, "-u", "docker"), **parts),
+        "kernel.txt": Question((*journal, "_TRANSPORT=kernel"), limit=JOURNAL_BEGINNING, tail=JOURNAL_END),
+        "docker.txt": Question((*journal, "-u", "docker"), limit=JOURNAL_BEGINNING, tail=JOURNAL_END),
         "uname.txt": Question(("uname", "-a")),
         "meminfo.txt": Question(("cat", "/proc/meminfo")),
         "gpu.txt": Question(gpu),
