@@ -143,9 +143,17 @@ EXPECTED: dict[str, Expected] = {
         "text-echo": "the answer is empty", "stream-order": "no text came", "reasoning-channel-streamed": "is empty",
     },
     "dies-in-stream": each(STREAMS, "EngineCore encountered an issue"),
-    "cut": each([name for name in ANY if name not in ("served-unknown", "context-limit")], "closed the connection"),
-    "closes": each(ANY, "closed the connection"),
+    "cut": each([name for name in ANY if name not in ("served-unknown", "context-limit")], "closed the connection")
+    | each(VISION, "a request with a picture ends in an error | the server closed the connection"),
+    "closes": each(ANY, "closed the connection") | each(VISION, "a request with a picture ends in an error"),
 }  # fmt: skip
+
+REPORTED = {
+    "failover", "html-doubled", "html-brackets", "html-names", "marks-in-json", "marks-in-texts", "call-leaks",
+    "call-leaks-bare", "loop-ends", "mark-behind", "stop-beside-calls", "thoughts-aloud", "thoughts-lost",
+    "no-thoughts", "first-arguments-lost",
+}  # fmt: skip
+"""What is taken for a defect that somebody reported. All else is told without a name."""
 
 UNPROMISED: dict[str, Expected] = {"thoughts-lost": {}, "no-thoughts": {}, "text-only": {}, "short-context": {}}
 """Where a server has promised nothing, these are no faults."""
@@ -220,26 +228,29 @@ def test_every_behaviour_is_tried() -> None:
 
 
 def check_right(probed: Probed, name: str) -> None:
-    """Nothing failed, all problems are solved, and next to nothing was left out."""
+    """Nothing failed, and next to nothing was left out."""
     assert told(probed) == {}
-    assert probed.score()["right"] == 7  # type: ignore[index]
     skipped = {one.case.id for one in probed.told if one.verdict.outcome == "not applicable"}
     assert skipped <= ({*CHANNELS} if name == "strict" else {"context-limit"})
 
 
 @pytest.mark.parametrize("name", [one.name for one in RIGHT])
 def test_whoever_is_right_fails_nothing(load: ProcessLoader, name: str) -> None:
-    check_right(probe(At(load, name), RECIPE, CASES), name)
+    check_right(probe(At(load, name), RECIPE), name)
 
 
 @pytest.mark.parametrize("name", [one.name for one in RIGHT])
 def test_whoever_is_right_and_promised_nothing_fails_nothing(name: str) -> None:
-    check_right(probe(Beside(name), None, CASES), name)
+    probed = probe(Beside(name), None, CASES)
+    check_right(probed, name)
+    assert probed.score()["right"] == 7  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_whoever_is_wrong_is_told_what_is_wrong(name: str) -> None:
-    check(told(probe(Beside(name), RECIPE)), EXPECTED[name])
+    probed = probe(Beside(name), RECIPE)
+    check(told(probed), EXPECTED[name])
+    assert any(one.verdict.defect for one in probed.told) == (name in REPORTED)
 
 
 @pytest.mark.parametrize("name", ON_THE_WIRE)
