@@ -28,7 +28,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "ssh-banner-timeout": frozenset({"ssh-timeout"}),
     "hub-gated": frozenset({"model-missing", "model-not-cached", "hub-no-token"}),
     "disk-full": frozenset({"model-incomplete", "target-directory", "disk-nearly-full"}),
-    "driver-mismatch": frozenset({"gpu-toolkit", "driver-absent"}),
+    "driver-mismatch": frozenset({"gpu-toolkit", "gpu-driver-off", "driver-absent"}),
     "free-memory-page-cache": frozenset({"page-cache", "memory-held"}),
     "free-memory-held": frozenset({"page-cache", "memory-held"}),
     "rdma-enomem-kernel": frozenset({"cma-bug", "driver-no-memory"}),

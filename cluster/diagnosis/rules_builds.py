@@ -13,6 +13,21 @@ KERNELS = (
         "eugr/spark-vllm-docker#143",
     ),
     Rule(
+        "quantised-kernel", "fault",
+        r"FlashInfer kernels unavailable for \w+|Failed to run cutlass FP4 gemm|type fp8e4nv not supported in this arch"
+        r"|does not support BitsAndBytes quantization yet",
+        "this build has no kernel that computes this quantisation on this GPU",
+        "a newer image built for sm_121, another backend (VLLM_NVFP4_GEMM_BACKEND=marlin), or another checkpoint",
+        "vllm-project/vllm#30163, #25653",
+    ),
+    Rule(
+        "patch-of-other-version", "fault",
+        r"TypeError: (?P<part>\w*(MoE|Linear|Attention)\w*)\.__init__\(\) got an unexpected keyword argument",
+        "the model's code was written for another version of vLLM: a file mounted over it, or a stale copy ({part})",
+        "leave out the mounted file, or the image that it was written for",
+        "eugr/spark-vllm-docker#238",
+    ),
+    Rule(
         "no-kernel-image", "fault",
         r"no kernel image is available for execution",
         "nothing in this image was built for GB10 (sm_121)",

@@ -37,6 +37,20 @@ DOCKER = (
         "NVIDIA/nvidia-container-toolkit#434, #1239",
     ),
     Rule(
+        "gpu-driver-off", "fault",
+        r"nvidia-container-cli: initialization error: (nvml error: driver not loaded|driver error: failed to process)",
+        "the NVIDIA driver of this host is not loaded, or does not answer",
+        "nvidia-smi on the host; after an upgrade of driver or kernel reboot, or sudo modprobe nvidia",
+        "HonuRobotics/dockwater#10, NVIDIA/nvidia-docker#1203",
+    ),
+    Rule(
+        "gpu-driver-files", "fault",
+        r"nvidia-container-cli: detection error: open failed: (?P<file>\S+?): no such file",
+        "a library of the NVIDIA driver is not where the container toolkit looks for it: {file}",
+        "sudo ldconfig; when it stays away, install the driver's packages again, all of one version",
+        "NVIDIA/nvidia-docker#1333",
+    ),
+    Rule(
         "gpu-toolkit", "fault",
         r"could not select device driver|nvidia-container-cli: (?!requirement|.*mismatch)"
         r"|nvidia-container-runtime.*(not found|no such file)",
@@ -92,7 +106,7 @@ DOCKER = (
     ),
     Rule(
         "registry-login", "fault",
-        r"unauthorized: (authentication required|incorrect username)|pull access denied|denied: requested access"
+        r"unauthorized: (authentication required|incorrect username|<html>)|401 Authorization Required|pull access denied|denied: requested access"
         r"|401 Unauthorized.*nvcr|nvcr\.io.*(401|unauthorized|denied)|no basic auth credentials"
         r"|Cannot perform an interactive login|Error response from daemon: .*login attempt to .*failed"
         r"|access forbidden",
@@ -102,7 +116,8 @@ DOCKER = (
     ),
     Rule(
         "image-unknown", "fault",
-        r"manifest (for \S+ not found|unknown)|: not found: manifest|repository does not exist|No such image",
+        r"manifest (for \S+ not found|unknown)|: not found: manifest|repository does not exist"
+        r"|^(?!.*Handler for GET).*No such image",
         "the registry or this host has no such image or tag",
         "check image and tag; docker images",
         "docker",
