@@ -106,7 +106,8 @@ DOCKER = (
     ),
     Rule(
         "registry-login", "fault",
-        r"unauthorized: (authentication required|incorrect username|<html>)|401 Authorization Required|pull access denied|denied: requested access"
+        r"unauthorized: (authentication required|incorrect username|<html>)|401 Authorization Required"
+        r"|pull access denied|denied: requested access"
         r"|401 Unauthorized.*nvcr|nvcr\.io.*(401|unauthorized|denied)|no basic auth credentials"
         r"|Cannot perform an interactive login|Error response from daemon: .*login attempt to .*failed"
         r"|access forbidden",

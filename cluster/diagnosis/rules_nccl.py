@@ -52,7 +52,8 @@ NCCL = (
     ),
     Rule(
         "nccl-qp-timeout", "fault",
-        r"ibv_modify_qp failed with ((110|101|113)\b|error (Connection timed out|Network is unreachable|No route to host))"
+        r"ibv_modify_qp failed with (110|101|113)\b|ibv_modify_qp failed with error "
+        r"(Connection timed out|Network is unreachable|No route to host)"
         r"|Failed to modify QP( \w+)? to RTR: Connection timed out",
         "the two RoCE devices cannot reach each other: rails crossed, an HCA listed whose subnet the peer is not "
         "in, wrong GID, MTU, or a firewall or VLAN between them",
@@ -62,7 +63,9 @@ NCCL = (
     ),
     Rule(
         "nccl-gid-hole", "fault",
-        r"ibv_modify_qp failed with ((61|22|19)\b|error (No data available|Invalid argument|No such device))|Invalid GID index|GID index \d+ is (invalid|empty)",
+        r"ibv_modify_qp failed with (61|22|19)\b"
+        r"|ibv_modify_qp failed with error (No data available|Invalid argument|No such device)"
+        r"|Invalid GID index|GID index \d+ is (invalid|empty)",
         "the GID index that was pinned does not exist on this HCA: the GID table has moved",
         "leave NCCL_IB_GID_INDEX unset (not empty), or read the index anew on each HCA: show_gids",
         "tonyd2wild DeepSeek-v4-Flash 2x DGX Spark#38",

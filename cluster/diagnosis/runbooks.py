@@ -38,7 +38,8 @@ PAGES: Mapping[str, tuple[str, ...]] = {
         "docker-refused", "docker-down", "docker-missing",
     ),
     "it-does-not-start#container-and-gpu": (
-        "gpu-toolkit", "gpu-driver-off", "gpu-driver-files", "cdi-devices", "gpu-runtime-name", "no-nvidia-runtime", "device-missing",
+        "gpu-toolkit", "gpu-driver-off", "gpu-driver-files",
+        "cdi-devices", "gpu-runtime-name", "no-nvidia-runtime", "device-missing",
         "gpu-lost-in-container", "driver-absent", "no-gpu-in-container", "mount-missing", "ulimit-refused",
     ),
     "it-does-not-start#ports-and-names": (
@@ -141,7 +142,8 @@ PAGES: Mapping[str, tuple[str, ...]] = {
         "cma-bug", "rdma-enomem", "rdma-enomem-kernel", "rdma-enomem-other-kernel",
     ),
     "upgrade#the-image-does-not-fit-a-spark": (
-        "builds-mixed", "kernel-sm120-only", "quantised-kernel", "patch-of-other-version", "no-kernel-image", "ptxas-too-old", "deepgemm", "cudnn-fp8",
+        "builds-mixed", "kernel-sm120-only", "quantised-kernel", "patch-of-other-version",
+        "no-kernel-image", "ptxas-too-old", "deepgemm", "cudnn-fp8",
         "compile-cache", "triton-shared-memory", "vllm-too-old-for-flag", "ray-left-right", "model-unknown",
         "moe-scale-keys", "tie-weights", "checkpoint-keys", "quantization-unfit", "library-missing",
         "jit-build-failed", "wrong-architecture",
