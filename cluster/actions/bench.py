@@ -23,7 +23,6 @@ from cluster.bench.report import (
     memory_table,
     scaling_table,
     show,
-    warnings,
 )
 from cluster.bench.result import Baseline, Journal, Result, clocks, find_baseline, read_result, results_dir
 from cluster.bench.rows import Row
@@ -33,6 +32,7 @@ from cluster.bench.server_table import server_table
 from cluster.bench.suite_tables import suite_tables
 from cluster.bench.suites import SUITES
 from cluster.bench.wanted import BenchWanted, conditions
+from cluster.bench.warnings import warnings
 from cluster.config.recipe import BenchDefaults, Reference
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
@@ -121,6 +121,7 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
         model=measured.model,
         corpus=measured.corpus,
         refused_fields=measured.refused_fields,
+        engine={} if subject.manifest.deployment else measured.engine,
         client_where=measured.where,
         est_ppt_from=clocks(measured.rows),
     )

@@ -11,8 +11,9 @@ from cluster.actions.told import Told
 from cluster.bench.ceiling import bytes_a_token
 from cluster.bench.compare import Entry
 from cluster.bench.page import table_document
-from cluster.bench.report import Table, warnings
+from cluster.bench.report import Table
 from cluster.bench.series import read_point
+from cluster.bench.warnings import warnings
 from cluster.config.recipe import Recipe
 from cluster.errors import ExitCode
 from cluster.screen import Screen

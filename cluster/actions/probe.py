@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from cluster.actions.reach import Connect
 from cluster.actions.serving import Serving, serving
+from cluster.bench.engine import Engine, find_engine, known_as, look_again
+from cluster.bench.foreign import loud
 from cluster.bench.loader import Loader, Progress
-from cluster.bench.server import find_model
+from cluster.bench.server import Served, find_model
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.facts.completion import Server
 from cluster.hosts.connect import connect
@@ -28,7 +29,9 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     """Carry out `cluster probe`; 4 when the server got something wrong, 1 when it served nothing."""
     cases = choose(args.only, quick=args.quick, full=args.full)
     with serving(args, connect, "probe") as at:
-        subject = subject_at(at, args)
+        served, engine = serves(at, args)
+        subject = subject_at(at, args, served)
+        say_engine(engine, subject, screen)
         screen.line(f"{subject.model}, asked from {at.loader.where}: {len(cases)} case{'s' if len(cases) != 1 else ''}")
         probed = Probed(subject)
         try:
@@ -36,22 +39,44 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         except (KeyboardInterrupt, InterruptedByUser):
             screen.warn("interrupted")
             summarize(probed, screen)
-            screen.document(probed.document())
+            screen.document(document(probed, engine))
             return ExitCode.INTERRUPTED
         except ClusterError:
             summarize(probed, screen)
             raise
+        if engine and engine.waits:
+            engine = look_again(at.loader, served, engine)
+            say_engine(engine, subject, screen)
     summarize(probed, screen)
-    screen.document(probed.document())
+    screen.document(document(probed, engine))
     return exit_code(probed)
 
 
-def subject_at(at: Serving, args: argparse.Namespace) -> Subject:
+def serves(at: Serving, args: argparse.Namespace) -> tuple[Served, Engine | None]:
+    """The model, and what a server is that is not ours."""
+    served = find_model(at.loader, args.model or at.server.model, at.server.url)
+    if at.deployment:
+        return served, None
+    engine = find_engine(at.loader, served)
+    return known_as(served, engine), engine
+
+
+def say_engine(engine: Engine | None, subject: Subject, screen: Screen) -> None:
+    """What must be known of it before its answers: a model split over CPU and GPU, a router."""
+    for line in loud(engine.document(), subject.model) if engine else ():
+        screen.warn(line)
+
+
+def document(probed: Probed, engine: Engine | None) -> dict[str, Any]:
+    """For --json."""
+    return probed.document() | ({"engine": engine.document()} if engine else {})
+
+
+def subject_at(at: Serving, args: argparse.Namespace, served: Served) -> Subject:
     """The server as the cases see it: by what it was started with, or by the recipe of -r."""
-    server = replace(at.server, model=args.model or at.server.model)
     if at.deployment and not args.recipe_option:
-        return subject_from(at.loader, server, at.deployment.spec["recipe"], at.deployment.spec.get("words", ()))
-    return subject_from(at.loader, server, at.recipe.model_dump(mode="json") if at.recipe else None, ())
+        return subject_of(served, at.deployment.spec["recipe"], at.deployment.spec.get("words", ()))
+    return subject_of(served, at.recipe.model_dump(mode="json") if at.recipe else None, ())
 
 
 def subject_from(loader: Loader, server: Server, recipe: Mapping[str, Any] | None, words: Sequence[str]) -> Subject:

@@ -1,9 +1,11 @@
 """An OpenAI-like server of known timing: the truth that the bench client is measured against. Standard library only.
 
-    python -m cluster.bench.known_server [--ttft-ms 67] [--rate 50]    prints {"port": N}, runs until its stdin ends
+    python -m cluster.bench.known_server [--ttft-ms 67] [--rate 50] [--engine ollama]
+    prints {"port": N}, runs until its stdin ends
 
-The model's name chooses how it behaves, see `known_ways`. Every request's first token is sent TTFT after its last
-byte has come, the others at the given rate; GET /log tells when they really were. Loopback only.
+The model's name chooses how it behaves, see `known_ways`; with --engine it has that engine's routes and models, see
+`known_engines`. Every request's first token is sent TTFT after its last byte has come, the others at the given rate;
+GET /log tells when they really were. Loopback only.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from cluster.bench.known_engines import ENGINES, Engine
 from cluster.bench.known_ways import WAYS, Send, Way, prompt_of, stream, tokenize
 
 BLOCK = 16  # tokens that the prefix cache keeps together
@@ -34,6 +37,8 @@ class State:
     counts: Counter[str] = field(default_factory=Counter)
     blocks: set[int] = field(default_factory=set)
     log: list[dict[str, Any]] = field(default_factory=list)
+    engine: Engine = field(default_factory=Engine)
+    asked: set[str] = field(default_factory=set)
 
     def look_up(self, prompt: list[int], salt: str) -> int:
         """Leading tokens that were in the cache; now all of the prompt's full blocks are."""
@@ -87,14 +92,16 @@ class Connection(asyncio.Protocol):
     def answer(self, path: str, body: dict[str, Any]) -> None:
         """One request."""
         if path.endswith("/v1/models"):
-            self.plain(200, {"data": [describe(name, way) for name, way in WAYS.items()]})
+            self.plain(200, {"data": [describe(name, way) for name, way in self.state.engine.ways.items()]})
+        elif (document := self.state.engine.tell(path, self.state.asked)) is not None:
+            self.plain(200, document)
         elif path.endswith("/detokenize"):
             self.plain(200, {"prompt": " ".join(f"w{token}" for token in body["tokens"])})
-        elif path.endswith("/tokenize") and WAYS[body["model"]].tokenizes:
+        elif path.endswith("/tokenize") and self.state.engine.ways[body["model"]].tokenizes:
             self.plain(200, {"tokens": tokenize(body["prompt"], body["add_special_tokens"])})
         elif path.endswith("/completions"):
-            self.complete(WAYS.get(body.get("model", ""), WAYS["plain"]), body)
-        elif path.endswith("/metrics"):
+            self.complete(self.state.engine.ways.get(body.get("model", ""), WAYS["plain"]), body)
+        elif path.endswith("/metrics") and self.state.engine.counts:
             self.plain(200, self.state.metrics())
         elif path.endswith("/log"):
             self.plain(200, self.state.log)
@@ -105,6 +112,12 @@ class Connection(asyncio.Protocol):
         """A completion: refused, or streamed on time."""
         state, now, prompt = self.state, time.monotonic(), prompt_of(body)
         state.seen += 1
+        state.asked.add(str(body.get("model")))
+        if way.context and len(prompt) > way.context:
+            prompt = prompt[: way.context // 2]
+            body = {name: value for name, value in body.items() if name != "messages"} | {"prompt": prompt}
+        if way.answers_as and state.seen % way.other_every == 0:
+            body = body | {"model": way.answers_as}
         refused = next((name for name in way.refuses if name in body), None)
         if refused:
             return self.plain(400, {"error": {"message": f"extra field not permitted: {refused}", "code": 400}})
@@ -149,9 +162,9 @@ class Connection(asyncio.Protocol):
         self.transport.write(b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
 
 
-async def serve(ttft_s: float, rate: float) -> None:
+async def serve(ttft_s: float, rate: float, engine: Engine) -> None:
     """Serve until stdin ends."""
-    loop, state = asyncio.get_running_loop(), State(ttft_s, rate)
+    loop, state = asyncio.get_running_loop(), State(ttft_s, rate, engine=engine)
     server = await loop.create_server(lambda: Connection(state), "127.0.0.1", 0)
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
@@ -162,10 +175,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ttft-ms", type=float, default=67.0)
     parser.add_argument("--rate", type=float, default=50.0)
+    parser.add_argument("--engine", choices=ENGINES, default="")
     given = parser.parse_args()
     # select() waits in microseconds where epoll rounds up to the next millisecond
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
-    loop.run_until_complete(serve(given.ttft_ms / 1e3, given.rate))
+    loop.run_until_complete(serve(given.ttft_ms / 1e3, given.rate, ENGINES[given.engine]))
 
 
 if __name__ == "__main__":

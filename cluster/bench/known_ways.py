@@ -20,7 +20,7 @@ class Way:
     shape: str = "text"  # text | content | reasoning | reasoning_content | tools
     early_role: bool = False  # an empty event with the role long before the first token
     silent_every: int = 0  # every n-th token has no text
-    usage: str = "each"  # each | last | none
+    usage: str = "each"  # each | last | none | zeros (in each but the last, as Ollama)
     newline: str = "\n"
     comments: bool = False
     split: bool = False  # every event in two portions, cut inside a character
@@ -39,6 +39,9 @@ class Way:
     limit: int = 32768
     owner: str = "vllm"
     tokenizes: bool = True
+    context: int = 0  # a longer prompt is cut to half of this, without a word
+    answers_as: str = ""  # another model's name in the answers
+    other_every: int = 1  # in every n-th answer
     extra: dict[str, Any] = field(default_factory=dict)  # beside the final usage
     counts: Mapping[str, float] = field(default_factory=dict)  # added to its counters with each request
 
@@ -101,6 +104,7 @@ WAYS = {
     "at-once": Way(all_at_once=True),
     "small": Way(limit=1024),
     "plain-text": Way(owner="library", tokenizes=False),  # as Ollama
+    "zeros": Way(usage="zeros"),
     "prefill-told": Way(usage="last", extra={"timings": {"prompt_ms": 40.0, "cache_n": 12}}),
     "metrics-told": Way(extra={"metrics": PER_REQUEST}),
 }
@@ -124,7 +128,7 @@ def delta(way: Way, token: int) -> dict[str, Any]:
 
 
 def events(
-    way: Way, prompt: int, count: int, ttft_s: float, rate: float, cached: int | None
+    way: Way, model: str, prompt: int, count: int, ttft_s: float, rate: float, cached: int | None
 ) -> Iterator[tuple[float, Any, int]]:
     """All events of an answer as (seconds after the request, JSON value, tokens in it); None stands for a comment."""
 
@@ -132,8 +136,12 @@ def events(
         details = None if cached is None else {"cached_tokens": cached}
         return {"prompt_tokens": prompt, "completion_tokens": done, "prompt_tokens_details": details}
 
+    def during(done: int) -> dict[str, Any]:
+        zeros = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        return {"usage": usage(done)} if way.usage == "each" else {"usage": zeros} if way.usage == "zeros" else {}
+
     def event(choices: list[Any], done: int) -> dict[str, Any]:
-        return {"choices": choices, "model": "known"} | ({"usage": usage(done)} if way.usage == "each" else {})
+        return {"choices": choices, "model": model} | during(done)
 
     first = ttft_s + way.start_s
     if way.early_role:
@@ -154,7 +162,7 @@ def events(
             choice["finish_reason"] = "length" if end == count else "stop"
         yield t, event([choice], done), step
     if way.usage != "none":
-        yield t, {"choices": [], "usage": usage(done)} | way.extra, 0
+        yield t, {"choices": [], "model": model, "usage": usage(done)} | way.extra, 0
 
 
 def portions(way: Way, t: float, document: Any, tokens: int) -> Iterator[Send]:
@@ -175,7 +183,7 @@ def stream(way: Way, body: dict[str, Any], ttft_s: float, rate: float, cached: i
     cached = way.cached if cached is None else cached
     wrap: Callable[[bytes], bytes] = (lambda b: b) if way.until_close else (lambda b: b"%x\r\n%s\r\n" % (len(b), b))
     t, sent = 0.0, 0
-    for t, document, tokens in events(way, length, count, ttft_s, rate, cached):
+    for t, document, tokens in events(way, body.get("model", "known"), length, count, ttft_s, rate, cached):
         sent += bool(isinstance(document, dict) and document.get("choices"))
         if way.cut_after and sent > count * way.cut_after:
             yield t, b"", 0

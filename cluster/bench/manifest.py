@@ -11,7 +11,7 @@ from cluster.bench.workload import corpus_id
 MUST_AGREE = (
     "recipe", "model", "revision", "weights", "image_content", "versions", "spec", "products", "drivers", "simulated",
     "seed", "depth_mode", "corpus", "natural_stop", "api", "extra_fields", "est_ppt_from", "refused_fields",
-    "client_on",
+    "client_on", "engine",
 )  # fmt: skip
 """Fields of a manifest that decide a number: a difference forbids the comparison."""
 
@@ -48,7 +48,8 @@ class Manifest:
 
     `nodes` is the number of hosts that served, `spec` the deployment's own (plan/spec.py), `argv` the server's words
     by host, `command` the words of our own command line, `client_on` is container (the server's, on the head) or
-    local, `est_ppt_from` says whose clock the prompt's time is from.
+    local, `est_ppt_from` says whose clock the prompt's time is from. `engine`: what a server that is not ours says of
+    itself (engine.py), with the fields that it does not look at.
     """
 
     model: str
@@ -78,6 +79,7 @@ class Manifest:
     suite: str = ""
     refused_fields: tuple[str, ...] = ()
     est_ppt_from: tuple[str, ...] = ()
+    engine: dict[str, Any] = field(default_factory=dict)
     client_on: str = "local"
     client_where: str = ""
     client_python: str = ""

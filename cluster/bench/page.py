@@ -10,7 +10,7 @@ from cluster.bench.compare import Entry, against, compare
 from cluster.bench.html import Figure, Page
 from cluster.bench.plots import alone, concurrency_chart, depth_charts, sweep_chart, tokens
 from cluster.bench.plots_machine import moments_chart, time_charts
-from cluster.bench.report import Table, bench_table, interval, show, warnings
+from cluster.bench.report import Table, bench_table, interval, show
 from cluster.bench.rows import suffix
 from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
 from cluster.bench.series import Series
@@ -18,6 +18,7 @@ from cluster.bench.series_tables import moments_table, steps_table
 from cluster.bench.server_table import server_table
 from cluster.bench.svg import Chart
 from cluster.bench.sweep_table import bests, prompt_table, sweep_tables
+from cluster.bench.warnings import warnings
 
 MOST_FIGURES = 4
 

@@ -16,6 +16,8 @@ from cluster.bench.http_answer import HttpAnswer, error_text, read_http
 from cluster.bench.records import Record
 from cluster.bench.sse import EventSplitter
 
+FALLBACKS = "x-litellm-attempted-fallbacks"
+"""LiteLLM's header; the `model` in its answers is the one asked for, whoever gave it, but after a fallback."""
 Counted = Literal["per event", "token ids", "one an event", "spread", "not"]
 
 
@@ -27,7 +29,8 @@ class RequestTrace:
     `counted`: "per event" (the server's running usage), "token ids" (listed in the event), "one an event" (as many
     events as the final usage counts), "spread" (the final usage, spread evenly: an estimate), "not" (no usage: the
     numbers are 0 and mean nothing). `error` is empty for a request that was served to its end. `cached_from` says who
-    told `cached_tokens`: the answer, or the server's counters. `server_prefill_from`: the field that told it.
+    told `cached_tokens`: the answer, or the server's counters. `server_prefill_from`: the field that told it. `model`:
+    who answered, by its own name; `fallbacks`: models that a router had tried before.
     """
 
     t0_s: float
@@ -46,6 +49,8 @@ class RequestTrace:
     server_prefill_from: str = ""
     server_queue_s: float | None = None
     text: str = ""
+    model: str = ""
+    fallbacks: int = 0
 
     @property
     def first_token_s(self) -> float | None:
@@ -83,6 +88,7 @@ class _Stream:
     prefill_from: str = ""
     queue_s: float | None = None
     cached: int | None = None
+    model: str = ""
     text: list[str] = field(default_factory=list)
 
 
@@ -128,10 +134,12 @@ def _take(stream: _Stream, t: float, data: bytes) -> None:
     usage = document.get("usage")
     if isinstance(usage, dict):
         stream.usage.update({key: value for key, value in usage.items() if value is not None})
+    if isinstance(document.get("model"), str):
+        stream.model = document["model"] or stream.model
     _take_times(stream, document)
     choices = document.get("choices")
     if isinstance(choices, list) and choices:
-        stream.events.append(_read_choices(stream, t, choices, usage))
+        stream.events.append(_read_choices(stream, t, choices, _used(document)))
 
 
 def _take_times(stream: _Stream, document: dict[str, Any]) -> None:
@@ -151,7 +159,16 @@ def _take_times(stream: _Stream, document: dict[str, Any]) -> None:
             stream.cached = told["cache_n"]
 
 
-def _read_choices(stream: _Stream, t: float, choices: list[Any], usage: Any) -> _Event:
+def _used(document: dict[str, Any]) -> int | None:
+    """Tokens generated so far, by the running usage, or llama.cpp's running `timings`."""
+    for group, name in (("usage", "completion_tokens"), ("timings", "predicted_n")):
+        told = document.get(group)
+        if isinstance(told, dict) and isinstance(told.get(name), int):
+            return int(told[name])
+    return None
+
+
+def _read_choices(stream: _Stream, t: float, choices: list[Any], used: int | None) -> _Event:
     """One event with choices."""
     carries = opens = ends = False
     ids: int | None = None
@@ -168,8 +185,7 @@ def _read_choices(stream: _Stream, t: float, choices: list[Any], usage: Any) -> 
             ids = (ids or 0) + len(choice["token_ids"])
         if isinstance(text, str) and text:
             stream.text.append(text)
-    used = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return _Event(t, carries, opens and not carries, ends, ids, used if isinstance(used, int) else None)
+    return _Event(t, carries, opens and not carries, ends, ids, used)
 
 
 def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
@@ -193,6 +209,8 @@ def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
         server_prefill_from=stream.prefill_from,
         server_queue_s=stream.queue_s,
         text="".join(stream.text),
+        model=stream.model,
+        fallbacks=int(tried) if (tried := answer.headers.get(FALLBACKS, "")).isdigit() else 0,
     )
 
 

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.bench.foreign import notes as engine_notes
 from cluster.bench.machine import busy_clocks
 from cluster.bench.result import Baseline, Result
 from cluster.bench.rows import Row, suffix
 from cluster.bench.scaling import TTFR, ScalingRow
 from cluster.bench.statistics import PERCENTILES, Stat
+from cluster.bench.warnings import some_names
 from cluster.config.recipe import Reference
 
 MISSING = "n/a"
-LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS")
-"""How notes on the machines begin that make a row worth nothing; they are said before the numbers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +29,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     text_columns: int = 1
-
-
-def warnings(result: Result) -> tuple[str, ...]:
-    """What must be said aloud with these numbers."""
-    manifest = result.manifest
-    lines = []
-    if manifest.simulated:
-        lines.append(f"SIMULATED HOSTS ({', '.join(manifest.products)}): these numbers say nothing about real ones")
-    if manifest.weights == "dummy":
-        lines.append("DUMMY WEIGHTS: the model's weights are random; speed only, the text has no meaning")
-    if result.failed:
-        total = sum(row.requests for row in result.rows)
-        lines.append(f"{result.failed} of {total} requests FAILED; the numbers are those of the others")
-    if not result.complete:
-        lines.append("INTERRUPTED: not all runs were measured")
-    lines += dict.fromkeys(note for row in result.rows for note in row.notes if note.startswith(LOUD))
-    missed = [row.shape.name for row in result.rows if row.cache and set(row.cache) - {"hit", "partial"}]
-    if missed:
-        lines.append(f"NO VERIFIED CACHE HIT in {_some(missed, 0)}: see the notes")
-    if result.sentinel and result.sentinel.drifted:
-        lines.append(f"THE MACHINE DRIFTED: {result.sentinel}")
-    if manifest.refused_fields:
-        lines.append(f"the server refused {', '.join(manifest.refused_fields)}; measured without")
-    return tuple(lines)
 
 
 def bench_table(result: Result) -> Table:
@@ -104,7 +80,9 @@ def row_notes(result: Result) -> tuple[str, ...]:
     for row in result.rows:
         for text in (*row.notes, *(f"failed: {failure}" for failure in row.failures), *_lacks(row)):
             about.setdefault(text, []).append(row.shape.name)
-    notes = [f"{text} [{_some(names, len(result.rows))}]" for text, names in about.items()]
+    cached = result.manifest.depth_mode == "prefix-caching"
+    told = engine_notes(result.manifest.engine, concurrency=result.most_concurrency, prefix_caching=cached)
+    notes = [*told, *(f"{text} [{some_names(names, len(result.rows))}]" for text, names in about.items())]
     notes += [f"sentinel: {result.sentinel}"] if result.sentinel else []
     where = result.manifest.client_where
     return (*notes, f"client: {where} (Python {result.manifest.client_python})") if where else tuple(notes)
@@ -118,12 +96,6 @@ def _lacks(row: Row) -> list[str]:
         told = "n/a" if value is None else f"from {len(value.values)} values only, n/a elsewhere"
         found.setdefault(f"{told}: {reason}", []).append(key)
     return [f"{', '.join(keys)} {text}" for text, keys in found.items()]
-
-
-def _some(names: Sequence[str], total: int) -> str:
-    if len(names) == total and total > 1:
-        return "all rows"
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def latency_table(result: Result) -> Table:

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from cluster.bench.belief import Asked, remedy_of
 from cluster.bench.cache import credit_hits, ours_of
 from cluster.bench.drift import Sentinel, choose_sentinel, compare_runs
+from cluster.bench.engine import Engine, find_engine, known_as, look_again
+from cluster.bench.foreign import ignored
 from cluster.bench.loader import Loader
 from cluster.bench.machine import Machine, NoMachine
 from cluster.bench.measure import BatchMeasure, measure_batch
@@ -30,7 +33,7 @@ CATCH_UP_S = 0.25  # a server may count a request a moment after it has answered
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a benchmark gave. `refused_fields`: request fields that the server would not have."""
+    """What a benchmark gave. `refused_fields`: request fields that the server would not have; `engine`: what it is."""
 
     rows: tuple[Row, ...]
     model: str
@@ -41,6 +44,7 @@ class Measured:
     refused_fields: tuple[str, ...] = ()
     request: dict[str, Any] = field(default_factory=dict)
     sentinel: Sentinel | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> int:
@@ -64,18 +68,25 @@ def run_bench(
     wanted.shapes()
     served = find_model(loader, wanted.model, wanted.base_url)
     wanted = fitting(wanted, served)
-    shapes = wanted.shapes()
-    check_limit(shapes, served)
+    check_limit(wanted.shapes(), served)
     on_step("tokenise")
     corpus = tokenise(loader, served.model, wanted.corpus, chat=wanted.chat)
-    maker = wanted.maker(served, corpus, secrets.token_hex(16))
+    engine = find_engine(loader, served)  # after a first request: Ollama tells of models in memory only
+    served = known_as(served, engine)
+    wanted = fitting(wanted, served)
+    shapes = wanted.shapes()
+    check_limit(shapes, served)
+    maker = wanted.maker(served, corpus, secrets.token_hex(16), engine.name)
     latency_s = measure_latency(loader)
-    sender = Sender(loader, wanted, maker)
+    exact = not corpus.words and not wanted.chat
+    sender = Sender(loader, wanted, maker, Asked(served.model, served.names, served.alone and not engine.router, exact))
     sender.warm_up(shapes, on_step)
+    engine = look_again(loader, served, engine)
     bench = _Bench(sender, latency_s, machine)
     rows = bench.measure(on_row, on_step)
     if all(row.failed == row.requests for row in rows):
-        raise ClusterError(f"the server served no request: {rows[0].failures[0]}")
+        error = rows[0].failures[0].partition(" × ")[2]
+        raise ClusterError(f"the server served no request: {error}", remedy=remedy_of(error))
     sentinel = bench.watch_drift(shapes, on_step)
     return Measured(
         rows=rows,
@@ -87,7 +98,14 @@ def run_bench(
         sentinel=sentinel,
         request=sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} tokens]"},
         corpus=corpus_id(wanted.corpus) + (" as words" if corpus.words else ""),
+        engine=engine.document() | told_beside(engine, sender),
     )
+
+
+def told_beside(engine: Engine, sender: Sender) -> dict[str, Any]:
+    """What is known of an engine beside what it tells."""
+    told = {"ignored": list(ignored(engine.name)), "answers_as": sender.answers_as}
+    return {key: value for key, value in told.items() if value}
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cluster.bench.belief import Asked, doubt, remedy_of, same_name
 from cluster.bench.loader import Loader
 from cluster.bench.read import RequestTrace, read_stream
 from cluster.bench.records import Ask, ClientLoad, Round
@@ -22,20 +23,36 @@ FIRST_TRIES = 3
 class Sender:
     """One benchmark's requests."""
 
-    def __init__(self, loader: Loader, wanted: BenchWanted, maker: BodyMaker) -> None:
+    def __init__(self, loader: Loader, wanted: BenchWanted, maker: BodyMaker, asked: Asked) -> None:
         self.loader = loader
         self.wanted = wanted
         self.maker = maker
+        self.asked = asked
+        self.answers_as = ""
 
     def send(self, shape: Shape, run: str, tokens: int | None = None) -> tuple[list[RequestTrace], ClientLoad]:
         """One batch of requests at the same time."""
         bodies = [self.maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
+        sent = [shape.prompt_tokens] * len(bodies)
         if self.maker.chat or self.maker.corpus.words:
-            bodies = [self._put(body, text) for body, text in zip(bodies, self._texts(bodies), strict=True)]
+            texts = self._texts(bodies)
+            sent = [self.maker.corpus.weigh(text) for text in texts] if self.maker.corpus.words else sent
+            bodies = [self._put(body, text) for body, text in zip(bodies, texts, strict=True)]
         asks = tuple(Ask(self.maker.path, body) for body in bodies)
         wanted = Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s)
         record = self.loader.send(wanted)
-        return [read_stream(one) for one in record.records], record.client
+        traces = [doubt(read_stream(one), self.asked, n) for one, n in zip(record.records, sent, strict=True)]
+        self._learn_name(traces)
+        return traces, record.client
+
+    def _learn_name(self, traces: Sequence[RequestTrace]) -> None:
+        """The name under which the only model answers; once it is known no other will do."""
+        given = next((trace.model for trace in traces if trace.model and not trace.error), "")
+        names = (self.asked.model, *self.asked.names)
+        if self.asked.alone and given and not any(same_name(name, given) for name in names):
+            self.answers_as = given
+        if given:
+            self.asked = replace(self.asked, names=(*self.asked.names, given), alone=False)
 
     def _texts(self, bodies: Sequence[dict[str, Any]]) -> list[str]:
         """What the ids of bodies say."""
@@ -75,7 +92,8 @@ class Sender:
                     break
             else:
                 self.maker = self.maker.without(name)
-        raise ClusterError(f"the server served no request: {error}", where=self.wanted.base_url + self.maker.path)
+        where = self.wanted.base_url + self.maker.path
+        raise ClusterError(f"the server served no request: {error}", where=where, remedy=remedy_of(error))
 
     def _learn_template(self, shape: Shape, trace: RequestTrace) -> None:
         """How many tokens a chat has beyond those of its text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from cluster.errors import ClusterError, UsageError
 
 LATENCY_ASKS = 7
 FETCH_TIMEOUT_S = 60.0
-WEIGHED = (16, 528)  # words of a short prompt and of a longer one, to be counted by the server
+WEIGHED = slice(1024, 1280)  # words that the server counts once, and twice in a row: what is over is no word's
 NO_SUCH_PATH = (404, 405, 501)
 
 
@@ -27,12 +27,15 @@ NO_SUCH_PATH = (404, 405, 501)
 class Served:
     """A model that the server offers; `max_tokens` is its context limit, None when the server does not tell.
 
-    `owner`: what the server calls itself there (vllm, sglang, llamacpp …), empty when it does not.
+    `owner`: what the server calls itself there (vllm, sglang, llamacpp …), empty when it does not. `names`: its other
+    names; `alone`: the server offers no other model.
     """
 
     model: str
     max_tokens: int | None
     owner: str = ""
+    names: tuple[str, ...] = ()
+    alone: bool = True
 
     @property
     def heeds_salt(self) -> bool:
@@ -99,8 +102,24 @@ def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
     if name not in models:
         near = difflib.get_close_matches(name, models, 1, 0.0)
         raise UsageError(f"the server does not serve {name!r}", remedy=f"--model {near[0]}")
-    limit = models[name].get("max_model_len")
-    return Served(name, limit if isinstance(limit, int) else None, str(models[name].get("owned_by") or ""))
+    own = models[name]
+    limit = own.get("max_model_len")
+    names = other_names(own, models)
+    return Served(
+        name,
+        limit if isinstance(limit, int) else None,
+        str(own.get("owned_by") or ""),
+        names,
+        alone=not models.keys() - {name, *names},
+    )
+
+
+def other_names(own: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of one model: vLLM tells the `root` that its names share, llama.cpp its `aliases`."""
+    root, aliases = own.get("root"), own.get("aliases")
+    names = {str(root)} | {name for name, one in models.items() if one.get("root") == root} if root else set()
+    names |= {str(alias) for alias in aliases} if isinstance(aliases, list) else set()
+    return tuple(sorted(names - {own.get("id")}))
 
 
 def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = False) -> Corpus:
@@ -127,20 +146,26 @@ def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = 
 
 
 def count_words(loader: Loader, model: str, corpus: str, chat: bool) -> Corpus | None:
-    """A corpus of words, weighed by what the server counts for a short and a longer prompt; None when it does not."""
+    """A corpus of words, weighed by what the server counts for a text and for twice that; None when it counts none."""
     words, counts = corpus_words(corpus), []
-    for number in WEIGHED:
-        text, ask = "".join(words[:number]), {"model": model, "max_tokens": 1, "temperature": 0}
-        body = say(ask, text) if chat else write(ask, text)
+    text = "".join(words[WEIGHED])
+    for prompt in (text, text + text):
+        ask = {"model": model, "max_tokens": 1, "temperature": 0}
+        body = say(ask, prompt) if chat else write(ask, prompt)
         [(status, answer, _)] = fetch(loader, Ask(CHAT if chat else COMPLETIONS, body), name="count")
         usage = _document(status, answer).get("usage") or {}
         counts.append(usage.get("prompt_tokens"))
-    few, many = counts
-    if not isinstance(few, int) or not isinstance(many, int) or many <= few:
+    once, twice = counts
+    if not isinstance(once, int) or not isinstance(twice, int) or twice <= once:
         return None
-    per_word = (many - few) / (WEIGHED[1] - WEIGHED[0])
-    overhead = max(0, round(few - WEIGHED[0] * per_word))
-    return Corpus(tuple(range(len(words))), words=words, per_word=per_word, overhead=overhead)
+    tokens = twice - once
+    return Corpus(
+        tuple(range(len(words))),
+        words=words,
+        per_word=tokens / (WEIGHED.stop - WEIGHED.start),
+        overhead=max(0, once - tokens),
+        per_byte=tokens / len(text.encode()),
+    )
 
 
 def detokenise(loader: Loader, model: str, prompts: Sequence[Sequence[int]]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from cluster.bench.foreign import COLD, IGNORED, INSTEAD
 from cluster.bench.manifest import Manifest
 from cluster.bench.rows import Phase, Row, Shape
 from cluster.bench.server import Served
@@ -73,7 +74,7 @@ class BenchWanted:
         """All rows, in that order. Raises UsageError for numbers that make none."""
         return tuple(shape for group in self.groups() for shape in group)
 
-    def maker(self, served: Served, corpus: Corpus, salt: str) -> BodyMaker:
+    def maker(self, served: Served, corpus: Corpus, salt: str, engine: str = "") -> BodyMaker:
         """What makes the requests; a chat's template puts the begin of a text itself."""
         own = replace(corpus, begin=()) if self.chat else corpus
         return BodyMaker(
@@ -86,7 +87,9 @@ class BenchWanted:
             natural_stop=self.natural_stop,
             chat=self.chat,
             question=self.question,
-            extra=dict(self.extra),
+            extra=dict(INSTEAD.get(engine, {})) | dict(self.extra),
+            unheeded=IGNORED.get(engine, ()),
+            cold=COLD.get(engine, {}),
         )
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import resources
@@ -24,7 +24,16 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 CORPORA = ("prose", "code")
 
 # What a server may refuse: the measurement can do without, and the result says that it did.
-OPTIONAL_FIELDS = ("continuous_usage_stats", "include_usage", "cache_salt", "min_tokens", "ignore_eos", "temperature")
+OPTIONAL_FIELDS = (
+    "continuous_usage_stats",
+    "include_usage",
+    "cache_salt",
+    "min_tokens",
+    "ignore_eos",
+    "temperature",
+    "cache_prompt",
+    "timings_per_token",
+)
 
 
 @cache
@@ -58,7 +67,7 @@ class Corpus:
     """The text as this server's token ids; `begin` is what its tokenizer puts before every text (BOS, if any).
 
     Where the server has no tokenizer to ask, ids are places in `words`; `per_word` and `overhead` are the tokens that
-    it counts for a word, and for any prompt beside its words.
+    it counts for a word, and for any prompt beside its words; `per_byte` is a surer measure of a text that is known.
     """
 
     ids: tuple[int, ...]
@@ -66,11 +75,16 @@ class Corpus:
     words: tuple[str, ...] = ()
     per_word: float = 1.0
     overhead: int = 0
+    per_byte: float = 0.0
 
     @cached_property
     def distinct(self) -> list[int]:
         """The ids that occur."""
         return sorted(set(self.ids))
+
+    def weigh(self, text: str) -> int:
+        """About how many tokens the server counts for a prompt of this text."""
+        return self.overhead + round(self.per_byte * len(text.encode()))
 
     def text(self, ids: Sequence[int]) -> str:
         """What ids that are words say."""
@@ -107,7 +121,8 @@ class BodyMaker:
     `salt` keeps the caches of earlier invocations out of this one: as `cache_salt` where the server is known to heed it
     (`salted`; vLLM: up to 128 characters without slashes), else in the prompts' beginnings. With `natural_stop` the
     number of tokens is a limit, and an output ends where the model ends it. `template_tokens`: what a chat's template
-    adds to a text, so much less text is sent. `question` ends a chat's text and counts beyond its length.
+    adds to a text, so much less text is sent. `question` ends a chat's text and counts beyond its length. `unheeded`:
+    fields that this engine is known not to look at; `cold`: what keeps a prompt out of its cache, in cold rows.
     """
 
     model: str
@@ -121,6 +136,8 @@ class BodyMaker:
     template_tokens: int = 0
     salted: bool = True
     extra: dict[str, Any] = field(default_factory=dict)
+    unheeded: tuple[str, ...] = ()
+    cold: Mapping[str, Any] = field(default_factory=dict)
 
     def without(self, name: str) -> BodyMaker:
         """The same without a field that the server refused."""
@@ -153,16 +170,18 @@ class BodyMaker:
             "ignore_eos": True,
             "temperature": 0,
             "stream": True,
-            "stream_options": {name: on for name, on in options.items() if name not in self.refused},
+            "stream_options": {name: on for name, on in options.items() if name not in (*self.refused, *self.unheeded)},
             "cache_salt": self.salt,
         }
         left_out = {
             *self.refused,
+            *self.unheeded,
             *(() if self.salted else ("cache_salt",)),
             *(("min_tokens", "ignore_eos") if self.natural_stop else ()),
         }
         left_out |= set() if body["stream_options"] else {"stream_options"}
-        return {name: value for name, value in body.items() if name not in left_out} | self.extra
+        cold = {} if shape.phase != "cold" else {key: on for key, on in self.cold.items() if key not in self.refused}
+        return {name: value for name, value in body.items() if name not in left_out} | cold | self.extra
 
 
 def say(body: dict[str, Any], text: str, question: str = "") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cluster.probe.case import Subject
 def subject_of(served: Served, recipe: Mapping[str, Any] | None, words: Sequence[str] = ()) -> Subject:
     """The server as the cases see it. `recipe` as in a deployment's spec; `words`: what was given to vLLM behind it."""
     if recipe is None:
-        return Subject(served.model, served.max_tokens, engine=_engine(served))
+        return Subject(served.model, served.max_tokens, engine=served.owner)
     flags = {**recipe["vllm"], **read_flags(words)}
     length = str(flags.get("max-model-len"))
     return Subject(
@@ -22,14 +22,9 @@ def subject_of(served: Served, recipe: Mapping[str, Any] | None, words: Sequence
         tools=_on(flags, "enable-auto-tool-choice"),
         reasoning=_on(flags, "reasoning-parser"),
         vision=_sees(recipe.get("architecture", ""), flags),
-        engine=_engine(served),
+        engine=served.owner,
         dummy=recipe["weights"] == "dummy",
     )
-
-
-def _engine(served: Served) -> str:
-    """What the server calls itself; Ollama gives the namespace of its models instead, which is `library` for most."""
-    return "ollama" if served.owner == "library" else served.owner
 
 
 def read_flags(words: Sequence[str]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import pytest
 from bench_results import result, row
 
 from cluster.bench.machine import Fabric, Sample, describe, machine_notes, read_sample
-from cluster.bench.report import machine_table, memory_table, warnings
+from cluster.bench.report import machine_table, memory_table
 from cluster.bench.rows import Shape, parse_row
+from cluster.bench.warnings import warnings
 
 GIB = 1 << 30
 RDMA = Fabric("head", ("rocep1s0f0", "roceP2p1s0f0"), "enp1s0f0np0")

@@ -243,7 +243,6 @@ RECIPE = {
 def test_promises() -> None:
     served = Served("m", 32768, "vllm")
     assert subject_of(served, None) == Subject("m", 32768, engine="vllm")
-    assert subject_of(Served("gemma4:26b", None, "library"), None).engine == "ollama"
     assert subject_of(served, RECIPE) == Subject("m", 32768, 65536, True, True, True, "vllm")
     bare = {"vllm": {}, "weights": "dummy"}
     assert subject_of(served, bare) == Subject("m", 32768, None, False, False, None, "vllm", dummy=True)

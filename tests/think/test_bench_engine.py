@@ -1,0 +1,109 @@
+"""What serves is read from recorded answers: shapes of llama.cpp b11434 and LiteLLM 1.108.7 as they were seen, of
+Ollama 0.33 (api/types.go), SGLang 0.5.23 (http_server.py) and LM Studio (its page on REST v0); values are ours."""
+
+import json
+
+import pytest
+
+from cluster.bench.engine import Engine, Loaded, known_as, read_engine
+from cluster.bench.foreign import ignored, lacking, loud, notes
+from cluster.bench.http_answer import HttpAnswer
+from cluster.bench.server import Served, other_names
+
+GONE = HttpAnswer(404, {}, [(0.0, b'{"detail":"Not Found"}')], True)
+VERSION = {"version": "0.33.0"}
+PS = {
+    "models": [
+        {"name": "other:8b", "model": "other:8b", "size": 6_000, "size_vram": 6_000, "context_length": 4096},
+        {"name": "toy:latest", "model": "toy:latest", "size": 19_000, "size_vram": 6_460, "context_length": 8192},
+    ]
+}
+PROPS = {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 2, "build_info": "b11434-0badcafe"}
+SGLANG = {"version": "0.5.23", "context_length": 16384, "max_total_num_tokens": 9, "enable_cache_report": False}
+LMSTUDIO = {"data": [{"id": "toy", "state": "loaded", "max_context_length": 131072, "loaded_context_length": 4096}]}
+TOY = Served("toy", None)
+
+
+def answer(document: object, **headers: str) -> HttpAnswer:
+    return HttpAnswer(200, {**headers}, [(0.0, json.dumps(document).encode())], True)
+
+
+@pytest.mark.parametrize(
+    ("owner", "answers", "engine"),
+    [
+        ("vllm", {"/version": answer({"version": "0.32.0"})}, Engine("vllm", "0.32.0")),
+        ("vllm", {"/version": GONE}, Engine("vllm")),
+        ("tensorrt_llm", {"/version": answer({"version": "1.2.0"})}, Engine("tensorrt_llm", "1.2.0")),
+        ("llamacpp", {"/props": answer(PROPS)}, Engine("llamacpp", "b11434-0badcafe", "", 4096, 2, True)),
+        ("", {"/props": answer(PROPS)}, Engine("llamacpp", "b11434-0badcafe", "", 4096, 2, True)),
+        ("sglang", {"/server_info": answer(SGLANG)}, Engine("sglang", "0.5.23", context=16384, tells_cache=False)),
+        (
+            "sglang",
+            {"/server_info": GONE, "/get_server_info": answer(SGLANG | {"context_length": None})},
+            Engine("sglang", "0.5.23", tells_cache=False),
+        ),
+        ("organization_owner", {"/api/v0/models": answer(LMSTUDIO)}, Engine("lmstudio", context=4096)),
+        ("openai", {"/health/liveliness": answer("I'm alive!")}, Engine(router="LiteLLM")),
+        ("", {"/version": answer({}, **{"x-litellm-version": "1.108.7"})}, Engine(router="LiteLLM 1.108.7")),
+        ("llama-swap", {}, Engine(router="llama-swap")),
+        ("somebody", {"/version": GONE, "/props": answer([1]), "/api/ps": answer({"error": "unexpected"})}, Engine()),
+    ],
+)
+def test_engines(owner: str, answers: dict, engine: Engine) -> None:
+    assert read_engine(Served("toy", None, owner), answers) == engine
+
+
+def test_llamacpps_router_chooses_the_model_and_tells_no_context() -> None:
+    props = {"role": "router", "default_generation_settings": {"n_ctx": 0}, "build_info": "b11434"}
+    engine = read_engine(Served("toy", None, "llamacpp"), {"/props": answer(props)})
+    assert (engine.router, engine.context) == ("llama.cpp's router", None)
+
+
+def test_ollamas_model_is_found_among_those_in_memory() -> None:
+    engine = read_engine(TOY, {"/api/version": answer(VERSION), "/api/ps": answer(PS)})
+    assert (engine.name, engine.version, engine.context, engine.waits) == ("ollama", "0.33.0", 8192, False)
+    assert engine.loaded == Loaded("toy:latest", 19_000, 6_460, 8192)
+    assert [one.name for one in engine.others] == ["other:8b"]
+    [said] = loud(engine.document(), "toy")
+    assert said.startswith("SPLIT OVER CPU AND GPU: 66% of toy is on the CPU")
+    assert "also loaded: other:8b" in said
+
+
+def test_ollamas_model_that_is_not_loaded_yet_and_one_that_is_whole() -> None:
+    waits = read_engine(TOY, {"/api/version": answer(VERSION), "/api/ps": answer({"models": []})})
+    assert waits.waits
+    whole = {"models": [{"model": "toy:latest", "size": 5, "size_vram": 5}]}
+    engine = read_engine(TOY, {"/api/version": answer(VERSION), "/api/ps": answer(whole)})
+    assert (engine.waits, engine.context, list(loud(engine.document(), "toy"))) == (False, None, [])
+
+
+def test_the_least_limit_counts_and_a_router_hides_who_serves() -> None:
+    assert known_as(Served("toy", 32768, "vllm"), Engine("vllm", context=4096)) == Served("toy", 4096, "vllm")
+    assert known_as(Served("toy", None), Engine("ollama", context=2048)) == Served("toy", 2048, "ollama")
+    assert not known_as(Served("toy", 100, "vllm"), Engine("vllm", router="LiteLLM")).heeds_salt
+
+
+def test_names_of_one_model() -> None:
+    models = {"a": {"id": "a", "root": "/m"}, "b": {"id": "b", "root": "/m"}, "c": {"id": "c", "root": "/n"}}
+    assert other_names(models["a"], models) == ("/m", "b")
+    assert other_names({"id": "toy", "aliases": ["toy", "short"]}, {}) == ("short",)
+
+
+def test_what_is_lost_without_a_field_is_said_by_name() -> None:
+    assert lacking(ignored("ollama")) == (
+        "min_tokens, ignore_eos: outputs may end early; continuous_usage_stats: tokens are counted at the end only"
+    )
+    assert ignored("llamacpp") == (), "ignore_eos and timings_per_token do the same there"
+
+
+def test_notes_on_slots_and_on_caches_that_nobody_tells_of() -> None:
+    said = [*notes({"name": "llamacpp", "version": "b1", "slots": 2}, concurrency=8, prefix_caching=False)]
+    assert said == [
+        "served by llama.cpp b1",
+        "llama.cpp takes 2 requests at a time: of 8 the others wait, and that is in the numbers",
+    ]
+    assert [*notes({"name": "llamacpp", "slots": 2}, concurrency=2, prefix_caching=False)] == ["served by llama.cpp"]
+    blind = {"name": "sglang", "tells_cache": False}
+    assert "--enable-cache-report" in [*notes(blind, concurrency=1, prefix_caching=True)][-1]
+    assert "OLLAMA_NUM_PARALLEL" in [*notes({"name": "ollama"}, concurrency=2, prefix_caching=False)][-1]
+    assert [*notes({}, concurrency=9, prefix_caching=True)] == []
