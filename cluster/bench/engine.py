@@ -19,6 +19,7 @@ from cluster.bench.http_answer import HttpAnswer, read_http
 from cluster.bench.loader import Loader
 from cluster.bench.records import Ask, Round
 from cluster.bench.server import FETCH_TIMEOUT_S, Served
+from cluster.facts.ollama import Loaded, read_loaded
 
 BY_OWNER = {
     "vllm": ("/version",),
@@ -34,21 +35,6 @@ TITLES = {
     "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama", "tensorrt_llm": "TensorRT-LLM",
     "lmstudio": "LM Studio",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model in Ollama's memory, as /api/ps tells it; `gpu_bytes` of its `bytes` are in GPU memory."""
-
-    name: str
-    bytes: int
-    gpu_bytes: int
-    context: int | None = None
-
-    @property
-    def split(self) -> bool:
-        """Whether a part of it is computed by the CPU."""
-        return self.gpu_bytes < self.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,21 +159,6 @@ def _with_loaded(engine: Engine, served: Served, told: Mapping[str, Any]) -> Eng
     own = next((one for one in models if same_name(served.model, one.name)), None)
     others = tuple(one for one in models if one is not own)
     return replace(engine, loaded=own, others=others, context=own.context if own else None)
-
-
-def read_loaded(told: Mapping[str, Any]) -> tuple[Loaded, ...]:
-    """The models of /api/ps. `context_length` is there since Ollama 0.10."""
-    models = told.get("models")
-    found = [one for one in models if isinstance(one, dict)] if isinstance(models, list) else []
-    return tuple(
-        Loaded(
-            _text(one, "model") or _text(one, "name"),
-            _number(one, "size") or 0,
-            _number(one, "size_vram") or 0,
-            _number(one, "context_length"),
-        )
-        for one in found
-    )
 
 
 def _router(served: Served, told: Mapping[str, Any], answers: Mapping[str, HttpAnswer]) -> str:

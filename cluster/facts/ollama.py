@@ -40,18 +40,27 @@ def parse(answer: Answer) -> tuple[Loaded, ...] | Missing:
     if answer.exit:
         return Missing(last_words(answer))
     try:
-        return read_loaded(load_json(answer.out))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Missing("/api/ps told something else")
+        told = load_json(answer.out)
+    except ValueError:
+        told = None
+    return read_loaded(told) if isinstance(told, dict) and "models" in told else Missing("/api/ps told something else")
 
 
 def read_loaded(told: Mapping[str, Any]) -> tuple[Loaded, ...]:
-    """The models of /api/ps. `context_length` is there since Ollama 0.11; `size_vram` is left out when it is 0.
-
-    Raises KeyError, TypeError or AttributeError for another document.
-    """
+    """The models of /api/ps. `context_length` is there since Ollama 0.10; `size_vram` is left out when it is 0."""
+    models = told.get("models")
     return tuple(
-        Loaded(str(one.get("model") or one["name"]), one.get("size") or 0, one.get("size_vram") or 0,
-               one.get("context_length"))
-        for one in told["models"] or ()
-    )  # fmt: skip
+        Loaded(
+            str(one.get("model") or one.get("name") or ""),
+            _number(one, "size") or 0,
+            _number(one, "size_vram") or 0,
+            _number(one, "context_length"),
+        )
+        for one in (models if isinstance(models, list) else ())
+        if isinstance(one, dict)
+    )
+
+
+def _number(told: Mapping[str, Any], key: str) -> int | None:
+    value = told.get(key)
+    return value if isinstance(value, int) else None
