@@ -10,7 +10,7 @@ from cluster.actions.again import await_back, prove_again, say_held, see, subjec
 from cluster.actions.cause import name_cause
 from cluster.apply import Applied, Guard, apply, undo
 from cluster.config.redact import hide_text
-from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.plan.checks_memory import check_memory
 from cluster.plan.deployed import Deployment
@@ -114,12 +114,16 @@ def started_again(
     if left or isinstance(failure, InterruptedByUser):
         return f"{told} (cluster status shows when it serves)"
     hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
+    within, begun = fleet.only(old.hosts), False
     try:
-        prove_again(subject_of(old, hosts, see(fleet.only(old.hosts), hosts)), fleet.only(old.hosts), screen)
+        again = subject_of(old, hosts, see(within, hosts))
+        begun = True
+        prove_again(again, within, screen)
     except (InterruptedByUser, KeyboardInterrupt):
         return f"{told} (cluster status shows when it serves)"
     except ClusterError as error:
-        return f"{told} and does not serve: {error.what}"
+        known = begun and error.exit_code != ExitCode.UNREACHABLE
+        return f"{told} and does not serve: {error.what}" if known else f"{told}, but was not proven: {error.what}"
     return f"{told} and serves"
 
 

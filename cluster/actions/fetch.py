@@ -19,6 +19,7 @@ from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.outcome import values
+from cluster.plan.down import HUB_TOKEN
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
@@ -125,11 +126,11 @@ def pull_images(wanted: Wanted, hosts: list[str], fleet: Fleet, guard: Guard, sc
 def token_path(seen: Seen, token: str) -> str:
     """Where the hub token lies on a host while it downloads; empty when there is none.
 
-    In a directory of its own among the deployments: when we are killed, the next `up` or `down` removes it with them.
+    In a directory of its own among the deployments: when we are killed, the next `up`, `pull` or `down` removes it.
     """
     if isinstance(seen.identity, Missing):
         raise RefusedError("the host does not say who it is", where=seen.host, remedy=seen.identity.why)
-    return f"{seen.identity.data_dir}/deployments/hub-token/token" if token else ""
+    return f"{seen.identity.data_dir}/{HUB_TOKEN}/token" if token else ""
 
 
 def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
@@ -201,7 +202,7 @@ def download(
         )  # fmt: skip
     values(fleet.ask(folders))
     with screen.waiting(f"download of {model.id} on {', '.join(tokens)}"):
-        run_on(fleet, asked, "download the model", "run cluster up again: it goes on where it stopped")
+        run_on(fleet, asked, "download the model", "run it again: it goes on where it stopped")
 
 
 def run_on(fleet: Fleet, asked: Mapping[str, Question], what: str, remedy: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.actions import fetch, gate, up
 from cluster.actions.reach import Connect, open_fleet, reach, read_named, read_recipe
-from cluster.apply import Guard, Unlocked
+from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.errors import ExitCode
 from cluster.facts.fact import Missing
 from cluster.facts.image import Image
@@ -18,7 +18,9 @@ from cluster.facts.weights import Weights
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
+from cluster.plan.down import remove_probes, remove_token
 from cluster.plan.fabric import Fabric
+from cluster.plan.steps import filled
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
@@ -36,6 +38,9 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         reach(fleet)
         with guard_for(fleet, wanted, dry_run=args.dry_run) as guard:
             seens = up.see(wanted, fleet)
+            if not args.dry_run:
+                rest = filled(remove_probes(seens), remove_token(seens))
+                apply(rest, fleet, guard, screen.note, Applied())
             judge(wanted, seens, screen)
             if not args.dry_run and fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
                 seens = up.see(wanted, fleet)

@@ -19,7 +19,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.local import LocalHost
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host, Process
-from cluster.plan.deployed import HOME, Deployment, deployments
+from cluster.plan.deployed import HOME, Deployment, deployments, unread
 
 OTHERWISE = "cluster up first, or --base-url URL for another server"
 
@@ -123,4 +123,15 @@ def running_deployment(
         names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
         raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
     raise_all(errors)
-    raise RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=otherwise)
+    raise nothing_runs(seens, otherwise)
+
+
+def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
+    """That nothing of ours runs; what another version of `cluster` started is not called nothing."""
+    hosts = [name for name, seen in seens.items() if unread(seen)]
+    if not hosts:
+        return RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=otherwise)
+    return RefusedError(
+        f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read",
+        remedy=f"cluster down -n {','.join(hosts)}, then cluster up",
+    )

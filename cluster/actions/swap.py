@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from cluster.actions import up
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
-from cluster.actions.serving import running_deployment
-from cluster.errors import ExitCode, RefusedError, UsageError
+from cluster.actions.serving import nothing_runs, running_deployment
+from cluster.errors import ExitCode, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import deployments
@@ -42,5 +42,5 @@ def with_hosts(named: Named, fleet: Fleet) -> Named:
     raise_all(errors)
     ranks = [rank for deployment in deployments(seens.values()) for rank in deployment.ranks.values()]
     if not any(rank.state == "running" for rank in ranks):
-        raise RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=FIRST)
+        raise nothing_runs(seens, FIRST)
     return named

@@ -45,7 +45,7 @@ def _free_it(seen: Seen) -> str:
     """How to come by more."""
     rows = () if isinstance(seen.gpu_processes, Missing) else seen.gpu_processes
     if any("ollama" in row.name for row in rows):
-        return "--unload-ollama lets Ollama's models go"
+        return "--unload-ollama lets Ollama's models go (sudo systemctl stop ollama keeps them away)"
     return f"on {seen.host}: stop the holder"
 
 

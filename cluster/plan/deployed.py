@@ -92,6 +92,15 @@ def _read(name: str, ranks: Mapping[str, Container]) -> Deployment | None:
         return None
 
 
+def unread(seen: Seen) -> bool:
+    """Whether a container runs on this host that another version made, so that its labels cannot be read."""
+    if isinstance(seen.containers, Missing):
+        return False
+    known = {deployment.id for deployment in group({seen.host: seen.containers})}
+    names = {one.labels[DEPLOYMENT] for one in seen.containers if DEPLOYMENT in one.labels and one.state == "running"}
+    return bool(names - known)
+
+
 def ours(container: Container) -> bool:
     """Whether a container was made by us."""
     return DEPLOYMENT in container.labels or TRY in container.labels

@@ -12,6 +12,9 @@ from cluster.facts.seen import Seen
 from cluster.plan.deployed import DEPLOYMENT, TRY, Deployment
 from cluster.plan.steps import Plan, Stage, Step
 
+HUB_TOKEN = "deployments/hub-token"
+"""Where the hub token lies below a host's data directory while it downloads."""
+
 
 def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
     """Stop and remove everything of ours on these hosts. What each host had before is removed last, by `forget`."""
@@ -88,6 +91,17 @@ def _probes(seens: Mapping[str, Seen]) -> Iterator[tuple[str, str]]:
             for container in seen.containers:
                 if TRY in container.labels:
                     yield host, container.name
+
+
+def remove_token(seens: Mapping[str, Seen]) -> Stage:
+    """Remove the hub token that lies on a host since an operator was killed during a download."""
+    steps = [
+        _remove_path(host, path)
+        for host, seen in seens.items()
+        for path in _stray_paths(seen)
+        if path.endswith(HUB_TOKEN)
+    ]
+    return Stage("remove the hub token", tuple(steps))
 
 
 def _remove_probe(host: str, name: str) -> Step:

@@ -150,7 +150,7 @@ def test_one_document_also_when_a_host_is_unreachable(cluster: Typed, desk: Desk
 
 @pytest.mark.parametrize("spec", [None, "not JSON", "[]", '{"recipe": {}}'])
 def test_a_container_whose_labels_cannot_be_read_goes_too(spec: str | None, cluster: Typed, desk: Desk) -> None:
-    """What another version made: `up` says so, `status` bears it, `down` removes it."""
+    """What another version made: `up` and `swap` say so, `status` bears it, `down` removes it."""
     labels = {"cluster.deployment": "toy-1", "cluster.hosts": "spark1", "cluster.seen": '{"hosts": {}}'}
     if spec is not None:
         labels["cluster.spec"] = spec
@@ -161,6 +161,11 @@ def test_a_container_whose_labels_cannot_be_read_goes_too(spec: str | None, clus
     ran = cluster(*UP)
     assert ran.code == 4
     assert "another version of cluster made it" in ran.err
+    for words in (("swap", "toy"), ("swap", "toy", "-n", "spark1"), ("bench",)):
+        ran = cluster(*words)
+        assert ran.code == 4
+        assert "nothing of ours runs" not in ran.err
+        assert "try: cluster down -n spark1" in ran.err
     assert cluster("down").code == 0
     assert desk["spark1"].docker.containers == {}
     assert cluster(*UP).code == 0

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from machine import GIB, IMAGE, MODEL, Desk, Stranger
+from machine import DATA, GIB, IMAGE, MODEL, Desk, Killed, Stranger
 from typed import RECIPE, Ran, Typed
 
 
@@ -55,6 +55,35 @@ def test_the_old_one_that_comes_back_is_the_same(cluster: Typed, desk: Desk) -> 
     assert {one.starts for machine in desk for one in machine.docker.containers.values()} == {2}
 
 
+def test_an_old_one_that_cannot_be_asked_is_not_said_to_be_down(cluster: Typed, desk: Desk) -> None:
+    """The way to a host is lost while it starts again: nobody knows, and it serves."""
+    must(cluster, "up", "toy", "--tp", "2")
+    serving = desk.serving()
+    desk.bad_flag = "--max-num-seqs"
+    again = [one for machine in desk for one in machine.docker.containers.values()]
+    desk.on_sleep.append(lambda: desk.hosts["spark2"].drop() if all(one.starts == 2 for one in again) else None)
+    ran = cluster("swap", "other", "--", "--max-num-seqs", "8")
+    assert ran.code == 1
+    assert "was started again, but was not proven: spark2 did not answer within 10 s" in ran.err
+    desk.recover()
+    desk.pass_time(10)
+    assert desk.serving() == serving
+
+
+def test_an_old_one_of_another_version_is_not_said_to_be_down(cluster: Typed, desk: Desk) -> None:
+    """Its recipe has a key that this version does not know."""
+    must(cluster, "up", "toy", "--tp", "2")
+    for machine in desk:
+        for one in machine.docker.containers.values():
+            labels = one.options["--label"]
+            labels[:] = [word.replace('"recipe": {', '"recipe": {"later": 1, ') for word in labels]
+            labels[:] = [word.replace('"recipe":{', '"recipe":{"later":1,') for word in labels]
+    desk.bad_flag = "--max-num-seqs"
+    ran = cluster("swap", "other", "--", "--max-num-seqs", "8")
+    assert "recipe.later" in ran.out
+    assert "was started again, but was not proven: another version of cluster made it" in ran.err
+
+
 def test_its_hosts_are_those_of_what_runs(cluster: Typed, desk: Desk) -> None:
     must(cluster, "up", "toy", "--solo", "-n", "spark2")
     must(cluster, "swap", "other")
@@ -99,6 +128,28 @@ def test_pull_needs_no_gpu_and_disturbs_nothing(cluster: Typed, desk: Desk) -> N
     before = desk.state()
     must(cluster, "pull", "toy")
     assert desk.state() == before
+
+
+def test_a_pull_that_was_killed_is_taken_up_again(cluster: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its download goes on in its container, and its token lies on the host; what a deployment keeps there stays."""
+    monkeypatch.setenv("HF_TOKEN", "hf_planted")
+    desk["spark1"].make_folder(f"{DATA}/deployments/toy-1")
+    desk["spark2"].models.clear()
+    desk.hosts["spark2"].killed_at = 3
+    with pytest.raises(Killed):
+        cluster("pull", "toy", "--yes")
+    desk.recover()
+    words = "run --detach --name cluster-download --label cluster.try=1 --entrypoint sleep"
+    desk["spark2"].docker.answer((*words.split(), IMAGE, "9"))
+    assert any("token" in name for name in desk["spark2"].files)
+    later = desk.copy()
+    must(cluster, "pull", "toy", "--yes")
+    later["spark2"].models = {MODEL: desk["spark2"].models[MODEL]}  # the download ended by itself
+    must(Typed(later, cluster.place, cluster.capsys), "pull", "toy", "--yes")
+    for one in (desk, later):
+        assert one["spark2"].files == {}
+        assert one["spark2"].docker.containers == {}
+        assert one["spark1"].kept() == ["toy-1"]
 
 
 def test_ollama_lets_its_models_go_where_it_is_told_to(cluster: Typed, desk: Desk) -> None:

@@ -176,6 +176,13 @@ def rebooted(run: Typed) -> None:
     run.desk.reboot("spark2")
 
 
+def of_another_version(run: Typed) -> None:
+    """The labels of what runs are none of this version's."""
+    for at in run.desk:
+        for one in at.docker.containers.values():
+            one.options["--label"] = [word.replace("image_content", "content") for word in one.options["--label"]]
+
+
 def after_probe(name: str, event: Callable[[Desk], object]) -> Prepare:
     """Something that happens between the checks and the first change."""
 
@@ -279,6 +286,11 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
         1, ("swap", "other", "--", "--max-num-seqs", "8"), [OTHER, typed(*UP), desk(bad_flag="--max-num-seqs")],
     ),
     "swap/both_fail": (1, ("swap", "other"), [OTHER, typed(*UP), desk(bad_flag="--max-model-len")]),
+    "swap/new_one_fails_and_the_way_to_the_old_is_lost": (
+        1, ("swap", "other", "--", "--max-num-seqs", "8"),
+        [OTHER, typed(*UP), desk(bad_flag="--max-num-seqs"), at_sleep(4, lambda desk: desk.hosts["spark2"].drop())],
+    ),
+    "swap/of_another_version": (4, ("swap", "other"), [OTHER, typed(*UP), of_another_version]),
     "swap/interrupted": (130, ("swap", "other"), [OTHER, typed(*UP), at_sleep(2, ctrl_c)]),
     "swap/dry_run": (0, ("swap", "other", "--dry-run"), [OTHER, typed(*UP)]),
     "swap/ollama_unloaded": (0, ("swap", "other", "--unload-ollama"), [OTHER, typed(*UP), OLLAMA]),
