@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Parser = argparse.ArgumentParser
+LISTED = " (default: see `cluster recipes list`)"
 
 
 def common(parser: Parser) -> None:
@@ -28,20 +29,18 @@ def nodes(parser: Parser, default: str = "all hosts of the inventory", *, rank_o
     )
 
 
-def recipe(parser: Parser) -> None:
+def recipe(parser: Parser, default: str = LISTED) -> None:
     """Which recipe, changes to it, and the environment of what it starts."""
-    chosen(parser)
+    chosen(parser, default)
     parser.add_argument(
         "-e", "--env", action="append", default=[], metavar="KEY=VALUE", help="environment of every rank; without "
         "=VALUE it is taken from yours; names with TOKEN, KEY, SECRET or PASSWORD travel as files and are shown nowhere"
     )  # fmt: skip
 
 
-def chosen(parser: Parser) -> None:
+def chosen(parser: Parser, default: str = LISTED) -> None:
     """Which recipe, and changes to it."""
-    parser.add_argument(
-        "recipe", nargs="?", metavar="RECIPE", help="recipe name or file (default: see `cluster recipes list`)"
-    )
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=f"recipe name or file{default}")
     parser.add_argument("-r", "--recipe", dest="recipe_option", metavar="RECIPE", help="the same as RECIPE")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY.SUB=VALUE", help="change a recipe key; VALUE is YAML"
@@ -125,7 +124,7 @@ def swap(parser: Parser) -> None:
         "Stop what runs, see that its memory is back, start RECIPE there and prove it; what ran before serves again "
         "when RECIPE does not become ready. What stands after the first -- goes to vLLM as it is."
     )
-    recipe(parser)
+    recipe(parser, default="")
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory", rank_order=True)
     sizes(parser)
     starting(parser)
@@ -209,9 +208,7 @@ def probe(parser: Parser) -> None:
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_true", help="only what `cluster up` asks in the end")
-    how.add_argument(
-        "--full", action="store_true", help="also what takes minutes, and seven problems with exact answers, scored"
-    )
+    how.add_argument("--full", action="store_true", help="also seven problems with exact answers, scored: minutes")
     how.add_argument(
         "--only", nargs="+", action="extend", default=[], metavar="NAME", help="only these cases or groups of cases"
     )

@@ -16,11 +16,13 @@ from cluster.config.load import read_recipe as read_file
 from cluster.config.model_config import read_attention
 from cluster.config.recipe import Recipe
 from cluster.errors import ExitCode, UsageError
-from cluster.plan.fit import GRAPHS_GIB, HOST_SIDE_GIB, SYSTEM_GIB, Asked, Fit, fit
+from cluster.plan.fit import GRAPHS_GIB, HOST_SIDE_GIB, LAYERWISE_FROM, SYSTEM_GIB, Asked, Fit, fit, quantises_whole
 from cluster.screen import Screen
 
 SLOW_T_S = 20.0
 """Slower than people read; a dense model below it is worth comparing with a mixture of experts."""
+HELD_WHOLE = f"vLLM before {LAYERWISE_FROM}, which the recipe allows, holds all of it before it quantises"
+LAYERWISE = f"vLLM quantises a layer at a time (from {LAYERWISE_FROM} on, as the recipe asks for)"
 
 
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -40,7 +42,9 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     if not attention:
         screen.note("the cache is not counted: the recipe does not say `attention`, and no --config was given")
     if any(one.loading > one.weights for one in fits):
-        screen.note("while loading: vLLM 0.19 held all of it before it quantised; newer versions go layer by layer")
+        screen.note(f"while loading: {HELD_WHOLE if quantises_whole(recipe) else LAYERWISE}")
+    if args.length is None and "max-model-len" not in recipe.vllm:
+        screen.note(f"{length} tokens were taken, since the recipe has no max-model-len; --length says how many")
     for one in fits:
         for wrong in one.wrong:
             screen.warn(f"TP={one.tp}: does not fit: {wrong}")

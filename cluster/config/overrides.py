@@ -51,6 +51,10 @@ def split_env(words: Sequence[str]) -> Variables:
     return variables
 
 
+SIGNS = tuple(">|&*!%@`")
+"""What a YAML value cannot begin with unless it is quoted."""
+
+
 def final_recipe(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     """The recipe with each `KEY.SUB=VALUE` applied in order; VALUE is YAML, an empty one or null takes the key away.
 
@@ -89,7 +93,12 @@ def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:
             path[1] = flag_name(path[1])
         except ValueError as error:
             raise UsageError(f"--set {key}: {error}") from None
-    return path, parse_value(written, f"--set {key}")
+    try:
+        return path, parse_value(written, f"--set {key}")
+    except UsageError as error:
+        if written[:1] in SIGNS:
+            error.remedy = f"such a value is quoted twice: --set '{key}=\"{written}\"'"
+        raise
 
 
 def _nearest_key(word: str, recipe: Recipe) -> str:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
 from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
 
@@ -20,9 +23,13 @@ HOST_SIDE_GIB = 2.6
 """API server, engine and Ray outside of the GPU's share."""
 GRAPHS_GIB = 5.8
 """Compiled graphs and the activations of the largest batch, within vLLM's share."""
-DEFAULT_UTILISATION = 0.9
+DEFAULT_UTILISATION = 0.92
+"""What vLLM 0.32 takes when it is not told (vllm/config/cache.py)."""
 RUN_TIME_BYTES = {"fp8": 1.0}
 """Bytes a parameter of quantisations that vLLM makes itself while it loads BF16 weights."""
+LAYERWISE_FROM = "0.19"
+"""The vLLM that makes them a layer at a time (PR 31914 of January 2026, in its documentation since March); those before
+held the BF16 weights first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +104,28 @@ def fit(recipe: Recipe, attention: Sequence[AttentionLayers], tp: int, asked: As
     room = share - weights - GRAPHS_GIB
     held = sum(size * tokens for size, tokens in zip(sliding, kept, strict=True))
     return Fit(
-        tp, recipe.weights_gib / tp, weights, share, asked.memory_gib,
+        tp, _loading_gib(recipe, attention) / tp, weights, share, asked.memory_gib,
         cache_sliding=asked.sequences * held / GIB if each else None,
         cache_global=asked.sequences * sum(whole) * asked.length / GIB if each else None,
         tokens=_counted_tokens(attention, each, room) if each else None,
     )  # fmt: skip
+
+
+def quantises_whole(recipe: Recipe) -> bool:
+    """Whether a vLLM that the recipe allows holds all weights as they lie on disk before it quantises them."""
+    made = RUN_TIME_BYTES.get(str(recipe.vllm.get("quantization")))
+    allowed = SpecifierSet(recipe.needs.vllm)
+    older = (f"0.{minor}" for minor in range(Version(LAYERWISE_FROM).minor))
+    return made is not None and any(allowed.contains(version, prereleases=True) for version in older)
+
+
+def _loading_gib(recipe: Recipe, attention: Sequence[AttentionLayers]) -> float:
+    """The most that weights take while they are loaded, on all hosts together: one layer is there in both forms."""
+    files, weights = recipe.weights_gib or 0.0, weights_gib(recipe)
+    if weights >= files or quantises_whole(recipe):
+        return files
+    layers = sum(shape.layers for shape in attention)
+    return weights + (files / layers if layers else 0.0)
 
 
 def weights_gib(recipe: Recipe) -> float:

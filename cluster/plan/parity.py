@@ -176,5 +176,5 @@ def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterato
         said = (answer.error_text.strip() or answer.text.strip() or "no answer").splitlines()[-1]
         yield Finding(
             "fault", "ping", host, f"no full-size packet from {netdev} to {peer}", said,
-            f"on {host}: ping -M do -s 8972 {peer}; compare MTU and addresses at both ends",
+            f"on {host}: ping -M do -s 8972 {peer} (1472 at MTU 1500); compare MTU and addresses at both ends",
         )  # fmt: skip

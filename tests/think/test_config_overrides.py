@@ -93,6 +93,11 @@ def test_sets_apply_in_order() -> None:
          " | "),
         ("vllm.--x=1", "--set vllm.--x: `--x` is no flag's name; it is written without dashes in front: max-model-len"
          " | "),
+        (
+            "needs.vllm=>=0.24",
+            "--set needs.vllm:1:2: is not YAML: expected chomping or indentation indicators, but found '=' | "
+            "such a value is quoted twice: --set 'needs.vllm=\">=0.24\"'",
+        ),
         ("vllm.x=[1", "--set vllm.x:1:3: is not YAML: expected ',' or ']', but got '<stream end>' | "),
         ("env.MY_TOKEN=abc", "--set: env.MY_TOKEN: looks like a secret, which no file here may hold; give it with -e"
          " MY_TOKEN | "),

@@ -25,7 +25,19 @@ def test_a_dense_model_is_told_of_its_sibling(capsys: pytest.CaptureFixture[str]
     assert rows["verdict"][-2:] == ["fits", "fits"]
     assert "run the mixture of experts instead: gemma-4-26b-a4b-fp8-mtp" in said.out
     assert "published at 75.7 tokens a second" in said.out
-    assert "vLLM 0.19 held all of it before it quantised" in said.err
+    assert "vLLM quantises a layer at a time (from 0.19 on, as the recipe asks for)" in said.err
+
+
+def test_an_older_vllm_holds_the_weights_twice_as_large_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--set", "needs.vllm=<0.19"]) == 0
+    said = capsys.readouterr()
+    assert "weights while loading, at most   59.0" in said.out
+    assert "vLLM before 0.19, which the recipe allows, holds all of it before it quantises" in said.err
+
+
+def test_a_length_that_nobody_gave_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--set", "vllm.max-model-len="]) == 0
+    assert "4096 tokens were taken, since the recipe has no max-model-len" in capsys.readouterr().err
 
 
 def test_a_mixture_is_not(capsys: pytest.CaptureFixture[str]) -> None:
