@@ -145,8 +145,8 @@ def _finish(parts: _Parts, answer: HttpAnswer, seconds: float, document: dict[st
         tool_calls=calls,
         finish_reason=parts.finish_reason,
         model=parts.model,
-        prompt_tokens=parts.usage.get("prompt_tokens"),
-        completion_tokens=parts.usage.get("completion_tokens"),
+        prompt_tokens=_count(parts.usage.get("prompt_tokens")),
+        completion_tokens=_count(parts.usage.get("completion_tokens")),
         seconds=seconds,
         events=tuple(_without_repeats(parts.events)) if streamed else (),
         document=document,
@@ -160,9 +160,8 @@ def _without_repeats(kinds: list[str]) -> list[str]:
 def _take(parts: _Parts, document: dict[str, Any]) -> None:
     """One document: an event of a stream, or a whole answer."""
     parts.model = parts.model or str(document.get("model") or "")
-    for choice in document.get("choices") or []:
-        if isinstance(choice, dict):
-            _take_choice(parts, choice)
+    for choice in objects_of(document.get("choices")):
+        _take_choice(parts, choice)
     if isinstance(document.get("usage"), dict):
         parts.usage = document["usage"]
         if not document.get("choices"):
@@ -170,7 +169,7 @@ def _take(parts: _Parts, document: dict[str, Any]) -> None:
 
 
 def _take_choice(parts: _Parts, choice: dict[str, Any]) -> None:
-    said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+    said = _dict(choice.get("delta")) or _dict(choice.get("message")) or {"content": choice.get("text")}
     texts = {"reasoning": next(filter(None, map(said.get, REASONING)), ""), "content": said.get("content")}
     if said.get("role") and "role" not in parts.events:
         parts.events.append("role")
@@ -178,9 +177,10 @@ def _take_choice(parts: _Parts, choice: dict[str, Any]) -> None:
         if isinstance(text, str) and text:
             parts.text[kind].append(text)
             parts.events.append(kind)
-    for number, call in enumerate(said.get("tool_calls") or []):
-        _take_call(parts, call if isinstance(call, dict) else {}, number)
-    if said.get("role") and not any(texts.values()) and not said.get("tool_calls"):
+    calls = said.get("tool_calls")
+    for number, call in enumerate(calls if isinstance(calls, list) else ()):
+        _take_call(parts, _dict(call), number)
+    if said.get("role") and not any(texts.values()) and not calls:
         parts.events.append("role")
     if choice.get("finish_reason"):
         parts.finish_reason = str(choice["finish_reason"])
@@ -189,7 +189,7 @@ def _take_choice(parts: _Parts, choice: dict[str, Any]) -> None:
 
 def _take_call(parts: _Parts, call: dict[str, Any], number: int) -> None:
     """A call, or the next portion of one."""
-    index, function = call.get("index", number), call.get("function") or {}
+    index, function = call.get("index", number), _dict(call.get("function"))
     index = index if isinstance(index, int) else number
     kept = parts.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
     kept["id"] = kept["id"] or str(call.get("id") or "")
@@ -200,3 +200,18 @@ def _take_call(parts: _Parts, call: dict[str, Any], number: int) -> None:
         arguments = orjson.dumps(arguments).decode()
     kept["arguments"] += arguments
     parts.events.append("tool")
+
+
+def _dict(told: Any) -> dict[str, Any]:
+    """A JSON object; anything else that a server may send in its place is an empty one."""
+    return told if isinstance(told, dict) else {}
+
+
+def objects_of(told: Any) -> list[dict[str, Any]]:
+    """The objects of a JSON array; anything else has none."""
+    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+
+
+def _count(told: Any) -> int | None:
+    """A number of tokens, where it is one."""
+    return told if isinstance(told, int) else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.bench.records import Ask
-from cluster.probe.answer import Answer
+from cluster.probe.answer import Answer, objects_of
 from cluster.probe.case import PASSED, Case, Subject, Talk, Verdict, failed, skipped
 from cluster.probe.chat import chat
 from cluster.probe.defects import ROUTER
@@ -20,6 +20,8 @@ COUNT = "Write the numbers from one to one hundred in English words, separated b
 COUNT_TOKENS = 8
 STOP = "seven"
 STOPPING_TOKENS = 200
+BUSY = (408, 429)
+"""Statuses that refuse whatever is asked."""
 ANY_NAME = ("llamacpp", "sglang")
 """Engines with one model, which they give under any name."""
 
@@ -47,8 +49,7 @@ def served_name(subject: Subject) -> Talk:
 
 def _roots(document: Mapping[str, Any]) -> dict[str, str]:
     """Names in /v1/models, with what vLLM calls the root of each: the model behind an alias."""
-    models = [one for one in document.get("data") or [] if isinstance(one, dict)]
-    return {str(one.get("id")): str(one.get("root") or "") for one in models}
+    return {str(one.get("id")): str(one.get("root") or "") for one in objects_of(document.get("data"))}
 
 
 def _same(asked: str, given: str, roots: Mapping[str, str]) -> bool:
@@ -61,13 +62,15 @@ def _same(asked: str, given: str, roots: Mapping[str, str]) -> bool:
 def unknown_name(subject: Subject) -> Talk:
     """A name that nobody serves is refused, and not served by another model."""
     answer = yield chat(replace(subject, model=NOBODY), HELLO, thinking=False, max_tokens=COUNT_TOKENS)
-    if answer.status is None:
-        return failed("the request ends in an error", answer)
-    if answer.error:
+    if answer.document.get("error") or (answer.status in range(400, 500) and answer.status not in BUSY):
         return PASSED
+    if answer.error:
+        return failed("a name that nobody serves is not refused, the request ends in an error", answer)
     if subject.engine in ANY_NAME or answer.model == NOBODY:
         return skipped("it gives its one model under any name", answer)
-    return failed(f"a model that does not exist was asked for, {answer.model} answered", answer, remedy=ROUTER)
+    return failed(
+        f"a model that does not exist was asked for, {answer.model or 'another'} answered", answer, remedy=ROUTER
+    )
 
 
 def context_limit(subject: Subject) -> Talk:
@@ -134,6 +137,8 @@ def stream_same(subject: Subject) -> Talk:
     if streamed.error or whole.error:
         return failed("the request ends in an error", streamed if streamed.error else whole)
     one, other = streamed.content + streamed.reasoning, whole.content + whole.reasoning
+    if not one.strip() and not other.strip():
+        return skipped("both answers are empty", streamed)
     if one.strip() == other.strip():
         return PASSED
     same_end = streamed.finish_reason == whole.finish_reason

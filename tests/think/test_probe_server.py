@@ -66,7 +66,12 @@ def test_an_unknown_name() -> None:
     assert (
         hold("served-unknown", lambda ask: says("Hi"), replace(FOREIGN, engine="llamacpp")).outcome == "not applicable"
     )
-    assert hold("served-unknown", lambda ask: refuses("no connection", None)).outcome == "fail"
+    for status in (None, 200, 408, 429, 500, 502):
+        verdict = hold("served-unknown", lambda ask, status=status: refuses("it broke", status))  # type: ignore[misc]
+        assert verdict.why == "a name that nobody serves is not refused, the request ends in an error", status
+    told = Answer(200, "no such model", document={"error": {"message": "no such model"}})
+    assert hold("served-unknown", lambda ask: told).outcome == "pass", "refused in words, without the status"
+    assert "another answered" in hold("served-unknown", lambda ask: says("Hello!", model="")).why
     asked = []
     hold("served-unknown", lambda ask: asked.append(ask.body["model"]) or refuses("", 404))  # type: ignore[func-returns-value]
     assert asked == [NOBODY]
@@ -152,6 +157,7 @@ def test_a_stream_loses_nothing() -> None:
     assert hold("stream-same", both("Hello there!", "Good day!")).outcome == "pass", "greedy, and still other words"
     assert hold("stream-same", both("Hello there", "Hello there!")).why == "the stream lost its end: '!'"
     assert hold("stream-same", both("llo there!", "Hello there!")).why == "the stream lost its beginning: 'He'"
+    assert hold("stream-same", both("", " ")).outcome == "not applicable", "nothing said is nothing compared"
     shorter = lambda ask: streams("Hello", completion_tokens=2) if ask.body["stream"] else says("Hello there!")  # noqa: E731
     assert hold("stream-same", shorter).outcome == "pass", "it said less, and says so"
     for broken in (True, False):
