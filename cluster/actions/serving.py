@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.bench.loader import ProcessLoader, Target, load_command
@@ -42,7 +43,7 @@ def serving(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Se
 
     `why` is said to those who meet the lock meanwhile.
     """
-    if args.base_url:
+    if args.base_url is not None:
         yield from foreign(args, why)
     else:
         yield from ours(args, connect, why)
@@ -54,12 +55,26 @@ def foreign(args: argparse.Namespace, why: str) -> Iterator[Serving]:
         raise UsageError(
             f"with --base-url {why} runs from this machine; it takes no -n", remedy="leave one of the two out"
         )
+    refuse_url(args.base_url)
     key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
     recipe = named_recipe(args)
     host = LocalHost("this machine")
     with load_client(host.start(*load_command(Target(args.base_url, key_file)))) as loader:
         yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
     host.close()
+
+
+def refuse_url(url: str) -> None:
+    """Raise UsageError for what is no server's address, and for one with a password, which would be shown."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number, of half an IPv6 address
+        known, parts = False, urlsplit("")
+    if parts.password is not None:
+        raise UsageError("--base-url holds a password", remedy="--api-key-file FILE gives the server's key")
+    if not known:
+        raise UsageError(f"--base-url {url}: is no address of a server", remedy="e.g. --base-url http://10.0.0.5:8000")
 
 
 def ours(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:

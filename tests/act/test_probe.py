@@ -291,3 +291,18 @@ def test_random_weights(cluster: Typed) -> None:
     write_files(cluster.place, RECIPE + "weights: dummy\n")
     assert "asked 7 short questions: 3 passed, 4 not applicable" in started(cluster).out
     story("random_weights", cluster, "probe", "--quick", code=0)
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://spark1", "http://", "http://spark1:eight", "http://[::1"])
+@pytest.mark.parametrize("command", ["probe", "bench"])
+def test_what_is_no_address_is_refused(command: str, url: str, cluster: Typed) -> None:
+    ran = cluster(command, "--base-url", url)
+    assert ran.code == 2
+    assert f"error: --base-url {url}: is no address of a server" in ran.err
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown(cluster: Typed) -> None:
+    ran = cluster("probe", "--base-url", "http://ada:hunter2@spark1:8000")
+    assert ran.code == 2
+    assert "--base-url holds a password" in ran.err
+    assert "hunter2" not in ran.all
