@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.plan.decide import Same, Start, decide, refuse_beyond
-from cluster.plan.deployed import deployments
+from cluster.plan.deployed import Deployment, deployments
 from cluster.plan.down import clean_up, remove_probes
 from cluster.plan.fabric import Fabric, drift, recorded
 from cluster.plan.rank import API_KEY, Ingredients
@@ -139,14 +139,7 @@ def bring_up(
         decision = decide(seen_spec(wanted, seens), found)
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
-    with clock.stage("check"):
-        wanted = agree_unload(
-            wanted, seens, fleet, screen, given=options.unload_ollama, ask=not (options.yes or options.dry_run)
-        )
-        gate.check_seen(wanted, seens, fabric, fleet, found, screen)
-    if options.fabric_test and not options.dry_run:
-        with clock.stage("fabric test"):
-            gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
+    wanted = vet(wanted, seens, fabric, found, fleet, options, screen, clock)
     with clock.stage("fetch"):
         how = fetch.How(options.yes, options.dry_run, options.hub_token)
         if fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
@@ -171,6 +164,21 @@ def bring_up(
         told["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
     screen.document(told)
     return ExitCode.DONE
+
+
+def vet(
+    wanted: Wanted, seens: dict[str, Seen], fabric: Fabric, found: Sequence[Deployment], fleet: Fleet,
+    options: Options, screen: Screen, clock: prove.Clock,
+) -> Wanted:  # fmt: skip
+    """Refuse what cannot be started on these hosts; what is wanted, with what Ollama lets go first."""
+    with clock.stage("check"):
+        ask = not (options.yes or options.dry_run)
+        wanted = agree_unload(wanted, seens, fleet, screen, given=options.unload_ollama, ask=ask)
+        gate.check_seen(wanted, seens, fabric, fleet, found, screen)
+    if options.fabric_test and not options.dry_run:
+        with clock.stage("fabric test"):
+            gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
+    return wanted
 
 
 def leave(
