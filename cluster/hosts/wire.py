@@ -99,14 +99,18 @@ class WireHost:
         reader = AnswerReader(marker)
         patience = _Patience(questions, changes, scope)
         with scope.changing() if changes else nullcontext(), suppress(_Ended):
-            self._send(pipe, frame_questions(questions, marker))
+            self._send(pipe, frame_questions(questions, marker), reader)
             return self._await_answers(pipe, reader, patience)
         raise no_program(self._name, pipe.exit_code(1.0), f"{reader.garbage()} {pipe.errors()}")
 
-    def _send(self, pipe: Pipe, data: bytes) -> None:
+    def _send(self, pipe: Pipe, data: bytes, reader: AnswerReader) -> None:
+        """Send; a login that ends before it has read all of it may have said why."""
         try:
             pipe.send(data)
         except ConnectionLostError:
+            with suppress(ValueError, ConnectionLostError):
+                while said := pipe.receive(SLICE_S):
+                    reader.feed(said)
             raise _Ended from None
 
     def _await_answers(self, pipe: Pipe, reader: AnswerReader, patience: _Patience) -> list[Answer]:
