@@ -66,10 +66,6 @@ def starting(parser: Parser) -> None:
         "-y", "--yes", action="store_true", help="do not ask before downloads and replacements; without a terminal, "
         "downloads need it"
     )  # fmt: skip
-    parser.add_argument(
-        "--unload-ollama", action="store_true", help="let Ollama's models go first, so that their memory is free; "
-        "without it a terminal is asked, and -y alone does not agree"
-    )  # fmt: skip
     parser.add_argument("--allow-socket", action="store_true", help="accept TCP where RDMA was to be had")
     parser.add_argument(
         "--force", action="append", default=[], metavar="CHECK", help="go on although this check says no; "

@@ -28,7 +28,7 @@ def carry_through(
     try:
         with clock.stage("stop the old" if plan.replaces else "apply"):
             apply(plan.first, fleet, guard, screen.note, applied)
-        if plan.replaces or subject.wanted.unload:
+        if plan.replaces:
             with clock.stage("memory back"):
                 subject = replace(subject, idle=prove_back(plan.replaces, subject, fleet, screen))
         with clock.stage("apply"):
@@ -62,9 +62,7 @@ def prove_back(
             where=", ".join(held),
             remedy=holder.remedy,
         )
-    now = replace(wanted, unload={})
-    unsure = [name for name in wanted.names if name in held or name in wanted.unload]
-    gate.judge([finding for name in unsure for finding in check_memory(now, seens[name])], wanted, screen)
+    gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
     for name, rows in held.items():
         screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
     return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}

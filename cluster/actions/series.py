@@ -181,7 +181,7 @@ def start(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterErr
     """`cluster up`; when it fails, it has put back what it began."""
     said = Told()
     token = fetch.read_token(step.args.hub_token_file)
-    options = up.Options(False, step.args.yes, token, unload_ollama=step.args.unload_ollama)
+    options = up.Options(False, step.args.yes, token)
     try:
         up.start(step.wanted, options, said, connect)
     except ClusterError as error:

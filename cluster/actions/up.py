@@ -13,7 +13,6 @@ from typing import Any
 from cluster.actions import fetch, gate, prove
 from cluster.actions.carry import also, carry_through
 from cluster.actions.fabric_test import test_fabric
-from cluster.actions.ollama import agree_unload
 from cluster.actions.quick_probe import probe_quickly
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready, simulated_products
@@ -50,7 +49,6 @@ class Options:
     yes: bool
     hub_token: str
     fabric_test: bool = False
-    unload_ollama: bool = False
     probe: bool = False
 
 
@@ -69,7 +67,6 @@ def options_of(args: argparse.Namespace) -> Options:
         fetch.read_token(args.hub_token_file),
         args.fabric_test,
         probe=args.probe,
-        unload_ollama=args.unload_ollama,
     )
 
 
@@ -139,7 +136,7 @@ def bring_up(
         decision = decide(seen_spec(wanted, seens), found)
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
-    wanted = vet(wanted, seens, fabric, found, fleet, options, screen, clock)
+    vet(wanted, seens, fabric, found, fleet, options, screen, clock)
     with clock.stage("fetch"):
         how = fetch.How(options.yes, options.dry_run, options.hub_token)
         if fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
@@ -169,16 +166,13 @@ def bring_up(
 def vet(
     wanted: Wanted, seens: dict[str, Seen], fabric: Fabric, found: Sequence[Deployment], fleet: Fleet,
     options: Options, screen: Screen, clock: prove.Clock,
-) -> Wanted:  # fmt: skip
-    """Refuse what cannot be started on these hosts; what is wanted, with what Ollama lets go first."""
+) -> None:  # fmt: skip
+    """Refuse what cannot be started on these hosts."""
     with clock.stage("check"):
-        ask = not (options.yes or options.dry_run)
-        wanted = agree_unload(wanted, seens, fleet, screen, given=options.unload_ollama, ask=ask)
         gate.check_seen(wanted, seens, fabric, fleet, found, screen)
     if options.fabric_test and not options.dry_run:
         with clock.stage("fabric test"):
             gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
-    return wanted
 
 
 def leave(

@@ -1,15 +1,10 @@
-"""What Ollama on a host holds in memory, from its own API (GET /api/ps, ollama's docs/api.md)."""
+"""What Ollama holds in memory, read from its own API (GET /api/ps, ollama's docs/api.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from cluster.commands.ollama import api_ps
-from cluster.commands.question import Answer, Question
-from cluster.facts.fact import Missing
-from cluster.facts.sections import last_words, load_json, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +20,6 @@ class Loaded:
     def split(self) -> bool:
         """Whether a part of it is computed by the CPU."""
         return self.gpu_bytes < self.bytes
-
-
-def question() -> Question:
-    """Ask for the models in memory."""
-    return api_ps()
-
-
-def parse(answer: Answer) -> tuple[Loaded, ...] | Missing:
-    """Read what /api/ps told; Missing when no Ollama answers."""
-    refused = refuse(answer, "curl")
-    if refused:
-        return refused
-    if answer.exit:
-        return Missing(last_words(answer))
-    try:
-        told = load_json(answer.out)
-    except ValueError:
-        told = None
-    return read_loaded(told) if isinstance(told, dict) and "models" in told else Missing("/api/ps told something else")
 
 
 def read_loaded(told: Mapping[str, Any]) -> tuple[Loaded, ...]:

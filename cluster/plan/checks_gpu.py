@@ -101,5 +101,5 @@ def _held(process: GpuProcess) -> str:
 
 def _stop(process: GpuProcess, container: str) -> str:
     if "ollama" in process.name:
-        return "ollama ps; ollama stop MODEL, or cluster up --unload-ollama"
+        return "ollama ps; ollama stop NAME"
     return f"{f'docker stop {container}' if container else f'sudo kill {process.pid}'}, if nobody needs it"

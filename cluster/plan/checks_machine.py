@@ -22,7 +22,7 @@ BAD_KERNEL = re.compile(r"7\.0\.0-(10\d\d|31)\b")
 """Releases on which memory cannot be registered for RDMA although it is free; `kho=off` cures them."""
 
 TENANTS: Mapping[Kind, tuple[Level, str, str]] = {
-    "ollama": ("warning", "Ollama has a model loaded", "ollama ps; ollama stop MODEL, or cluster up --unload-ollama"),
+    "ollama": ("warning", "Ollama has a model loaded", "ollama ps; ollama stop NAME"),
     "killer": ("warning", "a program ends large processes when memory is short, as it is beside a model",
                "sudo systemctl stop it while a model is served"),
     "desktop": ("note", "somebody's desktop session takes memory that a model could have",

@@ -26,7 +26,7 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         return
     if not need or memory.available is None:
         return
-    room = memory.available + held_by_us(seen) + held_by_ollama(wanted, seen)
+    room = memory.available + held_by_us(seen)
     if room < need:
         yield Finding(
             "fault", "memory", seen.host, f"the recipe needs {need / GIB:.1f} GiB, {room / GIB:.1f} GiB are to be had",
@@ -44,8 +44,9 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
 def _free_it(seen: Seen) -> str:
     """How to come by more."""
     rows = () if isinstance(seen.gpu_processes, Missing) else seen.gpu_processes
-    if any("ollama" in row.name for row in rows):
-        return "--unload-ollama lets Ollama's models go (sudo systemctl stop ollama keeps them away)"
+    tenants = () if isinstance(seen.tenants, Missing) else seen.tenants
+    if any("ollama" in row.name for row in rows) or any(one.kind == "ollama" for one in tenants):
+        return f"on {seen.host}: ollama ps; ollama stop NAME (sudo systemctl stop ollama keeps its models away)"
     return f"on {seen.host}: stop the holder"
 
 
@@ -79,13 +80,6 @@ def held_by_us(seen: Seen) -> int:
         if row.container in mine:
             held[row.pid] = max(held.get(row.pid, 0), (row.used_mib or 0) << 20)
     return sum(held.values())
-
-
-def held_by_ollama(wanted: Wanted, seen: Seen) -> int:
-    """GPU memory that Ollama gives back, on a host where it lets its models go first."""
-    if seen.host not in wanted.unload or isinstance(seen.gpu_processes, Missing):
-        return 0
-    return sum((row.used_mib or 0) << 20 for row in seen.gpu_processes if "ollama" in row.name)
 
 
 def _holders(seen: Seen, memory: Memory) -> str:

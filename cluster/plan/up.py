@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from cluster.commands import docker, ollama
+from cluster.commands import docker
 from cluster.commands.question import Question
 from cluster.plan.checks_memory import hides_in_cache
 from cluster.plan.decide import Start
@@ -22,7 +20,6 @@ def plan_up(made_of: Ingredients, start: Start) -> Plan:
     ranks = range(made_of.wanted.size)
     first = (
         clean_up(start.remains, made_of.seens),
-        Stage("unload Ollama's models", tuple(_unload(host, names) for host, names in made_of.wanted.unload.items())),
         Stage(
             "build the image",
             tuple(_build(made_of, host) for host in made_of.wanted.names if made_of.wanted.dockerfile),
@@ -50,12 +47,6 @@ def _build(made_of: Ingredients, host: str) -> Step:
     return Step(
         host, f"build {made_of.image}", changes, undo=(remove,), settle=docker.docker_image_inspect(made_of.image)
     )
-
-
-def _unload(host: str, models: Sequence[str]) -> Step:
-    """Ask Ollama to let its models go. Nothing takes that back: it loads them again when somebody asks."""
-    changes = (*(ollama.unload(model) for model in models), ollama.await_unloaded())
-    return Step(host, f"unload {', '.join(models)} from Ollama", changes)
 
 
 def _cached(made_of: Ingredients, host: str) -> bool:

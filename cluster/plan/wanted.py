@@ -19,7 +19,6 @@ class Wanted:
 
     `secrets` (environment of the ranks, never shown) is left out of `repr`; `words` go to vLLM as they are. `mounted`
     is the content of files from this machine by target, `dockerfile` the text that a host builds its image from.
-    `unload`: by host, the models that Ollama lets go first.
     """
 
     recipe: Recipe
@@ -35,7 +34,6 @@ class Wanted:
     force: frozenset[str] = frozenset()
     mounted: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     dockerfile: bytes = field(default=b"", repr=False)
-    unload: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:

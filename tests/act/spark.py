@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from fabric_ends import FabricEnds
 from fake_docker import Container, FakeDocker, Image, Life
 from far_answers import COMMIT, DATA, GIB, HOME, HUB, Answers
-from ollama_end import OllamaEnd
 from rank_life import RankLife
 
 from cluster.commands import docker as words_for
@@ -94,7 +93,7 @@ class Stranger:
 
 
 @dataclass
-class Machine(Answers, FabricEnds, OllamaEnd):
+class Machine(Answers, FabricEnds):
     """One simulated machine."""
 
     desk: Desk
@@ -253,8 +252,6 @@ class Machine(Answers, FabricEnds, OllamaEnd):
 
     def shell(self, argv: Sequence[str]) -> Answer:
         """The scripts that are sent, known by their text. The story tells them to a real shell and a real docker."""
-        if "/api/ps" in argv[2]:
-            return self.wait_for_ollama()
         _, _, script, _, *words = argv
         if self.docker.trouble:
             return Answer(1, err=self.docker.trouble[1].encode())

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from machine import DATA, GIB, IMAGE, MODEL, Desk, Killed, Stranger
+from machine import DATA, IMAGE, MODEL, Desk, Killed
 from typed import RECIPE, Ran, Typed
 
 
@@ -150,15 +150,3 @@ def test_a_pull_that_was_killed_is_taken_up_again(cluster: Typed, desk: Desk, mo
         assert one["spark2"].files == {}
         assert one["spark2"].docker.containers == {}
         assert one["spark1"].kept() == ["toy-1"]
-
-
-def test_ollama_lets_its_models_go_where_it_is_told_to(cluster: Typed, desk: Desk) -> None:
-    """A small one, which is in nobody's way: it stays, unless the user wants it gone."""
-    desk["spark2"].strangers = [Stranger(99, "ollama", 0, 4 * GIB, True)]
-    must(cluster, "up", "toy", "--tp", "2", "--yes")
-    assert desk["spark2"].strangers
-    shown = must(cluster, "swap", "other", "--unload-ollama", "--dry-run").out
-    assert """curl -fsS --max-time 20 http://127.0.0.1:11434/api/generate -d '{"model": "model99",""" in shown
-    assert desk["spark2"].strangers
-    must(cluster, "swap", "other", "--unload-ollama")
-    assert desk["spark2"].strangers == []

@@ -293,11 +293,7 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "swap/of_another_version": (4, ("swap", "other"), [OTHER, typed(*UP), of_another_version]),
     "swap/interrupted": (130, ("swap", "other"), [OTHER, typed(*UP), at_sleep(2, ctrl_c)]),
     "swap/dry_run": (0, ("swap", "other", "--dry-run"), [OTHER, typed(*UP)]),
-    "swap/ollama_unloaded": (0, ("swap", "other", "--unload-ollama"), [OTHER, typed(*UP), OLLAMA]),
-    "swap/ollama_not_agreed": (4, ("swap", "other", "--yes"), [OTHER, typed(*UP), OLLAMA]),
-    "swap/ollama_stuck": (
-        1, ("swap", "other", "--unload-ollama"), [OTHER, typed(*UP), OLLAMA, machine("spark2", stuck=True)],
-    ),
+    "swap/ollama_in_the_way": (4, ("swap", "other", "--yes"), [OTHER, typed(*UP), OLLAMA]),
     # pull
     "pull/all_there": (0, ("pull", "toy"), []),
     "pull/dry_run": (0, ("pull", "toy", "--dry-run"), [docker("spark2", images={}), machine("spark1", models={})]),

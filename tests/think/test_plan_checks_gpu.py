@@ -77,7 +77,7 @@ def test_who_is_on_the_gpu() -> None:
     ]  # fmt: skip
     assert [one.remedy.split(": ")[1] for one in found] == [
         "sudo kill 2, if nobody started it by hand", "sudo kill 3, if nobody started it by hand",
-        "docker stop webui, if nobody needs it", "ollama ps; ollama stop MODEL, or cluster up --unload-ollama",
+        "docker stop webui, if nobody needs it", "ollama ps; ollama stop NAME",
     ]  # fmt: skip
 
 

@@ -82,6 +82,13 @@ def test_finding(what: str) -> None:
         assert finding.remedy or finding.level == "unknown"
 
 
+def test_memory_that_ollama_holds_is_freed_with_its_own_command() -> None:
+    """Also where its processes are seen and the GPU does not list them."""
+    found = check(memory=Memory(available=2 * GIB), tenants=tenant("ollama", "ollama"))
+    [fault] = [one for one in found if one.check == "memory"]
+    assert "ollama stop NAME" in fault.remedy
+
+
 def test_the_kernels_bug_stops_only_what_needs_rdma() -> None:
     """One host registers nothing; sockets neither. The recorded /proc/meminfo of the field fires."""
     recorded = memory.parse_meminfo(sample("proc_meminfo_cma_bug.txt"))

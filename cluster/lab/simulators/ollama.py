@@ -14,9 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT = 11434
 MIB = 192
-SLOW_S = 0.5  # what unloading takes
 runners: dict[str, "subprocess.Popen[bytes]"] = {}
-going: dict[str, float] = {}
 
 
 def load(name: str) -> None:
@@ -26,17 +24,12 @@ def load(name: str) -> None:
 
 
 def held() -> list[dict[str, object]]:
-    """What is in memory; a model on its way out is until its process has ended."""
-    for name in [name for name, since in going.items() if time.monotonic() - since > SLOW_S]:
-        del going[name]
-        runner = runners.pop(name)
-        runner.terminate()
-        runner.wait()
+    """What is in memory."""
     return [{"name": name, "model": name, "size": MIB << 20, "size_vram": MIB << 20} for name in runners]
 
 
 class Api(BaseHTTPRequestHandler):
-    """The two requests that `cluster` knows."""
+    """The two requests that the commands send."""
 
     def do_GET(self) -> None:
         """GET /api/ps."""
@@ -49,7 +42,9 @@ class Api(BaseHTTPRequestHandler):
         if not unload:
             load(name)
         elif name in runners:
-            going.setdefault(name, time.monotonic())
+            runner = runners.pop(name)
+            runner.terminate()
+            runner.wait()
         self.tell({"model": name, "response": "", "done": True, "done_reason": "unload" if unload else "load"})
 
     def tell(self, value: object) -> None:
