@@ -34,7 +34,7 @@ def recipe(parser: Parser, default: str = LISTED) -> None:
     chosen(parser, default)
     parser.add_argument(
         "-e", "--env", action="append", default=[], metavar="KEY=VALUE", help="environment of every rank; without "
-        "=VALUE it is taken from yours; names with TOKEN, KEY, SECRET or PASSWORD travel as files and are shown nowhere"
+        "=VALUE it is taken from yours; secrets (by name: KEY, TOKEN, PASSWD …) travel as files and are shown nowhere"
     )  # fmt: skip
 
 

@@ -18,8 +18,10 @@ from cluster.bench.loader import ProcessLoader
 from cluster.bench.machine import Machine
 from cluster.bench.manifest import HostState, Manifest
 from cluster.bench.run import NO_MACHINE
+from cluster.commands.vllm import serve_flags, weights_of
 from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe
+from cluster.config.redact import redact
 from cluster.errors import UsageError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
@@ -55,7 +57,7 @@ def manifest_of_foreign(args: argparse.Namespace, at: Serving) -> Manifest:
     """What is known of a server that we did not start."""
     return Manifest(
         model=args.model or "", recipe=at.recipe.name if at.recipe else "", base_url=args.base_url,
-        command=tuple(sys.argv[1:]), client_on="local", client_python=at.loader.python,
+        command=tuple(redact(sys.argv[1:], ())), client_on="local", client_python=at.loader.python,
     )  # fmt: skip
 
 
@@ -66,7 +68,7 @@ def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: st
         model=deployment.served_name,
         recipe=spec["recipe"]["name"],
         revision=spec["recipe"]["revision"],
-        weights=spec["recipe"]["weights"],
+        weights=weights_of(spec["recipe"]["weights"], serve_flags(spec["recipe"]["vllm"], spec.get("words", ()))),
         tp=spec["tp"],
         pipeline=spec["pp"],
         nodes=len(deployment.hosts),
@@ -78,7 +80,7 @@ def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: st
         versions=dict(seen["versions"]),
         hosts=tuple(state_of(host, deployment, seens[host]) for host in deployment.hosts),
         argv={host: list(rank.argv) for host, rank in deployment.ranks.items()},
-        command=tuple(sys.argv[1:]),
+        command=tuple(redact(sys.argv[1:], ())),
         client_on="container",
         client_python=python,
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cluster import arguments_measuring
-from cluster.config.strict import says_secret
+from cluster.config.redact import is_secret, redact
 
 Configure = Callable[[argparse.ArgumentParser], Any]
 
@@ -34,7 +34,7 @@ def typed(command: str, configure: Configure, args: argparse.Namespace) -> str:
     configure(parser)
     words = ["cluster", command, *(word for action in parser._actions for word in _words(action, args))]
     after = getattr(args, "words", None) or []
-    return shlex.join([*words, "--", *after] if after else words)
+    return shlex.join(redact([*words, "--", *after] if after else words, ()))
 
 
 def _words(action: argparse.Action, args: argparse.Namespace) -> Iterator[str]:
@@ -57,5 +57,5 @@ def _words(action: argparse.Action, args: argparse.Namespace) -> Iterator[str]:
 
 def _without_secret(word: str) -> str:
     """`-e TOKEN=value` as `-e TOKEN`, which takes the value from the environment."""
-    name = word.partition("=")[0]
-    return name if says_secret(name) else word
+    name, _, value = word.partition("=")
+    return name if is_secret(name, value) else word

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
 from cluster.commands.ports import PORTS
 from cluster.config.recipe import Recipe
+from cluster.config.redact import secrets_in
 from cluster.errors import UsageError
 
 Backend = Literal["ray", "mp", "none"]
@@ -151,8 +153,47 @@ def _word(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def serve_flags(recipe: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Any]:
+    """What `vllm serve` is given, by flag: the recipe's, then the user's words after `--`; the last value counts.
+
+    Dotted names and JSON objects are one: `--speculative-config.model x`, `--speculative-config '{"model": "x"}'`.
+    """
+    flags: dict[str, Any] = {}
+    for name, value in (*recipe.items(), *_flags_of(words)):
+        key, *path = name.split(".")
+        if isinstance(value, str) and value.startswith("{"):
+            with suppress(ValueError):
+                value = json.loads(value)
+        for part in reversed(path):
+            value = {part: value}
+        known = flags.get(key)
+        flags[key] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
+    return flags
+
+
+def _flags_of(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Flags among words of a command line: `--key value`, `--key=value`, `--key`, `--no-key`, `-sc value`."""
+    for number, word in enumerate(words):
+        word = re.sub(r"^-sc(?=[.=]|$)", "--speculative-config", word)
+        if not word.startswith("--"):
+            continue
+        name, mark, value = word[2:].partition("=")
+        first, dot, rest = name.partition(".")
+        name = first.replace("_", "-") + dot + rest
+        following = words[number + 1] if number + 1 < len(words) else "--"
+        if name.startswith("no-"):
+            yield name.removeprefix("no-"), False
+        else:
+            yield name, value if mark else True if following.startswith("--") else following
+
+
+def weights_of(weights: str, flags: Mapping[str, Any]) -> str:
+    """`real` or `dummy`: what a recipe says of its weights, or vLLM makes of them (`load-format: dummy`)."""
+    return "dummy" if flags.get("load-format") == "dummy" else weights
+
+
 def refuse_extra(extra: Sequence[str]) -> None:
-    """Raise UsageError when one of the user's words after `--` is a flag that cluster gives.
+    """Raise UsageError when one of the user's words after `--` is a flag that cluster gives, or holds a secret.
 
     argparse takes any unambiguous beginning of a flag, so beginnings are refused too.
     """
@@ -164,6 +205,12 @@ def refuse_extra(extra: Sequence[str]) -> None:
                 where="command line, after --",
                 remedy=f"use {OURS[flag]}",
             )
+    for name in (*secrets_in(serve_flags({}, extra)), *secrets_in(extra)):
+        raise UsageError(
+            f"{f'--{name}' if name else 'a word'} after -- looks like a secret, and words can be read by everybody",
+            where="command line, after --",
+            remedy="give it with -e NAME=VALUE, which stays out of command lines",
+        )
 
 
 def _flag_of(word: str) -> str | None:

@@ -12,7 +12,8 @@ from cluster.config.describe import ITEM, keys
 from cluster.config.find import nearest
 from cluster.config.kinds import flag_name
 from cluster.config.recipe import Recipe
-from cluster.config.strict import check_env_name, says_secret
+from cluster.config.redact import is_secret
+from cluster.config.strict import check_env_name
 from cluster.config.validate import validate
 from cluster.config.written import Document, parse_value
 from cluster.errors import UsageError
@@ -29,7 +30,7 @@ class Variables:
 def split_env(words: Sequence[str]) -> Variables:
     """Read `KEY=VALUE` words; a bare `KEY` takes its value from the environment, so that it stands in no history.
 
-    Names that say TOKEN, KEY, SECRET or PASSWORD are secret. The last of equal names counts.
+    The name or the form of the value says what is secret. The last of equal names counts.
     Raises UsageError; no message holds a value.
     """
     variables = Variables()
@@ -47,7 +48,11 @@ def split_env(words: Sequence[str]) -> Variables:
             value = os.environ[name]
         if "\x00" in value:
             raise UsageError(f"-e {name}: the value holds a NUL character")
-        (variables.secret if says_secret(name) else variables.plain)[name] = value
+        kept, other = variables.secret, variables.plain
+        if not is_secret(name, value):
+            kept, other = other, kept
+        kept[name] = value
+        other.pop(name, None)
     return variables
 
 

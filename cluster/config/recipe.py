@@ -23,6 +23,7 @@ from cluster.config.kinds import (
     Specifier,
     Target,
 )
+from cluster.config.redact import secrets_in
 from cluster.config.strict import Count, Environment, Strict, Word, wrong_at
 
 
@@ -210,6 +211,18 @@ class Recipe(Strict):
         if not isinstance(drafting, dict) or not isinstance(drafter, str) or "/" not in drafter:
             return (main,)  # n-grams and heads within the model have no files of their own
         return main, Model(drafter, str(drafting.get("revision") or "main"), None)
+
+    @model_validator(mode="after")
+    def _check_secrets(self) -> Recipe:
+        """Flags and commands become words of a command line, which everybody on a host can read (`env` is checked)."""
+        for key in ("vllm", "before_serve"):
+            for name in secrets_in(getattr(self, key)):
+                where = (key, *name.split(".")) if name else (key,)
+                given = {"": "NAME", "api-key": "VLLM_API_KEY"}.get(
+                    name, name.rpartition(".")[2].upper().replace("-", "_")
+                )
+                raise wrong_at(where, f"looks like a secret, which no file here may hold; give it with -e {given}")
+        return self
 
     @model_validator(mode="after")
     def _check_mounts(self) -> Recipe:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 HIDDEN = "(hidden)"
 SHORTEST = 4
 """Characters from which on a known value is looked for: shorter ones are everywhere."""
 
-_FORMS = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|\b(?:hf_|sk-|gh[opsru]_|github_pat_|glpat-|nvapi-|xox[abprs]-)[A-Za-z0-9_-]{16,}"
-    r"|\bAKIA[0-9A-Z]{16}\b"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON web token
-    r"|(?<=://)[^\s/:@'\"]{0,64}:[^\s@'\"]{1,256}(?=@)"  # user:password in a URL
-    r"|(?i:(?<=bearer )|(?<=authorization: basic ))[\w.~+/=-]{8,}",
-    re.DOTALL,
-)
+_FORMS = tuple(
+    re.compile(form, re.DOTALL)
+    for form in (
+        r"()(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))",
+        *(
+            rf"()({word}(?<!\w{'.' * width}){rest})"
+            for word, width, rest in (
+                ("hf_", 3, r"[\w-]{16,}"), ("sk-", 3, r"[\w-]{16,}"), ("gh[opsru]_", 4, r"[\w-]{16,}"),
+                ("github_pat_", 11, r"[\w-]{16,}"), ("glpat-", 6, r"[\w-]{16,}"), ("nvapi-", 6, r"[\w-]{16,}"),
+                ("xox[abprs]-", 5, r"[\w-]{16,}"), ("AKIA", 4, r"[0-9A-Z]{16}\b"),
+                ("eyJ", 3, r"[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
+            )
+        ),
+        r"(://)([^\s/:@'\"]{0,64}:(?!\d{1,5}/)[^\s@'\"]{1,256})(?=@)",  # user:password in a URL
+        r"(earer )([\w.~+/=-]{8,})",
+        r"(uthorization: [Bb]asic )([\w.~+/=-]{8,})",
+    )
+)  # fmt: skip
+"""What is a secret by its form, as group 2. Each begins with letters, so that the search of a long log is quick."""
 _NAMED = re.compile(
-    r"""(?<![\w.-])(?P<name>(?P<flag>--)?(?=[\w.-]*(?i:key|token|secret|passw|passphrase|credential))[A-Za-z_][\w.-]*)"""
+    r"""(?:(?<![\w.-])|(?<=^-e)|(?<=[\s'"]-e))(?P<name>(?P<flag>--)?(?=[\w.-]*(?i:key|token|secret|pass|pwd|pat|cred|bearer|jwt))[A-Za-z_][\w.-]*)"""
     r"""\\?['"]?(?:\s*[=:]\s*\[?b?|(?(flag),?\s+|(?!)))"""
 )
 _VALUE = re.compile(
@@ -29,13 +39,34 @@ _VALUE = re.compile(
     r"""(?P<value>(?(escaped)[^'"\\\n]+|(?(quote)(?:\\.|(?!(?P=quote))[^\\\n])+|[^\s'",;(){}\[\]][^\s'",;)}\]]*)))"""
 )
 """`NAME=value`, `"name": "value"` (also where the quotes are escaped), `--flag value`, `'--flag', 'value'`."""
-_ALWAYS = re.compile(r"secret|passw|passphrase|credential", re.IGNORECASE)
-_PART = re.compile(r"(?:api|access|private|auth)?(?:key|token)s?", re.IGNORECASE)
-_FIGURE = re.compile(r"-?[0-9.]{1,9}|true|false|none|null", re.IGNORECASE)
+_STRONG = re.compile(r".*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL)S?|PASS|PWD|CREDS?|APIKEYS?")
+"""Parts of a name that are secret also where their value is a number of more than three digits, as PINs are."""
+_WEAK = re.compile(r".*TOKENS?|(?:ACCESS|PRIVATE|AUTH|SIGNING|ENCRYPTION|MASTER)?KEYS?|PAT|BEARER|JWT")
+_ABOUT = re.compile(
+    r"(?:PATH|FILE|NAME)S?|FILENAME|DIR|DIRECTORY|MODE|TYPE|LAYOUT|FORMAT|ALGORITHM|URL|URI|HOST|PORT|PARSER|ERROR|LIMIT"
+    r"|LENGTH|SIZE|COUNT|TTL|TIMEOUT"
+)
+"""Last parts of names of what only belongs to a secret: `HF_TOKEN_PATH`, `RAY_AUTH_MODE`."""
+_COUNTED = re.compile(r"MAX|MIN|NUM|N|TOTAL|BATCHED|PROMPT|COMPLETION|INPUT|OUTPUT|NEW|CACHED|DRAFT|SPECULATIVE")
+"""Parts beside `TOKENS` that make them a number of words."""
+_OPEN = re.compile(r"(?:PAD|[EB]OS|UNK|CLS|SEP|MASK|STOP|IMAGE|AUDIO|VIDEO|PER)_TOKENS?|(?:PUBLIC|CACHE|SORT)_KEYS?")
+"""Two parts that together are no secret."""
+_WORD = re.compile(r"-?[0-9.]{1,3}|true|false|yes|no|on|off|none|null", re.IGNORECASE)
+_FIGURE = re.compile(r"-?[0-9.]{1,9}")
+_PLACE = re.compile(r"(?:~/|/(?:Users|[a-z][a-z0-9_.-]*)(?:/|$))[\w./@+-]*")
+"""A path: base64 may begin with a slash, but has capitals soon."""
 
 
 def hide(data: bytes, secrets: Iterable[str]) -> bytes:
-    """Known values replaced by as many stars, so that a tar keeps its lengths."""
+    """Known values, and what has the form of a secret, replaced by as many stars, so that a tar keeps its lengths."""
+    data = _hide_known(data, secrets)
+    text = data.decode("latin-1")
+    for form in _FORMS:
+        text = form.sub(lambda found: found[1] + "*" * len(found[2]), text)
+    return text.encode("latin-1")
+
+
+def _hide_known(data: bytes, secrets: Iterable[str]) -> bytes:
     for secret in _forms_of(secrets):
         data = data.replace(secret.encode(), b"*" * len(secret.encode()))
     return data
@@ -51,7 +82,10 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
 
     More is hidden than need be; a word that is no secret is the smaller loss.
     """
-    return "".join(_without_named(_FORMS.sub(HIDDEN, hide_text(text, secrets))))
+    known = _hide_known(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
+    for form in _FORMS:
+        known = form.sub(rf"\1{HIDDEN}", known)
+    return "".join(_without_named(known))
 
 
 def _without_named(text: str) -> Iterator[str]:
@@ -76,19 +110,49 @@ def redact(value: Any, secrets: Iterable[str], name: str = "") -> Any:
         flags = ["", *(item if isinstance(item, str) and item.startswith("--") else "" for item in value)]
         return [redact(item, secrets, flag) for item, flag in zip(value, flags, strict=False)]
     if isinstance(value, str):
-        return HIDDEN if is_secret(name, value) else redact_text(value, secrets)
+        return HIDDEN if _is_named(name, value) else redact_text(value, secrets)
     return value
 
 
+def secrets_in(value: Any, name: str = "") -> Iterator[str]:
+    """The names that secrets stand under in mappings, sequences and texts, as JSON has them; dotted where nested."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from secrets_in(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from secrets_in(inner, name)
+    elif isinstance(value, str) and is_secret(name.rpartition(".")[2], value):
+        yield name
+
+
 def is_secret(name: str, value: str) -> bool:
-    """Whether what a name is given must not be seen: `HF_TOKEN` and `--api-key`, not `max_tokens: 512` or `key: x`."""
-    if not value or value == HIDDEN:
+    """Whether what a name is given must not be seen: `HF_TOKEN` and `--api-key`, not `max_tokens: 512` or `key: x`.
+
+    The one answer to this question: for variables, files of users, command lines and whatever is shown or kept.
+    """
+    return any(form.search(value) for form in _FORMS) or _is_named(name, value)
+
+
+def _is_named(name: str, value: str) -> bool:
+    """Whether the name says so, and the value may be one."""
+    if not value or value == HIDDEN or _WORD.fullmatch(value) or _PLACE.fullmatch(value):
         return False
-    if _ALWAYS.search(name):
-        return True
-    parts = [part for part in re.split(r"[_.-]", name) if part]
-    named = any(_PART.fullmatch(part) for part in parts) and parts[0].lower() not in ("key", "keys")
-    return named and not _FIGURE.fullmatch(value)
+    parts = [part.rstrip("0123456789") for part in re.split(r"[^A-Z0-9]+", name.upper()) if part]
+    kinds = {_kind(parts, at, name) for at in range(len(parts))} if parts and not _ABOUT.fullmatch(parts[-1]) else set()
+    return "strong" in kinds or ("weak" in kinds and not _FIGURE.fullmatch(value))
+
+
+def _kind(parts: Sequence[str], at: int, name: str) -> str:
+    """What one part says of a name: `strong`, `weak` (a number is none), or nothing."""
+    part, before, after = parts[at], parts[at - 1] if at else "", parts[at + 1] if at + 1 < len(parts) else ""
+    if part in ("KEY", "KEYS", "PASS") and not at and (after or name != name.upper()):
+        return ""  # what stands first says of what something else is: KEY_VALUE_HEADS; `key: x` is any text
+    if _STRONG.fullmatch(part) or (part == "KEY" and before == "API"):
+        return "strong"
+    if not _WEAK.fullmatch(part) or _OPEN.fullmatch(f"{before}_{part}") or after.startswith("VALUE"):
+        return ""
+    return "" if part.endswith("TOKENS") and any(map(_COUNTED.fullmatch, parts)) else "weak"
 
 
 def _forms_of(secrets: Iterable[str]) -> list[str]:

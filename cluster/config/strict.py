@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from cluster.config.redact import is_secret
+
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"TOKEN(?!IZER)|KEY|SECRET|PASSWORD", re.IGNORECASE)
-_HARMLESS = re.compile(r"[0-9.]*|true|false|/.*", re.IGNORECASE)
 
 
 class Strict(BaseModel):
@@ -33,11 +33,6 @@ def wrong_at(key: str | tuple[str, ...], message: str) -> PydanticCustomError:
     )
 
 
-def says_secret(name: str) -> bool:
-    """Whether a variable's name says that its value is a secret (TOKENIZERS_PARALLELISM does not)."""
-    return _SECRET.search(name) is not None
-
-
 def check_env_name(name: str) -> str:
     """The name of an environment variable. Raises ValueError."""
     if not _ENV_NAME.fullmatch(name):
@@ -57,7 +52,7 @@ def _check_env(env: Mapping[str, str]) -> Mapping[str, str]:
         check_env_name(name)
         if "\x00" in value:
             raise wrong_at(name, "holds a NUL character")
-        if says_secret(name) and not _HARMLESS.fullmatch(value):
+        if is_secret(name, value):
             raise wrong_at(name, f"looks like a secret, which no file here may hold; give it with -e {name}")
     return env
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.bench.server import Served
+from cluster.commands.vllm import serve_flags, weights_of
 from cluster.probe.case import Subject
 
 
@@ -13,7 +14,7 @@ def subject_of(served: Served, recipe: Mapping[str, Any] | None, words: Sequence
     """The server as the cases see it. `recipe` as in a deployment's spec; `words`: what was given to vLLM behind it."""
     if recipe is None:
         return Subject(served.model, served.max_tokens, engine=served.owner)
-    flags = {**recipe["vllm"], **read_flags(words)}
+    flags = serve_flags(recipe["vllm"], words)
     length = str(flags.get("max-model-len"))
     return Subject(
         served.model,
@@ -23,23 +24,8 @@ def subject_of(served: Served, recipe: Mapping[str, Any] | None, words: Sequence
         reasoning=_on(flags, "reasoning-parser"),
         vision=_sees(recipe.get("architecture", ""), flags),
         engine=served.owner,
-        dummy=recipe["weights"] == "dummy",
+        dummy=weights_of(recipe["weights"], flags) == "dummy",
     )
-
-
-def read_flags(words: Sequence[str]) -> dict[str, Any]:
-    """Flags among words of a command line: `--key value`, `--key=value`, `--key`, `--no-key`."""
-    flags: dict[str, Any] = {}
-    for number, word in enumerate(words):
-        if not word.startswith("--"):
-            continue
-        name, mark, value = word[2:].partition("=")
-        following = words[number + 1] if number + 1 < len(words) else "--"
-        if name.startswith("no-"):
-            flags[name.removeprefix("no-")] = False
-        else:
-            flags[name.replace("_", "-")] = value if mark else True if following.startswith("--") else following
-    return flags
 
 
 def _on(flags: Mapping[str, Any], name: str) -> bool:

@@ -209,9 +209,9 @@ def planted(cluster: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Type
     Path("id").write_text(f"-----BEGIN OPENSSH PRIVATE KEY-----\n{SSH}\n-----END OPENSSH PRIVATE KEY-----\n")
     inventory = Path("inventory/default.yaml")
     url = f"http://ada:{STRANGER}@proxy.example:3128"
-    inventory.write_text(f"{inventory.read_text()}defaults: {{identity_file: ../id, env: {{https_proxy: '{url}'}}}}\n")
+    inventory.write_text(f"{inventory.read_text()}defaults: {{identity_file: ../id}}\n")
     recipe = Path("recipes/toy.yaml")
-    recipe.write_text(recipe.read_text().replace("env: {", f"env: {{HTTP_PROXY: '{url}', "))
+    recipe.write_text(f"{recipe.read_text()}summary: 'fetched through {url}'\n")
     monkeypatch.setenv("HF_TOKEN", HUB)
     monkeypatch.setenv("BUILD_PASSWORD", HERE)
     desk.leaky = True
@@ -254,7 +254,7 @@ def test_the_archive_says_what_a_report_needs(planted: Typed) -> None:
     facts = json.loads(texts["spark1/facts.json"])
     assert facts["memory"]["total"] == 120 << 30
     assert {one["name"] for one in facts["containers"]} > {"db"}
-    assert "http://(hidden)@proxy.example:3128" in texts["inventory.yaml"]
+    assert "http://(hidden)@proxy.example:3128" in texts["recipe.yaml"]
     assert "max-model-len: 4096" in texts["recipe.yaml"]
     [log] = [text for name, text in texts.items() if name.endswith("r0-log.txt")]
     assert "Loading weights took" in log

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from machine import DATA, IMAGE, Desk
+from measured_desk import RECIPE, measurable
+from secret_cases import INNOCENT, SECRET
 from typed import Typed
 
 HUB, ENV, KEY = "hf_hub_planted_1", "hf_env_planted_2", "sk_api_planted_3"
@@ -50,10 +52,64 @@ def outside(desk: Desk, place: Path) -> Iterator[tuple[str, str]]:
             yield str(path), path.read_bytes().decode("utf-8", "replace")
 
 
-def check(desk: Desk, place: Path, *printed: str) -> None:
+def check(desk: Desk, place: Path, *printed: str, secrets: Iterable[str] = SECRETS) -> None:
     for where, text in [*outside(desk, place), *(("printed", text) for text in printed)]:
-        for secret in SECRETS:
+        for secret in secrets:
             assert secret not in text, f"{secret} is in {where}"
+
+
+ALL = [word for name, value in (SECRET | INNOCENT).items() for word in ("-e", f"{name}={value}")]
+
+
+def shown(text: str) -> set[str]:
+    """The innocent variables that a text shows with their values."""
+    told = text.replace("\\", "")
+    return {name for name, value in INNOCENT.items() if name in told and value in told}
+
+
+def test_the_plan_the_argv_and_the_labels_show_no_secret_and_the_rest(cluster: Typed, desk: Desk) -> None:
+    """By their names and by their forms; none is hidden that is no secret."""
+    for words in (("--dry-run",), ("--dry-run", "--json"), ()):
+        ran = cluster("up", "toy", "--tp", "2", "--yes", *ALL, *words)
+        assert ran.code == 0, ran.all
+        if words:
+            assert shown(ran.out) == set(INNOCENT)
+        check(desk, cluster.place, ran.all, secrets=SECRET.values())
+    for machine in desk:
+        [one] = machine.docker.containers.values()
+        assert {name: one.env.get(name) for name in INNOCENT} == INNOCENT
+        assert json.loads(one.labels["cluster.spec"])["env"] == INNOCENT
+        assert (
+            json.loads(machine.files[f"{DATA}/deployments/{one.labels['cluster.deployment']}/secrets.json"][0])
+            == SECRET
+        )
+
+
+def test_evidence_holds_no_secret(cluster: Typed, desk: Desk) -> None:
+    """Neither those that were given with -e nor those that only look like one, as an engine may print any."""
+    stray = [value for name, value in SECRET.items() if name in ("GREETING", "HTTPS_PROXY", "HELLO", "NOTE", "EXTRA")]
+    desk.leaky = True
+    desk.bad_flag = "--max-model-len"
+    desk.last_line = f"RuntimeError: cannot log in with {' '.join(stray)}"
+    for given in (ALL, []):
+        ran = cluster("up", "toy", "--tp", "2", "--yes", *given)
+        assert ran.code == 1
+        check(desk, cluster.place, ran.all, secrets=SECRET.values() if given else stray)
+    assert len(list((cluster.place / "state/cluster/evidence").iterdir())) == 2
+
+
+def test_results_hold_no_secret(cluster: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line and the conditions that stand in them; also of a benchmark, which records what was typed."""
+    (cluster.place / "recipes/toy.yaml").write_text(RECIPE.format(model="drafted"))
+    words = ("sweep", "toy", "--results", "kept", "--vary", "tp=1,2", "--runs", "1", *ALL)
+    monkeypatch.setattr("sys.argv", ["cluster", *words, "-eGLUED_PASSWD=hush99-a8Kq"])
+    with measurable(desk, (400, 400)):
+        ran = cluster(*words)
+    assert ran.code == 0, ran.all
+    kept = list((cluster.place / "kept").rglob("*.json"))
+    assert len(kept) >= 3
+    check(desk, cluster.place, ran.all, secrets=[*SECRET.values(), "hush99-a8Kq"])
+    assert set.union(*(shown(path.read_text()) for path in kept)) == set(INNOCENT)
 
 
 def test_nothing_shows_a_secret(planted: Typed, desk: Desk) -> None:
@@ -130,7 +186,10 @@ def test_a_failed_download_does_not_show_the_token(planted: Typed, desk: Desk) -
 
 def test_wrong_words_are_not_repeated(planted: Typed) -> None:
     """A secret in the wrong place of the command line."""
-    for words in (("-e", f"MY-TOKEN={ENV}"), ("--", f"--api-key={KEY}"), ("--set", f"vllm.api-key={KEY}")):
+    for words in (
+        ("-e", f"MY-TOKEN={ENV}"), ("--", f"--api-key={KEY}"), ("--set", f"vllm.api-key={KEY}"),
+        ("--", "--hf-token", ENV), ("--set", f"vllm.hf-token={ENV}"), ("--set", f"env.DB_PASSWD={ENV}"),
+    ):  # fmt: skip
         ran = planted("up", "toy", *words)
         assert ran.code == 2, ran.all
         assert ENV not in ran.all

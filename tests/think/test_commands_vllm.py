@@ -13,6 +13,7 @@ from cluster.commands.vllm import (
     flag_words,
     measuring_flags,
     refuse_extra,
+    serve_flags,
     vllm_serve,
 )
 from cluster.config.recipe import Recipe
@@ -112,8 +113,8 @@ def test_a_flag_that_contradicts_is_named(key: str, value: JsonValue, remedy: st
 
 def test_a_key_in_a_recipe_is_not_repeated_in_the_message() -> None:
     with pytest.raises(UsageError) as caught:
-        vllm_serve(recipe({"api-key": "sesame"}), RAY)
-    assert "sesame" not in str(caught.value.lines())
+        vllm_serve(recipe({"api-key": 8675309}), RAY)
+    assert "8675309" not in str(caught.value.lines())
     assert "VLLM_API_KEY" in caught.value.remedy
 
 
@@ -132,6 +133,32 @@ def test_users_words_may_not_say_what_cluster_gives(word: str) -> None:
         refuse_extra(["--max-num-seqs", "8", word])
     assert "sesame" not in str(caught.value.lines())
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("words", [
+    ["--hf-token", "sesame"], ["--hf_token=sesame"], ["--hf-overrides", '{"text": {"api_key": "sesame"}}'],
+    ["--model-loader-extra-config.password", "sesame"], ["--seed", "1", "--download-dir", "http://ada:sesame@host/"],
+    ["--chat-template", "hf_sesameaaaaaaaaaaaaaa"], ["hf_sesameaaaaaaaaaaaaaa"],
+])  # fmt: skip
+def test_users_words_may_not_hold_a_secret(words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        refuse_extra(words)
+    assert "sesame" not in str(caught.value.lines())
+
+
+@pytest.mark.parametrize(("recipe_flags", "words", "flags"), [
+    ({"load-format": "auto"}, ["--load_format", "dummy"], {"load-format": "dummy"}),
+    ({"a": 1}, ["--no-a", "--b=2", "--c", "--d", "-1"], {"a": False, "b": "2", "c": True, "d": "-1"}),
+    ({"speculative-config": {"model": "a/b", "num_speculative_tokens": 3}}, ["--speculative-config.model=c/d"],
+     {"speculative-config": {"model": "c/d", "num_speculative_tokens": 3}}),
+    ({"speculative-config.model": "a/b"}, ["-sc", '{"revision": "r"}'],
+     {"speculative-config": {"model": "a/b", "revision": "r"}}),
+    ({"speculative-config": '{"model": "a/b"}'}, ["-sc.revision", "r"],
+     {"speculative-config": {"model": "a/b", "revision": "r"}}),
+    ({"chat-template": "{{ x }}"}, [], {"chat-template": "{{ x }}"}),
+])  # fmt: skip
+def test_flags_that_serve_is_given(recipe_flags: dict[str, Any], words: list[str], flags: dict[str, Any]) -> None:
+    assert serve_flags(recipe_flags, words) == flags
 
 
 def test_users_words_pass_as_they_are() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from secret_cases import INNOCENT, SECRET
 
-from cluster.config.redact import HIDDEN, hide, hide_text, redact, redact_text
+from cluster.config.redact import HIDDEN, hide, hide_text, is_secret, redact, redact_text, secrets_in
 
 GIVEN = [
     ("HF_TOKEN=abc x", "HF_TOKEN=(hidden) x"),
@@ -54,6 +55,32 @@ def test_it_is_hidden(text: str, redacted: str) -> None:
 @pytest.mark.parametrize("text", STAYS)
 def test_it_stays(text: str) -> None:
     assert redact_text(text, ()) == text
+
+
+@pytest.mark.parametrize(("name", "value"), SECRET.items(), ids=SECRET)
+def test_a_secret(name: str, value: str) -> None:
+    assert is_secret(name, value)
+    assert value not in redact_text(f"-e {name}={value} -e{name}={value}", ())
+    assert value not in str(redact({name: value}, ()))
+    assert list(secrets_in({"a": [{name: value}]})) == [f"a.{name}"]
+
+
+@pytest.mark.parametrize(("name", "value"), INNOCENT.items(), ids=INNOCENT)
+def test_no_secret(name: str, value: str) -> None:
+    assert not is_secret(name, value)
+    assert redact_text(f"-e {name}={value}", ()) == f"-e {name}={value}"
+    assert redact({name: value}, ()) == {name: value}
+    assert list(secrets_in({"a": [{name: value}]})) == []
+
+
+@pytest.mark.parametrize("text", [text for text, _ in FORMS])
+def test_forms_are_hidden_in_bytes(text: str) -> None:
+    """As many stars, whatever stands around it."""
+    data = b"\xff\x00 " + text.encode()
+    hidden = hide(data, ())
+    assert hidden != data
+    assert len(hidden) == len(data)
+    assert hidden[:3] == data[:3]
 
 
 def test_known_values_keep_their_length() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pydantic import BaseModel
+from secret_cases import INNOCENT, SECRET
 
 from cluster.config.inventory import Inventory
 from cluster.config.recipe import Recipe
@@ -138,6 +141,12 @@ def test_an_inventory(text: str, message: str) -> None:
          "reference.0.rows.0.test: found `decode`; a row name is wanted: tg128, pp2048 @ d4096, tg32 (c4)"),
         ("env: {VLLM_API_KEY: abc}", "env.VLLM_API_KEY: looks like a secret, which no file here may hold; give it"
          " with -e VLLM_API_KEY"),
+        ("vllm: {api-key: sesame}", "vllm.api-key: looks like a secret, which no file here may hold; give it"
+         " with -e VLLM_API_KEY"),
+        ("vllm: {hf-overrides: {text: {hf_token: sesame}}}", "vllm.hf-overrides.text.hf_token: looks like a secret,"
+         " which no file here may hold; give it with -e HF_TOKEN"),
+        ("before_serve: [[login, hf_sesameaaaaaaaaaaaaaa]]", "before_serve: looks like a secret, which no file here"
+         " may hold; give it with -e NAME"),
     ],
 )  # fmt: skip
 def test_a_recipe(line: str, message: str) -> None:
@@ -183,6 +192,23 @@ def test_many_problems_make_few_lines() -> None:
     assert lines[0].startswith("f.yaml:2: hosts.s0.address: is missing")
     assert lines[-1] == "… and 14 more"
     assert len(lines) == 5
+
+
+@pytest.mark.parametrize(("name", "value"), SECRET.items(), ids=SECRET)
+def test_no_file_holds_a_secret(name: str, value: str) -> None:
+    written = json.dumps({name: value})
+    defaults = f"hosts: {{}}\ndefaults: {{env: {written}}}\n"
+    host = f"hosts: {{s: {{address: a, env: {written}}}}}\n"
+    for model, text in ((Recipe, f"{RECIPE}env: {written}\n"), (Inventory, defaults), (Inventory, host)):
+        message = error_of(model, text)
+        assert f"env.{name}: looks like a secret" in message
+        assert value not in message
+
+
+@pytest.mark.parametrize(("name", "value"), INNOCENT.items(), ids=INNOCENT)
+def test_a_file_holds_what_is_no_secret(name: str, value: str) -> None:
+    text = f"{RECIPE}env: {json.dumps({name: value})}\n"
+    assert validate(Recipe, parse_document(text, "f.yaml")).env == {name: value}
 
 
 def test_no_message_shows_the_value_of_a_secret() -> None:

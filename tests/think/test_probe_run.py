@@ -17,7 +17,7 @@ from cluster.probe.case import PASSED, Case, Score, Subject, Talk, Told, Verdict
 from cluster.probe.cases import CASES, QUICK, choose
 from cluster.probe.chat import chat
 from cluster.probe.run import Probed, run_probe
-from cluster.probe.subject import read_flags, subject_of
+from cluster.probe.subject import subject_of
 
 SUBJECT = Subject("m", engine="vllm")
 
@@ -254,7 +254,6 @@ def test_words_behind_the_recipe_count() -> None:
     words = ["--no-enable-auto-tool-choice", "--max-model-len=1024", "--language-model-only", "--seed", "7"]
     subject = subject_of(Served("m", None), RECIPE, words)
     assert (subject.tools, subject.configured, subject.vision) == (False, 1024, False)
-    assert read_flags(words)["seed"] == "7"
     assert subject_of(Served("m", None), RECIPE, ["--max_model_len", "auto"]).configured is None
 
 
