@@ -26,7 +26,7 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
     if not directory:
         return
     try:
-        diagnosis = explain(saved.sources(Path(directory)))
+        diagnosis = explain(saved.sources(Path(directory)), by_cluster=True)
         text = "\n".join(view(diagnosis, {}))
         evidence.write(Path(directory) / saved.OWN, f"{text}\n".encode(), ())
     except (Exception, KeyboardInterrupt) as error:

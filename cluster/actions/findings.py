@@ -46,8 +46,11 @@ def below(one: Shared) -> list[tuple[str, str]]:
 
 
 def runbook_path(runbook: str) -> str:
-    """Where a runbook lies: `docs/runbooks/it-is-slow.md#one-twin` in the sources, the whole path once installed."""
+    """A path that opens, and the section: `docs/runbooks/it-is-slow.md #one-twin` in a checkout, else the whole path.
+
+    The space ends the path for a shell, which takes the rest for a comment.
+    """
     stem, mark, anchor = runbook.partition("#")
-    root = shipped("")
-    pages = (root if root.name == "shipped" else Path()) / "docs/runbooks"
-    return f"{pages}/{stem}.md{mark}{anchor}"
+    pages = shipped("docs/runbooks")
+    shown = pages.relative_to(Path.cwd()) if pages == Path.cwd() / "docs/runbooks" else pages
+    return f"{shown}/{stem}.md" + (f" #{anchor}" if mark else "")

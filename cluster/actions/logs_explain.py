@@ -36,7 +36,7 @@ def explain_all(
         with tempfile.TemporaryDirectory(prefix="cluster-") as place:
             missing = {f"{host}-log.txt": "no container of it was seen" for host in one.hosts if host not in one.ranks}
             missing |= evidence.collect(questions(one, tail), fleet, Path(place))
-            diagnosis = explain(saved.sources(Path(place)))
+            diagnosis = explain(saved.sources(Path(place)), by_cluster=True)
         if len(found) > 1:
             screen.line(f"{one.id}:")
         for line in view(diagnosis, missing):

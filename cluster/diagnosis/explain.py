@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cluster.diagnosis import judge_links, judge_machine, judge_services, judge_speed
-from cluster.diagnosis.explanation import Explanation
+from cluster.diagnosis.explanation import Explanation, of_cluster
 from cluster.diagnosis.outputs import Output, Outputs, logs_in, recognise
 from cluster.diagnosis.pairs import settle
 from cluster.diagnosis.root import explain_hits, explain_trouble, is_overcome, judge, of_hit, of_year
@@ -69,10 +69,11 @@ class Diagnosis:
         return any(found.level in ("fault", "unknown") for file in self.files for found in file.findings)
 
 
-def explain(sources: Iterable[Source]) -> Diagnosis:
+def explain(sources: Iterable[Source], *, by_cluster: bool = False) -> Diagnosis:
     """Read every source to its end and say what is wrong, which of it is the cause, and what to do.
 
     Sources of one deployment belong into one call: ranks explain each other, and outputs tell causes apart.
+    `by_cluster`: `cluster` started the ranks, so no remedy sets up what they already have.
     """
     scans = [scan(source) for source in sources]
     outputs = Outputs(output for one in scans for output in _outputs(one))
@@ -82,6 +83,8 @@ def explain(sources: Iterable[Source]) -> Diagnosis:
     found += [one for each in scans for one in explain_hits(each) if not _is_past(one, each, scans)]
     found = settle(_once(found), outputs)
     unknown = [one for each in scans if not each.source.beside for one in explain_trouble(each)]
+    if by_cluster:
+        found, unknown = list(map(of_cluster, found)), list(map(of_cluster, unknown))
     together = judge(found, unknown)
     files = tuple(_of_file(one, outputs, found, unknown) for one in scans)
     return Diagnosis(together.root, together.findings, together.secondary, files)

@@ -69,6 +69,11 @@ def settled(found: Explanation, rule: Rule, **values: str) -> Explanation:
     return replace(again, time=found.time, hearsay=found.hearsay)
 
 
+def of_cluster(found: Explanation) -> Explanation:
+    """The same of ranks that `cluster` started: no remedy sets up what they already have."""
+    return found if found.rule.own is None else replace(found, finding=replace(found.finding, remedy=found.rule.own))
+
+
 def fill(text: str, values: Mapping[str, str]) -> str:
     """A rule's sentence with the line's own names in it; what the line does not name is left out."""
     for name, value in values.items():

@@ -13,6 +13,8 @@ Moment = Literal["", "started", "joined", "placed", "ready", "alive"]
 """What a text reaches: the engine is started, this node is part of Ray, ranks are placed, the server is ready, it
 answers requests."""
 
+FROM_CLUSTER = "take it out of the env of recipe, inventory and -e: cluster sets addresses and interfaces for each host"
+"""The remedy where a value that the ranks have by themselves was given to them by hand."""
 SHORTEST = 4
 """Letters that a line must have for a pattern to be tried on it."""
 
@@ -24,7 +26,8 @@ class Rule:
     `pattern` ignores case; its named groups may stand in `cause` and `remedy` as `{name}`. `level`: how bad it is,
     `normal` for a notice that looks bad and is not; `unknown` for a line that says only that something else failed.
     `secondary`: a consequence, named only when nothing else is found. `slow`: serving goes on, so it does not explain
-    why something ended. `until`: harmless when the text later reaches this moment.
+    why something ended. `until`: harmless when the text later reaches this moment. `own`: the remedy where `cluster`
+    started the ranks, which already have the devices, limits, addresses and variables that `remedy` speaks of.
     """
 
     id: str
@@ -36,6 +39,7 @@ class Rule:
     secondary: bool = False
     slow: bool = False
     until: Moment = ""
+    own: str | None = None
 
     def search(self, line: str) -> re.Match[str] | None:
         """Where the pattern is in a line."""

@@ -12,6 +12,7 @@ DEATHS = (
         "Ray's memory monitor killed workers at 95 % of memory; on a Spark that is one memory with the GPU's",
         "RAY_memory_monitor_refresh_ms=0 on every node",
         "MiaAI GLM-5.3-Flash-NVFP4-Dual-DGX-Spark#2",
+        own="lower gpu-memory-utilization; the monitor is off unless the recipe's env switches it on",
     ),
     Rule(
         "ray-left-right", "fault",

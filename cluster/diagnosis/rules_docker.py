@@ -66,6 +66,7 @@ DOCKER = (
         "no runtime named nvidia is registered, as on a stock Spark",
         "--gpus all without --runtime=nvidia",
         "docker daemon",
+        own="",
     ),
     Rule(
         "container-name-taken", "fault",
@@ -80,6 +81,7 @@ DOCKER = (
         "the host has no {device} to give to the container",
         "for /dev/infiniband: sudo modprobe ib_uverbs rdma_ucm; else leave --device out",
         "docker daemon",
+        own="for /dev/infiniband: sudo modprobe ib_uverbs rdma_ucm",
     ),
     Rule(
         "mount-missing", "fault",
@@ -179,5 +181,6 @@ ANY_START = (
         "Docker could not start the container; this line does not say why",
         "Docker's own words stand before it: run the same docker run by hand and read its stderr",
         "NVIDIA/NemoClaw#8685", secondary=True,
+        own="Docker's own words stand above",
     ),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster.diagnosis.rule import Rule
+from cluster.plan.checks_gpu import end_process
 
 FABRIC = (
     Rule(
@@ -77,9 +78,9 @@ FABRIC = (
     Rule(
         "orphan-by-parent", "warning",
         r"^\s*(\w+\s+)?\d+\s+1\s.*VLLM::\w+",
-        "an engine process whose parent is init: on a host a leftover of a container that is gone, in a container"
-        " normal",
-        "docker ps; if no container of vLLM runs, kill it by its pid",
+        "an engine process whose parent is init: on a host a service, or a leftover of a container that is gone; "
+        "in a container normal",
+        f"docker ps; if it is of no container: {end_process('PID')}",
         "vllm-project/vllm-omni#2317",
     ),
     Rule(

@@ -32,9 +32,9 @@ KERNEL = (
     Rule(
         "driver-no-memory", "fault",
         r"NVRM:.*(NV_ERR_NO_MEMORY|Cannot allocate sysmem)",
-        "the GPU driver could not get memory from the kernel; on GB10 the host may freeze next. Often kernel "
-        "7.0.0-10xx",
-        "uname -r: boot 6.17.0-103x-nvidia if it is 7.0; else lower gpu-memory-utilization",
+        "the GPU driver could not get memory from the kernel; on GB10 the host may freeze next. Reported of kernel "
+        "6.17 under load, of 7.0.0-10xx at every start",
+        "uname -r: with 7.0 boot 6.17.0-103x-nvidia; with 6.17 lower gpu-memory-utilization",
         "NVIDIA/open-gpu-kernel-modules#1358",
     ),
     Rule(
@@ -137,6 +137,7 @@ KERNEL = (
         "ended workers are not reaped: the container has no init",
         "docker run --init",
         "eugr/spark-vllm-docker#274",
+        own="",
     ),
 )  # fmt: skip
 
@@ -154,6 +155,7 @@ DISK = (
         "a process reached its limit of open files",
         "docker run --ulimit nofile=1048576:1048576",
         "POSIX EMFILE",
+        own="on that host: nofile under default-ulimits in /etc/docker/daemon.json, then restart Docker",
     ),
     Rule(
         "disk-failed", "fault",

@@ -59,6 +59,7 @@ MEMORY = (
         "the container's /dev/shm is too small for Ray's object store, which uses the disk instead: slow",
         "docker run --shm-size 16g, or --ipc host",
         "ray-project/ray#11951, InftyAI/llmaz#238", slow=True,
+        own="a larger --set shm_gib=…",
     ),
     Rule(
         "shm-full", "fault",
@@ -68,6 +69,7 @@ MEMORY = (
         "the container's /dev/shm is full",
         "docker run --shm-size 16g, or --ipc host; remove leftovers in /dev/shm",
         "PyTorch",
+        own="a larger --set shm_gib=…; remove leftovers in /dev/shm",
     ),
     Rule(
         "killed", "unknown",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.diagnosis.rule import Rule
+from cluster.diagnosis.rule import FROM_CLUSTER, Rule
 
 NCCL = (
     Rule(
@@ -11,6 +11,7 @@ NCCL = (
         "NCCL was told to use the loopback interface: no other host can be reached over it",
         "set NCCL_SOCKET_IFNAME on each host to its own fabric interface, e.g. enp1s0f1np1",
         "Project-HAMi/HAMi-core#261",
+        own=FROM_CLUSTER,
     ),
     Rule(
         "nccl-ib-disabled", "fault",
@@ -34,6 +35,7 @@ NCCL = (
         "run every rank with --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1, and check that "
         "NCCL_IB_HCA names HCAs of this host",
         "corti.com two-node build log", slow=True,
+        own="on that host: ls /dev/infiniband; cluster doctor names what is missing",
     ),
     Rule(
         "nccl-socket", "fault",
@@ -42,6 +44,7 @@ NCCL = (
         "leave NCCL_IB_DISABLE and NCCL_NET unset and pass --device /dev/infiniband to every container; "
         "NCCL_DEBUG=INFO must then show NET/IB : Using",
         "NVIDIA/nccl#676, areal-project/AReaL#639", slow=True,
+        own="take NCCL_IB_DISABLE and NCCL_NET out of the recipe's env, and out of the image's /etc/nccl.conf",
     ),
     Rule(
         "nccl-gid-link-local", "fault",
@@ -60,6 +63,7 @@ NCCL = (
         "ping -M do -s 8972 -I NETDEV PEER over each rail; list in NCCL_IB_HCA only HCAs that share a subnet with"
         " the peer",
         "NVIDIA/nccl#2013",
+        own="ping -M do -s 8972 -I NETDEV PEER over each rail; cluster doctor judges cables, MTU and GIDs",
     ),
     Rule(
         "nccl-gid-hole", "fault",
@@ -77,6 +81,7 @@ NCCL = (
         "an RDMA queue could not be made for want of locked memory",
         "start the container with --ulimit memlock=-1 --cap-add IPC_LOCK",
         "NCCL troubleshooting, memlock",
+        own="on that host: is Docker rootless? systemctl show docker -p LimitMEMLOCK",
     ),
     Rule(
         "rdma-enomem", "fault",
@@ -147,6 +152,7 @@ NCCL = (
         "no interface of this host fits NCCL_SOCKET_IFNAME: the name is another host's, or the link is down",
         "set NCCL_SOCKET_IFNAME on each host from its own ip -br addr",
         "NCCL source",
+        own=FROM_CLUSTER,
     ),
     Rule(
         "nccl-duplicate-gpu", "fault",
@@ -161,6 +167,7 @@ NCCL = (
         "/dev/shm of the container is too small for NCCL",
         "docker run --shm-size 16g, or --ipc host",
         "NCCL troubleshooting",
+        own="a larger --set shm_gib=…",
     ),
     Rule(
         "nccl-watchdog", "fault",
@@ -178,6 +185,7 @@ NCCL = (
         "firewall",
         "is the peer's rank alive? then NCCL_SOCKET_IFNAME on both, and sudo ufw status",
         "NCCL source", secondary=True,
+        own="is the peer's rank alive? cluster status; sudo ufw status on both",
     ),
     Rule(
         "nccl-closed", "unknown",
@@ -194,5 +202,6 @@ NCCL = (
         "NCCL failed; this line does not say why",
         "the reason stands in a NCCL WARN line: run with NCCL_DEBUG=INFO",
         "PyTorch source", secondary=True,
+        own="the reason stands in a NCCL WARN line further up, or in another rank's log",
     ),
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.diagnosis.rule import Rule
+from cluster.diagnosis.rule import FROM_CLUSTER, Rule
+from cluster.plan.checks_gpu import end_process
 
 MTU = "sudo ip link set NETDEV mtu 9000 at both ends and for both twins, and in netplan so that it stays"
 CLOCKS = "nvidia-smi --query-gpu=utilization.gpu,power.draw,clocks.sm --format=csv"
@@ -100,7 +101,7 @@ SPEED = (
     Rule(
         "nic-degraded", "fault", "",
         "{gbps} Gb/s where a twin gives 92 and more: with a clean link the ConnectX came up degraded",
-        "power the host off, unplug it for a minute, start it again (a reboot is not enough)",
+        "reboot both hosts, test again; if it is as slow: power both off, unplug their power bricks for a minute",
         "NVIDIA/dgx-spark-playbooks PR#108", slow=True,
     ),
     Rule(
@@ -120,12 +121,14 @@ SPEED = (
         "NCCL reaches {speed} GB/s of 19–24: the data does not go over both HCAs, or not over RoCE at all",
         "set NCCL_IB_HCA to both HCAs that face the peer; NCCL_DEBUG=INFO shows which are used; a release of NCCL",
         "NVIDIA/dgx-spark-playbooks#102", slow=True,
+        own="cluster doctor names links that are down, or have no address",
     ),
     Rule(
         "nccl-one-twin", "warning", "",
         "NCCL reaches {speed} GB/s of 19–24, as one half of the port gives",
         "set NCCL_IB_HCA to both HCAs; both netdevs need addresses",
         "NVIDIA/dgx-spark-playbooks#102", slow=True,
+        own="cluster doctor names links that are down, or have no address",
     ),
     Rule(
         "nccl-mtu", "warning", "",
@@ -176,14 +179,14 @@ MACHINE = (
     ),
     Rule(
         "orphan-workers", "fault", "",
-        "{name} lives on without a container and holds {held} GiB",
-        "sudo kill {pids}, then kill -9 what is left",
+        "{name} holds {held} GiB and no container runs: a leftover of one, or a server that was started without",
+        end_process("{pids}"),
         "vllm-project/vllm-omni#2317",
     ),
     Rule(
         "engine-holds-memory", "note", "",
-        "{name} and others hold {held} GiB: normal while a server runs, leftovers when docker ps shows none",
-        "docker ps; if it is empty: sudo kill {pids}",
+        "{name} and others hold {held} GiB: normal while a server runs, in a container or without one",
+        f"docker ps; {end_process('{pids}')}",
         "vllm-project/vllm-omni#2317",
     ),
     Rule(
@@ -218,6 +221,7 @@ SERVICES = (
         "vLLM asks Ray for a node at {address} and waits; {gpus} GPUs are there, so no node has that address",
         HOST_IP,
         "vllm-project/vllm#7815",
+        own=FROM_CLUSTER,
     ),
     Rule(
         "ray-too-few-gpus", "fault", "",
@@ -242,6 +246,7 @@ SERVICES = (
         "no nvidia runtime is registered: normal on a stock Spark, where --gpus all works without, a fault elsewhere",
         "this decides: docker run --rm --gpus all IMAGE nvidia-smi -L",
         "DGX OS; NVIDIA/nvidia-container-toolkit#854",
+        own="cluster doctor tries a GPU in a container on every host",
     ),
     Rule(
         "image-stores-differ", "note", "",

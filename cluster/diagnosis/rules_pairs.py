@@ -30,6 +30,7 @@ SETTLED = (
         "locked memory is limited to {limit} KiB, too little for RDMA",
         "docker run --ulimit memlock=-1 --cap-add IPC_LOCK",
         "NCCL troubleshooting, memlock",
+        own="on that host: is Docker rootless? systemctl show docker -p LimitMEMLOCK",
     ),
     Rule(
         "rdma-enomem-full", "fault", "",
@@ -49,6 +50,7 @@ SETTLED = (
         "the ranks wait for each other and no GPU works (at most {power} W): a hang, not a compile",
         "restart all ranks together; NCCL_DEBUG=INFO shows which rank is missing",
         "eugr/spark-vllm-docker#348",
+        own="cluster down and cluster up, all ranks together",
     ),
     Rule(
         "image-stores-differ", "warning", "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.diagnosis.rule import Rule
+from cluster.diagnosis.rule import FROM_CLUSTER, Rule
 
 JOINING = (
     Rule(
@@ -29,6 +29,7 @@ JOINING = (
         "Ray's token is missing or another cluster's",
         "RAY_AUTH_MODE=token and one RAY_AUTH_TOKEN_PATH content on every node",
         "Ray source, authentication",
+        own="cluster down and cluster up, which gives all ranks a new token",
     ),
     Rule(
         "ray-loopback", "fault",
@@ -36,6 +37,7 @@ JOINING = (
         "this node looks for Ray's head at its own loopback address",
         "ray start --address=HEAD_FABRIC_ADDRESS:PORT",
         "vllm-project/vllm#19543", until="joined",
+        own=FROM_CLUSTER,
     ),
     Rule(
         "ray-bridge", "fault",
@@ -45,6 +47,7 @@ JOINING = (
         "Ray registered an address of Docker's bridge, which no other host can reach",
         "docker run --network host on every node, and --node-ip-address with the fabric address",
         "gpustack/gpustack#1566",
+        own=FROM_CLUSTER,
     ),
     Rule(
         "ray-head-gone", "fault",
@@ -60,6 +63,7 @@ JOINING = (
         "this node cannot reach Ray's head: wrong address, the head is not up, or a firewall stands between",
         "on the head: ss -ltn | grep 6379 and sudo ufw status; start the head first; unset a stale RAY_ADDRESS",
         "vllm-project/vllm#19543, ray-project/ray#37107", until="joined",
+        own="is the head's rank alive? cluster status; sudo ufw status on every host",
     ),
     Rule(
         "ray-ports-blocked", "fault",
@@ -68,6 +72,7 @@ JOINING = (
         "open all of Ray's ports between the hosts (fix them with --node-manager-port … --max-worker-port); sudo "
         "ufw status",
         "gpustack/gpustack#2024", secondary=True,
+        own="sudo ufw allow from PEER_FABRIC_ADDRESS on every host",
     ),
     Rule(
         "ray-running-already", "fault",
@@ -83,6 +88,7 @@ JOINING = (
         "no Ray runs where it is looked for: it was not started, has ended, or RAY_ADDRESS is stale",
         "ray status in the head's container; ray stop; unset RAY_ADDRESS",
         "vllm-project/vllm#15385",
+        own="is the head's rank alive? cluster status",
     ),
     Rule(
         "ray-port-taken", "fault",
@@ -132,6 +138,7 @@ PLACEMENT = (
         "ray status: a node and a GPU a host; on every host set VLLM_HOST_IP to the address that ray start "
         "--node-ip-address has there (the fabric address)",
         "vllm-project/vllm#8908", until="placed",
+        own=f"cluster status shows Ray's nodes; {FROM_CLUSTER}",
     ),
     Rule(
         "ray-node-ip", "fault",
@@ -142,6 +149,7 @@ PLACEMENT = (
         "on every host set VLLM_HOST_IP to the address that ray start --node-ip-address has there (the fabric "
         "address)",
         "vllm-project/vllm#7815, eugr/spark-vllm-docker#227", until="placed",
+        own=FROM_CLUSTER,
     ),
     Rule(
         "ray-too-few-gpus", "fault",
@@ -157,6 +165,7 @@ PLACEMENT = (
         "ray status before vllm serve; on every host set VLLM_HOST_IP to the address that ray start "
         "--node-ip-address has there (the fabric address)",
         "gpustack/gpustack#5181",
+        own=f"cluster status shows Ray's nodes; {FROM_CLUSTER}",
     ),
     Rule(
         "vllm-no-gpu-here", "fault",
@@ -167,6 +176,7 @@ PLACEMENT = (
         "nvidia-smi -L in the container; ray status; on every host set VLLM_HOST_IP to the address that ray start"
         " --node-ip-address has there (the fabric address)",
         "vllm-project/vllm#29265, #13093",
+        own=f"cluster doctor tries a GPU in a container; {FROM_CLUSTER}",
     ),
     Rule(
         "ray-same-ip", "fault",
@@ -175,5 +185,6 @@ PLACEMENT = (
         "on every host set VLLM_HOST_IP to the address that ray start --node-ip-address has there (the fabric "
         "address)",
         "vLLM source, ray_executor",
+        own=FROM_CLUSTER,
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.diagnosis.rule import Rule
+from cluster.diagnosis.rule import FROM_CLUSTER, Rule
 
 TORCH = (
     Rule(
@@ -12,6 +12,7 @@ TORCH = (
         "set GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on every host to its own fabric "
         "interface",
         "vllm-project/vllm#7074, aws-samples/aws-do-eks#50",
+        own=FROM_CLUSTER,
     ),
     Rule(
         "gloo-mesh", "fault",
@@ -19,6 +20,7 @@ TORCH = (
         "the ranks' Gloo connections could not be made: wrong interface, or a firewall between the hosts",
         "set GLOO_SOCKET_IFNAME on every host to its own fabric interface; sudo ufw status",
         "gpustack/gpustack#2125",
+        own=f"{FROM_CLUSTER}; sudo ufw status",
     ),
     Rule(
         "gloo-loopback", "warning",
@@ -27,6 +29,7 @@ TORCH = (
         "failure on two",
         "set GLOO_SOCKET_IFNAME to the fabric interface on every host",
         "pytorch/gloo#223", until="ready",
+        own=FROM_CLUSTER,
     ),
     Rule(
         "rendezvous-unreachable", "fault",

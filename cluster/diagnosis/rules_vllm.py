@@ -11,6 +11,7 @@ START = (
         "more GPUs are asked for than this host has, and vLLM was not told to use other hosts",
         "vllm serve … --distributed-executor-backend ray, or --nnodes and --node-rank",
         "vLLM 0.33 source, config/parallel",
+        own="as many hosts as --tp × --pp, each with a GPU: cluster doctor",
     ),
     Rule(
         "vllm-too-old-for-flag", "fault",
@@ -18,6 +19,7 @@ START = (
         "the image's vLLM is too old for --{flag}",
         "a newer image, or --distributed-executor-backend ray with this one",
         "spark-arena/sparkrun#287",
+        own="a newer image, or --backend ray with this one",
     ),
     Rule(
         "vllm-unknown-flag", "fault",
@@ -75,6 +77,7 @@ START = (
         "the process sees no GPU: the container was started without it, or lost it",
         "docker run --gpus all; docker run --rm --gpus all IMAGE nvidia-smi -L",
         "vLLM, PyTorch",
+        own="cluster doctor tries a GPU in a container on every host",
     ),
     Rule(
         "parser-unknown", "fault",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cluster.commands.ports import ports_used
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
+from cluster.plan.checks_gpu import end_process
 from cluster.plan.deployed import Deployment, ours
 
 SLACK_BYTES = 2 << 30
@@ -73,7 +74,7 @@ def _processes(seen: Seen) -> Iterator[Holder]:
     for process in seen.processes:
         if process.container not in strangers and process.container:
             evidence = f"pid {process.pid}, {process.rss_bytes / (1 << 30):.1f} GiB"
-            yield Holder(f"process {process.name} lives on", evidence, f"sudo kill -9 {process.pid}")
+            yield Holder(f"process {process.name} lives on", evidence, end_process(process.pid))
 
 
 def _memory(seen: Seen) -> Iterator[Holder]:

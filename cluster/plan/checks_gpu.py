@@ -84,7 +84,7 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
         if process.is_engine and process.container not in names:
             yield Finding(
                 "warning", "orphan", seen.host, f"{process.name} uses the GPU and is in no container that Docker has",
-                _held(process), f"on {seen.host}: sudo kill {process.pid}, if nobody started it by hand",
+                _held(process), f"on {seen.host}: {end_process(process.pid)}",
             )  # fmt: skip
             continue
         place = names.get(process.container, "")
@@ -102,4 +102,10 @@ def _held(process: GpuProcess) -> str:
 def _stop(process: GpuProcess, container: str) -> str:
     if "ollama" in process.name:
         return "ollama ps; ollama stop NAME"
-    return f"{f'docker stop {container}' if container else f'sudo kill {process.pid}'}, if nobody needs it"
+    return f"docker stop {container}, if nobody needs it" if container else end_process(process.pid)
+
+
+def end_process(pids: int | str) -> str:
+    """How to end processes that may be a person's or a service's: first whose they are, and only then a kill."""
+    whose = f"ps -o user,ppid,lstart,cmd -p '{pids}'; systemctl status {pids}"
+    return f"{whose}; only if they are no user's and no service's: sudo kill {pids}"

@@ -2,6 +2,7 @@
 
 Sources: NVIDIA's performance guide for two Sparks (ib_write_bw 92–98 Gb/s a twin, about 190 over both) and
 dgx-spark-playbooks PR 108 (8–25 Gb/s over a clean 200G link: the ConnectX came up degraded, a full power cycle cures).
+Two later reports were cured by a reboot alone (2.8 → 21 GB/s, 13.49 → 108.94 Gb/s), so that is tried first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SATURATED = 0.9
 """Busy share of a core that may have been the limit, and not the link."""
 UNEQUAL = 2.0
 STREAMS = 8
-UNPLUG = "power both hosts off, unplug their power bricks for a minute, start them (a reboot is not enough), test again"
+RESET = "reboot both hosts, test again; if it is as slow: power both off, unplug their power bricks for a minute"
 REST = "on both: ip link (MTU 9000?), let nothing else use the links, reseat the cable, test again"
 
 Verdict = Literal["", "slow", "degraded"]
@@ -122,7 +123,7 @@ def _judge_rdma(link: Sequence[Speed]) -> Iterator[Finding]:
         yield Finding(
             "fault" if verdict == "degraded" else "warning", "fabric-speed", worst.way.sender.host,
             f"{told}{one_way}" + (": the ConnectX of one end came up degraded" if verdict == "degraded" else ""),
-            "ib_write_bw: " + ", ".join(speed.text for speed in link), UNPLUG if verdict == "degraded" else REST,
+            "ib_write_bw: " + ", ".join(speed.text for speed in link), RESET if verdict == "degraded" else REST,
         )  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def _judge_tcp(link: Sequence[Speed]) -> Iterator[Finding]:
             "warning", "fabric-speed", worst.way.sender.host,
             f"only {_number(worst):.1f} Gb/s by TCP over {worst.way.text} while no CPU core was busy: could be a "
             "degraded ConnectX", f"{STREAMS} streams: " + ", ".join(speed.text for speed in link),
-            f"on both: sudo apt install perftest, test again; if RDMA is as slow: {UNPLUG}",
+            f"on both: sudo apt install perftest, test again; if RDMA is as slow: {RESET}",
         )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ def choose(only: Sequence[str], *, quick: bool = False, full: bool = False) -> t
     names = [name for word in only for name in word.split(",") if name]
     for name in names:
         if name not in known:
-            remedy = nearest(name, known) or f"groups: {', '.join(groups)}; docs/probing.md lists the cases"
+            all_known = f"groups: {', '.join(groups)}; cases: {', '.join(case.id for case in CASES)}"
+            remedy = nearest(name, known) or all_known
             raise UsageError(f"no case or group of cases is called {name!r}", remedy=remedy)
     if names:
         return tuple(case for case in CASES if case.id in names or case.group in names)

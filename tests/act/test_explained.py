@@ -56,7 +56,7 @@ def test_a_rank_that_its_kernel_killed(cluster: Typed, desk: Desk) -> None:
     assert ran.code == 4
     assert "cause: the kernel ran out of memory" in ran.out
     assert "spark2, kernel's journal line 1, at 00:00:02 UTC: 2026-01-01T00:00:02+0000 spark2 kernel: VLLM" in ran.out
-    assert "read: docs/runbooks/memory-is-full.md#something-was-killed" in ran.out
+    assert "docs/runbooks/memory-is-full.md #something-was-killed" in ran.out
     assert "follows from it: rank-lost (spark1, log line " in ran.out
     told = json.loads(cluster("logs", "--explain", "--json").out)
     [one] = told["deployments"]

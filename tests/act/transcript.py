@@ -8,9 +8,12 @@ from pathlib import Path
 
 from typed import Ran
 
+from cluster.config.find import shipped
+
 FOLDER = Path(__file__).parents[1] / "transcripts"
 STAGES = "connect and lock|look|check|fetch|try|stop the old|memory back|apply|prove|ask|probe|wait for Ray and vLLM"
 VARYING = (
+    (re.escape(str(shipped("docs/runbooks"))), "docs/runbooks"),
     (r"evidence/\d{8}-\d{6}-\d+-", "evidence/TIME-"),
     (r"\b(toy|other|toy-mp)-[0-9a-f]{8}\b", r"\1-FINGERPRINT"),
     (r"\b[0-9a-f]{12}(…|\b)", "DIGEST"),

@@ -27,7 +27,7 @@ def test_an_up_that_fails_names_the_cause(lab: Lab, person: Person) -> None:
     assert error["put back"] == "all that this run started"
     [kept] = person.evidence
     assert error["try"].startswith("raise --gpu-memory-utilization")
-    assert "; read docs/runbooks/memory-is-full.md#" in error["try"]
+    assert "docs/runbooks/memory-is-full.md #" in error["try"]
     assert error["try"].endswith(f"; read {kept}")
     assert "cause: the weights alone" in (kept / "diagnosis.txt").read_text()
     assert "[kv-cache-none]" in person("explain", str(kept)).out

@@ -7,6 +7,9 @@ import re
 import pytest
 from diagnosis_table import DOC, MARK, document
 
+from cluster.commands.docker import Container, docker_run
+from cluster.commands.nccl import fabric_environment
+from cluster.commands.ray import ray_environment
 from cluster.diagnosis.follows import EXPLAINS
 from cluster.diagnosis.pairs import SETTLERS
 from cluster.diagnosis.rule import Rule, compiled
@@ -15,6 +18,7 @@ from cluster.diagnosis.rules_outputs import OF_OUTPUTS
 from cluster.diagnosis.rules_pairs import OF_PAIRS
 from cluster.diagnosis.runbooks import PAGES
 
+EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
 
 
@@ -28,6 +32,25 @@ def test_rule(rule: Rule) -> None:
     placeholders = re.findall(r"(?<!\{)\{(\w+)\}(?!\})", rule.cause + rule.remedy)
     assert set(placeholders) <= set(groups)
     assert not rule.search("")
+
+
+SET_UP = {word for word in docker_run(Container("n", "i", "python3", infiniband=True)).argv if word.startswith("--")}
+SET_UP |= {"--ipc", "ray start", *fabric_environment(address="", netdev="", hcas=("h",))}
+SET_UP |= {*ray_environment(head="", ray_version="2.56.0")}
+"""What `cluster` gives to each rank by itself."""
+
+
+@pytest.mark.parametrize("rule", EVERY, ids=lambda rule: rule.id)
+def test_no_remedy_for_ranks_of_cluster_sets_up_what_they_have(rule: Rule) -> None:
+    remedy = (rule.remedy if rule.own is None else rule.own).partition("docker run --rm")[0]  # a look, no start
+    told = {word for word in SET_UP if re.search(rf"(?<![\w-]){word}(?![\w-])", remedy)}
+    assert not told or rule.level in ("note", "normal")
+
+
+@pytest.mark.parametrize("rule", EVERY, ids=lambda rule: rule.id)
+def test_no_process_is_killed_before_it_is_asked_whose_it_is(rule: Rule) -> None:
+    for remedy in filter(None, (rule.remedy, rule.own)):
+        assert "systemctl status" in remedy.partition("kill ")[0] or not re.search(r"\bkill\b(?! -0)", remedy)
 
 
 def test_an_id_has_one_level_and_meaning() -> None:

@@ -15,6 +15,7 @@ from cluster.facts.gpu import Gpu
 from cluster.facts.gpu_processes import GpuProcess
 from cluster.facts.memory import Memory
 from cluster.plan.checks import check_host
+from cluster.plan.checks_gpu import end_process
 from cluster.plan.finding import Finding
 
 PAIR = wanted()
@@ -75,10 +76,17 @@ def test_who_is_on_the_gpu() -> None:
         "pid 2 VLLM::Worker_TP0, 70000 MiB", "pid 3 ray::RayWorkerProc, memory unknown",
         "pid 4 python3, 512 MiB, container webui", "pid 5 /usr/local/bin/ollama, 9000 MiB",
     ]  # fmt: skip
-    assert [one.remedy.split(": ")[1] for one in found] == [
-        "sudo kill 2, if nobody started it by hand", "sudo kill 3, if nobody started it by hand",
+    assert [one.remedy.split(": ", 1)[1] for one in found] == [
+        end_process(2), end_process(3),
         "docker stop webui, if nobody needs it", "ollama ps; ollama stop NAME",
     ]  # fmt: skip
+
+
+def test_whose_a_process_is_comes_before_its_end() -> None:
+    """It may be a server in somebody's virtual environment, or a service of systemd."""
+    words = end_process("7 8")
+    assert words.index("ps -o user,ppid,lstart,cmd -p '7 8'") < words.index("systemctl status 7 8")
+    assert words.index("systemctl status 7 8") < words.index("sudo kill 7 8")
 
 
 def test_processes_that_could_not_be_read_are_told_once() -> None:

@@ -13,7 +13,7 @@ from cluster.facts import bandwidth
 from cluster.facts.bandwidth import Bandwidth
 from cluster.facts.fact import Missing
 from cluster.facts.flood import Flood
-from cluster.plan.fabric_speed import Speed, judge_rdma, judge_speeds
+from cluster.plan.fabric_speed import RESET, REST, Speed, judge_rdma, judge_speeds
 from cluster.plan.fabric_ways import End, Way
 from cluster.plan.finding import Finding
 
@@ -94,7 +94,8 @@ def test_a_degraded_card() -> None:
         "degraded"
     )
     assert finding.evidence == "ib_write_bw: spark1 → spark2 13.2 Gb/s, spark2 → spark1 12.9 Gb/s"
-    assert "unplug their power bricks" in finding.remedy
+    assert finding.remedy == RESET
+    assert RESET.index("reboot both hosts") < RESET.index("unplug")
     assert finding.runbook == "it-is-slow#bandwidth"
 
 
@@ -104,7 +105,7 @@ def test_slow_in_one_direction_only() -> None:
         "warning spark2: 61.0 Gb/s by RDMA over spark2 enp1s0f0np0 → spark1 enp1s0f0np0, of about 100, in this "
         "direction only"
     ]
-    assert "unplug" not in only(speeds).remedy
+    assert only(speeds).remedy == REST
 
 
 def test_one_twin_degraded_is_named_beside_the_good_one() -> None:
