@@ -15,10 +15,12 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs the lab."""
+    """Everything in this folder needs the lab, and its patience: engines start, memory comes back."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.lab)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
