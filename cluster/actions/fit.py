@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.actions.reach import read_recipe
 from cluster.bench.ceiling import SPARK_BYTES_PER_S, bytes_a_token
+from cluster.commands.vllm import AUTO, read_length
 from cluster.config.find import recipe_files
 from cluster.config.load import load_inventory
 from cluster.config.load import read_recipe as read_file
@@ -21,6 +22,7 @@ from cluster.screen import Screen
 
 SLOW_T_S = 20.0
 """Slower than people read; a dense model below it is worth comparing with a mixture of experts."""
+UNSAID_LENGTH = 4096
 HELD_WHOLE = f"vLLM before {LAYERWISE_FROM}, which the recipe allows, holds all of it before it quantises"
 LAYERWISE = f"vLLM quantises a layer at a time (from {LAYERWISE_FROM} on, as the recipe asks for)"
 
@@ -29,20 +31,21 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     """Carry out `cluster fit`; 4 when it fits at none of the sizes."""
     recipe = read_recipe(args, load_inventory(args.inventory))
     attention = read_attention(Path(args.config)) if args.config else tuple(recipe.attention)
-    length = int(str(recipe.vllm.get("max-model-len", 4096))) if args.length is None else args.length
+    length = wanted_length(recipe) if args.length is None else args.length
     sizes = args.tp or [1, 2]
-    if min([length, args.sequences, *sizes]) < 1 or args.memory_gib <= 0:
+    if min([1 if length is None else length, args.sequences, *sizes]) < 1 or args.memory_gib <= 0:
         raise UsageError("--tp, --length, --sequences and --memory-gib are above 0")
     asked = Asked(length, args.sequences, args.memory_gib)
     fits = [fit(recipe, attention, tp, asked) for tp in sizes]
-    screen.line(
-        f"{recipe.name}: {recipe.model}, {asked.sequences} × {length} tokens, hosts of {asked.memory_gib:g} GiB"
-    )
+    tokens = "the longest that fits" if length is None else f"{length} tokens"
+    screen.line(f"{recipe.name}: {recipe.model}, {asked.sequences} × {tokens}, hosts of {asked.memory_gib:g} GiB")
     screen.table("", ("GiB on each host", *(f"TP={one.tp}" for one in fits)), list(rows(recipe, fits)))
     if not attention:
         screen.note("the cache is not counted: the recipe does not say `attention`, and no --config was given")
     if any(one.loading > one.weights for one in fits):
         screen.note(f"while loading: {HELD_WHOLE if quantises_whole(recipe) else LAYERWISE}")
+    if length is None:
+        screen.note("max-model-len is auto: vLLM takes the longest that fits, or less where the model allows no more")
     if args.length is None and "max-model-len" not in recipe.vllm:
         screen.note(f"{length} tokens were taken, since the recipe has no max-model-len; --length says how many")
     for one in fits:
@@ -55,6 +58,15 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.REFUSED if all(one.wrong for one in fits) else ExitCode.DONE
 
 
+def wanted_length(recipe: Recipe) -> int | None:
+    """Tokens of a sequence by the recipe's max-model-len, None for auto. Raises UsageError."""
+    try:
+        length = read_length(recipe.vllm.get("max-model-len", UNSAID_LENGTH))
+    except ValueError as error:
+        raise UsageError(f"vllm.{error}") from None
+    return None if length == AUTO else length
+
+
 def rows(recipe: Recipe, fits: list[Fit]) -> Iterator[tuple[str, ...]]:
     """The table, from what is loaded to how fast it can be."""
     reading = bytes_a_token(recipe)
@@ -62,6 +74,7 @@ def rows(recipe: Recipe, fits: list[Fit]) -> Iterator[tuple[str, ...]]:
         "weights while loading, at most": [_gib(one.loading) for one in fits],
         "weights": [_gib(one.weights) for one in fits],
         "graphs and activations": [_gib(GRAPHS_GIB) for _ in fits],
+        "tokens of a sequence": ["?" if one.length is None else f"{one.length:,}" for one in fits],
         "cache, sliding layers": [_gib(one.cache_sliding) for one in fits],
         "cache, global layers": [_gib(one.cache_global) for one in fits],
         "room for cache": [_gib(one.cache_room) for one in fits],

@@ -40,6 +40,10 @@ SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "da
          "n": "nnodes", "r": "node-rank"}  # fmt: skip
 MEASURING_FLAGS = ("--enable-per-request-metrics", "--enable-prompt-tokens-details")
 MEASURING_SINCE = (0, 32)
+AUTO = -1
+"""A length that vLLM chooses itself: the longest that the model allows and that fits the cache."""
+THOUSANDS = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
+BINARY = {letter: 1024**power for power, letter in enumerate("KMGT", 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,25 @@ def _flags_of(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
 def weights_of(weights: str, flags: Mapping[str, Any]) -> str:
     """`real` or `dummy`: what a recipe says of its weights, or vLLM makes of them (`load-format: dummy`)."""
     return "dummy" if flags.get("load-format") == "dummy" else weights
+
+
+def read_length(value: JsonValue) -> int:
+    """Tokens as vLLM reads `--max-model-len`: `128k` is 128,000, `128K` is 131,072, `auto` and -1 are AUTO.
+
+    Raises ValueError for what vLLM refuses: a part of a binary unit (`25.6K`), words, nothing, less than 1.
+    """
+    text = _word(value).strip()
+    if text == "-1" or text.lower() == "auto":
+        return AUTO
+    short = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT])", text)
+    number, unit = short.groups() if short else (text, "")
+    try:
+        tokens = int(float(number) * THOUSANDS[unit]) if unit in THOUSANDS else int(number) * BINARY.get(unit, 1)
+    except ValueError:
+        tokens = 0
+    if tokens < 1:
+        raise ValueError(f"max-model-len: found {value!r}; tokens are wanted, as 65536, 128k, 128K or auto")
+    return tokens
 
 
 def refuse_extra(extra: Sequence[str]) -> None:

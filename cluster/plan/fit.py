@@ -5,6 +5,7 @@ What cannot be computed is a constant here, taken from the write-ups; docs/fit.m
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,17 +35,20 @@ held the BF16 weights first."""
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be held: `sequences` of `length` tokens at once, on hosts with `memory_gib`."""
+    """What is to be held: `sequences` of `length` tokens at once, on hosts with `memory_gib`.
 
-    length: int
+    A `length` of None asks for the longest that fits.
+    """
+
+    length: int | None
     sequences: int = 1
     memory_gib: float = SPARK_GIB
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One host of `tp`. `loading` is the most that weights take while they are loaded; cache fields are None where the
-    recipe does not tell the attention."""
+    """One host of `tp`. `loading` is the most that weights take while they are loaded; cache fields and
+    a `length` that was not asked for are None where the recipe does not tell the attention."""
 
     tp: int
     loading: float
@@ -54,6 +58,7 @@ class Fit:
     cache_sliding: float | None
     cache_global: float | None
     tokens: int | None
+    length: int | None
 
     @property
     def cache_room(self) -> float:
@@ -88,27 +93,50 @@ class Fit:
 
 
 def fit(recipe: Recipe, attention: Sequence[AttentionLayers], tp: int, asked: Asked) -> Fit:
-    """One host of `tp`. Raises UsageError when the recipe does not say how large its weights are."""
+    """One host of `tp`. Raises UsageError when the recipe does not say how large its weights are, or vLLM's share."""
     if recipe.weights_gib is None:
         raise UsageError(
             f"recipe {recipe.name} does not say weights_gib, so nothing can be counted",
             remedy="--set weights_gib=N, the size of the model's files",
         )
     weights = weights_gib(recipe) / tp
-    utilisation = float(str(recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILISATION)))
-    share = utilisation * asked.memory_gib
+    share = _utilisation(recipe) * asked.memory_gib
     each = [_bytes_a_token(shape, recipe, tp) for shape in attention]
-    sliding = [size for shape, size in zip(attention, each, strict=True) if shape.window]
-    whole = [size for shape, size in zip(attention, each, strict=True) if not shape.window]
-    kept = [min(shape.window, asked.length) for shape in attention if shape.window]
     room = share - weights - GRAPHS_GIB
-    held = sum(size * tokens for size, tokens in zip(sliding, kept, strict=True))
+    length = asked.length
+    if length is None and any(not shape.window for shape in attention):
+        held = bisect_right(
+            range(1 << 40), room * GIB / asked.sequences, key=lambda tokens: sum(_held(attention, each, tokens))
+        )
+        length = max(0, held - 1)
+    sliding, whole = _held(attention, each, length or 0)
+    known = bool(each) and length is not None
     return Fit(
         tp, _loading_gib(recipe, attention) / tp, weights, share, asked.memory_gib,
-        cache_sliding=asked.sequences * held / GIB if each else None,
-        cache_global=asked.sequences * sum(whole) * asked.length / GIB if each else None,
+        cache_sliding=asked.sequences * sliding / GIB if known else None,
+        cache_global=asked.sequences * whole / GIB if known else None,
         tokens=_counted_tokens(attention, each, room) if each else None,
+        length=length,
     )  # fmt: skip
+
+
+def _held(attention: Sequence[AttentionLayers], each: Sequence[float], length: int) -> tuple[float, float]:
+    """Bytes of one sequence in the layers that keep a window, and in those that keep all of it."""
+    sized = list(zip(attention, each, strict=True))
+    sliding = sum(size * min(shape.window, length) for shape, size in sized if shape.window)
+    return sliding, sum(size * length for shape, size in sized if not shape.window)
+
+
+def _utilisation(recipe: Recipe) -> float:
+    """vLLM's share of a host's memory. Raises UsageError for what vLLM refuses."""
+    told = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILISATION)
+    try:
+        share = float(str(told))
+    except ValueError:
+        share = 0
+    if not 0 < share <= 1:
+        raise UsageError(f"vllm.gpu-memory-utilization: found {told!r}; a number above 0 and at most 1 is wanted")
+    return share
 
 
 def quantises_whole(recipe: Recipe) -> bool:

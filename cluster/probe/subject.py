@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.bench.server import Served
-from cluster.commands.vllm import serve_flags, weights_of
+from cluster.commands.vllm import AUTO, read_length, serve_flags, weights_of
 from cluster.probe.case import Subject
 
 
@@ -15,11 +15,14 @@ def subject_of(served: Served, recipe: Mapping[str, Any] | None, words: Sequence
     if recipe is None:
         return Subject(served.model, served.max_tokens, engine=served.owner)
     flags = serve_flags(recipe["vllm"], words)
-    length = str(flags.get("max-model-len"))
+    try:
+        length = read_length(flags.get("max-model-len"))
+    except ValueError:
+        length = AUTO
     return Subject(
         served.model,
         served.max_tokens,
-        configured=int(length) if length.isdigit() else None,
+        configured=None if length == AUTO else length,
         tools=_on(flags, "enable-auto-tool-choice"),
         reasoning=_on(flags, "reasoning-parser"),
         vision=_sees(recipe.get("architecture", ""), flags),

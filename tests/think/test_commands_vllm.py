@@ -7,11 +7,13 @@ from engine_parser import parse
 from pydantic import JsonValue
 
 from cluster.commands.vllm import (
+    AUTO,
     MEASURING_FLAGS,
     OURS,
     Layout,
     flag_words,
     measuring_flags,
+    read_length,
     refuse_extra,
     serve_flags,
     vllm_serve,
@@ -199,3 +201,27 @@ def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
     assert (worker["master_addr"], worker["master_port"]) == (TWO[0], 27111)
     assert alone["distributed_executor_backend"] is None
     assert {f"--{flag}" for flag in OURS} <= parsed.options
+
+
+LENGTHS: list[tuple[JsonValue, int]] = [
+    (4096, 4096), ("65536", 65536), ("128k", 128_000), ("128K", 131_072), ("25.6k", 25_600), ("1m", 10**6),
+    ("1M", 1 << 20), ("1.1k", 1100), ("1g", 10**9), ("1T", 1 << 40), ("auto", AUTO), ("AUTO", AUTO), (-1, AUTO),
+    (" 8k ", 8000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "tokens"), LENGTHS)
+def test_lengths_as_a_person_writes_them(written: JsonValue, tokens: int) -> None:
+    assert read_length(written) == tokens
+
+
+@pytest.mark.parametrize("written", ["25.6K", "lots", "", "12 k", ".5k", 25.6, True, None, [1], -2, 0, "-3", "0k"])
+def test_what_is_no_length(written: JsonValue) -> None:
+    with pytest.raises(ValueError, match="max-model-len"):
+        read_length(written)
+
+
+def test_the_real_parser_reads_the_same_lengths(tmp_path: Path) -> None:
+    sent = [vllm_serve(recipe({"max-model-len": written}), ALONE) for written, _ in LENGTHS]
+    read = [one["max_model_len"] for one in parse(sent, tmp_path).arguments]
+    assert read == [tokens for _, tokens in LENGTHS]

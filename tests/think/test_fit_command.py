@@ -64,3 +64,38 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_sizes_that_are_none(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "gemma-4-31b-fp8", *words]) == 2
     assert "are above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("written", "tokens"), [("128k", 128_000), ("25.6k", 25_600), ("16K", 16_384)])
+def test_a_length_in_thousands(written: str, tokens: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", "--json", "--set", f"vllm.max-model-len={written}"]) == 0
+    as_written = json.loads(capsys.readouterr().out)
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", "--json", "--length", str(tokens)]) == 0
+    assert as_written["fits"] == json.loads(capsys.readouterr().out)["fits"]
+    assert as_written["fits"][0]["length"] == tokens
+
+
+@pytest.mark.parametrize("written", ["auto", "-1"])
+def test_auto_is_the_longest_that_fits(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "gemma-4-31b-fp8", "--tp", "1", "2", "--json"]
+    assert main([*words, "--set", f"vllm.max-model-len={written}"]) == 0
+    one, two = json.loads(capsys.readouterr().out)["fits"]
+    assert 0 < one["length"] < two["length"]
+    assert main([*words, "--length", str(one["length"])]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"][0]["wrong"] == []
+    main([*words, "--length", str(one["length"] + 1)])
+    assert json.loads(capsys.readouterr().out)["fits"][0]["wrong"] != [], "one token more does not fit"
+
+
+def test_auto_where_the_attention_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--json", "--set", "vllm.max-model-len=auto", "--set", "attention=[]"]
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", *words]) == 0
+    [fit] = json.loads(capsys.readouterr().out)["fits"]
+    assert (fit["length"], fit["cache"]) == (None, None)
+
+
+@pytest.mark.parametrize("changed", ["vllm.max-model-len=lots", "vllm.gpu-memory-utilization=most",
+                                     "vllm.gpu-memory-utilization=[1]", "vllm.gpu-memory-utilization=1.2"])  # fmt: skip
+def test_flags_that_vllm_could_not_read(changed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--set", changed]) == 2
+    assert changed.partition("=")[0] in capsys.readouterr().err

@@ -255,6 +255,8 @@ def test_words_behind_the_recipe_count() -> None:
     subject = subject_of(Served("m", None), RECIPE, words)
     assert (subject.tools, subject.configured, subject.vision) == (False, 1024, False)
     assert subject_of(Served("m", None), RECIPE, ["--max_model_len", "auto"]).configured is None
+    assert subject_of(Served("m", None), RECIPE, ["--max-model-len", "16K"]).configured == 16384
+    assert subject_of(Served("m", None), RECIPE | {"vllm": {"max-model-len": -1}}).configured is None
 
 
 def test_told_as_json() -> None:
