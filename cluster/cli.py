@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cluster import __version__, arguments, arguments_measuring
+from cluster import __version__, arguments, arguments_measuring, crash
 from cluster.arguments import Command
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser
+from cluster.errors import ClusterError, ExitCode, InternalError, InterruptedByUser
 
 if TYPE_CHECKING:
     from cluster.screen import Screen
@@ -126,39 +126,47 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None, **given: Any) -> int:
-    """Entry point; the return value is the exit code. `given` is what a test hands to the action (`connect`)."""
-    args = parse(sys.argv[1:] if argv is None else argv)
+    """Entry point; the return value is the exit code. `given` is what a test hands to the action (`connect`).
+
+    No exception leaves it: what nobody expected is one line, with the place where its details were saved.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    crash.take_every_text()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
             signal.signal(number, signal.default_int_handler)  # a lost terminal is met like Ctrl-C
+    helpers = crash.Helpers()
+    screen: Screen | None = None
     try:
-        from cluster.screen import Screen
+        with helpers:
+            args = parse(words)
+            from cluster.screen import Screen
 
-        screen = Screen(json_mode=getattr(args, "json", False))
-        return _run(args, screen, given)
+            screen = Screen(json_mode=getattr(args, "json", False))
+            code = _run(args, screen, given)
+        if helpers.bug is None:
+            return code
+        error: ClusterError = InternalError(helpers.bug)
     except BrokenPipeError:  # the reader went away (`| head`): nothing is wrong
         return ExitCode.DONE
+    except KeyboardInterrupt:
+        error = InterruptedByUser("interrupted")
+    except ClusterError as caught:
+        error = caught
+    except OSError as caught:
+        error = ClusterError(f"{type(caught).__name__}: {caught}")
+        error.__cause__ = caught
+    except Exception as caught:
+        error = InternalError(caught)
+    if helpers.bug is not None and not isinstance(error, InternalError):
+        error = InternalError(helpers.bug, put_back=error.put_back)
+    return crash.show(error, screen, words)
 
 
 def _run(args: argparse.Namespace, screen: Screen, given: dict[str, Any]) -> int:
     command = next(row for row in COMMANDS if row.name == args.command)
     module, function = command.target.split(":")
-    try:
-        return int(getattr(import_module(module), function)(args, screen, **given))
-    except KeyboardInterrupt:
-        error: ClusterError = InterruptedByUser("interrupted")
-    except ClusterError as caught:
-        error = caught
-    except OSError as caught:
-        if isinstance(caught, BrokenPipeError):
-            raise
-        error = ClusterError(f"{type(caught).__name__}: {caught}")
-    if getattr(args, "debug", False):
-        import traceback
-
-        traceback.print_exception(error)
-    screen.error(error)
-    return int(error.exit_code)
+    return int(getattr(import_module(module), function)(args, screen, **given))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ ClusterError                 1   the job failed
 ├── RefusedError             4   checks said no, or the cluster is unhealthy
 ├── LockedError              5   somebody else is changing these hosts
 ├── PartialError             6   part of the measurements failed
+├── InternalError            1   a fault of this program
 └── InterruptedByUser      130   Ctrl-C
 """
 
@@ -14,6 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+
+LONGEST_MESSAGE = 300
+"""Characters of an unexpected exception's message that are shown in its line."""
 
 
 class ExitCode(IntEnum):
@@ -84,6 +88,20 @@ class PartialError(ClusterError):
     """Some of the measurements failed; the others were kept."""
 
     exit_code = ExitCode.PARTIAL
+
+
+class InternalError(ClusterError):
+    """A fault of this program: what was raised and nobody expected is its `bug`."""
+
+    def __init__(self, bug: BaseException, *, put_back: str = "") -> None:
+        said = " ".join(str(bug).split())
+        said = said if len(said) <= LONGEST_MESSAGE else f"{said[:LONGEST_MESSAGE]}…"
+        super().__init__(
+            f"internal error: {type(bug).__name__}" + (f": {said}" if said else ""),
+            put_back=put_back,
+            remedy="--debug shows the details; please report them",
+        )
+        self.bug = bug
 
 
 class InterruptedByUser(ClusterError):

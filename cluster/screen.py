@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -23,8 +24,8 @@ WIDE = 200
 class Reader:
     """A stream whose reader may go away: a pipe into `head`, a terminal that is closed.
 
-    Until `stay` is called a closed pipe raises BrokenPipeError, which ends a command that only reads; afterwards, and
-    on a terminal that is gone, what is written is lost and the work goes on.
+    Until `stay` is called a closed pipe raises BrokenPipeError, which ends a command that only reads, and a full disk
+    its OSError; afterwards, and on a terminal that is gone, what is written is lost and the work goes on.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -56,7 +57,7 @@ class Reader:
         except OSError as error:
             self._gone = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python flushes once more at exit
-            if isinstance(error, BrokenPipeError) and not self._staying:
+            if error.errno != errno.EIO and not self._staying:
                 raise
 
 

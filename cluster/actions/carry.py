@@ -10,7 +10,7 @@ from cluster.actions.again import await_back, prove_again, say_held, see, subjec
 from cluster.actions.cause import name_cause
 from cluster.apply import Applied, Guard, apply, undo
 from cluster.config.redact import hide_text
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, RefusedError
+from cluster.errors import ClusterError, ExitCode, InternalError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.plan.checks_memory import check_memory
 from cluster.plan.deployed import Deployment
@@ -34,7 +34,7 @@ def carry_through(
         with clock.stage("apply"):
             apply(plan.stages, fleet, guard, screen.note, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
-    except (ClusterError, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:
         raise put_back(error, plan, subject, applied, fleet, guard, screen, clock) from error
     try:
         apply(plan.after, fleet, guard, screen.note, Applied())
@@ -69,7 +69,7 @@ def prove_back(
 
 
 def put_back(
-    error: ClusterError | KeyboardInterrupt,
+    error: Exception | KeyboardInterrupt,
     plan: Plan,
     subject: prove.Subject,
     applied: Applied,
@@ -80,7 +80,7 @@ def put_back(
 ) -> ClusterError:
     """Save the evidence, undo newest first, and return the error to raise, with its cause and what was put back."""
     fleet.cancel.renew()
-    failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before ready")
+    failure = as_failure(error)
     if not applied.begun:
         failure.put_back = "nothing was changed"
         return failure
@@ -97,6 +97,13 @@ def put_back(
     for one in errors:
         one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
     return failure
+
+
+def as_failure(error: Exception | KeyboardInterrupt) -> ClusterError:
+    """What ended a start, as an error to show; what nobody expected is put back like everything else."""
+    if isinstance(error, KeyboardInterrupt):
+        return InterruptedByUser("interrupted before ready")
+    return error if isinstance(error, ClusterError) else InternalError(error)
 
 
 def was_stopped(old: Deployment, applied: Applied) -> bool:

@@ -10,7 +10,13 @@ def ssh_knows(name: str) -> bool:
     """Whether a name leads somewhere: a Host block of ssh's configuration changes it, or it resolves."""
     try:
         said = subprocess.run(
-            ["ssh", "-G", "--", name], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10, check=False
+            ["ssh", "-G", "--", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=10,
+            check=False,
         )
         hostname = next((line.split()[1] for line in said.stdout.splitlines() if line.startswith("hostname ")), name)
         if hostname.lower() != name.lower():

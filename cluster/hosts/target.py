@@ -69,7 +69,15 @@ def _ask_ssh(name: str, entry: HostEntry, identity: str) -> dict[str, list[str]]
             words += [flag, str(value)]
     words += ["--", entry.address]
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=30,
+            check=False,
+        )
         why = done.stderr.strip() if done.returncode else ""
     except subprocess.TimeoutExpired:
         why = "no answer within 30 s; a `Match exec` or a name that cannot be looked up?"

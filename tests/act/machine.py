@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """SIGKILL of the operator: no error of ours, so nothing is put back."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fake_docker import Container
-from machine import IMAGE, Desk, Stranger, unreachable
+from machine import IMAGE, Desk, Killed, Stranger, unreachable
 from test_transcripts import STORIES
 from typed import Typed
 
@@ -113,7 +113,7 @@ def test_what_runs_is_ours(size: str, cluster: Typed, desk: Desk) -> None:
 
 def test_what_ran_is_a_fault_and_what_starts_is_not(cluster: Typed, desk: Desk) -> None:
     desk.on_sleep.append(lambda: desk.kill() if desk.sleeps == 1 else None)
-    with pytest.raises(Exception):  # noqa: B017, PT011
+    with pytest.raises(Killed):
         cluster(*UP)
     desk.recover()
     code, document = told(cluster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from machine import Desk
+from machine import Desk, Killed
 from typed import Typed
 
 UP = ("up", "toy", "--tp", "2")
@@ -21,7 +21,7 @@ def state(cluster: Typed) -> tuple[int, str]:
 def test_the_life_of_a_deployment(cluster: Typed, desk: Desk) -> None:
     assert state(cluster) == (0, "none")
     desk.on_sleep.append(lambda: desk.kill() if desk.sleeps == 1 else None)
-    with pytest.raises(Exception):  # noqa: B017, PT011
+    with pytest.raises(Killed):
         cluster(*UP)
     desk.recover()
     assert state(cluster) == (4, "starting")

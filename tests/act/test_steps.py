@@ -273,7 +273,7 @@ ENDS: dict[str, tuple[ExitCode, ...]] = {
 }
 
 
-def check_failure(ended: Exception | None, host: str, way: str) -> None:
+def check_failure(ended: BaseException | None, host: str, way: str) -> None:
     """It failed for the reason that was given, at the host where it happened."""
     if way == "killed":
         assert isinstance(ended, Killed)
@@ -392,7 +392,7 @@ def test_wait(act: str, number: int, event: str, begun: dict[str, Desk]) -> None
     check_next(desk)
 
 
-def check_event(act: str, event: str, ended: Exception | None, desk: Desk) -> None:
+def check_event(act: str, event: str, ended: BaseException | None, desk: Desk) -> None:
     """It failed as it had to, and what could be undone was."""
     undone = [machine for machine in desk if machine.name != EVENT_ENDS.get(event, ("", ""))[1]]
     if event == "killed at the third undo" and act == "fresh up":  # there are but two: the rank's end is all it met

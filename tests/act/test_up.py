@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_docker import Image
 from far_answers import COMMIT
-from machine import DATA, HUB, IMAGE, MODEL, Desk
+from machine import DATA, HUB, IMAGE, MODEL, Desk, Killed
 from typed import INVENTORY, RECIPE, Ran, Typed
 
 from cluster.plan.spec import canonical, deployment_id
@@ -57,7 +57,7 @@ def test_second_up_changes_nothing_and_says_so(cluster: Typed, desk: Desk) -> No
 def test_a_deployment_on_its_way_is_joined(cluster: Typed, desk: Desk) -> None:
     """The operator was killed while the engine loaded; the next `up` waits for the same containers."""
     desk.on_sleep.append(lambda: desk.kill() if desk.sleeps == 2 else None)
-    with pytest.raises(Exception):  # noqa: B017, PT011
+    with pytest.raises(Killed):
         cluster(*UP)
     desk.recover()
     assert desk.serving() == {}
@@ -587,7 +587,7 @@ def test_remains_beside_what_runs_are_removed(cluster: Typed, desk: Desk) -> Non
     rehearsal = desk.copy()
     must(Typed(rehearsal, cluster.place, cluster.capsys), *UP, "-e", "SEED=2")
     desk.hosts["spark2"].killed_at = rehearsal.hosts["spark2"].changes - 1  # of the last two, rm and rm -rf
-    with pytest.raises(Exception):  # noqa: B017, PT011
+    with pytest.raises(Killed):
         cluster(*UP, "-e", "SEED=2")
     desk.recover()
     assert len(desk["spark2"].docker.containers) == 2

@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
 ROOMS = (
-    "errors", "config", "commands", "facts", "plan", "diagnosis", "hosts", "apply", "bench", "probe", "screen",
+    "errors", "config", "commands", "facts", "plan", "diagnosis", "hosts", "apply", "bench", "probe", "screen", "crash",
     "arguments", "arguments_measuring", "actions", "cli",
 )  # fmt: skip
 """From the bottom up: a room imports itself and what stands before it."""

@@ -1,0 +1,265 @@
+"""An exception that nobody expected: one line, details in a file without secrets, what was begun taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from machine import Desk, DeskHost
+from typed import Ran, Typed
+
+from cluster import crash
+from cluster.commands.question import Answer, Question
+from cluster.hosts.fake import FakeProcess
+
+UP = ("up", "toy", "--tp", "2")
+PLANTED = "hf_planted_in_a_message_4711"
+
+
+def details(place: Path) -> list[Path]:
+    return sorted((place / "state/cluster/internal-errors").glob("*.txt"))
+
+
+def check_line(ran: Ran, place: Path, kind: str) -> str:
+    """One error of this kind in place of a traceback; the details that it names."""
+    assert ran.code == 1, ran.all
+    assert "Traceback" not in ran.all
+    [lines] = ran.errors()
+    assert lines[0].startswith(f"error: internal error: {kind}")
+    [file] = details(place)
+    assert lines[1] == f"where: details in {file}"
+    assert file.stat().st_mode & 0o777 == 0o600
+    text = file.read_text()
+    assert "Traceback (most recent call last)" in text
+    assert kind in text
+    return text
+
+
+def breaks(host: DeskHost, when: Callable[[Question], bool], bug: Exception) -> None:
+    """From now on the answer to such a question is an exception of ours."""
+    answer = host.handler
+
+    def broken(question: Question) -> Answer:
+        if when(question):
+            raise bug
+        return answer(question)
+
+    host.handler = broken
+
+
+@pytest.mark.parametrize("words", [UP, ("down",), ("status",), ("doctor",), ("pull", "toy"), ("swap", "toy"), ("logs",),
+                                   ("probe",), ("bench",), ("exec", "--", "true"), ("scaling", "toy", "--yes")],
+                         ids=lambda words: words[0])  # fmt: skip
+def test_every_command_ends_in_a_line(words: Sequence[str], cluster: Typed, desk: Desk, place: Path) -> None:
+    breaks(desk.hosts["spark2"], lambda question: True, KeyError("what"))
+    if words[0] == "scaling":
+        ran = cluster(*words)
+        assert ran.code != 0
+        assert "Traceback" not in ran.all
+        return
+    check_line(cluster(*words), place, "KeyError: 'what'")
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_what_a_start_began_is_taken_back(at: int, cluster: Typed, desk: Desk, place: Path) -> None:
+    before = desk.state()
+    runs = [0]
+
+    def is_nth(question: Question) -> bool:
+        runs[0] += question.changes
+        return question.changes and runs[0] == at
+
+    breaks(desk.hosts["spark2"], is_nth, ZeroDivisionError("nobody thought of it"))
+    ran = cluster(*UP)
+    check_line(ran, place, "ZeroDivisionError: nobody thought of it")
+    assert any(line.startswith("put back: ") for line in ran.errors()[0]) == (at > 1), "the first only tries the image"
+    assert desk.serving() == {}
+    for name, state in desk.state().items():
+        assert state.containers == before[name].containers
+
+
+def test_secrets_are_taken_out(cluster: Typed, desk: Desk, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the environment, of -e, and of a key file, wherever a message or the command line holds them."""
+    monkeypatch.setenv("MY_TOKEN", "environment-4712")
+    Path("key").write_text("in-a-file-4713\n")
+    said = f"{PLANTED} environment-4712 in-a-file-4713 word-4714"
+    breaks(desk.hosts["spark1"], lambda question: True, ValueError(said))
+    words = ("-e", f"HF_TOKEN={PLANTED}", "--api-key-file", "key", "-e", "OTHER_SECRET=word-4714")
+    ran = cluster(*UP, *words, "--debug")
+    text = "".join(file.read_text() for file in details(place))
+    assert "ValueError" in text
+    for secret in said.split():
+        assert secret not in ran.all + text
+
+
+def test_debug_prints_the_traceback(cluster: Typed, desk: Desk) -> None:
+    breaks(desk.hosts["spark1"], lambda question: True, KeyError("what"))
+    ran = cluster("status", "--debug")
+    assert "Traceback (most recent call last)" in ran.err
+    assert ran.code == 1
+
+
+def test_json_is_still_one_document(cluster: Typed, desk: Desk) -> None:
+    breaks(desk.hosts["spark1"], lambda question: True, KeyError("what"))
+    ran = cluster("status", "--json")
+    [error] = json.loads(ran.out)["errors"]
+    assert error["exit"] == 1
+    assert error["error"].startswith("internal error: KeyError")
+
+
+def test_details_that_cannot_be_saved(cluster: Typed, desk: Desk, place: Path) -> None:
+    (place / "state").write_text("a file where a folder should be")
+    breaks(desk.hosts["spark1"], lambda question: True, KeyError("what"))
+    ran = cluster("status")
+    assert ran.code == 1
+    assert "Traceback" not in ran.all
+    assert ran.errors()[0][1].startswith("where: the details could not be saved: ")
+
+
+def test_old_details_go(cluster: Typed, desk: Desk, place: Path) -> None:
+    folder = place / "state/cluster/internal-errors"
+    folder.mkdir(parents=True)
+    for number in range(crash.KEPT + 3):
+        (folder / f"2020-{number:02}.txt").touch()
+    breaks(desk.hosts["spark1"], lambda question: True, KeyError("what"))
+    cluster("status")
+    assert len(details(place)) == crash.KEPT
+
+
+class Broken(FakeProcess):
+    """A process whose lines break whoever reads them."""
+
+    def lines(self):  # type: ignore[no-untyped-def]
+        raise IndexError("in a thread")
+
+
+def test_a_thread_of_ours_that_ends_is_not_waited_for(cluster: Typed, desk: Desk, place: Path) -> None:
+    assert cluster(*UP).code == 0
+    desk.hosts["spark2"].starter = lambda argv, stdin: Broken()
+    check_line(cluster("logs", "--follow"), place, "IndexError: in a thread")
+
+
+# what needs a process of its own
+
+
+def child(place: Path, program: str, *words: str, **env: str) -> Ran:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, timeout=60, cwd=place,
+        env={**os.environ, "XDG_STATE_HOME": str(place / "state"), **env},
+    )  # fmt: skip
+    return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+MAIN = "import sys; from cluster.cli import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize("missing", ["cluster.actions.fit", "pydantic", "rich.console", "rich"])
+def test_what_cannot_be_imported(missing: str, place: Path) -> None:
+    ran = child(place, f"import sys; sys.modules[{missing!r}] = None; {MAIN}", "fit", "gemma-4-31b-fp8")
+    check_line(ran, place, "ModuleNotFoundError")
+
+
+def test_options_that_cannot_be_imported(place: Path) -> None:
+    ran = child(place, f"import sys; sys.modules['cluster.actions.recipes'] = None; {MAIN}", "recipes", "list")
+    check_line(ran, place, "ModuleNotFoundError")
+
+
+def test_a_screen_that_cannot_print(place: Path) -> None:
+    broken = "import cluster.screen\ndef broken(*_, **__): raise RuntimeError('the screen')\n"
+    broken += "cluster.screen.Screen.line = cluster.screen.Screen.error = broken\n"
+    ran = child(place, broken + MAIN, "fit", "gemma-4-31b-fp8")
+    check_line(ran, place, "RuntimeError: the screen")
+
+
+def test_ctrl_c_while_it_is_loaded(place: Path) -> None:
+    loads = "import cluster.cli as c\ndef parse(words): raise KeyboardInterrupt\nc.parse = parse\n"
+    ran = child(place, loads + MAIN, "status")
+    assert (ran.code, ran.errors()) == (130, [["error: interrupted"]])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [("fit", "gemma-4-31b-fp8"), ("fit", "gemma-4-31b-fp8", "--json")])
+def test_a_full_disk_is_no_success(words: Sequence[str], place: Path) -> None:
+    command = [sys.executable, "-c", MAIN, *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, cwd=place)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr
+
+
+def test_streams_that_are_closed(place: Path) -> None:
+    command = f'exec "{sys.executable}" -c "{MAIN}" recipes list >&- 2>&- <&-'
+    assert subprocess.run(["sh", "-c", command], timeout=60, cwd=place).returncode == 0
+
+
+# every encoding
+
+LOCALES = {
+    "C": {"LC_ALL": "C", "PYTHONUTF8": "0"},
+    "ascii": {"PYTHONIOENCODING": "ascii:strict"},
+    "latin-1": {"PYTHONIOENCODING": "latin-1:strict"},
+    "utf-8": {"PYTHONIOENCODING": "utf-8:strict"},
+}
+
+
+@pytest.fixture
+def server() -> object:
+    """A server that behaves, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cluster.lab.scripted"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    port = json.loads(process.stdout.readline())["port"]
+    yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1")
+    process.terminate()
+    process.communicate(timeout=10)
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "help": ("up", "--help"), "list": ("recipes", "list"), "fit": ("fit", "gemma-4-31b-fp8"),
+    "fit --json": ("fit", "gemma-4-31b-fp8", "--json"), "explain": ("explain", "caf\u00e9-\u65e5\u672c.log"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_encoding_is_written_to(locale: str, name: str, place: Path) -> None:
+    Path("café-日本.log").write_text("[Errno 98] Address already in use → 8000 ✓\n", encoding="utf-8")
+    ran = child(place, MAIN, *COMMANDS[name], **LOCALES[locale])
+    assert "internal error" not in ran.err
+    assert "UnicodeEncodeError" not in ran.all
+    assert ran.code in (0, 4), ran.all
+    if name.endswith("--json"):
+        json.loads(ran.out)
+    if locale in ("C", "ascii"):
+        assert ran.all.isascii()
+
+
+@pytest.mark.parametrize("locale", ["C", "latin-1"])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_probe_without_its_symbols(locale: str, more: Sequence[str], server: SimpleNamespace, place: Path) -> None:
+    words = ("probe", "--only", "text", "reasoning", "--base-url", server.url, *more)
+    ran = child(place, MAIN, *words, **LOCALES[locale])
+    assert ran.code in (0, 4), ran.all
+    assert "internal error" not in ran.err
+    shown = ran.err if more else ran.out
+    assert "  + " in shown, "what passed can be told from what did not"
+    assert shown.isascii()
+    if more:
+        assert json.loads(ran.out)["cases"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("✓ ✗ – …", "+ x - ..."), ("1 → 2 ± 3", "1 -> 2 +- 3"), ("Größe, café", "Gro?e, cafe"),
+                        ("日本", "??"), ("a\udcffb", "a?b")]
+)  # fmt: skip
+def test_symbols_in_plain_letters(text: str, shown: str) -> None:
+    crash.take_every_text()
+    assert text.encode("ascii", "cluster").decode() == shown
