@@ -257,7 +257,7 @@ def test_step(act: str, host: str, change: str, way: str, begun: dict[str, Desk]
     check_next(desk)
 
 
-def carry_out(run: Callable[[Desk], list[str]], desk: Desk) -> tuple[Exception | None, list[str]]:
+def carry_out(run: Callable[[Desk], list[str]], desk: Desk) -> tuple[BaseException | None, list[str]]:
     """How it ended, and what was warned of when it ended well."""
     try:
         return None, run(desk)
