@@ -7,8 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-Parser = argparse.ArgumentParser
 LISTED = " (default: see `cluster recipes list`)"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses empty words, as a variable gives that is not set; so do the parsers of its commands."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.register("type", None, _filled)
+
+
+def _filled(text: str) -> str:
+    """The value of an option or argument that has no other type."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty")
+    return text
 
 
 def common(parser: Parser) -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cluster import __version__, arguments, arguments_measuring, crash
-from cluster.arguments import Command
+from cluster.arguments import Command, Parser
 from cluster.errors import ClusterError, ExitCode, InternalError, InterruptedByUser
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _top() -> tuple[argparse.ArgumentParser, Any]:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="cluster",
         description="Turn DGX Sparks into one OpenAI-compatible endpoint, prove it, measure it.",
         epilog="example: cluster up -n spark1,spark2 --tp 2 && cluster bench --depth 0 4096 16384",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from cluster.apply import Guard
 from cluster.commands import hub
 from cluster.commands.docker import docker_pull, why_failed
 from cluster.commands.question import Question
+from cluster.config.load import read_secret
 from cluster.config.recipe import Model
-from cluster.errors import ClusterError, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.facts import hub_model
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
@@ -29,16 +31,13 @@ GIB = 1 << 30
 def read_token(path: str | None) -> str:
     """The hub token: `--hub-token-file`, else $HF_TOKEN, else the hub's own file; empty when there is none."""
     if path:
-        try:
-            return Path(path).expanduser().read_text().strip()
-        except OSError as error:
-            raise UsageError(f"--hub-token-file {path}: {error.strerror}") from None
+        return read_secret(path, "--hub-token-file")
     if os.environ.get("HF_TOKEN"):
         return os.environ["HF_TOKEN"].strip()
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     try:
-        return (home / "token").read_text().strip()
-    except OSError:
+        return (home / "token").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
         return ""
 
 
@@ -49,6 +48,20 @@ class How:
     yes: bool
     dry_run: bool
     token: str = field(repr=False)
+    fetched: list[str] = field(default_factory=list)
+    """What was fetched so far, and where."""
+
+
+@contextmanager
+def naming_what_stays(how: How) -> Iterator[None]:
+    """Errors that would say that nothing was changed name what was fetched, and stays."""
+    try:
+        yield
+    except ClusterError as error:
+        for one in error.errors if isinstance(error, ManyErrors) else (error,):
+            if how.fetched and one.put_back.startswith("nothing"):
+                one.put_back = f"nothing; what was fetched stays: {'; '.join(how.fetched)}"
+        raise
 
 
 def fetch_missing(
@@ -68,6 +81,7 @@ def fetch_missing(
         refuse_unasked(missing, how, screen)
         agree(f"{missing}: pull it there", how, screen)
         pull_images(wanted, images, fleet, guard, screen)
+        how.fetched.append(f"image {wanted.recipe.image} on {', '.join(images)}")
     for model, hosts in models.items():
         if hosts:
             fetch_model(model, wanted.recipe.image, seens, hosts, fleet, guard, how, screen)
@@ -89,6 +103,7 @@ def fetch_model(
         refuse_full(model, size, [seens[name] for name in hosts])
         agree(f"{missing}: download {told} there", how, screen)
         download(model, image, seens, tokens, fleet, guard, screen)
+        how.fetched.append(f"model {model.id} on {', '.join(hosts)}")
     finally:
         forget_tokens(tokens, fleet)
 

@@ -22,6 +22,9 @@ from cluster.plan.parity import check_pings, check_set, ping_questions
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
+STOCK = {"docker", "platform", "disk", "image", "weights", "image-parity", "weights-parity", "image-store"}
+"""The checks that are about what a host has in stock and where it lies."""
+
 
 def check_seen(
     wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, fleet: Fleet, found: Sequence[Deployment], screen: Screen
@@ -37,6 +40,12 @@ def check_facts(
     here = [seens[name] for name in wanted.names if name in seens]
     findings = [finding for seen in here for finding in check_host(wanted, seen, found)]
     return [*findings, *check_set(wanted, here, fabric)]
+
+
+def judge_stock(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:
+    """Raise the faults that keep a host from having whole and equal copies; what is missing is none."""
+    findings = check_facts(wanted, seens, Fabric({}, paired=False), ())
+    judge([finding for finding in findings if finding.check in STOCK], wanted, screen)
 
 
 def pair_of(hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen]) -> Fabric:

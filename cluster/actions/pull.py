@@ -19,14 +19,11 @@ from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.plan.down import remove_probes, remove_token
-from cluster.plan.fabric import Fabric
 from cluster.plan.steps import filled
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
 
 GIB = 1 << 30
-STOCK = {"docker", "platform", "disk", "image", "weights", "image-parity", "weights-parity", "image-store"}
-"""The checks that are about what a host has in stock and where it lies."""
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -36,15 +33,15 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     how = fetch.How(args.yes, args.dry_run, fetch.read_token(args.hub_token_file))
     with open_fleet(wanted.hosts, connect) as fleet:
         reach(fleet)
-        with guard_for(fleet, wanted, dry_run=args.dry_run) as guard:
+        with guard_for(fleet, wanted, dry_run=args.dry_run) as guard, fetch.naming_what_stays(how):
             seens = up.see(wanted, fleet)
             if not args.dry_run:
                 rest = filled(remove_probes(seens), remove_token(seens))
                 apply(rest, fleet, guard, screen.note, Applied())
-            judge(wanted, seens, screen)
+            gate.judge_stock(wanted, seens, screen)
             if not args.dry_run and fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
                 seens = up.see(wanted, fleet)
-                judge(wanted, seens, screen)
+                gate.judge_stock(wanted, seens, screen)
     tell(wanted, seens, screen)
     return ExitCode.DONE
 
@@ -54,12 +51,6 @@ def guard_for(fleet: Fleet, wanted: Wanted, *, dry_run: bool) -> AbstractContext
     if dry_run:
         return Unlocked()
     return Lock(fleet, f"pull {wanted.recipe.name}", {host.name: host.data_dir for host in wanted.hosts})
-
-
-def judge(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:
-    """Raise the faults that keep a host from having whole and equal copies; what is missing is none."""
-    findings = gate.check_facts(wanted, seens, Fabric({}, paired=False), ())
-    gate.judge([finding for finding in findings if finding.check in STOCK], wanted, screen)
 
 
 def tell(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:

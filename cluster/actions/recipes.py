@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.arguments import common
+from cluster.arguments import Parser, common
 from cluster.errors import ClusterError, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cluster.screen import Screen
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: Parser) -> None:
     """Sub-commands and their options."""
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
     common(verbs.add_parser("list", help="every recipe that a name finds", allow_abbrev=False))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
 from cluster.bench.loader import ProcessLoader, Target, load_command
-from cluster.config.load import choose_recipe, load_recipe
+from cluster.config.load import choose_recipe, load_recipe, read_secret
 from cluster.config.recipe import Recipe
 from cluster.errors import ClusterError, RefusedError, UsageError
 from cluster.facts.completion import Server
@@ -56,6 +56,8 @@ def foreign(args: argparse.Namespace, why: str) -> Iterator[Serving]:
             f"with --base-url {why} runs from this machine; it takes no -n", remedy="leave one of the two out"
         )
     refuse_url(args.base_url)
+    if args.api_key_file:
+        read_secret(args.api_key_file, "--api-key-file")
     key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
     recipe = named_recipe(args)
     host = LocalHost("this machine")

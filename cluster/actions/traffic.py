@@ -12,6 +12,7 @@ from cluster.diagnosis.transport import Transport
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.facts import completion
 from cluster.facts.fact import Missing
+from cluster.facts.lock import LockState
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment
@@ -35,6 +36,12 @@ def check_traffic(
 ) -> Iterator[Finding]:
     """One short completion of a deployment that `has_traffic`, and the way it took. `hosts` in rank order."""
     deployment = status.deployment
+    for host in deployment.hosts:
+        lock = seens[host].lock
+        if isinstance(lock, LockState) and lock.held:  # a measurement may be under way, which one more request spoils
+            what = f"the way of {deployment.id}'s traffic was not looked at: the hosts are in use"
+            yield Finding("note", "transport", host, what, f"{lock.who}: {lock.why}", "run it again when that is done")
+            return
     try:
         yield from _ask(subject_of(deployment, hosts, seens), deployment, fleet)
     except InterruptedByUser:

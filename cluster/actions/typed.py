@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cluster import arguments_measuring
+from cluster.arguments import Parser
 from cluster.config.redact import is_secret, redact
 
-Configure = Callable[[argparse.ArgumentParser], Any]
+Configure = Callable[[Parser], Any]
 
 
 def bench_defaults() -> dict[str, Any]:
     """What `cluster bench` is given when nothing is typed."""
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     arguments_measuring.bench(parser)
     return vars(parser.parse_args([]))
 
@@ -30,7 +31,7 @@ def bench_args(args: argparse.Namespace) -> argparse.Namespace:
 
 def typed(command: str, configure: Configure, args: argparse.Namespace) -> str:
     """A command line that is read as these arguments; values of secrets are left out."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = Parser(add_help=False)
     configure(parser)
     words = ["cluster", command, *(word for action in parser._actions for word in _words(action, args))]
     after = getattr(args, "words", None) or []

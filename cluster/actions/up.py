@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cluster.actions import fetch, gate, prove
@@ -18,10 +17,10 @@ from cluster.actions.reach import Connect, Named, answered, look, open_fleet, ra
 from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.commands.vllm import Layout, vllm_serve
-from cluster.config.load import read_dockerfile, read_mounts
+from cluster.config.load import read_dockerfile, read_mounts, read_secret
 from cluster.config.overrides import split_env
 from cluster.config.redact import hide_text
-from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
@@ -103,17 +102,6 @@ def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
     )  # fmt: skip
 
 
-def read_secret(path: str, option: str) -> str:
-    """First line of a file that holds a key. Raises UsageError when it cannot be read or is empty."""
-    try:
-        text = Path(path).expanduser().read_text().strip()
-    except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror}") from None
-    if not text:
-        raise UsageError(f"{option} {path}: the file is empty")
-    return text.splitlines()[0]
-
-
 def guard_for(fleet: Fleet, wanted: Wanted, dry_run: bool) -> AbstractContextManager[Guard]:
     """The lock on all hosts; a dry run changes nothing and takes none."""
     if dry_run:
@@ -137,11 +125,12 @@ def bring_up(
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
     vet(wanted, seens, fabric, found, fleet, options, screen, clock)
-    with clock.stage("fetch"):
-        how = fetch.How(options.yes, options.dry_run, options.hub_token)
+    how = fetch.How(options.yes, options.dry_run, options.hub_token)
+    with clock.stage("fetch"), fetch.naming_what_stays(how):
         if fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
             seens = see(wanted, fleet)
-    with clock.stage("try"):
+            gate.judge_stock(wanted, seens, screen)
+    with clock.stage("try"), fetch.naming_what_stays(how):
         inside = gate.try_image(wanted, fleet, screen)
     spec = seen_spec(wanted, seens)
     decision = decide(spec, found)
@@ -155,7 +144,8 @@ def bring_up(
     if decision.outgoing and not options.yes and screen.interactive and not screen.confirm("replace it?"):
         raise RefusedError("not replaced", remedy="--yes replaces without asking")
     subject = subject_of(plan.deployment, spec, wanted, fabric, seens, idle=not decision.outgoing)
-    proof = carry_through(plan, subject, fleet, guard, screen, clock)
+    with fetch.naming_what_stays(how):
+        proof = carry_through(plan, subject, fleet, guard, screen, clock)
     told = print_ready(wanted, proof, clock, screen, changed=True, **where(wanted, seens))
     if options.probe:
         told["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
@@ -205,7 +195,7 @@ def leave(
     except ClusterError as error:
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
             one.what = hide_text(one.what, wanted.secrets.values())
-            one.put_back = "nothing was changed"
+            one.put_back = "only remains of another deployment were removed" if same.remains else "nothing was changed"
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
         raise
     screen.document(print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens)))

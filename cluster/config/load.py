@@ -19,7 +19,7 @@ from cluster.errors import UsageError
 
 __all__ = [
     "InventoryFile", "RecipeFile", "ResolvedHost", "choose_recipe", "load_inventory", "load_recipe", "read_dockerfile",
-    "read_inventory", "read_mounts", "read_recipe", "resolve_hosts",
+    "read_inventory", "read_mounts", "read_recipe", "read_secret", "resolve_hosts",
 ]  # fmt: skip
 
 Entry = TypeVar("Entry", HostEntry, Defaults)
@@ -119,6 +119,19 @@ def read_dockerfile(path: str) -> bytes:
             remedy="begin it with `ARG IMAGE` and `FROM $IMAGE`",
         )
     return text
+
+
+def read_secret(path: str, option: str) -> str:
+    """First line of a file that holds a key or token. Raises UsageError when it cannot be read or is empty."""
+    try:
+        text = expand(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror or error}") from None
+    except ValueError:
+        raise UsageError(f"{option} {path}: the file is not UTF-8 text") from None
+    if not text:
+        raise UsageError(f"{option} {path}: the file is empty")
+    return text.splitlines()[0].strip()
 
 
 def _content(path: str, key: str) -> bytes:

@@ -29,7 +29,7 @@ def choose(only: Sequence[str], *, quick: bool = False, full: bool = False) -> t
     """
     groups = tuple(dict.fromkeys(case.group for case in CASES))
     known = (*groups, *(case.id for case in CASES))
-    names = [name for word in only for name in word.split(",") if name]
+    names = [name.strip() for word in only for name in word.split(",")]
     for name in names:
         if name not in known:
             all_known = f"groups: {', '.join(groups)}; cases: {', '.join(case.id for case in CASES)}"

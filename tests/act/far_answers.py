@@ -91,7 +91,8 @@ class Answers:
         return rows
 
     def see_lock(self: Machine) -> dict[str, Any]:
-        return {"held": self.desk.hosts[self.name].lock_holder is not None}
+        holder = self.desk.hosts[self.name].lock_holder
+        return {"held": holder is not None, **(holder or {})}
 
     def see_links(self: Machine) -> dict[str, Any]:
         return {

@@ -1,0 +1,101 @@
+"""Words that mean nothing, secret files that cannot be read, and what stays after a download: exit codes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from fake_docker import Image
+from machine import IMAGE, Desk
+from typed import Typed
+
+EMPTY: list[Sequence[str]] = [
+    ("probe", "--only", ""), ("probe", "--only", ","), ("probe", "--only", "tools,"), ("probe", "--only", "xyzzy"),
+    ("down", "-n", ""), ("down", "-n", "spark1,"), ("status", "--nodes", " "), ("up", ""), ("up", "-r", ""),
+    ("up", "toy", "--api-key-file", ""), ("up", "toy", "--hub-token-file", ""), ("up", "toy", "--force", ""),
+    ("up", "toy", "--bind", ""), ("up", "toy", "--set", ""), ("up", "toy", "-e", ""), ("bench", "--model", ""),
+    ("bench", "--base-url", ""), ("bench", "--suite", ""), ("doctor", "--bundle", ""), ("report", "-o", ""),
+    ("report", ""), ("fit", "--config", ""), ("explain", ""), ("sweep", "toy", "--vary", ""), ("recipes", "show", ""),
+    ("status", "-i", ""), ("",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", EMPTY, ids=lambda words: " ".join(words))
+def test_an_empty_or_unknown_word_is_refused_before_any_host_is_asked(
+    words: Sequence[str], cluster: Typed, desk: Desk
+) -> None:
+    assert cluster(*words).code == 2
+    assert not [question for host in desk.hosts.values() for question in host.asked]
+
+
+def test_an_empty_word_of_a_command_is_the_commands(cluster: Typed) -> None:
+    assert cluster("exec", "--", "echo", "").code != 2
+
+
+def missing(path: Path) -> None: ...
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def binary(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe\x00key")
+
+
+def empty(path: Path) -> None:
+    path.write_text("\n")
+
+
+def forbidden(path: Path) -> None:
+    path.write_text("key")
+    path.chmod(0)
+
+
+SECRET_FILES: list[Sequence[str]] = [
+    ("up", "toy", "--api-key-file"), ("up", "toy", "--hub-token-file"), ("pull", "toy", "--hub-token-file"),
+    ("probe", "--base-url", "http://127.0.0.1:9", "--api-key-file"),
+    ("bench", "--base-url", "http://127.0.0.1:9", "--api-key-file"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", [missing, folder, binary, empty, forbidden])
+@pytest.mark.parametrize("words", SECRET_FILES, ids=lambda words: f"{words[0]} {words[-1]}")
+def test_a_secret_file_that_cannot_be_read(
+    words: Sequence[str], spoil: Callable[[Path], None], cluster: Typed, desk: Desk, place: Path
+) -> None:
+    if spoil is forbidden and os.geteuid() == 0:
+        pytest.skip("root reads every file")
+    spoil(place / "secret")
+    ran = cluster(*words, "secret")
+    assert ran.code == 2, ran.all
+    assert ran.errors()[0][0].startswith(f"error: {words[-1]} secret: ")
+    assert not [question for host in desk.hosts.values() for question in host.asked]
+
+
+def wrong_image_is_pulled(desk: Desk) -> None:
+    """spark2 has no image yet, and its registry has another one behind the same tag."""
+    other = Image(IMAGE, layers=("sha256:aaaa", "sha256:dddd"))
+    desk["spark2"].docker.images.clear()
+    desk["spark2"].docker.registry = {IMAGE: other}
+
+
+@pytest.mark.parametrize("words", [("pull", "toy", "--yes"), ("up", "toy", "--tp", "2", "--yes")])
+def test_what_was_fetched_before_a_refusal_is_named(words: Sequence[str], cluster: Typed, desk: Desk) -> None:
+    wrong_image_is_pulled(desk)
+    ran = cluster(*words)
+    assert ran.code == 4, ran.all
+    assert IMAGE in desk["spark2"].docker.images
+    [put_back] = [line for line in ran.errors()[0] if line.startswith("put back: ")]
+    assert f"image {IMAGE} on spark2" in put_back
+
+
+def test_doctor_asks_no_completion_of_a_deployment_that_is_in_use(cluster: Typed, desk: Desk) -> None:
+    assert cluster("up", "toy", "--tp", "2").code == 0
+    before = [port.bytes for machine in desk for port in machine.ports]
+    desk.hosts["spark1"].lock_holder = {"who": "ann@desk (pid 1)", "why": "bench toy", "since": 1.0}
+    ran = cluster("doctor", "toy")
+    assert "ann@desk (pid 1): bench toy" in ran.all
+    assert [port.bytes for machine in desk for port in machine.ports] == before
