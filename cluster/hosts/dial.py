@@ -45,7 +45,8 @@ class Dialled:
 def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialled:
     """Connect before `deadline` (time.monotonic).
 
-    Raises ConnectionLostError, UnreachableError for unknown names, InterruptedByUser.
+    Raises ConnectionLostError (with a TimeoutError as its cause when nothing answered), UnreachableError for unknown
+    names, InterruptedByUser.
     """
     if target.proxy_command:
         return _dial_through(target.proxy_command)
@@ -59,13 +60,14 @@ def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialled
             remedy="use an IP address in the inventory, or see that the name resolves",
         ) from None
     last: OSError = TimeoutError()
+    began = time.monotonic()
     for left, (family, _, _, _, address) in zip(range(len(found), 0, -1), found, strict=True):
         patience = min(target.connect_timeout_s, (deadline - time.monotonic()) / left)
         try:
             return Dialled(_connect(family, address, patience, scope))
         except OSError as error:
             last = error
-    raise _plain(name, where, last, target)
+    raise _plain(name, where, last, time.monotonic() - began) from last
 
 
 class _PromptSocket(socket.socket):
@@ -113,11 +115,11 @@ def _await_connection(sock: socket.socket, deadline: float, scope: Scope) -> int
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
-def _plain(name: str, where: str, error: OSError, target: SshTarget) -> ConnectionLostError:
+def _plain(name: str, where: str, error: OSError, waited_s: float) -> ConnectionLostError:
     if isinstance(error, ConnectionRefusedError):
         what, remedy = "refused the connection", "is sshd running there, and is the port right?"
     elif isinstance(error, TimeoutError):
-        what = f"did not answer within {target.connect_timeout_s:.0f} s"
+        what = f"did not answer within {waited_s:.0f} s"
         remedy = "is it on, and is this its management address? Fabric addresses often cannot be reached from here"
     elif error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         what, remedy = "cannot be reached: no route", "see the address, the cable and this machine's network"

@@ -15,6 +15,7 @@ from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.frame import AnswerReader, frame_questions, frame_start
 from cluster.hosts.pipe import Line, Pipe
 from cluster.hosts.process import FarProcess
+from cluster.hosts.target import CONNECT_TIMEOUT_S
 from cluster.hosts.trouble import no_program, silent_host
 
 SLICE_S = 0.2
@@ -85,14 +86,14 @@ class WireHost:
 
     def _open(self, scope: Scope) -> Pipe:
         deadline = time.monotonic() + CONNECT_WITHIN_S
-        pauses = _Pauses(scope, TRIES, CONNECT_WITHIN_S)
+        pauses = _Pauses(scope, TRIES, CONNECT_WITHIN_S - CONNECT_TIMEOUT_S)
         while True:
             scope.check()
             try:
                 return self._line.open(deadline, scope)
-            except ConnectionLostError:
-                if not pauses.take():
-                    raise
+            except ConnectionLostError as error:
+                if isinstance(error.__cause__, TimeoutError) or not pauses.take():
+                    raise  # when nothing answered, the kernel has tried again and again meanwhile
 
     def _exchange(self, pipe: Pipe, questions: Sequence[Question], changes: bool, scope: Scope) -> list[Answer]:
         marker = uuid4().hex

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from loopback import Sshd, becomes, find_processes, free_port
 
 from cluster.commands.question import Question
 from cluster.errors import ConnectionLostError, UnreachableError
+from cluster.hosts.ssh import SshHost
 
 # counts its runs; the first run ends the sshd of its own session
 CUT_ONCE = """
@@ -121,8 +124,8 @@ def test_a_host_that_hangs_in_the_middle_of_the_login(
         make_sshd(first=hangs).host().ask([Question(("true",))])
 
 
-def test_a_host_that_does_not_answer_at_all(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.hosts.wire.CONNECT_WITHIN_S", 1.0)
+def test_a_host_that_does_not_answer_at_all_costs_what_the_error_says(sshd: Sshd) -> None:
+    """The kernel repeats its SYN meanwhile, so another try adds nothing but time."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -131,12 +134,26 @@ def test_a_host_that_does_not_answer_at_all(sshd: Sshd, monkeypatch: pytest.Monk
         for each in waiting:
             each.setblocking(False)
             each.connect_ex(("127.0.0.1", port))
+        host = SshHost("spark1", replace(sshd.host(port=port).target, connect_timeout_s=2.0))
         began = time.monotonic()
-        with pytest.raises(ConnectionLostError, match="did not answer within"):
-            sshd.host(port=port).ask([Question(("true",))])
-        assert time.monotonic() - began < 3
+        with pytest.raises(ConnectionLostError) as raised:
+            host.ask([Question(("true",))])
+        waited = time.monotonic() - began
+        told = re.search(r"did not answer within (\d+) s", raised.value.what)
+        assert told
+        assert int(told[1]) == 2
+        assert 2 <= waited < 3
         for each in waiting:
             each.close()
+
+
+def test_a_way_that_failed_slowly_is_not_tried_again(sshd: Sshd, tmp_path: Path) -> None:
+    """As `ssh -W` does when a jump host does not answer: after its own ConnectTimeout."""
+    command = f"sh -c 'echo run >> {tmp_path}/log; sleep 3.2; echo timed out >&2; exit 1'"
+    host = SshHost("spark1", replace(sshd.host().target, proxy_command=command))
+    with pytest.raises(ConnectionLostError, match="timed out"):
+        host.ask([Question(("true",))])
+    assert (tmp_path / "log").read_text() == "run\n"
 
 
 def test_the_server_ends_the_connection_at_once(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
