@@ -3,6 +3,7 @@
 Lies beside rank.py, which imports it. JSON messages, one a line: rank 0 sends {"nonce"}; the caller answers
 {"rank", "proof"} with an HMAC that only somebody with the deployment's ray-token can make; rank 0 answers
 {"refused": ""} or says why. Then both ends send {"beat"} now and then, and {"ended": why} when they end.
+Other messages are the caller's: rank 0 sends {"restart_ray": true} after it has started its own Ray again.
 """
 
 import asyncio
@@ -38,12 +39,19 @@ async def receive(reader: asyncio.StreamReader, timeout_s: float) -> dict[str, A
 class Cord:
     """Rank 0 holds one line to each other rank, every other rank one to rank 0.
 
-    `wanted` is rank.json; `lost` is called once a line that ends: the peer's rank, why, and whether it said so itself.
+    `wanted` is rank.json; `lost` is called once a line that ends: the peer's rank, why, and whether it said so itself;
+    `told` is called with each message of a peer.
     """
 
-    def __init__(self, wanted: dict[str, Any], secret: bytes, lost: Callable[[int, str, bool], None]) -> None:
+    def __init__(
+        self,
+        wanted: dict[str, Any],
+        secret: bytes,
+        lost: Callable[[int, str, bool], None],
+        told: Callable[[dict[str, Any]], None],
+    ) -> None:
         self.rank, self.addresses, self.port = wanted["rank"], wanted["addresses"], wanted["cord_port"]
-        self.silence_s, self.secret, self.lost = wanted["silence_s"], secret, lost
+        self.silence_s, self.secret, self.lost, self.told = wanted["silence_s"], secret, lost, told
         self.lines: dict[int, asyncio.StreamWriter] = {}
         self.running: list[Any] = []  # the loop itself keeps only weak references
 
@@ -110,6 +118,7 @@ class Cord:
         try:
             while "ended" not in message:
                 message = await receive(reader, self.silence_s)
+                self.told(message)
             why = f"{who}: {message['ended']}"
         except asyncio.TimeoutError:
             why = f"{who} was silent for {self.silence_s:g} s: it has no power, hangs, or the link is cut"

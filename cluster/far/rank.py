@@ -7,7 +7,7 @@ started → wait for the first thing that ends, say why, end everything else. A 
 is closed or silent, ends this rank too.
 
 stdout: one JSON line a stage, {"cluster":"rank","rank":0,"stage":"joined","t":1700000000.0,…}, stages started,
-secrets, before_serve, ray_started, joined, engine_started, ended; all other lines are our children's, Ray's
+secrets, before_serve, ray_started, ray_restarted, joined, engine_started, ended; all other lines are our children's, Ray's
 with "ray| " before them. Exit: 0 asked to end (SIGTERM) · 75 peers did not join · 76 another rank ended, or its
 cord is gone or silent · else that of the program that ended (128 + signal; 127 it could not be started; 1 for 0).
 """
@@ -38,6 +38,7 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 TELLING = (r"\bdied\b", r"\w(Error|Exception): \S", r"(?i)error|fatal|exit code|killed|out of memory|no space left")
 SAYS_NOTHING = r"WARNING|See (root cause|stack trace)|Executor failed|Remaining processes will be killed"
 stdout_lock = threading.Lock()
+RAY_TIMED_OUT = "node timed out during startup"  # Ray waits 30 s for its own parts, whatever they are busy with
 SETTLE_S = 1.0  # when something ended here: time for a peer to say that it ended first, and why
 
 
@@ -96,8 +97,10 @@ class Rank:
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         self.wanted, self.number, self.joined = wanted, wanted["rank"], wanted["rank"] > 0
-        self.cord = Cord(wanted, (BESIDE / "ray-token").read_bytes(), self.lose_peer)
+        self.cord = Cord(wanted, (BESIDE / "ray-token").read_bytes(), self.lose_peer, self.hear)
         self.children: list[Child] = []
+        self.tries_left = 1
+        self.asker = RayAsker()
         self.ends: list[Ended] = []
         self.first_end = asyncio.Event()
         self.running: list[asyncio.Task[None]] = []
@@ -145,6 +148,7 @@ class Rank:
             if self.number == 0:
                 self.say("joined", nodes=await self.wait_for_peers())
                 self.joined = True
+                self.asker.close()
             self.start("engine", self.wanted["engine"])
         except Ended as end:
             self.over(end)
@@ -178,7 +182,25 @@ class Rank:
     async def watch(self, child: Child) -> None:
         """Report its end; vLLM exits with 0 when its executor has failed, and nobody asked it to."""
         end = await child.ended()
+        if child not in self.children or self.first_end.is_set():
+            return
+        if child.name == "ray" and self.tries_left and any(RAY_TIMED_OUT in line for line in child.tail):
+            self.tries_left -= 1
+            self.cord.tell(restart_ray=True)
+            return self.restart_ray(end.why)
         self.over(Ended(end.why, end.code or 1))
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """Ray at rank 0 was started again, and knows nothing of the nodes that had joined it before."""
+        if "restart_ray" in message and self.number and self.children:
+            self.restart_ray("rank 0 has started its Ray again")
+
+    def restart_ray(self, why: str) -> None:
+        """Once more from the beginning. Nothing but Ray runs here yet: a head's engine waits for all nodes."""
+        self.children.clear()
+        kill_descendants()
+        self.say("ray_restarted", why=why)
+        self.start("ray", self.wanted["ray_start"], "ray| ")
 
     async def wait_for_peers(self) -> list[dict[str, Any]]:
         """Until each address has a rank, and with Ray a node with a GPU. Raises Ended (75) saying what is missing."""
@@ -198,7 +220,7 @@ class Rank:
         missing = [f"no rank calls from {addresses[i]}" for i in range(1, len(addresses)) if i not in self.cord.lines]
         if missing or not self.wanted["ray_start"]:
             return missing, [{"address": address} for address in addresses]
-        found = await asyncio.to_thread(ask_ray)
+        found = await asyncio.to_thread(self.asker.ask)
         if "error" in found:
             return [f"Ray does not answer: {found['error']}"], []
         nodes = [{"address": node["address"], "gpus": node["gpus"]} for node in found["nodes"] if node["alive"]]
@@ -222,25 +244,51 @@ class Rank:
             child.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(GRACE_S[child.name])
-        for _ in range(20):
-            for pid in (left := descendants()):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if not left:
-                break
-            time.sleep(0.1)
+        kill_descendants()
         give_back(Path(self.wanted.get("cache", "/cache")))
 
 
-def ask_ray() -> Any:
-    """What ray_nodes.py found; {"error"} while Ray does not answer."""
-    asked = subprocess.run([sys.executable, str(BESIDE / "ray_nodes.py")], capture_output=True)
-    try:
-        return json.loads(asked.stdout)
-    except ValueError:
-        return {
-            "error": "no answer in time" if asked.returncode < 0 else asked.stderr.decode("utf-8", "replace")[-500:]
-        }
+class RayAsker:
+    """Asks Ray for its nodes, by one ray_nodes.py that stays: importing Ray costs a second of a core each time."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def ask(self) -> Any:
+        """What ray_nodes.py found; {"error"} while Ray does not answer."""
+        if self.process is None:
+            words = [sys.executable, str(BESIDE / "ray_nodes.py"), '{"each_line": true}']
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        pipes: Any = self.process
+        try:
+            pipes.stdin.write(b"\n")
+            pipes.stdin.flush()
+            return json.loads(pipes.stdout.readline())
+        except (OSError, ValueError):
+            with suppress(subprocess.TimeoutExpired):
+                pipes.wait(1)
+            self.close()
+            late = pipes.returncode == -signal.SIGALRM
+            return {"error": "no answer in time" if late else f"ray_nodes.py ended with {pipes.returncode}"}
+
+    def close(self) -> None:
+        """End it; asked again, it is started again."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def kill_descendants() -> None:
+    """End all below us, also what was left to us by its parent."""
+    for _ in range(20):
+        for pid in (left := descendants()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            break
+        time.sleep(0.1)
 
 
 def descendants() -> set[int]:

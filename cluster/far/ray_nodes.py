@@ -1,8 +1,9 @@
 """Ask Ray which nodes it has; runs inside a rank's container, with that container's own Ray.
 
-usage: python3 ray_nodes.py [{"address": "host:port", "deadline_s": 8}]     (address: else $RAY_ADDRESS)
+usage: python3 ray_nodes.py [{"address": "host:port", "deadline_s": 8, "each_line": false}]
+       (address: else $RAY_ADDRESS)
 
-Prints one JSON document:
+Prints one JSON document, with "each_line" one for each line of stdin:
 {"nodes": [{"address": "192.168.100.11", "alive": true, "state": "IDLE", "head": true, "gpus": 1.0,
             "gpus_free": 1.0, "resources": {"CPU": 20.0, "GPU": 1.0, …}}],
  "gpus": 2.0, "gpus_used": 0.0, "ray": "2.56.0", "way": "gcs"}
@@ -17,21 +18,38 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 
 def main() -> int:
-    """Ask, print, and never take longer than the deadline."""
+    """Ask and print, once or for each line of stdin."""
     given = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    if not given.get("each_line"):
+        return answer(given)
+    with suppress(ImportError):
+        importlib.import_module("ray")  # while Ray's own programs start
+    for _ in sys.stdin:
+        answer(given)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return 0
+
+
+def answer(given: dict[str, Any]) -> int:
+    """Ask, print, and never take longer than the deadline."""
     signal.setitimer(signal.ITIMER_REAL, float(given.get("deadline_s", 8)))  # the default action ends the process
     address = given.get("address") or os.environ.get("RAY_ADDRESS", "")
     try:
+        if given.get("each_line"):  # a GCS that is not there yet would be waited for in vain until the deadline
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), 2).close()
         found = ask(address)
     except Exception as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"[:1000]}))
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"[:1000]}), flush=True)
         return 1
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
     return 0
 
 
@@ -83,7 +101,7 @@ def enum_name(message: Any, field: str) -> str:
 def ask_as_a_job(address: str) -> list[dict[str, Any]]:
     """The same by Ray's public API; free GPUs are not told by node, so they are put on the first ones."""
     ray: Any = importlib.import_module("ray")
-    ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+    ray.init(address=address, logging_level="ERROR", log_to_driver=False, ignore_reinit_error=True)
     free = ray.available_resources().get("GPU", 0.0)
     nodes = []
     for node in ray.nodes():

@@ -62,8 +62,10 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
         return Waiting("the engine: weights loaded, getting ready", "loaded")
     if head.stage == "engine_started":
         return Waiting("the engine: loading the model", "ray_up")
-    if head.stage in ("started", "ray_started", "secrets", "before_serve", ""):
-        return Waiting(f"{len(states)} ranks to join (rank 0: {head.stage or 'starting'})")
+    if head.stage in ("started", "ray_started", "ray_restarted", "secrets", "before_serve", ""):
+        again = [host for host, one in states.items() if isinstance(one, RankState) and one.told("ray_restarted")]
+        more = f"; Ray was started again on {', '.join(again)}" if again else ""
+        return Waiting(f"{len(states)} ranks to join (rank 0: {head.stage or 'starting'}{more})")
     return Waiting(f"rank 0: {head.stage}", "ray_up")
 
 

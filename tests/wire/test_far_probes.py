@@ -3,6 +3,7 @@ scripted here; the same programs meet the real ones in the lab's tests."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -246,6 +247,24 @@ def test_a_refusal_is_told(fake_ray: dict[str, str]) -> None:
     done = run("ray_nodes", '{"address": "refused"}', fake_ray)
     assert done.returncode == 1
     assert "InvalidAuthToken" in json.loads(done.stdout)["error"]
+
+
+def test_each_line_is_answered_by_one_program(fake_ray: dict[str, str]) -> None:
+    """At once while nobody listens there, and with a client of its own when somebody does."""
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        address = f"127.0.0.1:{gcs.getsockname()[1]}"
+        found = told_lines(fake_ray, address, 2)
+    assert [len(one["nodes"]) for one in found] == [3, 3]
+    assert "ConnectionRefusedError" in told_lines(fake_ray, address, 1)[0]["error"]
+
+
+def told_lines(environment: dict[str, str], address: str, count: int) -> list[dict[str, Any]]:
+    given = json.dumps({"address": address, "each_line": True})
+    words = [sys.executable, str(FAR / "ray_nodes.py"), given]
+    done = subprocess.run(
+        words, input=b"\n" * count, capture_output=True, timeout=30, env=os.environ | environment, check=True
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_where_rays_insides_have_changed_the_public_api_is_asked(fake_ray: dict[str, str]) -> None:

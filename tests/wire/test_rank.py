@@ -38,7 +38,24 @@ leave = 'import subprocess as s; print(s.Popen(["sleep", "61"], stdout=s.DEVNULL
 pathlib.Path('left').write_bytes(subprocess.check_output([sys.executable, '-c', leave]))
 print('serving', flush=True); time.sleep(60)
 """
-NODES = "import json, pathlib; print(pathlib.Path(__file__).with_name('nodes.json').read_text())"
+# Notes each of its starts, and answers each line.
+NODES = """
+import pathlib, sys
+here = pathlib.Path(__file__).parent
+with (here / 'askers').open('a') as log: log.write('start ')
+for _ in sys.stdin: print((here / 'nodes.json').read_text(), flush=True)
+"""
+# As `ray start` when its own parts were slow: only the first time, with a raylet left behind.
+SLOW_RAY = """
+import pathlib, subprocess, sys, time
+first = not pathlib.Path('tried').exists()
+with open('tried', 'a') as log: log.write('try ')
+if first:
+    subprocess.Popen(['sleep', '61'], stdout=subprocess.DEVNULL, start_new_session=True)
+    print('Exception: The current node timed out during startup. This could happen because some of the raylet failed')
+    sys.exit(1)
+print('Ray runtime started.', flush=True); time.sleep(60)
+"""
 
 
 class Rank:
@@ -216,6 +233,48 @@ def test_ray_joins_when_both_nodes_have_their_gpu(deployment: Deployment) -> Non
     assert names(head) == ["started", "ray_started", "joined", "engine_started"]
     assert names(worker) == ["started", "ray_started"]
     worker.says("ray| Ray runtime started.")
+
+
+def test_ray_is_asked_by_one_program_that_stays(deployment: Deployment) -> None:
+    head, _ = ray(deployment, [(HEAD, True, 1.0)])
+    time.sleep(1.5)
+    rows = [{"address": address, "alive": True, "gpus": 1.0} for address in ADDRESSES]
+    (head.home / "nodes.json").write_text(json.dumps({"nodes": rows}))
+    head.reaches("joined")
+    assert (head.home / "askers").read_text() == "start "
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_ray_that_timed_out_while_it_started_is_started_once_more(deployment: Deployment, slow: int) -> None:
+    """Without what the first try left behind; a head's nodes have to join its new Ray."""
+    start = {rank: [sys.executable, "-c", SLOW_RAY if rank == slow else RAY] for rank in (0, 1)}
+    head = deployment.start(0, backend="ray", ray_start=start[0])
+    worker = deployment.start(1, None, backend="ray", ray_start=start[1])
+    again = (head, worker)[slow]
+    assert "timed out during startup" in again.reaches("ray_restarted")["why"]
+    again.says("ray| Ray runtime started.")
+    assert not [
+        pid for pid in lost_engines(again.home) if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep")
+    ]
+    rows = [{"address": address, "alive": True, "gpus": 1.0} for address in ADDRESSES]
+    (head.home / "nodes.json").write_text(json.dumps({"nodes": rows}))
+    head.reaches("engine_started")
+    assert (again.home / "tried").read_text() == "try try "
+    assert "ended" not in names(head) + names(worker)
+    if again is head:
+        assert "rank 0" in worker.reaches("ray_restarted")["why"]
+    else:
+        assert "ray_restarted" not in names(head)
+
+
+def test_a_ray_that_times_out_twice_is_given_up(deployment: Deployment) -> None:
+    always = SLOW_RAY.replace("if first:", "if True:")
+    rank = deployment.start(0, None, size=1, backend="ray", addresses=[HEAD], ray_start=[sys.executable, "-c", always])
+    code, why = rank.ends()
+    assert code == 1
+    assert "timed out during startup" in why
+    assert names(rank) == ["started", "ray_started", "ray_restarted", "ray_started", "ended"]
+    assert not lost_engines(rank.home)
 
 
 @pytest.mark.parametrize(("nodes", "missing"), [
