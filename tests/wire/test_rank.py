@@ -52,6 +52,7 @@ first = not pathlib.Path('tried').exists()
 with open('tried', 'a') as log: log.write('try ')
 if first:
     subprocess.Popen(['sleep', '61'], stdout=subprocess.DEVNULL, start_new_session=True)
+    print("INFO node.py:424 -- Failed to get node info b'RPC error: Deadline Exceeded'")
     print('Exception: The current node timed out during startup. This could happen because some of the raylet failed')
     sys.exit(1)
 print('Ray runtime started.', flush=True); time.sleep(60)
