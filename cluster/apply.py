@@ -57,9 +57,10 @@ class Unlocked:
 
 @dataclass
 class Applied:
-    """What was begun, in order; a step is noted here before its first word is sent."""
+    """What was begun, in order; a step is noted here before its first word is sent. `undone` is what was taken back."""
 
     begun: list[Step] = field(default_factory=list)
+    undone: list[Step] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -67,6 +68,11 @@ class Applied:
         """Remember a step that is about to be sent."""
         with self._lock:
             self.begun.append(step)
+
+    @property
+    def stays(self) -> list[Step]:
+        """What was begun and has not been taken back."""
+        return [step for step in self.begun if step.undo and step not in self.undone]
 
 
 def apply(stages: Sequence[Stage], fleet: Fleet, guard: Guard, say: Say, applied: Applied) -> None:
@@ -133,8 +139,9 @@ def _run(host: Host, step: Step, question: Question) -> None:
 def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
     """Take back what was begun, newest first, on every host side by side; what could not be taken back is returned.
 
-    Nothing here stops at an error: the other hosts and steps are still put back. A host whose lock was lost, because
-    this machine slept or was cut off, is left alone: what is there may be another operator's by now.
+    Nothing here stops at an error: the other hosts and steps are still put back. Only Ctrl-C ends it; `applied.stays`
+    tells what is left then. A host whose lock was lost, because this machine slept or was cut off, is left alone: what
+    is there may be another operator's by now.
     """
     left: list[str] = []
 
@@ -143,14 +150,18 @@ def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
             if step.host != host.name or not step.undo:
                 continue
             guard.note(host.name, f"undo: {step.what}")
+            wrong = ""
             for question in step.undo:
                 try:
                     [answer] = host.ask([question])
                 except ClusterError as error:
-                    left.append(f"{host.name}: {step.what} ({error.what})")
+                    wrong = error.what
                     break
-                if answer.exit != 0:
-                    left.append(f"{host.name}: {step.what} ({why_failed(answer)})")
+                wrong = wrong if answer.exit == 0 else why_failed(answer)
+            if wrong:
+                left.append(f"{host.name}: {step.what} ({wrong})")
+            else:
+                applied.undone.append(step)
 
     hosts = [name for name in fleet.names if any(step.host == name and step.undo for step in applied.begun)]
     if hosts:

@@ -13,7 +13,8 @@ ClusterError                 1   the job failed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 
 LONGEST_MESSAGE = 300
@@ -34,16 +35,20 @@ class ExitCode(IntEnum):
 
 
 class ClusterError(Exception):
-    """An error a user can meet: what, where, what was put back, what to try (four lines at most)."""
+    """An error a user can meet: what, where, what was put back, what to try (four lines at most).
+
+    `where` is for people: a host, a login, a file and its line. `host` is the name of the one host it is about.
+    """
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, what: str, *, where: str = "", put_back: str = "", remedy: str = "") -> None:
+    def __init__(self, what: str, *, where: str = "", put_back: str = "", remedy: str = "", host: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.where = where
         self.put_back = put_back
         self.remedy = remedy
+        self.host = host
 
     def lines(self) -> list[tuple[str, str]]:
         """The lines to print, as (label, text); empty ones are left out."""
@@ -54,6 +59,10 @@ class ClusterError(Exception):
             ("try", self.remedy),
         ]
         return [(label, text) for label, text in rows if text]
+
+    def as_dict(self) -> dict[str, str]:
+        """The same for a JSON document, with the host where there is one."""
+        return dict(self.lines()) | ({"host": self.host} if self.host else {})
 
 
 class UsageError(ClusterError):
@@ -117,3 +126,13 @@ class ManyErrors(ClusterError):
         super().__init__("; ".join(error.what for error in errors))
         self.errors = tuple(errors)
         self.exit_code = max((error.exit_code for error in errors), default=ExitCode.FAILED)
+
+
+@contextmanager
+def about(host: str) -> Iterator[None]:
+    """Errors that leave the block are about this host, unless they name one already."""
+    try:
+        yield
+    except ClusterError as error:
+        error.host = error.host or host
+        raise

@@ -142,7 +142,7 @@ class Screen:
                 style = "bold red" if number == 0 else None
                 self._progress.print(f"{label}: {text}", markup=False, style=style)
         if self.json_mode:
-            rows = [dict(one.lines()) | {"exit": int(one.exit_code)} for one in errors]
+            rows = [one.as_dict() | {"exit": int(one.exit_code)} for one in errors]
             self.document({"errors": rows})
 
     @contextmanager

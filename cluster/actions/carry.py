@@ -15,7 +15,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.plan.checks_memory import check_memory
 from cluster.plan.deployed import Deployment
 from cluster.plan.restart import stop_ranks
-from cluster.plan.steps import Plan
+from cluster.plan.steps import Plan, Step
 from cluster.screen import Screen
 
 
@@ -84,14 +84,20 @@ def put_back(
     if not applied.begun:
         failure.put_back = "nothing was changed"
         return failure
-    saved = evidence.save(subject, fleet, screen, failure, clock.passed)
-    left = undo(applied, fleet, guard, screen.note)
-    stopped = [old for old in plan.replaces if was_stopped(old, applied)]
-    back = [started_again(old, failure, left, subject, fleet, screen) for old in stopped]
     errors = failure.errors if isinstance(failure, ManyErrors) else (failure,)
+    saved = ""
+    try:
+        saved = evidence.save(subject, fleet, screen, failure, clock.passed)
+        left = undo(applied, fleet, guard, screen.note)
+    except (InterruptedByUser, KeyboardInterrupt):  # a second Ctrl-C leaves at once
+        told, remedy = what_stays(plan, applied)
+    else:
+        stopped = [old for old in plan.replaces if told_to_stop(old, applied.begun)]
+        back = [started_again(old, failure, left, subject, applied, fleet, screen) for old in stopped]
+        told = "; ".join(["all but: " + "; ".join(left) if left else "all that this run started", *back])
+        remedy = "" if saved else "cluster status"
     for one in errors:
-        one.put_back = "all but: " + "; ".join(left) if left else "; ".join(["all that this run started", *back])
-        one.remedy = also(f"read {saved}" if saved else "cluster status", one.remedy)
+        one.put_back, one.remedy = told, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
     name_cause(failure, errors, saved, screen)
     secrets = subject.wanted.secrets.values()
     for one in errors:
@@ -106,15 +112,35 @@ def as_failure(error: Exception | KeyboardInterrupt) -> ClusterError:
     return error if isinstance(error, ClusterError) else InternalError(error)
 
 
-def was_stopped(old: Deployment, applied: Applied) -> bool:
-    """Whether a rank of a deployment was told to stop."""
-    return bool({step.what for step in applied.begun} & {step.what for step in stop_ranks(old)})
+def what_stays(plan: Plan, applied: Applied) -> tuple[str, str]:
+    """What is on the hosts after an undo that was interrupted, or not begun; and the command that removes it."""
+    hosts = tuple(dict.fromkeys(step.host for step in applied.stays))
+    if not hosts:
+        return "all that this run started", "cluster status"
+    new = [step.host for step in applied.stays if not any(told_to_stop(old, [step]) for old in plan.replaces)]
+    stays = [f"the containers of {plan.deployment} stay on {', '.join(dict.fromkeys(new))}"] if new else []
+    stays += [f"{old.id} stays stopped" for old in plan.replaces if told_to_stop(old, applied.stays)]
+    how_much = "only in part" if applied.undone else "nothing"
+    return f"{how_much}: {'; '.join(stays)}", f"cluster down -n {','.join(hosts)} removes what is there"
+
+
+def told_to_stop(old: Deployment, steps: Sequence[Step]) -> bool:
+    """Whether one of the steps stops a rank of a deployment."""
+    return bool({step.what for step in steps} & {step.what for step in stop_ranks(old)})
 
 
 def started_again(
-    old: Deployment, failure: ClusterError, left: Sequence[str], subject: prove.Subject, fleet: Fleet, screen: Screen
+    old: Deployment,
+    failure: ClusterError,
+    left: Sequence[str],
+    subject: prove.Subject,
+    applied: Applied,
+    fleet: Fleet,
+    screen: Screen,
 ) -> str:
     """What became of a deployment that was started again: proven, unless the user wants to leave."""
+    if told_to_stop(old, applied.stays):
+        return f"{old.id} could not be started again on every host"
     told = f"{old.id} was started again"
     if left or isinstance(failure, InterruptedByUser):
         return f"{told} (cluster status shows when it serves)"

@@ -34,7 +34,7 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
         return
     root = known_root(diagnosis)
     if root and not isinstance(failure, InterruptedByUser):
-        told_by = next((one for one in errors if root.finding.host and root.finding.host in one.where), errors[0])
+        told_by = next((one for one in errors if root.finding.host and root.finding.host == one.host), errors[0])
         add(root, told_by, directory)
 
 

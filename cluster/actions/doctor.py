@@ -122,7 +122,7 @@ def test_speed(wanted: Wanted, examined: Examined, fleet: Fleet, screen: Screen)
         raise
     except ClusterError as error:
         why = Missing(error.what)
-        tested = Tested([unknown("fabric-speed", error.where or hosts[0].name, why, "the speed of the fabric")])
+        tested = Tested([unknown("fabric-speed", error.host or hosts[0].name, why, "the speed of the fabric")])
     examined.findings = worst_first([*examined.findings, *tested.findings])
     examined.speeds = tested.speeds
 
@@ -201,7 +201,7 @@ def as_document(examined: Examined) -> dict[str, Any]:
     return {
         "hosts": list(examined.hosts),
         "findings": [finding.as_dict() for finding in examined.findings],
-        "errors": [dict(error.lines()) for error in examined.errors],
+        "errors": [error.as_dict() for error in examined.errors],
         "fabric": [speed.as_dict() for speed in examined.speeds],
         "seconds": round(examined.seconds, 3),
         "simulated": simulated_products(examined.seens.values()),

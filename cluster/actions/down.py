@@ -47,7 +47,7 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
             found = deployments(seens.values())
             told = take_down(named, within, seens, found, guard, dry_run, screen)
     errors = [*concerned(outcomes, named, found, screen), *blind]
-    screen.document({"deployments": [one.id for one in found], **told, "errors": [dict(one.lines()) for one in errors]})
+    screen.document({"deployments": [one.id for one in found], **told, "errors": [one.as_dict() for one in errors]})
     if screen.json_mode and errors:
         return ManyErrors(errors).exit_code
     raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said

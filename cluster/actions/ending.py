@@ -72,6 +72,6 @@ def end(steps: Sequence[Step], log: Log, tables: Sequence[Table], entries: Seque
         log.series.document()
         | {"path": str(log.path), "exit": int(code), "results": [entry.result.document() for entry in entries]}
         | {"tables": [table_document(table) for table in tables]}
-        | ({"error": dict(log.error.lines())} if log.error else {})
+        | ({"error": log.error.as_dict()} if log.error else {})
     )
     return code

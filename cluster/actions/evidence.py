@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
@@ -31,6 +33,8 @@ GPU = "name,power.draw,clocks.sm,temperature.gpu,utilization.gpu"
 SLACK_S = 60
 KEPT = 20
 """Directories of evidence that are kept; the oldest go."""
+OURS = re.compile(r"\d{8}-\d{6}-\d+-")
+"""How the name of such a directory begins."""
 
 
 def state_dir() -> Path:
@@ -41,7 +45,8 @@ def state_dir() -> Path:
 def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, seconds: float) -> str:
     """Ask every host for what explains a failure of the last `seconds`; the directory it lies in.
 
-    Never raises: what could not be had is written down instead. Secrets are taken out.
+    What could not be had is written down instead, and what could not be written is left out. Secrets are taken out.
+    A first Ctrl-C leaves out the rest; raises InterruptedByUser or KeyboardInterrupt when `failure` is one already.
     """
     place = state_dir() / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{subject.deployment}"
     secrets = subject.wanted.secrets.values()
@@ -52,12 +57,16 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, 
         place.mkdir(parents=True, mode=0o700, exist_ok=True)
         write(place / "error.txt", "\n".join(f"{label}: {text}" for label, text in failure.lines()).encode(), secrets)
         collect(asked, fleet, place, secrets)
-        forget_oldest(place.parent)
-    except InterruptedByUser:  # a second Ctrl-C leaves at once
-        raise
+    except (InterruptedByUser, KeyboardInterrupt):
+        if isinstance(failure, InterruptedByUser):  # a second Ctrl-C leaves at once
+            raise
+        fleet.cancel.renew()
+        screen.warn("interrupted: the rest of the evidence is left out")
     except (OSError, ClusterError) as error:
-        screen.warn(f"evidence could not be saved: {error}")
+        screen.warn(f"not all of the evidence could be saved: {error}")
+    if not place.is_dir():
         return ""
+    forget_oldest(place.parent)
     screen.note(f"evidence: {place}")
     return str(place)
 
@@ -86,16 +95,18 @@ def questions(container: str, since: str, *, ray: bool, tail: int | None = None)
 
 def collect(
     asked: Mapping[str, Mapping[str, Question]], fleet: Fleet, place: Path, secrets: Iterable[str] = ()
-) -> dict[str, str]:
-    """Ask hosts and write each answer to `place/HOST-NAME`. What could not be had: `HOST-NAME` → why.
+) -> tuple[dict[str, str], list[ClusterError]]:
+    """Ask hosts and write each answer to `place/HOST-NAME`. What could not be had: `HOST-NAME` → why; errors of hosts.
 
     Raises OSError when files cannot be written, InterruptedByUser.
     """
     missing: dict[str, str] = {}
+    errors: list[ClusterError] = []
     for host, ahead_s in clocks(fleet, tuple(asked)).items():
         write(place / f"{host}-clock.json", json.dumps({"ahead_s": round(ahead_s, 3)}).encode(), ())
     for host, outcome in fleet.ask({host: tuple(files.values()) for host, files in asked.items()}).items():
         if outcome.value is None:
+            errors += [outcome.error] if outcome.error else []
             missing[f"{host}-unreachable.txt"] = str(outcome.error)
             write(place / f"{host}-unreachable.txt", str(outcome.error).encode(), secrets)
             continue
@@ -103,7 +114,7 @@ def collect(
             write(place / f"{host}-{name}", said(answer), secrets)
             if why := unread(answer):
                 missing[f"{host}-{name}"] = why
-    return missing
+    return missing, errors
 
 
 def clocks(fleet: Fleet, hosts: Sequence[str]) -> dict[str, float]:
@@ -155,8 +166,7 @@ def write(path: Path, data: bytes, secrets: Iterable[str]) -> None:
 
 
 def forget_oldest(directory: Path) -> None:
-    """Keep the newest directories of evidence."""
-    for old in sorted(directory.iterdir())[:-KEPT]:
-        for file in old.iterdir():
-            file.unlink()
-        old.rmdir()
+    """Keep the newest directories of evidence; what else lies beside them is left alone. Never raises."""
+    ours = [one for one in directory.iterdir() if OURS.match(one.name) and one.is_dir()]
+    for old in sorted(ours)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)  # another process may be removing it, too

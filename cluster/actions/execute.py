@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from cluster.actions.reach import Connect, open_fleet, raise_all, read_named
 from cluster.commands.question import Question
-from cluster.errors import ExitCode, UsageError
+from cluster.errors import ExitCode, ManyErrors, UsageError
 from cluster.hosts.connect import connect
+from cluster.hosts.outcome import errors as errors_of
 from cluster.screen import Screen
 
 
@@ -19,10 +21,11 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     question = Question(tuple(args.words), timeout_s=args.timeout, limit=8 << 20, changes=True)
     with open_fleet(named.hosts, connect) as fleet:
         outcomes = fleet.ask({host.name: [question] for host in named.hosts})
-    rows, errors, failed = {}, [], False
+    rows: dict[str, dict[str, Any]] = {}
+    errors, failed = errors_of(outcomes), False
     for name, outcome in outcomes.items():
         if outcome.value is None:
-            errors += [outcome.error] if outcome.error else []
+            rows[name] = outcome.error.as_dict() if outcome.error else {}
             continue
         [answer] = outcome.value
         failed = failed or answer.exit != 0
@@ -32,7 +35,8 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             screen.line(f"{name}: {line}")
         if answer.exit != 0 or answer.cut:
             screen.warn(f"{name}: {ended}{', output was cut' if answer.cut else ''}")
-    if not errors:
-        screen.document(rows)
+    screen.document(rows)
+    if screen.json_mode and errors:
+        return ManyErrors(errors).exit_code
     raise_all(errors)
     return ExitCode.FAILED if failed else ExitCode.DONE

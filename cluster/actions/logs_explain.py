@@ -28,14 +28,19 @@ EVER = "-30d"
 
 
 def explain_all(
-    found: Sequence[Deployment], fleet: Fleet, tail: int | None, screen: Screen, errors: Sequence[ClusterError]
+    found: Sequence[Deployment], fleet: Fleet, tail: int | None, screen: Screen, errors: list[ClusterError]
 ) -> ExitCode:
-    """Explain each deployment by itself; 4 when something in one has failed, known or unknown."""
+    """Explain each deployment by itself; 4 when something in one has failed, known or unknown.
+
+    Errors of hosts that are lost meanwhile are added to `errors`.
+    """
     told, failed = [], False
     for one in found:
         with tempfile.TemporaryDirectory(prefix="cluster-") as place:
             missing = {f"{host}-log.txt": "no container of it was seen" for host in one.hosts if host not in one.ranks}
-            missing |= evidence.collect(questions(one, tail), fleet, Path(place))
+            absent, lost = evidence.collect(questions(one, tail), fleet, Path(place))
+            errors += [error for error in lost if error.host not in {known.host for known in errors}]
+            missing |= absent
             diagnosis = explain(saved.sources(Path(place)), by_cluster=True)
         if len(found) > 1:
             screen.line(f"{one.id}:")
@@ -43,7 +48,7 @@ def explain_all(
             screen.line(line)
         failed = failed or diagnosis.failed
         told.append(document(one.id, diagnosis, missing, place))
-    screen.document({"deployments": told, "errors": [dict(error.lines()) for error in errors]})
+    screen.document({"deployments": told, "errors": [error.as_dict() for error in errors]})
     return ExitCode.REFUSED if failed else ExitCode.DONE
 
 

@@ -158,9 +158,12 @@ class Restarts:
         try:
             seconds = restart(deployment, hosts, moment.fleet, moment.teller.screen, begun)
             say("restarted", deployment.id, f"restarted, and it serves again after {seconds:.0f} s")
-        except InterruptedByUser:
+        except InterruptedByUser as error:
+            if error.put_back:
+                say("restart-interrupted", deployment.id, f"restart interrupted: {error.put_back}")
             raise
         except ClusterError as error:
             word = "restart failed" if self.done > before else "not restarted"
-            say(word.replace(" ", "-"), deployment.id, f"{word}: {error.what}", remedy=error.remedy)
+            text = "; ".join(filter(None, (f"{word}: {error.what}", error.put_back)))
+            say(word.replace(" ", "-"), deployment.id, text, remedy=error.remedy)
         self.not_before = moment.fleet.time.monotonic() + (self.pause_s if self.done > before else TRY_AGAIN_S)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cluster.actions.again import await_back, prove_again, say_held, see, subject_of
-from cluster.apply import Applied, apply, undo
+from cluster.apply import Applied, Guard, apply, undo
 from cluster.config.names import ResolvedHost
-from cluster.errors import ClusterError, RefusedError
+from cluster.errors import ClusterError, InterruptedByUser, RefusedError
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
@@ -22,7 +22,8 @@ def restart(
 ) -> float:
     """Restart, and prove one completion; how many seconds it took. `begun` is called before the first change.
 
-    `hosts` in rank order. Interrupted or failing while the ranks stop, it starts them again. Raises ClusterError:
+    `hosts` in rank order. Interrupted or failing while the ranks stop, it starts them again; a second Ctrl-C leaves
+    them as they are. Raises ClusterError:
     before `begun` nothing was changed; when memory does not come back the ranks stay stopped, since starting them would
     only lose more of it.
     """
@@ -38,15 +39,25 @@ def restart(
         try:
             apply((Stage("stop", stop_ranks(now)),), within, guard, screen.note, applied)
             _, held = await_back([now], hosts, within, screen)
-        except (ClusterError, KeyboardInterrupt):
+        except (ClusterError, KeyboardInterrupt) as error:
             fleet.cancel.renew()
-            undo(applied, within, guard, screen.note)
-            raise
+            failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before it serves")
+            failure.put_back = start_again(applied, within, guard, screen)
+            raise failure from error
         if held:
             raise RefusedError(f"{say_held(held)}: the ranks stay stopped", remedy="cluster doctor; reboot it")
         apply((Stage("start", start_ranks(now)),), within, guard, screen.note, Applied())
         prove_again(subject, within, screen)
     return fleet.time.monotonic() - began
+
+
+def start_again(applied: Applied, fleet: Fleet, guard: Guard, screen: Screen) -> str:
+    """Start the ranks that were told to stop; what came of it."""
+    try:
+        left = undo(applied, fleet, guard, screen.note)
+    except (InterruptedByUser, KeyboardInterrupt):
+        left = [f"{step.host}: {step.what} (interrupted)" for step in applied.stays]
+    return "all but: " + "; ".join(left) if left else "all ranks were started again"
 
 
 def as_before(deployment: Deployment, seens: dict[str, Seen]) -> Deployment:

@@ -61,9 +61,11 @@ def foreign(args: argparse.Namespace, why: str) -> Iterator[Serving]:
     key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
     recipe = named_recipe(args)
     host = LocalHost("this machine")
-    with load_client(host.start(*load_command(Target(args.base_url, key_file)))) as loader:
-        yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
-    host.close()
+    try:
+        with load_client(host.start(*load_command(Target(args.base_url, key_file)))) as loader:
+            yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
+    finally:
+        host.close()
 
 
 def refuse_url(url: str) -> None:
@@ -86,7 +88,7 @@ def ours(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Servi
         seens, errors = answered(look(fleet, named.hosts))
         deployment = running_deployment(seens, errors)
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
-        raise_all([error for error in errors if error.where in deployment.hosts])
+        raise_all([error for error in errors if error.host in deployment.hosts])
         within = fleet.only(deployment.hosts)
         recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
         server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name

@@ -11,7 +11,7 @@ from cluster.actions import prove
 from cluster.actions.reach import Connect, answered, look, open_fleet, raise_all, read_named
 from cluster.commands.docker import docker_exec
 from cluster.commands.question import Question
-from cluster.errors import ClusterError, ExitCode, UnreachableError
+from cluster.errors import ClusterError, ExitCode, ManyErrors
 from cluster.facts import completion, ranks, ray_nodes
 from cluster.facts.completion import Completion, Server
 from cluster.facts.fact import Missing
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         screen.line(f"nothing of ours runs on {', '.join(seens) or 'any host that answered'}: cluster up")
     screen.document(as_document(seens, errors, told))
     if screen.json_mode and errors:
-        return ExitCode.UNREACHABLE
+        return ManyErrors(errors).exit_code
     raise_all(errors)
     return ExitCode.REFUSED if any(status.word != "ready" for status in told) else ExitCode.DONE
 
@@ -119,7 +119,7 @@ def server_of(deployment: Deployment, seen: Seen) -> Server:
 def print_hosts(seens: Mapping[str, Seen], errors: Sequence[ClusterError], screen: Screen) -> None:
     """One line a host."""
     rows = [host_row(name, seen) for name, seen in seens.items()]
-    rows += [[error.where or "?", "unreachable", "", "", "", ""] for error in errors]
+    rows += [[error.host, "unreachable", "", "", "", ""] for error in errors]
     screen.table("", ["host", "machine", ">GiB available", ">GiB GPU", ">power W", "containers"], rows)
 
 
@@ -172,7 +172,7 @@ def as_document(seens: Mapping[str, Seen], errors: Sequence[ClusterError], told:
     hosts = {name: dict(zip(columns, host_row(name, seen)[1:], strict=True)) for name, seen in seens.items()}
     return {
         "hosts": hosts,
-        "unreachable": [dict(error.lines()) for error in errors if isinstance(error, UnreachableError)],
+        "unreachable": [error.as_dict() for error in errors],
         "deployments": [
             {
                 "id": status.deployment.id,

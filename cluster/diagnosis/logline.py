@@ -15,7 +15,7 @@ _PREFIXES = tuple(
     for pattern in (
         rf"(?P<time>{_STAMP})[ \t]+(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|SUCC|ERR|WARN)[ \t]+\S+:\d+ -- ",  # Ray
         rf"\[(?P<time>{_STAMP}) (?P<level>[DIWEF]) \d+ \d+\] (?:\([\w ]+\) )?[\w./-]+:\d+: ",  # Ray's C++ parts
-        rf"(?P<time>{_STAMP})[ \t]+(?:[\w.-]+(?<!Error)(?<!Exception):[ \t]+(?=\S))?",  # docker, and `cluster logs`
+        rf"(?P<time>{_STAMP})[ \t]+(?:[\w.-]+(?:/[\w.-]+)?(?<!Error)(?<!Exception):[ \t]+(?=\S))?",  # docker, our logs
         r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ ",  # syslog
         r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) (?:\[?[\w./-]+:\d+\] ?)?",
         r"\(\w[^()]*\b(?:pid|ip)=[^()]*\) |\((?:raylet|autoscaler|pid)\b[^()]*\) ",  # who, in vLLM and Ray

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from cluster.commands.question import Answer, Question
+from cluster.errors import about
 from cluster.hosts.cancel import Cancel
 from cluster.hosts.crew import in_parallel
 from cluster.hosts.outcome import Outcome
@@ -78,11 +79,17 @@ class Fleet:
     def each(self, fn: Callable[[Host], T], names: Sequence[str] | None = None) -> dict[str, Outcome[T]]:
         """Run `fn(host)` for all hosts (or those named) at the same time, at most `limit` at once.
 
-        The outcomes come in the hosts' order. Raises InterruptedByUser after Ctrl-C, when what had to be awaited has
-        ended; a second Ctrl-C leaves at once. An exception that is no ClusterError is a bug and raised as it is.
+        The outcomes come in the hosts' order; each error names its host. Raises InterruptedByUser after Ctrl-C, when
+        what had to be awaited has ended; a second Ctrl-C leaves at once. An exception that is no ClusterError is a bug
+        and raised as it is.
         """
+
+        def one(host: Host) -> T:
+            with about(host.name):
+                return fn(host)
+
         chosen = [self.hosts[name] for name in (self.names if names is None else names)]
-        return in_parallel({host.name: partial(fn, host) for host in chosen}, self.limit, self.cancel)
+        return in_parallel({host.name: partial(one, host) for host in chosen}, self.limit, self.cancel)
 
     def ask(self, questions: Mapping[str, Sequence[Question]]) -> dict[str, Outcome[list[Answer]]]:
         """Ask each named host its questions, one round trip a host."""

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from cluster.commands.far import started
-from cluster.errors import ClusterError, ConnectionLostError, LockedError
+from cluster.errors import ClusterError, ConnectionLostError, LockedError, about
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host, Process
 
@@ -54,7 +54,8 @@ class Lock:
     def __enter__(self) -> Lock:
         try:
             for name in sorted(self._fleet.names):
-                self._take(self._fleet[name])
+                with about(name):
+                    self._take(self._fleet[name])
         except BaseException:
             self.release()
             raise

@@ -7,7 +7,7 @@ command is `fake_docker`; the programs of far/ that only ask docker run as they 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ from far_answers import DATA, GIB, HUB
 from rank_life import RankLife
 from spark import IMAGE, LOCK, MODEL, Machine, Port, Stranger, spark_ports
 
+from cluster.commands.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError
 from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.fake import FakeHost, FakeProcess
@@ -168,6 +169,18 @@ class Desk:
         for life in self[name].lives():
             life.over = True
             life.container.end(137, self.now)
+
+    def when_asked(self, name: str, word: str, event: Callable[[], object]) -> None:
+        """Something happens, once, just before a machine answers a question with this word."""
+        host = self.hosts[name]
+        answer, still = host.handler, [event]
+
+        def handler(question: Question) -> Answer:
+            if word in " ".join(question.argv) and still:
+                still.pop()()
+            return answer(question)
+
+        host.handler = handler
 
     # what a test looks at
 

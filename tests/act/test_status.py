@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from machine import Desk, Killed
 from typed import Typed
+
+from cluster.errors import ClusterError, ConnectionLostError, UnreachableError
+from cluster.hosts.fake import FakeProcess
 
 UP = ("up", "toy", "--tp", "2")
 
@@ -124,3 +129,163 @@ def test_exec_tells_every_host(cluster: Typed, desk: Desk) -> None:
     ran = cluster("exec", "--", "true")
     assert ran.code == 3
     assert cluster("exec").code == 2
+
+
+# a host that is lost
+
+
+def lost_when_asked(desk: Desk, word: str) -> None:
+    """Spark2 answers until it is asked for something with this word; its error points to a login."""
+
+    def lose() -> None:
+        desk.hosts["spark2"].faults.unreachable = refused("spark2")
+        raise refused("spark2")
+
+    desk.when_asked("spark2", word, lose)
+
+
+def refused(name: str) -> UnreachableError:
+    return UnreachableError(f"{name}: nvidia@192.168.1.42 accepts none of our keys", where="nvidia@192.168.1.42")
+
+
+def test_a_host_has_its_name_wherever_its_error_points(cluster: Typed, desk: Desk) -> None:
+    desk.hosts["spark2"].faults.unreachable = refused("spark2")
+    ran = cluster("status")
+    assert ran.code == 3
+    assert [line.split()[0] for line in ran.out.splitlines()[1:3]] == ["spark1", "spark2"]
+    for words, key in ((("status",), "unreachable"), (("doctor",), "errors")):
+        [error] = json.loads(cluster(*words, "--json").out)[key]
+        assert (error["host"], error["where"]) == ("spark2", "nvidia@192.168.1.42")
+
+
+def test_a_finding_of_a_lost_host_has_its_name(cluster: Typed, desk: Desk) -> None:
+    def lose() -> None:
+        desk.hosts["spark2"].faults.unreachable = refused("spark2")
+
+    desk.when_asked("spark2", "docker run", lose)
+    told = json.loads(cluster("doctor", "--fabric-test", "--json").out)
+    assert [one["host"] for one in told["findings"] if one["check"] == "fabric-speed"] == ["spark2"]
+
+
+def test_status_tells_every_error(cluster: Typed, desk: Desk) -> None:
+    """Also one that is not about the way to the host."""
+    desk.hosts["spark2"].faults.unreachable = ClusterError("cannot write there", where="spark2")
+    ran = cluster("status", "--json")
+    assert [one["host"] for one in json.loads(ran.out)["unreachable"]] == ["spark2"]
+    assert ran.code == cluster("status").code == 1
+
+
+def test_logs_of_two_deployments_on_one_host(cluster: Typed, desk: Desk) -> None:
+    """During a swap the old one is there, stopped."""
+    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
+    [old] = desk["spark1"].docker.containers.values()
+    other = replace(old, id="f" * 64, name="cluster-toy-00000000-r0", options={**old.options})
+    label = old.labels["cluster.deployment"]
+    other.options["--label"] = [word.replace(label, "toy-00000000") for word in old.options["--label"]]
+    desk["spark1"].docker.containers[other.id] = other
+    rows = json.loads(cluster("logs", "-n", "spark1", "--json").out)["lines"]
+    assert {row["deployment"] for row in rows} == {label, "toy-00000000"}
+    shown = cluster("logs", "-n", "spark1").out
+    assert f"spark1/{label}: " in shown
+    assert "spark1/toy-00000000: " in shown
+
+
+def test_logs_of_the_others_when_a_host_is_lost(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    lost_when_asked(desk, "docker logs")
+    ran = cluster("logs")
+    assert ran.code == 3
+    assert {line.split()[1] for line in ran.out.splitlines()} == {"spark1:"}
+    assert len(ran.errors()) == 1
+    desk.hosts["spark2"].faults.unreachable = None
+    lost_when_asked(desk, "docker logs")
+    ran = cluster("logs", "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, {row["host"] for row in told["lines"]}) == (3, {"spark1"})
+    assert [one["host"] for one in told["errors"]] == ["spark2"]
+
+
+def test_explained_logs_of_the_others_when_a_host_is_lost(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    lost_when_asked(desk, "docker logs")
+    ran = cluster("logs", "--explain")
+    assert (ran.code, len(ran.errors())) == (3, 1)
+    assert "spark1" in ran.out
+    desk.hosts["spark2"].faults.unreachable = None
+    lost_when_asked(desk, "docker logs")
+    told = json.loads(cluster("logs", "--explain", "--json").out)
+    assert [one["host"] for one in told["errors"]] == ["spark2"]
+
+
+def test_a_log_that_docker_refuses_is_an_error(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    desk["spark2"].docker.broken = {"logs": (1, "Error response from daemon: configured logging driver")}
+    ran = cluster("logs", "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, {row["host"] for row in told["lines"]}) == (1, {"spark1"})
+    assert [one["host"] for one in told["errors"]] == ["spark2"]
+
+
+class Cut(FakeProcess):
+    """Prints, then its connection is lost."""
+
+    def lines(self) -> Iterator[str]:
+        yield from super().lines()
+        raise ConnectionLostError("the connection to spark2 ended before the answer", where="spark2")
+
+
+STAMPS = [f"2026-01-01T00:00:0{second}.000000000Z" for second in range(9)]
+
+
+def test_followed_logs_go_on_after_a_lost_connection(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    asked: list[tuple[str, ...]] = []
+
+    def starter(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
+        asked.append(argv)
+        if len(asked) == 1:
+            return Cut([f"{STAMPS[1]} one", f"{STAMPS[2]} two"], 0)
+        return FakeProcess([f"{STAMPS[2]} two", f"{STAMPS[3]} three"], 0)
+
+    desk.hosts["spark2"].starter = starter
+    desk.hosts["spark1"].starter = lambda argv, stdin: FakeProcess([f"{STAMPS[1]} here"], 0)
+    ran = cluster("logs", "-f")
+    assert ran.code == 0
+    lines = [line.split(": ")[1] for line in ran.out.splitlines() if "spark2: " in line]
+    assert lines == ["one", "two", "three"], "none is missing, none comes twice"
+    assert STAMPS[2] in asked[1]
+
+
+def test_followed_logs_of_the_others_when_a_host_stays_lost(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+
+    def starter(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
+        desk.hosts["spark2"].drop()
+        return Cut([], 0)
+
+    desk.hosts["spark2"].starter = starter
+    desk.hosts["spark1"].starter = lambda argv, stdin: FakeProcess([f"{STAMPS[1]} here"], 0)
+    began = desk.now
+    ran = cluster("logs", "-f")
+    assert (ran.code, len(ran.errors())) == (3, 1)
+    assert "here" in ran.out
+    assert 180 <= desk.now - began < 200
+
+
+def test_followed_logs_without_a_host_that_is_not_there(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    desk.hosts["spark2"].drop()
+    desk.hosts["spark1"].starter = lambda argv, stdin: FakeProcess([f"{STAMPS[1]} here"], 0)
+    ran = cluster("logs", "-f")
+    assert (ran.code, len(ran.errors())) == (3, 1)
+    assert "here" in ran.out
+
+
+def test_exec_as_json_tells_every_host(cluster: Typed, desk: Desk) -> None:
+    told = json.loads(cluster("exec", "--json", "--", "true").out)
+    assert [told[name]["exit"] for name in ("spark1", "spark2")] == [0, 0]
+    desk.hosts["spark1"].faults.unreachable = refused("spark1")
+    ran = cluster("exec", "--json", "--", "true")
+    told = json.loads(ran.out)
+    assert (ran.code, told["spark2"]["exit"]) == (3, 0)
+    assert (told["spark1"]["host"], "error" in told["spark1"]) == ("spark1", True)

@@ -348,6 +348,27 @@ def test_a_restart_that_is_interrupted_leaves_no_stopped_ranks(pair: Typed, desk
     assert [(starts, state) for _, starts, state in containers(desk)] == [(2, "running")] * 2
 
 
+def test_a_restart_that_is_interrupted_twice_says_which_ranks_stay_stopped(pair: Typed, desk: Desk) -> None:
+    hang(desk)
+
+    def press() -> None:
+        raise KeyboardInterrupt
+
+    def press_once() -> None:
+        if all(state == "exited" for _, _, state in containers(desk)):
+            desk.on_sleep.clear()
+            press()
+
+    for machine in desk:
+        machine.lingering_bytes = 30 * GIB
+    desk.on_sleep.append(press_once)
+    desk.when_asked("spark2", "docker start", press)
+    ran = watch(pair, 3600, "--on-wedge", "restart", "--json")
+    told = [json.loads(line) for line in ran.out.splitlines()][-1]
+    assert (ran.code, told["event"]) == (130, "restart-interrupted")
+    assert "spark2: " in told["text"]
+
+
 # words
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_docker import Container, Image
-from machine import IMAGE, MODEL, Desk, Stranger
+from machine import IMAGE, MODEL, Desk, Stranger, unreachable
 from transcript import compare, written
 from typed import RECIPE, Typed
 
@@ -136,8 +136,19 @@ def killed_at_sleep(number: int, name: str) -> Prepare:
     return at_sleep(number, lambda desk: desk.kill_rank(name))
 
 
+def asked_for(name: str, word: str, event: Callable[[Desk], object]) -> Prepare:
+    """Something that happens when a machine is asked for something with this word."""
+    return lambda run: run.desk.when_asked(name, word, lambda: event(run.desk))
+
+
 def ctrl_c(_: Desk) -> None:
     raise KeyboardInterrupt
+
+
+def lost(desk: Desk) -> None:
+    """Spark2 goes, in the middle of a question."""
+    desk.hosts["spark2"].drop()
+    raise unreachable("spark2")
 
 
 UP = ("up", "toy", "--tp", "2")
@@ -146,6 +157,7 @@ OOM = (
     "2026-01-01T00:00:02+0000 spark2 kernel: VLLM::Worker_TP invoked oom-killer: gfp_mask=0x140dca, order=0",
     "2026-01-01T00:00:02+0000 spark2 kernel: Out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:1kB",
 )
+BUSY = "Error response from daemon: driver overlay2 failed to remove root filesystem: device or resource busy"
 NO_LAYER = "Error response from daemon: layer does not exist"
 FIRST, SECOND = "enp1s0f0np0", "enP2p1s0f0np0"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95\n"
@@ -259,6 +271,11 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "up/worker_killed": (1, UP, [killed_at_sleep(2, "spark2")]),
     "up/worker_lost": (3, UP, [at_sleep(2, lambda desk: desk.hosts["spark2"].drop())]),
     "up/interrupted": (130, UP, [at_sleep(1, ctrl_c)]),
+    "up/interrupted_twice": (130, UP, [at_sleep(1, ctrl_c), asked_for("spark2", "journalctl", ctrl_c)]),
+    "up/engine_fails_and_not_all_is_undone": (
+        1, (*UP, "--", "--max-num-seqs", "8"),
+        [typed(*UP), desk(bad_flag="--max-num-seqs"), docker("spark2", broken={"rm": (1, BUSY)})],
+    ),
     "up/lock_lost": (5, UP, [after_probe("spark2", lambda desk: desk.hosts["spark2"].end_processes())]),
     "up/sockets_used": (4, UP, [desk(sockets=True)]),
     "up/text_is_garbage": (1, UP, [desk(says="!" * 40)]),
@@ -324,6 +341,11 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "status/worker_killed": (4, ("status",), [typed(*UP), killed]),
     "status/both_rebooted": (4, ("status",), [typed(*UP), rebooted]),
     "status/no_docker": (4, ("status",), [typed(*UP), docker("spark2", trouble=NO_DOCKER)]),
+    # logs and exec
+    "logs/worker_lost": (3, ("logs", "--tail", "2"), [typed(*UP), asked_for("spark2", "docker logs", lost)]),
+    "logs/worker_lost_explained": (3, ("logs", "--explain"), [typed(*UP), asked_for("spark2", "docker logs", lost)]),
+    "logs/refused_by_docker": (1, ("logs", "--tail", "2"), [typed(*UP), docker("spark2", broken={"logs": (1, BUSY)})]),
+    "exec/worker_unreachable": (3, ("exec", "--", "true"), [gone("spark2")]),
     # doctor
     "doctor/nothing": (0, ("doctor",), []),
     "doctor/one_host": (0, ("doctor", "-n", "spark2"), []),

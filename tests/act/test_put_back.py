@@ -1,0 +1,142 @@
+"""What is said, and what stays, when a start fails or is interrupted once or twice."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from machine import Desk
+from test_transcripts import NO_CACHE
+from typed import Ran, Typed
+
+UP = ("up", "toy", "--tp", "2")
+NEW = (*UP, "--", "--max-num-seqs", "8")
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def fields(ran: Ran) -> dict[str, str]:
+    """The only error by label."""
+    [error] = ran.errors()
+    return dict(line.split(": ", 1) for line in error)
+
+
+def containers(desk: Desk) -> list[tuple[str, str]]:
+    return [(machine.name, one.state) for machine in desk for one in machine.docker.containers.values()]
+
+
+def typed_remedy(ran: Ran) -> list[str]:
+    """The command of a remedy, as words."""
+    found = re.search(r"cluster (down -n \S+?)(?=[;.]|\s|$)", fields(ran)["try"])
+    assert found, ran.err
+    return found[1].split()
+
+
+@pytest.mark.parametrize("second", ["journalctl", "docker inspect --type", "docker cp"])
+def test_a_second_ctrl_c_says_what_stays(second: str, cluster: Typed, desk: Desk) -> None:
+    desk.on_sleep.append(lambda: ctrl_c() if desk.sleeps == 1 else None)
+    desk.when_asked("spark2", second, ctrl_c)
+    ran = cluster(*UP)
+    assert ran.code == 130
+    assert containers(desk) == [("spark1", "running"), ("spark2", "running")], "it leaves at once"
+    [deployment] = desk["spark1"].kept()
+    told = fields(ran)
+    assert all(word in told["put back"] for word in (deployment, "spark1", "spark2"))
+    assert cluster(*typed_remedy(ran)).code == 0
+    assert containers(desk) == []
+
+
+def test_a_second_ctrl_c_during_the_undo_says_what_stays(cluster: Typed, desk: Desk) -> None:
+    desk.on_sleep.append(lambda: ctrl_c() if desk.sleeps == 1 else None)
+    desk.when_asked("spark2", "docker rm", ctrl_c)
+    ran = cluster(*UP)
+    assert ran.code == 130
+    [deployment] = desk["spark2"].kept()
+    assert deployment in fields(ran)["put back"]
+    assert "spark2" in fields(ran)["put back"]
+    assert cluster(*typed_remedy(ran)).code == 0
+    assert containers(desk) == []
+
+
+def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    [old] = desk.serving()
+    began = desk.sleeps
+    desk.on_sleep.append(lambda: ctrl_c() if desk.lives() and desk.sleeps > began + 1 else None)
+    desk.when_asked("spark2", "journalctl", ctrl_c)
+    ran = cluster(*NEW)
+    assert ran.code == 130
+    assert old in fields(ran)["put back"]
+    desk.on_sleep.clear()
+    assert cluster(*typed_remedy(ran)).code == 0
+    assert containers(desk) == []
+
+
+def test_the_first_ctrl_c_while_evidence_is_saved_still_puts_back(cluster: Typed, desk: Desk) -> None:
+    desk.bad_flag, desk.last_line = "--max-model-len", NO_CACHE
+    desk.when_asked("spark2", "journalctl", ctrl_c)
+    ran = cluster(*UP)
+    assert ran.code == 1, "the start had failed before"
+    assert containers(desk) == []
+
+
+def evidence(cluster: Typed) -> Path:
+    return cluster.place / "state/cluster/evidence"
+
+
+def test_strangers_in_the_directory_of_evidence_do_not_hide_the_cause(cluster: Typed, desk: Desk) -> None:
+    place = evidence(cluster)
+    (place / "mine" / "below").mkdir(parents=True)
+    (place / "0-note.txt").write_text("mine")
+    for number in range(25):
+        (place / f"20200101-0000{number:02}-7-toy-12345678" / "below").mkdir(parents=True)
+    desk.bad_flag, desk.last_line = "--max-model-len", NO_CACHE
+    ran = cluster(*UP)
+    kept = sorted(one.name for one in place.iterdir())
+    [new] = [name for name in kept if name.startswith("2") and not name.startswith("2020")]
+    assert "[kv-cache-none]" in fields(ran)["error"]
+    assert str(place / new) in fields(ran)["try"]
+    assert {"mine", "0-note.txt"} <= set(kept)
+    assert len(kept) == 20 + 2
+
+
+def test_evidence_that_is_saved_in_part_is_read(cluster: Typed, desk: Desk) -> None:
+    """A file cannot be written; what was written before it names the cause."""
+    desk.bad_flag, desk.last_line = "--max-model-len", NO_CACHE
+
+    def block() -> None:
+        [place] = evidence(cluster).iterdir()
+        (place / "spark2-log.txt").mkdir()
+
+    desk.when_asked("spark2", "journalctl", block)
+    ran = cluster(*UP)
+    assert "[kv-cache-none]" in fields(ran)["error"]
+    assert str(evidence(cluster)) in fields(ran)["try"]
+
+
+def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    [old] = desk.serving()
+    desk.bad_flag = "--max-num-seqs"
+    desk["spark2"].docker.broken = {"rm": (1, "Error response from daemon: driver failed to remove root filesystem")}
+    ran = cluster(*NEW)
+    assert ran.code == 1
+    told = fields(ran)["put back"]
+    assert old in told
+    assert "spark2: " in told
+    desk.pass_time(20)
+    assert list(desk.serving()) == [old]
+
+
+def test_what_could_not_be_started_again_is_not_said_to_be(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP).code == 0
+    [old] = desk.serving()
+    desk.bad_flag = "--max-num-seqs"
+    desk["spark2"].docker.broken = {"start": (1, "Error response from daemon: cannot start")}
+    ran = cluster(*NEW)
+    assert ran.code == 1
+    assert f"{old} was started again" not in fields(ran)["put back"]
+    assert desk.serving() == {}
