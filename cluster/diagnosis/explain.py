@@ -9,7 +9,7 @@ from cluster.diagnosis import judge_links, judge_machine, judge_services, judge_
 from cluster.diagnosis.explanation import Explanation, of_cluster
 from cluster.diagnosis.outputs import Output, Outputs, logs_in, recognise
 from cluster.diagnosis.pairs import settle
-from cluster.diagnosis.root import explain_hits, explain_trouble, is_overcome, judge, of_hit, of_year
+from cluster.diagnosis.root import explain_hits, explain_trouble, is_overcome, judge, of_hit, order_of
 from cluster.diagnosis.scan import Scan, Source, scan
 
 JUDGES: tuple[Callable[[Outputs], Iterator[Explanation]], ...] = (
@@ -92,8 +92,11 @@ def explain(sources: Iterable[Source], *, by_cluster: bool = False) -> Diagnosis
 
 def _is_past(found: Explanation, its: Scan, scans: Sequence[Scan]) -> bool:
     """Whether the server was seen well after something that happened beside it."""
-    well = max((of_year(one.well) for one in scans if one.well is not None), default=0.0)
-    return its.source.beside and found.time is not None and of_year(found.time) < well
+    well = [one.well for one in scans if one.well is not None]
+    if not its.source.beside or found.time is None or not well:
+        return False
+    place = order_of([found.time, *well])
+    return place(found.time) < max(map(place, well))
 
 
 def _outputs(one: Scan) -> tuple[Output, ...]:

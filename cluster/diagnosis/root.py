@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -16,6 +16,9 @@ from cluster.plan.finding import ORDER
 
 REACHED: Mapping[Moment, int] = {"started": 0, "joined": 1, "placed": 2, "ready": 3, "alive": 4}
 READY_TIMEOUT_S = (590.0, 640.0)
+YEAR_S = 366 * 86400.0
+DATED_S = 3 * YEAR_S
+"""Times below it tell no year (`logline.read_time` gives them 1972)."""
 UNKNOWN = Rule(
     "unknown",
     "unknown",
@@ -79,7 +82,7 @@ def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
         return found
     if found.time is None or scan.began is None:
         return found
-    passed = of_year(found.time) - of_year(scan.began)
+    passed = (of_year(found.time) - of_year(scan.began)) % YEAR_S
     if not READY_TIMEOUT_S[0] <= passed <= READY_TIMEOUT_S[1]:
         return found
     return settled(found, OF_PAIRS["vllm-ready-timeout"], passed=f"{passed:.0f}")
@@ -136,11 +139,22 @@ def in_time(found: Sequence[Explanation]) -> list[Explanation]:
     files = list(dict.fromkeys(one.file for one in found))
     ordered = sorted(found, key=lambda one: (files.index(one.file), one.line or 0))
     if len(files) > 1:
-        ordered.sort(key=lambda one: (one.time is None, of_year(one.time or 0.0)))
+        place = order_of([one.time for one in ordered if one.time is not None])
+        ordered.sort(key=lambda one: (one.time is None, place(one.time or 0.0)))
     return sorted(ordered, key=lambda one: one.hearsay)
 
 
+def order_of(times: Sequence[float]) -> Callable[[float], float]:
+    """A key that sorts these times. Half of all logs tell no year: then the story is taken to begin after the longest
+    part of the year in which nothing happened, so that it may go over New Year."""
+    if all(time >= DATED_S for time in times):
+        return float
+    moments = sorted({of_year(time) for time in times})
+    begin = max(((moment - moments[number - 1]) % YEAR_S, moment) for number, moment in enumerate(moments))[1]
+    return lambda time: (of_year(time) - begin) % YEAR_S
+
+
 def of_year(time: float) -> float:
-    """Seconds since New Year, since half of all logs tell no year."""
+    """Seconds since New Year."""
     moment = datetime.fromtimestamp(time, UTC)
     return (moment.replace(year=1972) - datetime(1972, 1, 1, tzinfo=UTC)).total_seconds()
