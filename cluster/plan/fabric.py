@@ -26,20 +26,35 @@ class Facing:
     address: str
     network: Network
 
+    def as_label(self) -> dict[str, Any]:
+        """For the label `cluster.seen`."""
+        address = f"{self.address}/{self.network.prefixlen}"
+        return {"netdev": self.netdev, "hca": self.hca, "mtu": self.mtu, "address": address}
+
 
 @dataclass(frozen=True, slots=True)
 class HostFabric:
-    """How one host reaches its peers. Without `facing`, `address` is the management address."""
+    """How one host reaches its peers. Without `facing`, `address` is the management address.
+
+    `old_hcas`: those of a label of an older form, which does not tell the netdev and address of each.
+    """
 
     host: str
     address: str
     netdev: str
     facing: tuple[Facing, ...] = ()
+    old_hcas: tuple[str, ...] = ()
 
     @property
     def hcas(self) -> tuple[str, ...]:
         """The HCAs whose netdev faces the peers."""
-        return tuple(dict.fromkeys(link.hca for link in self.facing if link.hca))
+        return tuple(dict.fromkeys(link.hca for link in self.facing if link.hca)) or self.old_hcas
+
+    def as_label(self) -> dict[str, Any]:
+        """For the label `cluster.seen`; `recorded` reads it."""
+        mtu = min((link.mtu for link in self.facing), default=None)
+        links = [link.as_label() for link in self.facing]
+        return {"address": self.address, "netdev": self.netdev, "hcas": list(self.hcas), "mtu": mtu, "links": links}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +93,13 @@ def recorded(seen: Mapping[str, Any]) -> Fabric:
     hosts = {}
     for name, end in seen["hosts"].items():
         facing = tuple(
-            Facing(end["netdev"], hca, end["mtu"] or 0, end["address"], ip_interface(end["address"]).network)
-            for hca in end["hcas"]
+            Facing(link["netdev"], link["hca"], link["mtu"], str(address.ip), address.network)
+            for link in end.get("links", ())
+            if (address := ip_interface(link["address"]))
         )
-        hosts[name] = HostFabric(name, end["address"], end["netdev"], facing)
-    return Fabric(hosts, paired=seen["paired"])
+        old = () if "links" in end else tuple(end.get("hcas", ()))
+        hosts[name] = HostFabric(name, end.get("address", ""), end.get("netdev", ""), facing, old)
+    return Fabric(hosts, paired=bool(seen.get("paired")))
 
 
 def drift(before: Fabric, now: Fabric) -> list[Finding]:

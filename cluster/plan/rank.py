@@ -144,11 +144,7 @@ def _mounts(made_of: Ingredients, host: str) -> Iterator[Bind]:
 
 def observed(made_of: Ingredients) -> dict[str, Any]:
     """What was found and may drift without a replacement: addresses, HCAs, MTU, versions."""
-    ends = {
-        name: {"address": end.address, "netdev": end.netdev, "hcas": list(end.hcas),
-               "mtu": min((link.mtu for link in end.facing), default=None)}
-        for name, end in made_of.fabric.hosts.items()
-    }  # fmt: skip
+    ends = {name: end.as_label() for name, end in made_of.fabric.hosts.items()}
     inside = made_of.inside
     versions = {"vllm": inside.vllm, "ray": inside.ray, "transformers": inside.transformers, "nccl": inside.nccl}
     accepts = made_of.wanted.accepts_sockets if made_of.wanted.size > 1 else ""

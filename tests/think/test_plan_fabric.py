@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -173,7 +174,7 @@ def test_a_host_that_does_not_say_who_it_is() -> None:
 
 
 def label(fabric: Fabric) -> dict[str, Any]:
-    """As `cluster.seen` holds it."""
+    """As `cluster.seen` held it at first."""
     ends = {
         name: {"address": end.address, "netdev": end.netdev, "hcas": list(end.hcas), "mtu": None}
         for name, end in fabric.hosts.items()
@@ -205,3 +206,44 @@ def test_drift_is_told_by_host() -> None:
             "HCAs was rocep1s0f0, roceP2p1s0f0 at the start and is rocep1s0f1, roceP2p1s0f1 now",
         ),
     ]
+
+
+# what a deployment was started over
+
+
+def new_label(fabric: Fabric) -> dict[str, Any]:
+    """`cluster.seen` as a rank carries it."""
+    text = json.dumps({"hosts": {name: end.as_label() for name, end in fabric.hosts.items()}, "paired": fabric.paired})
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+@pytest.mark.parametrize(
+    "fabric",
+    [
+        paired(one_cable(1), one_cable(2)),
+        paired(links(port("a", "eth1", "fd00:1::1/64", mtu=1500)), links(port("b", "eth2", "fd00:1::2/64"))),
+        paired(Missing("no ip"), Missing("no ip")),
+    ],
+    ids=["twins", "IPv6", "not paired"],
+)
+def test_the_label_says_what_was_found(fabric: Fabric) -> None:
+    """Every HCA with its own netdev, address, MTU and subnet."""
+    assert recorded(new_label(fabric)) == fabric
+
+
+def test_a_label_of_the_old_form() -> None:
+    """It told all HCAs and one address: which HCA has it is not known, so none is given it."""
+    end = {"address": "192.168.100.11", "netdev": "enp1s0f0np0", "hcas": ["rocep1s0f0", "roceP2p1s0f0"], "mtu": 9000}
+    old = recorded({"hosts": {"spark1": end}, "paired": True})
+    found = old.hosts["spark1"]
+    assert (found.address, found.netdev, found.facing) == ("192.168.100.11", "enp1s0f0np0", ())
+    assert found.hcas == ("rocep1s0f0", "roceP2p1s0f0")
+    assert old.rdma
+    now = paired(one_cable(1), one_cable(2))
+    assert drift(old, now) == []
+
+
+def test_a_label_that_tells_less() -> None:
+    assert recorded({"hosts": {"spark1": {}}}).hosts["spark1"].hcas == ()
+    assert not recorded({"hosts": {"spark1": {}}}).paired
