@@ -259,8 +259,8 @@ def before(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, int]:
     for name in wanted.names:
         kept, memory = seens[name].deployments, seens[name].memory
         now = 0 if isinstance(memory, Missing) or memory.available is None else memory.available
-        earlier = [] if isinstance(kept, Missing) else [one.before["available"] for one in kept if one.before]
-        values[name] = max([now, *map(int, earlier)])
+        earlier = [] if isinstance(kept, Missing) else [one.available_before or 0 for one in kept]
+        values[name] = max([now, *earlier])
     return values
 
 

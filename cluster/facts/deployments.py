@@ -20,6 +20,12 @@ class Kept:
     files: tuple[str, ...]
     before: Mapping[str, Any] | None
 
+    @property
+    def available_before(self) -> int | None:
+        """Bytes that the host had available before `up`; None where it was not recorded."""
+        told = (self.before or {}).get("available")
+        return int(told) if isinstance(told, int | float) else None
+
 
 def question(data_dir: str) -> Question:
     """Ask for the deployments' directories alone."""

@@ -81,7 +81,7 @@ def _memory(seen: Seen) -> Iterator[Holder]:
     if isinstance(seen.memory, Missing) or isinstance(seen.deployments, Missing) or seen.memory.available is None:
         return
     for kept in seen.deployments:
-        was = int(kept.before["available"]) if kept.before and "available" in kept.before else 0
+        was = kept.available_before or 0
         short = was - seen.memory.available
         if short > SLACK_BYTES:
             yield Holder(

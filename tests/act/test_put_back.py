@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 from machine import Desk
-from test_transcripts import NO_CACHE
+from test_transcripts import NO_CACHE, OOM
 from typed import Ran, Typed
+
+from cluster.actions.cause import name_cause
+from cluster.errors import ClusterError, ManyErrors
+from cluster.screen import Screen
 
 UP = ("up", "toy", "--tp", "2")
 NEW = (*UP, "--", "--max-num-seqs", "8")
@@ -140,3 +144,22 @@ def test_what_could_not_be_started_again_is_not_said_to_be(cluster: Typed, desk:
     assert ran.code == 1
     assert f"{old} was started again" not in fields(ran)["put back"]
     assert desk.serving() == {}
+
+
+def test_a_state_before_that_tells_no_memory(cluster: Typed, desk: Desk) -> None:
+    """What another version or a hand wrote: `up` goes on."""
+    assert cluster(*UP).code == 0
+    for machine, told in zip(desk, (b"{}", b'{"available": null}'), strict=True):
+        [path] = [name for name in machine.files if name.endswith("before.json")]
+        machine.files[path] = (told, 0o644)
+    ran = cluster(*NEW)
+    assert ran.code == 0, ran.all
+    assert cluster("down").code == 0
+
+
+def test_a_cause_is_said_of_its_own_host(tmp_path: Path) -> None:
+    """The name of one host is the beginning of the other's."""
+    (tmp_path / "spark1-kernel.txt").write_text(f"{OOM[1]}\n".replace("spark2", "spark1"))
+    errors = [ClusterError(f"{name}: lost", where=name, host=name) for name in ("spark10", "spark1")]
+    name_cause(ManyErrors(errors), errors, str(tmp_path), Screen())
+    assert ["kernel-oom" in one.what for one in errors] == [False, True]
