@@ -113,12 +113,13 @@ def wait_serving(
     """Poll every rank and the server until it answers. Raises the first rank's failure, or at the deadline."""
     wanted = subject.wanted
     deadline = fleet.time.monotonic() + wanted.recipe.ready_timeout_s
+    known: dict[str, RankState] = {}
     while True:
-        state = poll(subject, fleet)
+        state = poll(subject, fleet, known)
         if isinstance(state, Ready):
             return
         if isinstance(state, Failed):
-            raise lost(await_cause(subject, fleet, state))
+            raise lost(await_cause(subject, fleet, state, known))
         update(state.what)
         if state.moment and state.moment not in moments:
             moments[state.moment] = sample(subject, fleet)
@@ -131,26 +132,28 @@ def wait_serving(
         fleet.time.sleep(POLL_S)
 
 
-def await_cause(subject: Subject, fleet: Fleet, failed: Failed) -> Failed:
+def await_cause(subject: Subject, fleet: Fleet, failed: Failed, known: dict[str, RankState]) -> Failed:
     """The failure of the rank that failed by itself, when it comes soon after one that only lost a peer."""
     until = fleet.time.monotonic() + CAUSE_TOLD_S
     while failed.by_peer and fleet.time.monotonic() < until:
         fleet.time.sleep(POLL_S / 2)
-        again = poll(subject, fleet)
+        again = poll(subject, fleet, known)
         failed = again if isinstance(again, Failed) else failed
     return failed
 
 
-def poll(subject: Subject, fleet: Fleet) -> State:
-    """One look at all ranks and, on the head, the server's health."""
+def poll(subject: Subject, fleet: Fleet, known: dict[str, RankState]) -> State:
+    """One look at all ranks and, on the head, the server's health. `known`: what earlier looks told, by container."""
     names = subject.wanted.names
-    asked = {host: [ranks.question([subject.container(host)])] for host in names}
+    asked = {host: [ranks.question([subject.container(host)], known=known)] for host in names}
     asked[names[0]].append(completion.question(subject.server, ask=False, timeout_s=5))
     answers = values(fleet.ask(asked))
     states: dict[str, RankState | Missing | None] = {}
     for host in names:
         told = ranks.parse(answers[host][0])
         states[host] = told if isinstance(told, Missing) else told.get(subject.container(host))
+        if isinstance(state := states[host], RankState):
+            states[host] = known[state.name] = state.after(known.get(state.name))
     health = completion.parse(answers[names[0]][1])
     return judge_ranks(states, healthy=not isinstance(health, Missing) and health.healthy)
 
@@ -159,7 +162,9 @@ def lost(state: Failed) -> ClusterError:
     """A failed rank as the error that the user sees."""
     said = next((line.strip() for line in reversed(state.tail) if line.strip()), "")
     detail = f"; last line: {said[:300]}" if said and said not in state.why else ""
-    return ClusterError(f"{state.host}: {state.why}{detail}", where=f"{state.host}, waiting for the server")
+    return ClusterError(
+        f"{state.host}: {state.why}{detail}", where=f"{state.host}, waiting for the server", host=state.host
+    )
 
 
 def check_ray(subject: Subject, fleet: Fleet) -> tuple[str, ...]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from cluster.commands.far import far
 from cluster.commands.question import Answer, Question
 from cluster.facts.fact import Missing
+
+TAIL = 30
+"""Last lines that are told of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class RankState:
     """One rank's container. `stages` are the rank program's own lines in order, `net` NCCL's lines on its transport,
-    `found` is by pattern in the order asked."""
+    `found` is by pattern in the order asked. `until`: docker's time of the last line, and how many lines have it;
+    `whole`: its log was read from the container's start on."""
 
     name: str
     state: str
@@ -34,6 +39,22 @@ class RankState:
     tail: tuple[str, ...]
     net: tuple[str, ...]
     found: tuple[Found, ...] = ()
+    until: tuple[str, int] = ("", 0)
+    whole: bool = True
+
+    def after(self, earlier: RankState | None) -> RankState:
+        """What is known with an earlier look, when this one was told only what came since."""
+        if earlier is None or self.whole:
+            return self
+        (time, count), (before, known) = self.until, earlier.until
+        return replace(
+            self,
+            stages=(*earlier.stages, *(stage for stage in self.stages if stage not in earlier.stages)),
+            loaded=earlier.loaded or self.loaded,
+            tail=(*earlier.tail, *self.tail)[-TAIL:],
+            net=(*earlier.net, *self.net),
+            until=(time, count + known) if time == before else max(self.until, earlier.until),
+        )
 
     @property
     def stage(self) -> str:
@@ -56,12 +77,20 @@ class RankState:
         return str(line.get("why", "")) if line else ""
 
 
-def question(names: Sequence[str], *, tail: int = 30, net: bool = False, patterns: Sequence[str] = ()) -> Question:
+def question(
+    names: Sequence[str],
+    *,
+    net: bool = False,
+    patterns: Sequence[str] = (),
+    known: Mapping[str, RankState] = MappingProxyType({}),
+) -> Question:
     """Ask for the ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too.
 
-    `patterns` are regular expressions that are looked for in their logs.
+    `patterns` are regular expressions that are looked for in their logs. Of those that are `known` only what came since
+    is read; see RankState.after.
     """
-    given = {"names": list(names), "tail": tail, "net": net, "patterns": list(patterns)}
+    since = {name: known[name].until for name in names if name in known}
+    given = {"names": list(names), "tail": TAIL, "net": net, "patterns": list(patterns), "since": since}
     return far("ranks", given, timeout_s=20, limit=4 << 20)
 
 
@@ -76,7 +105,8 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
         return {
             name: RankState(
                 name, row["state"], row["exit_code"], row["oom"], tuple(row["stages"]), row["loaded"],
-                tuple(row["tail"]), tuple(row["net"]), tuple(Found(**one) for one in row["found"]),
+                tuple(row["tail"]), tuple(row["net"]), tuple(Found(**one) for one in row["found"]), tuple(row["until"]),
+                row["whole"],
             )
             for name, row in told.items()
         }  # fmt: skip

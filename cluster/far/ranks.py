@@ -1,10 +1,12 @@
 """State of our containers on this host: runs or not, the stages their rank program told, the last lines, NCCL's words.
 
-Given {"names": [...], "tail": N, "patterns": [...]}; prints {name: {"state", "exit_code", "oom", "stages": [...],
-"loaded": bool, "tail": [...], "net": [...], "found": [...]}}; a container that is not there is left out. `found` has
-for each pattern {"line": the first line that it is found in, or null, "near": the line with most of its words}. Of a log since the container's last start
-only the beginning (HEAD_BYTES) and the end (END_LINES) are read: stages are told early and at the end, and a server
-that has run for a week must not make this slow.
+Given {"names": [...], "tail": N, "patterns": [...], "since": {name: "until" of an earlier answer}}; prints {name:
+{"state", "exit_code", "oom", "stages": [...], "loaded": bool, "tail": [...], "net": [...], "found": [...], "until":
+[docker's time of the last line, how many lines have it], "whole": bool}}; a container that is not there is left out.
+`found` has for each pattern {"line": the first line that it is found in, or null, "near": the line with most of its
+words}. Of a log since the container's last start only the beginning (HEAD_BYTES) and the end (END_LINES) are read:
+stages are told early and at the end, and a server that has run for a week must not make this slow. With `since` only
+what came after it is read while the container runs; `whole` is false then.
 """
 import collections
 import json
@@ -15,9 +17,11 @@ import sys
 LOADED = re.compile(r"(loading weights|model loading) took", re.I)
 NET = re.compile(r"NCCL INFO (NET/\w+ ?: |Using network|.*via NET/)|NET/IB : No device found")
 WORD = re.compile(r"[A-Za-z]\w{3,}")
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+$")
 LOGS = "/tmp/ray/session_latest/logs"
 HEAD_BYTES = 4 << 20
 END_LINES = 400
+NEW_LINES = 2000  # docker reads that many from the end of its file; when as many came, some may be missing
 LONGEST = 1 << 16  # bytes of a line that are read at once
 MOST = 1 << 20
 
@@ -42,11 +46,13 @@ def docker(*words):
 
 
 def lines(name, *options):
-    """Lines of a container's log, cut to 4,000 bytes each; the caller may stop before the end."""
-    child = start("logs", *options, name, stderr=subprocess.STDOUT)
+    """(docker's time, line) of a container's log, cut to 4,000 bytes each; the caller may stop before the end."""
+    child = start("logs", "--timestamps", *options, name, stderr=subprocess.STDOUT)
     try:
         for raw in iter(lambda: child.stdout.readline(LONGEST), b""):
-            yield raw[:4000].decode("utf-8", "replace").rstrip("\n")
+            text = raw[:4000].decode("utf-8", "replace").rstrip("\n")
+            time, _, line = text.partition(" ")
+            yield (time, line) if STAMP.match(time) else ("", text)
     finally:
         child.kill()
         child.wait()
@@ -55,12 +61,24 @@ def lines(name, *options):
 def whole_or_both_ends(name, since):
     """The log since the last start; of a long one the beginning, then the end (a line may then come twice)."""
     size = 0
-    for line in lines(name, "--since", since):
+    for time, line in lines(name, "--since", since):
         size += len(line) + 1
-        yield line
+        yield time, line
         if size > HEAD_BYTES:
             yield from lines(name, "--tail", str(END_LINES))
             return
+
+
+def what_came(name, since, known):
+    """The lines from that time on without the first ones, which are known."""
+    fresh = list(lines(name, "--since", since, "--tail", str(NEW_LINES)))
+    if len(fresh) >= NEW_LINES:
+        fresh = whole_or_both_ends(name, since)
+    for time, line in fresh:
+        if time == since and known:
+            known -= 1
+        else:
+            yield time, line
 
 
 class Sought:
@@ -82,9 +100,12 @@ class Sought:
             self.near, self.most = line[:400], shared
 
 
-def read(name, since, tail, sought):
-    stages, last, net, loaded = [], collections.deque(maxlen=tail), [], False
-    for line in whole_or_both_ends(name, since):
+def read(log, tail, sought):
+    stages, last, net, loaded, until = [], collections.deque(maxlen=tail), [], False, ["", 0]
+    for time, line in log:
+        if time > until[0]:
+            until = [time, 0]
+        until[1] += time == until[0]
         stage = stage_of(line)
         if stage:
             stages += [stage] if stage not in stages else []
@@ -95,7 +116,7 @@ def read(name, since, tail, sought):
         loaded = loaded or bool(LOADED.search(line))
         if len(net) < 40 and NET.search(line):
             net.append(line)
-    return stages, list(last), net, loaded
+    return stages, list(last), net, loaded, until
 
 
 def stage_of(line):
@@ -122,11 +143,14 @@ def main():
         if state is None:
             continue
         sought = [Sought(pattern) for pattern in given.get("patterns", ())]
-        stages, tail, net, loaded = read(name, state[3], given.get("tail", 30), sought)
+        since, known = given.get("since", {}).get(name, ("", 0))
+        whole = state[0] != "running" or since <= state[3]
+        log = whole_or_both_ends(name, state[3]) if whole else what_came(name, since, known)
+        stages, tail, net, loaded, until = read(log, given.get("tail", 30), sought)
         if given.get("net") and state[0] == "running":
             net += worker_lines(name)
         found[name] = {"state": state[0], "exit_code": int(state[1]), "oom": state[2] == "true",
-                       "stages": stages, "loaded": loaded, "tail": tail, "net": net,
+                       "stages": stages, "loaded": loaded, "tail": tail, "net": net, "until": until, "whole": whole,
                        "found": [{"line": one.line, "near": one.near} for one in sought]}
     print(json.dumps(found))
 

@@ -1,0 +1,113 @@
+"""What is read of the ranks' logs while everybody waits: what came since the last look, not all of it again."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+
+import pytest
+from fake_docker import FakeDocker
+from far_program import run_over
+from machine import Desk
+from typed import Typed
+
+from cluster.facts import ranks
+from cluster.facts.ranks import RankState
+
+UP = ("up", "toy", "--tp", "2")
+MIB = 1 << 20
+
+
+def read_bytes(desk: Desk, name: str) -> list[tuple[float, int]]:
+    """Time and bytes of each `docker logs` of a machine, as they come."""
+    docker, read = desk[name].docker, list[tuple[float, int]]()
+    answer = docker.do_logs
+
+    def do_logs(words: list[str], stdin: bytes) -> str:
+        said = answer(words, stdin)
+        read.append((desk.now, len(said)))
+        return said
+
+    docker.do_logs = do_logs  # type: ignore[method-assign]
+    return read
+
+
+def test_a_wait_reads_each_line_about_once(cluster: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine prints 1 MiB while it loads, and then nothing for half a minute."""
+    monkeypatch.setattr("rank_life.READY_S", 30.0)
+
+    def say() -> None:
+        [life] = desk["spark1"].lives()
+        if life.engine_since is not None:
+            life.container.log += [(desk.now + count * 1e-6, f"DEBUG {count} " + "x" * 250) for count in range(4000)]
+            desk.on_sleep.remove(say)
+
+    desk.on_sleep.append(say)
+    read = read_bytes(desk, "spark1")
+    assert cluster(*UP).code == 0
+    polls = [sum(count for _, count in rows) for _, rows in groupby(read, key=lambda row: row[0])]
+    assert len(polls) > 25
+    assert max(polls) > MIB
+    assert sum(polls) < 4 * MIB, "30 MiB when each look reads all of it"
+
+
+def look(docker: FakeDocker, known: dict[str, RankState]) -> RankState:
+    [name] = [one.name for one in docker.containers.values()]
+    question = ranks.question([name], known=known)
+    told = ranks.parse(run_over(docker, "ranks", json.loads(question.argv[-1])))
+    assert isinstance(told, dict), told
+    known[name] = told[name].after(known.get(name))
+    return known[name]
+
+
+def test_looks_one_after_another_tell_what_one_look_tells(cluster: Typed, desk: Desk) -> None:
+    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
+    docker = desk["spark1"].docker
+    [container] = docker.containers.values()
+    whole, container.log = list(container.log), []
+    known: dict[str, RankState] = {}
+    for size in range(len(whole) + 1):
+        container.log = whole[:size]
+        now = look(docker, known)
+        afresh = look(docker, {})
+        assert (now.stages, now.loaded, now.tail, now.until) == (
+            afresh.stages, afresh.loaded, afresh.tail, afresh.until,
+        )  # fmt: skip
+    assert known[container.name].loaded
+
+
+def test_many_lines_between_two_looks(cluster: Typed, desk: Desk) -> None:
+    """More than are read from the end of the log: none of the stages is lost."""
+    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
+    docker = desk["spark1"].docker
+    [container] = docker.containers.values()
+    known: dict[str, RankState] = {}
+    look(docker, known)
+    at = container.log[-1][0]
+    container.log.append((at + 1, '{"cluster": "rank", "stage": "late", "t": 1}'))
+    container.log += [(at + 2, f"line {number}") for number in range(5000)]
+    assert look(docker, known).stage == "late"
+    assert known[container.name].tail[-1] == "line 4999"
+
+
+def test_a_container_that_was_started_again_is_read_from_its_start(cluster: Typed, desk: Desk) -> None:
+    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
+    docker = desk["spark1"].docker
+    [container] = docker.containers.values()
+    known: dict[str, RankState] = {}
+    assert look(docker, known).loaded
+    desk.pass_time(5)
+    docker.answer(("stop", "-t", "1", container.name))
+    docker.answer(("start", container.name))
+    container.log = [row for row in container.log if row[0] < desk.now]
+    again = look(docker, known)
+    assert (again.loaded, again.stages) == (False, ())
+
+
+def test_a_rank_that_has_ended_is_read_whole(cluster: Typed, desk: Desk) -> None:
+    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
+    docker = desk["spark1"].docker
+    known: dict[str, RankState] = {}
+    look(docker, known)
+    desk.kill_rank("spark1")
+    assert look(docker, known).whole
