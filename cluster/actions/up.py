@@ -16,6 +16,7 @@ from cluster.actions.quick_probe import probe_quickly
 from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
 from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
+from cluster.commands.question import Question
 from cluster.commands.vllm import Layout, vllm_serve
 from cluster.config.load import read_dockerfile, read_mounts, read_secret
 from cluster.config.overrides import split_env
@@ -31,13 +32,16 @@ from cluster.plan.decide import Same, Start, decide, refuse_beyond
 from cluster.plan.deployed import Deployment, deployments
 from cluster.plan.down import clean_up, remove_probes
 from cluster.plan.fabric import Fabric, drift, recorded
-from cluster.plan.rank import API_KEY, Ingredients
+from cluster.plan.rank import API_KEY, API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.plan.runbooks import check_names
 from cluster.plan.spec import spec_of
 from cluster.plan.steps import Plan, filled
 from cluster.plan.up import plan_up
 from cluster.plan.wanted import Wanted, choose_sizes
 from cluster.screen import Screen
+
+SECRETS_VERSION = "secrets_version"
+"""Key of a spec: how often the secrets of what serves were changed. It tells two deployments apart, and no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def bring_up(
     if not options.dry_run:
         apply(filled(remove_probes(seens)), fleet, guard, screen.note, Applied())
     if has_images(seens):
-        decision = decide(seen_spec(wanted, seens), found)
+        _, decision = settle(wanted, seens, found, fleet)
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
     vet(wanted, seens, fabric, found, fleet, options, screen, clock)
@@ -132,8 +136,7 @@ def bring_up(
             gate.judge_stock(wanted, seens, screen)
     with clock.stage("try"), fetch.naming_what_stays(how):
         inside = gate.try_image(wanted, fleet, screen)
-    spec = seen_spec(wanted, seens)
-    decision = decide(spec, found)
+    spec, decision = settle(wanted, seens, found, fleet)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
         return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
     made_of = Ingredients(wanted, spec, seens, fabric, inside, before(wanted, seens), secrets.token_hex(32))
@@ -238,6 +241,41 @@ def seen_spec(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, Any]:
     copies = [seens[name].weights for name in wanted.names]
     told = [{} if isinstance(one, Missing) else one.hashes for one in copies]
     return spec_of(wanted, content_of(wanted, seens), told[0] if all(one == told[0] for one in told) else {})
+
+
+def settle(
+    wanted: Wanted, seens: dict[str, Seen], found: Sequence[Deployment], fleet: Fleet
+) -> tuple[dict[str, Any], Same | Start]:
+    """What is wanted, and what has to happen for it. What runs counts as the same only while its secrets are."""
+    spec = seen_spec(wanted, seens)
+    running = next((one for one in found if one.running and one.spec["secrets"] == spec["secrets"]), None)
+    if running is None or not wanted.secrets:
+        return spec, decide(spec, found)
+    version = int(running.spec.get(SECRETS_VERSION, 0))
+    as_it_runs = spec | ({SECRETS_VERSION: version} if version else {})
+    decision = decide(as_it_runs, found)
+    changed = changed_secrets(running, wanted, seens, fleet) if isinstance(decision, Same) else ""
+    if not isinstance(decision, Same) or not changed:
+        return as_it_runs, decision
+    why = f"replace {running.id}: {changed} changed"
+    return spec | {SECRETS_VERSION: version + 1}, Start((why,), (running,), decision.remains)
+
+
+def changed_secrets(running: Deployment, wanted: Wanted, seens: dict[str, Seen], fleet: Fleet) -> str:
+    """What of its secrets is not what is wanted, compared on the head with the files that only its login reads.
+
+    Empty when all are the same, or when the files cannot be read: that is no reason to replace what serves.
+    """
+    identity = seens[running.head].identity
+    if isinstance(identity, Missing):
+        return ""
+    home = f"{identity.data_dir}/deployments/{running.id}"
+    files = {"a secret (-e)": (SECRETS_FILE, secrets_file(wanted))}
+    if API_KEY in wanted.secrets:
+        files = {"API key": (API_KEY_FILE, wanted.secrets[API_KEY].encode()), **files}
+    asked = [Question(("cmp", "-s", "--", "-", f"{home}/{name}"), stdin=data) for name, data in files.values()]
+    answers = fleet.ask({running.head: asked})[running.head].get()
+    return next((what for what, answer in zip(files, answers, strict=True) if answer.exit == 1), "")
 
 
 def content_of(wanted: Wanted, seens: dict[str, Seen]) -> str:

@@ -178,12 +178,17 @@ def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
         Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), 0o600, secret=True),
     ]
     if wanted.secrets:
-        puts.append(Put(f"{home}/{SECRETS_FILE}", _json(dict(wanted.secrets)), 0o600, secret=True))
+        puts.append(Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), 0o600, secret=True))
     if API_KEY in wanted.secrets:
         puts.append(Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), 0o600, secret=True))
     for number, (target, data) in enumerate(wanted.mounted.items()):
         puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
     return tuple(puts)
+
+
+def secrets_file(wanted: Wanted) -> bytes:
+    """What the file of all secrets holds."""
+    return _json(dict(wanted.secrets))
 
 
 def mount_file(number: int, target: str) -> str:
