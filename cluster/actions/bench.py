@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from cluster.actions import selftest
 from cluster.actions.measured import Measuring, measuring, solo_command
@@ -33,6 +34,7 @@ from cluster.bench.suite_tables import suite_tables
 from cluster.bench.suites import SUITES
 from cluster.bench.wanted import BenchWanted, conditions
 from cluster.bench.warnings import warnings
+from cluster.commands.vllm import serve_flags
 from cluster.config.recipe import BenchDefaults, Reference
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
@@ -202,7 +204,14 @@ def wanted_of(args: argparse.Namespace, subject: Measuring) -> BenchWanted:
         natural_stop=args.natural_stop,
         depth_mode="prefix-caching" if args.prefix_caching else "cold",
         chat=args.chat,
+        max_num_seqs=max_num_seqs(subject.manifest.spec),
     )
+
+
+def max_num_seqs(spec: Mapping[str, Any]) -> int | None:
+    """How many requests a deployment computes at the same time, where its recipe or words say so."""
+    said = serve_flags(spec["recipe"]["vllm"], spec.get("words", ())).get("max-num-seqs") if "recipe" in spec else None
+    return int(said) if said is not None and str(said).isdecimal() else None
 
 
 def print_result(result: Result, subject: Measuring, directory: Path, args: argparse.Namespace, screen: Screen) -> None:

@@ -38,6 +38,7 @@ def bench_table(result: Result) -> Table:
     headers += ["t/s (req)", "peak t/s", "peak t/s (req)"] if many else ["peak t/s"]
     headers += ["ttfr (ms)", "est_ppt (ms)", "e2e_ttft (ms)"]
     headers += ["t/s (wall)", "failed"] if many else ["failed"]
+    headers += ["queued"] if any(row.queued for row in result.rows) else []
     rows = []
     for row in result.rows:
         for line in row_lines(row, result.manifest.model, result.most_concurrency):
@@ -55,7 +56,8 @@ def row_lines(row: Row, model: str, most_concurrency: int) -> list[dict[str, str
         return show(value) if value is not None else MISSING if key in why else ""
 
     failed = f"{row.failed}/{row.requests}" if row.failed else "0"
-    empty = dict.fromkeys(
+    queued = f"{row.queued}/{row.concurrency}" if row.queued else "0"
+    empty = {"queued": queued} | dict.fromkeys(
         ("peak t/s", "peak t/s (req)", "ttfr (ms)", "est_ppt (ms)", "e2e_ttft (ms)", "t/s (wall)"), ""
     )
     total = "t/s (total)" if most_concurrency > 1 else "t/s"

@@ -61,6 +61,7 @@ class Row:
     the hosts were like in each run (`machine.describe`), `server` what it counted of itself (`server_document`).
     `percentiles`: by `e2e_ttft_ms`, `tpot_ms` (over requests) and `itl_ms` (over tokens).
     `cache`: in a cached row, how many requests met their context there (`cache.py`). `queue`: before the server began.
+    `queued`: of the requests at the same time, how many the server has no place for, so that they wait for the others.
     """
 
     concurrency: int
@@ -95,6 +96,7 @@ class Row:
     cache: dict[str, int] | None = None
     queue: Stat | None = None
     tool_calls: int = 0
+    queued: int = 0
 
     @property
     def shape(self) -> Shape:
@@ -127,6 +129,7 @@ def summarise(
     machine: Sequence[dict[str, Any]] = (),
     server: Sequence[Watched] = (),
     natural_stop: bool = False,
+    queued: int = 0,
 ) -> Row:
     """The row of a shape over its runs; one batch a run. `natural_stop`: outputs were free to end by themselves."""
     failures = [failure for batch in batches for failure in batch.failures]
@@ -150,6 +153,11 @@ def summarise(
         failures=tuple(f"{count} × {text}" for text, count in Counter(failures).most_common(5)),
         why=why,
         notes=(
+            *(
+                (f"queued: {queued} of {shape.concurrency} requests wait for the others (max-num-seqs)",)
+                if queued
+                else ()
+            ),
             *(cached_notes(shape.depth, requests) if shape.phase == "cached" else cold_notes(requests)),
             *prompt_notes(shape.prompt_tokens, requests),
             *output_notes(shape.tg, requests, natural_stop),
@@ -160,6 +168,7 @@ def summarise(
         machine=tuple(machine),
         server=server_document(server),
         phase=shape.phase,
+        queued=queued,
     )
 
 

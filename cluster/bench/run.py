@@ -190,6 +190,7 @@ class _Bench:
             machine=kept.machine,
             server=kept.server,
             natural_stop=self.wanted.natural_stop,
+            queued=self.wanted.queued(shape),
         )
         width = imprecise(row) if self.wanted.runs == "auto" and row.runs == self.wanted.most_runs else None
         if width is None:

@@ -28,6 +28,7 @@ class BenchWanted:
     ends them, after `tg` tokens at most. `depth_mode` "prefix-caching": the context is loaded first and measured by
     itself. `chat`: /v1/chat/completions, where the model's template adds tokens of its own; `question` ends its text.
     `extra`: more fields of each request. `suite`: the name of the suite that this is a part of.
+    `max_num_seqs`: how many requests the server computes at the same time, None where it is not known.
     """
 
     base_url: str
@@ -45,6 +46,7 @@ class BenchWanted:
     question: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     suite: str = ""
+    max_num_seqs: int | None = None
     timeout_s: float = 600.0
 
     def groups(self) -> tuple[tuple[Shape, ...], ...]:
@@ -91,6 +93,10 @@ class BenchWanted:
             unheeded=IGNORED.get(engine, ()),
             cold=COLD.get(engine, {}),
         )
+
+    def queued(self, shape: Shape) -> int:
+        """How many of a row's requests have no place in the server and wait for the others."""
+        return 0 if self.max_num_seqs is None else max(0, shape.concurrency - self.max_num_seqs)
 
     @property
     def most_runs(self) -> int:

@@ -23,6 +23,9 @@ def warnings(result: Result) -> tuple[str, ...]:
     if result.failed:
         total = sum(row.requests for row in result.rows)
         lines.append(f"{result.failed} of {total} requests FAILED; the numbers are those of the others")
+    queued = [row.shape.name for row in result.rows if row.queued]
+    if queued:
+        lines.append(f"QUEUED in {some_names(queued, 0)}: more clients than max-num-seqs, so the queue is measured too")
     lines += disbelieved(result)
     if not result.complete:
         lines.append("INTERRUPTED: not all runs were measured")

@@ -8,6 +8,7 @@ import pytest
 from bench_results import result, row
 from bench_tools import trace
 
+from cluster.actions.bench import max_num_seqs
 from cluster.bench.measure import measure_batch
 from cluster.bench.report import (
     bench_table,
@@ -21,6 +22,7 @@ from cluster.bench.report import (
 from cluster.bench.result import Baseline, Result
 from cluster.bench.rows import Shape, summarise
 from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
+from cluster.bench.wanted import BenchWanted
 from cluster.bench.warnings import warnings
 from cluster.config.recipe import Reference, ReferenceRow
 
@@ -209,3 +211,29 @@ def test_context_rows_have_llama_benchys_names() -> None:
         "ctx_pp @ d4096",
         "ctx_tg @ d4096",
     ]
+
+
+def test_rows_with_more_clients_than_the_server_computes_are_marked() -> None:
+    most = BenchWanted("", concurrency=(4, 8), max_num_seqs=4)
+    shapes = (Shape(512, 128, 0, 4), Shape(512, 128, 0, 8))
+    assert [most.queued(shape) for shape in shapes] == [0, 4]
+    assert [BenchWanted("").queued(shape) for shape in shapes] == [0, 0]
+    rows = tuple(row(shape, queued=most.queued(shape)) for shape in shapes)
+    found = dataclasses.replace(result(), rows=rows)
+    assert [one["queued"] for one in found.document()["benchmarks"]] == [0, 4]
+    table = bench_table(found)
+    assert [line[table.headers.index("queued")] for line in table.rows] == ["0", "0", "4/8", "4/8"]
+    [line] = warnings(found)
+    assert line.startswith("QUEUED in pp512 tg128 (c8)")
+    inside = dataclasses.replace(found, rows=rows[:1])
+    assert "queued" not in bench_table(inside).headers
+    assert warnings(inside) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "most"),
+    [({}, None), ({"recipe": {"vllm": {}}}, None), ({"recipe": {"vllm": {"max-num-seqs": 4}}}, 4),
+     ({"recipe": {"vllm": {"max-num-seqs": 4}}, "words": ["--max-num-seqs", "16"]}, 16)],
+)  # fmt: skip
+def test_what_the_server_computes_at_the_same_time_is_the_recipes_or_the_words(spec: dict, most: int | None) -> None:
+    assert max_num_seqs(spec) == most

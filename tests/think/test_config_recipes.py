@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.actions.recipes import problems_of
+from cluster.config.find import recipe_files
 from cluster.config.load import load_recipe
 from cluster.plan.rank import SETTINGS
 
@@ -62,3 +63,9 @@ def test_what_check_finds(text: str, problem: str, tmp_path: Path) -> None:
     (found,) = problems_of(path)
     assert found.startswith(str(path))
     assert found.removeprefix(str(path)).lstrip(":0123456789 ") == problem.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", recipe_files())
+def test_the_default_bench_asks_no_more_than_the_server_computes(name: str) -> None:
+    recipe = load_recipe(name).recipe
+    assert max(recipe.bench.concurrency) <= int(str(recipe.vllm.get("max-num-seqs", 256)))
