@@ -37,7 +37,7 @@ COMMANDS = (
     Command("scaling", "up, bench, down for each size; one report", arguments_measuring.scaling,
             "cluster.actions.scaling:run", "cluster scaling -n spark1,spark2 --tp 1 2 --depth 0 4096 16384"),
     Command("sweep", "up, bench, down with one recipe key varied; one table", arguments_measuring.sweep,
-            "cluster.actions.sweep:run", "cluster sweep --vary vllm.speculative_config.num_speculative_tokens=2,3,4"),
+            "cluster.actions.sweep:run", "cluster sweep --vary vllm.max-num-seqs=4,8,16 --tp 1"),
     Command("report", "Markdown, CSV, JSON or an HTML page from stored results", arguments_measuring.report,
             "cluster.actions.report:run", "cluster report -o report.html"),
     Command("logs", "logs of all ranks, merged by time", arguments.logs,
