@@ -88,7 +88,7 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
     """Look at all hosts, ping their peers, try the image where it is, and ask what runs of ours how it does."""
     began = fleet.time.monotonic()
     with screen.waiting(f"looking at {', '.join(wanted.names)}") as waiting:
-        seens, errors = answered(look(fleet, wanted.hosts, wanted.recipe))
+        seens, errors = answered(look(fleet, wanted.hosts, wanted))
         found = deployments(seens.values())
         fabric = gate.pair_of(wanted.hosts, seens)
         findings = gate.check_facts(wanted, seens, fabric, found)
@@ -135,7 +135,7 @@ def check_absent(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
             yield Finding("note", "image", seen.host, f"image {recipe.image} is not there", remedy=fetches)
         else:
             yield unknown("image", seen.host, seen.image, f"image {recipe.image}")
-    for model, copy in zip(recipe.models, seen.copies, strict=False):
+    for model, copy in zip(wanted.models, seen.copies, strict=False):
         if is_absent(copy) and not model.id.startswith("/"):
             yield Finding("note", "weights", seen.host, f"model {model.id} is not there", remedy=fetches)
 

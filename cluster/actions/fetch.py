@@ -14,7 +14,6 @@ from cluster.commands import hub
 from cluster.commands.docker import docker_pull, why_failed
 from cluster.commands.question import Question
 from cluster.config.load import read_secret
-from cluster.config.recipe import Model
 from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.facts import hub_model
 from cluster.facts.fact import Missing
@@ -22,7 +21,7 @@ from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.outcome import values
 from cluster.plan.down import HUB_TOKEN
-from cluster.plan.wanted import Wanted
+from cluster.plan.wanted import Model, Wanted
 from cluster.screen import Screen
 
 GIB = 1 << 30
@@ -74,7 +73,7 @@ def fetch_missing(
     images = [name for name in wanted.names if is_absent(seens[name].image)]
     models = {
         model: [name for name in wanted.names if is_absent(seens[name].copies[number])]
-        for number, model in enumerate(wanted.recipe.models)
+        for number, model in enumerate(wanted.models)
     }
     if images:
         missing = f"image {wanted.recipe.image} is not on {', '.join(images)}"
@@ -179,7 +178,7 @@ def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
 def size_of(model: Model, host: str, token_file: str, fleet: Fleet) -> tuple[float, str]:
     """Bytes to download, 0 when nobody knows, and the same in words: one request to the hub that also tells whether
     access is given. Raises RefusedError when it is not, or there is no such model."""
-    question = hub_model.question(model.id, model.revision, token_file)
+    question = hub_model.question(model.id, model.revision, token_file, dummy=model.dummy)
     told = hub_model.parse(fleet.ask({host: [question]})[host].get()[0])
     if not isinstance(told, Missing):
         return told, f"{told / GIB:.1f} GiB"
@@ -195,7 +194,7 @@ def size_of(model: Model, host: str, token_file: str, fleet: Fleet) -> tuple[flo
             where=host,
             remedy="look at model and revision of the recipe; a private one needs --hub-token-file",
         )
-    known = model.weights_gib
+    known = None if model.dummy else model.weights_gib
     return (known * GIB, f"about {known:g} GiB by the recipe") if known else (0, "size unknown")
 
 
@@ -213,7 +212,7 @@ def download(
         folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
         asked[name] = hub.hub_download(
             image, model.id, model.revision,
-            hf_home=identity.hf_home, uid=identity.uid, gid=identity.gid, token_file=token_file,
+            hf_home=identity.hf_home, uid=identity.uid, gid=identity.gid, token_file=token_file, dummy=model.dummy,
         )  # fmt: skip
     values(fleet.ask(folders))
     with screen.waiting(f"download of {model.id} on {', '.join(tokens)}"):

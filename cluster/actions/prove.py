@@ -211,7 +211,7 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen) -> None:
 def complete(subject: Subject, fleet: Fleet) -> tuple[Completion, Transport | None]:
     """One real completion on the head, with every host's HCA counters before and after. Raises ClusterError."""
     wanted, head = subject.wanted, subject.wanted.names[0]
-    sane = wanted.recipe.weights == "real"
+    sane = not wanted.random_weights
     before = read_links(fleet, wanted.names) if wanted.size > 1 else {}
     question = completion.question(subject.server, ask=True, timeout_s=COMPLETION_TIMEOUT_S)
     [answer] = fleet.ask({head: [question]})[head].get()

@@ -56,7 +56,7 @@ def guard_for(fleet: Fleet, wanted: Wanted, *, dry_run: bool) -> AbstractContext
 def tell(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:
     """What each host has, and whether that is all."""
     recipe = wanted.recipe
-    names = [recipe.image, *(model.id for model in recipe.models)]
+    names = [recipe.image, *(model.id for model in wanted.models)]
     stock = {name: dict(zip(names, (seen.image, *seen.copies), strict=False)) for name, seen in seens.items()}
     rows = [[host, name, describe(one)] for host, had in stock.items() for name, one in had.items()]
     screen.table("", ["host", "image, model", "there"], rows)

@@ -21,6 +21,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.names import ssh_knows
 from cluster.hosts.outcome import Outcome
 from cluster.hosts.protocol import Host
+from cluster.plan.wanted import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +61,24 @@ def reach(fleet: Fleet) -> None:
     raise_all([outcome.error for outcome in outcomes.values() if outcome.error is not None])
 
 
-def look_for(host: ResolvedHost, recipe: Recipe | None = None) -> Look:
-    """What to look for on a host: with a recipe, everything that its checks need."""
-    if recipe is None:
+def look_for(host: ResolvedHost, wanted: Wanted | None = None) -> Look:
+    """What to look for on a host: for something wanted, everything that its checks need."""
+    if wanted is None:
         return Look(data_dir=host.data_dir, hf_home=host.hf_home)
+    recipe, (model, *drafters) = wanted.recipe, wanted.models
     look = Look(
-        image=recipe.image, model=recipe.model, revision=recipe.revision, data_dir=host.data_dir, hf_home=host.hf_home,
+        image=recipe.image, model=model.id, revision=model.revision, dummy_weights=model.dummy,
+        data_dir=host.data_dir, hf_home=host.hf_home,
         model_files=tuple(mount.model_file for mount in recipe.mounts if mount.model_file), thorough=True,
     )  # fmt: skip
-    for drafter in recipe.models[1:]:
-        look = replace(look, drafter=drafter.id, drafter_revision=drafter.revision)
+    for one in drafters:
+        look = replace(look, drafter=one.id, drafter_revision=one.revision, dummy_drafter=one.dummy)
     return look
 
 
-def look(fleet: Fleet, hosts: Sequence[ResolvedHost], recipe: Recipe | None = None) -> dict[str, Outcome[Seen]]:
+def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Outcome[Seen]]:
     """Look at all hosts at once, in one round trip each; every host's facts or its error."""
-    looks = {host.name: look_for(host, recipe) for host in hosts}
+    looks = {host.name: look_for(host, wanted) for host in hosts}
 
     def look_at(host: Host) -> Seen:
         one, began = looks[host.name], fleet.time.time()

@@ -26,8 +26,9 @@ def print_ready(
         screen.line(f"the API listens on all addresses of {wanted.names[0]}" + key_note(wanted))
     if simulated:
         screen.warn(f"simulated hosts: {simulated}")
-    if wanted.recipe.weights == "dummy":
-        screen.warn("weights are random (recipe says weights: dummy): answers mean nothing")
+    if wanted.random_weights:
+        said = "recipe says weights" if wanted.recipe.weights == "dummy" else "vLLM is given load-format"
+        screen.warn(f"weights are random ({said}: dummy): answers mean nothing")
     if proof.nodes:
         screen.line(f"Ray: {len(proof.nodes)} nodes: {', '.join(proof.nodes)}")
     screen.line(f"one completion: {done.tokens} tokens in {done.seconds:.1f} s: {done.text[:60]!r}")

@@ -231,7 +231,7 @@ def has_images(seens: dict[str, Seen]) -> bool:
 
 def see(wanted: Wanted, fleet: Fleet) -> dict[str, Seen]:
     """Look at every host of the deployment; all of them have to answer."""
-    seens, errors = answered(look(fleet, wanted.hosts, wanted.recipe))
+    seens, errors = answered(look(fleet, wanted.hosts, wanted))
     raise_all(errors)
     return seens
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -25,15 +24,6 @@ from cluster.config.kinds import (
 )
 from cluster.config.redact import secrets_in
 from cluster.config.strict import Count, Environment, Strict, Word, wrong_at
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model that every host needs a copy of: hub id or absolute path, revision, size of its files where known."""
-
-    id: str
-    revision: str
-    weights_gib: float | None
 
 
 class Needs(Strict):
@@ -201,16 +191,6 @@ class Recipe(Strict):
     bench: BenchDefaults = Field(default=BenchDefaults(), description="defaults of `cluster bench`")
     reference: list[Reference] = Field(default=[], description="published numbers to stand beside ours")
     problems: list[Problem] = Field(default=[], description="known problems")
-
-    @property
-    def models(self) -> tuple[Model, ...]:
-        """The model, and behind it the drafter that vLLM loads beside it, if there is one."""
-        main = Model(self.model, self.revision, self.weights_gib)
-        drafting = self.vllm.get("speculative-config")
-        drafter = drafting.get("model") if isinstance(drafting, dict) else None
-        if not isinstance(drafting, dict) or not isinstance(drafter, str) or "/" not in drafter:
-            return (main,)  # n-grams and heads within the model have no files of their own
-        return main, Model(drafter, str(drafting.get("revision") or "main"), None)
 
     @model_validator(mode="after")
     def _check_secrets(self) -> Recipe:

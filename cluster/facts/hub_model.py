@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 
 from cluster.commands.far import far
+from cluster.commands.hub import WEIGHTS
 from cluster.commands.question import Answer, Question
 from cluster.facts.fact import Missing
 
 
-def question(model: str, revision: str, token_file: str) -> Question:
-    """One request to the hub from the host; `token_file` is a private file there, or empty."""
-    return far("hub_model", {"model": model, "revision": revision, "token_file": token_file}, timeout_s=20)
+def question(model: str, revision: str, token_file: str, *, dummy: bool = False) -> Question:
+    """One request to the hub from the host; `token_file` is a private file there, or empty.
+
+    `dummy`: the weights are not counted.
+    """
+    given = {"model": model, "revision": revision, "token_file": token_file, "leave_out": WEIGHTS if dummy else ()}
+    return far("hub_model", given, timeout_s=20)
 
 
 def parse(answer: Answer) -> int | Missing:
-    """Bytes of all files; `refused` when access is not given, `absent` when the model or revision is not there."""
+    """Bytes of the files; `refused` when access is not given, `absent` when the model or revision is not there."""
     try:
         told = json.loads(answer.text)
         if "bytes" in told:

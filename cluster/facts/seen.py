@@ -53,7 +53,8 @@ IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 class Look:
     """What to look for on one host. `data_dir` and `hf_home` may start with `~`, the home there.
 
-    An empty `image`, `model` or `drafter` is not asked for. `dummy_weights`: the model needs no weight files.
+    An empty `image`, `model` or `drafter` is not asked for. `dummy_weights`: the model needs no weight files;
+    `dummy_drafter`: nor does the drafter.
     `model_files` are paths in the model's directory that have to be there. `thorough`: also what only checks need:
     clock, GID tables, tenants, firewall.
     """
@@ -64,6 +65,7 @@ class Look:
     data_dir: str = "~/.local/share/cluster"
     hf_home: str = "~/.cache/huggingface"
     dummy_weights: bool = False
+    dummy_drafter: bool = False
     model_files: tuple[str, ...] = ()
     drafter: str = ""
     drafter_revision: str = "main"
@@ -157,5 +159,5 @@ def _asked(look: Look) -> dict[str, Question]:
             look.model, look.revision, look.hf_home, dummy=look.dummy_weights, files=look.model_files
         )
     if look.drafter:
-        asked["drafter"] = weights.question(look.drafter, look.drafter_revision, look.hf_home)
+        asked["drafter"] = weights.question(look.drafter, look.drafter_revision, look.hf_home, dummy=look.dummy_drafter)
     return asked

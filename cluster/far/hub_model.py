@@ -1,6 +1,7 @@
 """Ask the hub for a model's file sizes: one request, which also tells whether access is given.
 
-First word = JSON {"model", "revision", "token_file"}; `token_file` is a private file on this host, or empty.
+First word = JSON {"model", "revision", "token_file", "leave_out": endings of files that do not count}; `token_file` is
+a private file on this host, or empty.
 Prints {"bytes": n} or {"error": text, "status": HTTP status or 0}. $HF_ENDPOINT is honoured as the hub's tools do.
 """
 import json
@@ -24,7 +25,8 @@ def main():
             told = json.loads(answer.read(16 << 20))
         if told.get("gated") and not given["token_file"]:
             return {"error": f"the model is gated ({told['gated']}) and no token was given", "status": 401}
-        return {"bytes": sum(row.get("size") or 0 for row in told.get("siblings", []))}
+        rows, leave_out = told.get("siblings", []), tuple(given["leave_out"])
+        return {"bytes": sum(row.get("size") or 0 for row in rows if not row.get("rfilename", "").endswith(leave_out))}
     except urllib.error.HTTPError as error:
         words = error.headers.get("X-Error-Message") or error.reason
         return {"error": str(words), "status": error.code}

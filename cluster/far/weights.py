@@ -1,7 +1,8 @@
 """Whether a model's files are on this host, whole, and where a container that mounts them can follow them.
 
 Given {"model": hub id or absolute path, "revision": branch, tag or commit, "hf_home": path, "dummy": bool,
-"files": [paths in the model's directory that are wanted beside what every model has]}.
+"files": [paths in the model's directory that are wanted beside what every model has]}. `dummy`: weight files are neither
+needed nor looked at.
 Prints {"weights": {"value": …} | {"missing": why, "kind": kind}}. Of weight files only the headers are read.
 """
 
@@ -15,6 +16,7 @@ import sys
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHARD = re.compile(r"(.+-)(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
 OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 NEVER_EMPTY = (".safetensors", ".bin", ".gguf", ".json", ".model")
 LONGEST_HEADER = 100_000_000  # the format's own limit
 LONGEST_JSON = 64 << 20
@@ -68,13 +70,15 @@ def commit_of(place, revision):
         return ""
 
 
-def walk(directory, root):
+def walk(directory, root, dummy):
     """({name: bytes}, problems) of all files below a directory; hidden directories are left out."""
     sizes, problems = {}, []
     closed = []
     for at, folders, files in os.walk(directory, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
+            if dummy and name.endswith(WEIGHTS):
+                continue
             path = os.path.join(at, name)
             short = os.path.relpath(path, directory)
             try:
@@ -200,8 +204,9 @@ def look(given):
     hf_home = absolute(given["hf_home"])
     directory, commit = find(given["model"], given["revision"], hf_home)
     root = hf_home if commit or directory.startswith(hf_home + os.sep) else directory
-    sizes, problems = walk(directory, os.path.realpath(root))
-    problems += gaps(directory, sizes, given.get("dummy", False))
+    dummy = given.get("dummy", False)
+    sizes, problems = walk(directory, os.path.realpath(root), dummy)
+    problems += gaps(directory, sizes, dummy)
     problems += [f"{name}: not there, and the recipe mounts it" for name in given.get("files", ()) if name not in sizes]
     begun = unfinished(directory, commit)
     if problems and begun:

@@ -33,7 +33,7 @@ def place_of(copy: Weights) -> str:
 
 def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """Weights that are there are whole; missing ones are fetched, but a missing directory cannot be."""
-    for model, copy in zip(wanted.recipe.models, seen.copies, strict=False):
+    for model, copy in zip(wanted.models, seen.copies, strict=False):
         if not isinstance(copy, Missing):
             for problem in copy.problems:
                 yield Finding(

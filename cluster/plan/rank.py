@@ -44,10 +44,17 @@ SETTINGS = {
     "TORCHINDUCTOR_CACHE_DIR": "/cache/inductor",
     "FLASHINFER_WORKSPACE_BASE": "/cache",
     "CUDA_CACHE_PATH": "/cache/cuda",
+    "B12X_COMPILE_CACHE_DIR": "/cache/b12x/compile",
+    "B12X_CUTE_COMPILE_CACHE_DIR": "/cache/b12x/cute_compile",  # what older versions call it
+    "TILELANG_CACHE_DIR": "/cache/tilelang",
+    "TILELANG_CLEANUP_TEMP_FILES": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
 """Environment of every rank: caches in our own directory, no downloads, no telemetry."""
+NOT_KEPT = {"VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR": "/dev/shm/flashinfer_autotune"}
+"""Where ranks tune together: results that one host kept and the other lost leave one waiting in a collective for ever.
+This memory is empty whenever a container starts; tuned again on all, the ranks agree. One rank alone keeps its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ def container(made_of: Ingredients, rank: int) -> Container:
     home, links = made_of.home(host), made_of.seens[host].links
     binds = [Bind(home, deployed.HOME), Bind(made_of.cache(host), "/cache", read_only=False)]
     binds.append(Bind(made_of.identity(host).hf_home, "/hf"))
-    binds += [Bind(model.id, model.id) for model in wanted.recipe.models if model.id.startswith("/")]
+    binds += [Bind(model.id, model.id) for model in wanted.models if model.id.startswith("/")]
     binds += _mounts(made_of, host)
     return Container(
         name=container_name(made_of.id, rank),
@@ -156,7 +163,7 @@ def observed(made_of: Ingredients) -> dict[str, Any]:
 def environment(made_of: Ingredients, host: str) -> dict[str, str]:
     """Environment of one rank; what the user wrote wins over what we give. Never a secret."""
     wanted, end = made_of.wanted, made_of.fabric.hosts[host]
-    env = dict(SETTINGS)
+    env = SETTINGS | (NOT_KEPT if wanted.size > 1 else {})
     if wanted.size > 1 or wanted.backend == "ray":
         env |= fabric_environment(address=end.address, netdev=end.netdev, hcas=end.hcas)
     if wanted.backend == "ray":

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from cluster.commands.vllm import serve_flags, weights_of
 from cluster.config.load import ResolvedHost
 from cluster.config.recipe import Recipe
 from cluster.errors import UsageError
 
 Backend = Literal["ray", "mp", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that every host needs a copy of: hub id or absolute path, revision, size of its files where known.
+
+    `dummy`: vLLM makes up the weights itself, so that only the other files are needed (config, tokenizer).
+    """
+
+    id: str
+    revision: str
+    weights_gib: float | None = None
+    dummy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,31 @@ class Wanted:
     def served_name(self) -> str:
         """The model's name in the API."""
         return self.recipe.served_model_name or self.recipe.model
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """What vLLM is given beside what follows from hosts and sizes."""
+        return serve_flags(self.recipe.vllm, self.words)
+
+    @property
+    def random_weights(self) -> bool:
+        """Whether answers mean nothing."""
+        return weights_of(self.recipe.weights, self.flags) == "dummy"
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """The model, and behind it the drafter that vLLM loads beside it, if there is one."""
+        recipe, flags = self.recipe, self.flags
+        dummy = flags.get("load-format") == "dummy"
+        main = Model(recipe.model, recipe.revision, recipe.weights_gib, dummy)
+        drafting = flags.get("speculative-config")
+        drafting = drafting if isinstance(drafting, dict) else {}
+        drafter = flags.get("spec-model") or drafting.get("model")
+        if not isinstance(drafter, str) or "/" not in drafter:
+            return (main,)  # n-grams and heads within the model have no files of their own
+        loading = drafting.get("draft_load_config")
+        dummy = loading.get("load_format") == "dummy" if isinstance(loading, dict) else dummy
+        return main, Model(drafter, str(drafting.get("revision") or "main"), None, dummy)
 
     @property
     def accepts_sockets(self) -> str:

@@ -129,7 +129,10 @@ class Answers:
         return {"weights": {"value": {
             "model": model, "revision": given["revision"], "commit": "" if model.startswith("/") else commit,
             "path": path, "files": 5, "bytes": 60 * GIB, "listing": "1f" * 32, "unfinished": 0,
-            "problems": [*self.model_problems, *self.gone(path, given["files"])],
+            "problems": [
+                *self.model_problems, *self.gone(path, given["files"]),
+                *(["no weight files"] if self.left_out.get(model) and not given["dummy"] else []),
+            ],
             "hashes": {
                 name: sha256(self.read(f"{path}/{name}")).hexdigest()
                 for name in given["files"] if self.exists(f"{path}/{name}")
@@ -145,7 +148,7 @@ class Answers:
             return {"error": "Repository not found", "status": 404}
         if self.desk.hub_token and token != self.desk.hub_token:
             return {"error": "Access to model is restricted", "status": 401}
-        return {"bytes": 59 * GIB}
+        return {"bytes": 1 * GIB if given.get("leave_out") else 59 * GIB}
 
     def counters(self: Machine, life: RankLife) -> str:
         """vLLM's counters as far/completion brings them."""

@@ -105,6 +105,7 @@ class Machine(Answers, FabricEnds):
     folders: set[str] = field(default_factory=lambda: {"/", HOME, HUB})
     models: dict[str, str] = field(default_factory=lambda: {MODEL: COMMIT})
     model_problems: tuple[str, ...] = ()
+    left_out: dict[str, set[str]] = field(default_factory=dict)
     strangers: list[Stranger] = field(default_factory=list)
     audit: list[dict[str, object]] = field(default_factory=list)
     missing: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -200,7 +201,8 @@ class Machine(Answers, FabricEnds):
         return self.download(container)
 
     def download(self, container: Container) -> Answer:
-        _, model, _, revision = container.args
+        _, model, _, revision, *rest = container.args
+        self.left_out[model] = set(rest) - {"--exclude"}
         path = container.source_of(container.env.get("HF_TOKEN_PATH", "/nowhere"))
         token = self.read(path).decode() if path else ""
         if model not in self.desk.hub or (self.desk.hub_token and token != self.desk.hub_token):

@@ -649,20 +649,28 @@ def test_page_cache_is_dropped_only_when_it_stands_in_the_way(cluster: Typed, de
     assert "drop_caches" not in must(cluster, *UP, "--dry-run").out
 
 
-def test_a_drafter_is_a_model_like_the_other(cluster: Typed, desk: Desk) -> None:
-    drafting = "--set", "vllm.speculative-config={method: mtp, model: example/drafter, num_speculative_tokens: 2}"
+@pytest.mark.parametrize(
+    "drafting",
+    [
+        ("--set", "vllm.speculative-config={method: mtp, model: example/drafter, num_speculative_tokens: 2}"),
+        ("--set", "vllm.spec-model=example/drafter", "--set", "vllm.spec-tokens=2"),
+        ("--", "--spec_model", "example/drafter"),
+        ("--", "-sc.model", "example/drafter"),
+    ],
+)
+def test_a_drafter_is_a_model_like_the_other(drafting: tuple[str, ...], cluster: Typed, desk: Desk) -> None:
     refused = cluster(*UP, *drafting)
     assert refused.code == 4
     assert "model example/drafter is not on spark1, spark2" in refused.err
     desk.hub |= {"example/drafter"}
-    ran = must(cluster, *UP, *drafting, "--yes")
+    ran = must(cluster, *UP, "--yes", *drafting)
     assert "model example/drafter is not on spark1, spark2: download 59.0 GiB there" in ran.err
     assert {machine.name: set(machine.models) for machine in desk} == {
         "spark1": {MODEL, "example/drafter"}, "spark2": {MODEL, "example/drafter"},
     }  # fmt: skip
     assert "nothing is changed" in must(cluster, *UP, *drafting).out
     desk["spark2"].models["example/drafter"] = "d0000000" * 5
-    other = cluster(*UP, *drafting, "--", "--seed", "1")
+    other = cluster(*UP, *drafting, *([] if "--" in drafting else ["--"]), "--seed", "1")
     assert other.code == 4
     assert "the hosts have different copies of the model" in other.err
 
@@ -763,6 +771,25 @@ def test_containers_are_given_what_the_spec_says(cluster: Typed, desk: Desk) -> 
         assert env["HF_HUB_OFFLINE"] == "1"
         read_only = {mount["Target"]: mount["ReadOnly"] for mount in one.mounts}
         assert read_only == {"/cluster": True, "/hf": True, "/cache": False}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--set", "vllm.load-format=dummy"), ("--", "--load_format", "dummy"), ("--", "--load-format=dummy")],
+)
+def test_weights_that_vllm_makes_up_are_not_fetched(words: tuple[str, ...], cluster: Typed, desk: Desk) -> None:
+    """The rest of the model is; a real start then finds that the weights are missing."""
+    for machine in desk:
+        machine.models.clear()
+    desk.says = "!" * 50
+    ran = must(cluster, *UP, "--yes", *words)
+    assert "download 1.0 GiB there" in ran.err
+    assert "weights are random" in ran.err
+    assert all({"*.safetensors", "*.bin"} <= machine.left_out[MODEL] for machine in desk)
+    assert must(cluster, *UP, *words).code == 0
+    real = cluster(*UP)
+    assert real.code == 4
+    assert "no weight files" in real.err
 
 
 def test_recipe_of_weights_without_meaning_says_so(cluster: Typed, desk: Desk) -> None:

@@ -144,6 +144,15 @@ def test_dummy_weights_need_no_weight_files(tmp_path: Path) -> None:
     found = cache.look(dummy=True)
     assert isinstance(found, Weights)
     assert found.problems == ()
+    cache.add("model-00001-of-00002.safetensors", b"cut off")
+    again = cache.look(dummy=True)
+    assert isinstance(again, Weights)
+    assert (again.problems, again.listing) == ((), found.listing), "whatever lies there of them"
+    (cache.snapshot / "config.json").unlink()
+    (cache.snapshot / "tokenizer_config.json").unlink()
+    bare = cache.look(dummy=True)
+    assert isinstance(bare, Weights)
+    assert bare.problems == ("no config.json", "no tokenizer")
 
 
 def test_a_file_that_the_recipe_mounts(tmp_path: Path) -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from golden_plans import INSIDE
+from plan_tools import CONTENT, one_cable, seen, wanted
 
 from cluster.plan.caches import cache_name
+from cluster.plan.fabric import pair
+from cluster.plan.rank import Ingredients, container
+from cluster.plan.spec import spec_of
 
 SPEC: dict[str, Any] = {
     "recipe": {
@@ -54,3 +59,24 @@ def test_what_decides_the_kernels_has_a_directory_of_its_own(path: str, value: A
     name = cache_name(changed(path, value))
     assert name != cache_name(SPEC)
     assert name.startswith("toy-")
+
+
+BUILDERS = {
+    "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH",
+    "B12X_COMPILE_CACHE_DIR", "B12X_CUTE_COMPILE_CACHE_DIR", "TILELANG_CACHE_DIR",
+}  # fmt: skip
+TUNED = "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_kernels_are_kept_and_what_ranks_tune_together_is_not(size: int) -> None:
+    """One host's result of tuning without the other's makes a rank wait for ever."""
+    of = wanted(size)
+    hosts = {f"spark{number}": seen(number, links=one_cable(number)) for number in range(1, size + 1)}
+    made_of = Ingredients(of, spec_of(of, CONTENT), hosts, pair(tuple(hosts.values())), INSIDE, {}, "t0ken")
+    for rank in range(size):
+        one = container(made_of, rank)
+        assert all(one.env[name].startswith("/cache") for name in BUILDERS)
+        assert any(bind.target == "/cache" and not bind.read_only for bind in one.binds)
+        assert (TUNED in one.env) == (size > 1)
+        assert not one.env.get(TUNED, "").startswith("/cache")

@@ -8,7 +8,7 @@ import pytest
 from plan_tools import recipe, wanted
 
 from cluster.errors import UsageError
-from cluster.plan.wanted import choose_sizes
+from cluster.plan.wanted import Model, choose_sizes
 
 
 def choose(count: int, **changes: Any) -> tuple[int, int, str]:
@@ -74,3 +74,36 @@ def test_the_head_is_the_first_named() -> None:
 def test_the_name_in_the_api() -> None:
     assert wanted().served_name == "example/toy"
     assert wanted(of=recipe(served_model_name="toy")).served_name == "toy"
+
+
+MAIN = Model("example/toy", "main", None)
+DUMMY = {"load-format": "dummy"}
+LONG = {"speculative-config": {"model": "a/b", "revision": "r1"}}
+
+
+@pytest.mark.parametrize(
+    ("vllm", "words", "models"),
+    [
+        ({}, (), [MAIN]),
+        (LONG, (), [MAIN, Model("a/b", "r1")]),
+        ({"spec-model": "a/b"}, (), [MAIN, Model("a/b", "main")]),
+        ({"spec-model": "a/b", "speculative-config": {"revision": "r1"}}, (), [MAIN, Model("a/b", "r1")]),
+        ({"speculative-config.model": "a/b"}, (), [MAIN, Model("a/b", "main")]),
+        ({"speculative-config": '{"model": "a/b"}'}, (), [MAIN, Model("a/b", "main")]),
+        ({}, ("--spec-model", "a/b"), [MAIN, Model("a/b", "main")]),
+        ({}, ("--spec_model=a/b", "--seed", "1"), [MAIN, Model("a/b", "main")]),
+        ({}, ("-sc", '{"model": "a/b"}'), [MAIN, Model("a/b", "main")]),
+        (LONG, ("--speculative-config.model", "c/d"), [MAIN, Model("c/d", "r1")]),
+        ({"spec-method": "ngram", "spec-model": "ngram"}, (), [MAIN]),
+        (DUMMY, (), [Model("example/toy", "main", dummy=True)]),
+        ({}, ("--load-format=dummy",), [Model("example/toy", "main", dummy=True)]),
+        (DUMMY, ("--load-format", "auto"), [MAIN]),
+        (DUMMY | LONG, (), [Model("example/toy", "main", dummy=True), Model("a/b", "r1", dummy=True)]),
+        ({"speculative-config": {"model": "a/b", "draft_load_config": {"load_format": "dummy"}}}, (),
+         [MAIN, Model("a/b", "main", dummy=True)]),
+    ],
+)  # fmt: skip
+def test_the_models_that_hosts_need(vllm: dict[str, Any], words: tuple[str, ...], models: list[Model]) -> None:
+    one = wanted(of=recipe(vllm=vllm), words=words)
+    assert list(one.models) == models
+    assert one.random_weights == models[0].dummy
