@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def test_an_empty_or_unknown_word_is_refused_before_any_host_is_asked(
 
 
 def test_an_empty_word_of_a_command_is_the_commands(cluster: Typed) -> None:
-    assert cluster("exec", "--", "echo", "").code != 2
+    assert "No such file or directory" in cluster("exec", "--", "cat", "").all
 
 
 def missing(path: Path) -> None: ...
@@ -49,11 +48,6 @@ def empty(path: Path) -> None:
     path.write_text("\n")
 
 
-def forbidden(path: Path) -> None:
-    path.write_text("key")
-    path.chmod(0)
-
-
 SECRET_FILES: list[Sequence[str]] = [
     ("up", "toy", "--api-key-file"), ("up", "toy", "--hub-token-file"), ("pull", "toy", "--hub-token-file"),
     ("probe", "--base-url", "http://127.0.0.1:9", "--api-key-file"),
@@ -61,13 +55,11 @@ SECRET_FILES: list[Sequence[str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("spoil", [missing, folder, binary, empty, forbidden])
+@pytest.mark.parametrize("spoil", [missing, folder, binary, empty])
 @pytest.mark.parametrize("words", SECRET_FILES, ids=lambda words: f"{words[0]} {words[-1]}")
 def test_a_secret_file_that_cannot_be_read(
     words: Sequence[str], spoil: Callable[[Path], None], cluster: Typed, desk: Desk, place: Path
 ) -> None:
-    if spoil is forbidden and os.geteuid() == 0:
-        pytest.skip("root reads every file")
     spoil(place / "secret")
     ran = cluster(*words, "secret")
     assert ran.code == 2, ran.all
