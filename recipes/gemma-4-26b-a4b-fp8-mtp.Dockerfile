@@ -1,4 +1,4 @@
-# vLLM's own files at the commit that repaired Gemma 4's drafter (PR 41745), over those of the recipe's image. Its
+# vLLM's own files at a commit whose Gemma 4 drafter is right (PR 41745), over those of the recipe's image. Its
 # compiled kernels stay, so nothing is compiled. Needs the network of the host that builds.
 ARG IMAGE
 FROM $IMAGE

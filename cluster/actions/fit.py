@@ -105,11 +105,11 @@ def advice(recipe: Recipe, tp: int) -> Iterator[str]:
     yield f"ceiling: {reading.why}, once a token at {SPARK_BYTES_PER_S / 1e9:g} GB/s a host; no client alone is faster"
     if recipe.active_parameters_b or ceiling >= SLOW_T_S:
         return
-    best = max(siblings(recipe), key=lambda one: fastest(one, tp) or 0, default=None)
-    if best and (fastest(best, tp) or 0) > ceiling:
+    best = max(siblings(recipe), key=lambda one: reference_rate(one, tp) or 0, default=None)
+    if best and (reference_rate(best, tp) or 0) > ceiling:
         yield (
             f"run the mixture of experts instead: {best.name} reads {best.active_parameters_b:g} billion parameters a"
-            f" token, published at {fastest(best, tp):g} tokens a second"
+            f" token, published at {reference_rate(best, tp):g} tokens a second"
         )
 
 
@@ -124,20 +124,20 @@ def siblings(recipe: Recipe) -> Iterator[Recipe]:
             yield other
 
 
-def fastest(recipe: Recipe, tp: int) -> float | None:
-    """The best published rate of generation for one client without context."""
-    rates = [
+def reference_rate(recipe: Recipe, tp: int) -> float | None:
+    """The reference for one client's generation without context: the first published one, as everywhere."""
+    rates = (
         row.t_s
         for reference in recipe.reference
         for row in reference.rows
         if row.t_s and row.tp == tp and row.test.startswith("tg") and " " not in row.test
-    ]
-    return max(rates, default=None)
+    )
+    return next(rates, None)
 
 
 def _published(recipe: Recipe, tp: int) -> str:
-    """The best published rate, and how much of the ceiling it is."""
-    rate, ceiling = fastest(recipe, tp), bytes_a_token(recipe).ceiling_t_s(tp)
+    """The reference rate, and how much of the ceiling it is."""
+    rate, ceiling = reference_rate(recipe, tp), bytes_a_token(recipe).ceiling_t_s(tp)
     if rate is None:
         return ""
     return f"{rate:g}" + (f" ({rate / ceiling:.0%} of the ceiling)" if ceiling else "")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from cluster.actions.fit import reference_rate
 from cluster.actions.recipes import problems_of
 from cluster.config.find import recipe_files
 from cluster.config.load import load_recipe
@@ -69,3 +71,26 @@ def test_what_check_finds(text: str, problem: str, tmp_path: Path) -> None:
 def test_the_default_bench_asks_no_more_than_the_server_computes(name: str) -> None:
     recipe = load_recipe(name).recipe
     assert max(recipe.bench.concurrency) <= int(str(recipe.vllm.get("max-num-seqs", 256)))
+
+
+def test_forced_marlin_is_not_ready_without_it() -> None:
+    """A variable that a vLLM does not know is ignored; lines as vLLM 0.19 and later versions write them."""
+    require = load_recipe("gemma-4-31b-nvfp4-marlin").recipe.expect_log.require
+    assert set(load_recipe("gemma-4-31b-nvfp4").recipe.expect_log.require) < set(require)
+    for line, held in (
+        ("Using NvFp4LinearBackend.MARLIN for NVFP4 GEMM", True),
+        ("Using MarlinNvFp4LinearKernel for NVFP4 GEMM", True),
+        ("Using NvFp4LinearBackend.FLASHINFER_CUTLASS for NVFP4 GEMM", False),
+        ("Using 'MARLIN' NvFp4 MoE backend", False),
+    ):
+        assert any(re.search(pattern, line) for pattern in require) is held
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "rate"),
+    [("gemma-4-31b-fp8", 1, 6.5), ("gemma-4-31b-fp8", 2, 11.2), ("gemma-4-31b-nvfp4", 1, 6.8),
+     ("gemma-4-26b-a4b-fp8", 1, 35), ("gemma-4-26b-a4b-nvfp4", 1, 51), ("gemma-4-31b-awq", 1, None),
+     ("gemma-4-31b-nvfp4-marlin", 1, None)],
+)  # fmt: skip
+def test_the_reference_is_the_first_published_number(name: str, tp: int, rate: float | None) -> None:
+    assert reference_rate(load_recipe(name).recipe, tp) == rate
