@@ -6,28 +6,37 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from cluster.commands.docker import is_gone, why_failed
 from cluster.commands.question import Question
-from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser
+from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, LockedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.outcome import values
 from cluster.hosts.protocol import Host
+from cluster.hosts.silence import Silence
 from cluster.plan.steps import Put, Stage, Step
 
 Say = Callable[[str], None]
+
+TRIES = 5
+"""How often a change is sent that can be sent again."""
 
 
 class Guard(Protocol):
     """The lock as apply sees it."""
 
-    def require(self) -> None:
-        """Raise LockedError when the lock is no longer held."""
+    def require(self, names: Sequence[str] | None = None) -> None:
+        """Hold the lock of all hosts, or of those named, again if it was lost. Raises LockedError, UnreachableError."""
         ...
 
-    def lost(self) -> tuple[str, ...]:
-        """The hosts whose lock is no longer held."""
+    def lost(self) -> Mapping[str, ClusterError]:
+        """The hosts whose lock is not held now, and why."""
+        ...
+
+    def taken(self) -> Sequence[ClusterError]:
+        """Of the hosts whose lock somebody else took meanwhile, who did."""
         ...
 
     def note(self, host: str, text: str) -> None:
@@ -44,11 +53,15 @@ class Unlocked:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def require(self) -> None:
+    def require(self, names: Sequence[str] | None = None) -> None:
         """Nothing to be held."""
 
-    def lost(self) -> tuple[str, ...]:
+    def lost(self) -> Mapping[str, ClusterError]:
         """Nothing to be lost."""
+        return {}
+
+    def taken(self) -> Sequence[ClusterError]:
+        """Nothing to be taken."""
         return ()
 
     def note(self, host: str, text: str) -> None:
@@ -87,22 +100,21 @@ def apply(stages: Sequence[Stage], fleet: Fleet, guard: Guard, say: Say, applied
         by_host: dict[str, list[Step]] = {}
         for step in stage.steps:
             by_host.setdefault(step.host, []).append(step)
-        outcomes = fleet.each(_stage_of(by_host, guard, applied, say), list(by_host))
+        outcomes = fleet.each(partial(_steps, by_host, fleet, guard, applied, say), list(by_host))
         applied.seconds[stage.name] = time.monotonic() - began
         values(outcomes)
 
 
-def _stage_of(by_host: Mapping[str, list[Step]], guard: Guard, applied: Applied, say: Say) -> Callable[[Host], None]:
-    return lambda host: _steps(host, by_host[host.name], guard, applied, say)
-
-
-def _steps(host: Host, steps: Sequence[Step], guard: Guard, applied: Applied, say: Say) -> None:
-    for step in steps:
+def _steps(
+    by_host: Mapping[str, Sequence[Step]], fleet: Fleet, guard: Guard, applied: Applied, say: Say, host: Host
+) -> None:
+    for step in by_host[host.name]:
         guard.note(host.name, step.what)
         applied.note(step)
         try:
-            carry_out(host, step)
-        except (InterruptedByUser, ConnectionLostError):
+            for change in step.changes:
+                carry_out(host, step, change, fleet.silence, guard)
+        except (InterruptedByUser, UnreachableError, LockedError):
             raise
         except ClusterError as error:
             if not step.tolerant:
@@ -110,19 +122,27 @@ def _steps(host: Host, steps: Sequence[Step], guard: Guard, applied: Applied, sa
             say(f"{host.name}: {step.what} was not possible: {error.what}")
 
 
-def carry_out(host: Host, step: Step) -> None:
-    """Send a step's changes. A lost answer is settled by asking whether the step took effect.
+def carry_out(host: Host, step: Step, change: Put | Question, silence: Silence, guard: Guard) -> None:
+    """Send a change of a step, to the end of it. Raises ClusterError with the program's own words when it fails.
 
-    Raises ClusterError with the program's own words when a change fails.
+    When the answer is lost, go on as soon as the host answers again and its lock is ours: what was not sent, or may be
+    carried out twice, is sent again; of the rest the step knows how to ask whether it took effect.
     """
-    for change in step.changes:
+    for tries_left in reversed(range(TRIES)):
         try:
             if isinstance(change, Put):
                 host.put(change.data, change.path, change.mode)
             else:
                 _run(host, step, change)
+            return
         except ConnectionLostError as lost:
-            if step.settle is None or change is not step.changes[-1] or host.ask([step.settle])[0].exit != 0:
+            settle = step.settle if change is step.changes[-1] else None
+            asked = [settle or Question(("true",))]
+            [settled] = silence.keep_trying(host.name, partial(host.ask, asked))
+            guard.require([host.name])
+            if settle and settled.exit == 0:
+                return
+            if not tries_left or (lost.sent and not step.repeatable):
                 raise ConnectionLostError(
                     f"the connection was lost while {host.name} was told to {step.what}",
                     where=host.name,
@@ -140,8 +160,8 @@ def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
     """Take back what was begun, newest first, on every host side by side; what could not be taken back is returned.
 
     Nothing here stops at an error: the other hosts and steps are still put back. Only Ctrl-C ends it; `applied.stays`
-    tells what is left then. A host whose lock was lost, because this machine slept or was cut off, is left alone: what
-    is there may be another operator's by now.
+    tells what is left then. A host whose lock was lost and could not be taken again is left alone: what is there may be
+    another operator's by now.
     """
     left: list[str] = []
 
@@ -167,7 +187,7 @@ def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
     if hosts:
         say("undo")
         lost = guard.lost()
-        left += [f"{name}: its lock was lost, so nothing was undone there" for name in hosts if name in lost]
+        left += [f"{name}: nothing was undone there ({lost[name].what})" for name in hosts if name in lost]
         for name, outcome in fleet.each(put_back, [name for name in hosts if name not in lost]).items():
             if outcome.error is not None:
                 left.append(f"{name}: {outcome.error}")

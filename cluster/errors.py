@@ -3,7 +3,8 @@
 ClusterError                 1   the job failed
 ├── UsageError               2   what the user wrote cannot be done
 ├── UnreachableError         3   a host could not be reached
-│   └── ConnectionLostError  3   the connection failed and may be tried again
+│   └── SilentError          3   it does not answer now; whoever waits goes on
+│       └── ConnectionLostError  3   the connection failed and may be tried again at once
 ├── RefusedError             4   checks said no, or the cluster is unhealthy
 ├── LockedError              5   somebody else is changing these hosts
 ├── PartialError             6   part of the measurements failed
@@ -77,8 +78,17 @@ class UnreachableError(ClusterError):
     exit_code = ExitCode.UNREACHABLE
 
 
-class ConnectionLostError(UnreachableError):
-    """A connection that failed or ended; connecting and asking again may work."""
+class SilentError(UnreachableError):
+    """A host that does not answer now: asking again at once is of no use, waiting may be. Its state is unknown."""
+
+
+class ConnectionLostError(SilentError):
+    """A connection that failed or ended; connecting and asking again may work.
+
+    `sent` is false when it is certain that the host was sent nothing.
+    """
+
+    sent = True
 
 
 class RefusedError(ClusterError):
@@ -124,7 +134,9 @@ class ManyErrors(ClusterError):
 
     def __init__(self, errors: Sequence[ClusterError]) -> None:
         super().__init__("; ".join(error.what for error in errors))
-        self.errors = tuple(errors)
+        self.errors: tuple[ClusterError, ...] = tuple(
+            one for error in errors for one in (error.errors if isinstance(error, ManyErrors) else (error,))
+        )
         self.exit_code = max((error.exit_code for error in errors), default=ExitCode.FAILED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -78,6 +79,7 @@ class Screen:
 
     def __init__(self, *, json_mode: bool = False) -> None:
         self.json_mode = json_mode
+        self._trouble = ""
         self._out, self._err = Reader(sys.stdout), Reader(sys.stderr)
         self._progress = Wall(self._err)
         self._result = self._progress if json_mode else Wall(self._out)
@@ -103,6 +105,12 @@ class Screen:
     def note(self, text: str) -> None:
         """A line of progress."""
         self._progress.print(text, markup=False, style="dim" if self._progress.is_terminal else None)
+
+    def trouble(self, text: str) -> None:
+        """A line of progress about what is in the way of it, once while only its seconds grow; "" when nothing is."""
+        if text and without_seconds(text) != self._trouble:
+            self.note(text)
+        self._trouble = without_seconds(text)
 
     def warn(self, text: str) -> None:
         """A line that should be read."""
@@ -176,18 +184,25 @@ class Waiting:
 
     def __init__(self, console: Console, what: str) -> None:
         self._console = console
-        self._last = what
+        self._what = self._last = what
         self._status = console.status(escape(what)) if console.is_terminal else None
         if self._status:
             self._status.start()
         else:
             console.print(f"waiting: {what}", markup=False)
 
-    def update(self, what: str) -> None:
-        """Say what is waited for now."""
-        if what == self._last:
+    def update(self, what: str, trouble: str = "") -> None:
+        """Say what is waited for now, and what is in the way of it."""
+        self._what = what
+        self.beside(trouble)
+
+    def beside(self, trouble: str) -> None:
+        """Say what is in the way of it; "" when nothing is. Where no line can be changed its seconds do not count."""
+        what = f"{self._what}; {trouble}" if trouble else self._what
+        told = what if self._status or not trouble else f"{self._what}; {without_seconds(trouble)}"
+        if told == self._last:
             return
-        self._last = what
+        self._last = told
         if self._status:
             self._status.update(escape(what))
         else:
@@ -198,3 +213,8 @@ class Waiting:
         if self._status:
             self._status.stop()
             self._status = None
+
+
+def without_seconds(text: str) -> str:
+    """What stays the same while seconds pass."""
+    return re.sub(r"\d+ s\b", "", text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cluster.actions import prove
-from cluster.actions.reach import answered, look, raise_all
+from cluster.actions.reach import see
 from cluster.config.names import ResolvedHost
 from cluster.errors import RefusedError
 from cluster.facts.completion import Server
@@ -25,13 +25,6 @@ STIR_BYTES = 256 << 20
 POLL_S = 1.0
 
 
-def see(fleet: Fleet, hosts: Sequence[ResolvedHost]) -> dict[str, Seen]:
-    """Look at every host of it; all have to answer."""
-    seens, errors = answered(look(fleet, hosts))
-    raise_all(errors)
-    return seens
-
-
 def await_back(
     stopped: Sequence[Deployment], hosts: Sequence[ResolvedHost], fleet: Fleet, screen: Screen
 ) -> tuple[dict[str, Seen], dict[str, list[Holder]]]:
@@ -42,7 +35,7 @@ def await_back(
     deadline, moved, level = fleet.time.monotonic() + BACK_S, fleet.time.monotonic(), dict[str, int]()
     with screen.waiting("ports, processes and memory to be back") as line:
         while True:
-            seens, now = see(fleet, hosts), fleet.time.monotonic()
+            seens, now = see(fleet, hosts, say=line.beside), fleet.time.monotonic()
             held = {name: held_by_stopped(seen, stopped) for name, seen in seens.items()}
             held = {name: rows for name, rows in held.items() if rows}
             if stirs(level, available(seens)) or not all(row.memory_only for rows in held.values() for row in rows):
@@ -84,5 +77,5 @@ def prove_again(subject: prove.Subject, fleet: Fleet, screen: Screen) -> None:
     """Wait until ranks that were started again serve: all there, one completion. Raises ClusterError when not."""
     with screen.waiting(f"{subject.deployment} to serve again") as line:
         prove.wait_serving(subject, fleet, line.update, {})
-    prove.check_ray(subject, fleet)
-    prove.complete(subject, fleet)
+        prove.check_ray(subject, fleet, line.beside)
+        prove.complete(subject, fleet, line.beside)

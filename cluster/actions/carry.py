@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cluster.actions import evidence, gate, prove
-from cluster.actions.again import await_back, prove_again, say_held, see, subject_of
+from cluster.actions.again import await_back, prove_again, say_held, subject_of
 from cluster.actions.cause import name_cause
+from cluster.actions.reach import see
 from cluster.apply import Applied, Guard, apply, undo
 from cluster.config.redact import hide_text
-from cluster.errors import ClusterError, ExitCode, InternalError, InterruptedByUser, ManyErrors, RefusedError
+from cluster.errors import (
+    ClusterError,
+    ExitCode,
+    InternalError,
+    InterruptedByUser,
+    ManyErrors,
+    RefusedError,
+)
 from cluster.hosts.fleet import Fleet
 from cluster.plan.checks_memory import check_memory
 from cluster.plan.deployed import Deployment
@@ -84,7 +92,6 @@ def put_back(
     if not applied.begun:
         failure.put_back = "nothing was changed"
         return failure
-    errors = failure.errors if isinstance(failure, ManyErrors) else (failure,)
     saved = ""
     try:
         saved = evidence.save(subject, fleet, screen, failure, clock.passed)
@@ -96,6 +103,10 @@ def put_back(
         back = [started_again(old, failure, left, subject, applied, fleet, screen) for old in stopped]
         told = "; ".join(["all but: " + "; ".join(left) if left else "all that this run started", *back])
         remedy = "" if saved else "cluster status"
+    if guard.taken() and not isinstance(failure, InterruptedByUser | InternalError):
+        both = ManyErrors([*guard.taken(), failure])  # what another operator did may be why it failed
+        failure = ManyErrors(list(dict.fromkeys(both.errors)))
+    errors = failure.errors if isinstance(failure, ManyErrors) else (failure,)
     for one in errors:
         one.put_back, one.remedy = told, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
     name_cause(failure, errors, saved, screen)
@@ -147,7 +158,7 @@ def started_again(
     hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
     within, begun = fleet.only(old.hosts), False
     try:
-        again = subject_of(old, hosts, see(within, hosts))
+        again = subject_of(old, hosts, see(within, hosts, say=screen.trouble))
         begun = True
         prove_again(again, within, screen)
     except (InterruptedByUser, KeyboardInterrupt):

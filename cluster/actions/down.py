@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, see
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.facts.fact import Missing
@@ -41,8 +41,7 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in seens}
         with Unlocked() if dry_run else Lock(within, "down", data_dirs) as guard:
             if not dry_run:  # whoever held the lock until now may have changed everything
-                seens, lost = answered(look(within, [host for host in named.hosts if host.name in seens]))
-                raise_all(lost)
+                seens = see(within, [host for host in named.hosts if host.name in seens], say=screen.trouble)
             seens, blind = without_blind(seens)
             found = deployments(seens.values())
             told = take_down(named, within, seens, found, guard, dry_run, screen)
@@ -136,8 +135,7 @@ def prove_back(
     deadline = fleet.time.monotonic() + DEADLINE_S
     with screen.waiting("containers, ports, processes and memory to be back") as line:
         while True:
-            seens, errors = answered(look(fleet, hosts))
-            raise_all(errors)
+            seens = see(fleet, hosts, say=line.beside)
             left = {name: holders(seen, found) for name, seen in seens.items()}
             if not any(left.values()):
                 return {name: back_text(seen) for name, seen in seens.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster.actions.reach import raise_all
 from cluster.apply import Guard
 from cluster.commands import hub
-from cluster.commands.docker import docker_pull, why_failed
+from cluster.commands.docker import docker_inspect, docker_pull, why_failed
 from cluster.commands.question import Question
 from cluster.config.load import read_secret
 from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
@@ -19,12 +19,13 @@ from cluster.facts import hub_model
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.outcome import values
+from cluster.hosts.protocol import Host
 from cluster.plan.down import HUB_TOKEN
 from cluster.plan.wanted import Model, Wanted
 from cluster.screen import Screen
 
 GIB = 1 << 30
+POLL_S = 3.0
 
 
 def read_token(path: str | None) -> str:
@@ -97,8 +98,8 @@ def fetch_model(
     tokens = {name: token_path(seens[name], how.token) for name in hosts}
     try:
         there = [name for name, path in tokens.items() if path]
-        values(fleet.each(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there))
-        size, told = size_of(model, hosts[0], tokens[hosts[0]], fleet)
+        fleet.keep_trying(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there, screen.trouble)
+        size, told = size_of(model, hosts[0], tokens[hosts[0]], fleet, screen)
         refuse_full(model, size, [seens[name] for name in hosts])
         agree(f"{missing}: download {told} there", how, screen)
         download(model, image, seens, tokens, fleet, guard, screen)
@@ -132,9 +133,10 @@ def pull_images(wanted: Wanted, hosts: list[str], fleet: Fleet, guard: Guard, sc
     """`docker pull` on each host. Raises docker's own words."""
     for name in hosts:
         guard.note(name, f"docker pull {wanted.recipe.image}")
-    with screen.waiting(f"docker pull {wanted.recipe.image} on {', '.join(hosts)}"):
+    with screen.waiting(f"docker pull {wanted.recipe.image} on {', '.join(hosts)}") as line:
         asked = {name: docker_pull(wanted.recipe.image) for name in hosts}
-        run_on(fleet, asked, "pull the image", "see that the image's name is right, and docker login where it is asked")
+        remedy = "see that the image's name is right, and docker login where it is asked"
+        run_on(fleet, guard, asked, "pull the image", remedy, line.beside)
 
 
 def token_path(seen: Seen, token: str) -> str:
@@ -175,11 +177,11 @@ def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
     raise_all(errors)
 
 
-def size_of(model: Model, host: str, token_file: str, fleet: Fleet) -> tuple[float, str]:
+def size_of(model: Model, host: str, token_file: str, fleet: Fleet, screen: Screen) -> tuple[float, str]:
     """Bytes to download, 0 when nobody knows, and the same in words: one request to the hub that also tells whether
     access is given. Raises RefusedError when it is not, or there is no such model."""
     question = hub_model.question(model.id, model.revision, token_file, dummy=model.dummy)
-    told = hub_model.parse(fleet.ask({host: [question]})[host].get()[0])
+    told = hub_model.parse(fleet.keep_asking({host: [question]}, screen.trouble)[host][0])
     if not isinstance(told, Missing):
         return told, f"{told / GIB:.1f} GiB"
     if told.kind == "refused":
@@ -214,20 +216,26 @@ def download(
             image, model.id, model.revision,
             hf_home=identity.hf_home, uid=identity.uid, gid=identity.gid, token_file=token_file, dummy=model.dummy,
         )  # fmt: skip
-    values(fleet.ask(folders))
-    with screen.waiting(f"download of {model.id} on {', '.join(tokens)}"):
-        run_on(fleet, asked, "download the model", "run it again: it goes on where it stopped")
+    fleet.keep_asking(folders, screen.trouble)
+    with screen.waiting(f"download of {model.id} on {', '.join(tokens)}") as line:
+        run_on(fleet, guard, asked, "download the model", "run it again: it goes on where it stopped", line.beside)
 
 
-def run_on(fleet: Fleet, asked: Mapping[str, Question], what: str, remedy: str) -> None:
-    """Run one long change on each host; raise every host's own last words."""
-    errors: list[ClusterError] = []
-    for name, outcome in fleet.ask({name: [question] for name, question in asked.items()}).items():
-        if outcome.value is None:
-            errors += [outcome.error] if outcome.error else []
-            continue
-        [answer] = outcome.value
+def run_on(
+    fleet: Fleet, guard: Guard, asked: Mapping[str, Question], what: str, remedy: str, say: Callable[[str], None]
+) -> None:
+    """Run one long change on each host; raise every host's own last words.
+
+    One whose connection is lost is run again when the host answers: docker and the hub's tool go on where they were.
+    """
+
+    def fetch(host: Host) -> None:
+        guard.require([host.name])
+        while host.ask([docker_inspect(hub.DOWNLOAD)])[0].exit == 0:  # the one of the lost connection goes on
+            fleet.time.sleep(POLL_S)
+        [answer] = host.ask([asked[host.name]])
         if answer.exit != 0:
             failed = f"could not {what}: {why_failed(answer)}"
-            errors.append(ClusterError(failed, where=name, put_back="nothing was started", remedy=remedy))
-    raise_all(errors)
+            raise ClusterError(failed, where=host.name, put_back="nothing was started", remedy=remedy)
+
+    fleet.keep_trying(fetch, tuple(asked), say)

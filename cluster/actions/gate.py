@@ -12,7 +12,8 @@ from cluster.errors import RefusedError
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.outcome import Outcome, values
+from cluster.hosts.outcome import Outcome
+from cluster.hosts.protocol import Host
 from cluster.plan.checks import check_host
 from cluster.plan.deployed import Deployment
 from cluster.plan.fabric import Fabric, pair
@@ -72,7 +73,7 @@ def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
 
     Returns what the head's image holds. Raises RefusedError, and the errors of hosts that were lost.
     """
-    insides = values(look_inside(wanted, wanted.names, fleet))
+    insides = fleet.keep_trying(lambda host: look_into(wanted, host), wanted.names, screen.trouble)
     judge(check_insides(wanted, insides), wanted, screen)
     head = insides[wanted.names[0]]
     if isinstance(head, Missing):
@@ -82,10 +83,14 @@ def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
 
 def look_inside(wanted: Wanted, hosts: Sequence[str], fleet: Fleet) -> dict[str, Outcome[Inside | Missing]]:
     """Start one short container of the image on these hosts: a GPU in it, the versions, the architecture known."""
+    return fleet.each(lambda host: look_into(wanted, host), hosts)
+
+
+def look_into(wanted: Wanted, host: Host) -> Inside | Missing:
+    """The same on one host. Its container has a name of its own, since looking takes no lock, and may be done again."""
     recipe = wanted.recipe
-    name = f"cluster-try-{recipe.name}-{secrets.token_hex(3)}"  # nobody else's, since looking takes no lock
-    question = docker_try(name, recipe.image, "image", [recipe.architecture], timeout_s=60)
-    return fleet.each(lambda host: parse_inside(host.ask([question])[0]), hosts)
+    name = f"cluster-try-{recipe.name}-{secrets.token_hex(3)}"
+    return parse_inside(host.ask([docker_try(name, recipe.image, "image", [recipe.architecture], timeout_s=60)])[0])
 
 
 def check_insides(wanted: Wanted, insides: Mapping[str, Inside | Missing]) -> list[Finding]:

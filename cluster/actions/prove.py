@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from cluster.commands.docker import docker_exec
 from cluster.diagnosis.transport import Transport, grown_bytes, judge_transport
-from cluster.errors import ClusterError, RefusedError
+from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.facts import completion, gpu_processes, links, memory, ranks, ray_nodes
 from cluster.facts.completion import Completion, Server
 from cluster.facts.fact import Missing
@@ -18,13 +18,15 @@ from cluster.facts.links import Links
 from cluster.facts.memory import Memory
 from cluster.facts.ranks import RankState
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.outcome import values
 from cluster.plan.expect import is_whole, patterns_of, unmet
 from cluster.plan.fabric import Fabric
 from cluster.plan.rank import container_name
 from cluster.plan.ready import Failed, Ready, State, judge_nodes, judge_ranks
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
+
+Say = Callable[[str], None] | None
+"""What is told which hosts are unreachable while all are waited for."""
 
 POLL_S = 1.0
 CAUSE_TOLD_S = 10.0
@@ -98,19 +100,22 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> 
     with clock.stage(ENGINE), screen.waiting("containers") as line:
         wait_serving(subject, fleet, line.update, moments)
     proofs = "Ray's nodes, and one real completion" if subject.wanted.backend == "ray" else "one real completion"
-    with clock.stage("prove"), screen.waiting(proofs):
-        nodes = check_ray(subject, fleet)
-        check_log(subject, fleet, screen)
-        done, transport = complete(subject, fleet)
+    with clock.stage("prove"), screen.waiting(proofs) as line:
+        nodes = check_ray(subject, fleet, line.beside)
+        check_log(subject, fleet, screen, line.beside)
+        done, transport = complete(subject, fleet, line.beside)
     moments["ready"] = sample(subject, fleet)
     refuse_socket(subject, transport, screen)
     return Proof(done, transport, moments, nodes)
 
 
 def wait_serving(
-    subject: Subject, fleet: Fleet, update: Callable[[str], None], moments: dict[str, dict[str, Held]]
+    subject: Subject, fleet: Fleet, update: Callable[[str, str], None], moments: dict[str, dict[str, Held]]
 ) -> None:
-    """Poll every rank and the server until it answers. Raises the first rank's failure, or at the deadline."""
+    """Poll every rank and the server until it answers. Raises the first rank's failure, or at the deadline.
+
+    A host that cannot be asked is unknown and ends nothing, unless it is silent for too long.
+    """
     wanted = subject.wanted
     deadline = fleet.time.monotonic() + wanted.recipe.ready_timeout_s
     known: dict[str, RankState] = {}
@@ -120,13 +125,14 @@ def wait_serving(
             return
         if isinstance(state, Failed):
             raise lost(await_cause(subject, fleet, state, known))
-        update(state.what)
+        update(state.what, str(fleet.silence))
         if state.moment and state.moment not in moments:
             moments[state.moment] = sample(subject, fleet)
         if fleet.time.monotonic() > deadline:
-            raise ClusterError(
-                f"not ready after {wanted.recipe.ready_timeout_s:.0f} s; last: {state.what}",
-                where=wanted.names[0],
+            silent = str(fleet.silence)
+            raise (UnreachableError if silent else ClusterError)(
+                f"not ready after {wanted.recipe.ready_timeout_s:.0f} s; last: {silent or state.what}",
+                where=", ".join(fleet.silence.hosts) or wanted.names[0],
                 remedy="--set ready_timeout_s=N waits longer",
             )
         fleet.time.sleep(POLL_S)
@@ -137,25 +143,29 @@ def await_cause(subject: Subject, fleet: Fleet, failed: Failed, known: dict[str,
     until = fleet.time.monotonic() + CAUSE_TOLD_S
     while failed.by_peer and fleet.time.monotonic() < until:
         fleet.time.sleep(POLL_S / 2)
-        again = poll(subject, fleet, known)
-        failed = again if isinstance(again, Failed) else failed
+        with suppress(UnreachableError):
+            again = poll(subject, fleet, known)
+            failed = again if isinstance(again, Failed) else failed
     return failed
 
 
 def poll(subject: Subject, fleet: Fleet, known: dict[str, RankState]) -> State:
-    """One look at all ranks and, on the head, the server's health. `known`: what earlier looks told, by container."""
-    names = subject.wanted.names
+    """One look at all ranks and, on the head, the server's health. `known`: what earlier looks told, by container.
+
+    Raises the error of a host that is given up.
+    """
+    names, began = subject.wanted.names, fleet.time.monotonic()
     asked = {host: [ranks.question([subject.container(host)], known=known)] for host in names}
     asked[names[0]].append(completion.question(subject.server, ask=False, timeout_s=5))
-    answers = values(fleet.ask(asked))
+    answers = fleet.silence.answered(fleet.ask(asked), began)
     states: dict[str, RankState | Missing | None] = {}
     for host in names:
-        told = ranks.parse(answers[host][0])
+        told = ranks.parse(answers[host][0]) if host in answers else Missing("unreachable")
         states[host] = told if isinstance(told, Missing) else told.get(subject.container(host))
         if isinstance(state := states[host], RankState):
             states[host] = known[state.name] = state.after(known.get(state.name))
-    health = completion.parse(answers[names[0]][1])
-    return judge_ranks(states, healthy=not isinstance(health, Missing) and health.healthy)
+    health = completion.parse(answers[names[0]][1]) if names[0] in answers else None
+    return judge_ranks(states, healthy=isinstance(health, Completion) and health.healthy)
 
 
 def lost(state: Failed) -> ClusterError:
@@ -167,14 +177,14 @@ def lost(state: Failed) -> ClusterError:
     )
 
 
-def check_ray(subject: Subject, fleet: Fleet) -> tuple[str, ...]:
+def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...]:
     """Ask Ray inside the head's container for its nodes: N alive, N GPUs, our addresses. Raises RefusedError."""
     wanted, fabric = subject.wanted, subject.fabric
     if wanted.backend != "ray":
         return ()
     head = wanted.names[0]
     question = docker_exec(subject.container(head), ("python3", "/cluster/ray_nodes.py"), timeout_s=20)
-    [answer] = fleet.ask({head: [question]})[head].get()
+    [answer] = fleet.keep_asking({head: [question]}, say)[head]
     nodes = ray_nodes.parse(answer)
     if isinstance(nodes, Missing):
         raise RefusedError(f"Ray does not say which nodes it has: {nodes.why}", where=head)
@@ -184,7 +194,7 @@ def check_ray(subject: Subject, fleet: Fleet) -> tuple[str, ...]:
     return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
 
 
-def check_log(subject: Subject, fleet: Fleet, screen: Screen) -> None:
+def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -> None:
     """The ranks' logs say what the recipe expects. Raises RefusedError with what they say instead."""
     expected = subject.wanted.recipe.expect_log
     patterns = patterns_of(expected)
@@ -192,7 +202,7 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen) -> None:
         return
     asked = {host: [ranks.question([subject.container(host)], patterns=patterns)] for host in subject.wanted.names}
     states: dict[str, RankState] = {}
-    for host, [answer] in values(fleet.ask(asked)).items():
+    for host, [answer] in fleet.keep_asking(asked, say).items():
         told = ranks.parse(answer)
         state = told if isinstance(told, Missing) else told.get(subject.container(host))
         if not isinstance(state, RankState) or not is_whole(state):
@@ -208,13 +218,13 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen) -> None:
         )
 
 
-def complete(subject: Subject, fleet: Fleet) -> tuple[Completion, Transport | None]:
+def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completion, Transport | None]:
     """One real completion on the head, with every host's HCA counters before and after. Raises ClusterError."""
     wanted, head = subject.wanted, subject.wanted.names[0]
     sane = not wanted.random_weights
-    before = read_links(fleet, wanted.names) if wanted.size > 1 else {}
+    before = read_links(fleet, wanted.names, say) if wanted.size > 1 else {}
     question = completion.question(subject.server, ask=True, timeout_s=COMPLETION_TIMEOUT_S)
-    [answer] = fleet.ask({head: [question]})[head].get()
+    [answer] = fleet.keep_asking({head: [question]}, say)[head]
     done = completion.parse(answer)
     if isinstance(done, Missing):
         raise ClusterError(f"no completion: {done.why}", where=head)
@@ -224,29 +234,28 @@ def complete(subject: Subject, fleet: Fleet) -> tuple[Completion, Transport | No
     if wanted.size == 1:
         return done, None
     fleet.time.sleep(COUNTERS_SETTLE_S)
-    return done, read_transport(subject, fleet, before)
+    return done, read_transport(subject, fleet, before, say)
 
 
-def read_links(fleet: Fleet, names: Sequence[str]) -> dict[str, Links | Missing]:
+def read_links(fleet: Fleet, names: Sequence[str], say: Say = None) -> dict[str, Links | Missing]:
     """Every host's links with their byte counters."""
-    outcomes = fleet.ask({name: [links.question()] for name in names})
-    return {name: links.parse(outcome.get()[0]) for name, outcome in outcomes.items()}
+    answers = fleet.keep_asking({name: [links.question()] for name in names}, say)
+    return {name: links.parse(answer) for name, [answer] in answers.items()}
 
 
-def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing]) -> Transport:
+def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing], say: Say = None) -> Transport:
     """Judge the way the traffic took, from counters now and before, and NCCL's lines of every rank.
 
     Raises ClusterError when a rank has ended since it answered.
     """
     names, ends = subject.wanted.names, subject.fabric.hosts
-    outcomes = fleet.ask(
-        {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
-    )
+    asked = {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
+    answers = fleet.keep_asking(asked, say)
     grown: dict[str, int | None] = {}
     lines: dict[str, Sequence[str]] = {}
     states: dict[str, RankState | Missing | None] = {}
     for host in names:
-        after, told = outcomes[host].get()
+        after, told = answers[host]
         grown[host] = grown_bytes(before[host], links.parse(after), ends[host].hcas) if ends[host].hcas else None
         state = ranks.parse(told)
         states[host] = state if isinstance(state, Missing) else state.get(subject.container(host))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from cluster.actions import fetch, gate, up
-from cluster.actions.reach import Connect, open_fleet, reach, read_named, read_recipe
+from cluster.actions import fetch, gate
+from cluster.actions.reach import Connect, open_fleet, reach, read_named, read_recipe, see
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.errors import ExitCode
 from cluster.facts.fact import Missing
@@ -34,13 +34,13 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     with open_fleet(wanted.hosts, connect) as fleet:
         reach(fleet)
         with guard_for(fleet, wanted, dry_run=args.dry_run) as guard, fetch.naming_what_stays(how):
-            seens = up.see(wanted, fleet)
+            seens = see(fleet, wanted.hosts, wanted, screen.trouble)
             if not args.dry_run:
                 rest = filled(remove_probes(seens), remove_token(seens))
                 apply(rest, fleet, guard, screen.note, Applied())
             gate.judge_stock(wanted, seens, screen)
             if not args.dry_run and fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
-                seens = up.see(wanted, fleet)
+                seens = see(fleet, wanted.hosts, wanted, screen.trouble)
                 gate.judge_stock(wanted, seens, screen)
     tell(wanted, seens, screen)
     return ExitCode.DONE

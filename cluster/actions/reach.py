@@ -78,6 +78,18 @@ def look_for(host: ResolvedHost, wanted: Wanted | None = None) -> Look:
 
 def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Outcome[Seen]]:
     """Look at all hosts at once, in one round trip each; every host's facts or its error."""
+    return fleet.each(looker(fleet, hosts, wanted), [host.name for host in hosts])
+
+
+def see(
+    fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None, say: Callable[[str], None] | None = None
+) -> dict[str, Seen]:
+    """Look at all hosts until every one of them has answered, or was silent for too long."""
+    return fleet.keep_trying(looker(fleet, hosts, wanted), [host.name for host in hosts], say)
+
+
+def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -> Callable[[Host], Seen]:
+    """What looks at one of these hosts."""
     looks = {host.name: look_for(host, wanted) for host in hosts}
 
     def look_at(host: Host) -> Seen:
@@ -86,7 +98,7 @@ def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = No
         seen = facts.read(host.name, one, answers, (began, fleet.time.time()))
         return with_moved_root(host, seen) if one.thorough else seen
 
-    return fleet.each(look_at, list(looks))
+    return look_at
 
 
 def with_moved_root(host: Host, seen: Seen) -> Seen:

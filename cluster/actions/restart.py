@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cluster.actions.again import await_back, prove_again, say_held, see, subject_of
+from cluster.actions.again import await_back, prove_again, say_held, subject_of
+from cluster.actions.reach import see
 from cluster.apply import Applied, Guard, apply, undo
 from cluster.config.names import ResolvedHost
 from cluster.errors import ClusterError, InterruptedByUser, RefusedError
@@ -30,7 +31,7 @@ def restart(
     began = fleet.time.monotonic()
     within = fleet.only(deployment.hosts)
     with Lock(within, f"restart {deployment.id}", {host.name: host.data_dir for host in hosts}) as guard:
-        seens = see(within, hosts)
+        seens = see(within, hosts, say=screen.trouble)
         subject = subject_of(deployment, hosts, seens)
         now = as_before(deployment, seens)
         begun()

@@ -13,7 +13,7 @@ from cluster.actions import fetch, gate, prove
 from cluster.actions.carry import also, carry_through
 from cluster.actions.fabric_test import test_fabric
 from cluster.actions.quick_probe import probe_quickly
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, reach, read_named, read_recipe
+from cluster.actions.reach import Connect, Named, open_fleet, reach, read_named, read_recipe, see
 from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.commands.question import Question
@@ -118,7 +118,7 @@ def bring_up(
 ) -> ExitCode:
     """From connected hosts to a proven deployment."""
     with clock.stage("look"):
-        seens = see(wanted, fleet)
+        seens = see(fleet, wanted.hosts, wanted, screen.trouble)
     found = deployments(seens.values())
     refuse_beyond(wanted.names, found)
     fabric = gate.pair_of(wanted.hosts, seens)
@@ -132,7 +132,7 @@ def bring_up(
     how = fetch.How(options.yes, options.dry_run, options.hub_token)
     with clock.stage("fetch"), fetch.naming_what_stays(how):
         if fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
-            seens = see(wanted, fleet)
+            seens = see(fleet, wanted.hosts, wanted, screen.trouble)
             gate.judge_stock(wanted, seens, screen)
     with clock.stage("try"), fetch.naming_what_stays(how):
         inside = gate.try_image(wanted, fleet, screen)
@@ -229,13 +229,6 @@ def has_images(seens: dict[str, Seen]) -> bool:
     return not any(isinstance(seen.image, Missing) for seen in seens.values())
 
 
-def see(wanted: Wanted, fleet: Fleet) -> dict[str, Seen]:
-    """Look at every host of the deployment; all of them have to answer."""
-    seens, errors = answered(look(fleet, wanted.hosts, wanted))
-    raise_all(errors)
-    return seens
-
-
 def seen_spec(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, Any]:
     """What is wanted, on the image and the model's files as the hosts have them; files that differ are none."""
     copies = [seens[name].weights for name in wanted.names]
@@ -274,7 +267,7 @@ def changed_secrets(running: Deployment, wanted: Wanted, seens: dict[str, Seen],
     if API_KEY in wanted.secrets:
         files = {"API key": (API_KEY_FILE, wanted.secrets[API_KEY].encode()), **files}
     asked = [Question(("cmp", "-s", "--", "-", f"{home}/{name}"), stdin=data) for name, data in files.values()]
-    answers = fleet.ask({running.head: asked})[running.head].get()
+    answers = fleet.keep_asking({running.head: asked})[running.head]
     return next((what for what, answer in zip(files, answers, strict=True) if answer.exit == 1), "")
 
 

@@ -7,6 +7,8 @@ from cluster.commands.question import Question
 
 WEIGHTS = (".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".bin", ".safetensors")
 """How names of weight files end."""
+DOWNLOAD = "cluster-download"
+"""Name of the container that downloads; on a host there is one at a time."""
 
 
 def hub_download(
@@ -27,7 +29,7 @@ def hub_download(
     any command line and in no container's environment. `dummy`: everything but the weights; the oldest of the tools
     heed only the last `--exclude`.
     """  # fmt: skip
-    words = ["docker", "run", "--rm", "--init", "--pull", "never", "--name", "cluster-download", "--label", TRY_LABEL]
+    words = ["docker", "run", "--rm", "--init", "--pull", "never", "--name", DOWNLOAD, "--label", TRY_LABEL]
     words += ["--network", "host", "--user", f"{uid}:{gid}", "--env", "HOME=/tmp", "--env", "HF_HOME=/hf"]
     words += ["--env", "HF_HUB_DISABLE_TELEMETRY=1", "--mount", mount_word(Bind(hf_home, "/hf", read_only=False))]
     if token_file:

@@ -1,13 +1,16 @@
 """Holds this host's lock while somebody keeps asking for it.
 
-First word: JSON {"data_dir": text, "who": text, "why": text, "silence_s": seconds}.
-stdout, one JSON a line: first {"held": true} or {"held": false, "who", "since", "why"} or {"held": false, "error"};
+First word: JSON {"data_dir": text, "who": text, "why": text, "silence_s": seconds, "generation": number or null}.
+stdout, one JSON a line: first {"held": true, "generation": number}; or {"held": false, "generation": number or null,
+"who", "since", "why"} when somebody else has it, or had it since `generation`; or {"held": false, "error": text};
 then {"beat": number} for each beat, and {"ended": text} when the lock is given back.
 stdin, one command a line: `beat NUMBER`, or `audit JSON`, which is appended with the time and who to
 `<data_dir>/audit.log`. When stdin ends or is silent for `silence_s`, the lock is given back.
 
-The lock is flock(2) on `<data_dir>/lock`, so it ends with this process however it ends; the file's text only says
-who has it: {"who": text, "since": unix seconds, "why": text, "pid": number}.
+The lock is flock(2) on `<data_dir>/lock`, so it ends with this process however it ends. The file's text says who has it:
+{"generation": number, "who": text, "since": unix seconds, "why": text, "pid": number}; when it is given back,
+{"generation": number, "last": {"who", "since", "why"}}. Every taker raises the generation. Who lost the lock gives the
+generation that it had, and gets the lock only when nobody else took it in between.
 """
 
 import fcntl
@@ -35,16 +38,42 @@ def take(path):
     return None
 
 
+def read(path):
+    """What is in the lock's file; {} when that is nothing of ours."""
+    try:
+        with open(path) as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("generation", 0), int) else {}
+
+
+def write(fd, note):
+    text = json.dumps(note).encode()
+    os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+
+
+def told(found, note):
+    """What is said of another holder."""
+    unknown = {"who": "unknown", "since": None, "why": "unknown"}
+    note = note if isinstance(note, dict) else {}
+    return {"held": False, "generation": found.get("generation"), **{key: note.get(key, unknown[key]) for key in unknown}}
+
+
 def holder(path):
     """What the holder wrote; asked again for a moment, since it may be writing just now."""
     for _ in range(10):
-        try:
-            with open(path) as file:
-                found = json.load(file)
-            return {key: found[key] for key in ("who", "since", "why")}
-        except (OSError, ValueError, KeyError):
-            time.sleep(0.05)
-    return {"who": "unknown", "since": None, "why": "unknown"}
+        found = read(path)
+        if "who" in found:
+            break
+        time.sleep(0.05)
+    return told(found, found)
+
+
+def raised(found):
+    """The next generation. A version that knows of none empties the file: time keeps what was from coming again."""
+    return max(found.get("generation", 0) + 1, int(time.time()))
 
 
 def serve(audit, who, silence_s):
@@ -80,14 +109,18 @@ def hold(given):
     path = os.path.join(data_dir, "lock")
     fd = take(path)
     if fd is None:
-        say(held=False, **holder(path))
+        say(**holder(path))
         return
-    note = {"who": given["who"], "since": time.time(), "why": given["why"], "pid": os.getpid()}
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, json.dumps(note).encode(), 0)
-    say(held=True)
+    found = read(path)
+    if given.get("generation") not in (None, found.get("generation")):
+        say(**told(found, found.get("last", found)))
+        return
+    mine = {"who": given["who"], "since": time.time(), "why": given["why"]}
+    generation = raised(found)
+    write(fd, {"generation": generation, **mine, "pid": os.getpid()})
+    say(held=True, generation=generation)
     why = serve(os.path.join(data_dir, "audit.log"), given["who"], float(given["silence_s"]))
-    os.ftruncate(fd, 0)
+    write(fd, {"generation": generation, "last": mine})
     os.close(fd)
     say(ended=why)
 

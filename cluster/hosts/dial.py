@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import IO, Any
 
-from cluster.errors import ConnectionLostError, UnreachableError
+from cluster.errors import ConnectionLostError, SilentError
 from cluster.hosts.cancel import Scope
 from cluster.hosts.target import SshTarget
 
@@ -45,8 +45,8 @@ class Dialled:
 def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialled:
     """Connect before `deadline` (time.monotonic).
 
-    Raises ConnectionLostError (with a TimeoutError as its cause when nothing answered), UnreachableError for unknown
-    names, InterruptedByUser.
+    Raises ConnectionLostError (with a TimeoutError as its cause when nothing answered), SilentError for a name without
+    an address, InterruptedByUser.
     """
     if target.proxy_command:
         return _dial_through(target.proxy_command)
@@ -54,7 +54,7 @@ def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialled
     try:
         found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
-        raise UnreachableError(
+        raise SilentError(
             f"{name}: no address for {target.hostname} ({getattr(error, 'strerror', error)})",
             where=name,
             remedy="use an IP address in the inventory, or see that the name resolves",

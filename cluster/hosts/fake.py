@@ -52,6 +52,7 @@ class FakeHost:
     started: list[tuple[str, ...]] = field(default_factory=list)
     audit: list[dict[str, object]] = field(default_factory=list)
     lock_holder: dict[str, object] | None = None
+    lock_generation: int = 0
     changes: int = 0
     closed: bool = False
 
@@ -177,11 +178,13 @@ class _FakeHolder(FakeProcess):
         super().__init__()
         self._host = host
         self._mine = {"who": given["who"], "since": 0.0, "why": given["why"]}
-        if host.lock_holder is None:
+        other = host.lock_holder or {"who": "ada@desk (pid 7)", "since": 0.0, "why": "bench"}
+        if host.lock_holder is None and given["generation"] in (None, host.lock_generation):
             host.lock_holder = self._mine
-            self.say(json.dumps({"held": True}))
+            host.lock_generation += 1
+            self.say(json.dumps({"held": True, "generation": host.lock_generation}))
         else:
-            self.say(json.dumps({"held": False, **host.lock_holder}))
+            self.say(json.dumps({"held": False, "generation": host.lock_generation, **other}))
             self.end(0)
 
     def write(self, data: bytes) -> None:

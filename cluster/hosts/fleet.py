@@ -7,44 +7,35 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from cluster.commands.question import Answer, Question
 from cluster.errors import about
 from cluster.hosts.cancel import Cancel
 from cluster.hosts.crew import in_parallel
-from cluster.hosts.outcome import Outcome
+from cluster.hosts.outcome import Outcome, values
 from cluster.hosts.protocol import Host
+from cluster.hosts.silence import Silence, Time
 
 T = TypeVar("T")
-
-
-class Time(Protocol):
-    """What waits read and pass; the module `time` is one, tests have their own."""
-
-    def monotonic(self) -> float:
-        """Seconds that only grow."""
-        ...
-
-    def time(self) -> float:
-        """Unix seconds."""
-        ...
-
-    def sleep(self, seconds: float, /) -> None:
-        """Let time pass."""
-        ...
 
 
 class Fleet:
     """Hosts by name, in the order given, and the time they live in. Closes them at the end of a `with` block."""
 
     def __init__(
-        self, hosts: Sequence[Host], limit: int = 32, cancel: Cancel | None = None, clock: Time = time
+        self,
+        hosts: Sequence[Host],
+        limit: int = 32,
+        cancel: Cancel | None = None,
+        clock: Time = time,
+        silence: Silence | None = None,
     ) -> None:
         self.hosts: dict[str, Host] = {host.name: host for host in hosts}
         self.limit = limit
         self.cancel = cancel or Cancel()
         self.time = clock
+        self.silence = silence or Silence(clock)
 
     def __enter__(self) -> Fleet:
         return self
@@ -68,7 +59,7 @@ class Fleet:
 
     def only(self, names: Sequence[str]) -> Fleet:
         """A fleet of some of these hosts, on the same connections and switch. Do not close it by itself."""
-        return Fleet([self.hosts[name] for name in names], self.limit, self.cancel, self.time)
+        return Fleet([self.hosts[name] for name in names], self.limit, self.cancel, self.time, self.silence)
 
     def close(self) -> None:
         """Close all connections."""
@@ -98,3 +89,18 @@ class Fleet:
     def ask_all(self, questions: Sequence[Question]) -> dict[str, Outcome[list[Answer]]]:
         """Ask every host the same questions."""
         return self.each(lambda host: host.ask(questions))
+
+    def keep_trying(
+        self, fn: Callable[[Host], T], names: Sequence[str] | None = None, say: Callable[[str], None] | None = None
+    ) -> dict[str, T]:
+        """`each` for what can be done again: a host that cannot be asked is asked until it was silent for too long.
+
+        `say` is told which hosts are silent, and "" when none is. Raises as `values` does.
+        """
+        return values(self.each(lambda host: self.silence.keep_trying(host.name, lambda: fn(host), say), names))
+
+    def keep_asking(
+        self, questions: Mapping[str, Sequence[Question]], say: Callable[[str], None] | None = None
+    ) -> dict[str, list[Answer]]:
+        """`ask` for questions that all have to be answered; see `keep_trying`."""
+        return self.keep_trying(lambda host: host.ask(questions[host.name]), tuple(questions), say)

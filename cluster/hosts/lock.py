@@ -8,18 +8,20 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from cluster.commands.far import started
-from cluster.errors import ClusterError, ConnectionLostError, LockedError, about
+from cluster.errors import ClusterError, ConnectionLostError, LockedError, SilentError, about
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host, Process
 
 BEAT_S = 5.0
-SILENCE_S = 30.0
+KEPT_S = 30.0
+"""How long a host keeps the lock for a silent owner."""
+AGAIN_S = 1.0
 
 
 def who_am_i() -> str:
@@ -28,10 +30,13 @@ def who_am_i() -> str:
 
 
 class Lock:
-    """A context manager that holds the lock on every host of a fleet.
+    """A context manager that holds the lock on every host of a fleet, and takes it again where it was lost.
 
     `data_dirs`: the directory of cluster's files, by host name. Entering raises LockedError, with who holds it, since
     when and why, after giving back what was taken; ClusterError when a host's lock file cannot be written.
+
+    A lock that ended with its connection is taken again as soon as the host can be reached, unless somebody else had it
+    in between: the generation in the lock's file tells (`far/hold.py`).
     """
 
     def __init__(
@@ -40,7 +45,7 @@ class Lock:
         why: str,
         data_dirs: Mapping[str, str],
         *,
-        silence_s: float = SILENCE_S,
+        silence_s: float = KEPT_S,
         beat_s: float = BEAT_S,
     ) -> None:
         self._fleet = fleet
@@ -48,14 +53,16 @@ class Lock:
         self._data_dirs = data_dirs
         self._silence_s = silence_s
         self._beat_s = beat_s
-        self._holders: dict[str, _Holder] = {}
+        self._held: dict[str, _Held] = {}
         self._over = threading.Event()
 
     def __enter__(self) -> Lock:
         try:
             for name in sorted(self._fleet.names):
+                given = {"data_dir": self._data_dirs[name], "who": who_am_i(), "why": self._why}
+                self._held[name] = _Held(self._fleet[name], given, self._silence_s, self._over)
                 with about(name):
-                    self._take(self._fleet[name])
+                    self._held[name].take()
         except BaseException:
             self.release()
             raise
@@ -68,64 +75,131 @@ class Lock:
     def release(self) -> None:
         """Give the lock back on all hosts."""
         self._over.set()
-        for holder in reversed(self._holders.values()):
-            holder.release()
-        self._holders.clear()
+        for held in reversed(self._held.values()):
+            held.release()
+        self._held.clear()
 
-    def lost(self, timeout_s: float = 5.0) -> tuple[str, ...]:
-        """The hosts whose lock we no longer hold: each is asked for a beat and has `timeout_s` to answer."""
-        deadline = time.monotonic() + timeout_s
-        asked = {name: holder.beat() for name, holder in self._holders.items()}
-        return tuple(name for name, number in asked.items() if not self._holders[name].answered(number, deadline))
+    def lost(self) -> dict[str, ClusterError]:
+        """The hosts whose lock we do not hold now, and why: LockedError where somebody else took it meanwhile.
 
-    def still_held(self, timeout_s: float = 5.0) -> bool:
-        """Whether every host says that we still hold its lock."""
-        return not self.lost(timeout_s)
+        Each is asked for a beat and has 5 s to answer; a lock that was lost is taken again, if that is possible now.
+        """
+        outcomes = self._fleet.each(lambda host: self._held[host.name].ensure())
+        return {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
 
-    def require(self) -> None:
-        """Raise LockedError when the lock was lost, for example because this machine slept."""
-        lost = self.lost()
-        if lost:
-            raise LockedError(
-                f"the lock of {', '.join(lost)} was lost", where=", ".join(lost), remedy="run the command again"
-            )
+    def taken(self) -> list[ClusterError]:
+        """Of the hosts whose lock somebody else is known to have taken meanwhile, who did."""
+        return [held.taken for held in self._held.values() if held.taken is not None]
+
+    def require(self, names: Sequence[str] | None = None) -> None:
+        """Hold the lock of all hosts, or of those named, again if it was lost, for example while this machine slept.
+
+        Raises LockedError when somebody else took it meanwhile, UnreachableError when a host is silent for too long.
+        """
+        self._fleet.keep_trying(lambda host: self._held[host.name].ensure(), names)
 
     def note(self, host: str, text: str, **more: Any) -> None:
         """Append a line to a host's audit file; the time and who we are are added there. No secrets."""
-        self._holders[host].write("audit " + json.dumps({"what": text, **more}))
-
-    def _take(self, host: Host) -> None:
-        given = {
-            "data_dir": self._data_dirs[host.name],
-            "who": who_am_i(),
-            "why": self._why,
-            "silence_s": self._silence_s,
-        }
-        holder = _Holder(host.name, _start(host, given))
-        self._holders[host.name] = holder
-        said = holder.first_line()
-        if said.get("held"):
-            return
-        if "who" in said:
-            raise LockedError(
-                f"{said['who']} is at work on {host.name}{_since(said.get('since'))}: {said['why']}",
-                where=host.name,
-                remedy="wait until it is done; a lock whose owner is gone ends by itself within"
-                f" {self._silence_s:.0f} s",
-            )
-        raise ClusterError(
-            f"cannot take the lock: {said.get('error', said)}", where=host.name, remedy="see data_dir in the inventory"
-        )
+        self._held[host].write("audit " + json.dumps({"what": text, **more}))
 
     def _beat(self) -> None:
         while not self._over.wait(self._beat_s):
-            for holder in list(self._holders.values()):
-                holder.beat()
+            for held in list(self._held.values()):
+                held.beat()
 
 
-def _start(host: Host, given: Mapping[str, Any]) -> Process:
-    argv, program = started("hold", given)
-    return host.start(argv, program, lasting=True)
+class _Held:
+    """The lock of one host, through all the connections that it was held by."""
+
+    def __init__(self, host: Host, given: Mapping[str, Any], silence_s: float, over: threading.Event) -> None:
+        self._host = host
+        self._given = {**given, "silence_s": silence_s}
+        self._silence_s = silence_s
+        self._over = over
+        self._holder: _Holder | None = None
+        self._generation: int | None = None
+        self.taken: LockedError | None = None
+        self._taking = threading.Lock()
+
+    def take(self) -> None:
+        """Take it. Raises LockedError, ConnectionLostError, ClusterError."""
+        argv, program = started("hold", {**self._given, "generation": self._generation})
+        holder = _Holder(self._host.name, self._host.start(argv, program, lasting=True), self._keep)
+        told = holder.first_line()
+        if told.get("held"):
+            self._generation, self._holder = told.get("generation"), holder
+            if self._over.is_set():
+                holder.release()
+            return
+        holder.release()
+        if "who" not in told:
+            raise ClusterError(
+                f"cannot take the lock: {told.get('error', told)}",
+                where=self._host.name,
+                remedy="see data_dir in the inventory",
+            )
+        if self._generation is None:
+            raise LockedError(
+                f"{told['who']} is at work on {self._host.name}{_since(told.get('since'))}: {told['why']}",
+                where=self._host.name,
+                remedy="wait until it is done; a lock whose owner is gone ends by itself within"
+                f" {self._silence_s:.0f} s",
+            )
+        self._refused(told)
+
+    def _refused(self, told: Mapping[str, Any]) -> None:
+        """It could not be taken again: by an earlier connection of ours it is held for a while, or taken by another."""
+        name = self._host.name
+        if all(told[key] == self._given[key] for key in ("who", "why")):  # the answer to taking it may have been lost
+            self._generation = told["generation"]
+        if told["generation"] == self._generation:
+            raise SilentError(f"{name}: the connection that held its lock was lost", where=name)
+        self.taken = LockedError(
+            f"the lock of {name} was lost, and another took it: "
+            f"{told['who']}{_since(told.get('since'))}: {told['why']}",
+            where=name,
+            remedy="cluster status shows what runs now; run the command again when the other one is done",
+        )
+        raise self.taken
+
+    def ensure(self, timeout_s: float = 5.0) -> None:
+        """Hold it: a beat is answered, or it is taken again. Raises LockedError, SilentError, UnreachableError."""
+        holder = self._holder
+        if holder is not None and holder.answered(holder.beat(), time.monotonic() + timeout_s):
+            return
+        if holder is not None and not holder.ended:
+            raise SilentError(f"{self._host.name} does not answer who holds its lock", where=self._host.name)
+        self._take_again(holder)
+
+    def _take_again(self, lost: _Holder | None) -> None:
+        with self._taking:
+            if self.taken is not None:
+                raise self.taken
+            if self._holder is lost:
+                self.take()
+
+    def _keep(self, ended: _Holder) -> None:
+        """On the thread of a holder that ended: take the lock again as soon as that is possible, for all that waits."""
+        while not self._over.wait(AGAIN_S) and self._holder is ended and self.taken is None:
+            with suppress(ClusterError):
+                self._take_again(ended)
+
+    def beat(self) -> None:
+        """Send a beat; a connection over which none was answered for so long that the lock ended is given up."""
+        if self._holder is not None:
+            self._holder.beat()
+            if not self._holder.ended and self._holder.silent_s > self._silence_s:
+                self._holder.release(0.0)
+
+    def write(self, line: str) -> None:
+        """Send one command."""
+        if self._holder is not None:
+            self._holder.write(line)
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._holder is not None:
+            self._holder.release()
 
 
 def _since(unix_s: float | None) -> str:
@@ -135,23 +209,31 @@ def _since(unix_s: float | None) -> str:
 
 
 class _Holder:
-    """far/hold on one host, and a thread that hears what it says."""
+    """far/hold on one host, and a thread that hears what it says and calls `end` when it has ended."""
 
-    def __init__(self, host: str, process: Process) -> None:
+    def __init__(self, host: str, process: Process, end: Callable[[_Holder], None]) -> None:
         self._host = host
         self._process = process
+        self._end = end
         self._changed = threading.Condition()
         self._first: dict[str, Any] | None = None
         self._sent = 0
         self._heard = 0
-        self._ended = False
+        self._heard_at = time.monotonic()
+        self.ended = False
         threading.Thread(target=self._listen, name=f"lock-{host}", daemon=True).start()
+
+    @property
+    def silent_s(self) -> float:
+        """For how long it has said nothing."""
+        return time.monotonic() - self._heard_at
 
     def first_line(self, timeout_s: float = 15.0) -> dict[str, Any]:
         """What it said first. Raises ConnectionLostError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._first is not None or self._ended, timeout_s)
+            self._changed.wait_for(lambda: self._first is not None or self.ended, timeout_s)
         if self._first is None:
+            self.release()
             raise ConnectionLostError(f"{self._host} did not say whether the lock is free", where=self._host)
         return self._first
 
@@ -166,25 +248,26 @@ class _Holder:
     def answered(self, number: int, deadline: float) -> bool:
         """Whether beat `number` was answered before `deadline` (time.monotonic)."""
         with self._changed:
-            self._changed.wait_for(lambda: self._heard >= number or self._ended, max(0.0, deadline - time.monotonic()))
-            return self._heard >= number and not self._ended
+            self._changed.wait_for(lambda: self._heard >= number or self.ended, max(0.0, deadline - time.monotonic()))
+            return self._heard >= number and not self.ended
 
     def write(self, line: str) -> None:
         """Send one command; a holder that is gone is noticed by `answered`."""
         with suppress(ClusterError):
             self._process.write(line.encode() + b"\n")
 
-    def release(self) -> None:
+    def release(self, timeout_s: float = 5.0) -> None:
         """End it."""
-        self._process.close()
+        self._process.close(timeout_s)
 
     def _listen(self) -> None:
         with suppress(ClusterError):
             for line in self._process.lines():
                 self._hear(line)
         with self._changed:
-            self._ended = True
+            self.ended = True
             self._changed.notify_all()
+        self._end(self)
 
     def _hear(self, line: str) -> None:
         with suppress(ValueError):
@@ -192,5 +275,6 @@ class _Holder:
             with self._changed:
                 self._first = self._first or said
                 self._heard = said.get("beat", self._heard)
-                self._ended = self._ended or "ended" in said
+                self._heard_at = time.monotonic()
+                self.ended = self.ended or "ended" in said
                 self._changed.notify_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cluster.errors import ConnectionLostError, UnreachableError
+from cluster.errors import ConnectionLostError, SilentError, UnreachableError
 from cluster.hosts.target import SshTarget
 
 
@@ -69,9 +69,9 @@ def no_program(name: str, code: int | None, said: str) -> UnreachableError:
     )
 
 
-def silent_host(name: str, seconds: float, *, changes: bool) -> UnreachableError:
+def silent_host(name: str, seconds: float, *, changes: bool) -> SilentError:
     """No answer long after the deadline. Only for a change is that a lost answer; asking again would not help."""
-    kind = ConnectionLostError if changes else UnreachableError
+    kind = ConnectionLostError if changes else SilentError
     return kind(
         f"{name} did not answer within {seconds:.0f} s",
         where=name,

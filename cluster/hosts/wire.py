@@ -93,6 +93,7 @@ class WireHost:
                 return self._line.open(deadline, scope)
             except ConnectionLostError as error:
                 if isinstance(error.__cause__, TimeoutError) or not pauses.take():
+                    error.sent = False
                     raise  # when nothing answered, the kernel has tried again and again meanwhile
 
     def _exchange(self, pipe: Pipe, questions: Sequence[Question], changes: bool, scope: Scope) -> list[Answer]:

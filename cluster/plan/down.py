@@ -20,11 +20,14 @@ def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
     """Stop and remove everything of ours on these hosts. What each host had before is removed last, by `forget`."""
     ranks = list(_ranks(seens))
     stop = [
-        Step(host, f"stop {rank.name}", (docker.docker_stop(rank.name),))
+        Step(host, f"stop {rank.name}", (docker.docker_stop(rank.name),), repeatable=True)
         for host, rank in ranks
         if rank.state == "running"
     ]
-    remove = [Step(host, f"remove {rank.name}", (docker.docker_rm(rank.name, force=True),)) for host, rank in ranks]
+    remove = [
+        Step(host, f"remove {rank.name}", (docker.docker_rm(rank.name, force=True),), repeatable=True)
+        for host, rank in ranks
+    ]
     stages = (Stage("stop", tuple(stop)), Stage("remove", (*remove, *remove_probes(seens).steps)))
     names = ", ".join(deployment.id for deployment in found) or "(none)"
     return Plan(names, (), tuple(stage for stage in stages if stage.steps))
@@ -56,7 +59,7 @@ def removal(deployment: Deployment, seens: Mapping[str, Seen]) -> Iterator[Step]
         if not isinstance(identity, Missing):
             path = f"{identity.data_dir}/deployments/{deployment.id}"
             changes.append(Question(("rm", "-rf", "--", path), changes=True))
-        yield Step(host, f"remove {rank.name}", tuple(changes))
+        yield Step(host, f"remove {rank.name}", tuple(changes), repeatable=True)
 
 
 def clean_up(remains: Iterable[Deployment], seens: Mapping[str, Seen]) -> Stage:
@@ -76,7 +79,7 @@ def _stray_paths(seen: Seen) -> Iterator[str]:
 
 
 def _remove_path(host: str, path: str) -> Step:
-    return Step(host, f"remove {path}", (Question(("rm", "-rf", "--", path), changes=True),))
+    return Step(host, f"remove {path}", (Question(("rm", "-rf", "--", path), changes=True),), repeatable=True)
 
 
 def remove_probes(seens: Mapping[str, Seen]) -> Stage:
@@ -105,4 +108,4 @@ def remove_token(seens: Mapping[str, Seen]) -> Stage:
 
 
 def _remove_probe(host: str, name: str) -> Step:
-    return Step(host, f"remove {name}", (docker.docker_rm(name, force=True),), tolerant=True)
+    return Step(host, f"remove {name}", (docker.docker_rm(name, force=True),), repeatable=True, tolerant=True)

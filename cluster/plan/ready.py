@@ -55,11 +55,11 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
     if healthy:
         return Ready()
     known = [state for state in states.values() if isinstance(state, RankState)]
-    head = known[0] if known else None
-    if head is None:
-        return Waiting("containers")
     if any(state.loaded for state in known):
         return Waiting("the engine: weights loaded, getting ready", "loaded")
+    head = next(iter(states.values()), None)
+    if not isinstance(head, RankState):
+        return Waiting(f"{len(states)} ranks to join (rank 0: unknown)" if known else "containers")
     if head.stage == "engine_started":
         return Waiting("the engine: loading the model", "ray_up")
     if head.stage in ("started", "ray_started", "ray_restarted", "secrets", "before_serve", ""):

@@ -21,6 +21,7 @@ def stop_ranks(deployment: Deployment) -> tuple[Step, ...]:
             (docker.docker_stop(rank.name),),
             undo=(docker.docker_start(rank.name),),
             settle=docker.docker_has_stopped(rank.name),
+            repeatable=True,
         )
         for host, rank in deployment.ranks.items()
     )
@@ -35,6 +36,7 @@ def start_ranks(deployment: Deployment) -> tuple[Step, ...]:
             f"start {rank.name}",
             (docker.docker_start(rank.name),),
             settle=docker.docker_has_started(rank.name, label),
+            repeatable=True,
         )
         for host, rank in deployment.ranks.items()
     )

@@ -27,6 +27,7 @@ class Step:
 
     `undo` takes back what `changes` did, whether they were carried out whole, in part or not at all; empty when
     there is nothing to take back. `settle`, asked when an answer was lost, exits 0 when the step took effect.
+    Each change of a `repeatable` step may be carried out twice, also at the same time, with the same result as once.
     A `tolerant` step that fails is noted and nothing more.
     """
 
@@ -35,6 +36,7 @@ class Step:
     changes: tuple[Put | Question, ...]
     undo: tuple[Question, ...] = ()
     settle: Question | None = None
+    repeatable: bool = False
     tolerant: bool = False
 
 

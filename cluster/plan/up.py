@@ -44,9 +44,8 @@ def _build(made_of: Ingredients, host: str) -> Step:
         docker.docker_build(made_of.image, made_of.wanted.recipe.image, f"{home}/build"),
     )
     remove = Question(("rm", "-rf", "--", home), changes=True)
-    return Step(
-        host, f"build {made_of.image}", changes, undo=(remove,), settle=docker.docker_image_inspect(made_of.image)
-    )
+    built = docker.docker_image_inspect(made_of.image)
+    return Step(host, f"build {made_of.image}", changes, undo=(remove,), settle=built, repeatable=True)
 
 
 def _cached(made_of: Ingredients, host: str) -> bool:
@@ -55,7 +54,8 @@ def _cached(made_of: Ingredients, host: str) -> bool:
 
 
 def _drop(host: str) -> Step:
-    return Step(host, "drop the page cache", (Question(DROP_CACHES, timeout_s=60, changes=True),), tolerant=True)
+    drop = Question(DROP_CACHES, timeout_s=60, changes=True)
+    return Step(host, "drop the page cache", (drop,), repeatable=True, tolerant=True)
 
 
 def _prepare(made_of: Ingredients, rank: int) -> Step:
@@ -63,7 +63,7 @@ def _prepare(made_of: Ingredients, rank: int) -> Step:
     home, cache, hub = made_of.home(host), made_of.cache(host), made_of.identity(host).hf_home
     make = Question(("mkdir", "-p", "-m", "0700", home, f"{home}/config", cache, hub), changes=True)
     remove = Question(("rm", "-rf", "--", home), changes=True)
-    return Step(host, f"write {home}", (make, *rank_files(made_of, rank)), undo=(remove,))
+    return Step(host, f"write {home}", (make, *rank_files(made_of, rank)), undo=(remove,), repeatable=True)
 
 
 def _run(made_of: Ingredients, rank: int) -> Step:

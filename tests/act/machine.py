@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from rank_life import RankLife
 from spark import IMAGE, LOCK, MODEL, Machine, Port, Stranger, spark_ports
 
 from cluster.commands.question import Answer, Question
-from cluster.errors import ClusterError, ConnectionLostError
+from cluster.errors import ConnectionLostError
 from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.fake import FakeHost, FakeProcess
 from cluster.hosts.fleet import Fleet
@@ -210,22 +211,27 @@ class DeskHost(FakeHost):
     """The connection to a machine of a desk, and more ways to fail.
 
     `killed_at`, `dropped_at`: just before the n-th change the operator is killed, or the host becomes unreachable;
-    `lost_at`: the connection is lost just before it, and works again.
+    `lost_at`: the connection is lost just before it, and works again; `away_at`: the host cannot be reached
+    for `away_s` from then on.
     """
 
     def __init__(self, desk: Desk, machine: Machine) -> None:
         super().__init__(machine.name, machine.answer, machine.started, machine.put, audit=machine.audit)
         self.desk = desk
-        self.killed_at = self.dropped_at = self.lost_at = 0
+        self.killed_at = self.dropped_at = self.lost_at = self.away_at = 0
+        self.away_s, self.back_at = 0.0, inf
         self.processes: list[FakeProcess] = []
 
     def start(self, argv: Sequence[str], stdin: bytes = b"", *, lasting: bool = False) -> FakeProcess:
+        if lasting and self.desk.killed:  # a thread of the one that was killed
+            raise unreachable(self.name)
         process = super().start(argv, stdin, lasting=lasting)
         self.processes.append(process)
         return process
 
-    def drop(self) -> None:
-        """It does not answer any more."""
+    def drop(self, seconds: float = inf) -> None:
+        """It does not answer any more, or for so long."""
+        self.back_at = self.desk.now + seconds
         self.faults.unreachable = unreachable(self.name)
         self.end_processes()
 
@@ -237,6 +243,8 @@ class DeskHost(FakeHost):
     def _reach(self, scope: Scope) -> None:
         if self.desk.killed:
             raise Killed
+        if self.desk.now >= self.back_at:
+            self.back_at, self.faults.unreachable = inf, None
         super()._reach(scope)
 
     def _count_change(self) -> int:
@@ -247,11 +255,17 @@ class DeskHost(FakeHost):
             self.desk.kill()
         if number == self.dropped_at:
             self.drop()
+        if number == self.away_at:
+            self.away_at, self.changes = 0, number - 1
+            self.drop(self.away_s)
+            error = unreachable(self.name)
+            error.sent = False
+            raise error
         if number in (self.dropped_at, self.lost_at):
             raise ConnectionLostError(f"the connection to {self.name} was lost", where=self.name)
         return number
 
 
-def unreachable(name: str) -> ClusterError:
+def unreachable(name: str) -> ConnectionLostError:
     """What a host that is switched off gives."""
     return ConnectionLostError(f"{name} did not answer within 10 s", where=name, remedy="is it on?")

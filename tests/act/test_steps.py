@@ -191,10 +191,7 @@ WELL: dict[str, set[tuple[str, str]]] = {
     "error": {
         *(("replacing up", one) for one in PROVEN), ("fetching up", "hub folder"), ("fetching up", "forget token"),
     },
-    "lost answer": {
-        ("fresh up", "run"), ("replacing up", "run"), ("fetching up", "run"), ("replacing up", "stop"),
-        *(("replacing up", one) for one in PROVEN), ("fetching up", "forget token"),
-    },
+    "lost answer": {(act, change) for (act, _), changes in CHANGES.items() for change in changes},
     "unreachable": {("replacing up", one) for one in PROVEN},
 }  # fmt: skip
 """By way: where an act goes on and ends well all the same."""
@@ -268,7 +265,6 @@ def carry_out(run: Callable[[Desk], list[str]], desk: Desk) -> tuple[BaseExcepti
 ENDS: dict[str, tuple[ExitCode, ...]] = {
     "error": (ExitCode.FAILED, ExitCode.REFUSED),
     "ctrl-c": (ExitCode.INTERRUPTED,),
-    "lost answer": (ExitCode.UNREACHABLE,),
     "unreachable": (ExitCode.UNREACHABLE,),
 }
 

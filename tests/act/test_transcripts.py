@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_docker import Container, Image
-from machine import IMAGE, MODEL, Desk, Stranger, unreachable
+from machine import IMAGE, MODEL, Desk, DeskHost, Stranger, unreachable
 from transcript import compare, written
 from typed import RECIPE, Typed
 
@@ -94,6 +94,12 @@ def typed(*words: str) -> Prepare:
         assert ran.code == 0, ran.all
 
     return change
+
+
+def taken(host: DeskHost) -> None:
+    """Its lock is lost, and somebody else had it before it can be taken again."""
+    host.end_processes()
+    host.lock_generation += 1
 
 
 def gone(*names: str) -> Prepare:
@@ -270,13 +276,14 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "up/not_ready_in_time": (1, (*UP, "--set", "ready_timeout_s=0.6"), []),
     "up/worker_killed": (1, UP, [killed_at_sleep(2, "spark2")]),
     "up/worker_lost": (3, UP, [at_sleep(2, lambda desk: desk.hosts["spark2"].drop())]),
+    "up/worker_away": (0, UP, [at_sleep(2, lambda desk: desk.hosts["spark2"].drop(4))]),
     "up/interrupted": (130, UP, [at_sleep(1, ctrl_c)]),
     "up/interrupted_twice": (130, UP, [at_sleep(1, ctrl_c), asked_for("spark2", "journalctl", ctrl_c)]),
     "up/engine_fails_and_not_all_is_undone": (
         1, (*UP, "--", "--max-num-seqs", "8"),
         [typed(*UP), desk(bad_flag="--max-num-seqs"), docker("spark2", broken={"rm": (1, BUSY)})],
     ),
-    "up/lock_lost": (5, UP, [after_probe("spark2", lambda desk: desk.hosts["spark2"].end_processes())]),
+    "up/lock_lost": (5, UP, [after_probe("spark2", lambda desk: taken(desk.hosts["spark2"]))]),
     "up/sockets_used": (4, UP, [desk(sockets=True)]),
     "up/text_is_garbage": (1, UP, [desk(says="!" * 40)]),
     # swap

@@ -26,7 +26,7 @@ def desk() -> tuple[Fleet, dict[str, FakeHost]]:
 def test_it_is_held_on_all_hosts_and_given_back() -> None:
     fleet, hosts = desk()
     with Lock(fleet, "up", DIRS) as lock:
-        assert lock.still_held()
+        assert not lock.lost()
         assert [host.lock_holder and host.lock_holder["why"] for host in hosts.values()] == ["up", "up"]
     assert [host.lock_holder for host in hosts.values()] == [None, None]
 

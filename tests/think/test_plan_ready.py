@@ -43,7 +43,7 @@ def ended(why: str, code: int) -> RankState:
             rank("joined", "engine_started"), rank(loaded=True),
             Waiting("the engine: weights loaded, getting ready", "loaded"),
         ),
-        (Missing("busy"), rank("started"), Waiting("2 ranks to join (rank 0: started)")),
+        (Missing("busy"), rank("started"), Waiting("2 ranks to join (rank 0: unknown)")),
         (rank(state="created"), rank(), Waiting("2 ranks to join (rank 0: starting)")),
     ],
 )  # fmt: skip

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 from loopback import Sshd, becomes
 
+from cluster.commands.far import started
 from cluster.commands.question import Question
 from cluster.errors import ClusterError, LockedError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock, who_am_i
+from cluster.hosts.protocol import Process
 
 # an operator of its own, who takes the lock and keeps it until stdin ends
 OPERATOR = """
@@ -63,14 +65,14 @@ def can_take(fleet: Fleet, dirs: dict[str, str]) -> bool:
 
 def test_one_gets_it_the_other_is_told_who_since_when_and_why(fleet: Fleet, dirs: dict[str, str]) -> None:
     with Lock(fleet, "up lab-tiny", dirs) as lock:
-        assert lock.still_held()
+        assert not lock.lost()
         with pytest.raises(LockedError) as raised, Lock(fleet, "down", dirs):
             raise AssertionError("two locks at once")
         assert who_am_i() in raised.value.what
         assert "up lab-tiny" in raised.value.what
         assert "since" in raised.value.what
         assert raised.value.where == "spark1"
-        assert lock.still_held(), "the refused one took nothing away"
+        assert not lock.lost(), "the refused one took nothing away"
     assert can_take(fleet, dirs)
 
 
@@ -101,21 +103,98 @@ def test_a_frozen_operator_loses_it_after_the_silence(
     assert becomes(lambda: can_take(fleet, dirs), 4)
 
 
-def test_a_holder_that_lost_it_knows(fleet: Fleet, dirs: dict[str, str]) -> None:
-    with Lock(fleet, "sleeping", dirs, silence_s=0.5, beat_s=60) as lock:
-        assert lock.still_held()
-        time.sleep(1)
-        assert lock.lost() == ("spark1", "spark2")
-        with pytest.raises(LockedError, match="lost"):
-            lock.require()
-        assert can_take(fleet, dirs)
+def test_a_lock_that_was_lost_is_taken_again(fleet: Fleet, dirs: dict[str, str]) -> None:
+    with Lock(fleet, "up", dirs) as lock:
+        first = generations(dirs)
+        fleet.close()
+        lock.require()
+        assert not can_take(fleet, dirs)
+        assert all(now > before for now, before in zip(generations(dirs), first, strict=True))
 
 
-def test_one_lost_connection_is_one_lost_lock(sshd: Sshd, dirs: dict[str, str]) -> None:
+def test_it_is_taken_again_by_itself(sshd: Sshd, dirs: dict[str, str]) -> None:
+    """Nobody asks for it meanwhile; only one host's connection ended."""
     hosts = [sshd.host("spark1"), sshd.host("spark2")]
-    with Lock(Fleet(hosts), "up", dirs) as lock:
+    with Lock(Fleet(hosts), "up", dirs):
+        first = generations(dirs)
         hosts[1].close()
-        assert lock.lost() == ("spark2",)
+        assert becomes(lambda: generations(dirs)[1] > first[1], 5)
+        assert generations(dirs)[0] == first[0]
+        assert not can_take(Fleet([sshd.host("spark2")]), dirs)
+    assert can_take(Fleet([sshd.host("spark1"), sshd.host("spark2")]), dirs)
+
+
+@pytest.mark.parametrize("other", ["this version", "an older one", "one that removed the file"])
+def test_a_lock_that_another_had_meanwhile_is_not_taken_again(
+    other: str, fleet: Fleet, dirs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.hosts.lock.AGAIN_S", 60)
+    with Lock(fleet, "sleeping", dirs, silence_s=0.5, beat_s=60) as lock:
+        time.sleep(0.8)
+        file = Path(dirs["spark2"], "lock")
+        if other == "this version":
+            assert can_take(fleet.only(["spark2"]), dirs)
+        elif other == "an older one":
+            file.write_text("")
+        else:
+            file.unlink()
+        lost = lock.lost()
+        assert list(lost) == ["spark2"]
+        assert isinstance(lost["spark2"], LockedError)
+        assert [error.where for error in lock.taken()] == ["spark2"]
+        with pytest.raises(LockedError):
+            lock.require()
+        lock.require(["spark1"])
+        assert can_take(fleet.only(["spark2"]), dirs), "it is left to others"
+
+
+def test_a_lock_that_another_holds_now_is_not_taken_again(
+    sshd: Sshd, fleet: Fleet, dirs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.hosts.lock.AGAIN_S", 60)
+    with Lock(fleet.only(["spark1"]), "sleeping", dirs, silence_s=0.5, beat_s=60) as lock:
+        time.sleep(0.8)
+        words = [sys.executable, "-c", OPERATOR, sshd.entry().model_dump_json(), dirs["spark1"]]
+        other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert other.stdout
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(LockedError) as raised:
+            lock.require()
+        assert f"(pid {other.pid})" in raised.value.what
+        other.communicate(b"")
+
+
+def test_an_earlier_connection_of_ours_is_no_other_operator(sshd: Sshd, dirs: dict[str, str]) -> None:
+    """The answer to taking it again was lost: that connection still holds it, with a generation that we never heard."""
+    host = sshd.host()
+    with Lock(Fleet([host]), "up", dirs) as lock:
+        [first] = generations(dirs)
+        argv, program = started(
+            "hold", {"data_dir": dirs["spark1"], "who": who_am_i(), "why": "up", "silence_s": 2, "generation": first}
+        )
+        host.close()
+        unheard = sshd.host()
+        assert becomes(lambda: holds(unheard.start(argv, program, lasting=True)), 5)
+        lock.require()
+        assert generations(dirs)[0] >= first + 2
+
+
+def test_an_old_file_is_no_hindrance(fleet: Fleet, dirs: dict[str, str]) -> None:
+    for name, text in {"spark1": "", "spark2": '{"who": "ada", "since": 1.0, "why": "up", "pid": 7}'}.items():
+        os.makedirs(dirs[name])
+        Path(dirs[name], "lock").write_text(text)
+    with Lock(fleet, "up", dirs):
+        assert all(generations(dirs))
+
+
+def holds(process: Process) -> bool:
+    """Whether a holder got the lock; one that did not has ended."""
+    return bool(json.loads(next(process.lines()))["held"])
+
+
+def generations(dirs: dict[str, str]) -> list[int]:
+    """By host, how often the lock was taken."""
+    return [json.loads(file.read_text())["generation"] for name in dirs if (file := Path(dirs[name], "lock")).exists()]
 
 
 def test_a_host_that_is_slow_for_a_moment_does_not_cost_the_lock(
@@ -128,17 +207,19 @@ def test_a_host_that_is_slow_for_a_moment_does_not_cost_the_lock(
         os.kill(daemon, signal.SIGSTOP)
         assert host.ask([Question(("echo", "by another connection"))])[0].exit == 0
         os.kill(daemon, signal.SIGCONT)
-        assert lock.still_held()
+        assert not lock.lost()
 
 
 def test_it_outlives_an_interruption_for_the_undo(fleet: Fleet, dirs: dict[str, str]) -> None:
     for host in fleet:
         host.cancel = fleet.cancel  # type: ignore[attr-defined]
     with Lock(fleet, "up", dirs) as lock:
+        first = generations(dirs)
         fleet.cancel.set()
         time.sleep(0.5)
-        assert lock.still_held()
         fleet.cancel.renew()
+        assert not lock.lost()
+        assert generations(dirs) == first
         assert not can_take(fleet, dirs)
 
 
@@ -146,7 +227,7 @@ def test_audit_lines(fleet: Fleet, dirs: dict[str, str]) -> None:
     with Lock(fleet, "up", dirs) as lock:
         lock.note("spark2", "docker run", argv=["a b", "ü\n"])
         lock.note("spark2", "docker rm")
-        assert lock.still_held(), "answered after the lines before it"
+        assert not lock.lost(), "answered after the lines before it"
     log = Path(dirs["spark2"]) / "audit.log"
     first, second = (json.loads(line) for line in log.read_text().splitlines())
     assert (first["what"], first["argv"], first["who"]) == ("docker run", ["a b", "ü\n"], who_am_i())
@@ -166,7 +247,8 @@ def test_a_directory_that_cannot_be_written(sshd: Sshd, tmp_path: Path) -> None:
 def test_home_is_the_home_there(sshd: Sshd) -> None:
     with Lock(Fleet([sshd.host()]), "up", {"spark1": "~/data"}):
         assert json.loads((sshd.home / "data" / "lock").read_text())["why"] == "up"
-    assert (sshd.home / "data" / "lock").read_text() == ""
+    kept = json.loads((sshd.home / "data" / "lock").read_text())
+    assert set(kept) == {"generation", "last"}, "who gave it back is not said to hold it"
 
 
 def test_a_look_at_the_lock_does_not_disturb(sshd: Sshd, dirs: dict[str, str]) -> None:
