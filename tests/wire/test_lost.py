@@ -17,6 +17,7 @@ from loopback import Sshd, becomes, find_processes, free_port
 
 from cluster.commands.question import Question
 from cluster.errors import ConnectionLostError, UnreachableError
+from cluster.hosts.fleet import Fleet
 from cluster.hosts.ssh import SshHost
 
 # counts its runs; the first run ends the sshd of its own session
@@ -164,3 +165,26 @@ def test_the_server_ends_the_connection_at_once(sshd: Sshd, monkeypatch: pytest.
         threading.Thread(target=lambda: rude.accept()[0].close(), daemon=True).start()
         with pytest.raises(ConnectionLostError, match="ended the connection while it was set up"):
             sshd.host(port=rude.getsockname()[1]).ask([Question(("true",))])
+
+
+def test_what_has_to_be_answered_is_asked_until_the_host_is_back(make_sshd: Callable[..., Sshd]) -> None:
+    server = make_sshd()
+    fleet = Fleet([server.host("spark1")])
+    assert fleet.ask_all([Question(("true",))])["spark1"].error is None
+    server.stop()
+    fleet.close()
+    told: list[str] = []
+    threading.Timer(5, server.start).start()
+    answers = fleet.keep_asking({"spark1": [Question(("echo", "back"))]}, told.append)
+    assert answers["spark1"][0].out == b"back\n"
+    assert told[0].startswith("spark1 unreachable for ")
+    assert told[-1] == ""
+
+
+def test_a_change_that_could_not_be_sent_is_known_not_to_be(sshd: Sshd, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionLostError) as raised:
+        sshd.host(port=free_port()).ask([Question(("true",), changes=True)])
+    assert not raised.value.sent
+    with pytest.raises(ConnectionLostError) as raised:
+        sshd.host().ask([cut_once(tmp_path / "log", changes=True)])
+    assert raised.value.sent
