@@ -89,7 +89,7 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
     began = fleet.time.monotonic()
     with screen.waiting(f"looking at {', '.join(wanted.names)}") as waiting:
         seens, errors = answered(look(fleet, wanted.hosts, wanted))
-        found = deployments(seens.values())
+        found = deployments(seens.values(), wanted.hosts)
         fabric = gate.pair_of(wanted.hosts, seens)
         findings = gate.check_facts(wanted, seens, fabric, found)
         findings += [finding for seen in seens.values() for finding in check_absent(wanted, seen)]

@@ -6,7 +6,18 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, see
+from cluster.actions.reach import (
+    Connect,
+    Named,
+    answered,
+    find,
+    look,
+    open_fleet,
+    raise_all,
+    read_named,
+    see,
+    tell_apart,
+)
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.facts.fact import Missing
@@ -16,7 +27,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.hosts.outcome import Outcome
 from cluster.plan.back import Holder, holders
-from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.deployed import Deployment
 from cluster.plan.down import forget, plan_down
 from cluster.plan.steps import Plan
 from cluster.screen import Screen
@@ -37,13 +48,14 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
         seens, errors = answered(outcomes)
         if not seens:
             raise_all(errors)
+        tell_apart({host: seen.machine for host, seen in seens.items()})
         within = fleet.only(list(seens))
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in seens}
         with Unlocked() if dry_run else Lock(within, "down", data_dirs) as guard:
             if not dry_run:  # whoever held the lock until now may have changed everything
                 seens = see(within, [host for host in named.hosts if host.name in seens], say=screen.trouble)
             seens, blind = without_blind(seens)
-            found = deployments(seens.values())
+            found = find(seens, named.hosts)
             told = take_down(named, within, seens, found, guard, dry_run, screen)
     errors = [*concerned(outcomes, named, found, screen), *blind]
     screen.document({"deployments": [one.id for one in found], **told, "errors": [one.as_dict() for one in errors]})
@@ -56,13 +68,14 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
 def concerned(
     outcomes: Mapping[str, Outcome[Seen]], named: Named, found: Sequence[Deployment], screen: Screen
 ) -> list[ClusterError]:
-    """Errors of hosts that were named or have a rank of what was found; of others it is only said that they are off."""
+    """Errors of hosts that were named or may have a rank of what was found; others are only said to be off."""
     ranks = {host for deployment in found for host in deployment.hosts}
+    unknown = ranks - outcomes.keys()  # a rank's host that is not known by name may be any that does not answer
     errors = []
     for name, outcome in outcomes.items():
         if outcome.error is None:
             continue
-        if named.explicit or not found or name in ranks:
+        if named.explicit or not found or name in ranks or unknown:
             errors.append(outcome.error)
         else:
             screen.warn(f"{name} was left out: {outcome.error.what}")
@@ -123,7 +136,7 @@ def say_partial(found: tuple[Deployment, ...], seens: Mapping[str, Seen], screen
         if beyond:
             screen.warn(
                 f"{deployment.id} also has ranks on {', '.join(beyond)}: they end by themselves within a minute; "
-                f"their containers stay until cluster down -n {','.join(beyond)}"
+                "their containers stay until cluster down is run for them too"
             )
 
 

@@ -17,7 +17,7 @@ from cluster.hosts.protocol import Host
 from cluster.plan.checks import check_host
 from cluster.plan.deployed import Deployment
 from cluster.plan.fabric import Fabric, pair
-from cluster.plan.finding import Finding, refusing, share, worst_first
+from cluster.plan.finding import Finding, as_errors, refusing, worst_first
 from cluster.plan.inside import Inside, check_equal, check_inside, parse_inside
 from cluster.plan.parity import check_pings, check_set, ping_questions
 from cluster.plan.wanted import Wanted
@@ -113,14 +113,3 @@ def warn(finding: Finding, screen: Screen) -> None:
     forced = " (forced)" if finding.level == "fault" else ""
     evidence = f" ({finding.evidence})" if finding.evidence else ""
     screen.warn(f"{finding.level}{forced}: {finding.host}: {finding.what}{evidence}")
-
-
-def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
-    """Faults as the errors that the user sees; what is the same on several hosts is said once."""
-    return [
-        RefusedError(
-            f"{fault.what}: {fault.evidence}" if fault.evidence else fault.what,
-            where=f"{', '.join(hosts)}, check `{fault.check}`", put_back="nothing was changed", remedy=fault.remedy,
-        )
-        for fault, hosts in ((shared.finding, shared.hosts) for shared in share(faults))
-    ]  # fmt: skip

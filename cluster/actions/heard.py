@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cluster.commands.question import Answer, Question
 from cluster.config.names import ResolvedHost
-from cluster.facts import completion, containers, gpu, gpu_processes, links, lock, memory, ranks
+from cluster.facts import completion, containers, gpu, gpu_processes, identity, links, lock, memory, ranks
 from cluster.facts.completion import Completion, Server
 from cluster.facts.containers import Container
 from cluster.facts.fact import Missing
@@ -17,6 +17,7 @@ from cluster.facts.links import Links
 from cluster.facts.lock import LockState
 from cluster.facts.memory import Memory
 from cluster.facts.ranks import RankState
+from cluster.facts.sections import NOT_ASKED
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment
 from cluster.plan.ready import Failed, judge_ranks
@@ -26,7 +27,10 @@ SERVER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One host's answers. `server` is None where no server was asked. `why` it did not answer, empty when it did."""
+    """One host's answers. `server` is None where no server was asked. `why` it did not answer, empty when it did.
+
+    `machine` is its machine-id.
+    """
 
     containers: tuple[Container, ...] | Missing
     lock: LockState | Missing
@@ -36,6 +40,7 @@ class Heard:
     links: Links | Missing
     server: Completion | Missing | None = None
     why: str = ""
+    machine: str | Missing = NOT_ASKED
 
 
 def hear(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[str, Server]) -> dict[str, Heard]:
@@ -55,15 +60,17 @@ def hear(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[str, 
 def questions(host: ResolvedHost, server: Server | None) -> list[Question]:
     """All that is asked of one host."""
     asked = [containers.question(), lock.question(host.data_dir), memory.question(), gpu.question(), links.question()]
+    asked.append(identity.machine_question())
     return asked + ([completion.question(server, ask=False, timeout_s=SERVER_TIMEOUT_S)] if server else [])
 
 
 def read(answers: Sequence[Answer]) -> Heard:
     """The answers to `questions`, in their order."""
-    listed, held, kernel, card, linked = answers[:5]
+    listed, held, kernel, card, linked, machine = answers[:6]
     return Heard(
         containers.parse(listed), lock.parse(held), memory.parse(kernel), gpu.parse(card), gpu_processes.parse(card),
-        links.parse(linked), completion.parse(answers[5]) if len(answers) > 5 else None,
+        links.parse(linked), completion.parse(answers[6]) if len(answers) > 6 else None,
+        machine=identity.parse_machine(machine),
     )  # fmt: skip
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cluster.actions.logs_explain import explain_all
-from cluster.actions.reach import Connect, answered, look, open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect, answered, find, look, open_fleet, raise_all, read_named
 from cluster.commands.docker import docker_logs, why_failed
 from cluster.commands.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, ManyErrors, RefusedError, about
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
-from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.deployed import Deployment
 from cluster.screen import Screen
 
 TAIL = 200
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     tail = TAIL if args.tail is None else args.tail
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
-        found = deployments(seens.values())
+        found = find(seens, named.hosts)
         if not found:
             raise_all(errors)
             raise RefusedError(f"nothing of ours on {', '.join(seens)}", remedy="cluster up")

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.commands.question import Question
 from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load_inventory, load_recipe, resolve_hosts
 from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe
 from cluster.errors import ClusterError, ManyErrors
-from cluster.facts import disk
+from cluster.facts import disk, identity
 from cluster.facts import seen as facts
 from cluster.facts.fact import Missing
 from cluster.facts.seen import Look, Seen
@@ -21,6 +20,9 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.names import ssh_knows
 from cluster.hosts.outcome import Outcome
 from cluster.hosts.protocol import Host
+from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.finding import as_errors
+from cluster.plan.parity import check_machines
 from cluster.plan.wanted import Wanted
 
 
@@ -56,9 +58,21 @@ def open_fleet(hosts: Sequence[ResolvedHost], connect: Connect = connect) -> Fle
 
 
 def reach(fleet: Fleet) -> None:
-    """Open all connections at once. Raises every host's error when some cannot be reached."""
-    outcomes = fleet.ask_all([Question(("true",))])
+    """Open all connections at once. Raises every host's error when some cannot be reached, or are not told apart."""
+    outcomes = fleet.ask_all([identity.machine_question()])
     raise_all([outcome.error for outcome in outcomes.values() if outcome.error is not None])
+    tell_apart({host: identity.parse_machine(outcome.get()[0]) for host, outcome in outcomes.items()})
+
+
+def tell_apart(machines: Mapping[str, str | Missing]) -> None:
+    """Raise RefusedError when two of these hosts are one machine, or one does not say which it is."""
+    raise_all(as_errors([*check_machines(machines)]))
+
+
+def find(seens: Mapping[str, Seen], named: Sequence[ResolvedHost]) -> tuple[Deployment, ...]:
+    """The deployments on the hosts of a command that answered. Raises RefusedError when these are not told apart."""
+    tell_apart({host: seen.machine for host, seen in seens.items()})
+    return deployments(seens.values(), named)
 
 
 def look_for(host: ResolvedHost, wanted: Wanted | None = None) -> Look:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cluster.actions.again import await_back, prove_again, say_held, subject_of
-from cluster.actions.reach import see
+from cluster.actions.reach import find, see
 from cluster.apply import Applied, Guard, apply, undo
 from cluster.config.names import ResolvedHost
 from cluster.errors import ClusterError, InterruptedByUser, RefusedError
 from cluster.facts.seen import Seen
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
-from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.deployed import Deployment
 from cluster.plan.restart import start_ranks, stop_ranks
 from cluster.plan.steps import Stage
 from cluster.screen import Screen
@@ -63,7 +63,7 @@ def start_again(applied: Applied, fleet: Fleet, guard: Guard, screen: Screen) ->
 
 def as_before(deployment: Deployment, seens: dict[str, Seen]) -> Deployment:
     """The deployment under the lock. Raises RefusedError when somebody changed it meanwhile."""
-    now = next((one for one in deployments(seens.values()) if one.id == deployment.id), None)
+    now = next((one for one in find(seens, ()) if one.id == deployment.id), None)
     if now is None or set(now.ranks) != set(now.hosts):
         raise RefusedError("its containers are not all there", where=deployment.id, remedy="cluster up starts it anew")
     if any(rank.started_at != deployment.ranks[host].started_at for host, rank in now.ranks.items()):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.actions import bench, down, fetch, up
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all
+from cluster.actions.reach import Connect, Named, answered, find, look, open_fleet, raise_all
 from cluster.actions.told import Told
 from cluster.actions.typed import bench_args, bench_defaults, typed
 from cluster.arguments import down as down_options
@@ -24,7 +24,7 @@ from cluster.arguments_measuring import bench as bench_options
 from cluster.bench.result import results_dir
 from cluster.bench.series import Point, Series, find_series, new_series, read_point, write_series
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
-from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.deployed import Deployment
 from cluster.plan.spec import differing, spec_like
 from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
@@ -211,7 +211,8 @@ def measure(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterE
 
 def another(wanted: Wanted, manifest: dict[str, Any]) -> str:
     """What differs between the deployment that was started and the one that was measured."""
-    return "; ".join(differing(spec_like(wanted, manifest["spec"]), manifest["spec"]))
+    like = spec_like(wanted, manifest["spec"], [host["name"] for host in manifest["hosts"]])
+    return "; ".join(differing(like, manifest["spec"]))
 
 
 def failed(point: Point, stage: str, error: ClusterError) -> Point:
@@ -239,14 +240,11 @@ def make_room(steps: Sequence[Step], log: Log, named: Named, args: argparse.Name
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         raise_all(errors)
-        running = [one for one in deployments(seens.values()) if one.running]
+        running = [one for one in find(seens, named.hosts) if one.running]
     to_do = [step for step in steps if kept_point(log, step) is None]
     if not running or (to_do and args.resume and all(is_of(one, to_do[0]) for one in running)):
         return
     names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
-    beyond = sorted({host for one in running for host in one.hosts} - {host.name for host in named.hosts})
-    if beyond:
-        raise RefusedError(f"these hosts serve with others: {names}", remedy=f"cluster down -n …,{','.join(beyond)}")
     own = args.resume and all(any(is_of(one, step) for step in steps) for one in running)
     if not own and not args.yes and not screen.confirm(f"{names} runs; take it down?"):
         raise RefusedError(
@@ -257,7 +255,7 @@ def make_room(steps: Sequence[Step], log: Log, named: Named, args: argparse.Name
 
 def is_of(deployment: Deployment, step: Step) -> bool:
     """Whether what runs is what a step starts."""
-    return spec_like(step.wanted, deployment.spec) == dict(deployment.spec)
+    return spec_like(step.wanted, deployment.spec, deployment.hosts) == dict(deployment.spec)
 
 
 def show_plan(steps: Sequence[Step], screen: Screen, connect: Connect) -> ExitCode:

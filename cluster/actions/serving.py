@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named
+from cluster.actions.reach import Connect, Named, answered, find, look, open_fleet, raise_all, read_named
 from cluster.bench.loader import ProcessLoader, Target, load_command
 from cluster.config.load import choose_recipe, load_recipe, read_secret
 from cluster.config.recipe import Recipe
@@ -20,7 +20,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.local import LocalHost
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host, Process
-from cluster.plan.deployed import HOME, Deployment, deployments, unread
+from cluster.plan.deployed import HOME, Deployment, unread
 
 OTHERWISE = "cluster up first, or --base-url URL for another server"
 
@@ -86,9 +86,8 @@ def ours(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Servi
     named = read_named(args)
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
-        deployment = running_deployment(seens, errors)
+        deployment = running_deployment(seens, errors, find(seens, named.hosts))
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
-        raise_all([error for error in errors if error.host in deployment.hosts])
         within = fleet.only(deployment.hosts)
         recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
         server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
@@ -131,11 +130,12 @@ def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | 
 
 
 def running_deployment(
-    seens: Mapping[str, Seen], errors: Sequence[ClusterError], *, otherwise: str = OTHERWISE
-) -> Deployment:
+    seens: Mapping[str, Seen], errors: Sequence[ClusterError], found: Sequence[Deployment], *,
+    otherwise: str = OTHERWISE,
+) -> Deployment:  # fmt: skip
     """The one deployment that runs on these hosts. Raises RefusedError when there is none (what to do is `otherwise`),
     or more than one."""
-    running = [one for one in deployments(seens.values()) if one.running]
+    running = [one for one in found if one.running]
     if len(running) == 1:
         return running[0]
     if running:

@@ -20,6 +20,7 @@ from cluster.facts.seen import Seen
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.parity import check_machines
 from cluster.plan.ready import Failed, Ready, State, judge_nodes, judge_ranks
 from cluster.screen import Screen
 
@@ -56,18 +57,21 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     named = read_named(args)
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
-        found = deployments(seens.values())
+        found = deployments(seens.values(), named.hosts)
         told = [inspect(deployment, fleet, seens) for deployment in found]
     print_hosts(seens, errors, screen)
+    alike = [*check_machines({host: seen.machine for host, seen in seens.items()})]
+    for finding in alike:
+        screen.warn(f"{finding.host}: {finding.what} ({finding.evidence}); {finding.remedy}")
     for status in told:
         print_deployment(status, screen)
     if not told:
         screen.line(f"nothing of ours runs on {', '.join(seens) or 'any host that answered'}: cluster up")
-    screen.document(as_document(seens, errors, told))
+    screen.document({**as_document(seens, errors, told), "findings": [finding.as_dict() for finding in alike]})
     if screen.json_mode and errors:
         return ManyErrors(errors).exit_code
     raise_all(errors)
-    return ExitCode.REFUSED if any(status.word != "ready" for status in told) else ExitCode.DONE
+    return ExitCode.REFUSED if alike or any(status.word != "ready" for status in told) else ExitCode.DONE
 
 
 def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> Status:
@@ -81,7 +85,11 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
             name = deployment.ranks[head].name
             asked[head].append(docker_exec(name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
     outcomes = fleet.ask(asked)
-    states: dict[str, RankState | Missing | None] = {host: unseen(seens.get(host)) for host in deployment.hosts}
+    states: dict[str, RankState | Missing | None] = {
+        host: unseen(seens[host]) if host in seens else
+        Missing("the host did not answer" if host in fleet.names else "not among the hosts of this command", "absent")
+        for host in deployment.hosts
+    }  # fmt: skip
     for host, outcome in outcomes.items():
         read = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
         states[host] = read if isinstance(read, Missing) else read.get(deployment.ranks[host].name)
@@ -95,10 +103,8 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
     return Status(deployment, judge_ranks(states, healthy), states, server, nodes, tuple(wrong))
 
 
-def unseen(seen: Seen | None) -> Missing | None:
+def unseen(seen: Seen) -> Missing | None:
     """Why nothing is known of a rank whose container was not found; None when it is known not to be there."""
-    if seen is None:
-        return Missing("the host did not answer, or was not named", "absent")
     return seen.containers if isinstance(seen.containers, Missing) else None
 
 

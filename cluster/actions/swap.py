@@ -6,12 +6,11 @@ import argparse
 from dataclasses import replace
 
 from cluster.actions import up
-from cluster.actions.reach import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.actions.reach import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.actions.serving import nothing_runs, running_deployment
 from cluster.errors import ExitCode, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
-from cluster.plan.deployed import deployments
 from cluster.screen import Screen
 
 FIRST = "cluster up starts the first one"
@@ -35,12 +34,13 @@ def with_hosts(named: Named, fleet: Fleet) -> Named:
     Raises RefusedError when nothing runs, or more than one deployment and no host was named.
     """
     seens, errors = answered(look(fleet, named.hosts))
+    found = find(seens, named.hosts)
     if not named.explicit:
         by_name = {host.name: host for host in named.hosts}
-        running = running_deployment(seens, errors, otherwise=FIRST)
+        running = running_deployment(seens, errors, found, otherwise=FIRST)
         return replace(named, hosts=tuple(by_name[name] for name in running.hosts))
     raise_all(errors)
-    ranks = [rank for deployment in deployments(seens.values()) for rank in deployment.ranks.values()]
+    ranks = [rank for deployment in found for rank in deployment.ranks.values()]
     if not any(rank.state == "running" for rank in ranks):
         raise nothing_runs(seens, FIRST)
     return named

@@ -13,7 +13,7 @@ from cluster.actions import fetch, gate, prove
 from cluster.actions.carry import also, carry_through
 from cluster.actions.fabric_test import test_fabric
 from cluster.actions.quick_probe import probe_quickly
-from cluster.actions.reach import Connect, Named, open_fleet, reach, read_named, read_recipe, see
+from cluster.actions.reach import Connect, Named, find, open_fleet, reach, read_named, read_recipe, see
 from cluster.actions.summary import print_ready, simulated_products
 from cluster.apply import Applied, Guard, Unlocked, apply
 from cluster.commands.question import Question
@@ -29,7 +29,7 @@ from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.plan.decide import Same, Start, decide, refuse_beyond
-from cluster.plan.deployed import Deployment, deployments
+from cluster.plan.deployed import Deployment
 from cluster.plan.down import clean_up, remove_probes
 from cluster.plan.fabric import Fabric, drift, recorded
 from cluster.plan.rank import API_KEY, API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
@@ -119,7 +119,7 @@ def bring_up(
     """From connected hosts to a proven deployment."""
     with clock.stage("look"):
         seens = see(fleet, wanted.hosts, wanted, screen.trouble)
-    found = deployments(seens.values())
+    found = find(seens, wanted.hosts)
     refuse_beyond(wanted.names, found)
     fabric = gate.pair_of(wanted.hosts, seens)
     if not options.dry_run:
@@ -233,20 +233,21 @@ def seen_spec(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, Any]:
     """What is wanted, on the image and the model's files as the hosts have them; files that differ are none."""
     copies = [seens[name].weights for name in wanted.names]
     told = [{} if isinstance(one, Missing) else one.hashes for one in copies]
-    return spec_of(wanted, content_of(wanted, seens), told[0] if all(one == told[0] for one in told) else {})
+    ids = {name: seen.host_id for name, seen in seens.items()}
+    return spec_of(wanted, ids, content_of(wanted, seens), told[0] if all(one == told[0] for one in told) else {})
 
 
 def settle(
     wanted: Wanted, seens: dict[str, Seen], found: Sequence[Deployment], fleet: Fleet
 ) -> tuple[dict[str, Any], Same | Start]:
     """What is wanted, and what has to happen for it. What runs counts as the same only while its secrets are."""
-    spec = seen_spec(wanted, seens)
+    spec, names = seen_spec(wanted, seens), {seen.host_id: name for name, seen in seens.items()}
     running = next((one for one in found if one.running and one.spec["secrets"] == spec["secrets"]), None)
     if running is None or not wanted.secrets:
-        return spec, decide(spec, found)
+        return spec, decide(spec, found, names)
     version = int(running.spec.get(SECRETS_VERSION, 0))
     as_it_runs = spec | ({SECRETS_VERSION: version} if version else {})
-    decision = decide(as_it_runs, found)
+    decision = decide(as_it_runs, found, names)
     changed = changed_secrets(running, wanted, seens, fleet) if isinstance(decision, Same) else ""
     if not isinstance(decision, Same) or not changed:
         return as_it_runs, decision

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from cluster.actions.heard import Heard, ask_ranks, hear
 from cluster.actions.on_wedge import Act, Moment, make_act
-from cluster.actions.reach import Connect, Named, open_fleet, read_named
+from cluster.actions.reach import Connect, Named, open_fleet, read_named, tell_apart
 from cluster.actions.tell import Teller
 from cluster.actions.unit import print_unit
 from cluster.config.names import ResolvedHost
@@ -21,6 +21,7 @@ from cluster.diagnosis.standing import Key, Standing, follow
 from cluster.errors import ExitCode, InterruptedByUser, UsageError
 from cluster.facts.completion import Server
 from cluster.facts.fact import Missing
+from cluster.facts.identity import host_id
 from cluster.facts.lock import LockState
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -88,6 +89,7 @@ class Watch:
         self.fleet, self.teller, self.act = fleet, teller, act
         self.watched: dict[str, Watched] = {}
         self.silent: set[str] = set()
+        self.ids: dict[str, str] = {}
 
     def go_on(self, interval_s: float) -> NoReturn:
         """Look until interrupted."""
@@ -103,6 +105,7 @@ class Watch:
     def look(self) -> None:
         """One look at all hosts, and what follows from it."""
         heard = hear(self.fleet, self.hosts, self.servers())
+        self.tell_apart(heard)
         self.say_who_is_silent(heard)
         for deployment in self.deployments(heard):
             watched = self.watch_over(deployment)
@@ -125,6 +128,13 @@ class Watch:
                 found[deployment.head] = Server.of_spec(deployment.spec, home)
         return found
 
+    def tell_apart(self, heard: Mapping[str, Heard]) -> None:
+        """Learn which host is which machine. Raises RefusedError at the first look when they are not told apart."""
+        machines = {host: told.machine for host, told in heard.items() if not told.why}
+        if not self.ids:
+            tell_apart(machines)
+        self.ids |= {host: host_id(machine) for host, machine in machines.items() if isinstance(machine, str)}
+
     def say_who_is_silent(self, heard: Mapping[str, Heard]) -> None:
         """Say once who does not answer, and who answers again."""
         for host, told in heard.items():
@@ -141,7 +151,8 @@ class Watch:
         blind = set(self.hosts) - set(listed)
         before = [watched.deployment for watched in self.watched.values()]
         known = {host: [one.ranks[host] for one in before if host in one.ranks] for host in blind}
-        found = group({**listed, **known})
+        silent = {host: self.hosts[host].address for host in blind - self.ids.keys()}
+        found = group({**listed, **known}, self.ids, silent)
         for name in self.watched.keys() - {one.id for one in found}:
             self.say_over(name, self.watched.pop(name).standing.values())
             self.teller.say("gone", name, "it is no longer there: taken down or replaced")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass
 
 from cluster.commands.far import far
@@ -39,6 +40,34 @@ class Identity:
     hf_home: str
     management_address: str = ""
     named_addresses: tuple[str, ...] = ()
+
+
+def machine_question() -> Question:
+    """Ask for the machine-id alone."""
+    return Question(("cat", "/etc/machine-id"))
+
+
+def parse_machine(answer: Answer) -> str | Missing:
+    """The machine-id, or why there is none."""
+    if answer.exit != 0:
+        return Missing(answer.error_text.strip() or f"/etc/machine-id: exit {answer.exit}")
+    return read_machine(answer.text)
+
+
+def read_machine(text: str) -> str | Missing:
+    """The text of /etc/machine-id; one that was never set up is Missing."""
+    found = text.strip()
+    if found in ("", "uninitialized"):
+        return Missing(f"/etc/machine-id is {found or 'empty, or cannot be read'}")
+    return found
+
+
+def host_id(machine_id: str) -> str:
+    """Twelve hex digits by which a host is known in labels and results, whatever an inventory calls it.
+
+    machine-id(5) wants the id itself kept to its machine, and what may be shown of it made with a keyed hash.
+    """
+    return hmac.digest(machine_id.encode(), b"cluster", "sha256").hex()[:12]
 
 
 def question(data_dir: str, hf_home: str) -> Question:

@@ -97,6 +97,16 @@ class Seen:
     firewall: Firewall | Missing = NOT_ASKED
 
     @property
+    def machine(self) -> str | Missing:
+        """The machine-id, which tells this host from all others."""
+        return self.identity if isinstance(self.identity, Missing) else identity.read_machine(self.identity.machine_id)
+
+    @property
+    def host_id(self) -> str:
+        """By what labels know this host; empty when its machine-id cannot be read."""
+        return "" if isinstance(self.machine, Missing) else identity.host_id(self.machine)
+
+    @property
     def copies(self) -> tuple[Weights | Missing, Weights | Missing]:
         """What is there of a recipe's models, in their order."""
         return self.weights, self.drafter

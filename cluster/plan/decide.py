@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from cluster.errors import RefusedError
 from cluster.plan.deployed import Deployment
-from cluster.plan.spec import deployment_id, differing
+from cluster.plan.spec import differing, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +32,32 @@ class Start:
     remains: tuple[Deployment, ...] = ()
 
 
-def decide(spec: Mapping[str, Any], found: Sequence[Deployment]) -> Same | Start:
-    """What has to happen so that `spec` runs."""
-    wanted_id = deployment_id(spec)
+def decide(
+    spec: Mapping[str, Any], found: Sequence[Deployment], names: Mapping[str, str] = MappingProxyType({})
+) -> Same | Start:
+    """What has to happen so that `spec` runs. `names`: how this command calls the hosts, by id."""
     running = [deployment for deployment in found if deployment.running]
     remains = tuple(deployment for deployment in found if not deployment.running)
     for deployment in running:
-        if deployment.id == wanted_id:
+        if not differing(deployment.spec, spec):  # its id may be an older version's
             return Same(deployment, remains)
     if running:
-        return Start(tuple(_why(running, spec)), tuple(running), remains)
-    if any(dead.id == wanted_id for dead in remains):
-        return Start((f"replace what is left of {wanted_id}: its containers are not all running",), (), remains)
+        return Start(tuple(_why(running, spec, names)), tuple(running), remains)
+    for dead in remains:
+        if not differing(dead.spec, spec):
+            return Start((f"replace what is left of {dead.id}: its containers are not all running",), (), remains)
     return Start(("nothing of ours runs on these hosts",), (), remains)
 
 
-def _why(running: Sequence[Deployment], spec: Mapping[str, Any]) -> Iterator[str]:
+def _why(running: Sequence[Deployment], spec: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
     """Every key that differs from what runs; of several deployments (one a host) only their names."""
     for deployment in running:
         if len(running) > 1:
             yield f"replace {deployment.id}, which runs on {', '.join(deployment.hosts)}"
         else:
-            yield from (f"replace {deployment.id}: {key}" for key in differing(deployment.spec, spec))
+            known = {**names, **dict(zip(deployment.spec["hosts"], deployment.hosts, strict=True))}
+            keys = differing(named(deployment.spec, known), named(spec, known))
+            yield from (f"replace {deployment.id}: {key}" for key in keys)
 
 
 def refuse_beyond(named: Sequence[str], found: Sequence[Deployment]) -> None:
@@ -68,5 +73,5 @@ def _not_alone(deployment: Deployment, beyond: Sequence[str]) -> RefusedError:
     return RefusedError(
         f"{here} holds a rank of {deployment.id}, whose other ranks are on {', '.join(beyond)}",
         where=f"deployment {deployment.id} on {', '.join(deployment.hosts)}",
-        remedy=f"cluster down -n {','.join(deployment.hosts)}, or name all of its hosts",
+        remedy=f"name all of its hosts with -n; cluster down -n {','.join(deployment.ranks)} ends it",
     )

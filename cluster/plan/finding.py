@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from cluster.errors import RefusedError
 from cluster.facts.fact import Missing
 from cluster.plan.runbooks import RUNBOOKS, WATCHED
 
@@ -77,3 +78,14 @@ def _of_one(same: Finding, names: Sequence[str]) -> Finding:
 def refusing(findings: Sequence[Finding], force: frozenset[str]) -> list[Finding]:
     """The faults that stop a start; those named with `--force` do not."""
     return [one for one in findings if one.level == "fault" and one.check not in force]
+
+
+def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
+    """Faults as the errors that the user sees; what is the same on several hosts is said once."""
+    return [
+        RefusedError(
+            f"{fault.what}: {fault.evidence}" if fault.evidence else fault.what,
+            where=f"{', '.join(hosts)}, check `{fault.check}`", put_back="nothing was changed", remedy=fault.remedy,
+        )
+        for fault, hosts in ((shared.finding, shared.hosts) for shared in share(faults))
+    ]  # fmt: skip

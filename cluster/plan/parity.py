@@ -23,7 +23,8 @@ address for 8 s before it looks for the new one."""
 
 def check_set(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
     """All findings over the set."""
-    yield from check_machines(seens)
+    yield from check_machines({seen.host: seen.machine for seen in seens})
+    yield from check_hostnames(seens)
     yield from check_clocks(seens)
     yield from check_same(seens)
     yield from check_versions(seens)
@@ -32,25 +33,37 @@ def check_set(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator
         yield from check_fabric(wanted, seens, fabric)
 
 
-def check_machines(seens: Sequence[Seen]) -> Iterator[Finding]:
-    """Two names are not the same machine, and two machines do not have one name."""
-    by_id: dict[str, list[str]] = defaultdict(list)
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for seen in seens:
-        if not isinstance(seen.identity, Missing) and seen.identity.machine_id:
-            by_id[seen.identity.machine_id].append(seen.host)
-            by_name[seen.identity.hostname].append(seen.host)
-    for machine_id, hosts in by_id.items():
+def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
+    """Every host says which machine it is, and no two names are one machine. Nothing is looked up before that holds."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for host, machine in machines.items():
+        if isinstance(machine, Missing):
+            yield Finding(
+                "fault", "machine-id", host, "its machine-id cannot be read", machine.why,
+                f"on {host}: cat /etc/machine-id; where there is none: sudo systemd-machine-id-setup",
+            )  # fmt: skip
+        else:
+            names[machine].append(host)
+    for machine, hosts in names.items():
         if len(hosts) > 1:
             yield Finding(
                 "fault", "machine-id", hosts[1], f"{' and '.join(hosts)} are the same machine",
-                f"machine-id {machine_id}", "name each machine once; after cloning a disk: systemd-machine-id-setup",
+                f"machine-id {machine}", "name each machine once; after cloning a disk: systemd-machine-id-setup",
             )  # fmt: skip
-    for name, hosts in by_name.items():
-        if len(hosts) > 1 and hosts not in by_id.values():
+
+
+def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """Two machines do not have one name."""
+    hosts: dict[str, dict[str, str]] = defaultdict(dict)
+    for seen in seens:
+        if not isinstance(seen.identity, Missing) and seen.host_id:
+            hosts[seen.identity.hostname][seen.host_id] = seen.host
+    for name, machines in hosts.items():
+        if len(machines) > 1:
+            those = list(machines.values())
             yield Finding(
-                "warning", "hostname", hosts[1], f"{' and '.join(hosts)} have the same hostname", name,
-                f"on {hosts[1]}: sudo hostnamectl set-hostname OTHER",
+                "warning", "hostname", those[1], f"{' and '.join(those)} have the same hostname", name,
+                f"on {those[1]}: sudo hostnamectl set-hostname OTHER",
             )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def container(made_of: Ingredients, rank: int) -> Container:
         labels={
             deployed.DEPLOYMENT: made_of.id,
             deployed.RANK: str(rank),
-            deployed.HOSTS: ",".join(wanted.names),
+            deployed.HOSTS: ",".join(made_of.spec["hosts"]),
             deployed.SPEC: canonical(made_of.spec),
             deployed.SEEN: canonical(observed(made_of)),
         },
@@ -150,8 +150,13 @@ def _mounts(made_of: Ingredients, host: str) -> Iterator[Bind]:
 
 
 def observed(made_of: Ingredients) -> dict[str, Any]:
-    """What was found and may drift without a replacement: addresses, HCAs, MTU, versions."""
-    ends = {name: end.as_label() for name, end in made_of.fabric.hosts.items()}
+    """What was found and may drift without a replacement: by host id its name, addresses, HCAs, MTU; versions."""
+    ends = {
+        made_of.seens[name].host_id: {
+            "name": name, "management": made_of.identity(name).management_address, **end.as_label(),
+        }
+        for name, end in made_of.fabric.hosts.items()
+    }  # fmt: skip
     inside = made_of.inside
     versions = {"vllm": inside.vllm, "ray": inside.ray, "transformers": inside.transformers, "nccl": inside.nccl}
     accepts = made_of.wanted.accepts_sockets if made_of.wanted.size > 1 else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -26,11 +26,13 @@ PROGRAMS = ("rank", "cord", "ray_nodes")
 """Programs of `far/` that lie beside a rank."""
 
 
-def spec_of(wanted: Wanted, content_id: str, hashes: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def spec_of(
+    wanted: Wanted, ids: Mapping[str, str], content_id: str, hashes: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """The parts that decide whether a running deployment is the one asked for.
 
-    `content_id` is that of the image as the hosts have it, `hashes` (SHA-256 by path) those of the model's own files
-    that are mounted.
+    `ids` are the hosts' ids by name (a name is a matter of the inventory), `content_id` is that of the image as the
+    hosts have it, `hashes` (SHA-256 by path) those of the model's own files that are mounted.
     """
     recipe = wanted.recipe.model_dump(mode="json", exclude=DESCRIPTIVE)
     return {
@@ -38,28 +40,32 @@ def spec_of(wanted: Wanted, content_id: str, hashes: Mapping[str, str] = Mapping
         "tp": wanted.tp,
         "pp": wanted.pp,
         "backend": wanted.backend,
-        "hosts": list(wanted.names),
+        "hosts": [ids[name] for name in wanted.names],
         "bind": wanted.bind,
         "env": dict(sorted(wanted.env.items())),
-        "host_env": {host.name: dict(sorted(host.env.items())) for host in wanted.hosts if host.env},
+        "host_env": {ids[host.name]: dict(sorted(host.env.items())) for host in wanted.hosts if host.env},
         "secrets": sorted(wanted.secrets),
         "words": list(wanted.words),
         "image_content": content_id,
         "mounts": dict(sorted(_mounts(wanted, hashes))),
-        "rank_program": _digest(b"".join(map(source, PROGRAMS))),
-    } | ({"dockerfile": _digest(wanted.dockerfile)} if wanted.dockerfile else {})
+        "rank_program": digest(b"".join(map(source, PROGRAMS))),
+    } | ({"dockerfile": digest(wanted.dockerfile)} if wanted.dockerfile else {})
 
 
-def spec_like(wanted: Wanted, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of what is wanted on the image and the model's files of one that was recorded: no host is asked."""
+def spec_like(wanted: Wanted, recorded: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The spec of what is wanted on the image and the model's files of one that was recorded: no host is asked.
+
+    `names`: the recorded one's hosts in rank order; a host that is not among them has its name for an id.
+    """
+    ids = {name: name for name in wanted.names} | dict(zip(names, recorded.get("hosts", ()), strict=False))
     was = recorded.get("mounts", {})
     hashes = {one.model_file: was[one.target] for one in wanted.recipe.mounts if one.model_file and one.target in was}
-    return spec_of(wanted, str(recorded.get("image_content", "")), hashes)
+    return spec_of(wanted, ids, str(recorded.get("image_content", "")), hashes)
 
 
 def _mounts(wanted: Wanted, hashes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """By target, the content's hash; while the model is not there yet, the name of its file."""
-    yield from ((target, _digest(data)) for target, data in wanted.mounted.items())
+    yield from ((target, digest(data)) for target, data in wanted.mounted.items())
     for one in wanted.recipe.mounts:
         if one.model_file:
             yield one.target, hashes.get(one.model_file, f"model: {one.model_file}")
@@ -67,7 +73,7 @@ def _mounts(wanted: Wanted, hashes: Mapping[str, str]) -> Iterator[tuple[str, st
 
 def built_image(wanted: Wanted, content_id: str) -> str:
     """Tag of the image that a host builds: equal for the same Dockerfile on the same content."""
-    made_of = _digest(content_id.encode() + wanted.dockerfile)[:12]
+    made_of = digest(content_id.encode() + wanted.dockerfile)[:12]
     return f"cluster-built/{_docker_name(wanted.recipe.name)}:{made_of}"
 
 
@@ -78,7 +84,7 @@ def canonical(spec: Mapping[str, Any]) -> str:
 
 def fingerprint(spec: Mapping[str, Any]) -> str:
     """Eight hex digits of SHA-256 over the canonical text."""
-    return _digest(canonical(spec).encode())[:8]
+    return digest(canonical(spec).encode())[:8]
 
 
 def deployment_id(spec: Mapping[str, Any]) -> str:
@@ -88,6 +94,16 @@ def deployment_id(spec: Mapping[str, Any]) -> str:
 
 def _docker_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "recipe"
+
+
+def named(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A spec for people: the hosts' names in place of their ids."""
+    hosts = [names.get(one, one) for one in spec["hosts"]]
+    return {
+        **spec,
+        "hosts": hosts,
+        "host_env": {names.get(one, one): env for one, env in spec.get("host_env", {}).items()},
+    }
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -109,5 +125,5 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:12] + "…"
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

@@ -46,12 +46,12 @@ class Answers:
 
     def see_identity(self: Machine) -> dict[str, Any]:
         return {
-            "product": self.product, "machine_id": f"{self.number:032x}", "boot_id": f"boot-{self.boots}",
+            "product": self.product, "machine_id": self.see_machine(), "boot_id": f"boot-{self.boots}",
             "hostname": self.name, "kernel": "6.11.0-1016-nvidia", "arch": self.arch, "user": "nvidia", "uid": 1000,
             "gid": 1000, "home": HOME, "groups": ["nvidia"] if self.docker.trouble else ["nvidia", "docker"],
             "python": "3.12.3", "path": "/usr/bin",
             "data_dir": DATA, "hf_home": HUB,
-            "management_address": f"192.168.1.{40 + self.number}", "sudo": self.sudo,
+            "management_address": self.address, "sudo": self.sudo,
         }  # fmt: skip
 
     def see_clock(self: Machine) -> dict[str, Any]:

@@ -78,12 +78,15 @@ class Desk:
         return copied
 
     def connect(self, entries: Mapping[str, Any]) -> Fleet:
-        """What `hosts.connect.connect` does, here."""
+        """What `hosts.connect.connect` does, here: an inventory may call a machine as it likes, its address decides."""
         cancel = Cancel()
-        for name in entries:
-            self.hosts[name].cancel = cancel
-            self.hosts[name].changes = 0
-        return Fleet([self.hosts[name] for name in entries], cancel=cancel, clock=self)
+        by_address = {machine.address: name for name, machine in self.machines.items()}
+        hosts = []
+        for name, entry in entries.items():
+            host = self.hosts[by_address.get(entry.address, name)]
+            host.name, host.cancel, host.changes = name, cancel, 0
+            hosts.append(host)
+        return Fleet(hosts, cancel=cancel, clock=self)
 
     # time
 

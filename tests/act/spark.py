@@ -130,6 +130,8 @@ class Machine(Answers, FabricEnds):
     broken: dict[str, str] = field(default_factory=dict)
     """What an end of a fabric test says instead, by its role: receive, send, listen, call."""
     boots: int = 1
+    machine_id: str | None = None
+    """What /etc/machine-id holds; None for one of its own."""
     arch: str = "aarch64"
     product: str = "NVIDIA_DGX_Spark"
 
@@ -275,6 +277,14 @@ class Machine(Answers, FabricEnds):
         assert script == words_for.STOPPED_SCRIPT
         return Answer(0 if named and not named.running else 1)
 
+    @property
+    def address(self) -> str:
+        """Where it is reached over SSH."""
+        return f"192.168.1.{40 + self.number}"
+
+    def see_machine(self) -> str:
+        return f"{self.number:032x}" if self.machine_id is None else self.machine_id
+
     def run_true(self, words: list[str]) -> Answer:
         return Answer(0)
 
@@ -288,6 +298,8 @@ class Machine(Answers, FabricEnds):
         [path] = words
         if path == "/proc/meminfo":
             return Answer(0, self.see_memory().encode())
+        if path == "/etc/machine-id" and self.see_machine():
+            return Answer(0, f"{self.see_machine()}\n".encode())
         if path not in self.files:
             return Answer(1, err=f"cat: {path}: No such file or directory\n".encode())
         return Answer(0, self.read(path))

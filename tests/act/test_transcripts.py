@@ -231,7 +231,8 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "up/worker_unreachable": (3, UP, [gone("spark2")]),
     "up/both_unreachable": (3, UP, [gone("spark1", "spark2")]),
     "up/lock_held": (5, UP, [locked("spark2")]),
-    "up/same_machine_twice": (4, UP, [machine("spark2", number=1)]),
+    "up/same_machine_twice": (4, UP, [machine("spark2", machine_id=f"{1:032x}")]),
+    "up/no_machine_id": (4, UP, [machine("spark2", machine_id="")]),
     # up, checks
     "up/no_docker_group": (4, UP, [docker("spark2", trouble=NO_DOCKER)]),
     "up/no_docker": (4, UP, [docker("spark2", trouble=(127, "docker: not found"))]),

@@ -92,7 +92,7 @@ def test_what_was_observed_may_drift(drift: object, cluster: Typed, desk: Desk) 
 
 @pytest.mark.parametrize(
     "fact",
-    ["identity", "memory", "listening", "processes", "disk", "deployments", "lock", "links", "weights"],
+    ["memory", "listening", "processes", "disk", "deployments", "lock", "links", "weights"],
 )
 def test_a_fact_that_cannot_be_read_is_no_reason_to_replace(fact: str, cluster: Typed, desk: Desk) -> None:
     must(cluster, *UP)
@@ -102,6 +102,16 @@ def test_a_fact_that_cannot_be_read_is_no_reason_to_replace(fact: str, cluster: 
     assert "nothing is changed" in ran.out
     assert changes(desk) == 0
     assert deployment(desk) == name
+
+
+def test_a_host_that_does_not_say_who_it_is_stops_it(cluster: Typed, desk: Desk) -> None:
+    """Nothing can be said of what runs on it."""
+    must(cluster, *UP)
+    desk["spark2"].missing["identity"] = {"missing": "the disk is gone", "kind": "unreadable"}
+    ran = cluster(*UP)
+    assert ran.code == 4
+    assert ran.errors()[0][1] == "where: spark2, check `machine-id`"
+    assert changes(desk) == 0
 
 
 @pytest.mark.parametrize("verb", ["image", "ps", "inspect", "info"])

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from plan_tools import CONTENT, GIB
+from plan_tools import GIB, spec_for
 
 from cluster.facts.seen import Seen
 from cluster.plan.decide import Start, decide
@@ -18,7 +18,7 @@ from cluster.plan.deployed import deployments
 from cluster.plan.fabric import pair
 from cluster.plan.inside import Inside
 from cluster.plan.rank import Ingredients
-from cluster.plan.spec import PROGRAMS, spec_of
+from cluster.plan.spec import PROGRAMS
 from cluster.plan.steps import Plan
 from cluster.plan.up import plan_up
 from cluster.plan.wanted import Wanted
@@ -29,7 +29,7 @@ INSIDE = Inside("3.12.3", "0.32.0", "2.56.0", "5.6.0", "2.27.3", True, ("GPU 0",
 
 def plan(of: Wanted, seens: Sequence[Seen]) -> Plan:
     """What `up` would do on these hosts."""
-    spec = spec_of(of, CONTENT)
+    spec = spec_for(of)
     decision = decide(spec, deployments(seens))
     assert isinstance(decision, Start)
     hosts = {one.host: one for one in seens}

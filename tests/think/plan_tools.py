@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from cluster.config.names import ResolvedHost
@@ -16,7 +17,7 @@ from cluster.facts.disk import Room
 from cluster.facts.docker import Docker
 from cluster.facts.firewall import Firewall
 from cluster.facts.gpu import Gpu
-from cluster.facts.identity import Identity
+from cluster.facts.identity import Identity, host_id
 from cluster.facts.image import Image
 from cluster.facts.links import Link, Links, Netdev
 from cluster.facts.lock import LockState
@@ -28,6 +29,8 @@ from cluster.plan.spec import canonical, deployment_id, spec_of
 from cluster.plan.wanted import Backend, Wanted
 
 GIB = 1 << 30
+IDS = {f"spark{number}": host_id(f"{number:032x}") for number in range(1, 10)}
+NO_HASHES: Mapping[str, str] = MappingProxyType({})
 CONTENT = "ab" * 32
 COMMIT = "c0ffee00" * 5
 DATA = "/home/ada/.local/share/cluster"
@@ -114,11 +117,12 @@ def seen(number: int = 1, **changes: Any) -> Seen:
 
 def rank_container(number: int, of: Wanted, **changes: Any) -> Container:
     """The container of rank `number` − 1 of a deployment, running."""
-    spec = spec_of(of, CONTENT)
+    spec = spec_for(of)
     name = deployment_id(spec)
+    ends = {IDS[host.name]: {"name": host.name, "management": host.address} for host in of.hosts}
     labels = {
-        "cluster.deployment": name, "cluster.rank": str(number - 1), "cluster.hosts": ",".join(of.names),
-        "cluster.spec": canonical(spec), "cluster.seen": json.dumps({"hosts": {}, "paired": True}),
+        "cluster.deployment": name, "cluster.rank": str(number - 1), "cluster.hosts": ",".join(spec["hosts"]),
+        "cluster.spec": canonical(spec), "cluster.seen": json.dumps({"hosts": ends, "paired": True}),
     }  # fmt: skip
     values: dict[str, Any] = {
         "id": f"{number:064x}", "name": f"cluster-{name}-r{number - 1}", "image": of.recipe.image, "image_id": "i",
@@ -142,7 +146,12 @@ def running(of: Wanted) -> tuple[Seen, ...]:
 
 
 def spec_id(of: Wanted) -> str:
-    return deployment_id(spec_of(of, CONTENT))
+    return deployment_id(spec_for(of))
+
+
+def spec_for(of: Wanted, content_id: str = CONTENT, hashes: Mapping[str, str] = NO_HASHES) -> dict[str, Any]:
+    """The spec of what is wanted on spark1 and so on; another host's id is its name."""
+    return spec_of(of, {name: name for name in of.names} | IDS, content_id, hashes)
 
 
 def names(found: Iterable[Any]) -> list[tuple[str, str]]:

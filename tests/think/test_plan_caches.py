@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from golden_plans import INSIDE
-from plan_tools import CONTENT, one_cable, seen, wanted
+from plan_tools import one_cable, seen, spec_for, wanted
 
 from cluster.plan.caches import cache_name
 from cluster.plan.fabric import pair
 from cluster.plan.rank import Ingredients, container
-from cluster.plan.spec import spec_of
 
 SPEC: dict[str, Any] = {
     "recipe": {
@@ -73,7 +72,7 @@ def test_kernels_are_kept_and_what_ranks_tune_together_is_not(size: int) -> None
     """One host's result of tuning without the other's makes a rank wait for ever."""
     of = wanted(size)
     hosts = {f"spark{number}": seen(number, links=one_cable(number)) for number in range(1, size + 1)}
-    made_of = Ingredients(of, spec_of(of, CONTENT), hosts, pair(tuple(hosts.values())), INSIDE, {}, "t0ken")
+    made_of = Ingredients(of, spec_for(of), hosts, pair(tuple(hosts.values())), INSIDE, {}, "t0ken")
     for rank in range(size):
         one = container(made_of, rank)
         assert all(one.env[name].startswith("/cache") for name in BUILDERS)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from plan_tools import CONTENT, one, rank_container, running, seen, spec_id, stranger, wanted
+from plan_tools import one, rank_container, running, seen, spec_for, spec_id, stranger, wanted
 
 from cluster.errors import RefusedError
 from cluster.facts.fact import Missing
 from cluster.plan.decide import Same, Start, decide, refuse_beyond
 from cluster.plan.deployed import deployments
-from cluster.plan.spec import spec_of
 
 PAIR = wanted()
 OTHER = replace(PAIR, env={"SEED": "2"})
-SPEC = spec_of(PAIR, CONTENT)
+SPEC = spec_for(PAIR)
 
 
 def test_nothing_is_there() -> None:
@@ -25,6 +24,14 @@ def test_nothing_is_there() -> None:
 def test_the_same_runs() -> None:
     found = deployments(running(PAIR))
     assert decide(SPEC, found) == Same(one(found))
+
+
+def test_hosts_in_another_order_are_named() -> None:
+    """As this command calls them, whatever they were called at the start."""
+    hosts = [replace(one, host=name) for one, name in zip(running(PAIR), ("left", "right"), strict=True)]
+    turned = spec_for(replace(PAIR, hosts=tuple(reversed(PAIR.hosts))))
+    [why] = decide(turned, deployments(hosts)).why  # type: ignore[union-attr]
+    assert why == f'replace {spec_id(PAIR)}: hosts: ["left", "right"] → ["right", "left"]'
 
 
 def test_another_runs() -> None:
@@ -89,10 +96,11 @@ def test_hosts_that_were_not_named() -> None:
         RefusedError, match=r"spark1, spark2 holds a rank of toy-.* other ranks are on spark1"
     ) as caught:
         refuse_beyond(("spark2",), found)
-    assert "cluster down -n spark1,spark2" in caught.value.remedy
+    assert "cluster down -n spark1,spark2 " in caught.value.remedy
     only_second = deployments([seen(2, containers=(rank_container(2, PAIR),))])
-    with pytest.raises(RefusedError, match=r"^spark2 holds a rank of"):
+    with pytest.raises(RefusedError, match=r"^spark2 holds a rank of .* on spark1 \(192.168.1.41\)$") as caught:
         refuse_beyond(("spark2",), only_second)
+    assert "cluster down -n spark2 " in caught.value.remedy, "nobody here knows spark1"
 
 
 def test_ports_of_a_rank() -> None:

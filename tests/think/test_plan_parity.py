@@ -39,8 +39,20 @@ def test_one_host_has_no_fabric_to_check() -> None:
 def test_one_machine_under_two_names() -> None:
     [fault] = check([seen(1), seen(2, identity=identity(1))])
     assert (fault.level, fault.check, fault.host) == ("fault", "machine-id", "spark2")
-    assert check([seen(1, identity=identity(1, machine_id="")), seen(2, identity=identity(2, machine_id=""))]) == []
-    assert check([seen(1, identity=Missing("no")), seen(2)]) == []
+    three = [seen(1), seen(2, identity=identity(1)), seen(3, identity=identity(1))]
+    [fault] = check(three)
+    assert fault.what.startswith("spark1 and spark2 and spark3")
+
+
+@pytest.mark.parametrize("told", [
+    identity(2, machine_id=""), identity(2, machine_id="uninitialized"), Missing("no")
+])  # fmt: skip
+def test_a_machine_that_does_not_say_which_it_is(told: Any) -> None:
+    """Two of them are not one machine: nothing is known of either."""
+    [fault] = check([seen(1), seen(2, identity=told)])
+    assert (fault.level, fault.check, fault.host) == ("fault", "machine-id", "spark2")
+    both = check([seen(1, identity=told), seen(2, identity=told)])
+    assert [(one.check, one.host) for one in both] == [("machine-id", "spark1"), ("machine-id", "spark2")]
 
 
 def clocks(*offsets: float) -> list[Seen]:
@@ -78,7 +90,8 @@ def test_versions_that_differ_are_noted() -> None:
     found = check([seen(1), newer])
     assert names(found) == [("note", "versions")] * 2
     assert found[0].evidence == "spark1 6.11, spark2 6.17"
-    assert check([seen(1), replace(newer, identity=Missing("no"), docker=Missing("no"))]) == []
+    blind = check([seen(1), replace(newer, identity=Missing("no"), docker=Missing("no"))])
+    assert names(blind) == [("fault", "machine-id")]
 
 
 def test_one_image_in_two_stores_is_noted_and_no_fault() -> None:

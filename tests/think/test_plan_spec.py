@@ -8,17 +8,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plan_tools import CONTENT, recipe, wanted
+from plan_tools import CONTENT, IDS, recipe, spec_for, wanted
 
 from cluster.config.names import ResolvedHost
-from cluster.plan.spec import built_image, canonical, deployment_id, differing, fingerprint, spec_like, spec_of
+from cluster.plan.spec import (
+    built_image,
+    canonical,
+    deployment_id,
+    differing,
+    fingerprint,
+    named,
+    spec_like,
+    spec_of,
+)  # fmt: skip
 from cluster.plan.wanted import Wanted
 
-SPEC = spec_of(wanted(), CONTENT)
+SPEC = spec_for(wanted(), CONTENT)
 
 
 def test_equal_intent_has_equal_names() -> None:
-    again = spec_of(wanted(), CONTENT)
+    again = spec_for(wanted(), CONTENT)
     assert deployment_id(again) == deployment_id(SPEC)
     assert differing(SPEC, again) == []
     assert differing(SPEC, json.loads(canonical(SPEC))) == [], "a label read back is the same"
@@ -80,22 +89,23 @@ CHANGES: dict[str, tuple[Any, list[str]]] = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_difference_is_named(what: str) -> None:
     change, rows = CHANGES[what]
-    other = spec_of(change(wanted()), CONTENT)
-    assert differing(SPEC, other) == rows
+    other = spec_for(change(wanted()), CONTENT)
+    names = {id: name for name, id in IDS.items()}
+    assert differing(named(SPEC, names), named(other, names)) == rows
     assert deployment_id(other) != deployment_id(SPEC)
 
 
 def test_content_is_named_by_its_digest() -> None:
-    other = spec_of(with_mount(wanted()), "cd" * 32)
+    other = spec_for(with_mount(wanted()), "cd" * 32)
     assert differing(SPEC, other)[0] == "image_content: abababababab… → cdcdcdcdcdcd…"
     assert re.fullmatch(r"mounts./opt/x.py: \(none\) → [0-9a-f]{12}…", differing(SPEC, other)[1])
-    changed = spec_of(replace(wanted(), mounted={"/opt/x.py": b"print(2)"}), "cd" * 32)
+    changed = spec_for(replace(wanted(), mounted={"/opt/x.py": b"print(2)"}), "cd" * 32)
     assert len(differing(other, changed)) == 1
 
 
 def test_what_an_image_is_built_from() -> None:
     of = replace(wanted(), dockerfile=b"FROM $IMAGE")
-    assert re.fullmatch(r"dockerfile: \(none\) → [0-9a-f]{12}…", *differing(SPEC, spec_of(of, CONTENT)))
+    assert re.fullmatch(r"dockerfile: \(none\) → [0-9a-f]{12}…", *differing(SPEC, spec_for(of, CONTENT)))
     tag = built_image(of, CONTENT)
     assert re.fullmatch(r"cluster-built/toy:[0-9a-f]{12}", tag)
     assert built_image(of, "cd" * 32) != tag, "another base"
@@ -104,16 +114,27 @@ def test_what_an_image_is_built_from() -> None:
 
 def test_a_file_of_the_model_is_named_by_its_path() -> None:
     of = wanted(of=recipe(mounts=[{"model_file": "fix.py", "target": "/opt/x.py"}]))
-    assert differing(SPEC, spec_of(of, CONTENT)) == ["mounts./opt/x.py: (none) → model: fix.py"]
+    assert differing(SPEC, spec_for(of, CONTENT)) == ["mounts./opt/x.py: (none) → model: fix.py"]
 
 
 def test_a_file_of_the_model_that_is_there_is_known_by_its_content() -> None:
     of = wanted(of=recipe(mounts=[{"model_file": "fix.py", "target": "/opt/x.py"}]))
-    there = spec_of(of, CONTENT, {"fix.py": "ab" * 32, "other.py": "ef" * 32})
+    there = spec_for(of, CONTENT, {"fix.py": "ab" * 32, "other.py": "ef" * 32})
     assert there["mounts"] == {"/opt/x.py": "ab" * 32}
-    assert fingerprint(spec_of(of, CONTENT, {"fix.py": "cd" * 32})) != fingerprint(there)
-    assert spec_like(of, there) == there, "without asking a host"
-    assert spec_like(wanted(), there) != there
+    assert fingerprint(spec_for(of, CONTENT, {"fix.py": "cd" * 32})) != fingerprint(there)
+    assert spec_like(of, there, of.names) == there, "without asking a host"
+    assert spec_like(wanted(), there, of.names) != there
+    assert spec_like(of, there, ("spark1", "spark3")) != there
+
+
+def test_names_of_hosts_are_the_inventorys() -> None:
+    """Renamed, or named by another inventory: the same hosts, the same deployment."""
+    first, second = (replace(host, env={"A": host.address}) for host in wanted().hosts)
+    here = replace(wanted(), hosts=(first, second))
+    there = replace(here, hosts=(replace(first, name="left"), replace(second, name="eve@right")))
+    ids = {"left": IDS["spark1"], "eve@right": IDS["spark2"]}
+    assert differing(spec_for(here), spec_of(there, ids, CONTENT)) == []
+    assert set(spec_for(here)["host_env"]) == set(ids.values())
 
 
 def observed(of: Wanted) -> Wanted:
@@ -135,21 +156,21 @@ def other_token(of: Wanted) -> Wanted:
 ])  # fmt: skip
 def test_what_is_no_intent_is_no_difference(change: Any) -> None:
     """Addresses, where files lie, what only describes, what only lets checks pass."""
-    assert differing(SPEC, spec_of(change(wanted()), CONTENT)) == []
+    assert differing(SPEC, spec_for(change(wanted()), CONTENT)) == []
 
 
 def test_tokens_are_not_in_it() -> None:
     of = with_secret(wanted())
-    assert "hf_planted" not in canonical(spec_of(of, CONTENT))
-    assert fingerprint(spec_of(of, CONTENT)) == fingerprint(spec_of(other_token(of), CONTENT))
+    assert "hf_planted" not in canonical(spec_for(of, CONTENT))
+    assert fingerprint(spec_for(of, CONTENT)) == fingerprint(spec_for(other_token(of), CONTENT))
     assert "hf_planted" not in repr(of)
 
 
 def test_a_long_value_is_cut() -> None:
-    other = spec_of(replace(wanted(), env={"LONG": "x" * 100}), CONTENT)
+    other = spec_for(replace(wanted(), env={"LONG": "x" * 100}), CONTENT)
     assert differing(SPEC, other) == [f"env.LONG: (none) → {'x' * 12}…"]
 
 
 def test_host_names_of_any_kind_survive_the_label() -> None:
     of = replace(wanted(), hosts=(ResolvedHost("spärk-1", "a"), ResolvedHost("box 2", "b")))
-    assert json.loads(canonical(spec_of(of, CONTENT)))["hosts"] == ["spärk-1", "box 2"]
+    assert json.loads(canonical(spec_for(of, CONTENT)))["hosts"] == ["spärk-1", "box 2"]

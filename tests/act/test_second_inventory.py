@@ -1,0 +1,359 @@
+"""The same hosts under other names: another laptop, a renamed host, `-n user@address`, an older version's labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from machine import Desk
+from measured_desk import RECIPE as MEASURED
+from measured_desk import measurable
+from typed import INVENTORY, RECIPE, Ran, Typed
+
+from cluster.commands.far import source
+from cluster.plan.spec import PROGRAMS, digest
+
+UP = ("up", "toy", "--tp", "2")
+SECOND = """\
+hosts:
+  left: {address: 192.168.1.41, user: nvidia}
+  right: {address: 192.168.1.42, user: nvidia}
+default_recipe: toy
+"""
+ONE = SECOND.replace("  right: {address: 192.168.1.42, user: nvidia}\n", "")
+SWAPPED = SECOND.replace("left", "spark2").replace("right", "spark1")
+BY_ADDRESS = "nvidia@192.168.1.41,nvidia@192.168.1.42"
+WAYS = {
+    "second inventory": (SECOND, (), ("left", "right")),
+    "one host renamed": (INVENTORY.replace("spark2", "right"), (), ("spark1", "right")),
+    "names exchanged": (SWAPPED, (), ("spark2", "spark1")),
+    "user@address": (None, ("-n", BY_ADDRESS), tuple(BY_ADDRESS.split(","))),
+}
+Elsewhere = Callable[..., Ran]
+
+
+@pytest.fixture
+def pair(cluster: Typed) -> Typed:
+    """A pair that was started with the usual inventory."""
+    assert cluster(*UP).code == 0
+    return cluster
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, pair: Typed) -> tuple[Elsewhere, tuple[str, ...]]:
+    """`elsewhere("status")` types a command as somebody who calls the hosts otherwise, and the names."""
+    text, nodes, names = WAYS[request.param]
+    if text is not None:
+        Path("second.yaml").write_text(text)
+    inventory = ("-i", "second.yaml") if text is not None else ()
+
+    def elsewhere(command: str, *words: str) -> Ran:
+        return pair(command, *inventory, *nodes, *words)
+
+    return elsewhere, names
+
+
+Way = tuple[Elsewhere, tuple[str, ...]]
+
+
+def containers(desk: Desk) -> list[tuple[str, str, int, str]]:
+    return [
+        (machine.name, one.name, one.starts, one.state)
+        for machine in desk for one in machine.docker.containers.values()
+    ]  # fmt: skip
+
+
+def test_status_is_that_of_the_same_deployment(way: Way, pair: Typed) -> None:
+    elsewhere, names = way
+    ran = elsewhere("status", "--json")
+    [told] = json.loads(ran.out)["deployments"]
+    assert ran.code == 0
+    assert (told["state"], told["hosts"], list(told["ranks"])) == ("ready", list(names), list(names))
+    assert told["ray_nodes"] == 2
+
+
+def test_up_changes_nothing(way: Way, desk: Desk) -> None:
+    elsewhere, names = way
+    before = desk.state()
+    ran = elsewhere("up", "toy", "--tp", "2", "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, told["changed"], told["hosts"]) == (0, False, list(names))
+    assert desk.state() == before
+    assert "drift" not in ran.err
+    assert "warning" not in ran.err
+
+
+def test_a_change_names_the_hosts_as_this_inventory_does(way: Way, desk: Desk) -> None:
+    elsewhere, names = way
+    if names[0].startswith("nvidia@"):
+        return  # -n says the order itself
+    turned = elsewhere("up", "toy", "--tp", "2", "-n", ",".join(reversed(names)), "--dry-run")
+    assert turned.code == 0
+    assert f"hosts: {json.dumps(list(names))} → {json.dumps(list(reversed(names)))}" in turned.out
+
+
+def test_logs_doctor_and_probe(way: Way) -> None:
+    elsewhere, names = way
+    lines = json.loads(elsewhere("logs", "--json").out)["lines"]
+    assert {line["host"] for line in lines} == set(names)
+    assert elsewhere("logs", "--explain").code == 0
+    examined = elsewhere("doctor", "toy", "--json")
+    assert (examined.code, json.loads(examined.out)["findings"]) == (0, [])
+
+
+def test_down_takes_all_of_it_down(way: Way, desk: Desk) -> None:
+    elsewhere, names = way
+    ran = elsewhere("down", "--json")
+    assert (ran.code, list(json.loads(ran.out)["hosts"])) == (0, list(names))
+    assert containers(desk) == []
+    assert [machine.kept() for machine in desk] == [[], []]
+
+
+def test_swap_finds_its_hosts(way: Way, desk: Desk, place: Path) -> None:
+    elsewhere, names = way
+    (place / "recipes/other.yaml").write_text(RECIPE + "shm_gib: 8\n")
+    ran = elsewhere("swap", "other", "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, told["changed"], told["hosts"]) == (0, True, list(names))
+    assert [row[0] for row in containers(desk)] == ["spark1", "spark2"], "what was swapped out is gone from both"
+
+
+def test_what_fails_comes_back(way: Way, desk: Desk) -> None:
+    """Undo starts the ranks again where they are."""
+    elsewhere, _ = way
+    desk.bad_flag = "--max-num-seqs"
+    before = containers(desk)
+    ran = elsewhere("up", "toy", "--tp", "2", "--set", "vllm.max-num-seqs=8")
+    assert ran.code == 1
+    assert re.search(r"put back: all that this run started; toy-\w{8} was started again and serves", ran.err)
+    assert [row[:2] for row in containers(desk)] == [row[:2] for row in before]
+    assert elsewhere("status").code == 0
+
+
+def test_a_rank_that_died_is_named_as_it_is_called_here(way: Way, desk: Desk) -> None:
+    elsewhere, names = way
+    desk.kill_rank("spark2")
+    desk.pass_time(5)
+    [told] = json.loads(elsewhere("status", "--json").out)["deployments"]
+    assert told["ranks"][names[1]].startswith("exited, exit 137")
+    assert elsewhere("up", "toy", "--tp", "2").code == 0, "what is left of it is removed, and it is started again"
+    assert elsewhere("status").code == 0
+
+
+def test_a_rank_whose_container_is_gone(way: Way, desk: Desk) -> None:
+    elsewhere, names = way
+    desk["spark2"].docker.containers.clear()
+    ran = elsewhere("status", "--json")
+    [told] = json.loads(ran.out)["deployments"]
+    assert (told["hosts"], told["ranks"][names[1]]) == (list(names), "no container")
+
+
+def test_watch(way: Way, desk: Desk) -> None:
+    elsewhere, names = way
+
+    def pass_by() -> None:
+        if desk.sleeps == began + 2:
+            desk.kill_rank("spark2")
+        if desk.sleeps >= began + 5:
+            desk.on_sleep.clear()
+            raise KeyboardInterrupt
+
+    began = desk.sleeps
+    desk.on_sleep.append(pass_by)
+    ran = elsewhere("status", "--watch", "--json")
+    told = [json.loads(line) for line in ran.out.splitlines()]
+    assert [one["event"] for one in told][:2] == ["watching", "raised"]
+    assert told[1]["finding"]["host"] == names[1]
+
+
+def test_bench_and_probe(cluster: Typed, desk: Desk, place: Path) -> None:
+    """Asked in the head's container; the result has the names of the one who measured, and no machine-id."""
+    (place / "recipes/toy.yaml").write_text(MEASURED.format(model="plain"))
+    Path("second.yaml").write_text(SECOND)
+    with measurable(desk, (60, 150)):
+        assert cluster(*UP).code == 0
+        ran = cluster("bench", "-i", "second.yaml", "--results", "kept", "--json")
+        assert ran.code == 0, ran.all
+        manifest = json.loads(ran.out)["manifest"]
+        assert [(host["name"], host["role"]) for host in manifest["hosts"]] == [("left", "head"), ("right", "worker")]
+        assert list(manifest["argv"]) == ["left", "right"]
+        assert [bool(host["hcas"]) for host in manifest["hosts"]] == [True, True]
+        assert f"{1:032x}" not in ran.out
+        asked = cluster("probe", "-i", "second.yaml", "--only", "text", "--json")
+        assert json.loads(asked.out)["cases"], asked.all
+
+
+# not all of its hosts are known here
+
+
+@pytest.fixture
+def half(pair: Typed) -> Elsewhere:
+    """Types commands with an inventory that knows the head alone, as `left`."""
+    Path("second.yaml").write_text(ONE)
+
+    def elsewhere(command: str, *words: str) -> Ran:
+        return pair(command, "-i", "second.yaml", *words)
+
+    return elsewhere
+
+
+def test_a_host_that_this_inventory_lacks_is_named_as_recorded(half: Elsewhere, desk: Desk) -> None:
+    before = desk.state()
+    ran = half("up", "toy", "--solo")
+    assert ran.code == 4
+    [error] = ran.errors()
+    assert "left holds a rank of toy-" in error[0]
+    assert error[0].endswith("whose other ranks are on spark2 (192.168.1.42)")
+    assert "cluster down -n left " in error[-1]
+    [told] = json.loads(half("status", "--json").out)["deployments"]
+    assert told["hosts"] == ["left", "spark2 (192.168.1.42)"]
+    assert told["ranks"]["spark2 (192.168.1.42)"].startswith("unknown: not among")
+    assert desk.state() == before
+    ended = half("down")
+    assert ended.code == 0
+    assert "also has ranks on spark2 (192.168.1.42)" in ended.err
+    assert [row[0] for row in containers(desk)] == ["spark2"]
+
+
+def test_a_host_that_does_not_answer_may_be_the_one(pair: Typed, desk: Desk) -> None:
+    """Its name is another one here, so its address says that it is; `down` is not done while it is off."""
+    Path("second.yaml").write_text(SECOND)
+    desk.hosts["spark2"].drop()
+    [told] = json.loads(pair("status", "-i", "second.yaml", "--json").out)["deployments"]
+    assert told["ranks"]["right"] == "unknown: the host did not answer"
+    Path("second.yaml").write_text(SECOND.replace("192.168.1.42", "spark-two.local"))
+    desk.recover()
+    desk.hosts["right"] = desk.hosts["spark2"]
+    desk.hosts["right"].drop()
+    assert pair("down", "-i", "second.yaml").code == 3, "it may be any that does not answer"
+
+
+# machines that are not told apart
+
+LOOKUPS = (
+    UP, (*UP, "--dry-run"), ("down",), ("down", "--dry-run"), ("logs",), ("logs", "--explain"), ("bench",),
+    ("probe", "--quick"), ("swap", "toy"), ("pull", "toy", "--yes"), ("scaling", "toy", "--yes"),
+    ("sweep", "toy", "--vary", "vllm.max-num-seqs=4,8", "--yes"), ("status", "--watch"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LOOKUPS, ids=" ".join)
+@pytest.mark.parametrize("machine_id", [f"{1:032x}", "", "uninitialized"], ids=["cloned", "none", "not set up"])
+def test_machines_that_are_not_told_apart_are_refused(
+    words: tuple[str, ...], machine_id: str, pair: Typed, desk: Desk
+) -> None:
+    """Before anything is looked up or locked; status shows it and goes on, doctor has it among its findings."""
+    desk["spark2"].machine_id = machine_id
+    for host in desk.hosts.values():
+        host.started.clear()
+    before = desk.state()
+    ran = pair(*words)
+    assert ran.code == 4, ran.all
+    [error] = ran.errors()
+    assert error[1] == "where: spark2, check `machine-id`"
+    assert desk.state() == before
+    assert [host.started for host in desk.hosts.values()] == [[], []], "no lock was taken"
+
+
+@pytest.mark.parametrize("machine_id", [f"{1:032x}", ""], ids=["cloned", "none"])
+def test_status_and_doctor_show_machines_that_are_not_told_apart(machine_id: str, pair: Typed, desk: Desk) -> None:
+    desk["spark2"].machine_id = machine_id
+    ran = pair("status", "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, [(one["check"], one["host"]) for one in told["findings"]]) == (4, [("machine-id", "spark2")])
+    assert [one["state"] for one in told["deployments"]] == ["ready"]
+    assert set(told["hosts"]) == {"spark1", "spark2"}
+    examined = pair("doctor", "toy", "--json")
+    assert examined.code == 4
+    assert ("fault", "machine-id") in [(one["level"], one["check"]) for one in json.loads(examined.out)["findings"]]
+
+
+# what an older version started
+
+
+def older(desk: Desk, words: str, rank_program: str) -> None:
+    """Give what runs the names and labels that version 0.1 gave it, and the rank program of today or another one."""
+    kept = json.loads((Path(__file__).parents[1] / "samples/labels_0_1.json").read_text())[words]
+    for host, was in kept.items():
+        machine = desk[host]
+        [container] = machine.docker.containers.values()
+        now, old = container.labels["cluster.deployment"], was["labels"]["cluster.deployment"]
+        spec = json.loads(was["labels"]["cluster.spec"]) | {"rank_program": rank_program}
+        labels = was["labels"] | {"cluster.spec": json.dumps(spec)}
+        container.name = was["name"]
+        container.options["--label"] = [f"{name}={value}" for name, value in labels.items()]
+        container.options["--mount"] = [word.replace(now, old) for word in container.options["--mount"]]
+        machine.files = {path.replace(now, old): file for path, file in machine.files.items()}
+        machine.folders = {path.replace(now, old) for path in machine.folders}
+
+
+PROGRAM = digest(b"".join(map(source, PROGRAMS)))
+WITH_ENV = INVENTORY.replace("192.168.1.42, user: nvidia}", "192.168.1.42, user: nvidia, env: {DEBUG: '1'}}")
+STARTED = {
+    "cluster up toy --tp 2": (WITH_ENV, WITH_ENV.replace("spark1", "left").replace("spark2", "right")),
+    "cluster up toy --solo -n spark1": (INVENTORY, SECOND),
+}
+
+
+@pytest.fixture(params=STARTED)
+def left(request: pytest.FixtureRequest, cluster: Typed) -> Callable[[str], tuple[str, ...]]:
+    """`left(program)` starts the fixture's deployment under another rank program; the words of `up`."""
+    own, other = STARTED[request.param]
+    words = tuple(request.param.removeprefix("cluster ").split())
+
+    def start(program: str) -> tuple[str, ...]:
+        Path("inventory/default.yaml").write_text(own)
+        assert cluster(*words).code == 0
+        older(cluster.desk, request.param, program)
+        Path("second.yaml").write_text(other)
+        return words
+
+    return start
+
+
+@pytest.mark.parametrize("inventory", ["inventory/default.yaml", "second.yaml"])
+def test_what_an_older_version_started_is_the_same(
+    inventory: str, left: Callable[[str], tuple[str, ...]], cluster: Typed, desk: Desk
+) -> None:
+    """With equal inputs nothing but the form of its labels differs."""
+    words = [word.replace("spark1", "left") if inventory == "second.yaml" else word for word in left(PROGRAM)]
+    before = desk.state()
+    told = json.loads(cluster("status", "-i", inventory, "--json").out)["deployments"]
+    assert [one["state"] for one in told] == ["ready"]
+    again = cluster(*words, "-i", inventory, "--json")
+    assert (again.code, json.loads(again.out)["changed"]) == (0, False)
+    assert desk.state() == before
+    assert cluster("down", "-i", inventory).code == 0
+    assert (containers(desk), [machine.kept() for machine in desk]) == ([], [[], []])
+
+
+@pytest.mark.parametrize("inventory", ["inventory/default.yaml", "second.yaml"])
+def test_what_an_older_version_started_with_another_rank_program_is_replaced(
+    inventory: str, left: Callable[[str], tuple[str, ...]], cluster: Typed, desk: Desk
+) -> None:
+    """The key is named, no other one, and the memory that was recorded before it is carried over."""
+    words = [word.replace("spark1", "left") if inventory == "second.yaml" else word for word in left("ab" * 32)]
+    before = {path: file for path, file in desk["spark1"].files.items() if path.endswith("before.json")}
+    ran = cluster(*words, "-i", inventory)
+    assert ran.code == 0
+    keys = re.findall(r"^replace toy-\w{8}: ([\w.]+):", ran.out, re.M)
+    assert keys == ["rank_program"]
+    assert len([row for row in containers(desk) if row[3] == "running"]) == len(containers(desk))
+    after = [file for path, file in desk["spark1"].files.items() if path.endswith("before.json")]
+    assert after == list(before.values())
+    assert cluster("status", "-i", inventory).code == 0
+
+
+def test_an_older_pair_that_was_swapped_out_and_failed_serves_again(cluster: Typed, desk: Desk, place: Path) -> None:
+    Path("inventory/default.yaml").write_text(WITH_ENV)
+    assert cluster(*UP).code == 0
+    older(desk, "cluster up toy --tp 2", PROGRAM)
+    desk.bad_flag = "--max-num-seqs"
+    ran = cluster("swap", "toy", "--set", "vllm.max-num-seqs=8")
+    assert ran.code == 1
+    assert "was started again and serves" in ran.err
+    assert cluster("status").code == 0
+    assert [name for machine in desk for name in machine.kept()] == ["toy-a5e820bb"] * 2
