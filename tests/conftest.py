@@ -6,10 +6,37 @@ ignored is inherited: the commands under test would be deaf to Ctrl-C and to a c
 
 from __future__ import annotations
 
+import os
+import pwd
+import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def plain_user() -> Iterator[Path]:
+    """A directory of a user who is not root. Where root runs the tests, everything is that user's until the end."""
+    place = Path(tempfile.mkdtemp(prefix="cluster-test-"))
+    root = os.geteuid() == 0
+    if root:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(place, nobody.pw_uid, nobody.pw_gid)
+        os.setresuid(nobody.pw_uid, nobody.pw_uid, 0)
+    try:
+        yield place
+    finally:
+        if root:
+            os.setresuid(0, 0, 0)
+        for folder, _, _ in os.walk(place):
+            os.chmod(folder, 0o700)
+        shutil.rmtree(place)

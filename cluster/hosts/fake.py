@@ -54,12 +54,14 @@ class FakeHost:
     lock_holder: dict[str, object] | None = None
     lock_generation: int = 0
     changes: int = 0
+    asks: int = 0
     closed: bool = False
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
         """See Host.ask."""
         scope = self.cancel.scope
         self._reach(scope)
+        self.asks += 1
         changes = any(question.changes for question in questions)
         for left in reversed(range(1 if changes else 3)):
             if not self.faults.lost_questions:

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,24 +101,3 @@ def test_runs_is_a_number_or_auto(text: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         args("--runs", text)
     assert "a number or auto is wanted" in capsys.readouterr().err
-
-
-def modules_after(code: str) -> set[str]:
-    """What Python has loaded when it has run this."""
-    say = "import sys; print('\\n'.join(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", f"{code}\n{say}"], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stderr.split()}
-
-
-def test_help_loads_none_of_the_work() -> None:
-    """It stays under 0.2 s by what it does not load; a clock would judge the machine's other work too."""
-    code = "import cluster.cli, sys; sys.argv = ['cluster', 'bench', '--help']\n"
-    code += "try: cluster.cli.main()\nexcept SystemExit: pass"
-    heavy = {"pydantic", "orjson", "httptools", "paramiko", "fabric", "asyncio", "yaml"}
-    assert modules_after(code) & heavy == set()
-
-
-def test_benchmark_needs_no_tokenizer_of_its_own() -> None:
-    loaded = modules_after("import cluster.actions.bench")
-    assert "orjson" in loaded
-    assert loaded & {"transformers", "torch", "numpy", "tokenizers", "aiohttp", "httpx", "requests"} == set()

@@ -289,3 +289,12 @@ def test_exec_as_json_tells_every_host(cluster: Typed, desk: Desk) -> None:
     told = json.loads(ran.out)
     assert (ran.code, told["spark2"]["exit"]) == (3, 0)
     assert (told["spark1"]["host"], "error" in told["spark1"]) == ("spark1", True)
+
+
+def test_round_trips_are_few(cluster: Typed, desk: Desk) -> None:
+    """They are what a command costs on a slow line: look, and what only a look can tell to ask for."""
+    cluster(*UP)
+    for words, most in ((("status",), (2, 2)), ((*UP, "--json"), (8, 6)), (("exec", "--", "true"), (1, 1))):
+        before = [host.asks for host in desk.hosts.values()]
+        assert cluster(*words).code == 0
+        assert tuple(host.asks - was for host, was in zip(desk.hosts.values(), before, strict=True)) == most, words

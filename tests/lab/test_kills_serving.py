@@ -60,11 +60,9 @@ def assert_told_and_repaired(lab: Lab, person: Person, words: tuple[str, ...], *
     assert_nothing_of_ours(lab)
 
 
-@pytest.mark.parametrize("backend", WORDS)
-@pytest.mark.parametrize("victim", HOSTS)
+@pytest.mark.parametrize(("backend", "victim"), [("mp", "spark1"), ("mp", "spark2"), ("ray", "spark1")])
 def test_container_killed_while_serving(lab: Lab, person: Person, backend: str, victim: str) -> None:
-    if (backend, victim) == ("ray", "spark2"):
-        pytest.skip("on the real engine in test_main_job.py")
+    """Ray's worker: on the real engine in test_main_job."""
     person.must("up", *WORDS[backend])
     lab.tell(victim, f"docker kill {rank_of(lab, victim)}")
     took = await_end_of_all(lab)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,10 @@ def said(value: Any) -> Answer:
 
 
 def ask(question: Question, env: dict[str, str] | None = None) -> Answer:
-    """Ask this machine, with python3 being the interpreter of the tests."""
-    program = [sys.executable, *question.argv[1:]] if question.argv[0] == "python3" else list(question.argv)
+    """Ask this machine, with python3 being the interpreter of the tests (itself: any user may run it)."""
+    program = (
+        [os.path.realpath(sys.executable), *question.argv[1:]] if question.argv[0] == "python3" else list(question.argv)
+    )
     ended = subprocess.run(program, input=question.stdin, capture_output=True, env=env, timeout=20, check=False)
     return Answer(ended.returncode, ended.stdout, ended.stderr)
 

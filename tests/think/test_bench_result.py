@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 
 import orjson
@@ -133,11 +132,10 @@ def test_abandoned_measurement_leaves_only_what_was_measured(tmp_path: Path) -> 
     assert journal.partial.exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_read_only_directory(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
+def test_read_only_directory(plain_user: Path) -> None:
+    plain_user.chmod(0o500)
     with pytest.raises(UsageError, match="cannot be written"):
-        Journal(tmp_path, manifest())
+        Journal(plain_user, manifest())
 
 
 def test_directory_that_is_a_file(tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import os
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -93,9 +92,8 @@ def test_other_networks_do_not_count() -> None:
     assert not parse_rules(text).may_pass("enp1s0f1np1", NETWORK)
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root needs no sudo")
-def test_without_sudo_it_is_not_known(tmp_path: Path) -> None:
-    env = put_program(tmp_path / "bin", "sudo", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
+def test_without_sudo_it_is_not_known(plain_user: Path) -> None:
+    env = put_program(plain_user / "bin", "sudo", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
     found = firewall.parse(run_far("others", {"sections": ["firewall"]}, env))
     assert found == Missing("sudo: a password is required", "refused")
 

@@ -50,11 +50,10 @@ def test_nothing_kept_yet(tmp_path: Path) -> None:
     assert lock.parse(ask(lock.question(f"{tmp_path}/none"))) == LockState(False)
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "deployments").mkdir(mode=0)
-    found = deployments.parse(ask(deployments.question(str(tmp_path))))
-    assert found == Missing(f"{tmp_path}/deployments: permission denied", "refused")
+def test_a_directory_of_somebody_else_is_refused(plain_user: Path) -> None:
+    (plain_user / "deployments").mkdir(mode=0)
+    found = deployments.parse(ask(deployments.question(str(plain_user))))
+    assert found == Missing(f"{plain_user}/deployments: permission denied", "refused")
 
 
 HOLDER = {"who": "ada@laptop", "since": 1780000000.5, "why": "up gemma-4-31b-fp8", "pid": 7}

@@ -1,12 +1,11 @@
 """A whole look, and answers that mean harm: whatever a host says, reading it never raises."""
 
 import random
-import subprocess
-import sys
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import orjson
 import pytest
@@ -152,7 +151,17 @@ def test_mutated_answers_of_this_machine() -> None:
     real = [ask(one) if one.argv[0] == "python3" else Answer(0, b"{}") for one in questions(look)]
     for _ in range(300):
         seen = read("x", look, [Answer(0, mutate(rolled, answer.out)) for answer in real], (1.0, 2.0))
-        assert {field.name for field in fields(Seen)} == set(seen.__slots__)
+        for name, kind in get_type_hints(Seen).items():
+            assert is_of(getattr(seen, name), kind), (name, getattr(seen, name))
+
+
+def is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is what an annotation of Seen says."""
+    if get_origin(kind) is UnionType:
+        return any(is_of(value, one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(is_of(one, get_args(kind)[0]) for one in value)
+    return isinstance(value, kind)
 
 
 def mutate(rolled: random.Random, data: bytes) -> bytes:
@@ -161,8 +170,8 @@ def mutate(rolled: random.Random, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_programs_run_alone_and_import_nothing_of_ours(program: str) -> None:
-    assert b"cluster." not in b"".join(line for line in source(program).splitlines() if b"import" in line)
-    ended = subprocess.run([sys.executable, "-I", "-S", "-W", "error", "-c", source(program), "{}"],
-                           capture_output=True, check=False)  # fmt: skip
-    assert b"SyntaxWarning" not in ended.stderr
+def test_programs_compile_without_a_warning(program: str) -> None:
+    """Python prints one on the host's stderr, where the reason of a failure is looked for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile(source(program), program, "exec")

@@ -200,9 +200,8 @@ def test_equal_directories_have_equal_listings(tmp_path: Path) -> None:
     assert found.listing != listings[0]
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-def test_a_cache_of_somebody_else(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+def test_a_cache_of_somebody_else(plain_user: Path) -> None:
+    cache = Cache(plain_user)
     (cache.blobs / "blob-of-config-json").chmod(0)
     assert cache.problems()[0].startswith("config.json: not readable by this user (owned by ")
     cache.snapshot.chmod(0)
