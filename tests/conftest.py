@@ -10,8 +10,11 @@ import os
 import pwd
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,30 @@ def plain_user() -> Iterator[Path]:
         for folder, _, _ in os.walk(place):
             os.chmod(folder, 0o700)
         shutil.rmtree(place)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A small file system of its own at `place`."""
+
+    place: Path
+
+    def fill(self) -> None:
+        """Leave no byte: neither a page nor a file's name has room."""
+        with (self.place / "filler").open("ab", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """256 KiB that can be filled."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(place)], check=True)
+    try:
+        yield Disk(place)
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)

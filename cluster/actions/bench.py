@@ -57,9 +57,9 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             journal = Journal(directory, own.manifest)
             try:
                 result = measure(own, wanted, journal, screen)
+                finished.append((result, journal.finish(result)))
             except (KeyboardInterrupt, ClusterError) as error:
                 return stop(error, journal, own, directory, args, screen)
-            finished.append((result, journal.finish(result)))
             say_part(title, wanted, result, screen)
             print_result(result, own, directory, args, screen)
             screen.line(f"result: {finished[-1][1]}")

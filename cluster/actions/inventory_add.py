@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,11 +141,13 @@ def _agree(args: argparse.Namespace, screen: Screen, new: New, shown: ShownKey, 
 def write_text(path: Path, text: str) -> None:
     """Replace a file's text in one step, keeping its mode; links are followed. Raises ClusterError."""
     real = path.resolve()
+    new = real.with_name(f".{real.name}.{os.getpid()}")
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
-        new = real.with_name(f".{real.name}.{os.getpid()}")
         new.write_bytes(text.encode())
         new.chmod(real.stat().st_mode & 0o777 if real.exists() else 0o644)
         new.replace(real)
     except OSError as error:
+        with suppress(OSError):
+            new.unlink()
         raise ClusterError(f"{path}: cannot be written: {error.strerror or error}") from error

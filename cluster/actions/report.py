@@ -8,6 +8,7 @@ import io
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ def write(path: Path, text: str) -> None:
         fresh.write_text(text, encoding="utf-8")
         fresh.rename(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink()
         raise UsageError(
             f"{path} cannot be written: {error.strerror or error}", remedy="-o FILE in another directory"
         ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,6 +143,8 @@ class Journal:
             directory.mkdir(parents=True, exist_ok=True)
             self.partial.write_bytes(orjson.dumps(head) + b"\n")
         except OSError as error:
+            with suppress(OSError):
+                self.partial.unlink()
             raise UsageError(
                 f"results cannot be written to {directory}: {error.strerror or error}", remedy="--results DIRECTORY"
             ) from error
@@ -152,9 +155,15 @@ class Journal:
         return f"{self.began:%Y-%m-%d %H:%M:%SZ}"
 
     def add(self, row: Row) -> None:
-        """Append a row as it stands; the last one of a shape counts."""
-        with self.partial.open("ab") as file:
-            file.write(orjson.dumps(row.document()) + b"\n")
+        """Append a row as it stands; the last one of a shape counts. Raises ClusterError when it cannot."""
+        try:
+            with self.partial.open("ab") as file:
+                file.write(orjson.dumps(row.document()) + b"\n")
+        except OSError as error:
+            raise ClusterError(
+                f"a row cannot be added to {self.partial}: {error.strerror or error}",
+                remedy="make room there, or measure again with --results DIRECTORY",
+            ) from error
 
     def abandon(self) -> None:
         """Nothing was measured: leave no file behind. Rows that were kept stay."""
@@ -175,7 +184,8 @@ def write_result(result: Result, path: Path) -> None:
         fresh.write_bytes(orjson.dumps(result.document(), option=orjson.OPT_INDENT_2) + b"\n")
         fresh.rename(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink()
         raise ClusterError(f"the result cannot be written to {path}: {error.strerror or error}") from error
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,7 +131,8 @@ def write_series(series: Series, path: Path) -> None:
         fresh.write_bytes(orjson.dumps(series.document(), option=orjson.OPT_INDENT_2) + b"\n")
         fresh.rename(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink()
         raise UsageError(
             f"results cannot be written to {path.parent}: {error.strerror or error}", remedy="--results DIRECTORY"
         ) from error

@@ -98,9 +98,11 @@ def obey(line, audit, who):
         say(beat=int(text))
     elif command == "audit":
         noted = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "who": who, **json.loads(text)}
-        fd = os.open(audit, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.write(fd, json.dumps(noted).encode() + b"\n")
-        os.close(fd)
+        try:
+            with open(audit, "ab", buffering=0) as file:
+                file.write(json.dumps(noted).encode() + b"\n")
+        except OSError:
+            pass  # a full disk must not end the lock, in whose care what was begun is put back
 
 
 def hold(given):

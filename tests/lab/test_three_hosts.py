@@ -1,4 +1,4 @@
-"""More than two: TP over three hosts, and two pipeline stages with Ray, in a lab of their own."""
+"""More than two: TP over three hosts, and two pipeline stages, in a lab of their own."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
 
 @pytest.mark.parametrize(
     ("hosts", "words"),
-    [(THREE, ("--tp", "3", "--backend", "mp")), (THREE[1:], ("--pp", "2"))],
-    ids=["tensor parallel 3", "pipeline parallel 2 with Ray"],
+    [(THREE, ("--tp", "3", "--backend", "mp")), (THREE[1:], ("--pp", "2", "--backend", "mp"))],
+    ids=["tensor parallel 3", "pipeline parallel 2"],
 )
 def test_start_status_and_down(three: Person, hosts: tuple[str, ...], words: tuple[str, ...]) -> None:
     told = three.must("up", "-n", ",".join(hosts), *words, *QUICK, "--json").document

@@ -1,0 +1,86 @@
+"""A disk that is full while this machine writes: one clear error, the old file whole, nothing beside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bench_results import manifest, result, row
+
+from cluster.actions.inventory_add import write_text
+from cluster.actions.report import write
+from cluster.bench.result import Journal, read_result, write_result
+from cluster.bench.rows import Shape
+from cluster.bench.series import Series, write_series
+from cluster.errors import ClusterError
+
+if TYPE_CHECKING:
+    from conftest import Disk
+
+FULL = os.strerror(errno.ENOSPC)
+LONG = "x" * 300_000
+
+
+def write_long_series(path: Path) -> None:
+    write_series(Series("sweep", LONG, {}, ("a",), "2026-11-28 00:00:00Z", ()), path)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "a result": lambda path: write_result(result(), path),
+    "a series": write_long_series,
+    "a report": lambda path: write(path, LONG),
+    "an inventory": lambda path: write_text(path, LONG),
+}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_the_old_file_stays(what: str, disk: Disk) -> None:
+    old = disk.place / "file.json"
+    old.write_text("old")
+    disk.fill()
+    with pytest.raises(ClusterError) as raised:
+        WRITERS[what](old)
+    assert FULL in raised.value.what
+    assert str(disk.place) in raised.value.what
+    assert old.read_text() == "old"
+    assert sorted(path.name for path in disk.place.iterdir()) == ["file.json", "filler"]
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_place_below_a_file(what: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(ClusterError):
+        WRITERS[what](tmp_path / "file" / "new.json")
+
+
+def test_measured_rows_are_kept(disk: Disk) -> None:
+    journal = Journal(disk.place, manifest())
+    journal.add(row(Shape(64, 8, 0)))
+    disk.fill()
+
+    def until_it_fails() -> None:
+        for depth in range(1, 200):
+            journal.add(row(Shape(64, 8, depth)))
+
+    with pytest.raises(ClusterError) as raised:
+        until_it_fails()
+    assert FULL in raised.value.what
+    assert str(journal.partial) in raised.value.what
+    assert raised.value.remedy
+    assert read_result(journal.partial).rows[0].shape == Shape(64, 8, 0)
+    with pytest.raises(ClusterError):
+        journal.finish(result())
+    assert journal.partial.exists()
+    assert not journal.path.exists()
+
+
+def test_a_measurement_does_not_begin_where_it_cannot_be_kept(disk: Disk) -> None:
+    disk.fill()
+    with pytest.raises(ClusterError) as raised:
+        Journal(disk.place, manifest())
+    assert FULL in raised.value.what
+    assert [path.name for path in disk.place.iterdir()] == ["filler"]
