@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
                 result = measure(own, wanted, journal, screen)
                 finished.append((result, journal.finish(result)))
             except (KeyboardInterrupt, ClusterError) as error:
-                return stop(error, journal, own, directory, args, screen)
+                return stop(error, title, journal, own, directory, args, screen)
             say_part(title, wanted, result, screen)
             print_result(result, own, directory, args, screen)
             screen.line(f"result: {finished[-1][1]}")
@@ -87,6 +87,7 @@ def say_part(title: str, wanted: BenchWanted, result: Result, screen: Screen) ->
 
 def stop(
     error: KeyboardInterrupt | ClusterError,
+    title: str,
     journal: Journal,
     subject: Measuring,
     directory: Path,
@@ -100,6 +101,9 @@ def stop(
         screen.warn(f"not all was measured; what was is in {journal.partial}")
     journal.abandon()
     if isinstance(error, KeyboardInterrupt | InterruptedByUser):
+        if not kept.rows:
+            of = f" of {title}" if title else ""
+            screen.warn(f"interrupted before the first row{of}: nothing was measured, and nothing was saved")
         screen.document(kept.document())
         return ExitCode.INTERRUPTED
     raise error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +62,7 @@ def foreign(args: argparse.Namespace, why: str) -> Iterator[Serving]:
     recipe = named_recipe(args)
     host = LocalHost("this machine")
     try:
-        with load_client(host.start(*load_command(Target(args.base_url, key_file)))) as loader:
+        with load_client(lambda: host.start(*load_command(Target(args.base_url, key_file)))) as loader:
             yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
     finally:
         host.close()
@@ -99,15 +99,15 @@ def ours(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Servi
 @contextmanager
 def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoader]:
     """A load client in the container of a deployment's head. `server`: the API as that container sees it."""
-    process = host.start(*load_command(Target(server.url, server.key_file), container))
-    with load_client(process, container) as loader:
+    command = load_command(Target(server.url, server.key_file), container)
+    with load_client(lambda: host.start(*command), container) as loader:
         yield loader
 
 
 @contextmanager
-def load_client(process: Process, container: str = "") -> Iterator[ProcessLoader]:
+def load_client(start: Callable[[], Process], container: str = "") -> Iterator[ProcessLoader]:
     """The load client, ended with the block."""
-    loader = ProcessLoader(process, container)
+    loader = ProcessLoader(start(), container, start)
     try:
         yield loader
     finally:

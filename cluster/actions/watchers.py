@@ -3,65 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cluster.bench.machine import Fabric, Machine, Sample, describe, read_sample, watch_command
-from cluster.errors import ConnectionLostError
+from cluster.errors import ConnectionLostError, UnreachableError
 from cluster.hosts.fleet import Fleet
+from cluster.hosts.protocol import Host, Process
 from cluster.plan.deployed import Deployment
 
+LOST = (UnreachableError, ValueError, KeyError, TypeError)
+"""What a host that cannot be reached, a connection that ends, or a line of something else raises."""
 
-class Watchers:
-    """The hosts of a deployment, watched by `far/watch` on each; a host that is lost is no longer told of."""
 
-    def __init__(self, fleet: Fleet, deployment: Deployment) -> None:
-        self._fabrics = {host: fabric_of(host, deployment) for host in deployment.hosts}
-        words, setup = watch_command()
-        self._processes = {host: fleet[host].start(words, setup) for host in deployment.hosts}
-        self._lines = {host: process.lines() for host, process in self._processes.items()}
-        self._each("ready")
+class Watcher:
+    """One host's `far/watch`. When it is lost, this run has a gap, and the next begins with a new one."""
 
-    def begin(self) -> None:
-        """See Machine.begin."""
-        self._tell(b'{"begin": true}\n')
-        self._each("begun")
+    def __init__(self, host: Host, fabric: Fabric) -> None:
+        self.host, self.fabric = host, fabric
+        self.process: Process | None = None
+        self.lines: Iterator[str] = iter(())
 
-    def end(self) -> dict[str, Any]:
-        """See Machine.end."""
-        self._tell(b'{"end": true}\n')
-        return describe(self._each("ended"), self._fabrics)
+    def start(self) -> None:
+        """Watch, unless it is watched. Raises one of LOST."""
+        if self.process is None:
+            self.process = self.host.start(*watch_command())
+            self.lines = self.process.lines()
+            self.read("ready")
 
-    def close(self) -> None:
-        """End the programs."""
-        for process in self._processes.values():
-            process.close()
+    def ask(self, word: bytes) -> None:
+        """Send a line. Raises ConnectionLostError."""
+        if self.process:
+            self.process.write(word)
 
-    def _tell(self, line: bytes) -> None:
-        for host in tuple(self._lines):
-            try:
-                self._processes[host].write(line)
-            except ConnectionLostError:
-                del self._lines[host]
-
-    def _each(self, last: str) -> dict[str, list[Sample]]:
-        """What each host says until the line with this word."""
-        found: dict[str, list[Sample]] = {}
-        for host in tuple(self._lines):
-            try:
-                found[host] = self._read(host, last)
-            except (ConnectionLostError, ValueError, KeyError, TypeError):
-                del self._lines[host]
-        return found
-
-    def _read(self, host: str, last: str) -> list[Sample]:
+    def read(self, last: str) -> list[Sample]:
+        """What it prints until the line with this word. Raises one of LOST."""
         samples: list[Sample] = []
-        for line in self._lines[host]:
+        for line in self.lines:
             if line.startswith(f'{{"{last}"'):
                 return samples
             if line.startswith('{"t"'):
-                samples.append(read_sample(line, self._fabrics[host]))
-        raise ConnectionLostError("the watching program ended", where=host)
+                samples.append(read_sample(line, self.fabric))
+        raise ConnectionLostError("the watching program ended", where=self.host.name)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the program."""
+        process, self.process = self.process, None
+        if process:
+            process.close(timeout_s)
+
+
+class Watchers:
+    """The hosts of a deployment, watched by `far/watch` on each; a host that is lost is missing until it is back."""
+
+    def __init__(self, fleet: Fleet, deployment: Deployment) -> None:
+        """Start them all; when the user interrupts, none is left behind."""
+        self._all = {host: Watcher(fleet[host], fabric_of(host, deployment)) for host in deployment.hosts}
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        """See Machine.begin."""
+        self._start()
+        self._each(b'{"begin": true}\n', "begun")
+
+    def end(self) -> dict[str, Any]:
+        """See Machine.end."""
+        told = self._each(b'{"end": true}\n', "ended")
+        return describe(told, {host: one.fabric for host, one in self._all.items()})
+
+    def close(self) -> None:
+        """End the programs."""
+        for one in self._all.values():
+            one.close()
+
+    def _start(self) -> None:
+        for one in self._all.values():
+            try:
+                one.start()
+            except LOST:
+                one.close(0)
+
+    def _each(self, word: bytes, last: str) -> dict[str, list[Sample]]:
+        """Send a line to each host that is watched, then what each prints until the line with the last word."""
+        found: dict[str, list[Sample]] = {}
+        for one in self._all.values():
+            with suppress(ConnectionLostError):  # reading finds it lost, too
+                one.ask(word)
+        for host, one in self._all.items():
+            try:
+                found[host] = one.read(last) if one.process else []
+            except LOST:
+                one.close(0)
+        return found
 
 
 def fabric_of(host: str, deployment: Deployment) -> Fabric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,22 +58,30 @@ def load_command(target: Target, container: str = "") -> tuple[tuple[str, ...], 
     return words, framed(source("load")) + target.line()
 
 
+AGAIN_WITHIN_S, PAUSE_S = 180.0, 2.0
+
+
 class ProcessLoader:
     """A running load client: `ProcessLoader(host.start(*load_command(target)))`."""
 
-    def __init__(self, process: Process, container: str = "") -> None:
+    def __init__(self, process: Process, container: str = "", start: Callable[[], Process] | None = None) -> None:
         """Wait until the client, in this container or in none, is ready. Raises ClusterError with its words if not.
 
-        `on_progress` may be set: it is called about once a second while a round runs.
+        `on_progress` may be set: it is called about once a second while a round runs. `start` makes another client, for
+        the round after the one that lost this one.
         """
         self.on_progress: Callable[[Progress], None] = lambda progress: None
+        self._start, self._container, self._lost = start, container, False
+        self._said: deque[str] = deque(maxlen=3)
+        self._begin(process)
+
+    def _begin(self, process: Process) -> None:
         self._process = process
         self._lines: Iterator[str] = iter(process.lines())
-        self._said: deque[str] = deque(maxlen=3)
         hello = self._hello()
         if "error" in hello:
             raise ClusterError(f"the load client cannot start: {hello['error']}")
-        inside = f", in the container {container}" if container else ""
+        inside = f", in the container {self._container}" if self._container else ""
         self._where = f"{hello.get('hostname', '')}{inside}"
         self.python = str(hello.get("python", ""))
 
@@ -82,13 +91,34 @@ class ProcessLoader:
         return self._where
 
     def send(self, wanted: Round) -> RoundRecord:
-        """Carry out one round; returns when all its requests have ended."""
-        self._process.write(wanted.line())
-        line = self._line("{")
-        record = parse_round(line, [self._line("+")[1:] for _ in range(count_parts(line))])
+        """Carry out one round; returns when all its requests have ended. After ConnectionLostError the next round is
+        sent by a new client."""
+        if self._lost and self._start:
+            self._begin(self._restart(self._start))
+            self._lost = False
+        try:
+            self._process.write(wanted.line())
+            line = self._line("{")
+            record = parse_round(line, [self._line("+")[1:] for _ in range(count_parts(line))])
+        except ConnectionLostError:
+            self._lost = True
+            raise
         if record.id != wanted.id or len(record.records) != len(wanted.asks):
             raise ClusterError(f"the load client answered round {record.id!r} when {wanted.id!r} was asked")
         return record
+
+    def _restart(self, start: Callable[[], Process]) -> Process:
+        """Another client in place of a lost one; its host may be unreachable for a while."""
+        self._process.close(0)
+        self._said.clear()
+        until = time.monotonic() + AGAIN_WITHIN_S
+        while True:
+            try:
+                return start()
+            except ConnectionLostError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(PAUSE_S)
 
     def close(self) -> int | None:
         """End the client, and with it what it has under way."""

@@ -136,7 +136,7 @@ def describe(samples: Mapping[str, Sequence[Sample]], fabrics: Mapping[str, Fabr
             if any(key in look.state for look in looks):
                 found["series"][host][key] = [look.state.get(key) for look in looks]
     lost = [host for host in fabrics if not samples.get(host)]
-    return {**found, "lost": lost} if found["before"] else {}
+    return {**found, "lost": lost} if fabrics else {}
 
 
 def _extreme(looks: Sequence[Sample], keys: Sequence[str], pick: Any) -> dict[str, Any]:
@@ -177,11 +177,22 @@ def machine_notes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
                 notes.append(f"POWER-CAPPED: {host} ran at {clocks[host]:.0f} MHz under load, at most {power:.0f} W")
         if held := [state["gpu_memory_mib"] for state in most if state.get("gpu_memory_mib")]:
             memories[host] = max(held)
-    lost = list(dict.fromkeys(host for run in runs for host in run.get("lost", ())))
-    notes += [f"nothing is known of {', '.join(lost)}: the program that watched it ended"] if lost else []
+    notes += _gaps(runs)
     notes += _unequal("SM clock under load", clocks, UNEQUAL_CLOCK, "MHz")
     notes += _unequal("GPU memory", memories, UNEQUAL_MEMORY, "MiB")
     return notes + _silent(runs, hosts)
+
+
+def _gaps(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note for each host of which nothing is known in some runs."""
+    found: dict[str, list[int]] = {}
+    for at, run in enumerate(runs):
+        for host in run.get("lost", ()):
+            found.setdefault(host, []).append(int(run.get("run", at)) + 1)
+    return [
+        f"nothing is known of {host} in run {', '.join(map(str, gaps))} of {len(runs)}: the connection was lost"
+        for host, gaps in found.items()
+    ]
 
 
 def busy_clocks(runs: Sequence[Mapping[str, Any]], host: str) -> list[float]:

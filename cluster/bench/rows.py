@@ -60,6 +60,7 @@ class Row:
     llama-benchy's own is `tg_wall_throughput`. `why` says for a field that is None why it is. `machine` holds what
     the hosts were like in each run (`machine.describe`), `server` what it counted of itself (`server_document`).
     `percentiles`: by `e2e_ttft_ms`, `tpot_ms` (over requests) and `itl_ms` (over tokens).
+    `repeated`: runs (from 0) that were measured once more, since the connection to the load client was lost.
     `cache`: in a cached row, how many requests met their context there (`cache.py`). `queue`: before the server began.
     `queued`: of the requests at the same time, how many the server has no place for, so that they wait for the others.
     """
@@ -97,6 +98,7 @@ class Row:
     queue: Stat | None = None
     tool_calls: int = 0
     queued: int = 0
+    repeated: tuple[int, ...] = ()
 
     @property
     def shape(self) -> Shape:
@@ -130,6 +132,7 @@ def summarise(
     server: Sequence[Watched] = (),
     natural_stop: bool = False,
     queued: int = 0,
+    repeated: Sequence[int] = (),
 ) -> Row:
     """The row of a shape over its runs; one batch a run. `natural_stop`: outputs were free to end by themselves."""
     failures = [failure for batch in batches for failure in batch.failures]
@@ -163,12 +166,14 @@ def summarise(
             *output_notes(shape.tg, requests, natural_stop),
             *server_notes(server, rates["e2e_ttft"]),
             *machine_notes(machine),
+            *(f"run {run + 1} was measured again: the connection to the load client was lost" for run in repeated),
         ),
         client=tuple(client),
         machine=tuple(machine),
         server=server_document(server),
         phase=shape.phase,
         queued=queued,
+        repeated=tuple(repeated),
     )
 
 

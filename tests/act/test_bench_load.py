@@ -297,6 +297,26 @@ def test_client_that_dies_is_an_error_with_its_last_words() -> None:
     child.close()
 
 
+def test_after_a_lost_client_the_next_round_is_sent_by_a_new_one(url: str) -> None:
+    """Its host may be unreachable for a while."""
+    command = load_command(Target(url))
+    starts: list[str] = []
+
+    def start() -> Child:
+        starts.append("start")
+        if len(starts) == 1:
+            raise ConnectionLostError("spark1 did not answer within 5 s", where="spark1")
+        return Child(*command)
+
+    dies = Child(["sh", "-c", "echo '{\"ready\": true}'; read line; exit 137"], b"")
+    load = ProcessLoader(dies, start=start)
+    with pytest.raises(ConnectionLostError):
+        load.send(Round("r", (ask("plain"),)))
+    assert load.send(Round("r again", (ask("plain"),))).id == "r again"
+    assert starts == ["start", "start"]
+    load.close()
+
+
 def test_large_round_passes(url: str) -> None:
     prompt = list(range(100_000, 140_000))
     with load_client(url) as load:

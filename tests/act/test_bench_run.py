@@ -12,7 +12,7 @@ from cluster.bench.records import Round, RoundRecord
 from cluster.bench.rows import Row
 from cluster.bench.run import Measured, run_bench
 from cluster.bench.wanted import BenchWanted
-from cluster.errors import ClusterError, UsageError
+from cluster.errors import ClusterError, ConnectionLostError, UsageError
 from cluster.hosts.local import LocalHost
 
 RATE = 200.0
@@ -103,6 +103,49 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
     assert re.fullmatch("[0-9a-f]{32,128}", measured.request["cache_salt"]), "vLLM takes no slashes"
     assert measured.where
     assert 0 < measured.latency_ms < 200
+
+
+class Losing:
+    """A load client whose connection is lost at some rounds (by name), once for each time the name is given."""
+
+    where = "here"
+
+    def __init__(self, load: ProcessLoader, *lost: str) -> None:
+        self.load, self.lost = load, list(lost)
+        self.sent: list[Round] = []
+
+    def send(self, wanted: Round) -> RoundRecord:
+        self.sent.append(wanted)
+        if wanted.id in self.lost:
+            self.lost.remove(wanted.id)
+            raise ConnectionLostError("the load client ended")
+        return self.load.send(wanted)
+
+
+def test_a_run_that_lost_its_load_client_is_measured_again_and_marked(load: ProcessLoader) -> None:
+    losing, machine = Losing(load, "pp256 tg32 run1"), Watched()
+    row = only(run_bench(losing, wanted("plain", runs=3), machine=machine))
+    assert (row.runs, row.requests, row.failed, row.repeated) == (3, 3, 0, (1,))
+    assert machine.begun == machine.ended == 4
+    assert [one["run"] for one in row.machine] == [0, 1, 2]
+    assert row.notes == ("run 2 was measured again: the connection to the load client was lost",)
+    prompts = [str(one.asks[0].body) for one in losing.sent if "run1" in one.id]
+    assert len(set(prompts)) == 2, "the first may lie in a prefix cache"
+
+
+def test_a_cached_run_is_measured_again_on_a_context_of_its_own(load: ProcessLoader) -> None:
+    losing = Losing(load, "pp64 tg4 @ d320 run0")
+    cold, context, cached = run_bench(losing, wanted("caching", **CONTEXT)).rows
+    assert (context.repeated, cached.repeated, cached.cache) == ((), (0,), {"hit": 2})
+    assert (context.runs, cached.runs, cold.runs) == (2, 2, 2)
+
+
+def test_a_run_that_lost_its_load_client_twice_is_an_error_and_the_rows_before_it_are_kept(load: ProcessLoader) -> None:
+    kept: list[Row] = []
+    losing = Losing(load, "pp256 tg32 run1", "pp256 tg32 run1 again")
+    with pytest.raises(ConnectionLostError):
+        run_bench(losing, wanted("plain", runs=3), on_row=kept.append)
+    assert [(row.runs, row.repeated) for row in kept] == [(1, ())]
 
 
 def test_totals_under_concurrency(load: ProcessLoader) -> None:

@@ -11,8 +11,10 @@ from bench_live import known_server
 
 from cluster import arguments_measuring
 from cluster.actions import bench
+from cluster.bench.loader import ProcessLoader
+from cluster.bench.records import Round, RoundRecord
 from cluster.bench.result import read_result
-from cluster.errors import ExitCode, UsageError
+from cluster.errors import ConnectionLostError, ExitCode, UsageError
 from cluster.screen import Screen
 
 
@@ -46,6 +48,44 @@ def test_prefix_cache_suite(url: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert cached["e2e_ttft"]["mean"] < context["e2e_ttft"]["mean"]
     kept = read_result(Path(document["path"]))
     assert (kept.manifest.depth_mode, kept.manifest.runs) == ("prefix-caching", 2)
+
+
+class Impatient(Screen):
+    """The user interrupts when measuring begins."""
+
+    def stay(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_stopped_before_the_first_row_says_that_nothing_was_kept(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = args("--base-url", url, "--results", str(tmp_path), "--model", "plain")
+    assert bench.run(given, Impatient()) is ExitCode.INTERRUPTED
+    assert "nothing was measured" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lost_load_client_keeps_the_rows_before_it(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lost at the second row, and once more: the first row is shown and lies in a file."""
+
+    def lose(self: ProcessLoader, wanted: Round) -> RoundRecord:
+        if "d64" in wanted.id and "run" in wanted.id:
+            raise ConnectionLostError("the load client ended", where="spark1")
+        return send(self, wanted)
+
+    send = ProcessLoader.send
+    given = args("--base-url", url, "--results", str(tmp_path), "--model", "plain", "--pp", "64", "--tg", "4")
+    given.depth, given.runs = [0, 64], 1
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(ConnectionLostError) as raised:
+        patched.setattr(ProcessLoader, "send", lose)
+        bench.run(given, Screen())
+    assert raised.value.exit_code is ExitCode.UNREACHABLE
+    [kept] = tmp_path.iterdir()
+    assert [row.shape.name for row in read_result(kept).rows] == ["pp64 tg4"]
+    assert "tg4" in capsys.readouterr().out
 
 
 def test_suite_of_two_parts_is_two_results(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

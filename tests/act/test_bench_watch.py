@@ -14,6 +14,7 @@ from bench_live import Child
 
 from cluster.actions.watchers import Watchers, fabric_of
 from cluster.bench.machine import Fabric, Sample, read_sample, watch_command
+from cluster.errors import ConnectionLostError, InterruptedByUser
 from cluster.hosts.fake import FakeHost, FakeProcess
 from cluster.hosts.fleet import Fleet
 
@@ -119,9 +120,19 @@ class Watching(FakeProcess):
             self.say('{"ended":1,"hangs":false}')
 
 
-def watchers(**processes: Watching) -> Watchers:
-    def host(name: str, process: Watching) -> FakeHost:
-        return FakeHost(name, lambda question: pytest.fail("asked"), starter=lambda words, setup: process)
+def watchers(**processes: Watching | list[Watching | Exception]) -> Watchers:
+    """`processes`: what each start on a host gives, in order."""
+
+    def host(name: str, given: Watching | list[Watching | Exception]) -> FakeHost:
+        starts = given if isinstance(given, list) else [given]
+
+        def start(words: tuple[str, ...], setup: bytes) -> FakeProcess:
+            started = starts.pop(0)
+            if isinstance(started, Exception):
+                raise started
+            return started
+
+        return FakeHost(name, lambda question: pytest.fail("asked"), starter=start)
 
     names = tuple(processes)
     ends = {name: {"netdev": "eth1", "hcas": ["mlx5_0"]} for name in names}
@@ -141,12 +152,31 @@ def test_every_host_of_the_deployment_is_watched() -> None:
 
 
 @pytest.mark.parametrize("dies_at", ["begin", "end"])
-def test_host_that_is_lost_ends_no_measurement(dies_at: str) -> None:
-    watched = watchers(spark1=Watching(1 << 20), spark2=Watching(2 << 20, dies_at))
-    for _ in range(2):
+def test_host_that_is_lost_leaves_a_gap_and_is_watched_again_in_the_next_run(dies_at: str) -> None:
+    """Also when it is not back at once."""
+    gone = ConnectionLostError("spark2 did not answer within 5 s", where="spark2")
+    starts = [Watching(2 << 20, dies_at), gone, Watching(2 << 20)]
+    watched = watchers(spark1=Watching(1 << 20), spark2=[*starts])
+    found = []
+    for _ in range(3):
         watched.begin()
         told = watched.end()
-        assert (list(told["after"]), told["lost"]) == (["spark1"], ["spark2"])
+        found.append((list(told["after"]), told["lost"]))
+    assert found == [(["spark1"], ["spark2"]), (["spark1"], ["spark2"]), (["spark1", "spark2"], [])]
+
+
+def test_a_host_that_cannot_be_watched_from_the_start_ends_no_measurement() -> None:
+    gone = ConnectionLostError("spark2 did not answer within 5 s", where="spark2")
+    watched = watchers(spark1=Watching(1 << 20), spark2=[gone, Watching(2 << 20)])
+    watched.begin()
+    assert watched.end()["lost"] == []
+
+
+def test_no_watching_program_is_left_when_the_second_is_not_started() -> None:
+    first = Watching(1 << 20)
+    with pytest.raises(InterruptedByUser):
+        watchers(spark1=first, spark2=[InterruptedByUser("interrupted")])
+    assert first.ended
 
 
 def test_one_host_alone_has_no_fabric() -> None:

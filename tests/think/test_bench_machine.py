@@ -94,7 +94,8 @@ def test_run_keeps_the_extremes_between_its_ends() -> None:
 
 
 def test_nothing_known_is_nothing_kept() -> None:
-    assert describe({"spark1": []}, FABRICS) == {}
+    assert describe({"spark1": []}, FABRICS)["lost"] == ["spark1", "spark2"]
+    assert describe({}, {}) == {}
 
 
 def test_counter_that_went_back_is_left_out() -> None:
@@ -149,7 +150,9 @@ def test_silent_links_are_said_of_several_hosts_only() -> None:
 
 def test_lost_host_is_said() -> None:
     told = describe({"spark1": looks(line(1), line(2, sent=3)), "spark2": []}, FABRICS)
-    assert machine_notes([told]) == ["nothing is known of spark2: the program that watched it ended"]
+    whole = describe({"spark1": looks(line(1), line(2, sent=3)), "spark2": looks(line(1))}, FABRICS)
+    notes = machine_notes([{"run": 0} | whole, {"run": 1} | told])
+    assert notes == ["nothing is known of spark2 in run 2 of 2: the connection was lost"]
 
 
 def test_row_and_tables_hold_it() -> None:
