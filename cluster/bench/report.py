@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,7 +154,11 @@ def machine_table(result: Result) -> Table | None:
         cells = (_highest(most, "power_w"), _highest(most, "temperature_c"), ", ".join(dict.fromkeys(reasons)) or "no")
         rows.append((host, clock, *cells, traffic or MISSING))
     headers = ("host", "SM clock (MHz)", "power (W)", "°C", "throttled", "GB sent/received")
-    notes = ("clocks while the GPU was at work, power and temperature at most, bytes over the links during rows only",)
+    notes: tuple[str, ...] = (
+        "clocks while the GPU was at work, power and temperature at most, bytes over the links during rows only",
+    )
+    gaps = Counter(host for row in result.rows for run in row.machine for host in run.get("lost", ()))
+    notes += tuple(f"{host}: without {count} runs, in which its connection was lost" for host, count in gaps.items())
     return Table("machines while measuring", headers, tuple(rows), notes) if rows else None
 
 

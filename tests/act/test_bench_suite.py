@@ -67,7 +67,7 @@ def test_stopped_before_the_first_row_says_that_nothing_was_kept(
 
 
 def test_a_lost_load_client_keeps_the_rows_before_it(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lost at the second row, and once more: the first row is shown and lies in a file."""
 
@@ -79,8 +79,8 @@ def test_a_lost_load_client_keeps_the_rows_before_it(
     send = ProcessLoader.send
     given = args("--base-url", url, "--results", str(tmp_path), "--model", "plain", "--pp", "64", "--tg", "4")
     given.depth, given.runs = [0, 64], 1
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(ConnectionLostError) as raised:
-        patched.setattr(ProcessLoader, "send", lose)
+    monkeypatch.setattr(ProcessLoader, "send", lose)
+    with pytest.raises(ConnectionLostError) as raised:
         bench.run(given, Screen())
     assert raised.value.exit_code is ExitCode.UNREACHABLE
     [kept] = tmp_path.iterdir()

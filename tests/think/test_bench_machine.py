@@ -171,4 +171,10 @@ def test_row_and_tables_hold_it() -> None:
         ("spark1", "2390–2411", "45", "61", "power cap", "rocep1s0f0 4.29/4.29; roceP2p1s0f0 0.00/0.00; "
          "enp1s0f0np0 4.29/0.00"),
     )  # fmt: skip
+    assert len(machines.notes) == 1
+    gap = {"run": 1} | describe({}, {"spark1": RDMA})
+    gapped = machine_table(dataclasses.replace(whole, rows=(row(one.shape, machine=[{"run": 0} | told, gap]),)))
+    assert gapped is not None
+    assert gapped.rows == machines.rows
+    assert "spark1" in gapped.notes[1]
     assert machine_table(result()) is None
