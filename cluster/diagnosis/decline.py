@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cluster.diagnosis.pulse import CARRIED_S, CARRIES_BYTES, CARRIES_TOKENS, Course, grown, tokens_between
-from cluster.diagnosis.rules_outputs import HOLDERS, OF_OUTPUTS
+from cluster.diagnosis.rules import OF_OUTPUTS
 from cluster.plan.finding import Finding
 from cluster.plan.gpu_state import judge_gpu
 
@@ -18,6 +18,7 @@ TRENDS_S = (300.0, 900.0)
 """A fall is looked for in the last minutes first, a slower one in all that is remembered."""
 LEAST_FALL = GIB // 4
 HELD_S = 30.0
+HOLDERS = "docker ps; nvidia-smi --query-compute-apps=pid,process_name,used_gpu_memory --format=csv"
 TCP_BYTES = 1 << 20
 
 

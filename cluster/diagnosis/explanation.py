@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.diagnosis.rule import Rule
-from cluster.diagnosis.runbooks import runbook_of
+from cluster.diagnosis.rules import Rule
 from cluster.plan.finding import Finding, Level
 
 EVIDENCE_LENGTH = 500
@@ -60,7 +59,7 @@ def of_rule(
     """What a rule says of a place."""
     level: Level = "note" if rule.level == "normal" else rule.level
     cause, remedy = fill(rule.cause, values), fill(rule.remedy, values)
-    return Explanation(Finding(level, rule.id, host, cause, evidence, remedy, runbook_of(rule)), rule, file, line)
+    return Explanation(Finding(level, rule.id, host, cause, evidence, remedy, rule.runbook), rule, file, line)
 
 
 def settled(found: Explanation, rule: Rule, **values: str) -> Explanation:

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cluster.diagnosis import trouble
-from cluster.diagnosis.rule import Rule, literals
-from cluster.diagnosis.rules import MOMENTS, RULES
+from cluster.diagnosis.rules import MOMENTS, RULES, Rule, literals
 
 REMEMBERED, LONGEST = 50_000, 1024
 """So many lines are remembered, none longer than that."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.diagnosis.explanation import EVIDENCE_LENGTH, Explanation, of_rule
-from cluster.diagnosis.rules_outputs import OF_OUTPUTS
+from cluster.diagnosis.rules import OF_OUTPUTS
 from cluster.diagnosis.text import Line
 from cluster.facts import (
     bandwidth,

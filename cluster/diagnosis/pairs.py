@@ -9,7 +9,7 @@ from dataclasses import replace
 from cluster.diagnosis.explanation import Explanation, settled
 from cluster.diagnosis.judge_machine import GIB, gib
 from cluster.diagnosis.outputs import Outputs
-from cluster.diagnosis.rules_pairs import OF_PAIRS
+from cluster.diagnosis.rules import OF_PAIRS
 from cluster.facts.gids import Gid
 from cluster.facts.memory import Memory
 from cluster.plan.checks_machine import BAD_KERNEL

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from cluster.diagnosis.explanation import EVIDENCE_LENGTH, Explanation, of_rule, settled
-from cluster.diagnosis.follows import EXPLAINS
-from cluster.diagnosis.rule import Moment, Rule
-from cluster.diagnosis.rules_pairs import OF_PAIRS
+from cluster.diagnosis.rules import EXPLAINS, OF_PAIRS, Moment, Rule
 from cluster.diagnosis.scan import Hit, Scan
 from cluster.diagnosis.trouble import Weight
 from cluster.plan.finding import ORDER

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from cluster.diagnosis import trouble
 from cluster.diagnosis.logline import LogLine, read_line
 from cluster.diagnosis.needles import ZEROS, Kind, Kinds
-from cluster.diagnosis.rule import Moment, Rule
-from cluster.diagnosis.rules import MOMENTS
+from cluster.diagnosis.rules import MOMENTS, Moment, Rule
 from cluster.diagnosis.text import LIMIT, WIDEST, Chunk, Kept, chunks, is_caption, is_text, printable
 from cluster.diagnosis.trouble import Weight
 

@@ -12,8 +12,7 @@ from typing import Literal
 
 from cluster.diagnosis.decline import FLOOR
 from cluster.diagnosis.pulse import Course, HostPulse
-from cluster.diagnosis.rules_memory import MEMORY
-from cluster.diagnosis.rules_outputs import OF_OUTPUTS
+from cluster.diagnosis.rules import OF_OUTPUTS, read_rules
 from cluster.plan.finding import Finding
 from cluster.plan.gpu_state import judge_gpu
 from cluster.plan.ready import Failed
@@ -132,7 +131,7 @@ def why_no_restart(finding: Finding, course: Course) -> str:
 def is_memory_error(lost: Failed, available: int | None) -> bool:
     """Whether a rank ended for memory. SIGKILL counts as that unless memory (`available`, bytes) was ample."""
     said = (lost.why, *lost.tail)
-    told = [rule for rule in MEMORY if rule.id != "killed" and any(rule.search(line) for line in said)]
+    told = [rule for rule in read_rules("memory") if rule.id != "killed" and any(rule.search(line) for line in said)]
     killed = re.search(r"\b137\b|SIGKILL", lost.why)
     scarce = available is None or available < AMPLE
     return bool(told) or "killed for memory" in lost.why or bool(killed and scarce)

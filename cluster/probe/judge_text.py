@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.diagnosis.rules_outputs import OF_OUTPUTS
+from cluster.diagnosis.rules import OF_OUTPUTS
 from cluster.facts.sanity import insane, leaked, thinks_aloud
 from cluster.probe.answer import Answer
 from cluster.probe.case import Verdict, failed, skipped

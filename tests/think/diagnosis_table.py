@@ -8,10 +8,7 @@ from pathlib import Path
 
 from diagnosis_tools import lines, samples
 
-from cluster.diagnosis.rule import Rule
-from cluster.diagnosis.rules import RULES
-from cluster.diagnosis.rules_outputs import OF_OUTPUTS
-from cluster.diagnosis.rules_pairs import OF_PAIRS
+from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS, RULES, Rule
 
 DOC = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 MARK = "<!-- Written by tests/think/diagnosis_table.py. Do not edit below. -->\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from diagnosis_tools import found, sample, samples, told
 
-from cluster.diagnosis.rules_outputs import OF_OUTPUTS
-from cluster.diagnosis.rules_pairs import OF_PAIRS
+from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS
 
 PERFTEST = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n65536 5000 0.00 {} 0.17\n"
 NCCL = "# Avg bus bandwidth    : {}\n"

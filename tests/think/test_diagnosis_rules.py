@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from diagnosis_table import DOC, MARK, document
@@ -10,13 +11,8 @@ from diagnosis_table import DOC, MARK, document
 from cluster.commands.docker import Container, docker_run
 from cluster.commands.nccl import fabric_environment
 from cluster.commands.ray import ray_environment
-from cluster.diagnosis.follows import EXPLAINS
 from cluster.diagnosis.pairs import SETTLERS
-from cluster.diagnosis.rule import Rule, compiled
-from cluster.diagnosis.rules import RULES
-from cluster.diagnosis.rules_outputs import OF_OUTPUTS
-from cluster.diagnosis.rules_pairs import OF_PAIRS
-from cluster.diagnosis.runbooks import PAGES
+from cluster.diagnosis.rules import EXPLAINS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules
 
 EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
@@ -66,12 +62,6 @@ def test_tables_name_rules_that_exist() -> None:
     assert {id for ids in EXPLAINS.values() for id in ids} <= KNOWN
 
 
-def test_every_page_is_of_rules_that_exist() -> None:
-    ids = [id for ids in PAGES.values() for id in ids]
-    assert set(ids) <= KNOWN
-    assert len(ids) == len(set(ids))
-
-
 def test_nothing_explains_itself_in_a_circle() -> None:
     for id, ids in EXPLAINS.items():
         for other in ids:
@@ -81,3 +71,16 @@ def test_nothing_explains_itself_in_a_circle() -> None:
 def test_the_docs_have_the_table() -> None:
     text = DOC.read_text(encoding="utf-8")
     assert text == document(text.split(MARK)[0]), "run tests/think/diagnosis_table.py"
+
+
+def test_an_id_has_one_page_and_explains_the_same() -> None:
+    meanings: dict[str, set[object]] = {}
+    for rule in RULES:
+        meanings.setdefault(rule.id, set()).add((rule.page, rule.explains))
+    assert {id: found for id, found in meanings.items() if len(found) > 1} == {}
+
+
+def test_a_field_that_no_rule_has_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("- {id: a, cause: b, remdy: c}\n")
+    with pytest.raises(TypeError, match="remdy"):
+        read_rules("x", tmp_path)

@@ -13,8 +13,7 @@ from diagnosis_tools import found, sample
 
 from cluster.diagnosis.explain import explain
 from cluster.diagnosis.needles import ANY_PIECE, any_of
-from cluster.diagnosis.rule import literals
-from cluster.diagnosis.rules import RULES
+from cluster.diagnosis.rules import RULES, literals
 from cluster.diagnosis.scan import Source
 from cluster.diagnosis.text import CHUNK, Kept, chunks, is_text
 

@@ -11,7 +11,7 @@ import pytest
 from runbook_pages import FOLDER, INDEX, ORDER, Listed, Typed, headings, links, pages, slug, steps
 
 from cluster.cli import parse
-from cluster.diagnosis.runbooks import DEFAULT, OF_RULES
+from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS, RULES
 from cluster.plan.runbooks import RUNBOOKS, WATCHED
 
 STEMS = (
@@ -21,7 +21,8 @@ STEMS = (
 LONGEST = 120
 
 
-POINTED_AT = sorted({*RUNBOOKS.values(), *WATCHED.values(), *OF_RULES.values(), DEFAULT})
+OF_RULES = {rule.page for rule in (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())}
+POINTED_AT = sorted({*RUNBOOKS.values(), *WATCHED.values(), *OF_RULES})
 """What checks and rules name as their page."""
 
 
