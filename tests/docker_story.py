@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from cluster.commands import docker
-from cluster.commands.question import Answer, Question
-from cluster.facts import containers, image, ranks
-from cluster.facts.fact import Missing
+from cluster.argv import docker
+from cluster.argv.question import Answer, Question
+from cluster.spark import containers, image, ranks
+from cluster.spark.fact import Missing
 
 NAME, STRANGER = "cluster-story-r0", "cluster-story-of-a-stranger"
 LABEL = "cluster.deployment=story"

@@ -19,7 +19,7 @@ from cluster.bench.http_answer import HttpAnswer, read_http
 from cluster.bench.loader import Loader
 from cluster.bench.records import Ask, Round
 from cluster.bench.server import FETCH_TIMEOUT_S, Served
-from cluster.facts.ollama import Loaded, read_loaded
+from cluster.spark.ollama import Loaded, read_loaded
 
 BY_OWNER = {
     "vllm": ("/version",),

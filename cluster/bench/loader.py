@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import orjson
 
+from cluster.argv.docker import attend
+from cluster.argv.far import WORDS, framed, source
 from cluster.bench.records import Round, RoundRecord, count_parts, parse_round
-from cluster.commands.docker import attend
-from cluster.commands.far import WORDS, framed, source
 from cluster.errors import ClusterError, ConnectionLostError
 from cluster.hosts.protocol import Process
 

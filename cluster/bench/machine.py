@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from cluster.commands.far import WORDS, framed, source
-from cluster.commands.question import Answer
-from cluster.facts import gpu, gpu_processes, links, memory
-from cluster.facts.fact import Missing
-from cluster.plan.gpu_state import CAPPED_MHZ
+from cluster.argv.far import WORDS, framed, source
+from cluster.argv.question import Answer
+from cluster.spark import gpu, gpu_processes, links, memory
+from cluster.spark.fact import Missing
+from cluster.spark.gpu_state import CAPPED_MHZ
 
 PERIOD_S = 2.0
 MIB = 1 << 20

@@ -46,7 +46,7 @@ class HostState:
 class Manifest:
     """Enough to measure again, and to refuse a false comparison. Empty where it is not known (`--base-url`).
 
-    `nodes` is the number of hosts that served, `spec` the deployment's own (plan/spec.py), `argv` the server's words
+    `nodes` is the number of hosts that served, `spec` the deployment's own (deploy/spec.py), `argv` the server's words
     by host, `command` the words of our own command line, `client_on` is container (the server's, on the head) or
     local, `est_ppt_from` says whose clock the prompt's time is from. `engine`: what a server that is not ours says of
     itself (engine.py), with the fields that it does not look at.

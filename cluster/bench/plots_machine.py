@@ -11,7 +11,7 @@ from cluster.bench.rows import Row
 from cluster.bench.scale import nice_low, number, time_ticks
 from cluster.bench.series_tables import GIB, extreme, hosts_of
 from cluster.bench.svg import Bar, Bars, Chart, Dot, Line
-from cluster.plan.moments import moment_names
+from cluster.deploy.moments import moment_names
 
 MOST_LINES = 8
 

@@ -19,8 +19,8 @@ import orjson
 
 from cluster import __version__
 from cluster.bench.result import Result, read_result
+from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, UsageError
-from cluster.plan.spec import differing
 
 SERIES = 1
 ENDING = ".series.json"

@@ -10,7 +10,7 @@ from cluster.bench.report import Table
 from cluster.bench.result import Result
 from cluster.bench.rows import Row
 from cluster.bench.series import Point, Series
-from cluster.plan.moments import moment_names
+from cluster.deploy.moments import moment_names
 
 GIB = 1 << 30
 

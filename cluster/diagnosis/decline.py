@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from cluster.diagnosis.pulse import CARRIED_S, CARRIES_BYTES, CARRIES_TOKENS, Course, grown, tokens_between
 from cluster.diagnosis.rules import OF_OUTPUTS
-from cluster.plan.finding import Finding
-from cluster.plan.gpu_state import judge_gpu
+from cluster.spark.finding import Finding
+from cluster.spark.gpu_state import judge_gpu
 
 GIB = 1 << 30
 FLOOR = 2 * GIB

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.diagnosis.rules import Rule
-from cluster.plan.finding import Finding, Level
+from cluster.spark.finding import Finding, Level
 
 EVIDENCE_LENGTH = 500
 NAME_LENGTH = 80

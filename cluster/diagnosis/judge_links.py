@@ -7,10 +7,10 @@ from itertools import combinations
 
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.outputs import Output, Outputs
-from cluster.facts.gids import Gid
-from cluster.facts.ibdev2netdev import Port
-from cluster.facts.ip_text import Interface, Neighbour, is_fabric
-from cluster.facts.link_events import LinkEvent
+from cluster.spark.gids import Gid
+from cluster.spark.ibdev2netdev import Port
+from cluster.spark.ip_text import Interface, Neighbour, is_fabric
+from cluster.spark.link_events import LinkEvent
 
 FLAPS = 3
 USUAL_GID = 3

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.outputs import Outputs
-from cluster.facts.gpu import Gpu
-from cluster.facts.gpu_processes import GpuProcess
-from cluster.facts.host_text import Filled
-from cluster.facts.memory import Memory
-from cluster.plan.gpu_state import BUSY_PCT, IDLE_W, judge_gpu
+from cluster.spark.gpu import Gpu
+from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.gpu_state import BUSY_PCT, IDLE_W, judge_gpu
+from cluster.spark.host_text import Filled
+from cluster.spark.memory import Memory
 
 GIB = 1 << 30
 OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.outputs import Outputs
-from cluster.facts.docker_text import DockerText
-from cluster.facts.metrics import Load
-from cluster.facts.ray_nodes import RayStatus
-from cluster.facts.sanity import insane
-from cluster.plan.gpu_state import IDLE_W
+from cluster.spark.docker_text import DockerText
+from cluster.spark.gpu_state import IDLE_W
+from cluster.spark.metrics import Load
+from cluster.spark.ray_nodes import RayStatus
+from cluster.spark.sanity import insane
 
 PENDING = "pending placement group"
 

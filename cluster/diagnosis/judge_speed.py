@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from cluster.diagnosis.explanation import Explanation
 from cluster.diagnosis.outputs import Output, Outputs
-from cluster.facts.bandwidth import Bandwidth
-from cluster.plan.fabric_speed import judge_rdma
+from cluster.spark.bandwidth import Bandwidth
+from cluster.spark.fabric_speed import judge_rdma
 
 OF_RDMA = {"degraded": "nic-degraded", "slow": "rdma-slow", "": ""}
 ONE_TWIN_GBYTES_S = (10.0, 14.0)

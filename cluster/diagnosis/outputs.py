@@ -10,7 +10,7 @@ from typing import Any
 from cluster.diagnosis.explanation import EVIDENCE_LENGTH, Explanation, of_rule
 from cluster.diagnosis.rules import OF_OUTPUTS
 from cluster.diagnosis.text import Line
-from cluster.facts import (
+from cluster.spark import (
     bandwidth,
     completion,
     docker_text,
@@ -24,7 +24,7 @@ from cluster.facts import (
     memory,
     metrics,
     ray_nodes,
-)  # fmt: skip
+)
 
 READERS: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("ports", ibdev2netdev.recognise),

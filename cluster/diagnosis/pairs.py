@@ -10,10 +10,10 @@ from cluster.diagnosis.explanation import Explanation, settled
 from cluster.diagnosis.judge_machine import GIB, gib
 from cluster.diagnosis.outputs import Outputs
 from cluster.diagnosis.rules import OF_PAIRS
-from cluster.facts.gids import Gid
-from cluster.facts.memory import Memory
-from cluster.plan.checks_machine import BAD_KERNEL
-from cluster.plan.gpu_state import IDLE_W
+from cluster.spark.checks_machine import BAD_KERNEL
+from cluster.spark.gids import Gid
+from cluster.spark.gpu_state import IDLE_W
+from cluster.spark.memory import Memory
 
 Settle = Callable[[Explanation, Outputs], Explanation | None]
 """The finding as more is known, the same finding when nothing is, None when it turned out to be nothing."""

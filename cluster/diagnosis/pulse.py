@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.facts.fact import Missing
-from cluster.facts.gpu import Gpu
-from cluster.facts.gpu_processes import GpuProcess
-from cluster.facts.links import Links
-from cluster.facts.lock import LockState
-from cluster.facts.memory import Memory
-from cluster.facts.metrics import Load
-from cluster.plan.ready import Failed
+from cluster.spark.fact import Missing
+from cluster.spark.gpu import Gpu
+from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.links import Links
+from cluster.spark.lock import LockState
+from cluster.spark.memory import Memory
+from cluster.spark.metrics import Load
+from cluster.spark.ready import Failed
 
 KEPT_S = 900.0
 MOST = 450

@@ -10,7 +10,7 @@ from cluster.diagnosis.explanation import EVIDENCE_LENGTH, Explanation, of_rule,
 from cluster.diagnosis.rules import EXPLAINS, OF_PAIRS, Moment, Rule
 from cluster.diagnosis.scan import Hit, Scan
 from cluster.diagnosis.trouble import Weight
-from cluster.plan.finding import ORDER
+from cluster.spark.finding import ORDER
 
 REACHED: Mapping[Moment, int] = {"started": 0, "joined": 1, "placed": 2, "ready": 3, "alive": 4}
 READY_TIMEOUT_S = (590.0, 640.0)

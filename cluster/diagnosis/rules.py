@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import yaml
 
-from cluster.plan.finding import Level
+from cluster.spark.finding import Level
 
 Moment = Literal["", "started", "joined", "placed", "ready", "alive"]
 """What a text reaches: the engine is started, this node is part of Ray, ranks are placed, the server is ready, it

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.diagnosis import decline, wedge
 from cluster.diagnosis.pulse import Course
-from cluster.plan.finding import Finding
+from cluster.spark.finding import Finding
 
 JUDGES: tuple[Callable[[Course], Iterator[Finding]], ...] = (
     wedge.judge_ranks, wedge.judge_tokens, wedge.judge_server, decline.judge_memory, decline.judge_clocks,

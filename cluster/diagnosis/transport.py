@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.facts.fact import Missing
-from cluster.facts.links import Links
+from cluster.spark.fact import Missing
+from cluster.spark.links import Links
 
 RDMA = re.compile(r"NET/IB\w* : Using|via NET/IB")
 ENOUGH_BYTES = 64 << 10

@@ -13,9 +13,9 @@ from typing import Literal
 from cluster.diagnosis.decline import FLOOR
 from cluster.diagnosis.pulse import Course, HostPulse
 from cluster.diagnosis.rules import OF_OUTPUTS, read_rules
-from cluster.plan.finding import Finding
-from cluster.plan.gpu_state import judge_gpu
-from cluster.plan.ready import Failed
+from cluster.spark.finding import Finding
+from cluster.spark.gpu_state import judge_gpu
+from cluster.spark.ready import Failed
 
 FROZEN_S = 25.0
 TOLD_S = 60.0

@@ -7,8 +7,8 @@ import queue
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cluster.commands.far import source
-from cluster.commands.question import Answer, Question
+from cluster.argv.far import source
+from cluster.argv.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError
 from cluster.hosts.cancel import Cancel, Scope
 

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from cluster.commands.question import Answer, Question
+from cluster.argv.question import Answer, Question
 from cluster.errors import about
 from cluster.hosts.cancel import Cancel
 from cluster.hosts.crew import in_parallel

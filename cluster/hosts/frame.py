@@ -7,8 +7,8 @@ import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 
-from cluster.commands.far import framed, source
-from cluster.commands.question import Answer, Question
+from cluster.argv.far import framed, source
+from cluster.argv.question import Answer, Question
 
 LARGEST = 1 << 30  # bytes of an answer after decompression; more is not an answer of ours
 GARBAGE = 1 << 20  # bytes before the marker that are taken for a banner

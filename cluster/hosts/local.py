@@ -10,7 +10,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from cluster.commands.far import WORDS
+from cluster.argv.far import WORDS
 from cluster.errors import ConnectionLostError
 from cluster.hosts import pipe
 from cluster.hosts.cancel import Cancel, Scope

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from cluster.commands.far import started
+from cluster.argv.far import started
 from cluster.errors import ClusterError, ConnectionLostError, LockedError, SilentError, about
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host, Process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from cluster.commands.question import Answer, Question
+from cluster.argv.question import Answer, Question
 
 
 class Process(Protocol):

@@ -14,7 +14,7 @@ from pathlib import Path
 import fabric
 import paramiko
 
-from cluster.commands.far import COMMAND
+from cluster.argv.far import COMMAND
 from cluster.errors import ClusterError, ConnectionLostError, UnreachableError
 from cluster.hosts import pipe
 from cluster.hosts.cancel import Cancel, Scope

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from uuid import uuid4
 
-from cluster.commands.far import source
-from cluster.commands.question import Answer, Question
+from cluster.argv.far import source
+from cluster.argv.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, UnreachableError
 from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.frame import AnswerReader, frame_questions, frame_start

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.facts.sanity import TOOL_MARKS
 from cluster.probe.answer import Answer, ToolCall
 from cluster.probe.case import Defect, Subject, Verdict, failed, skipped
 from cluster.probe.chat import Tool, leaked, read_arguments
 from cluster.probe.defects import ARGUMENTS_LOST, BROKEN_JSON, DOUBLED, LOOP_ENDS
+from cluster.spark.sanity import TOOL_MARKS
 
 REFUSALS = re.compile(
     r"""["']?auto["']?\ tool\ choice\ requires  # vLLM without a parser

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from cluster.facts.sanity import insane, leaked, thinks_aloud
 from cluster.probe.answer import Answer
 from cluster.probe.case import PASSED, Case, Defect, Subject, Talk, Verdict, failed, skipped
 from cluster.probe.chat import chat, without
 from cluster.probe.defects import NO_REASONING
 from cluster.probe.judge_text import GARBAGE
+from cluster.spark.sanity import insane, leaked, thinks_aloud
 
 RIDDLE = (
     "Two pens and three books cost 41 euros together. A book costs 7 euros more than a pen. What does a pen cost? "

@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 
 from cluster.bench.records import Ask
-from cluster.facts import sanity
 from cluster.probe.answer import Answer, ToolCall
 from cluster.probe.case import Subject
+from cluster.spark import sanity
 
 CHAT = "/v1/chat/completions"
 OPTIONAL_FIELDS = ("stream_options", "seed", "temperature", "chat_template_kwargs", "reasoning_effort")

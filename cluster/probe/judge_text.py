@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cluster.diagnosis.rules import OF_OUTPUTS
-from cluster.facts.sanity import insane, leaked, thinks_aloud
 from cluster.probe.answer import Answer
 from cluster.probe.case import Verdict, failed, skipped
+from cluster.spark.sanity import insane, leaked, thinks_aloud
 
 GARBAGE = OF_OUTPUTS["text-insane"].remedy
 """Against weights and kernels that are wrong."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cluster.argv.vllm import AUTO, read_length, serve_flags, weights_of
 from cluster.bench.server import Served
-from cluster.commands.vllm import AUTO, read_length, serve_flags, weights_of
 from cluster.probe.case import Subject
 
 

@@ -22,8 +22,8 @@ from subprocess import Popen
 
 from wire import serve, timed
 
-from cluster.commands.far import source
-from cluster.commands.question import Answer, Question
+from cluster.argv.far import source
+from cluster.argv.question import Answer, Question
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/act"))

@@ -54,7 +54,7 @@ def serve(folder: Path, options: str = "") -> tuple[subprocess.Popen[bytes], int
 
 def ask(hosts: int, folder: Path, port: int) -> None:
     """Our side: one process that asks all hosts all facts."""
-    from cluster.commands.question import Question
+    from cluster.argv.question import Question
     from cluster.config.inventory import HostEntry
     from cluster.hosts.connect import connect
     from cluster.hosts.outcome import values

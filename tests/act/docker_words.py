@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
 
 VALUED = {
     "--pull", "--name", "--restart", "--gpus", "--network", "--cap-add", "--ulimit", "--shm-size", "--stop-timeout",

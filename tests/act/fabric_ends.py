@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from fake_load import FakeLoad
 
-from cluster.commands.far import source
-from cluster.commands.question import Answer
+from cluster.argv.far import source
+from cluster.argv.question import Answer
 from cluster.hosts.fake import FakeProcess
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
 
 NEVER = "0001-01-01T00:00:00Z"
 

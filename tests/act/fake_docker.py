@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from docker_words import SEE_HELP, Failed, filled, read_run
 from fake_container import NEVER, Container, Image, Life, mount_of, stamp
 
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
 
 __all__ = ["Container", "FakeDocker", "Image", "Life"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from far_program import run_over
 
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
 
 if TYPE_CHECKING:
     from rank_life import RankLife

@@ -11,8 +11,8 @@ from functools import cache
 from types import CodeType, SimpleNamespace
 from typing import Any, Protocol
 
-from cluster.commands.far import source
-from cluster.commands.question import Answer
+from cluster.argv.far import source
+from cluster.argv.question import Answer
 
 
 class Docker(Protocol):

@@ -17,7 +17,7 @@ from far_answers import DATA, GIB, HUB
 from rank_life import RankLife
 from spark import IMAGE, LOCK, MODEL, Machine, Port, Stranger, spark_ports
 
-from cluster.commands.question import Answer, Question
+from cluster.argv.question import Answer, Question
 from cluster.errors import ConnectionLostError
 from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.fake import FakeHost, FakeProcess

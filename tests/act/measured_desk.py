@@ -13,8 +13,8 @@ from typing import Any
 from bench_live import Child, known_server
 from machine import Desk, Machine
 
-from cluster.commands.far import source
-from cluster.commands.question import Question
+from cluster.argv.far import source
+from cluster.argv.question import Question
 from cluster.hosts.fake import FakeProcess
 
 RECIPE = """\

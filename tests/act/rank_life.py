@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fake_docker import Container, Life
 
-from cluster.actions.prove import POLL_S
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
+from cluster.deploy.prove import POLL_S
 
 if TYPE_CHECKING:
     from machine import Desk, Machine

@@ -13,9 +13,9 @@ from fake_docker import Container, FakeDocker, Image, Life
 from far_answers import COMMIT, DATA, GIB, HOME, HUB, Answers
 from rank_life import RankLife
 
-from cluster.commands import docker as words_for
-from cluster.commands.far import source
-from cluster.commands.question import Answer, Question
+from cluster.argv import docker as words_for
+from cluster.argv.far import source
+from cluster.argv.question import Answer, Question
 from cluster.hosts.fake import Put
 
 if TYPE_CHECKING:

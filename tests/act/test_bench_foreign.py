@@ -120,7 +120,7 @@ def bench(tmp_path: Path, engine: str, *words: str) -> subprocess.CompletedProce
     """The whole command."""
     shape = ["--pp", "200", "--tg", "8", "--runs", "2", "--results", str(tmp_path)]
     with known_server("--ttft-ms", "20", "--rate", "400", "--engine", engine) as url:
-        argv = [sys.executable, "-m", "cluster.cli", "bench", "--base-url", url, *shape, *words]
+        argv = [sys.executable, "-m", "cluster.cli.main", "bench", "--base-url", url, *shape, *words]
         return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -138,7 +138,7 @@ def test_split_is_said_first_and_kept_in_the_result(tmp_path: Path) -> None:
 
 def test_probe_says_it_too_when_the_model_has_come_into_memory() -> None:
     with known_server("--ttft-ms", "20", "--rate", "400", "--engine", "ollama") as url:
-        argv = [sys.executable, "-m", "cluster.cli", "probe", "--json", "--base-url", url, "--only", "served-name"]
+        argv = [sys.executable, "-m", "cluster.cli.main", "probe", "--json", "--base-url", url, "--only", "served-name"]
         told = subprocess.run([*argv, "--model", "split:26b"], capture_output=True, text=True, timeout=120, check=False)
     assert "SPLIT OVER CPU AND GPU: 68% of split:26b" in " ".join(told.stderr.split())
     document = json.loads(told.stdout)

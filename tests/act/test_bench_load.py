@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from bench_live import Child, known_server, load_client
 
+from cluster.argv.far import source
 from cluster.bench.http_answer import read_http
 from cluster.bench.loader import ProcessLoader, Progress, Target, load_command
 from cluster.bench.read import read_stream
 from cluster.bench.records import Ask, Round
-from cluster.commands.far import source
 from cluster.errors import ClusterError, ConnectionLostError
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from bench_live import known_server, load_client
 
-from cluster.actions import selftest as action
 from cluster.bench.known_ways import WAYS
 from cluster.bench.loader import ProcessLoader
 from cluster.bench.records import Record, Round, RoundRecord
 from cluster.bench.selftest import Timing, check_ways, run_selftest, time_round
+from cluster.cli import selftest as action
 from cluster.errors import ClusterError, ExitCode
 from cluster.screen import Screen
 

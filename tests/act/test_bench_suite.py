@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from bench_live import known_server
 
-from cluster import arguments_measuring
-from cluster.actions import bench
 from cluster.bench.loader import ProcessLoader
 from cluster.bench.records import Round, RoundRecord
 from cluster.bench.result import read_result
+from cluster.cli import bench
+from cluster.cli import options_measuring as arguments_measuring
 from cluster.errors import ConnectionLostError, ExitCode, UsageError
 from cluster.screen import Screen
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 from bench_live import Child
 
-from cluster.actions.watchers import Watchers, fabric_of
 from cluster.bench.machine import Fabric, Sample, read_sample, watch_command
+from cluster.bench.watchers import Watchers, fabric_of
 from cluster.errors import ConnectionLostError, InterruptedByUser
 from cluster.hosts.fake import FakeHost, FakeProcess
 from cluster.hosts.fleet import Fleet

@@ -15,7 +15,7 @@ from machine import Desk, DeskHost
 from typed import Ran, Typed
 
 from cluster import crash
-from cluster.commands.question import Answer, Question
+from cluster.argv.question import Answer, Question
 from cluster.hosts.fake import FakeProcess
 
 UP = ("up", "toy", "--tp", "2")
@@ -156,17 +156,17 @@ def child(place: Path, program: str, *words: str, **env: str) -> Ran:
     return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
-MAIN = "import sys; from cluster.cli import main; sys.exit(main())"
+MAIN = "import sys; from cluster.cli.main import main; sys.exit(main())"
 
 
-@pytest.mark.parametrize("missing", ["cluster.actions.fit", "pydantic", "rich.console", "rich"])
+@pytest.mark.parametrize("missing", ["cluster.cli.fit", "pydantic", "rich.console", "rich"])
 def test_what_cannot_be_imported(missing: str, place: Path) -> None:
     ran = child(place, f"import sys; sys.modules[{missing!r}] = None; {MAIN}", "fit", "gemma-4-31b-fp8")
     check_line(ran, place, "ModuleNotFoundError")
 
 
 def test_options_that_cannot_be_imported(place: Path) -> None:
-    ran = child(place, f"import sys; sys.modules['cluster.actions.recipes'] = None; {MAIN}", "recipes", "list")
+    ran = child(place, f"import sys; sys.modules['cluster.cli.recipes'] = None; {MAIN}", "recipes", "list")
     check_line(ran, place, "ModuleNotFoundError")
 
 
@@ -178,7 +178,7 @@ def test_a_screen_that_cannot_print(place: Path) -> None:
 
 
 def test_ctrl_c_while_it_is_loaded(place: Path) -> None:
-    loads = "import cluster.cli as c\ndef parse(words): raise KeyboardInterrupt\nc.parse = parse\n"
+    loads = "import cluster.cli.main as c\ndef parse(words): raise KeyboardInterrupt\nc.parse = parse\n"
     ran = child(place, loads + MAIN, "status")
     assert (ran.code, ran.errors()) == (130, [["error: interrupted"]])
 

@@ -15,7 +15,7 @@ from machine import IMAGE, Desk, Killed, Stranger, unreachable
 from test_transcripts import STORIES
 from typed import Typed
 
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
 
 UP = ("up", "toy", "--tp", "2")
 HUB, ENV, KEY, SSH, STRANGER, HERE = (

@@ -10,9 +10,9 @@ import pytest
 from machine import Desk, Machine, unreachable
 from typed import Ran, Typed
 
-from cluster.commands.question import Answer, Question
+from cluster.argv.question import Answer, Question
 from cluster.hosts.fake import FakeProcess
-from cluster.plan.fabric_speed import RESET
+from cluster.spark.fabric_speed import RESET
 
 DOCTOR = ("doctor", "--fabric-test")
 UP = ("up", "--fabric-test", "--yes")

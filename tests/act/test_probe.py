@@ -12,8 +12,8 @@ from machine import Desk
 from transcript import compare, written
 from typed import RECIPE, Ran, Typed, write_files
 
-from cluster.actions import quick_probe
-from cluster.commands.far import source
+from cluster.argv.far import source
+from cluster.cli import quick_probe
 from cluster.errors import ConnectionLostError
 from cluster.hosts.fake import FakeProcess
 

@@ -11,8 +11,8 @@ from far_program import run_over
 from machine import Desk
 from typed import Typed
 
-from cluster.facts import ranks
-from cluster.facts.ranks import RankState
+from cluster.spark import ranks
+from cluster.spark.ranks import RankState
 
 UP = ("up", "toy", "--tp", "2")
 MIB = 1 << 20

@@ -13,8 +13,8 @@ from measured_desk import RECIPE as MEASURED
 from measured_desk import measurable
 from typed import INVENTORY, RECIPE, Ran, Typed
 
-from cluster.commands.far import source
-from cluster.plan.spec import PROGRAMS, digest
+from cluster.argv.far import source
+from cluster.deploy.spec import PROGRAMS, digest
 
 UP = ("up", "toy", "--tp", "2")
 SECOND = """\

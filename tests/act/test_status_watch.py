@@ -225,7 +225,7 @@ def test_the_users_command_gets_the_finding(pair: Typed, desk: Desk, place: Path
 
 
 def test_a_command_that_is_not_there_or_hangs(pair: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.actions.on_wedge.COMMAND_S", 0.2)
+    monkeypatch.setattr("cluster.cli.on_wedge.COMMAND_S", 0.2)
     words = ("--on-wedge", "command", "--command")
     ran = watch(pair, 150, *words, "no-such-program x", at={10: lambda: hang(desk)})
     assert lines(ran)[1] == "no-such-program cannot be run: No such file or directory"
@@ -413,5 +413,5 @@ def test_unit(cluster: Typed, place: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_unit_of_a_program_that_was_started_otherwise(cluster: Typed) -> None:
     ran = cluster("status", "--print-unit", "--on-wedge", "restart", "--max-restarts", "1")
-    assert f"ExecStart={sys.executable} -m cluster.cli status --watch" in ran.out
+    assert f"ExecStart={sys.executable} -m cluster.cli.main status --watch" in ran.out
     assert "--on-wedge restart --max-restarts 1\n" in ran.out

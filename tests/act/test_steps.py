@@ -16,14 +16,14 @@ import pytest
 from machine import DATA, IMAGE, Desk, Killed, Machine, Stranger
 from typed import write_files
 
-from cluster.actions import down, up
-from cluster.actions.reach import Named
+from cluster.cli import down, up
 from cluster.config.inventory import InventoryFile
 from cluster.config.load import read_inventory, read_recipe
 from cluster.config.names import resolve_hosts
+from cluster.deploy.session import Named
 from cluster.errors import ClusterError, ExitCode, ManyErrors
-from cluster.plan.wanted import Wanted
 from cluster.screen import Screen
+from cluster.spark.request import Wanted
 
 TOKEN = "hf_planted_0123456789"
 HUB_TOKEN = "hf_hub_0123456789"

@@ -12,7 +12,7 @@ from machine import IMAGE, MODEL, Desk, DeskHost, Stranger, unreachable
 from transcript import compare, written
 from typed import RECIPE, Typed
 
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
 
 GIB = 1 << 30
 Prepare = Callable[[Typed], object]

@@ -14,7 +14,7 @@ from far_answers import COMMIT
 from machine import DATA, HUB, IMAGE, MODEL, Desk, Killed
 from typed import INVENTORY, RECIPE, Ran, Typed
 
-from cluster.plan.spec import canonical, deployment_id
+from cluster.deploy.spec import canonical, deployment_id
 
 UP = ("up", "toy", "--tp", "2")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from machine import Desk
 
-from cluster.cli import main
+from cluster.cli.main import main
 
 INVENTORY = """\
 hosts:

@@ -315,7 +315,7 @@ def test_not_root_is_told_so(lab: Lab) -> None:
         "--clear-groups",
         sys.executable,
         "-m",
-        "cluster.actions.lab",
+        "cluster.cli.lab",
         "up",
         "--dir",
         "/tmp/x",
@@ -350,7 +350,7 @@ def test_killed_lab_is_cleaned_by_the_next_up(lab: Lab) -> None:
 @pytest.mark.parametrize("after_s", [0.3, 0.6, 1.0, 1.5, 2.2])
 def test_up_killed_half_way_is_repaired(lab: Lab, after_s: float) -> None:
     lab.must("down")
-    words = [sys.executable, "-m", "cluster.actions.lab", "up", "--dir", str(lab.root)]
+    words = [sys.executable, "-m", "cluster.cli.lab", "up", "--dir", str(lab.root)]
     up = subprocess.Popen(words, env={**os.environ, "CLUSTER_LAB_CACHE": CACHE}, stdout=subprocess.DEVNULL)
     time.sleep(after_s)
     up.kill()

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cluster.commands.far import far
-from cluster.commands.question import Answer, Question
+from cluster.argv.far import far
+from cluster.argv.question import Answer, Question
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 from plan_tools import GIB, spec_for
 
-from cluster.facts.seen import Seen
-from cluster.plan.decide import Start, decide
-from cluster.plan.deployed import deployments
-from cluster.plan.fabric import pair
-from cluster.plan.inside import Inside
-from cluster.plan.rank import Ingredients
-from cluster.plan.spec import PROGRAMS
-from cluster.plan.steps import Plan
-from cluster.plan.up import plan_up
-from cluster.plan.wanted import Wanted
+from cluster.deploy.decide import Start, decide
+from cluster.deploy.plan_up import plan_up
+from cluster.deploy.rank import Ingredients
+from cluster.deploy.spec import PROGRAMS
+from cluster.deploy.steps import Plan
+from cluster.spark.deployed import deployments
+from cluster.spark.fabric import pair
+from cluster.spark.inside import Inside
+from cluster.spark.look import Seen
+from cluster.spark.request import Wanted
 
 FOLDER = Path(__file__).parents[1] / "transcripts/plans"
 INSIDE = Inside("3.12.3", "0.32.0", "2.56.0", "5.6.0", "2.27.3", True, ("GPU 0",), "", "/opt/packages")

@@ -10,23 +10,23 @@ from typing import Any
 
 from cluster.config.names import ResolvedHost
 from cluster.config.recipe import Recipe
-from cluster.facts.clock import Clock
-from cluster.facts.containers import Container
-from cluster.facts.deployments import Kept
-from cluster.facts.disk import Room
-from cluster.facts.docker import Docker
-from cluster.facts.firewall import Firewall
-from cluster.facts.gpu import Gpu
-from cluster.facts.identity import Identity, host_id
-from cluster.facts.image import Image
-from cluster.facts.links import Link, Links, Netdev
-from cluster.facts.lock import LockState
-from cluster.facts.memory import Memory
-from cluster.facts.seen import Seen
-from cluster.facts.weights import Weights
-from cluster.plan.deployed import Deployment
-from cluster.plan.spec import canonical, deployment_id, spec_of
-from cluster.plan.wanted import Backend, Wanted
+from cluster.deploy.spec import canonical, deployment_id, spec_of
+from cluster.spark.clock import Clock
+from cluster.spark.containers import Container
+from cluster.spark.deployed import Deployment
+from cluster.spark.deployments import Kept
+from cluster.spark.disk import Room
+from cluster.spark.docker import Docker
+from cluster.spark.firewall import Firewall
+from cluster.spark.gpu import Gpu
+from cluster.spark.identity import Identity, host_id
+from cluster.spark.image import Image
+from cluster.spark.links import Link, Links, Netdev
+from cluster.spark.lock import LockState
+from cluster.spark.look import Seen
+from cluster.spark.memory import Memory
+from cluster.spark.request import Backend, Wanted
+from cluster.spark.weights import Weights
 
 GIB = 1 << 30
 IDS = {f"spark{number}": host_id(f"{number:032x}") for number in range(1, 10)}

@@ -9,7 +9,7 @@ from cluster.bench.engine import Engine, known_as, read_engine
 from cluster.bench.foreign import ignored, lacking, loud, notes
 from cluster.bench.http_answer import HttpAnswer
 from cluster.bench.server import Served, other_names
-from cluster.facts.ollama import Loaded
+from cluster.spark.ollama import Loaded
 
 GONE = HttpAnswer(404, {}, [(0.0, b'{"detail":"Not Found"}')], True)
 VERSION = {"version": "0.33.0"}

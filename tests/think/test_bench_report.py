@@ -8,7 +8,6 @@ import pytest
 from bench_results import result, row
 from bench_tools import trace
 
-from cluster.actions.bench import max_num_seqs
 from cluster.bench.measure import measure_batch
 from cluster.bench.report import (
     bench_table,
@@ -24,6 +23,7 @@ from cluster.bench.rows import Shape, summarise
 from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
 from cluster.bench.wanted import BenchWanted
 from cluster.bench.warnings import warnings
+from cluster.cli.bench import max_num_seqs
 from cluster.config.recipe import Reference, ReferenceRow
 
 PUBLISHED = Reference(

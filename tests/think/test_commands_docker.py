@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from cluster.commands.docker import (
+from cluster.argv.docker import (
     Bind,
     Container,
     docker_exec,
@@ -20,7 +20,7 @@ from cluster.commands.docker import (
     mount_word,
     why_failed,
 )
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
 
 RANK = Container(
     name="cluster-g-0a1b2c3d-r1",

@@ -1,6 +1,6 @@
 import json
 
-from cluster.commands.nccl import fabric_environment, non_carry, non_carry_file
+from cluster.argv.nccl import fabric_environment, non_carry, non_carry_file
 
 LEFT = fabric_environment(
     address="192.168.100.11", netdev="enp1s0f0np0", hcas=["rocep1s0f0", "roceP2p1s0f0"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.commands.perftest import VERSION, calling, ib_write_bw, listening
-from cluster.commands.ports import PORTS, ports_used
+from cluster.argv.perftest import VERSION, calling, ib_write_bw, listening
+from cluster.argv.ports import PORTS, ports_used
 
 WORDS = (
     "ib_write_bw", "--ib-dev", "roceP2p1s0f1", "--gid-index", "5", "--port", "27130", "--duration", "2",

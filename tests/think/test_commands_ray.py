@@ -1,7 +1,7 @@
 import pytest
 
-from cluster.commands.ports import PORTS, PortUse, ports_used
-from cluster.commands.ray import gcs_address, knows_tokens, ray_environment, ray_start
+from cluster.argv.ports import PORTS, PortUse, ports_used
+from cluster.argv.ray import gcs_address, knows_tokens, ray_environment, ray_start
 
 HEAD, WORKER = "192.168.100.11", "192.168.100.12"
 NODE = (

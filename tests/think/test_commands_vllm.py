@@ -6,7 +6,7 @@ import pytest
 from engine_parser import parse
 from pydantic import JsonValue
 
-from cluster.commands.vllm import (
+from cluster.argv.vllm import (
     AUTO,
     MEASURING_FLAGS,
     OURS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli import main
+from cluster.cli.main import main
 
 RECIPE = "model: a/b\nimage: x:1\nsummary: mine\n"
 INVENTORY = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.actions.recipes import problems_of
+from cluster.cli.recipes import problems_of
 from cluster.config.describe import ITEM, NAME, annotated, keys
 from cluster.config.inventory import Inventory, InventoryFile
 from cluster.config.load import read_inventory, read_recipe

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.actions.fit import reference_rate
-from cluster.actions.recipes import problems_of
+from cluster.cli.fit import reference_rate
+from cluster.cli.recipes import problems_of
 from cluster.config.find import recipe_files
 from cluster.config.load import load_recipe
-from cluster.plan.rank import SETTINGS
+from cluster.deploy.rank import SETTINGS
 
 RECIPE = "model: a/b\nimage: x:1\n"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli import main
+from cluster.cli.main import main
 
 STORIES = sorted((Path(__file__).resolve().parents[1] / "transcripts/config").glob("*.txt"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from diagnosis_tools import SAMPLES, sample
 
-from cluster.cli import main
+from cluster.cli.main import main
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:

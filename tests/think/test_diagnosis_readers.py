@@ -8,7 +8,7 @@ import pytest
 from diagnosis_tools import sample, samples
 
 from cluster.diagnosis.outputs import READERS
-from cluster.facts import (
+from cluster.spark import (
     bandwidth,
     completion,
     docker_text,
@@ -22,17 +22,17 @@ from cluster.facts import (
     memory,
     metrics,
     ray_nodes,
-)  # fmt: skip
-from cluster.facts.bandwidth import Bandwidth
-from cluster.facts.docker_text import DockerText
-from cluster.facts.gids import Gid
-from cluster.facts.gpu_processes import GpuProcess
-from cluster.facts.host_text import Filled
-from cluster.facts.ibdev2netdev import Port
-from cluster.facts.ip_text import Interface, Neighbour
-from cluster.facts.link_events import LinkEvent
-from cluster.facts.memory import Memory
-from cluster.facts.metrics import Load
+)
+from cluster.spark.bandwidth import Bandwidth
+from cluster.spark.docker_text import DockerText
+from cluster.spark.gids import Gid
+from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.host_text import Filled
+from cluster.spark.ibdev2netdev import Port
+from cluster.spark.ip_text import Interface, Neighbour
+from cluster.spark.link_events import LinkEvent
+from cluster.spark.memory import Memory
+from cluster.spark.metrics import Load
 
 GIB = 1 << 30
 

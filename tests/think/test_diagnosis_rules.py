@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from diagnosis_table import DOC, MARK, document
 
-from cluster.commands.docker import Container, docker_run
-from cluster.commands.nccl import fabric_environment
-from cluster.commands.ray import ray_environment
+from cluster.argv.docker import Container, docker_run
+from cluster.argv.nccl import fabric_environment
+from cluster.argv.ray import ray_environment
 from cluster.diagnosis.pairs import SETTLERS
 from cluster.diagnosis.rules import EXPLAINS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules
 

@@ -10,8 +10,8 @@ from watch_tools import CAPPED, GIB, LINKS, RESTS, SPINS, Story, gpu, pulse, wit
 
 from cluster.diagnosis.pulse import MOST, Pulse
 from cluster.diagnosis.wedge import is_memory_error, why_no_restart
-from cluster.facts.lock import LockState
-from cluster.plan.ready import Failed
+from cluster.spark.lock import LockState
+from cluster.spark.ready import Failed
 
 FROZEN = 6000.0
 

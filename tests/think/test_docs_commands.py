@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.bench.vary import SIZES, parse_vary
-from cluster.cli import COMMANDS, build_parser, parse
+from cluster.cli.main import COMMANDS, build_parser, parse
 from cluster.config.find import DEFAULT_RECIPE, recipe_files
 from cluster.config.load import load_recipe
 from cluster.config.overrides import final_recipe

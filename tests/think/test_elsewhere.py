@@ -26,7 +26,7 @@ def run(words: tuple[str, ...], place: Path, **env: str) -> tuple[int, bytes]:
     page.unlink(missing_ok=True)
     kept = {"PATH": os.environ["PATH"], "HOME": str(place), "COLUMNS": "120"}
     done = subprocess.run(
-        [sys.executable, "-m", "cluster.cli", *words], capture_output=True, env=kept | env, cwd=place, timeout=50
+        [sys.executable, "-m", "cluster.cli.main", *words], capture_output=True, env=kept | env, cwd=place, timeout=50
     )
     return done.returncode, done.stdout + done.stderr + (page.read_bytes() if page.exists() else b"")
 

@@ -3,9 +3,9 @@ import time
 import pytest
 from facts_tools import run_far, said
 
-from cluster.facts import clock
-from cluster.facts.clock import Clock
-from cluster.facts.fact import Missing
+from cluster.spark import clock
+from cluster.spark.clock import Clock
+from cluster.spark.fact import Missing
 
 
 @pytest.mark.parametrize(("asked", "offset_s", "uncertainty_s"), [

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from facts_tools import ask, put_program, said, sample
 
-from cluster.facts import containers
-from cluster.facts.containers import Container
-from cluster.facts.fact import Missing
+from cluster.spark import containers
+from cluster.spark.containers import Container
+from cluster.spark.fact import Missing
 
 A, B = "a" * 64, "b" * 64
 

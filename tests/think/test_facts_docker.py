@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 from facts_tools import said, sample
 
-from cluster.commands.question import Answer
-from cluster.facts import docker
-from cluster.facts.docker import Docker
-from cluster.facts.fact import Missing
+from cluster.argv.question import Answer
+from cluster.spark import docker
+from cluster.spark.docker import Docker
+from cluster.spark.fact import Missing
 
 INFO = {
     "ID": "x", "Containers": 2, "Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]],

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from facts_tools import put_program, run_far, said
 
-from cluster.facts import firewall
-from cluster.facts.fact import Missing
-from cluster.facts.firewall import Firewall, parse_rules
+from cluster.spark import firewall
+from cluster.spark.fact import Missing
+from cluster.spark.firewall import Firewall, parse_rules
 
 NETWORK = ip_network("192.168.100.0/24")
 DOCKER = """table ip nat {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.facts.fact import Missing
-from cluster.facts.flood import Flood, parse, parse_port
+from cluster.spark.fact import Missing
+from cluster.spark.flood import Flood, parse, parse_port
 
 
 def test_a_flood() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from facts_tools import ask, put_program, said, sample
 
-from cluster.commands.question import Answer
-from cluster.facts import gpu, gpu_processes
-from cluster.facts.fact import Missing
-from cluster.facts.gpu import Gpu
+from cluster.argv.question import Answer
+from cluster.spark import gpu, gpu_processes
+from cluster.spark.fact import Missing
+from cluster.spark.gpu import Gpu
 
 SPARK = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 4.03, 208, 40, 0, 0x0000000000000001, [N/A]\n"
 NAMES = [names[0] for names in gpu.FIELDS]

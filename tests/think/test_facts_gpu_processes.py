@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from facts_tools import ask, put_program, said, sample
 
-from cluster.commands.question import Answer
-from cluster.facts import gpu, gpu_processes
-from cluster.facts.fact import Missing
-from cluster.facts.gpu_processes import GpuProcess
+from cluster.argv.question import Answer
+from cluster.spark import gpu, gpu_processes
+from cluster.spark.fact import Missing
+from cluster.spark.gpu_processes import GpuProcess
 
 ID = "0123456789abcdef" * 4
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 from facts_tools import put, put_program, run_far, said
 
-from cluster.facts import identity
-from cluster.facts.fact import Missing
-from cluster.facts.identity import Identity
+from cluster.spark import identity
+from cluster.spark.fact import Missing
+from cluster.spark.identity import Identity
 
 RECORDED = {
     "product": "NVIDIA_DGX_Spark", "machine_id": "ab" * 16, "boot_id": "cd", "hostname": "spark1",

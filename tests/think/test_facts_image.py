@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 from facts_tools import said, sample
 
-from cluster.commands.question import Answer
-from cluster.facts import image
-from cluster.facts.fact import Missing
-from cluster.facts.image import Image
+from cluster.argv.question import Answer
+from cluster.spark import image
+from cluster.spark.fact import Missing
+from cluster.spark.image import Image
 
 REFERENCE = "ghcr.io/spark-arena/dgx-vllm-eugr-nightly-tf5:20260415"
 OVERLAY2: dict[str, Any] = {

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from facts_tools import ask, put, said
 
-from cluster.facts import deployments, disk, lock
-from cluster.facts.deployments import Kept
-from cluster.facts.disk import Room
-from cluster.facts.fact import Missing
-from cluster.facts.lock import LockState
+from cluster.spark import deployments, disk, lock
+from cluster.spark.deployments import Kept
+from cluster.spark.disk import Room
+from cluster.spark.fact import Missing
+from cluster.spark.lock import LockState
 
 
 def test_room_of_a_path_and_of_one_that_is_not_there(tmp_path: Path) -> None:

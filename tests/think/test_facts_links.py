@@ -5,9 +5,9 @@ from typing import Any
 
 from facts_tools import put, run_far, said
 
-from cluster.facts import links
-from cluster.facts.fact import Missing
-from cluster.facts.links import Link, Links, Netdev
+from cluster.spark import links
+from cluster.spark.fact import Missing
+from cluster.spark.links import Link, Links, Netdev
 
 TWINS = {"rocep1s0f0": "enp1s0f0np0", "rocep1s0f1": "enp1s0f1np1", "roceP2p1s0f0": "enP2p1s0f0np0",
          "roceP2p1s0f1": "enP2p1s0f1np1"}  # fmt: skip

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from facts_tools import put, run_far, said
 
-from cluster.facts import listening
-from cluster.facts.fact import Missing
-from cluster.facts.listening import Listener
+from cluster.spark import listening
+from cluster.spark.fact import Missing
+from cluster.spark.listening import Listener
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 TCP = HEAD + (

@@ -1,10 +1,10 @@
 import pytest
 from facts_tools import run_far, said, sample
 
-from cluster.commands.question import Answer
-from cluster.facts import memory
-from cluster.facts.fact import Missing
-from cluster.facts.memory import Memory
+from cluster.argv.question import Answer
+from cluster.spark import memory
+from cluster.spark.fact import Missing
+from cluster.spark.memory import Memory
 
 KIB = 1024
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from facts_tools import put, run_far
 
-from cluster.facts import processes
-from cluster.facts.fact import Missing
-from cluster.facts.processes import EngineProcess
+from cluster.spark import processes
+from cluster.spark.fact import Missing
+from cluster.spark.processes import EngineProcess
 
 ID = "0123456789abcdef" * 4
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -1,10 +1,10 @@
 import pytest
 from facts_tools import said, sample
 
-from cluster.commands.question import Answer
-from cluster.facts import ray_nodes
-from cluster.facts.fact import Missing
-from cluster.facts.ray_nodes import RayNode, RayStatus
+from cluster.argv.question import Answer
+from cluster.spark import ray_nodes
+from cluster.spark.fact import Missing
+from cluster.spark.ray_nodes import RayNode, RayStatus
 
 
 @pytest.mark.parametrize(("name", "status"), [

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from facts_tools import ask
 
-from cluster.commands.far import source
-from cluster.commands.question import Answer
-from cluster.facts import (
+from cluster.argv.far import source
+from cluster.argv.question import Answer
+from cluster.spark import (
     clock,
     containers,
     deployments,
@@ -33,10 +33,10 @@ from cluster.facts import (
     tenants,
     weights,
 )
-from cluster.facts.fact import Missing
-from cluster.facts.identity import Identity
-from cluster.facts.sections import NOT_ASKED, plain
-from cluster.facts.seen import Look, Seen, questions, read
+from cluster.spark.fact import Missing
+from cluster.spark.identity import Identity
+from cluster.spark.look import Look, Seen, questions, read
+from cluster.spark.sections import NOT_ASKED, plain
 
 PARSES: dict[str, Callable[[Answer], Any]] = {
     "identity": identity.parse, "memory": memory.parse, "listening": listening.parse, "processes": processes.parse,

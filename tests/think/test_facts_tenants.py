@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from facts_tools import put, run_far, said
 
-from cluster.facts import tenants
-from cluster.facts.fact import Missing
-from cluster.facts.tenants import NAMES, Tenant
+from cluster.spark import tenants
+from cluster.spark.fact import Missing
+from cluster.spark.tenants import NAMES, Tenant
 
 
 def told(*words: str, uid: int = 1000) -> tuple[Tenant, ...]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from facts_tools import ask, said
 
-from cluster.facts import weights
-from cluster.facts.fact import Missing
-from cluster.facts.weights import Weights
+from cluster.spark import weights
+from cluster.spark.fact import Missing
+from cluster.spark.weights import Weights
 
 COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
 MODEL = "google/gemma-4-31B-it"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cluster.cli import main
+from cluster.cli.main import main
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cluster.commands.question import Answer, Question
+from cluster.argv.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, InterruptedByUser, ManyErrors, UnreachableError
 from cluster.hosts.cancel import Cancel
 from cluster.hosts.fake import FakeHost, Faults

@@ -8,8 +8,8 @@ from base64 import b64encode
 
 import pytest
 
-from cluster.commands.far import COMMAND, LOADER, source
-from cluster.commands.question import Answer, Question
+from cluster.argv.far import COMMAND, LOADER, source
+from cluster.argv.question import Answer, Question
 from cluster.hosts.frame import AnswerReader, frame_questions, frame_start
 
 ROW = {"exit": 0, "out": b64encode(b"\0\xff").decode(), "err": "", "cut": False, "seconds": 0.5}

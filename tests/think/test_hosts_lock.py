@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.commands.question import Answer, Question
+from cluster.argv.question import Answer, Question
 from cluster.errors import ExitCode, LockedError, UnreachableError
 from cluster.hosts.fake import FakeHost
 from cluster.hosts.fleet import Fleet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.errors import ConnectionLostError, UnreachableError
 from cluster.hosts.cancel import Scope
 from cluster.hosts.wire import WireHost

@@ -27,7 +27,7 @@ def typed(*words: str) -> str:
         (typed("--help"), {*WORK, "rich"}),
         (typed("bench", "--help"), WORK),
         (f"import {FAKES}", {*WIRE, "rich"}),
-        ("import cluster.actions.bench", ENGINES),
+        ("import cluster.cli.bench", ENGINES),
     ],
     ids=["help", "help of a command", "hosts and fakes", "bench"],
 )

@@ -13,11 +13,21 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
 ROOMS = (
-    "errors", "config", "commands", "facts", "plan", "diagnosis", "hosts", "apply", "bench", "probe", "screen", "crash",
-    "arguments", "arguments_measuring", "actions", "cli",
-)  # fmt: skip
+    "errors",
+    "config",
+    "argv",
+    "spark",
+    "hosts",
+    "screen",
+    "crash",
+    "diagnosis",
+    "deploy",
+    "bench",
+    "probe",
+    "cli",
+)
 """From the bottom up: a room imports itself and what stands before it."""
-THINK = ("config", "commands", "facts", "plan", "diagnosis")
+THINK = ("config", "argv", "spark", "diagnosis")
 ACTING = {"subprocess", "socket", "threading", "asyncio", "fabric", "paramiko"}
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "manager", "base"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
@@ -60,7 +70,7 @@ def test_every_file_is_in_a_known_room() -> None:
 def test_imports_go_downward(path: Path) -> None:
     room = room_of(path)
     below = set(ROOMS[: ROOMS.index(room) + 1])
-    if path == PACKAGE / "actions" / "lab.py":
+    if path == PACKAGE / "cli" / "lab.py":
         below.add("lab")
     assert rooms_used(path) <= below
     assert not [name for name in imported(path) if name.startswith(".")], "relative imports hide the room"
@@ -94,7 +104,7 @@ def test_one_file_each_for_ssh_and_screen() -> None:
 
 def test_the_product_does_not_know_the_lab() -> None:
     """Only its own action and the table of commands speak of it."""
-    allowed = {PACKAGE / "actions" / "lab.py", PACKAGE / "cli.py", PACKAGE / "arguments.py"}
+    allowed = {PACKAGE / "cli" / "lab.py", PACKAGE / "cli" / "main.py", PACKAGE / "cli" / "options.py"}
     word = re.compile(r"\b_?labs?\b|cluster\.lab|cluster-lab|lab-tiny|CLUSTER_LAB", re.IGNORECASE)
     for path in FILES:
         if room_of(path) != "lab" and path not in allowed:
@@ -110,8 +120,8 @@ def test_no_name_that_says_nothing() -> None:
 def test_the_rules_can_fail(tmp_path: Path) -> None:
     """The reader sees imports inside functions and under TYPE_CHECKING."""
     file = tmp_path / "x.py"
-    file.write_text("import os\ndef f():\n    from cluster.hosts import ssh\nif 0:\n    import cluster.plan.up\n")
-    assert rooms_used(file) == {"hosts", "plan"}
+    file.write_text("import os\ndef f():\n    from cluster.hosts import ssh\nif 0:\n    import cluster.deploy.up\n")
+    assert rooms_used(file) == {"hosts", "deploy"}
 
 
 def test_no_two_test_files_have_one_name() -> None:

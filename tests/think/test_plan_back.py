@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from plan_tools import GIB, rank_container, running, seen, stranger, wanted
 
-from cluster.facts.deployments import Kept
-from cluster.facts.fact import Missing
-from cluster.facts.listening import Listener
-from cluster.facts.memory import Memory
-from cluster.facts.processes import EngineProcess
-from cluster.plan.back import holders
-from cluster.plan.deployed import deployments
+from cluster.deploy.leftovers import holders
+from cluster.spark.deployed import deployments
+from cluster.spark.deployments import Kept
+from cluster.spark.fact import Missing
+from cluster.spark.listening import Listener
+from cluster.spark.memory import Memory
+from cluster.spark.processes import EngineProcess
 
 PAIR = wanted()
 GONE = deployments(running(PAIR))

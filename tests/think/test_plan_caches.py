@@ -8,9 +8,9 @@ import pytest
 from golden_plans import INSIDE
 from plan_tools import one_cable, seen, spec_for, wanted
 
-from cluster.plan.caches import cache_name
-from cluster.plan.fabric import pair
-from cluster.plan.rank import Ingredients, container
+from cluster.deploy.caches import cache_name
+from cluster.deploy.rank import Ingredients, container
+from cluster.spark.fabric import pair
 
 SPEC: dict[str, Any] = {
     "recipe": {

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from plan_tools import CONTENT, DATA, GIB, identity, names, rank_container, recipe, running, seen, stranger, wanted
 
-from cluster.facts.disk import Room
-from cluster.facts.fact import Missing
-from cluster.facts.gpu_processes import GpuProcess
-from cluster.facts.image import Image
-from cluster.facts.listening import Listener
-from cluster.facts.memory import Memory
-from cluster.facts.processes import EngineProcess
-from cluster.facts.weights import Weights
-from cluster.plan.checks import check_host
-from cluster.plan.deployed import deployments
-from cluster.plan.finding import Finding, refusing, unknown, worst_first
+from cluster.spark.checks import check_host
+from cluster.spark.deployed import deployments
+from cluster.spark.disk import Room
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding, refusing, unknown, worst_first
+from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.image import Image
+from cluster.spark.listening import Listener
+from cluster.spark.memory import Memory
+from cluster.spark.processes import EngineProcess
+from cluster.spark.weights import Weights
 
 PAIR = wanted()
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from plan_tools import identity, links, names, one_cable, port, recipe, seen, wanted
 
-from cluster.facts.fact import Missing
-from cluster.facts.firewall import Firewall
-from cluster.facts.links import Links, PortGid
-from cluster.facts.seen import Seen
-from cluster.plan.fabric import pair
-from cluster.plan.finding import Finding
-from cluster.plan.parity import check_set
+from cluster.spark.fabric import pair
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding
+from cluster.spark.firewall import Firewall
+from cluster.spark.links import Links, PortGid
+from cluster.spark.look import Seen
+from cluster.spark.parity import check_set
 
 
 def check(seens: Sequence[Seen], **changes: Any) -> list[Finding]:

@@ -9,14 +9,14 @@ import pytest
 from facts_tools import sample
 from plan_tools import GIB, identity, names, rank_container, recipe, seen, stranger, wanted
 
-from cluster.facts import memory
-from cluster.facts.fact import Missing
-from cluster.facts.gpu import Gpu
-from cluster.facts.gpu_processes import GpuProcess
-from cluster.facts.memory import Memory
-from cluster.plan.checks import check_host
-from cluster.plan.checks_gpu import end_process
-from cluster.plan.finding import Finding
+from cluster.spark import memory
+from cluster.spark.checks import check_host
+from cluster.spark.checks_gpu import end_process
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding
+from cluster.spark.gpu import Gpu
+from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.memory import Memory
 
 PAIR = wanted()
 GB10 = Gpu("NVIDIA GB10", "580.95.05", None, None, 45.0, 2411, 60, 95, (), False)

@@ -9,14 +9,14 @@ import pytest
 from facts_tools import sample
 from plan_tools import DATA, GIB, identity, names, one_cable, recipe, seen, wanted
 
-from cluster.facts import memory
-from cluster.facts.disk import Room
-from cluster.facts.fact import Missing
-from cluster.facts.gpu_processes import GpuProcess
-from cluster.facts.memory import Memory
-from cluster.facts.tenants import Tenant
-from cluster.plan.checks import check_host
-from cluster.plan.finding import Finding
+from cluster.spark import memory
+from cluster.spark.checks import check_host
+from cluster.spark.disk import Room
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding
+from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.memory import Memory
+from cluster.spark.tenants import Tenant
 
 ROOM = Room(DATA, 900 * GIB, 3800 * GIB, 1 << 20, 1)
 CMA_BUG = Memory(120 * GIB, 110 * GIB, 100 * GIB, cma_total=0, cma_free=940604 << 10)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from plan_tools import one, rank_container, running, seen, spec_for, spec_id, stranger, wanted
 
+from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.errors import RefusedError
-from cluster.facts.fact import Missing
-from cluster.plan.decide import Same, Start, decide, refuse_beyond
-from cluster.plan.deployed import deployments
+from cluster.spark.deployed import deployments
+from cluster.spark.fact import Missing
 
 PAIR = wanted()
 OTHER = replace(PAIR, env={"SEED": "2"})

@@ -12,11 +12,11 @@ import pytest
 from plan_tools import IDS, identity, one, rank_container, running, seen, spec_for, wanted
 
 from cluster.config.names import ResolvedHost
-from cluster.facts.containers import Container
-from cluster.facts.seen import Seen
-from cluster.plan.decide import Same, Start, decide, refuse_beyond
-from cluster.plan.deployed import Deployment, deployments
-from cluster.plan.fabric import recorded
+from cluster.deploy.decide import Same, Start, decide, refuse_beyond
+from cluster.spark.containers import Container
+from cluster.spark.deployed import Deployment, deployments
+from cluster.spark.fabric import recorded
+from cluster.spark.look import Seen
 
 PAIR = wanted()
 OLDER = json.loads((Path(__file__).parents[1] / "samples/labels_0_1.json").read_text())

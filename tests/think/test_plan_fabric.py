@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from plan_tools import identity, links, one_cable, port, seen
 
-from cluster.facts.fact import Missing
-from cluster.facts.links import Links
-from cluster.plan.fabric import Fabric, drift, netdev_of, pair, recorded
+from cluster.spark.fabric import Fabric, drift, netdev_of, pair, recorded
+from cluster.spark.fact import Missing
+from cluster.spark.links import Links
 
 
 def paired(*found: Links | Missing, **overrides: Any) -> Fabric:

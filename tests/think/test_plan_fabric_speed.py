@@ -7,15 +7,15 @@ from ipaddress import ip_network
 import pytest
 from diagnosis_tools import sample
 
-from cluster.commands.question import Answer
+from cluster.argv.question import Answer
 from cluster.diagnosis import judge_speed
-from cluster.facts import bandwidth
-from cluster.facts.bandwidth import Bandwidth
-from cluster.facts.fact import Missing
-from cluster.facts.flood import Flood
-from cluster.plan.fabric_speed import RESET, REST, Speed, judge_rdma, judge_speeds
-from cluster.plan.fabric_ways import End, Way
-from cluster.plan.finding import Finding
+from cluster.spark import bandwidth
+from cluster.spark.bandwidth import Bandwidth
+from cluster.spark.fabric_speed import RESET, REST, Speed, judge_rdma, judge_speeds
+from cluster.spark.fabric_ways import End, Way
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding
+from cluster.spark.flood import Flood
 
 NETDEVS = ("enp1s0f0np0", "enP2p1s0f0np0")
 

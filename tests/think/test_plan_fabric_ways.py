@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from plan_tools import links, one_cable, port, seen
 
-from cluster.facts.fact import Missing
-from cluster.facts.links import Links, PortGid
-from cluster.plan.fabric import pair
-from cluster.plan.fabric_ways import Way, rounds, untested
+from cluster.spark.fabric import pair
+from cluster.spark.fabric_ways import Way, rounds, untested
+from cluster.spark.fact import Missing
+from cluster.spark.links import Links, PortGid
 
 Found = dict[str, Links | Missing]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.plan.finding import Finding, Shared, share
+from cluster.spark.finding import Finding, Shared, share
 
 
 def test_the_same_on_several_hosts_is_said_once() -> None:

@@ -12,8 +12,8 @@ from cluster.config.load import load_recipe
 from cluster.config.model_config import read_attention
 from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe
+from cluster.deploy.fit import SPARK_GIB, Asked, Fit, fit
 from cluster.errors import UsageError
-from cluster.plan.fit import SPARK_GIB, Asked, Fit, fit
 
 MIB_A_GIB = 1024
 

@@ -10,14 +10,14 @@ import pytest
 from golden_plans import compare, plan
 from plan_tools import DATA, GIB, one_cable, recipe, running, seen, wanted
 
-from cluster.commands.far import source
-from cluster.commands.question import Question
-from cluster.facts.memory import Memory
-from cluster.facts.seen import Seen
-from cluster.plan.deployed import deployments
-from cluster.plan.down import forget, plan_down
-from cluster.plan.steps import Plan, Put
-from cluster.plan.wanted import Backend, Wanted
+from cluster.argv.far import source
+from cluster.argv.question import Question
+from cluster.deploy.plan_down import forget, plan_down
+from cluster.deploy.steps import Plan, Put
+from cluster.spark.deployed import deployments
+from cluster.spark.look import Seen
+from cluster.spark.memory import Memory
+from cluster.spark.request import Backend, Wanted
 
 SECRETS = {"HF_TOKEN": "hf_planted", "VLLM_API_KEY": "sk_planted"}
 RECIPE = recipe(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.facts.gpu import Gpu
-from cluster.plan.gpu_state import judge_gpu
+from cluster.spark.gpu import Gpu
+from cluster.spark.gpu_state import judge_gpu
 
 
 @pytest.mark.parametrize(("busy", "power", "clock", "state"), [

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from plan_tools import identity, links, names, one_cable, port, recipe, seen, wanted
 
-from cluster.commands.question import Answer
-from cluster.facts.clock import Clock
-from cluster.facts.fact import Missing
-from cluster.facts.seen import Seen
-from cluster.plan.fabric import pair
-from cluster.plan.finding import Finding
-from cluster.plan.parity import check_pings, check_set, ping_questions
+from cluster.argv.question import Answer
+from cluster.spark.clock import Clock
+from cluster.spark.fabric import pair
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding
+from cluster.spark.look import Seen
+from cluster.spark.parity import check_pings, check_set, ping_questions
 
 
 def check(seens: Sequence[Seen], **changes: Any) -> list[Finding]:

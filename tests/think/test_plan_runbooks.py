@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import UsageError
-from cluster.plan.finding import Finding
-from cluster.plan.runbooks import RUNBOOKS, WATCHED, check_names
+from cluster.spark.finding import Finding
+from cluster.spark.runbooks import RUNBOOKS, WATCHED, check_names
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
 ROOMS = ("plan", "actions", "hosts", "apply.py", "bench")
@@ -93,7 +93,7 @@ def installed(place: Path) -> Path:
 def test_the_path_that_is_printed_opens(where: str, tmp_path: Path) -> None:
     root = installed(tmp_path / "site") if where == "installed" else PACKAGE.parent
     here = root if where == "the checkout" else tmp_path
-    program = "from cluster.actions.findings import runbook_path; print(runbook_path('it-is-slow#mtu'))"
+    program = "from cluster.cli.findings import runbook_path; print(runbook_path('it-is-slow#mtu'))"
     ran = subprocess.run(
         [sys.executable, "-c", program],
         cwd=here,

@@ -11,17 +11,8 @@ import pytest
 from plan_tools import CONTENT, IDS, recipe, spec_for, wanted
 
 from cluster.config.names import ResolvedHost
-from cluster.plan.spec import (
-    built_image,
-    canonical,
-    deployment_id,
-    differing,
-    fingerprint,
-    named,
-    spec_like,
-    spec_of,
-)  # fmt: skip
-from cluster.plan.wanted import Wanted
+from cluster.deploy.spec import built_image, canonical, deployment_id, differing, fingerprint, named, spec_like, spec_of
+from cluster.spark.request import Wanted
 
 SPEC = spec_for(wanted(), CONTENT)
 

@@ -8,7 +8,7 @@ import pytest
 from plan_tools import recipe, wanted
 
 from cluster.errors import UsageError
-from cluster.plan.wanted import Model, choose_sizes
+from cluster.spark.request import Model, choose_sizes
 
 
 def choose(count: int, **changes: Any) -> tuple[int, int, str]:

@@ -9,8 +9,8 @@ from engine_parser import parse
 from golden_plans import compare, plan
 from plan_tools import seen, wanted
 
-from cluster.actions.recipes import problems_of
-from cluster.commands.vllm import Layout, vllm_serve
+from cluster.argv.vllm import Layout, vllm_serve
+from cluster.cli.recipes import problems_of
 from cluster.config.find import shipped
 from cluster.config.load import load_recipe, read_dockerfile, read_mounts
 from cluster.config.recipe import Recipe

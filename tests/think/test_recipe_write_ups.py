@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cluster.commands.vllm import MEASURING_FLAGS, Layout, vllm_serve
+from cluster.argv.vllm import MEASURING_FLAGS, Layout, vllm_serve
 from cluster.config.load import load_recipe
 from cluster.config.overrides import final_recipe
 

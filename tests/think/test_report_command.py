@@ -12,7 +12,7 @@ from report_tools import entry
 
 from cluster.bench.result import write_result
 from cluster.bench.series import new_series, write_series
-from cluster.cli import main
+from cluster.cli.main import main
 
 
 @pytest.fixture

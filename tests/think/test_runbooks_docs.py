@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from runbook_pages import FOLDER, INDEX, ORDER, Listed, Typed, headings, links, pages, slug, steps
 
-from cluster.cli import parse
+from cluster.cli.main import parse
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS, RULES
-from cluster.plan.runbooks import RUNBOOKS, WATCHED
+from cluster.spark.runbooks import RUNBOOKS, WATCHED
 
 STEMS = (
     "first-set-up", "start-and-end-of-day", "swap-a-model", "reboot-or-replace", "upgrade", "it-is-slow", "it-hangs",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.actions import lab
+from cluster.cli import lab
 from cluster.config.load import read_recipe
 from cluster.config.overrides import final_recipe
 from cluster.errors import UsageError

@@ -8,9 +8,9 @@ from typing import Any
 
 from cluster.diagnosis.pulse import Course, HostPulse, Pulse
 from cluster.diagnosis.standing import Key, Standing, follow
-from cluster.facts.gpu import Gpu
-from cluster.facts.metrics import Load
-from cluster.plan.finding import Finding
+from cluster.spark.finding import Finding
+from cluster.spark.gpu import Gpu
+from cluster.spark.metrics import Load
 
 GIB = 1 << 30
 HOSTS = ("spark1", "spark2")

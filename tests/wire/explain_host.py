@@ -13,14 +13,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.actions import evidence, saved
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.config.inventory import HostEntry
+from cluster.deploy import evidence, saved
 from cluster.diagnosis.explain import explain
-from cluster.facts import seen
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.ssh import SshHost
 from cluster.hosts.target import resolve
+from cluster.spark import look as seen
 
 
 def size_mb() -> float:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.commands.vllm import flag_words
-from cluster.plan.caches import NOT_COMPILED
+from cluster.argv.vllm import flag_words
+from cluster.deploy.caches import NOT_COMPILED
 
 HASHES = """
 import json, sys

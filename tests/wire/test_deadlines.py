@@ -8,8 +8,8 @@ import time
 
 from loopback import becomes, find_processes
 
-from cluster.commands.far import LOADER, framed, source
-from cluster.commands.question import Question
+from cluster.argv.far import LOADER, framed, source
+from cluster.argv.question import Question
 from cluster.hosts.frame import AnswerReader, frame_questions
 from cluster.hosts.wire import WireHost
 

@@ -17,21 +17,21 @@ from typing import Any
 import pytest
 from loopback import becomes, find_processes, free_port
 
-from cluster.actions import fabric_test
-from cluster.commands.far import started
-from cluster.commands.perftest import VERSION
-from cluster.commands.ports import PORTS
+from cluster.argv.far import started
+from cluster.argv.perftest import VERSION
+from cluster.argv.ports import PORTS
+from cluster.cli import fabric_test
 from cluster.errors import InterruptedByUser
-from cluster.facts import flood
-from cluster.facts.bandwidth import Bandwidth
-from cluster.facts.fact import Missing
-from cluster.facts.flood import Flood
-from cluster.facts.sections import refuse
 from cluster.hosts.cancel import Cancel
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.local import LocalHost
 from cluster.hosts.process import FarProcess
-from cluster.plan.fabric_ways import End, Way
+from cluster.spark import flood
+from cluster.spark.bandwidth import Bandwidth
+from cluster.spark.fabric_ways import End, Way
+from cluster.spark.fact import Missing
+from cluster.spark.flood import Flood
+from cluster.spark.sections import refuse
 
 STAND_IN = """\
 #!/usr/bin/env python3

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cluster.facts import metrics
+from cluster.spark import metrics
 
 FAR = Path(__file__).parents[2] / "cluster" / "far"
 

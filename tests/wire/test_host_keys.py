@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from loopback import Sshd, make_key, public
 
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.errors import ConnectionLostError, UnreachableError
 from cluster.hosts.ssh import SshHost
 

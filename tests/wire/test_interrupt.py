@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from loopback import Sshd, becomes, find_processes
 
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.errors import InterruptedByUser
 from cluster.hosts.cancel import Cancel
 from cluster.hosts.fleet import Fleet

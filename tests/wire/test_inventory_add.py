@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from loopback import Sshd, make_key, public
 
-from cluster.cli import main, parse
-from cluster.commands.question import Question
+from cluster.argv.question import Question
+from cluster.cli.main import main, parse
 from cluster.config.load import read_inventory
 from cluster.errors import RefusedError, UsageError
 from cluster.screen import Screen
@@ -33,7 +33,7 @@ class Answering(Screen):
 
 
 def add(screen: Screen, *words: str) -> int:
-    from cluster.actions.inventory import run
+    from cluster.cli.inventory import run
 
     return run(parse(["inventory", "add", *words]), screen)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from loopback import Sshd, make_key
 
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.errors import ConnectionLostError, UnreachableError, UsageError
 from cluster.hosts.ssh import SshHost
 

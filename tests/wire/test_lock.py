@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from loopback import Sshd, becomes
 
-from cluster.commands.far import started
-from cluster.commands.question import Question
+from cluster.argv.far import started
+from cluster.argv.question import Question
 from cluster.errors import ClusterError, LockedError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock, who_am_i

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from loopback import Sshd, becomes, find_processes, free_port
 
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.errors import ConnectionLostError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.ssh import SshHost

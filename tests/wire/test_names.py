@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from loopback import Sshd, public
 
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.config.inventory import HostEntry
 from cluster.errors import UnreachableError, UsageError
 from cluster.hosts.connect import connect

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from loopback import Sshd
 
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.errors import ClusterError
 from cluster.hosts.wire import WireHost
 

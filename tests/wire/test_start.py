@@ -8,7 +8,7 @@ import time
 import pytest
 from loopback import Sshd, becomes, find_processes
 
-from cluster.commands.far import started
+from cluster.argv.far import started
 from cluster.errors import ConnectionLostError, InterruptedByUser
 from cluster.hosts.wire import WireHost
 

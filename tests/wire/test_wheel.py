@@ -93,7 +93,7 @@ def test_the_lab_says_what_it_needs(place: Path) -> None:
     """Nobody in particular, without a Docker or a right to make namespaces."""
     said = subprocess.run(
         ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", place / "env/bin/python",
-         "-m", "cluster.cli", "lab", "up"],
+         "-m", "cluster.cli.main", "lab", "up"],
         capture_output=True, text=True, cwd="/", env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
     )  # fmt: skip
     assert said.returncode in (2, 4), said

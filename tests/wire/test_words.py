@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from loopback import Sshd
 
-from cluster.commands.question import Question
+from cluster.argv.question import Question
 from cluster.errors import UnreachableError
 from cluster.hosts.wire import WireHost
 

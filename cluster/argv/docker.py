@@ -1,0 +1,218 @@
+"""Words for the docker command line. Values only: nothing runs here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.argv.far import source
+from cluster.argv.question import Answer, Question
+
+STOP_GRACE_S = 20  # rank.py ends its engine within 10 s; docker kills after this
+LOG_MAX_SIZE = "50m"
+LOG_MAX_FILES = 3
+TRY_LABEL = "cluster.try=1"
+REASONS = ("docker: ", "Error response from daemon: ", "Error: ")
+"""How the line begins in which docker or the hub's tool says what went wrong; more lines may follow."""
+HINTS = ("See 'docker", "Run 'docker", "Hint: ")
+"""How lines begin that docker and the hub's tool add after saying what went wrong."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+END_SCRIPT = """\
+ids=$(docker ps --all --quiet --no-trunc --filter "label=$1") || exit 1
+[ -z "$ids" ] && exit 0
+docker stop -t "$2" $ids
+docker rm --force --volumes $ids
+[ -z "$(docker ps --all --quiet --no-trunc --filter "label=$1")" ]
+"""
+STARTED_SCRIPT = """\
+said=$(docker inspect --type container -f '{{.State.Status}} {{json .Config.Labels}}' "$1") || exit 1
+case $said in created*) exit 1 ;; *"\\"$2\\":\\"$3\\""*) exit 0 ;; *) exit 1 ;; esac
+"""
+STOPPED_SCRIPT = """\
+test "$(docker inspect --type container -f '{{.State.Running}}' "$1")" = false
+"""
+BUILD_SCRIPT = """\
+docker image inspect "$1" >/dev/null 2>&1 && exit 0
+exec docker build --tag "$1" --build-arg "IMAGE=$2" "$3"
+"""
+"""What takes more than one docker command, for `sh -c`; the words that follow are $1, $2, …, never part of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A directory or file of the host seen in the container."""
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A rank's container. `entrypoint` is the program, `words` follow it; `env` and `labels` hold no secret."""
+
+    name: str
+    image: str
+    entrypoint: str
+    words: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    binds: tuple[Bind, ...] = ()
+    shm_bytes: int = 16 << 30
+    infiniband: bool = False
+
+
+def docker_run(container: Container, *, timeout_s: float = 120) -> Question:
+    """Create and start a rank's container, detached; prints its id. The image is never pulled here.
+
+    `/dev/infiniband` is passed only when asked for: a device that is not there is an error of docker.
+    """
+    words = ["docker", "run", "--detach", "--pull", "never", "--name", container.name]
+    words += ["--restart", "no", "--gpus", "all", "--network", "host", "--init"]
+    words += ["--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1", "--shm-size", str(container.shm_bytes)]
+    words += ["--stop-timeout", str(STOP_GRACE_S), "--log-driver", "json-file"]
+    words += ["--log-opt", f"max-size={LOG_MAX_SIZE}", "--log-opt", f"max-file={LOG_MAX_FILES}"]
+    if container.infiniband:
+        words += ["--device", "/dev/infiniband"]
+    for bind in container.binds:
+        words += ["--mount", mount_word(bind)]
+    words += _pairs("--label", container.labels) + _pairs("--env", container.env)
+    words += ["--entrypoint", container.entrypoint, container.image, *container.words]
+    return Question(tuple(words), timeout_s=timeout_s, changes=True)
+
+
+def _pairs(flag: str, values: Mapping[str, str]) -> list[str]:
+    return [word for name, value in sorted(values.items()) for word in (flag, f"{name}={value}")]
+
+
+def mount_word(bind: Bind) -> str:
+    """The value of `--mount`. Docker reads it as one line of CSV, so a field with a comma or quote is quoted."""
+    fields = ["type=bind", f"source={bind.source}", f"target={bind.target}"]
+    if bind.read_only:
+        fields.append("readonly")
+    return ",".join(map(_csv_field, fields))
+
+
+def _csv_field(text: str) -> str:
+    if any(mark in text for mark in ',"\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def docker_try(
+    name: str, image: str, program: str, words: Sequence[str] = (), *, gpus: bool = True, timeout_s: float = 30
+) -> Question:
+    """Run `far/<program>.py` once in a fresh container of `image` and remove it: a probe, labelled as ours.
+
+    The program ends itself before `timeout_s`, so that no container outlives its question.
+    """
+    argv = ["docker", "run", "--rm", "--interactive", "--init", "--pull", "never", "--name", name, "--label", TRY_LABEL]
+    argv += ["--gpus", "all"] if gpus else []
+    argv += ["--network", "none", "--entrypoint", "python3", image, "-", *words]
+    return Question(tuple(argv), stdin=source(program), timeout_s=timeout_s, changes=True)
+
+
+def docker_stop(*names: str, grace_s: int = STOP_GRACE_S) -> Question:
+    """Stop containers; docker kills what still runs after `grace_s` seconds."""
+    return Question(("docker", "stop", "-t", str(grace_s), *names), timeout_s=grace_s + 20, changes=True)
+
+
+def docker_start(*names: str) -> Question:
+    """Start stopped containers; they keep their argv and environment."""
+    return Question(("docker", "start", *names), timeout_s=120, changes=True)
+
+
+def docker_rm(*names: str, force: bool = False) -> Question:
+    """Remove containers and their anonymous volumes; `force` ends them first."""
+    forced = ("--force",) if force else ()
+    return Question(("docker", "rm", *forced, "--volumes", *names), timeout_s=60, changes=True)
+
+
+def docker_end(label: str, *, grace_s: int = STOP_GRACE_S) -> Question:
+    """Stop and remove all containers with a label and no others, whatever their names; exit 0 when none is left."""
+    words = ("sh", "-c", END_SCRIPT, "-", label, str(grace_s))
+    return Question(words, timeout_s=grace_s + 60, changes=True)
+
+
+def docker_has_started(name: str, label: str) -> Question:
+    """Exit 0 when the container of that name carries the label (`key=value`) and was started."""
+    return Question(("sh", "-c", STARTED_SCRIPT, "-", name, *label.split("=", 1)))
+
+
+def docker_has_stopped(name: str) -> Question:
+    """Exit 0 when the container of that name is there and does not run."""
+    return Question(("sh", "-c", STOPPED_SCRIPT, "-", name))
+
+
+def is_gone(question: Question, answer: Answer) -> bool:
+    """Whether `docker stop` or `docker rm` failed only because the container is gone (an error before Docker 23)."""
+    said = [line for line in answer.error_text.splitlines() if line.strip()]
+    asked = question.argv[:2] in (("docker", "stop"), ("docker", "rm"))
+    return asked and bool(said) and all("No such container" in line or "already in progress" in line for line in said)
+
+
+def why_failed(answer: Answer) -> str:
+    """The line of a failed command that says why: docker says it first, and a hint after it; others say it last."""
+    if answer.exit is None:
+        return "it did not end in time"
+    lines = [COLOUR.sub("", line).strip() for text in (answer.text, answer.error_text) for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith(HINTS)]
+    first = next((line for line in said if line.startswith(REASONS)), "")
+    return first or (said[-1] if said else f"exit {answer.exit}")
+
+
+def docker_rename(name: str, new_name: str) -> Question:
+    """Give a container another name."""
+    return Question(("docker", "rename", name, new_name), changes=True)
+
+
+def docker_inspect(*names: str) -> Question:
+    """Everything docker knows of containers, as a JSON array; stopped ones are included."""
+    return Question(("docker", "inspect", "--type", "container", *names), limit=4 << 20)
+
+
+def docker_ps(*labels: str) -> Question:
+    """Ids of all containers, stopped ones included, that carry every label given; one a line, not shortened."""
+    filters = [word for label in labels for word in ("--filter", f"label={label}")]
+    return Question(("docker", "ps", "--all", "--no-trunc", "--quiet", *filters))
+
+
+def docker_logs(name: str, *, since: str = "", tail: int | None = None, follow: bool = False) -> Question:
+    """A container's output with docker's own time before each line (stdout and stderr stay apart).
+
+    `since` is a time as docker prints it or a number of seconds since the epoch. With `follow` the argv is
+    for `Host.start`, since it does not end.
+    """
+    words = ["docker", "logs", "--timestamps"]
+    words += ["--since", since] if since else []
+    words += ["--tail", str(tail)] if tail is not None else []
+    words += ["--follow"] if follow else []
+    return Question((*words, name), timeout_s=20, limit=8 << 20)
+
+
+def attend(name: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """Words for `Host.start` that run others in a container, with our stdin: they must end when that ends."""
+    return ("docker", "exec", "--interactive", name, *argv)
+
+
+def docker_exec(name: str, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 10) -> Question:
+    """Run words in a container. The deadline is enforced in there: ending `docker exec` would leave it running."""
+    inside = ("timeout", "-k", "2", f"{timeout_s:g}", *argv)
+    return Question(attend(name, inside), stdin=stdin, timeout_s=timeout_s + 5)
+
+
+def docker_pull(image: str, *, timeout_s: float = 4 * 3600) -> Question:
+    """Fetch an image. Its argv also serves `Host.start`, which shows docker's progress lines."""
+    return Question(("docker", "pull", image), timeout_s=timeout_s, changes=True)
+
+
+def docker_build(tag: str, image: str, folder: str, *, timeout_s: float = 3600) -> Question:
+    """Build the Dockerfile in a folder of the host on top of `image`, unless the host has `tag` already."""
+    return Question(("sh", "-c", BUILD_SCRIPT, "-", tag, image, folder), timeout_s=timeout_s, changes=True)
+
+
+def docker_image_inspect(image: str) -> Question:
+    """Everything docker knows of an image, as a JSON array of one; exit 1 when it is not there."""
+    return Question(("docker", "image", "inspect", image))

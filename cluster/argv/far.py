@@ -1,0 +1,47 @@
+"""Programs of `far/` as questions: the text travels on stdin, the words in argv."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from cluster.argv.question import Question
+
+# Reads a program from stdin and leaves the rest of stdin to it. Without quotes, `!`, `$` or a backslash, so that one
+# pair of single quotes is right in sh, bash, zsh, csh and fish alike.
+LOADER = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.readline())))"
+WORDS = ("python3", "-I", "-S", "-c", LOADER)
+COMMAND = f"python3 -I -S -c '{LOADER}'"
+
+
+def framed(text: bytes) -> bytes:
+    """A length line, then the text: what LOADER, and the far programs after it, read from stdin."""
+    return b"%d\n%s" % (len(text), text)
+
+
+@cache
+def source(name: str) -> bytes:
+    """The text of `far/<name>.py`. Raises FileNotFoundError when there is none."""
+    return (resources.files("cluster") / "far" / f"{name}.py").read_bytes()
+
+
+def far(
+    name: str, given: Any = None, *, timeout_s: float = 10.0, limit: int = 1 << 20, changes: bool = False
+) -> Question:
+    """The question that runs `far/<name>.py` on a host.
+
+    `given` is any JSON value; the program finds it as its first word (`json.loads(sys.argv[1])`), so it must
+    hold no secret. The program prints one JSON document on stdout.
+    """
+    argv = ("python3", "-I", "-S", "-", json.dumps(given))
+    return Question(argv, stdin=source(name), timeout_s=timeout_s, limit=limit, changes=changes)
+
+
+def started(name: str, given: Any = None) -> tuple[tuple[str, ...], bytes]:
+    """Words and first stdin for `Host.start`, to run `far/<name>.py` with its stdin left open.
+
+    `given` as in `far`.
+    """
+    return (*WORDS, json.dumps(given)), framed(source(name))

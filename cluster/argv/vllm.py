@@ -1,0 +1,244 @@
+"""A recipe and a layout as the words of `vllm serve`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from cluster.argv.ports import PORTS
+from cluster.config.recipe import Recipe
+from cluster.config.redact import secrets_in
+from cluster.errors import UsageError
+
+Backend = Literal["ray", "mp", "none"]
+
+# Flags that cluster gives: where the user says the same thing.
+OURS = {
+    "tensor-parallel-size": "--tp",
+    "pipeline-parallel-size": "--pp",
+    "data-parallel-size": "--tp and --pp (one GPU a host, so hosts = tp × pp)",
+    "distributed-executor-backend": "--backend",
+    "nnodes": "-n/--nodes",
+    "node-rank": "-n/--nodes",
+    "headless": "-n/--nodes",
+    "master-addr": "-n/--nodes",
+    "master-port": "-n/--nodes",
+    "model": "the recipe's key `model`",
+    "revision": "the recipe's key `revision`",
+    "served-model-name": "the recipe's key `served_model_name`",
+    "port": "the recipe's key `port`",
+    "host": "--bind",
+    "api-key": "-e VLLM_API_KEY=…, which stays out of command lines",
+}
+SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
+         "n": "nnodes", "r": "node-rank"}  # fmt: skip
+MEASURING_FLAGS = ("--enable-per-request-metrics", "--enable-prompt-tokens-details")
+MEASURING_SINCE = (0, 32)
+AUTO = -1
+"""A length that vLLM chooses itself: the longest that the model allows and that fits the cache."""
+THOUSANDS = {letter: 1000**power for power, letter in enumerate("kmgt", 1)}
+BINARY = {letter: 1024**power for power, letter in enumerate("KMGT", 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one model is spread over hosts, one GPU each. `addresses` is by rank; `none` is one rank alone."""
+
+    tp: int
+    pp: int
+    backend: Backend
+    addresses: tuple[str, ...]
+    bind: str = "0.0.0.0"
+
+
+def vllm_serve(
+    recipe: Recipe,
+    layout: Layout,
+    *,
+    rank: int = 0,
+    revision: str = "",
+    model: str = "",
+    measuring: Sequence[str] = (),
+    extra: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """The words of one rank's `vllm serve`; on the ray backend only rank 0 has them.
+
+    `revision` and `model` replace the recipe's (a commit found on the hosts, a path in the container).
+    `measuring` are flags that cluster adds for itself, `extra` the user's words after `--`, as they are.
+    Raises UsageError when a flag of the recipe or an extra word says what cluster gives.
+    """
+    ours = _layout_flags(recipe, layout, rank)
+    refuse_extra(extra)
+    model = model or recipe.model
+    words = ["vllm", "serve", model]
+    if not model.startswith("/"):
+        words += ["--revision", revision or recipe.revision]
+    for flag, value in ours.items():
+        words += flag_words(flag, value)
+    for flag, value in _recipe_flags(recipe, ours).items():
+        words += flag_words(flag, value)
+    if "headless" not in ours:
+        words += measuring
+    return (*words, *extra)
+
+
+def measuring_flags(vllm_version: str) -> tuple[str, ...]:
+    """Flags that cluster adds so that a measurement can read what the server did, where vLLM knows them."""
+    numbers = re.match(r"(\d+)\.(\d+)", vllm_version)
+    known = numbers is not None and (int(numbers[1]), int(numbers[2])) >= MEASURING_SINCE
+    return MEASURING_FLAGS if known else ()
+
+
+def _layout_flags(recipe: Recipe, layout: Layout, rank: int) -> dict[str, JsonValue]:
+    """Flags that follow from the layout. A headless rank has no HTTP, so no address of its own."""
+    size = len(layout.addresses)
+    flags: dict[str, JsonValue] = {"served-model-name": recipe.served_model_name or recipe.model}
+    if rank == 0:
+        flags |= {"host": layout.bind, "port": recipe.port}
+    flags |= {"tensor-parallel-size": layout.tp, "pipeline-parallel-size": layout.pp}
+    if layout.backend != "none":
+        flags["distributed-executor-backend"] = layout.backend
+    if layout.backend == "mp" and size > 1:
+        flags |= {"nnodes": size, "node-rank": rank}
+        flags |= {"master-addr": layout.addresses[0], "master-port": PORTS.mp_master}
+        if rank > 0:
+            flags["headless"] = True
+    return flags
+
+
+def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The recipe's flags, which have one spelling by now; those that repeat ours are left out."""
+    flags: dict[str, JsonValue] = {}
+    for key, value in recipe.vllm.items():
+        flag = SHORT.get(key, key)
+        if flag not in OURS:
+            flags[flag] = value
+        elif str(value) != str(ours.get(flag)):
+            raise _contradiction(recipe, key, value, ours.get(flag))
+    return flags
+
+
+def _contradiction(recipe: Recipe, key: str, value: JsonValue, ours: JsonValue) -> UsageError:
+    flag = SHORT.get(key, key)
+    shown = "set" if flag == "api-key" else json.dumps(value)
+    given = "which cluster gives itself" if ours is None else f"but here it is {json.dumps(ours)}"
+    return UsageError(
+        f"the recipe's key vllm.{key} is {shown}, {given}",
+        where=f"recipe {recipe.name}",
+        remedy=f"remove the key and use {OURS[flag]}",
+    )
+
+
+def flag_words(flag: str, value: JsonValue) -> list[str]:
+    """One flag as words: true bare, false `--no-…`, a list several words, a mapping one JSON word.
+
+    A word that begins with a dash is joined with `=`, or the parser would take it for a flag.
+    Raises UsageError for an empty list, which no flag of vLLM takes.
+    """
+    if value is True:
+        return [f"--{flag}"]
+    if value is False:
+        return [f"--no-{flag}"]
+    if isinstance(value, list):
+        if not value:
+            raise UsageError(f"vllm.{flag} is an empty list", remedy="give it a value, or remove the key")
+        return [f"--{flag}", *map(_word, value)]
+    word = _word(value)
+    return [f"--{flag}={word}"] if word.startswith("-") else [f"--{flag}", word]
+
+
+def _word(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def serve_flags(recipe: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Any]:
+    """What `vllm serve` is given, by flag: the recipe's, then the user's words after `--`; the last value counts.
+
+    Dotted names and JSON objects are one: `--speculative-config.model x`, `--speculative-config '{"model": "x"}'`.
+    """
+    flags: dict[str, Any] = {}
+    for name, value in (*recipe.items(), *_flags_of(words)):
+        key, *path = name.split(".")
+        if isinstance(value, str) and value.startswith("{"):
+            with suppress(ValueError):
+                value = json.loads(value)
+        for part in reversed(path):
+            value = {part: value}
+        known = flags.get(key)
+        flags[key] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
+    return flags
+
+
+def _flags_of(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Flags among words of a command line: `--key value`, `--key=value`, `--key`, `--no-key`, `-sc value`."""
+    for number, word in enumerate(words):
+        word = re.sub(r"^-sc(?=[.=]|$)", "--speculative-config", word)
+        if not word.startswith("--"):
+            continue
+        name, mark, value = word[2:].partition("=")
+        first, dot, rest = name.partition(".")
+        name = first.replace("_", "-") + dot + rest
+        following = words[number + 1] if number + 1 < len(words) else "--"
+        if name.startswith("no-"):
+            yield name.removeprefix("no-"), False
+        else:
+            yield name, value if mark else True if following.startswith("--") else following
+
+
+def weights_of(weights: str, flags: Mapping[str, Any]) -> str:
+    """`real` or `dummy`: what a recipe says of its weights, or vLLM makes of them (`load-format: dummy`)."""
+    return "dummy" if flags.get("load-format") == "dummy" else weights
+
+
+def read_length(value: JsonValue) -> int:
+    """Tokens as vLLM reads `--max-model-len`: `128k` is 128,000, `128K` is 131,072, `auto` and -1 are AUTO.
+
+    Raises ValueError for what vLLM refuses: a part of a binary unit (`25.6K`), words, nothing, less than 1.
+    """
+    text = _word(value).strip()
+    if text == "-1" or text.lower() == "auto":
+        return AUTO
+    short = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT])", text)
+    number, unit = short.groups() if short else (text, "")
+    try:
+        tokens = int(float(number) * THOUSANDS[unit]) if unit in THOUSANDS else int(number) * BINARY.get(unit, 1)
+    except ValueError:
+        tokens = 0
+    if tokens < 1:
+        raise ValueError(f"max-model-len: found {value!r}; tokens are wanted, as 65536, 128k, 128K or auto")
+    return tokens
+
+
+def refuse_extra(extra: Sequence[str]) -> None:
+    """Raise UsageError when one of the user's words after `--` is a flag that cluster gives, or holds a secret.
+
+    argparse takes any unambiguous beginning of a flag, so beginnings are refused too.
+    """
+    for word in extra:
+        flag = _flag_of(word)
+        if flag is not None:
+            raise UsageError(
+                f"{word.split('=')[0]} after -- is given by cluster itself",
+                where="command line, after --",
+                remedy=f"use {OURS[flag]}",
+            )
+    for name in (*secrets_in(serve_flags({}, extra)), *secrets_in(extra)):
+        raise UsageError(
+            f"{f'--{name}' if name else 'a word'} after -- looks like a secret, and words can be read by everybody",
+            where="command line, after --",
+            remedy="give it with -e NAME=VALUE, which stays out of command lines",
+        )
+
+
+def _flag_of(word: str) -> str | None:
+    """The flag of ours that a word means, if any."""
+    name = word.partition("=")[0].replace("_", "-")
+    if name.startswith("--"):
+        return next((flag for flag in OURS if len(name) > 4 and flag.startswith(name[2:])), None)
+    return SHORT.get(name[1:]) if name.startswith("-") else None

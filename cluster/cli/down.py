@@ -1,0 +1,172 @@
+"""`cluster down`: load → connect → lock → look → plan → apply → prove that all is back → forget."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cluster.deploy.apply import Applied, Guard, Unlocked, apply
+from cluster.deploy.leftovers import Holder, holders
+from cluster.deploy.plan_down import forget, plan_down
+from cluster.deploy.session import (
+    Connect,
+    Named,
+    answered,
+    find,
+    look,
+    open_fleet,
+    raise_all,
+    read_named,
+    see,
+    tell_apart,
+)
+from cluster.deploy.steps import Plan
+from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
+from cluster.hosts.connect import connect
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.lock import Lock
+from cluster.hosts.outcome import Outcome
+from cluster.screen import Screen
+from cluster.spark.deployed import Deployment
+from cluster.spark.fact import Missing
+from cluster.spark.look import Seen
+
+DEADLINE_S = 120.0
+POLL_S = 1.0
+
+
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster down`."""
+    return take(read_named(args), screen, connect, dry_run=args.dry_run)
+
+
+def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: bool) -> ExitCode:
+    """From the hosts that are meant to the proof that nothing of ours is left."""
+    with open_fleet(named.hosts, connect) as fleet:
+        outcomes = look(fleet, named.hosts)
+        seens, errors = answered(outcomes)
+        if not seens:
+            raise_all(errors)
+        tell_apart({host: seen.machine for host, seen in seens.items()})
+        within = fleet.only(list(seens))
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in seens}
+        with Unlocked() if dry_run else Lock(within, "down", data_dirs) as guard:
+            if not dry_run:  # whoever held the lock until now may have changed everything
+                seens = see(within, [host for host in named.hosts if host.name in seens], say=screen.trouble)
+            seens, blind = without_blind(seens)
+            found = find(seens, named.hosts)
+            told = take_down(named, within, seens, found, guard, dry_run, screen)
+    errors = [*concerned(outcomes, named, found, screen), *blind]
+    screen.document({"deployments": [one.id for one in found], **told, "errors": [one.as_dict() for one in errors]})
+    if screen.json_mode and errors:
+        return ManyErrors(errors).exit_code
+    raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
+    return ExitCode.DONE
+
+
+def concerned(
+    outcomes: Mapping[str, Outcome[Seen]], named: Named, found: Sequence[Deployment], screen: Screen
+) -> list[ClusterError]:
+    """Errors of hosts that were named or may have a rank of what was found; others are only said to be off."""
+    ranks = {host for deployment in found for host in deployment.hosts}
+    unknown = ranks - outcomes.keys()  # a rank's host that is not known by name may be any that does not answer
+    errors = []
+    for name, outcome in outcomes.items():
+        if outcome.error is None:
+            continue
+        if named.explicit or not found or name in ranks or unknown:
+            errors.append(outcome.error)
+        else:
+            screen.warn(f"{name} was left out: {outcome.error.what}")
+    return errors
+
+
+def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[ClusterError]]:
+    """The hosts whose containers could be listed, and an error for each other: there nothing can be taken down."""
+    errors: list[ClusterError] = [
+        RefusedError(
+            f"the containers cannot be listed: {seen.containers.why}", where=name,
+            put_back="nothing was changed there", remedy="run cluster down again when docker ps works there",
+        )
+        for name, seen in seens.items() if isinstance(seen.containers, Missing)
+    ]  # fmt: skip
+    return {name: seen for name, seen in seens.items() if not isinstance(seen.containers, Missing)}, errors
+
+
+def take_down(
+    named: Named,
+    fleet: Fleet,
+    seens: dict[str, Seen],
+    found: tuple[Deployment, ...],
+    guard: Guard,
+    dry_run: bool,
+    screen: Screen,
+) -> dict[str, Any]:
+    """Remove what is ours on these hosts and prove that they are as before; what `--json` tells of it."""
+    say_partial(found, seens, screen)
+    plan = plan_down(found, seens)
+    if dry_run:
+        lines = [*plan.lines(), *plan_lines_of_forget(seens)]
+        for line in lines:
+            screen.line(line)
+        return {"plan": lines}
+    if not plan.stages and not forget(seens).steps:
+        screen.line(f"nothing of ours on {', '.join(seens)}")
+        return {"hosts": dict.fromkeys(seens, "nothing of ours")}
+    screen.stay()
+    apply(plan.stages, fleet, guard, screen.note, Applied())
+    proven = prove_back(named, fleet, seens, found, screen)
+    apply((forget(seens),), fleet, guard, screen.note, Applied())
+    for name, text in proven.items():
+        screen.good(f"{name}: {text}")
+    return {"hosts": proven}
+
+
+def plan_lines_of_forget(seens: Mapping[str, Seen]) -> list[str]:
+    """The last stage's lines, for a dry run."""
+    stage = forget(seens)
+    return list(Plan("", (), (stage,)).lines()) if stage.steps else []
+
+
+def say_partial(found: tuple[Deployment, ...], seens: Mapping[str, Seen], screen: Screen) -> None:
+    """A rank on a host that is not named here ends by itself when its peers are gone; say so."""
+    for deployment in found:
+        beyond = [host for host in deployment.hosts if host not in seens]
+        if beyond:
+            screen.warn(
+                f"{deployment.id} also has ranks on {', '.join(beyond)}: they end by themselves within a minute; "
+                "their containers stay until cluster down is run for them too"
+            )
+
+
+def prove_back(
+    named: Named, fleet: Fleet, first: Mapping[str, Seen], found: tuple[Deployment, ...], screen: Screen
+) -> dict[str, str]:
+    """Look until every host is as before, 120 s at most. Raises RefusedError with the holders."""
+    hosts = [host for host in named.hosts if host.name in first]
+    deadline = fleet.time.monotonic() + DEADLINE_S
+    with screen.waiting("containers, ports, processes and memory to be back") as line:
+        while True:
+            seens = see(fleet, hosts, say=line.beside)
+            left = {name: holders(seen, found) for name, seen in seens.items()}
+            if not any(left.values()):
+                return {name: back_text(seen) for name, seen in seens.items()}
+            line.update("; ".join(f"{name}: {held[0].what}" for name, held in left.items() if held))
+            if fleet.time.monotonic() > deadline:
+                raise ManyErrors([not_back(name, held) for name, held in left.items() if held])
+            fleet.time.sleep(POLL_S)
+
+
+def back_text(seen: Seen) -> str:
+    """The proof in one line."""
+    memory = seen.memory
+    if isinstance(memory, Missing) or memory.available is None:
+        return "containers, ports and processes are back; memory could not be read"
+    return f"containers, ports and processes are back; {memory.available / (1 << 30):.1f} GiB available"
+
+
+def not_back(host: str, held: list[Holder]) -> ClusterError:
+    """What still holds something after two minutes."""
+    rows = "; ".join(f"{one.what} ({one.evidence})" for one in held[:4])
+    return RefusedError(f"not back after {DEADLINE_S:.0f} s: {rows}", where=host, remedy=held[0].remedy)

@@ -1,0 +1,125 @@
+"""`cluster explain FILE… | -`: what is wrong in pasted logs and outputs of commands. No host is asked."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cluster.cli.findings import runbook_path
+from cluster.deploy import saved
+from cluster.diagnosis.explain import Diagnosis, FileDiagnosis, explain
+from cluster.diagnosis.explanation import Explanation
+from cluster.diagnosis.scan import Source
+from cluster.errors import ExitCode, UsageError
+from cluster.screen import Screen
+
+STDIN = "-"
+
+
+def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Carry out `cluster explain`; 4 when something in the texts has failed, known or unknown."""
+    for given in args.files:
+        refuse_nothing(given)
+    try:
+        diagnosis = explain(source for given in args.files for source in texts(given))
+    except OSError as error:
+        raise UsageError(f"{error.filename or 'standard input'} cannot be read: {error.strerror}") from None
+    for line in told(diagnosis):
+        screen.line(line)
+    screen.document(as_document(diagnosis))
+    return ExitCode.REFUSED if diagnosis.failed else ExitCode.DONE
+
+
+def refuse_nothing(given: str) -> None:
+    """Raises UsageError when there is nothing to read."""
+    path = Path(given)
+    if given != STDIN and not path.exists():
+        raise UsageError(f"no file {given}", remedy="cluster explain FILE, or pipe the text into cluster explain -")
+    if path.is_dir() and not any(file.is_file() for file in path.iterdir()):
+        raise UsageError(f"no file in {given}")
+
+
+def texts(given: str) -> Iterator[Source]:
+    """Standard input, a file, or the files in a directory, such as one of saved evidence. Raises OSError."""
+    path = Path(given)
+    if given == STDIN:
+        yield Source(STDIN, saved.read(sys.stdin.buffer))
+    elif path.is_dir():
+        yield from saved.sources(path)
+    else:
+        yield Source(given, saved.pieces(path))
+
+
+def told(diagnosis: Diagnosis) -> Iterator[str]:
+    """For people: of several files the common cause, then each file with what it is and says, its own cause first."""
+    if len(diagnosis.files) > 1 and diagnosis.root:
+        yield f"cause of it all: {place(diagnosis.root)}: {diagnosis.root.finding.what} [{diagnosis.root.id}]"
+        yield from others("follows from it", [f"{row.id} ({place(row)})" for row in diagnosis.secondary])
+    for file in diagnosis.files:
+        yield heading(file)
+        for found in file.findings:
+            for line in of_finding(found, found.level, f"line {found.line}" if found.line else "seen"):
+                yield f"  {line}"
+        yield from others("follows from it", [f"{row.id} (line {row.line})" for row in file.secondary])
+        yield from others("looks bad, is normal", [f"{row.id} (line {row.line})" for row in file.normal])
+
+
+def others(label: str, names: list[str]) -> Iterator[str]:
+    """What else there is, in one line."""
+    if names:
+        yield f"  {label}: {', '.join(names)}"
+
+
+def heading(file: FileDiagnosis) -> str:
+    """A file's first line: its name, what it was read as, and how that went."""
+    name = "standard input" if file.name == STDIN else file.name
+    kind = ", ".join(file.read_as)
+    if file.note:
+        return f"{name}: {file.note}"
+    if not file.known:
+        return f"{name}: nothing in it is known ({file.lines} lines)"
+    return f"{name}{f' ({kind})' if kind else ''}:{'' if file.findings else ' nothing wrong'}"
+
+
+def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:
+    """Label and cause, the very line and where it stands, remedy, and the page that has the steps."""
+    yield f"{label}: {found.finding.what} [{found.id}]"
+    yield f"  {where}: {found.finding.evidence}"
+    if found.finding.remedy:
+        yield f"  try: {found.finding.remedy}"
+    if found.finding.runbook:
+        yield f"  read: {runbook_path(found.finding.runbook)}"
+
+
+def place(found: Explanation) -> str:
+    """File and line."""
+    return f"{found.file}:{found.line}" if found.line else found.file
+
+
+def as_document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """For `--json`: each file as it is by itself, and above them what they say together."""
+    return {
+        "root": located(diagnosis.root) if diagnosis.root else None,
+        "secondary": [located(found) for found in diagnosis.secondary],
+        "files": [
+            {
+                "file": file.name,
+                "known": file.known,
+                "read_as": list(file.read_as),
+                "findings": [found.as_dict() for found in file.findings],
+                "secondary": [found.as_dict() for found in file.secondary],
+                "normal": [found.as_dict() for found in file.normal],
+                "lines": file.lines,
+                "note": file.note,
+            }
+            for file in diagnosis.files
+        ],
+    }
+
+
+def located(found: Explanation) -> dict[str, Any]:
+    """A finding with its file."""
+    return {"file": found.file, **found.as_dict()}

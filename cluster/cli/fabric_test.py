@@ -1,0 +1,232 @@
+"""`--fabric-test`: seconds of traffic over each link between neighbouring hosts, both ways, judged by the numbers."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from cluster.argv.far import started
+from cluster.argv.perftest import VERSION, calling, ib_write_bw, listening
+from cluster.argv.ports import PORTS
+from cluster.cli.status import server_of
+from cluster.errors import UnreachableError
+from cluster.hosts.crew import in_parallel
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.protocol import Host, Process
+from cluster.screen import Screen
+from cluster.spark import bandwidth, completion, flood, links
+from cluster.spark.bandwidth import Bandwidth
+from cluster.spark.completion import Completion
+from cluster.spark.deployed import Deployment
+from cluster.spark.fabric import Fabric
+from cluster.spark.fabric_speed import STREAMS, Speed, judge_speeds
+from cluster.spark.fabric_ways import Obstacle, Way, rounds, untested
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding
+from cluster.spark.flood import Flood
+from cluster.spark.links import Links
+from cluster.spark.look import Seen
+from cluster.spark.sections import WHY_LENGTH, plain, refuse
+
+SECONDS = 2
+"""Of traffic, a way."""
+ROUND_S = SECONDS + 1
+"""About what a round takes, with connecting and ending."""
+DEADLINE_S = 12
+"""After so many seconds each end of a test gives up, on its host."""
+TRIES, PAUSE_S = 3, 0.5
+"""How often ib_write_bw is started when its other end does not listen yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What was found, and the numbers behind it; none when nothing could be tested."""
+
+    findings: list[Finding]
+    speeds: list[Speed] = field(default_factory=list)
+
+
+def test_fabric(
+    fabric: Fabric, found: Sequence[Deployment], seens: Mapping[str, Seen], fleet: Fleet, screen: Screen
+) -> Tested:
+    """Test link by link unless requests run over them, show what each gave, and judge it.
+
+    Raises InterruptedByUser on Ctrl-C; then both ends are ended.
+    """
+    seen, tools = ask_ends(fabric, fleet)
+    todo = rounds(fabric, seen, tools)
+    if not todo:
+        return untold(fabric, "the hosts share no fabric subnet" if len(fabric.hosts) > 1 else "one host has no peer")
+    if users := in_use(found, seens, fleet):
+        return untold(fabric, users)
+    screen.note(f"fabric test: {len(todo)} measurements of {SECONDS} s, about {ROUND_S * len(todo)} s in all")
+    speeds: list[Speed] = []
+    with screen.waiting("the fabric") as line:
+        for count, ways in enumerate(todo, 1):
+            line.update(f"{count}/{len(todo)}: {' and '.join(way.text for way in ways)}")
+            speeds += run_round(ways, fleet)
+    rows = [*rows_of(speeds), *rows_of_untested(fabric, seen)]
+    screen.table("fabric", ["from", "to", "HCAs", ">Gb/s", "measured by"], rows)
+    if users := in_use(found, seens, fleet):
+        return untold(fabric, f"meanwhile {users}", speeds)
+    return Tested([*judge_speeds(speeds)], speeds)
+
+
+def untold(fabric: Fabric, why: str, speeds: Sequence[Speed] = ()) -> Tested:
+    """Nothing can be said of the links: they could not be tested, or something else went over them."""
+    remedy = "" if "requests" not in why else "test again when no requests run"
+    host = [*fabric.hosts][-1]
+    return Tested([Finding("unknown", "fabric-speed", host, "the links cannot be judged", why, remedy)], list(speeds))
+
+
+def ask_ends(fabric: Fabric, fleet: Fleet) -> tuple[dict[str, Links | Missing], dict[str, Missing | None]]:
+    """By host the links as they are at this moment (GIDs move), and why there is no ib_write_bw."""
+    seen: dict[str, Links | Missing] = {}
+    tools: dict[str, Missing | None] = {}
+    for host, outcome in fleet.ask({host: [links.question(gids=True), VERSION] for host in fabric.hosts}).items():
+        if outcome.value is None:
+            seen[host] = tools[host] = Missing(str(outcome.error), "timeout")
+        else:
+            seen[host], tools[host] = links.parse(outcome.value[0]), refuse(outcome.value[1], "ib_write_bw")
+    return seen, tools
+
+
+def in_use(found: Sequence[Deployment], seens: Mapping[str, Seen], fleet: Fleet) -> str:
+    """What is being answered over the fabric now: the test would disturb it, and it the test. Empty when nothing is."""
+    heads = {one.head: one for one in found if one.running and len(one.hosts) > 1 and one.head in seens}
+    asked = {
+        host: [completion.question(server_of(deployment, seens[host]), ask=False, timeout_s=5)]
+        for host, deployment in heads.items()
+    }
+    busy = []
+    for host, outcome in fleet.ask(asked).items():
+        server = completion.parse(outcome.value[0]) if outcome.value else None
+        load = server.load if isinstance(server, Completion) else None
+        if load and load.running:
+            busy.append(f"{heads[host].id} has requests: {load.queue}")
+    return "; ".join(busy)
+
+
+def run_round(ways: Sequence[Way], fleet: Fleet) -> list[Speed]:
+    """All ways of a round at the same time, each on threads of its own, so that Ctrl-C is heard."""
+    jobs = {
+        way.text: partial(measure, way, fleet, PORTS.perftest_first + number, together=len(ways) > 1)
+        for number, way in enumerate(ways)
+    }
+    return [outcome.get() for outcome in in_parallel(jobs, len(jobs), fleet.cancel).values()]
+
+
+def measure(way: Way, fleet: Fleet, port: int, *, together: bool) -> Speed:
+    """By RDMA where that can be, else by TCP; a host that is lost meanwhile is a reason, not an error."""
+    obstacles = way.obstacles
+    try:
+        if way.has_rdma and not obstacles:
+            found = by_rdma(way, fleet, port)
+            if isinstance(found, Bandwidth):
+                return Speed(way, found, together=together)
+            obstacles = (found,)
+        return Speed(way, by_tcp(way, fleet), obstacles, together)
+    except UnreachableError as error:
+        return Speed(way, Missing(error.what, "timeout"), obstacles, together)
+
+
+def by_rdma(way: Way, fleet: Fleet, port: int) -> Bandwidth | Obstacle:
+    """ib_write_bw at both ends, each with its own HCA and GID index; else the end that failed, in its words."""
+    here, there = (
+        ib_write_bw(end.hca, end.gid_index or 0, port=port, seconds=SECONDS) for end in (way.sender, way.receiver)
+    )
+    with running(fleet[way.receiver.host], listening(there, DEADLINE_S)) as server:
+        said = until_it_waits(server)
+        if said:
+            return way.receiver.host, Missing(said)
+        call, sender = calling(here, way.receiver.address, DEADLINE_S), fleet[way.sender.host]
+        found = bandwidth.parse(sender.ask([call])[0])
+        for _ in range(TRIES - 1):
+            if isinstance(found, Bandwidth) or "Couldn't connect" not in found.why:
+                break
+            fleet.time.sleep(PAUSE_S)  # the other end says that it waits a moment before it listens
+            found = bandwidth.parse(sender.ask([call])[0])
+        return found if isinstance(found, Bandwidth) else (sender.name, found)
+
+
+def until_it_waits(server: Process) -> str:
+    """What ib_write_bw said when it ended instead of waiting for its other end; empty when it waits."""
+    said: deque[str] = deque(maxlen=4)
+    for line in server.lines():
+        if "Waiting for client" in line:
+            return ""
+        said.append(plain(line[:WHY_LENGTH]).strip(" *"))
+    return " ".join(filter(None, said))[:WHY_LENGTH] or "ib_write_bw ended without a word"
+
+
+def by_tcp(way: Way, fleet: Fleet) -> Flood | Missing:
+    """far/flood at both ends, bound to the addresses of the link."""
+    token = secrets.token_hex(16)
+    both: dict[str, object] = {"streams": STREAMS, "deadline_s": DEADLINE_S}
+    receive = {"role": "receive", "address": way.receiver.address, **both}
+    with flooding(fleet[way.receiver.host], receive, token) as receiver:
+        port = flood.parse_port(next(receiver.lines(), ""))
+        if isinstance(port, Missing):
+            return Missing(f"{way.receiver.host}: {port.why}")
+        place = {"own": way.sender.address, "address": way.receiver.address, "port": port}
+        send = {"role": "send", "seconds": SECONDS, **place, **both}
+        with flooding(fleet[way.sender.host], send, token) as sender:
+            return flood.parse(next(sender.lines(), ""))
+
+
+@contextmanager
+def flooding(host: Host, given: Mapping[str, object], token: str) -> Iterator[Process]:
+    """far/flood on a host; the token travels on stdin."""
+    words, program = started("flood", given)
+    with running(host, words, program + f"{token}\n".encode()) as process:
+        yield process
+
+
+@contextmanager
+def running(host: Host, words: Sequence[str], stdin: bytes = b"") -> Iterator[Process]:
+    """A program that is ended with the block, at once."""
+    process = host.start(words, stdin)
+    try:
+        yield process
+    finally:
+        process.close(0)
+
+
+def rows_of(speeds: Sequence[Speed]) -> Iterator[list[str]]:
+    """A row a way, then one for all links of a pair together."""
+    for speed in speeds:
+        if not speed.together:
+            sender, receiver = speed.way.sender, speed.way.receiver
+            hcas = " → ".join(dict.fromkeys(end.hca for end in (sender, receiver) if end.hca))
+            yield [sender.text, receiver.text, hcas, number(speed.gbps), how(speed)]
+    for hosts in dict.fromkeys(speed.way.hosts for speed in speeds):
+        pair = [speed for speed in speeds if speed.together and speed.way.hosts == hosts]
+        if pair:
+            known = [speed.gbps for speed in pair if speed.gbps is not None]
+            total = number(sum(known) if len(known) == len(pair) else None)
+            way, ways_of = pair[0].way, " and ".join(dict.fromkeys(map(how, pair)))
+            yield [way.sender.host, way.receiver.host, f"{len(pair)} links at once", total, ways_of]
+
+
+def rows_of_untested(fabric: Fabric, seen: Mapping[str, Links | Missing]) -> Iterator[list[str]]:
+    """A row for each link that is set up and leads nowhere."""
+    for host, link in untested(fabric, seen):
+        yield [f"{host} {link.netdev}", "", link.hca, "", f"not tested: {link.state}, no peer over it"]
+
+
+def number(gbps: float | None) -> str:
+    """Gb/s as shown."""
+    return "?" if gbps is None else f"{gbps:.1f}"
+
+
+def how(speed: Speed) -> str:
+    """What gave the number, or why there is none."""
+    if isinstance(speed.result, Missing):
+        return speed.result.why
+    if speed.is_rdma:
+        return "RDMA (ib_write_bw)"
+    return f"TCP, {STREAMS} streams" + (", a CPU core may have been the limit" if speed.cpu_bound else "")

@@ -1,0 +1,179 @@
+"""`cluster probe`: does what runs (or --base-url) behave: tools, text, reasoning, pictures, the transport."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cluster.bench.engine import Engine, find_engine, known_as, look_again
+from cluster.bench.foreign import loud
+from cluster.bench.loader import Loader, Progress
+from cluster.bench.server import Served, find_model
+from cluster.bench.serving import Serving, serving
+from cluster.deploy.session import Connect
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser
+from cluster.hosts.connect import connect
+from cluster.probe.case import Case, Subject, Told
+from cluster.probe.cases import choose
+from cluster.probe.run import RANDOM, Probed, run_probe
+from cluster.probe.subject import subject_of
+from cluster.screen import Screen, Waiting
+from cluster.spark.completion import Server
+
+MARKS = {"pass": "✓", "fail": "✗", "not applicable": "–"}
+STYLES = {"pass": None, "fail": "red", "not applicable": "dim"}
+
+
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster probe`; 4 when the server got something wrong, 1 when it served nothing."""
+    cases = choose(args.only, quick=args.quick, full=args.full)
+    with serving(args, connect, "probe") as at:
+        served, engine = serves(at, args)
+        subject = subject_at(at, args, served)
+        say_engine(engine, subject, screen)
+        screen.line(f"{subject.model}, asked from {at.loader.where}: {len(cases)} case{'s' if len(cases) != 1 else ''}")
+        probed = Probed(subject)
+        try:
+            ask(at, subject, cases, probed, screen)
+        except (KeyboardInterrupt, InterruptedByUser):
+            screen.warn("interrupted")
+            summarize(probed, screen)
+            screen.document(document(probed, engine))
+            return ExitCode.INTERRUPTED
+        except ClusterError:
+            summarize(probed, screen)
+            raise
+        if engine and engine.waits:
+            engine = look_again(at.loader, served, engine)
+            say_engine(engine, subject, screen)
+    summarize(probed, screen)
+    screen.document(document(probed, engine))
+    return exit_code(probed)
+
+
+def serves(at: Serving, args: argparse.Namespace) -> tuple[Served, Engine | None]:
+    """The model, and what a server is that is not ours."""
+    served = find_model(at.loader, args.model or at.server.model, at.server.url)
+    if at.deployment:
+        return served, None
+    engine = find_engine(at.loader, served)
+    return known_as(served, engine), engine
+
+
+def say_engine(engine: Engine | None, subject: Subject, screen: Screen) -> None:
+    """What must be known of it before its answers: a model split over CPU and GPU, a router."""
+    for line in loud(engine.document(), subject.model) if engine else ():
+        screen.warn(line)
+
+
+def document(probed: Probed, engine: Engine | None) -> dict[str, Any]:
+    """For --json."""
+    return probed.document() | ({"engine": engine.document()} if engine else {})
+
+
+def subject_at(at: Serving, args: argparse.Namespace, served: Served) -> Subject:
+    """The server as the cases see it: by what it was started with, or by the recipe of -r."""
+    if at.deployment and not args.recipe_option:
+        return subject_of(served, at.deployment.spec["recipe"], at.deployment.spec.get("words", ()))
+    return subject_of(served, at.recipe.model_dump(mode="json") if at.recipe else None, ())
+
+
+def subject_from(loader: Loader, server: Server, recipe: Mapping[str, Any] | None, words: Sequence[str]) -> Subject:
+    """What a server says of itself beside what its recipe promises. Raises ClusterError when none answers."""
+    return subject_of(find_model(loader, server.model, server.url), recipe, words)
+
+
+def ask(at: Serving, subject: Subject, cases: Sequence[Case], probed: Probed, screen: Screen) -> None:
+    """All cases, each told as it ends; on a terminal a line shows the one under way."""
+    show = Lines(screen)
+    if screen.interactive:
+        at.loader.on_progress = show.progress
+    try:
+        run_probe(at.loader, subject, cases, on_case=show.begin, on_told=show.end, into=probed)
+    finally:
+        show.stop()
+
+
+class Lines:
+    """What is shown while cases are asked."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._waiting: Waiting | None = None
+        self._title = self._group = ""
+
+    def begin(self, case: Case) -> None:
+        """A case begins."""
+        self._title = f"{case.id}: {case.title}"
+        if self._screen.interactive:
+            self._waiting = self._screen.wait(self._title)
+
+    def progress(self, far: Progress) -> None:
+        """How far its answer is."""
+        if self._waiting:
+            self._waiting.update(f"{self._title}: {far.chunks} chunks, {far.seconds:.0f} s")
+
+    def end(self, told: Told) -> None:
+        """What came of it. What random weights are not asked is said once, in the end."""
+        self.stop()
+        if told.verdict.why == RANDOM:
+            return
+        if told.case.group != self._group:
+            self._group = told.case.group
+            self._screen.line(self._group)
+        for line, style in lines(told):
+            self._screen.text(line, " " * 10, style)
+
+    def stop(self) -> None:
+        """Take the line away."""
+        if self._waiting:
+            self._waiting.stop()
+            self._waiting = None
+
+
+def lines(told: Told) -> list[tuple[str, str | None]]:
+    """A case in lines: what it asked and what came of it; below, why, the server's words, what is known, what to do."""
+    verdict = told.verdict
+    head = f"  {MARKS[verdict.outcome]} {told.case.id}: {told.case.title}"
+    tokens = f", {verdict.tokens:,} tokens" if verdict.tokens else ""
+    head += f" ({told.seconds:.1f} s{tokens})" if told.requests else ""
+    head += f": {verdict.why}" if verdict.why else ""
+    rows = {"said": " ".join(verdict.said.split()), "known": verdict.defect, "try": verdict.remedy}
+    below = [f"{label}: {text}" for label, text in rows.items() if text]
+    if verdict.outcome == "pass":
+        return [(head, STYLES["pass"])]
+    return [(head, None if verdict.score else STYLES[verdict.outcome]), *((f"      {text}", None) for text in below)]
+
+
+def summarize(probed: Probed, screen: Screen) -> None:
+    """How many passed; the score; what was left out."""
+    if score := probed.score():
+        cut = f" ({score['cut_off']} cut off)" if score["cut_off"] else ""
+        tokens = f" and {score['tokens_each']:,} tokens" if score["tokens_each"] else ""
+        screen.line(
+            f"solved {score['right']} of {score['of']} problems{cut}; {score['seconds_each']:.1f} s{tokens} each"
+        )
+    if silent := [one.case.id for one in probed.told if one.verdict.why == RANDOM]:
+        screen.text(f"not applicable, {RANDOM}: {', '.join(silent)}", "  ")
+    if probed.refused:
+        screen.warn(f"the server would not have {', '.join(probed.refused)}: asked without")
+    if probed.gone:
+        screen.warn(f"the server answers no more ({probed.gone}); cluster logs --explain")
+    if probed.left:
+        screen.warn(f"not asked: {', '.join(probed.left)}")
+    failed, skipped = len(probed.failed), probed.count("not applicable")
+    text = f"{probed.count('pass')} passed, {failed} failed, {skipped} not applicable"
+    if probed.told and len(probed.scored) == len(probed.told):
+        return
+    if failed:
+        screen.line(text)
+    else:
+        screen.good(text)
+
+
+def exit_code(probed: Probed) -> ExitCode:
+    """4 when something failed, 1 when the server went away before it served anything."""
+    if probed.gone and not probed.count("pass"):
+        return ExitCode.FAILED
+    return ExitCode.REFUSED if probed.failed or probed.gone else ExitCode.DONE

@@ -1,0 +1,93 @@
+"""`cluster pull`: load → connect → lock → look → fetch what is missing → look again: whole, and the same everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from cluster.deploy import fetch, gate
+from cluster.deploy.apply import Applied, Guard, Unlocked, apply
+from cluster.deploy.plan_down import remove_probes, remove_token
+from cluster.deploy.session import Connect, open_fleet, reach, read_named, read_recipe, see
+from cluster.deploy.steps import filled
+from cluster.errors import ExitCode
+from cluster.hosts.connect import connect
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.lock import Lock
+from cluster.screen import Screen
+from cluster.spark.fact import Missing
+from cluster.spark.image import Image
+from cluster.spark.look import Seen
+from cluster.spark.request import Wanted
+from cluster.spark.weights import Weights
+
+GIB = 1 << 30
+
+
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster pull`."""
+    named = read_named(args)
+    wanted = Wanted(read_recipe(args, named.file), named.hosts, len(named.hosts), 1, "none")
+    how = fetch.How(args.yes, args.dry_run, fetch.read_token(args.hub_token_file))
+    with open_fleet(wanted.hosts, connect) as fleet:
+        reach(fleet)
+        with guard_for(fleet, wanted, dry_run=args.dry_run) as guard, fetch.naming_what_stays(how):
+            seens = see(fleet, wanted.hosts, wanted, screen.trouble)
+            if not args.dry_run:
+                rest = filled(remove_probes(seens), remove_token(seens))
+                apply(rest, fleet, guard, screen.note, Applied())
+            gate.judge_stock(wanted, seens, screen)
+            if not args.dry_run and fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
+                seens = see(fleet, wanted.hosts, wanted, screen.trouble)
+                gate.judge_stock(wanted, seens, screen)
+    tell(wanted, seens, screen)
+    return ExitCode.DONE
+
+
+def guard_for(fleet: Fleet, wanted: Wanted, *, dry_run: bool) -> AbstractContextManager[Guard]:
+    """The lock on all hosts; a dry run changes nothing and takes none."""
+    if dry_run:
+        return Unlocked()
+    return Lock(fleet, f"pull {wanted.recipe.name}", {host.name: host.data_dir for host in wanted.hosts})
+
+
+def tell(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:
+    """What each host has, and whether that is all."""
+    recipe = wanted.recipe
+    names = [recipe.image, *(model.id for model in wanted.models)]
+    stock = {name: dict(zip(names, (seen.image, *seen.copies), strict=False)) for name, seen in seens.items()}
+    rows = [[host, name, describe(one)] for host, had in stock.items() for name, one in had.items()]
+    screen.table("", ["host", "image, model", "there"], rows)
+    missing = [
+        f"{host}: {name}" for host, had in stock.items() for name, one in had.items() if isinstance(one, Missing)
+    ]
+    if missing:
+        screen.line(f"not there: {'; '.join(missing)}")
+    else:
+        screen.good(f"{recipe.name}: image and weights are on {', '.join(seens)}, whole and the same")
+    screen.document({"recipe": recipe.name, "complete": not missing, "hosts": documents(stock)})
+
+
+def describe(one: Image | Weights | Missing) -> str:
+    """`content 1f2e3d4c5b6a, 18.2 GiB`, `commit 9a8b7c6d5e4f, 14 files, 59.0 GiB`, or why it is not there."""
+    if isinstance(one, Missing):
+        return one.why
+    if isinstance(one, Image):
+        return f"content {one.content_id[:12]}, {one.size_bytes / GIB:.1f} GiB"
+    version = f"commit {one.commit[:12]}" if one.commit else one.path
+    return f"{version}, {one.files} files, {one.bytes / GIB:.1f} GiB"
+
+
+def documents(stock: Mapping[str, Mapping[str, Image | Weights | Missing]]) -> dict[str, Any]:
+    """The same for `--json`."""
+
+    def document(one: Image | Weights | Missing) -> dict[str, Any]:
+        if isinstance(one, Missing):
+            return {"there": False, "why": one.why}
+        if isinstance(one, Image):
+            return {"there": True, "content": one.content_id, "bytes": one.size_bytes}
+        return {"there": True, "commit": one.commit, "files": one.files, "bytes": one.bytes}
+
+    return {host: {name: document(one) for name, one in had.items()} for host, had in stock.items()}

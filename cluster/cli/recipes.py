@@ -1,0 +1,128 @@
+"""`cluster recipes list|show|check`: what can be served. Reads files only; no host is asked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.cli.options import Parser, common
+from cluster.errors import ClusterError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from cluster.config.recipe import Recipe
+    from cluster.screen import Screen
+
+
+def configure(parser: Parser) -> None:
+    """Sub-commands and their options."""
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
+    common(verbs.add_parser("list", help="every recipe that a name finds", allow_abbrev=False))
+    show = verbs.add_parser("show", help="a recipe as it will be used, every key explained", allow_abbrev=False)
+    show.add_argument("recipe", nargs="?", metavar="RECIPE", help="recipe name or file (default: the default recipe)")
+    show.add_argument(
+        "--set", action="append", default=[], metavar="KEY.SUB=VALUE", help="change a recipe key; VALUE is YAML"
+    )
+    common(show)
+    check = verbs.add_parser("check", help="validate recipes", allow_abbrev=False)
+    check.add_argument("recipes", nargs="*", metavar="RECIPE", help="recipe names or files (default: all)")
+    common(check)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Carry out one of the verbs; 2 when `check` found something wrong."""
+    return {"list": _list, "show": _show, "check": _check}[args.verb](args, screen)
+
+
+def _list(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    from cluster.config.find import recipe_files
+    from cluster.config.load import choose_recipe, load_inventory
+
+    default = choose_recipe(None, None, load_inventory(args.inventory).inventory)
+    rows = [_row(name, path) for name, path in recipe_files().items()]
+    screen.table(
+        "",
+        ("recipe", "where", "summary"),
+        [(row["name"] + (" *" if row["name"] == default else ""), row["where"], row["summary"]) for row in rows],
+    )
+    screen.line(f"* is taken when none is named: {default}")
+    screen.document({"default": default, "recipes": rows})
+    return ExitCode.DONE
+
+
+def _row(name: str, path: Path) -> dict[str, str]:
+    """What `list` says of a recipe; a broken one is listed too."""
+    from cluster.config.load import read_recipe
+
+    row = {"name": name, "path": str(path), "where": "packaged" if path.is_absolute() else "./recipes"}
+    try:
+        recipe = read_recipe(path)
+    except UsageError as error:
+        return row | {"summary": f"broken: `cluster recipes check {name}` says why", "error": error.what}
+    return row | {"summary": recipe.summary, "model": recipe.model, "image": recipe.image}
+
+
+def _show(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    from cluster.config.describe import annotated
+    from cluster.config.load import choose_recipe, load_inventory, load_recipe
+    from cluster.config.overrides import final_recipe
+
+    wanted = args.recipe or choose_recipe(None, None, load_inventory(args.inventory).inventory)
+    file = load_recipe(wanted)
+    recipe = final_recipe(file.recipe, args.set)
+    extends = f", which extends {file.parent}" if file.parent else ""
+    screen.line(f"# {file.path}{extends}" + (f", with --set {' '.join(args.set)}" if args.set else ""))
+    screen.line(annotated(recipe))
+    screen.document({"path": str(file.path), "recipe": recipe.model_dump(mode="json")})
+    return ExitCode.DONE
+
+
+def _check(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    from cluster.config.find import find_recipe, recipe_files
+
+    paths = [find_recipe(name) for name in args.recipes] or list(recipe_files().values())
+    if not paths:
+        raise UsageError("there are no recipes to check", remedy="name a file: cluster recipes check FILE")
+    results = {str(path): list(problems_of(path)) for path in paths}
+    for path, problems in results.items():
+        for problem in problems:
+            screen.line(problem)
+        if not problems:
+            screen.good(f"{path}: ok")
+    screen.document({"recipes": [{"path": path, "problems": problems} for path, problems in results.items()]})
+    return ExitCode.USAGE if any(results.values()) else ExitCode.DONE
+
+
+def problems_of(path: Path) -> Iterator[str]:
+    """What is wrong with a recipe file, one line each; nothing when it can be used."""
+    from cluster.config.load import read_dockerfile, read_recipe
+
+    try:
+        recipe = read_recipe(path)
+        read_dockerfile(recipe.dockerfile)
+    except UsageError as error:
+        yield error.what
+        return
+    if recipe.name != path.stem:
+        yield f"{path}: name: found `{recipe.name}`, but the file's name is what `up` looks for: {path.stem}"
+    yield from (f"{path}: {problem}" for problem in _collisions(recipe))
+
+
+def _collisions(recipe: Recipe) -> Iterator[str]:
+    """Flags and variables that cluster gives itself."""
+    from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
+    from cluster.deploy.rank import SETTINGS
+
+    for flag in recipe.vllm:
+        ours = SHORT.get(flag, flag)
+        if ours in OURS:
+            yield f"vllm.{flag}: is given by cluster; use {OURS[ours]}"
+    for name in recipe.env:
+        if name in SETTINGS:
+            yield f"env.{name}: is set by cluster to `{SETTINGS[name]}` in every container"
+    if not any(SHORT.get(flag, flag) in OURS for flag in recipe.vllm):
+        try:
+            vllm_serve(recipe, Layout(1, 1, "none", ("127.0.0.1",)))
+        except ClusterError as error:
+            yield error.what

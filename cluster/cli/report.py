@@ -1,0 +1,132 @@
+"""`cluster report`: Markdown, CSV, JSON and one HTML page from stored results. No host is asked."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cluster import __version__
+from cluster.bench.compare import Entry
+from cluster.bench.entries import newest, read_files
+from cluster.bench.html import Page, render
+from cluster.bench.page import page_of, table_document
+from cluster.bench.report import to_csv, to_markdown
+from cluster.bench.result import results_dir
+from cluster.errors import ClusterError, ExitCode, UsageError
+from cluster.screen import Screen
+
+FORMS = (".html", ".md", ".csv", ".json")
+
+
+def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Carry out `cluster report`; 2 when a file cannot be read."""
+    outputs = [Path(text).expanduser() for text in args.output]
+    for path in outputs:
+        if path.suffix not in FORMS:
+            raise UsageError(f"-o {path}: the ending says what is written", remedy=f"one of {', '.join(FORMS)}")
+    directory = results_dir(args.results or "", Path.cwd(), os.environ)
+    paths = find(args.files, directory) if args.files else newest(directory)
+    try:
+        entries, series = read_files(paths)
+    except ClusterError as error:
+        raise UsageError(error.what, remedy=error.remedy) from error
+    if not entries:
+        raise UsageError(f"nothing was measured in {', '.join(map(str, paths))}")
+    page = page_of(entries, series, f"cluster {__version__}")
+    if not outputs and not screen.json_mode:
+        screen.line(markdown(page).rstrip("\n"))
+        outputs = [paths[-1].with_name(paths[-1].name.partition(".json")[0].removesuffix(".series") + ".html")]
+    for path in outputs:
+        write(path, text_of(path.suffix, page, entries))
+        screen.note(f"written: {path}")
+    screen.document(document(page, entries) | {"written": [str(path) for path in outputs]})
+    return ExitCode.DONE
+
+
+def find(names: Sequence[str], directory: Path) -> list[Path]:
+    """The files that are meant: a path, or a name in the directory of results. Raises UsageError."""
+    found = []
+    for name in names:
+        path = Path(name).expanduser()
+        if not path.exists() and (directory / name).exists():
+            path = directory / name
+        if not path.exists():
+            raise UsageError(f"there is no file {name}, here or in {directory}")
+        found.append(path)
+    return list(dict.fromkeys(found))
+
+
+def text_of(ending: str, page: Page, entries: Sequence[Entry]) -> str:
+    """The report in one of its forms."""
+    if ending == ".html":
+        return render(page)
+    if ending == ".md":
+        return markdown(page)
+    if ending == ".csv":
+        return as_csv(entries)
+    return json.dumps(document(page, entries), indent=2) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Write by rename. Raises UsageError when it cannot."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.rename(path)
+    except OSError as error:
+        with suppress(OSError):
+            fresh.unlink()
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror or error}", remedy="-o FILE in another directory"
+        ) from error
+
+
+def markdown(page: Page) -> str:
+    """The page in words: title, warnings, the numbers that matter, all tables but the conditions."""
+    figures = [f"- **{one.value}** {one.what}" + (f" ({one.detail})" if one.detail else "") for one in page.figures]
+    parts = [f"# {page.title}", page.subtitle, *(f"> **{line}**" for line in page.banners), "\n".join(figures)]
+    for table in page.tables:
+        if table.title != "conditions":
+            parts += [f"## {table.title}", to_markdown([table]).strip() if table.rows else notes(table.notes)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def notes(lines: Sequence[str]) -> str:
+    """A list."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def as_csv(entries: Sequence[Entry]) -> str:
+    """llama-benchy's columns and ours, then what tells the measurements apart."""
+    out, writer = io.StringIO(), None
+    for entry in entries:
+        manifest = entry.result.manifest
+        told = {
+            "label": entry.label, "recipe": manifest.recipe, "tp": manifest.tp, "nodes": manifest.nodes,
+            "backend": manifest.backend, "simulated": manifest.simulated, "timestamp": entry.result.timestamp,
+            "file": entry.path.name if entry.path else "",
+        }  # fmt: skip
+        for row in csv.DictReader(io.StringIO(to_csv(entry.result))):
+            if writer is None:
+                writer = csv.DictWriter(out, [*row, *told], lineterminator="\n", extrasaction="ignore")
+                writer.writeheader()
+            writer.writerow(row | told)
+    return out.getvalue()
+
+
+def document(page: Page, entries: Sequence[Entry]) -> dict[str, Any]:
+    """One measurement as llama-benchy writes it with ours added; several in a list of such; then the comparisons."""
+    results = [entry.result.document() | {"label": entry.label} for entry in entries]
+    told = results[0] if len(results) == 1 else {"reports": results}
+    return told | {
+        "title": page.title,
+        "warnings": list(page.banners),
+        "tables": [table_document(table) for table in page.tables if table.title != "conditions"],
+    }

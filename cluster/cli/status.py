@@ -1,0 +1,195 @@
+"""`cluster status`: hosts, ranks, Ray, server, queue, memory; never changes anything."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.argv.docker import docker_exec
+from cluster.argv.question import Question
+from cluster.deploy import prove
+from cluster.deploy.session import Connect, answered, look, open_fleet, raise_all, read_named
+from cluster.errors import ClusterError, ExitCode, ManyErrors
+from cluster.hosts.connect import connect
+from cluster.hosts.fleet import Fleet
+from cluster.screen import Screen
+from cluster.spark import completion, ranks, ray_nodes
+from cluster.spark.completion import Completion, Server
+from cluster.spark.deployed import Deployment, deployments
+from cluster.spark.fact import Missing
+from cluster.spark.look import Seen
+from cluster.spark.parity import check_machines
+from cluster.spark.ranks import RankState
+from cluster.spark.ready import Failed, Ready, State, judge_nodes, judge_ranks
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How one deployment is doing. `wrong` is empty when all is well."""
+
+    deployment: Deployment
+    state: State
+    ranks: Mapping[str, RankState | Missing | None]
+    server: Completion | Missing
+    nodes: int | None
+    wrong: tuple[str, ...]
+
+    @property
+    def word(self) -> str:
+        """down, starting, ready, unhealthy, or that a rank could not be looked at."""
+        if isinstance(self.state, Ready):
+            unknown = any(isinstance(rank, Missing) for rank in self.ranks.values())
+            return "unhealthy" if self.wrong else "not known to be whole" if unknown else "ready"
+        all_gone = all(rank is None or getattr(rank, "state", "") == "exited" for rank in self.ranks.values())
+        return "down" if all_gone else "unhealthy" if isinstance(self.state, Failed) else "starting"
+
+
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster status`; 4 when a deployment is not as it should be."""
+    if args.watch or args.print_unit:
+        from cluster.cli import watch
+
+        return watch.run(args, screen, connect)
+    named = read_named(args)
+    with open_fleet(named.hosts, connect) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        found = deployments(seens.values(), named.hosts)
+        told = [inspect(deployment, fleet, seens) for deployment in found]
+    print_hosts(seens, errors, screen)
+    alike = [*check_machines({host: seen.machine for host, seen in seens.items()})]
+    for finding in alike:
+        screen.warn(f"{finding.host}: {finding.what} ({finding.evidence}); {finding.remedy}")
+    for status in told:
+        print_deployment(status, screen)
+    if not told:
+        screen.line(f"nothing of ours runs on {', '.join(seens) or 'any host that answered'}: cluster up")
+    screen.document({**as_document(seens, errors, told), "findings": [finding.as_dict() for finding in alike]})
+    if screen.json_mode and errors:
+        return ManyErrors(errors).exit_code
+    raise_all(errors)
+    return ExitCode.REFUSED if alike or any(status.word != "ready" for status in told) else ExitCode.DONE
+
+
+def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> Status:
+    """Ask all ranks, the server and Ray of one deployment, in one round trip a host."""
+    here = [host for host in deployment.hosts if host in deployment.ranks and host in seens]
+    asked: dict[str, list[Question]] = {host: [ranks.question([deployment.ranks[host].name])] for host in here}
+    head = deployment.head
+    if head in asked:
+        asked[head].append(completion.question(server_of(deployment, seens[head]), ask=False, timeout_s=5))
+        if deployment.spec["backend"] == "ray":
+            name = deployment.ranks[head].name
+            asked[head].append(docker_exec(name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
+    outcomes = fleet.ask(asked)
+    states: dict[str, RankState | Missing | None] = {
+        host: unseen(seens[host]) if host in seens else
+        Missing("the host did not answer" if host in fleet.names else "not among the hosts of this command", "absent")
+        for host in deployment.hosts
+    }  # fmt: skip
+    for host, outcome in outcomes.items():
+        read = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
+        states[host] = read if isinstance(read, Missing) else read.get(deployment.ranks[host].name)
+    answers = outcomes[head].value if head in outcomes else None
+    server = completion.parse(answers[1]) if answers else Missing("the head was not asked")
+    healthy = not isinstance(server, Missing) and server.healthy
+    nodes: int | None = None
+    wrong: list[str] = []
+    if answers and len(answers) > 2 and healthy:
+        nodes, wrong = ray_of(deployment, ray_nodes.parse(answers[2]))
+    return Status(deployment, judge_ranks(states, healthy), states, server, nodes, tuple(wrong))
+
+
+def unseen(seen: Seen) -> Missing | None:
+    """Why nothing is known of a rank whose container was not found; None when it is known not to be there."""
+    return seen.containers if isinstance(seen.containers, Missing) else None
+
+
+def ray_of(deployment: Deployment, nodes: tuple[ray_nodes.RayNode, ...] | Missing) -> tuple[int | None, list[str]]:
+    """How many of Ray's nodes live, and what is wrong with them."""
+    if isinstance(nodes, Missing):
+        return None, [f"Ray does not say which nodes it has: {nodes.why}"]
+    addresses = [deployment.seen["hosts"][host]["address"] for host in deployment.hosts]
+    return sum(node.alive for node in nodes), judge_nodes(nodes, addresses)
+
+
+def server_of(deployment: Deployment, seen: Seen) -> Server:
+    """Where the deployment's API is, seen from its head."""
+    data_dir = "" if isinstance(seen.identity, Missing) else seen.identity.data_dir
+    return Server.of_spec(deployment.spec, f"{data_dir}/deployments/{deployment.id}")
+
+
+def print_hosts(seens: Mapping[str, Seen], errors: Sequence[ClusterError], screen: Screen) -> None:
+    """One line a host."""
+    rows = [host_row(name, seen) for name, seen in seens.items()]
+    rows += [[error.host, "unreachable", "", "", "", ""] for error in errors]
+    screen.table("", ["host", "machine", ">GiB available", ">GiB GPU", ">power W", "containers"], rows)
+
+
+def host_row(name: str, seen: Seen) -> list[str]:
+    """One host's line; `?` for what could not be read."""
+    product = "?" if isinstance(seen.identity, Missing) else seen.identity.product or seen.identity.arch
+    memory = None if isinstance(seen.memory, Missing) else seen.memory.available
+    gpu = prove.gpu_bytes(seen.gpu_processes)
+    power = None if isinstance(seen.gpu, Missing) or not seen.gpu else seen.gpu[0].power_w
+    running = [] if isinstance(seen.containers, Missing) else [one for one in seen.containers if one.state == "running"]
+    containers = "?" if isinstance(seen.containers, Missing) else str(len(running))
+    return [name, product, gib(memory), gib(gpu), "?" if power is None else f"{power:.0f}", containers]
+
+
+def gib(value: int | None) -> str:
+    """Bytes as GiB."""
+    return "?" if value is None else f"{value / GIB:.1f}"
+
+
+def print_deployment(status: Status, screen: Screen) -> None:
+    """The deployment's own lines: what it is, every rank, Ray, the server."""
+    deployment = status.deployment
+    screen.line(f"{deployment.id}: {status.word} ({deployment.served_name}, {', '.join(deployment.hosts)})")
+    for host, rank in status.ranks.items():
+        screen.line(f"  {host}: {rank_text(rank)}")
+    if status.nodes is not None:
+        screen.line(f"  Ray: {status.nodes} of {len(deployment.hosts)} nodes")
+    if not isinstance(status.server, Missing) and status.server.load and status.server.load.queue:
+        screen.line(f"  server: {status.server.load.queue}")
+    for wrong in status.wrong:
+        screen.warn(f"  {wrong}")
+    if isinstance(status.state, Failed):
+        screen.warn(f"  {status.state.host}: {status.state.why}; cluster up starts it again")
+
+
+def rank_text(rank: RankState | Missing | None) -> str:
+    """One rank in a line."""
+    if rank is None:
+        return "no container"
+    if isinstance(rank, Missing):
+        return f"unknown: {rank.why}"
+    if rank.state != "running":
+        return f"{rank.state}, exit {rank.exit_code}{': ' + rank.ended if rank.ended else ''}"
+    return f"running, {rank.stage or 'starting'}"
+
+
+def as_document(seens: Mapping[str, Seen], errors: Sequence[ClusterError], told: Sequence[Status]) -> dict[str, Any]:
+    """The same for `--json`."""
+    columns = ("machine", "available_gib", "gpu_gib", "power_w", "containers")
+    hosts = {name: dict(zip(columns, host_row(name, seen)[1:], strict=True)) for name, seen in seens.items()}
+    return {
+        "hosts": hosts,
+        "unreachable": [error.as_dict() for error in errors],
+        "deployments": [
+            {
+                "id": status.deployment.id,
+                "state": status.word,
+                "model": status.deployment.served_name,
+                "hosts": list(status.deployment.hosts),
+                "ranks": {host: rank_text(rank) for host, rank in status.ranks.items()},
+                "ray_nodes": status.nodes,
+                "wrong": list(status.wrong),
+                "why": status.state.why if isinstance(status.state, Failed) else "",
+            }
+            for status in told
+        ],
+    }

@@ -1,0 +1,77 @@
+"""Wanted × found → leave it, or start it and say what goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from cluster.deploy.spec import differing, named
+from cluster.errors import RefusedError
+from cluster.spark.deployed import Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """What is wanted is there already, ready or on its way. `remains` are dead and only removed."""
+
+    deployment: Deployment
+    remains: tuple[Deployment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Something is to be started.
+
+    `outgoing` run now and come back when the new one fails; `remains` are dead and only removed.
+    """
+
+    why: tuple[str, ...]
+    outgoing: tuple[Deployment, ...] = ()
+    remains: tuple[Deployment, ...] = ()
+
+
+def decide(
+    spec: Mapping[str, Any], found: Sequence[Deployment], names: Mapping[str, str] = MappingProxyType({})
+) -> Same | Start:
+    """What has to happen so that `spec` runs. `names`: how this command calls the hosts, by id."""
+    running = [deployment for deployment in found if deployment.running]
+    remains = tuple(deployment for deployment in found if not deployment.running)
+    for deployment in running:
+        if not differing(deployment.spec, spec):  # its id may be an older version's
+            return Same(deployment, remains)
+    if running:
+        return Start(tuple(_why(running, spec, names)), tuple(running), remains)
+    for dead in remains:
+        if not differing(dead.spec, spec):
+            return Start((f"replace what is left of {dead.id}: its containers are not all running",), (), remains)
+    return Start(("nothing of ours runs on these hosts",), (), remains)
+
+
+def _why(running: Sequence[Deployment], spec: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
+    """Every key that differs from what runs; of several deployments (one a host) only their names."""
+    for deployment in running:
+        if len(running) > 1:
+            yield f"replace {deployment.id}, which runs on {', '.join(deployment.hosts)}"
+        else:
+            known = {**names, **dict(zip(deployment.spec["hosts"], deployment.hosts, strict=True))}
+            keys = differing(named(deployment.spec, known), named(spec, known))
+            yield from (f"replace {deployment.id}: {key}" for key in keys)
+
+
+def refuse_beyond(named: Sequence[str], found: Sequence[Deployment]) -> None:
+    """Raise RefusedError when a rank found here belongs to a deployment with hosts that were not named."""
+    for deployment in found:
+        beyond = [host for host in deployment.hosts if host not in named]
+        if beyond:
+            raise _not_alone(deployment, beyond)
+
+
+def _not_alone(deployment: Deployment, beyond: Sequence[str]) -> RefusedError:
+    here = ", ".join(deployment.ranks)
+    return RefusedError(
+        f"{here} holds a rank of {deployment.id}, whose other ranks are on {', '.join(beyond)}",
+        where=f"deployment {deployment.id} on {', '.join(deployment.hosts)}",
+        remedy=f"name all of its hosts with -n; cluster down -n {','.join(deployment.ranks)} ends it",
+    )

@@ -1,0 +1,241 @@
+"""Fetch what is missing: the image with `docker pull`, the weights with the hub's own tool, on each host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster.argv import hub
+from cluster.argv.docker import docker_inspect, docker_pull, why_failed
+from cluster.argv.question import Question
+from cluster.config.load import read_secret
+from cluster.deploy.apply import Guard
+from cluster.deploy.plan_down import HUB_TOKEN
+from cluster.deploy.session import raise_all
+from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.protocol import Host
+from cluster.screen import Screen
+from cluster.spark import hub_model
+from cluster.spark.fact import Missing
+from cluster.spark.look import Seen
+from cluster.spark.request import Model, Wanted
+
+GIB = 1 << 30
+POLL_S = 3.0
+
+
+def read_token(path: str | None) -> str:
+    """The hub token: `--hub-token-file`, else $HF_TOKEN, else the hub's own file; empty when there is none."""
+    if path:
+        return read_secret(path, "--hub-token-file")
+    if os.environ.get("HF_TOKEN"):
+        return os.environ["HF_TOKEN"].strip()
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    try:
+        return (home / "token").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How to fetch: without asking, not at all, with which hub token."""
+
+    yes: bool
+    dry_run: bool
+    token: str = field(repr=False)
+    fetched: list[str] = field(default_factory=list)
+    """What was fetched so far, and where."""
+
+
+@contextmanager
+def naming_what_stays(how: How) -> Iterator[None]:
+    """Errors that would say that nothing was changed name what was fetched, and stays."""
+    try:
+        yield
+    except ClusterError as error:
+        for one in error.errors if isinstance(error, ManyErrors) else (error,):
+            if how.fetched and one.put_back.startswith("nothing"):
+                one.put_back = f"nothing; what was fetched stays: {'; '.join(how.fetched)}"
+        raise
+
+
+def fetch_missing(
+    wanted: Wanted, seens: Mapping[str, Seen], fleet: Fleet, guard: Guard, how: How, screen: Screen
+) -> bool:
+    """Fetch image and weights where they are missing, after asking; whether anything was fetched.
+
+    Raises RefusedError when the user does not agree, cannot be asked, or on a dry run (which fetches nothing).
+    """
+    images = [name for name in wanted.names if is_absent(seens[name].image)]
+    models = {
+        model: [name for name in wanted.names if is_absent(seens[name].copies[number])]
+        for number, model in enumerate(wanted.models)
+    }
+    if images:
+        missing = f"image {wanted.recipe.image} is not on {', '.join(images)}"
+        refuse_unasked(missing, how, screen)
+        agree(f"{missing}: pull it there", how, screen)
+        pull_images(wanted, images, fleet, guard, screen)
+        how.fetched.append(f"image {wanted.recipe.image} on {', '.join(images)}")
+    for model, hosts in models.items():
+        if hosts:
+            fetch_model(model, wanted.recipe.image, seens, hosts, fleet, guard, how, screen)
+    return bool(images or any(models.values()))
+
+
+def fetch_model(
+    model: Model, image: str, seens: Mapping[str, Seen], hosts: list[str], fleet: Fleet, guard: Guard, how: How,
+    screen: Screen,
+) -> None:  # fmt: skip
+    """Say the bytes, ask, download on each host; the hub token lies there only meanwhile."""
+    missing = f"model {model.id} is not on {', '.join(hosts)}"
+    refuse_unasked(missing, how, screen)
+    tokens = {name: token_path(seens[name], how.token) for name in hosts}
+    try:
+        there = [name for name, path in tokens.items() if path]
+        fleet.keep_trying(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there, screen.trouble)
+        size, told = size_of(model, hosts[0], tokens[hosts[0]], fleet, screen)
+        refuse_full(model, size, [seens[name] for name in hosts])
+        agree(f"{missing}: download {told} there", how, screen)
+        download(model, image, seens, tokens, fleet, guard, screen)
+        how.fetched.append(f"model {model.id} on {', '.join(hosts)}")
+    finally:
+        forget_tokens(tokens, fleet)
+
+
+def is_absent(fact: object) -> bool:
+    """Whether a thing is not there, as against could not be read."""
+    return isinstance(fact, Missing) and fact.kind == "absent"
+
+
+def refuse_unasked(missing: str, how: How, screen: Screen) -> None:
+    """Raise RefusedError when nothing may be fetched: on a dry run, or when nobody can be asked."""
+    if how.dry_run:
+        raise RefusedError(f"{missing}; a dry run fetches nothing", remedy="cluster up fetches it after asking")
+    if not how.yes and not screen.interactive:
+        raise RefusedError(missing, put_back="nothing was changed", remedy="--yes fetches it without asking")
+
+
+def agree(question: str, how: How, screen: Screen) -> None:
+    """Ask before a download. Raises RefusedError when the answer is no."""
+    if how.yes:
+        screen.note(question)
+    elif not screen.confirm(f"{question}?"):
+        raise RefusedError(f"{question}: not agreed", put_back="nothing was changed")
+
+
+def pull_images(wanted: Wanted, hosts: list[str], fleet: Fleet, guard: Guard, screen: Screen) -> None:
+    """`docker pull` on each host. Raises docker's own words."""
+    for name in hosts:
+        guard.note(name, f"docker pull {wanted.recipe.image}")
+    with screen.waiting(f"docker pull {wanted.recipe.image} on {', '.join(hosts)}") as line:
+        asked = {name: docker_pull(wanted.recipe.image) for name in hosts}
+        remedy = "see that the image's name is right, and docker login where it is asked"
+        run_on(fleet, guard, asked, "pull the image", remedy, line.beside)
+
+
+def token_path(seen: Seen, token: str) -> str:
+    """Where the hub token lies on a host while it downloads; empty when there is none.
+
+    In a directory of its own among the deployments: when we are killed, the next `up`, `pull` or `down` removes it.
+    """
+    if isinstance(seen.identity, Missing):
+        raise RefusedError("the host does not say who it is", where=seen.host, remedy=seen.identity.why)
+    return f"{seen.identity.data_dir}/{HUB_TOKEN}/token" if token else ""
+
+
+def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
+    """Remove the token from every host, also after Ctrl-C and when it comes just now."""
+    folders = {name: path.rpartition("/")[0] for name, path in tokens.items() if path}
+    removals = {name: [Question(("rm", "-rf", "--", folder), changes=True)] for name, folder in folders.items()}
+    try:
+        fleet.ask(removals)
+    except InterruptedByUser:
+        fleet.cancel.renew()
+        fleet.ask(removals)
+        raise
+
+
+def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
+    """Raise RefusedError for every host whose disk has no room for so many bytes."""
+    errors: list[ClusterError] = []
+    for seen in seens:
+        if isinstance(seen.identity, Missing) or isinstance(seen.disk, Missing):
+            continue  # the checks have said so
+        room = next((room for room in seen.disk if room.path == seen.identity.hf_home), None)
+        if room and room.free_bytes < size:
+            errors.append(RefusedError(
+                f"{model.id} needs {size / GIB:.1f} GiB, {room.free_bytes / GIB:.1f} GiB are free under {room.path}",
+                where=seen.host, put_back="nothing was downloaded",
+                remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
+            ))  # fmt: skip
+    raise_all(errors)
+
+
+def size_of(model: Model, host: str, token_file: str, fleet: Fleet, screen: Screen) -> tuple[float, str]:
+    """Bytes to download, 0 when nobody knows, and the same in words: one request to the hub that also tells whether
+    access is given. Raises RefusedError when it is not, or there is no such model."""
+    question = hub_model.question(model.id, model.revision, token_file, dummy=model.dummy)
+    told = hub_model.parse(fleet.keep_asking({host: [question]}, screen.trouble)[host][0])
+    if not isinstance(told, Missing):
+        return told, f"{told / GIB:.1f} GiB"
+    if told.kind == "refused":
+        raise RefusedError(
+            f"the hub gives no access to {model.id}: {told.why}",
+            where=host,
+            remedy="accept the model's licence on its page, and give a token with --hub-token-file",
+        )
+    if told.kind == "absent":
+        raise RefusedError(
+            f"the hub has no {model.id} at revision {model.revision}: {told.why}",
+            where=host,
+            remedy="look at model and revision of the recipe; a private one needs --hub-token-file",
+        )
+    known = None if model.dummy else model.weights_gib
+    return (known * GIB, f"about {known:g} GiB by the recipe") if known else (0, "size unknown")
+
+
+def download(
+    model: Model, image: str, seens: Mapping[str, Seen], tokens: Mapping[str, str], fleet: Fleet, guard: Guard,
+    screen: Screen,
+) -> None:  # fmt: skip
+    """The hub's own tool in a container of the image, as the user, so that the files belong to them."""
+    folders: dict[str, list[Question]] = {}
+    asked: dict[str, Question] = {}
+    for name, token_file in tokens.items():
+        guard.note(name, f"download {model.id}")
+        identity = seens[name].identity
+        assert not isinstance(identity, Missing)  # token_path has refused that
+        folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
+        asked[name] = hub.hub_download(
+            image, model.id, model.revision,
+            hf_home=identity.hf_home, uid=identity.uid, gid=identity.gid, token_file=token_file, dummy=model.dummy,
+        )  # fmt: skip
+    fleet.keep_asking(folders, screen.trouble)
+    with screen.waiting(f"download of {model.id} on {', '.join(tokens)}") as line:
+        run_on(fleet, guard, asked, "download the model", "run it again: it goes on where it stopped", line.beside)
+
+
+def run_on(
+    fleet: Fleet, guard: Guard, asked: Mapping[str, Question], what: str, remedy: str, say: Callable[[str], None]
+) -> None:
+    """Run one long change on each host; raise every host's own last words.
+
+    One whose connection is lost is run again when the host answers: docker and the hub's tool go on where they were.
+    """
+
+    def fetch(host: Host) -> None:
+        guard.require([host.name])
+        while host.ask([docker_inspect(hub.DOWNLOAD)])[0].exit == 0:  # the one of the lost connection goes on
+            fleet.time.sleep(POLL_S)
+        [answer] = host.ask([asked[host.name]])
+        if answer.exit != 0:
+            failed = f"could not {what}: {why_failed(answer)}"
+            raise ClusterError(failed, where=host.name, put_back="nothing was started", remedy=remedy)
+
+    fleet.keep_trying(fetch, tuple(asked), say)

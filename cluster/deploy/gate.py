@@ -1,0 +1,115 @@
+"""The checks that decide whether `up` goes on; nothing has been changed when they say no."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from cluster.argv.docker import docker_try
+from cluster.config.load import ResolvedHost
+from cluster.deploy.session import raise_all
+from cluster.errors import RefusedError
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.outcome import Outcome
+from cluster.hosts.protocol import Host
+from cluster.screen import Screen
+from cluster.spark.checks import check_host
+from cluster.spark.deployed import Deployment
+from cluster.spark.fabric import Fabric, pair
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding, as_errors, refusing, worst_first
+from cluster.spark.inside import Inside, check_equal, check_inside, parse_inside
+from cluster.spark.look import Seen
+from cluster.spark.parity import check_pings, check_set, ping_questions
+from cluster.spark.request import Wanted
+
+STOCK = {"docker", "platform", "disk", "image", "weights", "image-parity", "weights-parity", "image-store"}
+"""The checks that are about what a host has in stock and where it lies."""
+
+
+def check_seen(
+    wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, fleet: Fleet, found: Sequence[Deployment], screen: Screen
+) -> None:
+    """Judge what was seen, and ping the peers at full size. Raises RefusedError for faults not named by `--force`."""
+    judge([*check_facts(wanted, seens, fabric, found), *ping(fabric, fleet)], wanted, screen)
+
+
+def check_facts(
+    wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, found: Sequence[Deployment]
+) -> list[Finding]:
+    """What the facts say of each host that answered, and of all of them together."""
+    here = [seens[name] for name in wanted.names if name in seens]
+    findings = [finding for seen in here for finding in check_host(wanted, seen, found)]
+    return [*findings, *check_set(wanted, here, fabric)]
+
+
+def judge_stock(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:
+    """Raise the faults that keep a host from having whole and equal copies; what is missing is none."""
+    findings = check_facts(wanted, seens, Fabric({}, paired=False), ())
+    judge([finding for finding in findings if finding.check in STOCK], wanted, screen)
+
+
+def pair_of(hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen]) -> Fabric:
+    """The fabric between those of the hosts that answered, the inventory's overrides applied."""
+    here = [host for host in hosts if host.name in seens]
+    return pair([seens[host.name] for host in here], {host.name: host.fabric for host in here})
+
+
+def ping(fabric: Fabric, fleet: Fleet) -> list[Finding]:
+    """Full-size packets from each host to each peer over each link, all at once."""
+    asked = {host: ping_questions(fabric, host) for host in fabric.hosts}
+    asked = {host: questions for host, questions in asked.items() if questions}
+    findings: list[Finding] = []
+    for host, outcome in fleet.ask({host: list(questions.values()) for host, questions in asked.items()}).items():
+        if outcome.value is None:
+            findings.append(Finding("unknown", "ping", host, "peers could not be pinged", str(outcome.error)))
+        else:
+            findings += check_pings(host, dict(zip(asked[host], outcome.value, strict=True)))
+    return findings
+
+
+def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
+    """Judge what a short container of the image finds on every host.
+
+    Returns what the head's image holds. Raises RefusedError, and the errors of hosts that were lost.
+    """
+    insides = fleet.keep_trying(lambda host: look_into(wanted, host), wanted.names, screen.trouble)
+    judge(check_insides(wanted, insides), wanted, screen)
+    head = insides[wanted.names[0]]
+    if isinstance(head, Missing):
+        raise RefusedError(f"the image could not be read: {head.why}", where=wanted.names[0])
+    return head
+
+
+def look_inside(wanted: Wanted, hosts: Sequence[str], fleet: Fleet) -> dict[str, Outcome[Inside | Missing]]:
+    """Start one short container of the image on these hosts: a GPU in it, the versions, the architecture known."""
+    return fleet.each(lambda host: look_into(wanted, host), hosts)
+
+
+def look_into(wanted: Wanted, host: Host) -> Inside | Missing:
+    """The same on one host. Its container has a name of its own, since looking takes no lock, and may be done again."""
+    recipe = wanted.recipe
+    name = f"cluster-try-{recipe.name}-{secrets.token_hex(3)}"
+    return parse_inside(host.ask([docker_try(name, recipe.image, "image", [recipe.architecture], timeout_s=60)])[0])
+
+
+def check_insides(wanted: Wanted, insides: Mapping[str, Inside | Missing]) -> list[Finding]:
+    """What the short containers say of each host's image, and of all of them together."""
+    findings = [finding for host, inside in insides.items() for finding in check_inside(wanted, host, inside)]
+    return [*findings, *check_equal(insides)]
+
+
+def judge(findings: Sequence[Finding], wanted: Wanted, screen: Screen) -> None:
+    """Print warnings and notes; raise the faults, all of them."""
+    faults = refusing(findings, wanted.force)
+    for finding in worst_first(findings):
+        if finding not in faults:
+            warn(finding, screen)
+    raise_all(as_errors(faults))
+
+
+def warn(finding: Finding, screen: Screen) -> None:
+    """One finding that does not stop a start, in a line."""
+    forced = " (forced)" if finding.level == "fault" else ""
+    evidence = f" ({finding.evidence})" if finding.evidence else ""
+    screen.warn(f"{finding.level}{forced}: {finding.host}: {finding.what}{evidence}")

@@ -1,0 +1,303 @@
+"""Prove that a deployment serves: ranks, Ray, one real completion, and the way its traffic took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from cluster.argv.docker import docker_exec
+from cluster.deploy.rank import container_name
+from cluster.diagnosis.transport import Transport, grown_bytes, judge_transport
+from cluster.errors import ClusterError, RefusedError, UnreachableError
+from cluster.hosts.fleet import Fleet
+from cluster.screen import Screen
+from cluster.spark import completion, gpu_processes, links, memory, ranks, ray_nodes
+from cluster.spark.completion import Completion, Server
+from cluster.spark.expect import is_whole, patterns_of, unmet
+from cluster.spark.fabric import Fabric
+from cluster.spark.fact import Missing
+from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.links import Links
+from cluster.spark.memory import Memory
+from cluster.spark.ranks import RankState
+from cluster.spark.ready import Failed, Ready, State, judge_nodes, judge_ranks
+from cluster.spark.request import Wanted
+
+Say = Callable[[str], None] | None
+"""What is told which hosts are unreachable while all are waited for."""
+
+POLL_S = 1.0
+CAUSE_TOLD_S = 10.0
+"""A rank that failed tells its peers at once; its own container ends up to 8 s later (far/rank: SETTLE_S, GRACE_S)."""
+COMPLETION_TIMEOUT_S = 300.0
+COUNTERS_SETTLE_S = 0.3
+ENGINE = "wait for Ray and vLLM"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Memory of one host at one moment, in bytes; None where it was not told."""
+
+    available: int | None
+    gpu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is to be proven: a deployment of `wanted` over `fabric`."""
+
+    deployment: str
+    wanted: Wanted
+    fabric: Fabric
+    server: Server
+    idle: Mapping[str, Held] = field(default_factory=dict)
+
+    def container(self, host: str) -> str:
+        """Name of the container on a host."""
+        return container_name(self.deployment, self.wanted.names.index(host))
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was proven. `memory` is by moment, then host."""
+
+    completion: Completion
+    transport: Transport | None
+    memory: Mapping[str, Mapping[str, Held]]
+    nodes: tuple[str, ...]
+
+
+@dataclass
+class Clock:
+    """Seconds by stage, in order; `engine` is the time spent waiting for Ray and vLLM, the rest is ours."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def passed(self) -> float:
+        """Seconds since the command began."""
+        return time.monotonic() - self.began
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a block."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + time.monotonic() - began
+
+
+def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> Proof:
+    """Wait for all ranks, prove Ray and one completion. Raises the first failure, with the rank's own words.
+
+    Raises RefusedError when RDMA was to be had and sockets were used.
+    """
+    moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)} if subject.idle else {}
+    with clock.stage(ENGINE), screen.waiting("containers") as line:
+        wait_serving(subject, fleet, line.update, moments)
+    proofs = "Ray's nodes, and one real completion" if subject.wanted.backend == "ray" else "one real completion"
+    with clock.stage("prove"), screen.waiting(proofs) as line:
+        nodes = check_ray(subject, fleet, line.beside)
+        check_log(subject, fleet, screen, line.beside)
+        done, transport = complete(subject, fleet, line.beside)
+    moments["ready"] = sample(subject, fleet)
+    refuse_socket(subject, transport, screen)
+    return Proof(done, transport, moments, nodes)
+
+
+def wait_serving(
+    subject: Subject, fleet: Fleet, update: Callable[[str, str], None], moments: dict[str, dict[str, Held]]
+) -> None:
+    """Poll every rank and the server until it answers. Raises the first rank's failure, or at the deadline.
+
+    A host that cannot be asked is unknown and ends nothing, unless it is silent for too long.
+    """
+    wanted = subject.wanted
+    deadline = fleet.time.monotonic() + wanted.recipe.ready_timeout_s
+    known: dict[str, RankState] = {}
+    while True:
+        state = poll(subject, fleet, known)
+        if isinstance(state, Ready):
+            return
+        if isinstance(state, Failed):
+            raise lost(await_cause(subject, fleet, state, known))
+        update(state.what, str(fleet.silence))
+        if state.moment and state.moment not in moments:
+            moments[state.moment] = sample(subject, fleet)
+        if fleet.time.monotonic() > deadline:
+            silent = str(fleet.silence)
+            raise (UnreachableError if silent else ClusterError)(
+                f"not ready after {wanted.recipe.ready_timeout_s:.0f} s; last: {silent or state.what}",
+                where=", ".join(fleet.silence.hosts) or wanted.names[0],
+                remedy="--set ready_timeout_s=N waits longer",
+            )
+        fleet.time.sleep(POLL_S)
+
+
+def await_cause(subject: Subject, fleet: Fleet, failed: Failed, known: dict[str, RankState]) -> Failed:
+    """The failure of the rank that failed by itself, when it comes soon after one that only lost a peer."""
+    until = fleet.time.monotonic() + CAUSE_TOLD_S
+    while failed.by_peer and fleet.time.monotonic() < until:
+        fleet.time.sleep(POLL_S / 2)
+        with suppress(UnreachableError):
+            again = poll(subject, fleet, known)
+            failed = again if isinstance(again, Failed) else failed
+    return failed
+
+
+def poll(subject: Subject, fleet: Fleet, known: dict[str, RankState]) -> State:
+    """One look at all ranks and, on the head, the server's health. `known`: what earlier looks told, by container.
+
+    Raises the error of a host that is given up.
+    """
+    names, began = subject.wanted.names, fleet.time.monotonic()
+    asked = {host: [ranks.question([subject.container(host)], known=known)] for host in names}
+    asked[names[0]].append(completion.question(subject.server, ask=False, timeout_s=5))
+    answers = fleet.silence.answered(fleet.ask(asked), began)
+    states: dict[str, RankState | Missing | None] = {}
+    for host in names:
+        told = ranks.parse(answers[host][0]) if host in answers else Missing("unreachable")
+        states[host] = told if isinstance(told, Missing) else told.get(subject.container(host))
+        if isinstance(state := states[host], RankState):
+            states[host] = known[state.name] = state.after(known.get(state.name))
+    health = completion.parse(answers[names[0]][1]) if names[0] in answers else None
+    return judge_ranks(states, healthy=isinstance(health, Completion) and health.healthy)
+
+
+def lost(state: Failed) -> ClusterError:
+    """A failed rank as the error that the user sees."""
+    said = next((line.strip() for line in reversed(state.tail) if line.strip()), "")
+    detail = f"; last line: {said[:300]}" if said and said not in state.why else ""
+    return ClusterError(
+        f"{state.host}: {state.why}{detail}", where=f"{state.host}, waiting for the server", host=state.host
+    )
+
+
+def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...]:
+    """Ask Ray inside the head's container for its nodes: N alive, N GPUs, our addresses. Raises RefusedError."""
+    wanted, fabric = subject.wanted, subject.fabric
+    if wanted.backend != "ray":
+        return ()
+    head = wanted.names[0]
+    question = docker_exec(subject.container(head), ("python3", "/cluster/ray_nodes.py"), timeout_s=20)
+    [answer] = fleet.keep_asking({head: [question]}, say)[head]
+    nodes = ray_nodes.parse(answer)
+    if isinstance(nodes, Missing):
+        raise RefusedError(f"Ray does not say which nodes it has: {nodes.why}", where=head)
+    wrong = judge_nodes(nodes, [fabric.hosts[name].address for name in wanted.names])
+    if wrong:
+        raise RefusedError(f"Ray is not whole: {'; '.join(wrong)}", where=head)
+    return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
+
+
+def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -> None:
+    """The ranks' logs say what the recipe expects. Raises RefusedError with what they say instead."""
+    expected = subject.wanted.recipe.expect_log
+    patterns = patterns_of(expected)
+    if not patterns:
+        return
+    asked = {host: [ranks.question([subject.container(host)], patterns=patterns)] for host in subject.wanted.names}
+    states: dict[str, RankState] = {}
+    for host, [answer] in fleet.keep_asking(asked, say).items():
+        told = ranks.parse(answer)
+        state = told if isinstance(told, Missing) else told.get(subject.container(host))
+        if not isinstance(state, RankState) or not is_whole(state):
+            screen.warn(f"the log of {host} no longer tells how its rank began: expect_log is not judged")
+            return
+        states[host] = state
+    wrong = list(unmet(expected, states))
+    if wrong:
+        raise RefusedError(
+            f"the server answers, but not as the recipe expects: {'; '.join(wrong)}",
+            where=", ".join(states),
+            remedy="the recipe's problems say why it matters (cluster recipes show); --set expect_log= goes without",
+        )
+
+
+def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completion, Transport | None]:
+    """One real completion on the head, with every host's HCA counters before and after. Raises ClusterError."""
+    wanted, head = subject.wanted, subject.wanted.names[0]
+    sane = not wanted.random_weights
+    before = read_links(fleet, wanted.names, say) if wanted.size > 1 else {}
+    question = completion.question(subject.server, ask=True, timeout_s=COMPLETION_TIMEOUT_S)
+    [answer] = fleet.keep_asking({head: [question]}, say)[head]
+    done = completion.parse(answer)
+    if isinstance(done, Missing):
+        raise ClusterError(f"no completion: {done.why}", where=head)
+    wrong = done.wrong(wanted.served_name, judge_text=sane)
+    if wrong:
+        raise ClusterError(f"the server answers, but {wrong}", where=head)
+    if wanted.size == 1:
+        return done, None
+    fleet.time.sleep(COUNTERS_SETTLE_S)
+    return done, read_transport(subject, fleet, before, say)
+
+
+def read_links(fleet: Fleet, names: Sequence[str], say: Say = None) -> dict[str, Links | Missing]:
+    """Every host's links with their byte counters."""
+    answers = fleet.keep_asking({name: [links.question()] for name in names}, say)
+    return {name: links.parse(answer) for name, [answer] in answers.items()}
+
+
+def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing], say: Say = None) -> Transport:
+    """Judge the way the traffic took, from counters now and before, and NCCL's lines of every rank.
+
+    Raises ClusterError when a rank has ended since it answered.
+    """
+    names, ends = subject.wanted.names, subject.fabric.hosts
+    asked = {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
+    answers = fleet.keep_asking(asked, say)
+    grown: dict[str, int | None] = {}
+    lines: dict[str, Sequence[str]] = {}
+    states: dict[str, RankState | Missing | None] = {}
+    for host in names:
+        after, told = answers[host]
+        grown[host] = grown_bytes(before[host], links.parse(after), ends[host].hcas) if ends[host].hcas else None
+        state = ranks.parse(told)
+        states[host] = state if isinstance(state, Missing) else state.get(subject.container(host))
+        lines[host] = getattr(states[host], "net", ())
+    if isinstance(ended := judge_ranks(states, healthy=True), Failed):
+        raise lost(ended)
+    return judge_transport(grown, lines)
+
+
+def refuse_socket(subject: Subject, transport: Transport | None, screen: Screen) -> None:
+    """Active HCAs but sockets in use: refused, unless the recipe or the user said so."""
+    wanted = subject.wanted
+    if transport is None or transport.verdict == "rdma" or not subject.fabric.rdma:
+        return
+    if wanted.accepts_sockets:
+        screen.warn(f"traffic between the ranks: {transport.verdict} ({transport.why}); {wanted.accepts_sockets}")
+        return
+    failed = "RDMA was not used between the ranks" if transport.verdict == "socket" else "RDMA could not be proven"
+    raise RefusedError(
+        f"{failed}: {transport.why}",
+        where=", ".join(wanted.names),
+        remedy="--allow-socket accepts TCP",
+    )
+
+
+def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
+    """Memory of every host now."""
+    outcomes = fleet.ask({name: [memory.question(), gpu_processes.question()] for name in subject.wanted.names})
+    return {
+        name: held_of(memory.parse(outcome.value[0]), gpu_processes.parse(outcome.value[1]))
+        for name, outcome in outcomes.items()
+        if outcome.value is not None
+    }
+
+
+def held_of(told: Memory | Missing, rows: tuple[GpuProcess, ...] | Missing) -> Held:
+    """Memory of one host from two facts."""
+    return Held(None if isinstance(told, Missing) else told.available, gpu_bytes(rows))
+
+
+def gpu_bytes(rows: tuple[GpuProcess, ...] | Missing) -> int | None:
+    """Bytes of all GPU processes; None when one of them does not say."""
+    if isinstance(rows, Missing) or any(row.used_mib is None for row in rows):
+        return None
+    return sum(row.used_mib or 0 for row in rows) << 20

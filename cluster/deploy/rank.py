@@ -1,0 +1,253 @@
+"""One rank: its container and the files that lie beside it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from cluster.argv.docker import Bind, Container
+from cluster.argv.far import source
+from cluster.argv.nccl import NON_CARRY_FILE, fabric_environment, non_carry, non_carry_file
+from cluster.argv.ports import PORTS, ports_used
+from cluster.argv.ray import ray_environment, ray_start
+from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
+from cluster.config.kinds import PACKAGES
+from cluster.deploy.caches import cache_name
+from cluster.deploy.spec import PROGRAMS, built_image, canonical, deployment_id
+from cluster.deploy.steps import Put
+from cluster.errors import RefusedError
+from cluster.spark import deployed
+from cluster.spark.fabric import Fabric
+from cluster.spark.fact import Missing
+from cluster.spark.identity import Identity
+from cluster.spark.inside import Inside
+from cluster.spark.look import Seen
+from cluster.spark.request import Wanted
+
+JOIN_TIMEOUT_S = 120
+SILENCE_S = 60
+API_KEY = "VLLM_API_KEY"
+RAY_TOKEN_FILE, SECRETS_FILE, API_KEY_FILE = "ray-token", "secrets.json", "api-key"
+SECRET_FILES = (RAY_TOKEN_FILE, SECRETS_FILE, API_KEY_FILE)
+"""Files in a deployment's directory that hold secrets: secrets.json by name, the others one value each."""
+SETTINGS = {
+    "HF_HOME": "/hf",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_CACHE_ROOT": "/cache/vllm",
+    "VLLM_CONFIG_ROOT": "/cluster/config",
+    "TRITON_CACHE_DIR": "/cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "/cache/inductor",
+    "FLASHINFER_WORKSPACE_BASE": "/cache",
+    "CUDA_CACHE_PATH": "/cache/cuda",
+    "B12X_COMPILE_CACHE_DIR": "/cache/b12x/compile",
+    "B12X_CUTE_COMPILE_CACHE_DIR": "/cache/b12x/cute_compile",  # what older versions call it
+    "TILELANG_CACHE_DIR": "/cache/tilelang",
+    "TILELANG_CLEANUP_TEMP_FILES": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+"""Environment of every rank: caches in our own directory, no downloads, no telemetry."""
+NOT_KEPT = {"VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR": "/dev/shm/flashinfer_autotune"}
+"""Where ranks tune together: results that one host kept and the other lost leave one waiting in a collective for ever.
+This memory is empty whenever a container starts; tuned again on all, the ranks agree. One rank alone keeps its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredients:
+    """All that a plan is made of. `token` authenticates Ray and the cord of this deployment and is shown nowhere.
+
+    `before` is what each host had available (bytes) when nothing of ours ran; `down` compares with it.
+    """
+
+    wanted: Wanted
+    spec: Mapping[str, Any]
+    seens: Mapping[str, Seen]
+    fabric: Fabric
+    inside: Inside
+    before: Mapping[str, int]
+    token: str = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """The deployment's name."""
+        return deployment_id(self.spec)
+
+    @property
+    def image(self) -> str:
+        """What the ranks run: the recipe's image, or the one that each host builds of it."""
+        if self.wanted.dockerfile:
+            return built_image(self.wanted, str(self.spec["image_content"]))
+        return self.wanted.recipe.image
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """By rank, the address that Ray and vLLM use."""
+        return tuple(self.fabric.hosts[name].address for name in self.wanted.names)
+
+    def identity(self, host: str) -> Identity:
+        """Who a host is. Raises RefusedError when that could not be read: no plan can be made without it."""
+        found = self.seens[host].identity
+        if isinstance(found, Missing):
+            raise RefusedError("the host does not say who it is", where=host, remedy=found.why)
+        return found
+
+    def home(self, host: str) -> str:
+        """Directory of this deployment on a host."""
+        return f"{self.identity(host).data_dir}/deployments/{self.id}"
+
+    def cache(self, host: str) -> str:
+        """Directory of compiled kernels on a host."""
+        return f"{self.identity(host).data_dir}/caches/{cache_name(self.spec)}"
+
+
+def container_name(deployment: str, rank: int) -> str:
+    """Name of a rank's container."""
+    return f"cluster-{deployment}-r{rank}"
+
+
+def container(made_of: Ingredients, rank: int) -> Container:
+    """The container of one rank."""
+    wanted, host = made_of.wanted, made_of.wanted.names[rank]
+    home, links = made_of.home(host), made_of.seens[host].links
+    binds = [Bind(home, deployed.HOME), Bind(made_of.cache(host), "/cache", read_only=False)]
+    binds.append(Bind(made_of.identity(host).hf_home, "/hf"))
+    binds += [Bind(model.id, model.id) for model in wanted.models if model.id.startswith("/")]
+    binds += _mounts(made_of, host)
+    return Container(
+        name=container_name(made_of.id, rank),
+        image=made_of.image,
+        entrypoint="python3",
+        words=("-u", "/cluster/rank.py", "/cluster/rank.json"),
+        labels={
+            deployed.DEPLOYMENT: made_of.id,
+            deployed.RANK: str(rank),
+            deployed.HOSTS: ",".join(made_of.spec["hosts"]),
+            deployed.SPEC: canonical(made_of.spec),
+            deployed.SEEN: canonical(observed(made_of)),
+        },
+        env=environment(made_of, host),
+        binds=tuple(binds),
+        shm_bytes=int(wanted.recipe.shm_gib * (1 << 30)),
+        infiniband=wanted.size > 1 and not isinstance(links, Missing) and links.rdma_device,
+    )
+
+
+def _mounts(made_of: Ingredients, host: str) -> Iterator[Bind]:
+    """Files of the recipe: ours from the deployment's directory, the model's own from where the host has it."""
+    home, weights, packages = made_of.home(host), made_of.seens[host].weights, made_of.inside.packages
+    own = {target: f"{home}/{mount_file(number, target)}" for number, target in enumerate(made_of.wanted.mounted)}
+    if not isinstance(weights, Missing):
+        own |= {
+            one.target: f"{weights.path}/{one.model_file}" for one in made_of.wanted.recipe.mounts if one.model_file
+        }
+    for target, source_path in own.items():
+        yield Bind(source_path, target if target.startswith("/") else f"{packages}/{target.removeprefix(PACKAGES)}")
+
+
+def observed(made_of: Ingredients) -> dict[str, Any]:
+    """What was found and may drift without a replacement: by host id its name, addresses, HCAs, MTU; versions."""
+    ends = {
+        made_of.seens[name].host_id: {
+            "name": name, "management": made_of.identity(name).management_address, **end.as_label(),
+        }
+        for name, end in made_of.fabric.hosts.items()
+    }  # fmt: skip
+    inside = made_of.inside
+    versions = {"vllm": inside.vllm, "ray": inside.ray, "transformers": inside.transformers, "nccl": inside.nccl}
+    accepts = made_of.wanted.accepts_sockets if made_of.wanted.size > 1 else ""
+    return {
+        "hosts": ends, "paired": made_of.fabric.paired, "versions": versions | {"python": inside.python}
+    } | ({"accepts_sockets": accepts} if accepts else {})  # fmt: skip
+
+
+def environment(made_of: Ingredients, host: str) -> dict[str, str]:
+    """Environment of one rank; what the user wrote wins over what we give. Never a secret."""
+    wanted, end = made_of.wanted, made_of.fabric.hosts[host]
+    env = SETTINGS | (NOT_KEPT if wanted.size > 1 else {})
+    if wanted.size > 1 or wanted.backend == "ray":
+        env |= fabric_environment(address=end.address, netdev=end.netdev, hcas=end.hcas)
+    if wanted.backend == "ray":
+        env |= ray_environment(head=made_of.addresses[0], ray_version=made_of.inside.ray)
+    entry = next(entry for entry in wanted.hosts if entry.name == host)
+    return {**env, **wanted.recipe.env, **entry.env, **wanted.env}
+
+
+def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
+    """What is written to a rank's deployment directory."""
+    wanted, host = made_of.wanted, made_of.wanted.names[rank]
+    home = made_of.home(host)
+    differing = non_carry({name: environment(made_of, name) for name in wanted.names})
+    puts = [
+        *(Put(f"{home}/{name}.py", source(name), 0o644) for name in PROGRAMS),
+        Put(f"{home}/rank.json", _json(words := rank_words(made_of, rank)), 0o644, says=says(made_of, rank, words)),
+        Put(f"{home}/before.json", _json({"available": made_of.before[host]}), 0o644),
+        Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(differing), 0o644),
+        Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), 0o600, secret=True),
+    ]
+    if wanted.secrets:
+        puts.append(Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), 0o600, secret=True))
+    if API_KEY in wanted.secrets:
+        puts.append(Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), 0o600, secret=True))
+    for number, (target, data) in enumerate(wanted.mounted.items()):
+        puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
+    return tuple(puts)
+
+
+def secrets_file(wanted: Wanted) -> bytes:
+    """What the file of all secrets holds."""
+    return _json(dict(wanted.secrets))
+
+
+def mount_file(number: int, target: str) -> str:
+    """Where the content of one mounted file lies in the deployment's directory."""
+    return f"mounts/{number}-{PurePosixPath(target).name}"
+
+
+def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
+    """What `far/rank.py` reads: who it is, whom it waits for, what it starts."""
+    wanted, addresses = made_of.wanted, made_of.addresses
+    address = addresses[rank]
+    start = ray_start(rank=rank, address=address, head=addresses[0]) if wanted.backend == "ray" else None
+    serves = rank == 0 or wanted.backend == "mp"
+    return {
+        "rank": rank,
+        "size": wanted.size,
+        "backend": wanted.backend,
+        "address": address,
+        "addresses": list(addresses),
+        "cord_port": PORTS.cord,
+        "join_timeout_s": JOIN_TIMEOUT_S,
+        "silence_s": SILENCE_S,
+        "secrets": f"/cluster/{SECRETS_FILE}" if wanted.secrets else None,
+        "before_serve": [list(words) for words in wanted.recipe.before_serve],
+        "ray_start": list(start) if start else None,
+        "engine": list(engine_words(made_of, rank)) if serves else None,
+    }
+
+
+def engine_words(made_of: Ingredients, rank: int) -> tuple[str, ...]:
+    """`vllm serve …` of one rank."""
+    wanted = made_of.wanted
+    weights = made_of.seens[wanted.names[rank]].weights
+    revision = "" if isinstance(weights, Missing) else weights.commit
+    layout = Layout(wanted.tp, wanted.pp, wanted.backend, made_of.addresses, wanted.bind)
+    flags = measuring_flags(made_of.inside.vllm)
+    return vllm_serve(wanted.recipe, layout, rank=rank, revision=revision, measuring=flags, extra=wanted.words)
+
+
+def says(made_of: Ingredients, rank: int, words: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the rank program will run and listen on, for the plan."""
+    wanted = made_of.wanted
+    uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
+    ports = ", ".join(f"{use.first}-{use.last}" if use.last > use.first else f"{use.first}" for use in uses)
+    commands = (*words["before_serve"], words["ray_start"], words["engine"])
+    return (*(f"runs: {shlex.join(command)}" for command in commands if command), f"listens on: {ports or 'nothing'}")
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

@@ -1,0 +1,139 @@
+"""From a command line to hosts that answer: what every action begins with."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load_inventory, load_recipe, resolve_hosts
+from cluster.config.overrides import final_recipe
+from cluster.config.recipe import Recipe
+from cluster.errors import ClusterError, ManyErrors
+from cluster.hosts.connect import connect
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.names import ssh_knows
+from cluster.hosts.outcome import Outcome
+from cluster.hosts.protocol import Host
+from cluster.spark import disk, identity
+from cluster.spark import look as facts
+from cluster.spark.deployed import Deployment, deployments
+from cluster.spark.fact import Missing
+from cluster.spark.finding import as_errors
+from cluster.spark.look import Look, Seen
+from cluster.spark.parity import check_machines
+from cluster.spark.request import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a command line names: the inventory, the hosts of `-n` (or all), whether `-n` was given."""
+
+    file: InventoryFile
+    hosts: tuple[ResolvedHost, ...]
+    explicit: bool
+
+
+def read_named(args: argparse.Namespace) -> Named:
+    """The inventory and the hosts a command line means. Raises UsageError."""
+    file = load_inventory(args.inventory)
+    names = [args.nodes] if args.nodes else []
+    return Named(file, tuple(resolve_hosts(file, names, ssh_knows)), bool(args.nodes))
+
+
+def read_recipe(args: argparse.Namespace, file: InventoryFile) -> Recipe:
+    """The recipe a command line means, `--set` applied. Raises UsageError."""
+    name = choose_recipe(getattr(args, "recipe", None), args.recipe_option, file.inventory)
+    return final_recipe(load_recipe(name).recipe, args.set)
+
+
+Connect = Callable[[Mapping[str, Any]], Fleet]
+"""How a fleet is made of inventory entries. Actions take it as an argument: tests give them hosts of their own."""
+
+
+def open_fleet(hosts: Sequence[ResolvedHost], connect: Connect = connect) -> Fleet:
+    """Hosts that can be asked; connections are opened when first used."""
+    return connect({host.name: host for host in hosts})
+
+
+def reach(fleet: Fleet) -> None:
+    """Open all connections at once. Raises every host's error when some cannot be reached, or are not told apart."""
+    outcomes = fleet.ask_all([identity.machine_question()])
+    raise_all([outcome.error for outcome in outcomes.values() if outcome.error is not None])
+    tell_apart({host: identity.parse_machine(outcome.get()[0]) for host, outcome in outcomes.items()})
+
+
+def tell_apart(machines: Mapping[str, str | Missing]) -> None:
+    """Raise RefusedError when two of these hosts are one machine, or one does not say which it is."""
+    raise_all(as_errors([*check_machines(machines)]))
+
+
+def find(seens: Mapping[str, Seen], named: Sequence[ResolvedHost]) -> tuple[Deployment, ...]:
+    """The deployments on the hosts of a command that answered. Raises RefusedError when these are not told apart."""
+    tell_apart({host: seen.machine for host, seen in seens.items()})
+    return deployments(seens.values(), named)
+
+
+def look_for(host: ResolvedHost, wanted: Wanted | None = None) -> Look:
+    """What to look for on a host: for something wanted, everything that its checks need."""
+    if wanted is None:
+        return Look(data_dir=host.data_dir, hf_home=host.hf_home)
+    recipe, (model, *drafters) = wanted.recipe, wanted.models
+    look = Look(
+        image=recipe.image, model=model.id, revision=model.revision, dummy_weights=model.dummy,
+        data_dir=host.data_dir, hf_home=host.hf_home,
+        model_files=tuple(mount.model_file for mount in recipe.mounts if mount.model_file), thorough=True,
+    )  # fmt: skip
+    for one in drafters:
+        look = replace(look, drafter=one.id, drafter_revision=one.revision, dummy_drafter=one.dummy)
+    return look
+
+
+def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Outcome[Seen]]:
+    """Look at all hosts at once, in one round trip each; every host's facts or its error."""
+    return fleet.each(looker(fleet, hosts, wanted), [host.name for host in hosts])
+
+
+def see(
+    fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None, say: Callable[[str], None] | None = None
+) -> dict[str, Seen]:
+    """Look at all hosts until every one of them has answered, or was silent for too long."""
+    return fleet.keep_trying(looker(fleet, hosts, wanted), [host.name for host in hosts], say)
+
+
+def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -> Callable[[Host], Seen]:
+    """What looks at one of these hosts."""
+    looks = {host.name: look_for(host, wanted) for host in hosts}
+
+    def look_at(host: Host) -> Seen:
+        one, began = looks[host.name], fleet.time.time()
+        answers = host.ask(facts.questions(one))
+        seen = facts.read(host.name, one, answers, (began, fleet.time.time()))
+        return with_moved_root(host, seen) if one.thorough else seen
+
+    return look_at
+
+
+def with_moved_root(host: Host, seen: Seen) -> Seen:
+    """Also the room where images live on a host whose Docker keeps them elsewhere (`data-root`): one more question."""
+    if isinstance(seen.disk, Missing) or isinstance(seen.docker, Missing):
+        return seen
+    if not disk.moved_root(seen.docker.root, seen.disk):
+        return seen
+    rooms = disk.parse(host.ask([disk.question([seen.docker.root])])[0])
+    return seen if isinstance(rooms, Missing) else replace(seen, disk=(*seen.disk, *rooms))
+
+
+def answered(outcomes: Mapping[str, Outcome[Seen]]) -> tuple[dict[str, Seen], list[ClusterError]]:
+    """The hosts that answered, and the errors of those that did not."""
+    seens = {name: outcome.value for name, outcome in outcomes.items() if outcome.value is not None}
+    return seens, [outcome.error for outcome in outcomes.values() if outcome.error is not None]
+
+
+def raise_all(errors: Sequence[ClusterError]) -> None:
+    """Raise the one error, or all of them together; nothing when there is none."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ManyErrors(errors)

@@ -1,0 +1,129 @@
+"""What a deployment is meant to be: named parts, their hash, and what differs between two of them.
+
+Intent only. Observations (addresses, HCAs, MTU) are in `cluster.seen`; tokens and mount sources are in neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from cluster.argv.far import source
+from cluster.spark.request import Wanted
+
+DESCRIPTIVE = {
+    "extends", "summary", "parameters_b", "active_parameters_b", "attention", "weights_gib", "needs", "memory",
+    "ready_timeout_s", "expect_log", "bench", "reference", "problems", "mounts", "dockerfile", "backend", "transport",
+}  # fmt: skip
+"""Recipe keys that do not change what runs, or that stand in the spec under another name."""
+
+
+PROGRAMS = ("rank", "cord", "ray_nodes")
+"""Programs of `far/` that lie beside a rank."""
+
+
+def spec_of(
+    wanted: Wanted, ids: Mapping[str, str], content_id: str, hashes: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The parts that decide whether a running deployment is the one asked for.
+
+    `ids` are the hosts' ids by name (a name is a matter of the inventory), `content_id` is that of the image as the
+    hosts have it, `hashes` (SHA-256 by path) those of the model's own files that are mounted.
+    """
+    recipe = wanted.recipe.model_dump(mode="json", exclude=DESCRIPTIVE)
+    return {
+        "recipe": recipe,
+        "tp": wanted.tp,
+        "pp": wanted.pp,
+        "backend": wanted.backend,
+        "hosts": [ids[name] for name in wanted.names],
+        "bind": wanted.bind,
+        "env": dict(sorted(wanted.env.items())),
+        "host_env": {ids[host.name]: dict(sorted(host.env.items())) for host in wanted.hosts if host.env},
+        "secrets": sorted(wanted.secrets),
+        "words": list(wanted.words),
+        "image_content": content_id,
+        "mounts": dict(sorted(_mounts(wanted, hashes))),
+        "rank_program": digest(b"".join(map(source, PROGRAMS))),
+    } | ({"dockerfile": digest(wanted.dockerfile)} if wanted.dockerfile else {})
+
+
+def spec_like(wanted: Wanted, recorded: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The spec of what is wanted on the image and the model's files of one that was recorded: no host is asked.
+
+    `names`: the recorded one's hosts in rank order; a host that is not among them has its name for an id.
+    """
+    ids = {name: name for name in wanted.names} | dict(zip(names, recorded.get("hosts", ()), strict=False))
+    was = recorded.get("mounts", {})
+    hashes = {one.model_file: was[one.target] for one in wanted.recipe.mounts if one.model_file and one.target in was}
+    return spec_of(wanted, ids, str(recorded.get("image_content", "")), hashes)
+
+
+def _mounts(wanted: Wanted, hashes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """By target, the content's hash; while the model is not there yet, the name of its file."""
+    yield from ((target, digest(data)) for target, data in wanted.mounted.items())
+    for one in wanted.recipe.mounts:
+        if one.model_file:
+            yield one.target, hashes.get(one.model_file, f"model: {one.model_file}")
+
+
+def built_image(wanted: Wanted, content_id: str) -> str:
+    """Tag of the image that a host builds: equal for the same Dockerfile on the same content."""
+    made_of = digest(content_id.encode() + wanted.dockerfile)[:12]
+    return f"cluster-built/{_docker_name(wanted.recipe.name)}:{made_of}"
+
+
+def canonical(spec: Mapping[str, Any]) -> str:
+    """The spec as the text of the label `cluster.spec`."""
+    return json.dumps(spec, sort_keys=True, separators=(",", ":"))
+
+
+def fingerprint(spec: Mapping[str, Any]) -> str:
+    """Eight hex digits of SHA-256 over the canonical text."""
+    return digest(canonical(spec).encode())[:8]
+
+
+def deployment_id(spec: Mapping[str, Any]) -> str:
+    """Name of the deployment: the recipe's name in letters that docker allows, and the fingerprint."""
+    return f"{_docker_name(str(spec['recipe']['name']))}-{fingerprint(spec)}"
+
+
+def _docker_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "recipe"
+
+
+def named(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A spec for people: the hosts' names in place of their ids."""
+    hosts = [names.get(one, one) for one in spec["hosts"]]
+    return {
+        **spec,
+        "hosts": hosts,
+        "host_env": {names.get(one, one): env for one, env in spec.get("host_env", {}).items()},
+    }
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys that differ, with both values: `recipe.vllm.max-num-seqs: 4 → 8`."""
+    rows: list[str] = []
+    for key in sorted(set(old) | set(new)):
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            rows += differing(before, after, f"{prefix}{key}.")
+        else:
+            rows.append(f"{prefix}{key}: {_short(before)} → {_short(after)}")
+    return rows
+
+
+def _short(value: Any) -> str:
+    text = "(none)" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else text[:12] + "…"
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,80 @@
+"""Docker's daemon on a host, from `docker info --format '{{json .}}'` (Engine API, SystemInfo)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.argv.question import Answer, Question
+from cluster.spark.fact import Missing
+from cluster.spark.sections import as_shape, last_words, load_json, plain, refuse
+
+NO_DAEMON = re.compile(
+    "cannot connect to the docker daemon|failed to connect to the docker api|daemon running|daemon is running"
+    "|error during connect",
+    re.IGNORECASE,
+)
+PODMAN = "podman answers to the name docker here; Docker itself is needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """The daemon this user can reach. `storage_driver`: `overlay2`, or containerd's `overlayfs`; `root`: its data
+    directory; `runtimes` by name, sorted (a stock Spark lists no `nvidia`); `architecture` as `uname -m`."""
+
+    version: str
+    storage_driver: str
+    root: str
+    runtimes: tuple[str, ...]
+    architecture: str
+    containerd_store: bool = False
+
+    @property
+    def image_store(self) -> str:
+        """Where images are kept: ids of one image differ between stores."""
+        return "containerd" if self.containerd_store else self.storage_driver
+
+
+def question() -> Question:
+    """Ask the docker command what the daemon says of itself."""
+    return Question(("docker", "info", "--format", "{{json .}}"))
+
+
+def parse(answer: Answer) -> Docker | Missing:
+    """Read the daemon's own description; a daemon that cannot be reached is told on stderr or in `ServerErrors`."""
+    refused = refuse(answer, "docker")
+    if refused:
+        return refused
+    told: Any = None
+    try:
+        told = load_json(answer.out)
+        errors = told.get("ServerErrors") or []
+        said = last_words(answer) if answer.exit else ""
+        if errors or answer.exit:
+            return explain(" ".join(map(str, errors)) or said)
+        if "ServerVersion" not in told:
+            return Missing(PODMAN, "absent") if "store" in told else Missing("docker info told no ServerVersion")
+    except (ValueError, AttributeError, TypeError):
+        return explain(last_words(answer))
+    shape = {
+        "containerd_store": "io.containerd.snapshotter" in str(told.get("DriverStatus")),
+        "version": told["ServerVersion"],
+        "storage_driver": told.get("Driver"),
+        "root": told.get("DockerRootDir"),
+        "runtimes": sorted(told.get("Runtimes") or []),
+        "architecture": told.get("Architecture"),
+    }
+    return as_shape(shape, "docker", Docker)
+
+
+def explain(said: str) -> Missing:
+    """Why docker did not answer, from its words: the wordings of clients 20 to 29."""
+    words = plain(said).strip()
+    if "podman" in words.lower():
+        return Missing(PODMAN, "absent")
+    if "permission denied" in words.lower():
+        return Missing(f"this user may not use Docker: {words}", "refused")
+    if NO_DAEMON.search(words):
+        return Missing(f"Docker's daemon does not answer: {words}", "absent")
+    return Missing(f"docker: {words or 'failed without a word'}")

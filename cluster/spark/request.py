@@ -1,0 +1,137 @@
+"""What the user wants: recipe, hosts and sizes, checked against each other before any host is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cluster.argv.vllm import serve_flags, weights_of
+from cluster.config.load import ResolvedHost
+from cluster.config.recipe import Recipe
+from cluster.errors import UsageError
+
+Backend = Literal["ray", "mp", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that every host needs a copy of: hub id or absolute path, revision, size of its files where known.
+
+    `dummy`: vLLM makes up the weights itself, so that only the other files are needed (config, tokenizer).
+    """
+
+    id: str
+    revision: str
+    weights_gib: float | None = None
+    dummy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One deployment as asked for. `hosts` are in rank order, the first is the head.
+
+    `secrets` (environment of the ranks, never shown) is left out of `repr`; `words` go to vLLM as they are. `mounted`
+    is the content of files from this machine by target, `dockerfile` the text that a host builds its image from.
+    """
+
+    recipe: Recipe
+    hosts: tuple[ResolvedHost, ...]
+    tp: int
+    pp: int
+    backend: Backend
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    words: tuple[str, ...] = ()
+    bind: str = "0.0.0.0"
+    allow_socket: bool = False
+    force: frozenset[str] = frozenset()
+    mounted: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    dockerfile: bytes = field(default=b"", repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hosts' names in rank order."""
+        return tuple(host.name for host in self.hosts)
+
+    @property
+    def size(self) -> int:
+        """How many ranks, one a host."""
+        return len(self.hosts)
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in the API."""
+        return self.recipe.served_model_name or self.recipe.model
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """What vLLM is given beside what follows from hosts and sizes."""
+        return serve_flags(self.recipe.vllm, self.words)
+
+    @property
+    def random_weights(self) -> bool:
+        """Whether answers mean nothing."""
+        return weights_of(self.recipe.weights, self.flags) == "dummy"
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """The model, and behind it the drafter that vLLM loads beside it, if there is one."""
+        recipe, flags = self.recipe, self.flags
+        dummy = flags.get("load-format") == "dummy"
+        main = Model(recipe.model, recipe.revision, recipe.weights_gib, dummy)
+        drafting = flags.get("speculative-config")
+        drafting = drafting if isinstance(drafting, dict) else {}
+        drafter = flags.get("spec-model") or drafting.get("model")
+        if not isinstance(drafter, str) or "/" not in drafter:
+            return (main,)  # n-grams and heads within the model have no files of their own
+        loading = drafting.get("draft_load_config")
+        dummy = loading.get("load_format") == "dummy" if isinstance(loading, dict) else dummy
+        return main, Model(drafter, str(drafting.get("revision") or "main"), None, dummy)
+
+    @property
+    def accepts_sockets(self) -> str:
+        """Who said that traffic between the ranks may go over sockets; empty when RDMA was asked for."""
+        if self.recipe.transport == "socket":
+            return "the recipe says transport: socket"
+        return "--allow-socket" if self.allow_socket else ""
+
+
+def choose_sizes(
+    hosts: Sequence[ResolvedHost], *, tp: int | None, pp: int, solo: bool, backend: str | None, recipe: Recipe
+) -> tuple[tuple[ResolvedHost, ...], int, Backend]:
+    """Fit hosts and sizes: the hosts to use, tp, and the backend (`none` for one rank without Ray).
+
+    Raises UsageError when tp × pp is not the number of hosts (one GPU a Spark).
+    """
+    if solo:
+        if tp not in (None, 1) or pp != 1:
+            raise UsageError(f"--solo means one host, but --tp {tp or 1} --pp {pp} was asked", remedy="leave one out")
+        hosts, tp = hosts[:1], 1
+    if pp < 1 or (tp is not None and tp < 1):
+        raise UsageError(f"--tp {tp} --pp {pp}: sizes are 1 or more")
+    if tp is None:
+        if len(hosts) % pp:
+            raise UsageError(f"{len(hosts)} hosts cannot be shared out among --pp {pp}")
+        tp = len(hosts) // pp
+    need = tp * pp
+    if need != len(hosts):
+        raise _misfit(hosts, tp, pp, need)
+    if need == 1 and backend != "ray":
+        return tuple(hosts), tp, "none"
+    chosen: Backend = "mp" if (backend or recipe.backend) == "mp" else "ray"
+    return tuple(hosts), tp, chosen
+
+
+def _misfit(hosts: Sequence[ResolvedHost], tp: int, pp: int, need: int) -> UsageError:
+    names = ", ".join(host.name for host in hosts)
+    sizes = f"--tp {tp}" + (f" --pp {pp}" if pp > 1 else "")
+    if need > len(hosts):
+        return UsageError(
+            f"{sizes} needs {need} hosts (one GPU each), {len(hosts)} named: {names}",
+            remedy=f"name {need} hosts with -n, or use --tp {len(hosts)}",
+        )
+    return UsageError(
+        f"{sizes} uses {need} of {len(hosts)} hosts: {names}",
+        remedy=f"-n {','.join(host.name for host in hosts[:need])}, or --tp {len(hosts)}",
+    )
