@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cluster.argv import docker
 from cluster.argv.question import Answer, Question
-from cluster.spark import containers, image, ranks
+from cluster.spark import deployments, image, ranks
 from cluster.spark.fact import Missing
 
 NAME, STRANGER = "cluster-story-r0", "cluster-story-of-a-stranger"
@@ -31,9 +31,9 @@ class Story:
         env = {"GREETING": 'two words, "quoted", $HOME and = sign'}
         return docker.Container(name, self.image, "sleep", ("infinity",), labels, env, shm_bytes=1 << 26)
 
-    def seen(self, name: str = NAME) -> containers.Container | None:
+    def seen(self, name: str = NAME) -> deployments.Container | None:
         """A container as the product sees it."""
-        found = containers.parse(self.ask(containers.question()))
+        found = deployments.parse_containers(self.ask(deployments.containers_question()))
         assert not isinstance(found, Missing), found
         return next((one for one in found if one.name == name), None)
 

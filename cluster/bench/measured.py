@@ -12,22 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.argv.vllm import serve_flags, weights_of
+from cluster.bench.endpoint import Serving, serving
 from cluster.bench.loader import ProcessLoader
-from cluster.bench.machine import Machine
-from cluster.bench.manifest import HostState, Manifest
+from cluster.bench.result import HostState, Manifest
 from cluster.bench.run import NO_MACHINE
-from cluster.bench.serving import Serving, serving
-from cluster.bench.watchers import role, watching
+from cluster.bench.sampling import Machine, role, watching
 from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe
 from cluster.config.redact import redact
 from cluster.deploy.session import Connect
 from cluster.errors import UsageError
 from cluster.hosts.connect import connect
-from cluster.spark.completion import Server
-from cluster.spark.deployed import Deployment
+from cluster.spark.deployments import Deployment
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
+from cluster.spark.server import Server
 
 
 @dataclass(frozen=True, slots=True)

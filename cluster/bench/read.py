@@ -1,20 +1,147 @@
-"""From the recorded bytes of one request to what the server said, with times: pure, after the round.
-
-Reads the streams of /v1/completions and /v1/chat/completions as OpenAI documents them and as vLLM, llama.cpp, SGLang
-and Ollama send them (usage per chunk, `reasoning` or `reasoning_content`, `token_ids`, `timings`).
-"""
+"""From the recorded bytes of one request to what the server said, with times: pure, after the round."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import httptools
 import orjson
 
-from cluster.bench.http_answer import HttpAnswer, error_text, read_http
-from cluster.bench.records import Record
-from cluster.bench.sse import EventSplitter
+from cluster.bench.loader import Record
+
+
+class EventSplitter:
+    """Gives the data of each event once its blank line is there.
+
+    Lines end in LF, CR or CRLF, also when CR and LF come in different portions; comments and fields other than
+    `data` are left out; several data lines are joined by LF. Bytes stay bytes until an event is complete, so a
+    character split over two portions is whole again.
+    """
+
+    __slots__ = ("_rest", "_skip_lf", "_started")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._skip_lf = False
+        self._started = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that these bytes complete."""
+        if not data:
+            return []
+        if self._skip_lf and data[:1] == b"\n":
+            data = data[1:]
+        self._skip_lf = False
+        if b"\r" in data:
+            self._skip_lf = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        rest = self._rest + data
+        if not self._started and len(rest) >= 3:
+            self._started = True
+            rest = rest.removeprefix(b"\xef\xbb\xbf")
+        *blocks, self._rest = rest.split(b"\n\n")
+        return [event for block in blocks if (event := _event(block)) is not None]
+
+    def finish(self) -> list[bytes]:
+        """What is left at the end of the stream: servers exist that leave out the last blank line."""
+        rest, self._rest = self._rest, b""
+        event = _event(rest)
+        return [] if event is None else [event]
+
+
+def _event(block: bytes) -> bytes | None:
+    """The data of one event; None when it has none."""
+    if block.startswith(b"data: ") and b"\n" not in block:
+        return block[6:]
+    lines = [line for line in block.split(b"\n") if line.startswith(b"data:") or line == b"data"]
+    if not lines:
+        return None
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
+
+
+@dataclass(slots=True)
+class HttpAnswer:
+    """One HTTP/1.1 answer. `complete` says that its own framing ended, or that it had none and the server closed."""
+
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    complete: bool = False
+    problem: str = ""
+
+    @property
+    def body(self) -> bytes:
+        """The whole body."""
+        return b"".join(data for _, data in self.pieces)
+
+
+class _Listener:
+    """Collects what httptools tells; `now` is the time of the bytes that are being fed."""
+
+    def __init__(self) -> None:
+        self.answer = HttpAnswer()
+        self.now = 0.0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, data: bytes) -> None:
+        self.answer.pieces.append((self.now, data))
+
+    def on_message_complete(self) -> None:
+        self.answer.complete = True
+
+
+def read_http(record: Record) -> HttpAnswer:
+    """Parse a recorded answer. What is wrong with it is told in `problem`, never raised."""
+    listener = _Listener()
+    answer = listener.answer
+    parser = httptools.HttpResponseParser(listener)
+    try:
+        for listener.now, data in record.chunks:
+            parser.feed_data(data)
+            if answer.complete:
+                break
+    except httptools.HttpParserError as error:
+        answer.problem = f"the answer is not HTTP ({error})"
+    packed = answer.headers.get("content-encoding", "identity")
+    if packed.lower() != "identity" and not answer.problem:
+        answer.problem = f"the answer is packed ({packed}), though none such was asked for: its times mean nothing"
+    status = parser.get_status_code()
+    answer.status = status or None
+    framed = "content-length" in answer.headers or "chunked" in answer.headers.get("transfer-encoding", "").lower()
+    if answer.status and record.how == "closed" and not framed and not answer.problem:
+        answer.complete = True
+    if not answer.complete and not answer.problem:
+        answer.problem = _why_incomplete(record, answer)
+    return answer
+
+
+def _why_incomplete(record: Record, answer: HttpAnswer) -> str:
+    """What ended the request before its answer was complete."""
+    size = sum(len(data) for _, data in record.chunks)
+    text = {
+        "refused": "no connection",
+        "timeout": "time-out",
+        "reset": f"connection reset after {size} bytes",
+        "closed": f"the server closed the connection after {size} bytes, before the answer was complete",
+    }.get(record.how, "the answer is not complete")
+    return f"{text}: {record.error}" if record.error else text
+
+
+def error_text(body: bytes, limit: int = 400) -> str:
+    """The server's own words in an error body (OpenAI, vLLM, FastAPI and llama.cpp forms), else the body's begin."""
+    said: Any = body.decode("utf-8", "replace").strip()
+    with suppress(ValueError):
+        said = orjson.loads(body)
+    for key in ("error", "message", "detail"):
+        if isinstance(said, dict) and said.get(key):
+            said = said[key]
+    return (said if isinstance(said, str) else orjson.dumps(said).decode())[:limit]
+
 
 FALLBACKS = "x-litellm-attempted-fallbacks"
 """LiteLLM's header; the `model` in its answers is the one asked for, whoever gave it, but after a fallback."""

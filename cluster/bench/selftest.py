@@ -14,12 +14,11 @@ from typing import Any
 
 import orjson
 
+from cluster.bench.endpoint import fetch
 from cluster.bench.known_ways import WAYS, Way
-from cluster.bench.loader import Loader
+from cluster.bench.loader import Ask, Loader, Round
 from cluster.bench.measure import decode_rate, token_gaps_ms
 from cluster.bench.read import RequestTrace, read_stream
-from cluster.bench.records import Ask, Round
-from cluster.bench.server import fetch
 from cluster.bench.statistics import quantile
 from cluster.errors import ClusterError
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from cluster.bench.foreign import COLD, IGNORED, INSTEAD
-from cluster.bench.manifest import Manifest
+from cluster.bench.endpoint import COLD, IGNORED, INSTEAD, Served
+from cluster.bench.result import Manifest
 from cluster.bench.rows import Phase, Row, Shape
-from cluster.bench.server import Served
 from cluster.bench.statistics import half_width
 from cluster.bench.workload import CHAT, COMPLETIONS, BodyMaker, Corpus, corpus_id
 from cluster.errors import UsageError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.bench.belief import REMEDIES
-from cluster.bench.foreign import lacking, loud
+from cluster.bench.endpoint import REMEDIES, lacking, loud
 from cluster.bench.result import Result
 
 LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS")

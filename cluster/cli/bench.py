@@ -11,28 +11,27 @@ from typing import Any
 
 from cluster.argv.vllm import serve_flags
 from cluster.bench.loader import Progress
-from cluster.bench.manifest import Manifest
 from cluster.bench.measured import Measuring, measuring, solo_command
-from cluster.bench.report import (
+from cluster.bench.result import Baseline, Journal, Manifest, Result, clocks, find_baseline, read_result, results_dir
+from cluster.bench.rows import Row
+from cluster.bench.run import Measured, run_bench
+from cluster.bench.scaling import scaling_rows
+from cluster.bench.suites import SUITES
+from cluster.bench.tables import (
     Table,
     bench_table,
     latency_table,
     machine_table,
     memory_table,
     scaling_table,
+    server_table,
     show,
+    suite_tables,
 )
-from cluster.bench.result import Baseline, Journal, Result, clocks, find_baseline, read_result, results_dir
-from cluster.bench.rows import Row
-from cluster.bench.run import Measured, run_bench
-from cluster.bench.scaling import scaling_rows
-from cluster.bench.server_table import server_table
-from cluster.bench.suite_tables import suite_tables
-from cluster.bench.suites import SUITES
 from cluster.bench.wanted import BenchWanted, conditions
 from cluster.bench.warnings import warnings
 from cluster.cli import selftest
-from cluster.cli.options_measuring import bench as bench_options
+from cluster.cli.options import bench as bench_options
 from cluster.cli.typed import typed
 from cluster.config.recipe import BenchDefaults, Reference
 from cluster.deploy.session import Connect

@@ -1,40 +1,239 @@
-"""`cluster doctor`: every check of every host, `up`'s first half for all of them; never changes anything.
-
-A deployment of several ranks that serves is asked one short completion.
-"""
+"""`cluster doctor`: every check of every host, `up`'s first half for all of them; never changes anything."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import io
+import json
+import os
+import platform
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from cluster.cli import bundle
+import yaml
+
+from cluster import __version__
+from cluster.argv.question import Question
 from cluster.cli.fabric_test import Tested, test_fabric
 from cluster.cli.findings import show
 from cluster.cli.status import Status, inspect, rank_text
-from cluster.cli.summary import simulated_products
-from cluster.cli.traffic import check_traffic, has_traffic
-from cluster.config.names import ResolvedHost
-from cluster.deploy import gate
-from cluster.deploy.fetch import is_absent
+from cluster.cli.up import simulated_products
+from cluster.config.load import ResolvedHost
+from cluster.config.redact import is_secret, redact, redact_text
+from cluster.deploy import evidence, gate, prove
+from cluster.deploy.fetch import is_absent, read_token
+from cluster.deploy.rank import SECRET_FILES
+from cluster.deploy.restart import subject_of
 from cluster.deploy.session import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors
+from cluster.diagnosis.transport import Transport
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
+from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
-from cluster.hosts.outcome import errors as errors_of
 from cluster.screen import Screen
-from cluster.spark.deployed import Deployment, deployments
+from cluster.spark import server
+from cluster.spark.deployments import Deployment, LockState, deployments
 from cluster.spark.fabric import drift, recorded
-from cluster.spark.fabric_speed import Speed
+from cluster.spark.fabric_test import Speed
 from cluster.spark.fact import Missing
-from cluster.spark.finding import Finding, share, unknown, worst_first
+from cluster.spark.finding import RUNBOOKS, Finding, share, unknown, worst_first
 from cluster.spark.look import Seen
-from cluster.spark.ready import Failed, Waiting
+from cluster.spark.ranks import Failed, Ready, Waiting
 from cluster.spark.request import Wanted, choose_sizes
-from cluster.spark.runbooks import RUNBOOKS
+
+ENDINGS = (".tar.gz", ".tgz")
+TAIL = 5000
+SINCE = "-1h"
+"""Lines of each rank's log, and how old lines of a host's journal may be."""
+FOLDER = "cluster-doctor"
+"""The folder in the archive."""
+
+
+def place_of(name: str, *, overwrite: bool) -> Path:
+    """Where the archive will lie. Raises UsageError: another ending, no such folder, or a file that is there."""
+    place = Path(name).expanduser()
+    if not name.endswith(ENDINGS):
+        raise UsageError(f"--bundle {name}: a name that ends in {' or '.join(ENDINGS)} is wanted")
+    if not place.parent.is_dir():
+        raise UsageError(f"--bundle {name}: there is no folder {place.parent}")
+    if place.is_dir() or (place.exists() and not overwrite):
+        raise UsageError(f"--bundle {name} is there already", remedy="take another name, or --yes overwrites a file")
+    return place
+
+
+def save(
+    place: Path, wanted: Wanted, seens: Mapping[str, Seen], found: Sequence[Deployment], told: Any, fleet: Fleet
+) -> int:
+    """Write the archive and return how many files are in it; `told` is what `--json` prints.
+
+    It appears under its name only when it is whole. Raises ClusterError when it cannot be written.
+    """
+    ranks = {
+        host: [(one.id, rank.name) for one in found if (rank := one.ranks.get(host))] for host, seen in seens.items()
+    }
+    secrets = known_secrets(seens, ranks, fleet)
+    files = {name: redact(value, secrets) for name, value in documents(wanted, seens, told).items()}
+    texts = {name: as_text(name, value) for name, value in files.items()}
+    texts |= {name: redact_text(text, secrets) for name, text in logs(ranks, fleet)}
+    part = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        part.touch(0o600)
+        write_archive(part, texts)
+        part.replace(place)
+    except OSError as error:
+        raise ClusterError(f"{place} cannot be written: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return len(texts)
+
+
+def documents(wanted: Wanted, seens: Mapping[str, Seen], told: Any) -> dict[str, Any]:
+    """What is known here, by file name."""
+    versions = {"cluster": __version__, "python": platform.python_version(), "system": platform.platform()}
+    return {
+        "findings.json": told,
+        "versions.json": versions | {"written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())},
+        "inventory.yaml": {"hosts": {host.name: asdict(host) for host in wanted.hosts}},
+        "recipe.yaml": wanted.recipe.model_dump(mode="json"),
+        **{f"{name}/facts.json": asdict(seen) for name, seen in seens.items()},
+    }
+
+
+def as_text(name: str, value: Any) -> str:
+    """A document as JSON or YAML, as its name says."""
+    if name.endswith(".yaml"):
+        return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return json.dumps(value, indent=1, default=str) + "\n"
+
+
+def logs(ranks: Mapping[str, Sequence[tuple[str, str]]], fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """What explains a failure of each of our containers, by file name; where a host is lost, why."""
+    asked = {host: [evidence.questions(name, SINCE, ray=False, tail=TAIL) for _, name in ranks[host]] for host in ranks}
+    asked = {host: given for host, given in asked.items() if given}
+    outcomes = fleet.ask({host: [one for files in given for one in files.values()] for host, given in asked.items()})
+    for host, outcome in outcomes.items():
+        answers = iter(outcome.value or ())
+        for (_, name), files in zip(ranks[host], asked[host], strict=True):
+            for file in files:
+                answer = next(answers, None)
+                said = evidence.said(answer) if answer else str(outcome.error).encode()
+                yield f"{host}/{name}-{file}", said.decode("utf-8", "replace")
+
+
+def known_secrets(
+    seens: Mapping[str, Seen], ranks: Mapping[str, Sequence[tuple[str, str]]], fleet: Fleet
+) -> frozenset[str]:
+    """Values that must not be in the archive, whatever quotes them; they are kept in memory only.
+
+    Those given to what runs (read from its files on the hosts), the hub token and secrets of this environment, and
+    machine ids, which nobody but their owner should know.
+    """
+    secrets = {value for name, value in os.environ.items() if len(value) >= 8 and is_secret(name, value)}
+    secrets.add(read_token(None))
+    asked: dict[str, list[Question]] = {}
+    for host, seen in seens.items():
+        if not isinstance(seen.identity, Missing):
+            secrets.add(seen.identity.machine_id)
+            homes = [f"{seen.identity.data_dir}/deployments/{name}" for name, _ in ranks[host]]
+            asked[host] = [Question(("cat", f"{home}/{file}")) for home in homes for file in SECRET_FILES]
+    for outcome in fleet.ask({host: questions for host, questions in asked.items() if questions}).values():
+        for answer in outcome.value or ():
+            secrets |= set(values_in(answer.text)) if answer.exit == 0 else set()
+    return frozenset(secrets)
+
+
+def values_in(text: str) -> Iterator[str]:
+    """The values of a JSON mapping, or the text itself."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    yield from map(str, told.values()) if isinstance(told, dict) else (text.strip(),)
+
+
+def write_archive(file: Path, texts: Mapping[str, str]) -> None:
+    """A compressed tar of private files in one folder. Raises OSError."""
+    with tarfile.open(file, "w:gz") as archive:
+        for name, text in texts.items():
+            data = text.encode("utf-8", "replace")
+            entry = tarfile.TarInfo(f"{FOLDER}/{name}")
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+            archive.addfile(entry, io.BytesIO(data))
+
+
+TOKENS = 8
+ANSWER_S = 4.0
+"""A busy server may take longer; its other requests then move the counters as well as ours would."""
+
+
+def has_traffic(status: Status, seens: Mapping[str, Seen]) -> bool:
+    """Whether a deployment serves over several ranks, on hosts that all answer."""
+    hosts = status.deployment.hosts
+    serves = isinstance(status.state, Ready) and not status.wrong and status.deployment.running
+    return serves and len(hosts) > 1 and set(hosts) <= set(seens)
+
+
+def check_traffic(
+    status: Status, hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen], fleet: Fleet
+) -> Iterator[Finding]:
+    """One short completion of a deployment that `has_traffic`, and the way it took. `hosts` in rank order."""
+    deployment = status.deployment
+    for host in deployment.hosts:
+        lock = seens[host].lock
+        if isinstance(lock, LockState) and lock.held:  # a measurement may be under way, which one more request spoils
+            what = f"the way of {deployment.id}'s traffic was not looked at: the hosts are in use"
+            yield Finding("note", "transport", host, what, f"{lock.who}: {lock.why}", "run it again when that is done")
+            return
+    try:
+        yield from _ask(subject_of(deployment, hosts, seens), deployment, fleet)
+    except InterruptedByUser:
+        raise
+    except ClusterError as error:
+        yield unknown("transport", deployment.head, Missing(error.what), f"the way of {deployment.id}'s traffic")
+
+
+def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterator[Finding]:
+    if not subject.fabric.rdma:
+        return
+    head = deployment.head
+    before = prove.read_links(fleet, subject.wanted.names)
+    question = server.question(subject.server, ask=True, timeout_s=ANSWER_S, tokens=TOKENS)
+    done = server.parse(fleet.ask({head: [question]})[head].get()[0])
+    answered = not isinstance(done, Missing) and done.status != 0
+    wrong = done.wrong(subject.wanted.served_name, judge_text=False) if not isinstance(done, Missing) else ""
+    if answered and wrong:
+        remedy = "cluster logs --explain says why"
+        yield Finding("fault", "deployment", head, f"{deployment.id} answers, but {wrong}", remedy=remedy)
+        return
+    fleet.time.sleep(prove.COUNTERS_SETTLE_S)
+    transport = prove.read_transport(subject, fleet, before)
+    if transport.verdict == "rdma":
+        return
+    if not answered:
+        late = Missing(f"the server did not answer within {ANSWER_S:.0f} s", "timeout")
+        yield unknown("transport", head, late, f"the way of {deployment.id}'s traffic")
+        return
+    yield from _judge(deployment, transport)
+
+
+def _judge(deployment: Deployment, transport: Transport) -> Iterator[Finding]:
+    accepted = str(deployment.seen.get("accepts_sockets", ""))
+    if transport.verdict == "unknown":
+        why = Missing(transport.why)
+        yield unknown("transport", deployment.head, why, f"the way of {deployment.id}'s traffic")
+    elif accepted:
+        what = f"the traffic of {deployment.id} goes over sockets, as was accepted: {accepted}"
+        yield Finding("note", "transport", deployment.head, what, transport.why)
+    else:
+        yield Finding(
+            "fault", "transport", deployment.head, f"RDMA is not used between the ranks of {deployment.id}",
+            transport.why, "cluster down and cluster up, which proves the way again; --allow-socket accepts TCP",
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -61,7 +260,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     """Carry out `cluster doctor`; 3 when a host could not be reached, 4 with a fault."""
     named = read_named(args)
     wanted = read_wanted(args, named)
-    place = bundle.place_of(args.bundle, overwrite=args.yes) if args.bundle else None
+    place = place_of(args.bundle, overwrite=args.yes) if args.bundle else None
     with open_fleet(wanted.hosts, connect) as fleet:
         examined = examine(wanted, fleet, screen)
         if args.fabric_test and examined.seens:
@@ -69,7 +268,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         told = as_document(examined)
         report(examined, screen)
         if place:
-            files = bundle.save(place, wanted, examined.seens, examined.found, told, fleet)
+            files = save(place, wanted, examined.seens, examined.found, told, fleet)
             screen.note(f"{place}: {files} files, without secrets; hosts, users and addresses are named in them")
     screen.document(told)
     if screen.json_mode and examined.errors:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.deploy.apply import Applied, Guard, Unlocked, apply
 from cluster.deploy.leftovers import Holder, holders
-from cluster.deploy.plan_down import forget, plan_down
+from cluster.deploy.plan import forget, plan_down
 from cluster.deploy.session import (
     Connect,
     Named,
@@ -24,11 +24,10 @@ from cluster.deploy.session import (
 from cluster.deploy.steps import Plan
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet
+from cluster.hosts.fleet import Fleet, Outcome
 from cluster.hosts.lock import Lock
-from cluster.hosts.outcome import Outcome
 from cluster.screen import Screen
-from cluster.spark.deployed import Deployment
+from cluster.spark.deployments import Deployment
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
 

@@ -9,7 +9,7 @@ from cluster.argv.question import Question
 from cluster.deploy.session import Connect, open_fleet, raise_all, read_named
 from cluster.errors import ExitCode, ManyErrors, UsageError
 from cluster.hosts.connect import connect
-from cluster.hosts.outcome import errors as errors_of
+from cluster.hosts.fleet import errors as errors_of
 from cluster.screen import Screen
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.cli.findings import runbook_path
-from cluster.deploy import saved
+from cluster.deploy import evidence
 from cluster.diagnosis.explain import Diagnosis, FileDiagnosis, explain
-from cluster.diagnosis.explanation import Explanation
+from cluster.diagnosis.root import Explanation
 from cluster.diagnosis.scan import Source
 from cluster.errors import ExitCode, UsageError
 from cluster.screen import Screen
@@ -46,11 +46,11 @@ def texts(given: str) -> Iterator[Source]:
     """Standard input, a file, or the files in a directory, such as one of saved evidence. Raises OSError."""
     path = Path(given)
     if given == STDIN:
-        yield Source(STDIN, saved.read(sys.stdin.buffer))
+        yield Source(STDIN, evidence.read(sys.stdin.buffer))
     elif path.is_dir():
-        yield from saved.sources(path)
+        yield from evidence.sources(path)
     else:
-        yield Source(given, saved.pieces(path))
+        yield Source(given, evidence.pieces(path))
 
 
 def told(diagnosis: Diagnosis) -> Iterator[str]:

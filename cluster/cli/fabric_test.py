@@ -14,23 +14,19 @@ from cluster.argv.perftest import VERSION, calling, ib_write_bw, listening
 from cluster.argv.ports import PORTS
 from cluster.cli.status import server_of
 from cluster.errors import UnreachableError
-from cluster.hosts.crew import in_parallel
-from cluster.hosts.fleet import Fleet
+from cluster.hosts.fleet import Fleet, in_parallel
 from cluster.hosts.protocol import Host, Process
 from cluster.screen import Screen
-from cluster.spark import bandwidth, completion, flood, links
-from cluster.spark.bandwidth import Bandwidth
-from cluster.spark.completion import Completion
-from cluster.spark.deployed import Deployment
+from cluster.spark import fabric_test, links
+from cluster.spark import server as spark_server
+from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric
-from cluster.spark.fabric_speed import STREAMS, Speed, judge_speeds
-from cluster.spark.fabric_ways import Obstacle, Way, rounds, untested
-from cluster.spark.fact import Missing
+from cluster.spark.fabric_test import STREAMS, Bandwidth, Flood, Obstacle, Speed, Way, judge_speeds, rounds, untested
+from cluster.spark.fact import WHY_LENGTH, Missing, plain, refuse
 from cluster.spark.finding import Finding
-from cluster.spark.flood import Flood
 from cluster.spark.links import Links
 from cluster.spark.look import Seen
-from cluster.spark.sections import WHY_LENGTH, plain, refuse
+from cluster.spark.server import Completion
 
 SECONDS = 2
 """Of traffic, a way."""
@@ -99,12 +95,12 @@ def in_use(found: Sequence[Deployment], seens: Mapping[str, Seen], fleet: Fleet)
     """What is being answered over the fabric now: the test would disturb it, and it the test. Empty when nothing is."""
     heads = {one.head: one for one in found if one.running and len(one.hosts) > 1 and one.head in seens}
     asked = {
-        host: [completion.question(server_of(deployment, seens[host]), ask=False, timeout_s=5)]
+        host: [spark_server.question(server_of(deployment, seens[host]), ask=False, timeout_s=5)]
         for host, deployment in heads.items()
     }
     busy = []
     for host, outcome in fleet.ask(asked).items():
-        server = completion.parse(outcome.value[0]) if outcome.value else None
+        server = spark_server.parse(outcome.value[0]) if outcome.value else None
         load = server.load if isinstance(server, Completion) else None
         if load and load.running:
             busy.append(f"{heads[host].id} has requests: {load.queue}")
@@ -144,12 +140,12 @@ def by_rdma(way: Way, fleet: Fleet, port: int) -> Bandwidth | Obstacle:
         if said:
             return way.receiver.host, Missing(said)
         call, sender = calling(here, way.receiver.address, DEADLINE_S), fleet[way.sender.host]
-        found = bandwidth.parse(sender.ask([call])[0])
+        found = fabric_test.parse_bandwidth(sender.ask([call])[0])
         for _ in range(TRIES - 1):
             if isinstance(found, Bandwidth) or "Couldn't connect" not in found.why:
                 break
             fleet.time.sleep(PAUSE_S)  # the other end says that it waits a moment before it listens
-            found = bandwidth.parse(sender.ask([call])[0])
+            found = fabric_test.parse_bandwidth(sender.ask([call])[0])
         return found if isinstance(found, Bandwidth) else (sender.name, found)
 
 
@@ -169,13 +165,13 @@ def by_tcp(way: Way, fleet: Fleet) -> Flood | Missing:
     both: dict[str, object] = {"streams": STREAMS, "deadline_s": DEADLINE_S}
     receive = {"role": "receive", "address": way.receiver.address, **both}
     with flooding(fleet[way.receiver.host], receive, token) as receiver:
-        port = flood.parse_port(next(receiver.lines(), ""))
+        port = fabric_test.parse_port(next(receiver.lines(), ""))
         if isinstance(port, Missing):
             return Missing(f"{way.receiver.host}: {port.why}")
         place = {"own": way.sender.address, "address": way.receiver.address, "port": port}
         send = {"role": "send", "seconds": SECONDS, **place, **both}
         with flooding(fleet[way.sender.host], send, token) as sender:
-            return flood.parse(next(sender.lines(), ""))
+            return fabric_test.parse_flood(next(sender.lines(), ""))
 
 
 @contextmanager

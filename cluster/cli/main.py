@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cluster import __version__, crash
-from cluster.cli import options as arguments
-from cluster.cli import options_measuring as arguments_measuring
+from cluster.cli import options
 from cluster.cli.options import Command, Parser
 from cluster.errors import ClusterError, ExitCode, InternalError, InterruptedByUser
 
@@ -20,41 +19,41 @@ if TYPE_CHECKING:
     from cluster.screen import Screen
 
 COMMANDS = (
-    Command("up", "start a recipe on hosts and prove that it serves", arguments.up,
+    Command("up", "start a recipe on hosts and prove that it serves", options.up,
             "cluster.cli.up:run", "cluster up gemma-4-31b-fp8 -n spark1,spark2 --tp 2"),
-    Command("swap", "stop what runs and start another recipe there", arguments.swap,
-            "cluster.cli.swap:run", "cluster swap gemma-4-26b-a4b-fp8"),
-    Command("pull", "image and weights onto every host, verified", arguments.pull,
+    Command("swap", "stop what runs and start another recipe there", options.swap,
+            "cluster.cli.up:run_swap", "cluster swap gemma-4-26b-a4b-fp8"),
+    Command("pull", "image and weights onto every host, verified", options.pull,
             "cluster.cli.pull:run", "cluster pull gemma-4-26b-a4b-fp8 -n spark1,spark2"),
-    Command("down", "remove what is ours and prove that all is back", arguments.down,
+    Command("down", "remove what is ours and prove that all is back", options.down,
             "cluster.cli.down:run", "cluster down"),
-    Command("status", "hosts, ranks, Ray, server, memory", arguments.status,
+    Command("status", "hosts, ranks, Ray, server, memory", options.status,
             "cluster.cli.status:run", "cluster status --json"),
-    Command("doctor", "every check of every host: what is wrong, and what to do", arguments.doctor,
+    Command("doctor", "every check of every host: what is wrong, and what to do", options.doctor,
             "cluster.cli.doctor:run", "cluster doctor -n spark1,spark2"),
-    Command("probe", "does the server behave: tools, text, reasoning, pictures, streams", arguments.probe,
+    Command("probe", "does the server behave: tools, text, reasoning, pictures, streams", options.probe,
             "cluster.cli.probe:run", "cluster probe --only tools"),
-    Command("bench", "measure the running server; compare with one Spark", arguments_measuring.bench,
+    Command("bench", "measure the running server; compare with one Spark", options.bench,
             "cluster.cli.bench:run", "cluster bench --depth 0 4096 16384"),
-    Command("scaling", "up, bench, down for each size; one report", arguments_measuring.scaling,
-            "cluster.cli.scaling:run", "cluster scaling -n spark1,spark2 --tp 1 2 --depth 0 4096 16384"),
-    Command("sweep", "up, bench, down with one recipe key varied; one table", arguments_measuring.sweep,
-            "cluster.cli.sweep:run", "cluster sweep --vary vllm.max-num-seqs=4,8,16 --tp 1"),
-    Command("report", "Markdown, CSV, JSON or an HTML page from stored results", arguments_measuring.report,
+    Command("scaling", "up, bench, down for each size; one report", options.scaling,
+            "cluster.cli.series:run_scaling", "cluster scaling -n spark1,spark2 --tp 1 2 --depth 0 4096 16384"),
+    Command("sweep", "up, bench, down with one recipe key varied; one table", options.sweep,
+            "cluster.cli.series:run_sweep", "cluster sweep --vary vllm.max-num-seqs=4,8,16 --tp 1"),
+    Command("report", "Markdown, CSV, JSON or an HTML page from stored results", options.report,
             "cluster.cli.report:run", "cluster report -o report.html"),
-    Command("logs", "logs of all ranks, merged by time", arguments.logs,
+    Command("logs", "logs of all ranks, merged by time", options.logs,
             "cluster.cli.logs:run", "cluster logs --explain"),
-    Command("explain", "what is wrong in pasted logs and outputs of commands", arguments.explain,
+    Command("explain", "what is wrong in pasted logs and outputs of commands", options.explain,
             "cluster.cli.explain:run", "docker logs vllm 2>&1 | cluster explain -"),
-    Command("exec", "run a command on hosts", arguments.execute,
+    Command("exec", "run a command on hosts", options.execute,
             "cluster.cli.exec:run", "cluster exec -n spark1,spark2 -- nvidia-smi -L"),
-    Command("fit", "will a recipe fit, and how fast can it possibly be", arguments.fit,
+    Command("fit", "will a recipe fit, and how fast can it possibly be", options.fit,
             "cluster.cli.fit:run", "cluster fit gemma-4-31b-fp8 --tp 1 2"),
-    Command("recipes", "list, show or check recipes", arguments.recipes,
+    Command("recipes", "list, show or check recipes", options.recipes,
             "cluster.cli.recipes:run", "cluster recipes show gemma-4-31b-fp8"),
-    Command("inventory", "list, show, check or add hosts", arguments.inventory,
+    Command("inventory", "list, show, check or add hosts", options.inventory,
             "cluster.cli.inventory:run", "cluster inventory add spark1 192.168.1.41"),
-    Command("lab", "simulated Sparks on this machine", arguments.lab,
+    Command("lab", "simulated Sparks on this machine", options.lab,
             "cluster.cli.lab:run", "cluster lab up"),
 )  # fmt: skip
 

@@ -6,20 +6,15 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.bench.engine import Engine, find_engine, known_as, look_again
-from cluster.bench.foreign import loud
+from cluster.bench.endpoint import Engine, Served, Serving, find_engine, find_model, known_as, look_again, loud, serving
 from cluster.bench.loader import Loader, Progress
-from cluster.bench.server import Served, find_model
-from cluster.bench.serving import Serving, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
-from cluster.probe.case import Case, Subject, Told
-from cluster.probe.cases import choose
-from cluster.probe.run import RANDOM, Probed, run_probe
-from cluster.probe.subject import subject_of
+from cluster.probe.case import Case, Subject, Told, subject_of
+from cluster.probe.run import RANDOM, Probed, choose, run_probe
 from cluster.screen import Screen, Waiting
-from cluster.spark.completion import Server
+from cluster.spark.server import Server
 
 MARKS = {"pass": "✓", "fail": "✗", "not applicable": "–"}
 STYLES = {"pass": None, "fail": "red", "not applicable": "dim"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.deploy import fetch, gate
 from cluster.deploy.apply import Applied, Guard, Unlocked, apply
-from cluster.deploy.plan_down import remove_probes, remove_token
+from cluster.deploy.plan import remove_probes, remove_token
 from cluster.deploy.session import Connect, open_fleet, reach, read_named, read_recipe, see
 from cluster.deploy.steps import filled
 from cluster.errors import ExitCode

@@ -12,8 +12,8 @@ from dataclasses import asdict
 import orjson
 
 from cluster.bench.loader import ProcessLoader, Target, load_command
-from cluster.bench.report import Table
 from cluster.bench.selftest import CONCURRENCY, HEADERS, SelfTest, run_selftest, timing_rows
+from cluster.bench.tables import Table
 from cluster.errors import ClusterError, ExitCode
 from cluster.hosts.local import LocalHost
 from cluster.screen import Screen

@@ -1,7 +1,7 @@
-"""up, bench, down, step by step: what `scaling` and `sweep` are loops of.
+"""`cluster scaling` and `cluster sweep`: up, bench, down step by step, one table.
 
 Each of the three takes the lock of its hosts by itself and gives it back, as if somebody had typed them one after the
-other. What a step measured is checked to be what it started, so a stranger in between is noticed.
+other. What a step measured is checked to be what it started, so that a change in between is noticed.
 """
 
 from __future__ import annotations
@@ -9,26 +9,59 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.bench.result import results_dir
+from cluster.bench.ceiling import bytes_a_token
+from cluster.bench.page import table_document
+from cluster.bench.result import find_baseline, results_dir
 from cluster.bench.series import Point, Series, find_series, new_series, read_point, write_series
+from cluster.bench.tables import (
+    Entry,
+    Table,
+    bench_table,
+    compare,
+    moments_table,
+    prompt_table,
+    steps_table,
+    sweep_tables,
+)
+from cluster.bench.vary import SIZES, Vary, combinations, label_of, parse_vary
+from cluster.bench.warnings import warnings
 from cluster.cli import bench, down, up
+from cluster.cli.options import bench as bench_options
 from cluster.cli.options import down as down_options
 from cluster.cli.options import up as up_options
-from cluster.cli.options_measuring import bench as bench_options
-from cluster.cli.told import Told
 from cluster.cli.typed import bench_args, bench_defaults, typed
+from cluster.config.load import choose_recipe
+from cluster.config.recipe import Recipe
 from cluster.deploy import fetch
-from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all
+from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.deploy.spec import differing, spec_like
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.hosts.connect import connect
 from cluster.screen import Screen
-from cluster.spark.deployed import Deployment
+from cluster.spark.deployments import Deployment
 from cluster.spark.request import Wanted
+
+
+class Told(Screen):
+    """All that the step says is progress of the whole, on stderr; the document it would print is kept in `told`.
+
+    The step itself is not told that it runs for JSON: its errors are to be raised, not printed.
+    """
+
+    def __init__(self, *, progress: bool = True) -> None:
+        super().__init__(json_mode=progress)
+        self.json_mode = False
+        self.told: dict[str, Any] = {}
+
+    def document(self, value: Any) -> None:
+        """Keep it."""
+        self.told = dict(value)
+
 
 STOPS = (ExitCode.UNREACHABLE, ExitCode.LOCKED, ExitCode.INTERRUPTED)
 """After these the next step has no chance, or is not wanted."""
@@ -288,3 +321,207 @@ def commands(step: Step) -> list[str]:
         typed("bench", bench_options, measured),
         typed("down", down_options, argparse.Namespace(nodes=hosts, inventory=step.args.inventory)),
     ]
+
+
+def changed_defaults(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+    """What `--set bench.…` changes, as options of bench, which reads the recipe's file by itself."""
+    keys = [text.partition("=")[0].partition(".")[2] for text in args.set if text.startswith("bench.")]
+    return {key: getattr(recipe.bench, key) for key in keys if getattr(args, key, 0) is None}
+
+
+def entry_of(step: Step, log: Log) -> Entry | None:
+    """A step's measurement; None when there is none."""
+    point = log.series.point(step.values)
+    result = read_point(point, log.path.parent) if point else None
+    if point is None or result is None:
+        return None
+    recipe = step.wanted.recipe
+    return Entry(
+        step.label, result, log.path.parent / point.result, point, bytes_a_token(recipe), tuple(recipe.reference)
+    )
+
+
+def say_warnings(entries: Sequence[Entry], screen: Screen) -> None:
+    """What must be said aloud with these numbers, wherever they go; once when it is true of all."""
+    said: dict[str, list[str]] = {}
+    for entry in entries:
+        for line in warnings(entry.result):
+            said.setdefault(line, []).append(entry.label)
+    for line, labels in said.items():
+        screen.line(f"! {line}" if len(labels) == len(entries) else f"! {', '.join(labels)}: {line}")
+
+
+def print_tables(tables: Sequence[Table], screen: Screen) -> None:
+    """Tables with their notes; one without rows is its notes."""
+    for table in tables:
+        if table.rows:
+            headers = [text if number < table.text_columns else f">{text}" for number, text in enumerate(table.headers)]
+            screen.table(table.title, headers, table.rows)
+        for note in table.notes:
+            screen.line(f"  {note}")
+
+
+def end(steps: Sequence[Step], log: Log, tables: Sequence[Table], entries: Sequence[Entry], screen: Screen) -> ExitCode:
+    """The files, the error that ended it early, the one document, the exit code."""
+    screen.line(f"series: {log.path}")
+    if entries:
+        screen.line(f"page:   cluster report {log.path} -o {log.series.kind}.html")
+    code = exit_code(log, steps)
+    if log.error:
+        log.error.remedy = "; ".join(filter(None, (log.error.remedy, "the same command with --resume goes on")))
+        Told().error(log.error)
+    elif code != ExitCode.DONE:
+        screen.warn("the same command with --resume tries what failed again")
+    screen.document(
+        log.series.document()
+        | {"path": str(log.path), "exit": int(code), "results": [entry.result.document() for entry in entries]}
+        | {"tables": [table_document(table) for table in tables]}
+        | ({"error": log.error.as_dict()} if log.error else {})
+    )
+    return code
+
+
+def run_scaling(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster scaling`. 6 when some sizes or requests failed; an error that ended it gives its own code."""
+    named = read_named(args)
+    steps = read_sizes(args, named)
+    if args.dry_run:
+        return show_plan(steps, screen, connect)
+    log = open_log("scaling", steps, ("tp",), args, screen)
+    make_room(steps, log, named, args, screen, connect)
+    screen.note(f"backend {steps[0].args.backend} at every size" + ("" if args.backend else ", as the recipe says"))
+    carry_out(steps, log, named, screen, connect)
+    return finish_scaling(steps, log, screen)
+
+
+def read_sizes(args: argparse.Namespace, named: Named) -> list[Step]:
+    """The sizes as steps, smallest deployment first as given. Raises UsageError; no host is asked."""
+    name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
+    sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
+    refuse_sizes(sizes, args.pipeline, named)
+    recipe = read_recipe(args, named.file)
+    backend = args.backend or recipe.backend
+    steps = []
+    for tp in sizes:
+        hosts = named.hosts[: tp * args.pipeline]
+        own = {"recipe": name, "recipe_option": None, "tp": tp, "solo": False, "backend": backend}
+        own |= {"nodes": ",".join(host.name for host in hosts), **changed_defaults(args, recipe)}
+        given = argparse.Namespace(**vars(args) | own)
+        wanted = up.read_wanted(given, Named(named.file, hosts, True))
+        steps.append(Step(f"TP={tp}", {"tp": tp}, wanted, given))
+    return steps
+
+
+def refuse_sizes(sizes: Sequence[int], pipeline: int, named: Named) -> None:
+    """Raises UsageError for sizes that the hosts do not make, and for hosts that no size uses."""
+    if pipeline < 1 or not sizes or min(sizes) < 1:
+        raise UsageError("--tp and --pipeline-parallel are 1 or more")
+    need, there = max(sizes) * pipeline, len(named.hosts)
+    names = ",".join(host.name for host in named.hosts)
+    if need > there:
+        raise UsageError(
+            f"--tp {max(sizes)} needs {need} hosts (one GPU each), {there} named: {names}", remedy="name more with -n"
+        )
+    if need < there:
+        raise UsageError(
+            f"the largest size, --tp {max(sizes)}, uses {need} of {there} hosts: {names}",
+            remedy=f"-n {','.join(host.name for host in named.hosts[:need])}",
+        )
+
+
+def finish_scaling(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
+    """Print what was measured, whether or not all of it was."""
+    entries = [entry for step in steps if (entry := entry_of(step, log))]
+    tables = report_scaling(entries, log)
+    say_warnings(entries, screen)
+    print_tables(tables, screen)
+    return end(steps, log, tables, entries, screen)
+
+
+def report_scaling(entries: Sequence[Entry], log: Log) -> list[Table]:
+    """What each size did, memory by moment, and last each larger size beside the smallest."""
+    tables = [steps_table(log.series, {entry.label: entry.result for entry in entries})]
+    tables += [replace(bench_table(entry.result), title=entry.label) for entry in entries]
+    memory = moments_table(entries)
+    tables += [memory] if memory else []
+    if len(entries) == 1 and (entries[0].tp or 1) > 1:
+        return tables + with_stored(entries[0], log)
+    by_size = sorted(entries, key=lambda entry: entry.tp or 0)
+    return tables + [table for entry in by_size[1:] for table in compare(by_size[0], entry)]
+
+
+def with_stored(entry: Entry, log: Log) -> list[Table]:
+    """One size alone: compared with the stored baseline whose conditions agree, else what differs is named."""
+    shapes = [row.shape for row in entry.result.rows]
+    baseline = find_baseline(log.path.parent, entry.result.manifest, 1, shapes)
+    if baseline.result:
+        return compare(Entry("TP=1", baseline.result, baseline.path, reading=entry.reading,
+                             references=entry.references), entry)  # fmt: skip
+    refused = [f"not compared with {path.name}: {'; '.join(map(str, against[:5]))}"
+               for path, against in baseline.refused[:3]]  # fmt: skip
+    return [Table("scaling", (), (), tuple(refused or ["no single-node baseline of this recipe is stored"]))]
+
+
+def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster sweep`. 6 when some values or requests failed; an error that ended it gives its own code."""
+    varied = parse_vary(args.vary)
+    named = read_named(args)
+    steps = read_values(args, varied, named)
+    if args.dry_run:
+        return show_plan(steps, screen, connect)
+    log = open_log("sweep", steps, [one.key for one in varied], args, screen)
+    make_room(steps, log, named, args, screen, connect)
+    carry_out(steps, log, named, screen, connect)
+    return finish_sweep(steps, log, screen)
+
+
+def read_values(args: argparse.Namespace, varied: Sequence[Vary], named: Named) -> list[Step]:
+    """Every combination as a step, each checked against itself. Raises UsageError; no host is asked."""
+    refuse_both(args, varied)
+    name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
+    return [read_step(args, values, name, named) for values in combinations(varied)]
+
+
+def refuse_both(args: argparse.Namespace, varied: Sequence[Vary]) -> None:
+    """Raises UsageError for a size that is fixed and varied."""
+    fixed = {"tp": args.tp or args.solo, "pp": args.pipeline != 1, "backend": args.backend}
+    for one in varied:
+        if fixed.get(one.key):
+            raise UsageError(f"--vary {one.key} and the same option are both given", remedy="leave one out")
+
+
+def read_step(args: argparse.Namespace, values: Mapping[str, str], name: str, named: Named) -> Step:
+    """One combination: `--set KEY=VALUE` for recipe keys, the options of `up` for sizes."""
+    sets = [*args.set, *(f"{key}={value}" for key, value in values.items() if key not in SIZES)]
+    own: dict[str, Any] = {"recipe": name, "recipe_option": None, "set": sets}
+    own |= {option: int(values[key]) for key, option in (("tp", "tp"), ("pp", "pipeline")) if key in values}
+    own |= {"backend": values.get("backend", args.backend)}
+    given = argparse.Namespace(**vars(args) | own)
+    hosts = named.hosts
+    if given.tp or given.solo:  # a size of its own takes the first hosts, as in `scaling`
+        need = given.pipeline if given.solo else given.tp * given.pipeline
+        hosts = named.hosts[:need] if {"tp", "pp"} & set(values) or given.solo else named.hosts
+    try:
+        wanted = up.read_wanted(given, Named(named.file, hosts, True))
+    except UsageError as error:
+        error.what = f"{label_of(dict(values))}: {error.what}"
+        raise
+    given.nodes, given.solo, given.tp = ",".join(wanted.names), False, wanted.tp
+    vars(given).update(changed_defaults(given, wanted.recipe))
+    return Step(label_of(dict(values)), dict(values), wanted, given)
+
+
+def finish_sweep(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
+    """Print the table of what was measured, whether or not all of it was."""
+    entries = [entry for step in steps if (entry := entry_of(step, log))]
+    tables = report_sweep(log, entries)
+    say_warnings(entries, screen)
+    print_tables(tables, screen)
+    return end(steps, log, tables, entries, screen)
+
+
+def report_sweep(log: Log, entries: Sequence[Entry]) -> list[Table]:
+    """The table of the sweep, prompt processing, memory by moment."""
+    memory = moments_table(entries)
+    tables = [*sweep_tables(log.series, entries), *([prompt_table(entries)] if entries else [])]
+    return [*tables, memory] if memory else tables

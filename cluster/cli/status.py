@@ -15,14 +15,14 @@ from cluster.errors import ClusterError, ExitCode, ManyErrors
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
-from cluster.spark import completion, ranks, ray_nodes
-from cluster.spark.completion import Completion, Server
-from cluster.spark.deployed import Deployment, deployments
+from cluster.spark import ranks
+from cluster.spark import server as spark_server
+from cluster.spark.deployments import Deployment, deployments
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
 from cluster.spark.parity import check_machines
-from cluster.spark.ranks import RankState
-from cluster.spark.ready import Failed, Ready, State, judge_nodes, judge_ranks
+from cluster.spark.ranks import Failed, RankState, Ready, State, judge_nodes, judge_ranks
+from cluster.spark.server import Completion, Server
 
 GIB = 1 << 30
 
@@ -80,7 +80,7 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
     asked: dict[str, list[Question]] = {host: [ranks.question([deployment.ranks[host].name])] for host in here}
     head = deployment.head
     if head in asked:
-        asked[head].append(completion.question(server_of(deployment, seens[head]), ask=False, timeout_s=5))
+        asked[head].append(spark_server.question(server_of(deployment, seens[head]), ask=False, timeout_s=5))
         if deployment.spec["backend"] == "ray":
             name = deployment.ranks[head].name
             asked[head].append(docker_exec(name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
@@ -94,12 +94,12 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
         read = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
         states[host] = read if isinstance(read, Missing) else read.get(deployment.ranks[host].name)
     answers = outcomes[head].value if head in outcomes else None
-    server = completion.parse(answers[1]) if answers else Missing("the head was not asked")
+    server = spark_server.parse(answers[1]) if answers else Missing("the head was not asked")
     healthy = not isinstance(server, Missing) and server.healthy
     nodes: int | None = None
     wrong: list[str] = []
     if answers and len(answers) > 2 and healthy:
-        nodes, wrong = ray_of(deployment, ray_nodes.parse(answers[2]))
+        nodes, wrong = ray_of(deployment, ranks.parse_nodes(answers[2]))
     return Status(deployment, judge_ranks(states, healthy), states, server, nodes, tuple(wrong))
 
 
@@ -108,7 +108,7 @@ def unseen(seen: Seen) -> Missing | None:
     return seen.containers if isinstance(seen.containers, Missing) else None
 
 
-def ray_of(deployment: Deployment, nodes: tuple[ray_nodes.RayNode, ...] | Missing) -> tuple[int | None, list[str]]:
+def ray_of(deployment: Deployment, nodes: tuple[ranks.RayNode, ...] | Missing) -> tuple[int | None, list[str]]:
     """How many of Ray's nodes live, and what is wrong with them."""
     if isinstance(nodes, Missing):
         return None, [f"Ray does not say which nodes it has: {nodes.why}"]

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cluster.cli import options_measuring as arguments_measuring
+from cluster.cli import options
 from cluster.cli.options import Parser
 from cluster.config.redact import is_secret, redact
 
@@ -17,7 +17,7 @@ Configure = Callable[[Parser], Any]
 def bench_defaults() -> dict[str, Any]:
     """What `cluster bench` is given when nothing is typed."""
     parser = Parser()
-    arguments_measuring.bench(parser)
+    options.bench(parser)
     return vars(parser.parse_args([]))
 
 

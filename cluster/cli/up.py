@@ -1,44 +1,429 @@
-"""`cluster up`: load → connect → lock → look → decide → fetch, try, gate → show → apply → prove → print."""
+"""`cluster up` and `cluster swap`: from what is wanted to a proven deployment, told in `bring_up`."""
 
 from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from cluster.argv.question import Question
 from cluster.argv.vllm import Layout, vllm_serve
-from cluster.cli.carry import also, carry_through
+from cluster.bench.endpoint import client_in, nothing_runs, running_deployment
+from cluster.cli.explain import place
 from cluster.cli.fabric_test import test_fabric
-from cluster.cli.quick_probe import probe_quickly
-from cluster.cli.summary import print_ready, simulated_products
+from cluster.cli.findings import runbook_path
+from cluster.cli.logs import view
+from cluster.cli.probe import lines, subject_from
 from cluster.config.load import read_dockerfile, read_mounts, read_secret
 from cluster.config.overrides import split_env
 from cluster.config.redact import hide_text
-from cluster.deploy import fetch, gate, prove
-from cluster.deploy.apply import Applied, Guard, Unlocked, apply
+from cluster.deploy import evidence, fetch, gate, prove
+from cluster.deploy.apply import Applied, Guard, Unlocked, apply, undo
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
-from cluster.deploy.plan_down import clean_up, remove_probes
-from cluster.deploy.plan_up import plan_up
+from cluster.deploy.moments import moment_names
+from cluster.deploy.plan import clean_up, plan_up, remove_probes, stop_ranks
+from cluster.deploy.prove import ENGINE, Clock, Held, Proof
 from cluster.deploy.rank import API_KEY, API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
-from cluster.deploy.session import Connect, Named, find, open_fleet, reach, read_named, read_recipe, see
+from cluster.deploy.restart import await_back, prove_again, say_held, subject_of
+from cluster.deploy.session import (
+    Connect,
+    Named,
+    answered,
+    find,
+    look,
+    open_fleet,
+    raise_all,
+    reach,
+    read_named,
+    read_recipe,
+    see,
+)
 from cluster.deploy.spec import spec_of
-from cluster.deploy.steps import Plan, filled
-from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
+from cluster.deploy.steps import Plan, Step, filled
+from cluster.diagnosis.explain import Diagnosis, explain
+from cluster.diagnosis.lines import read_line
+from cluster.diagnosis.root import Explanation
+from cluster.diagnosis.transport import Transport
+from cluster.errors import (
+    ClusterError,
+    ExitCode,
+    InternalError,
+    InterruptedByUser,
+    ManyErrors,
+    RefusedError,
+    UsageError,
+)
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
+from cluster.hosts.protocol import Host
+from cluster.probe.run import QUICK, Probed, run_probe
 from cluster.screen import Screen
-from cluster.spark.completion import Server
-from cluster.spark.deployed import Deployment
+from cluster.spark.deployments import HOME, Deployment
 from cluster.spark.fabric import Fabric, drift, recorded
 from cluster.spark.fact import Missing
+from cluster.spark.finding import check_names
 from cluster.spark.look import Seen
+from cluster.spark.memory import check_memory
 from cluster.spark.request import Wanted, choose_sizes
-from cluster.spark.runbooks import check_names
+from cluster.spark.server import Server
+
+GIB = 1 << 30
+
+
+def print_ready(
+    wanted: Wanted, proof: Proof, clock: Clock, screen: Screen, *, endpoint: str, simulated: str, changed: bool
+) -> dict[str, Any]:
+    """Endpoint, model, time by stage, memory by host, a line to try, and the next command. Returns the same as JSON."""
+    done = proof.completion
+    screen.good(f"ready: {wanted.served_name} at {endpoint}/v1 ({sizes(wanted)})")
+    if wanted.bind in ("0.0.0.0", "::"):
+        screen.line(f"the API listens on all addresses of {wanted.names[0]}" + key_note(wanted))
+    if simulated:
+        screen.warn(f"simulated hosts: {simulated}")
+    if wanted.random_weights:
+        said = "recipe says weights" if wanted.recipe.weights == "dummy" else "vLLM is given load-format"
+        screen.warn(f"weights are random ({said}: dummy): answers mean nothing")
+    if proof.nodes:
+        screen.line(f"Ray: {len(proof.nodes)} nodes: {', '.join(proof.nodes)}")
+    screen.line(f"one completion: {done.tokens} tokens in {done.seconds:.1f} s: {done.text[:60]!r}")
+    if proof.transport:
+        moved = ", ".join(f"{host} {value / 1e6:.1f} MB" for host, value in proof.transport.grown.items())
+        why = "; ".join(filter(None, (proof.transport.why, moved)))
+        screen.line(f"between the ranks: {way(wanted, proof.transport)} ({why})")
+    rows = [[stage, f"{seconds:.1f}"] for stage, seconds in clock.stages.items() if seconds >= 0.05]
+    own = sum(seconds for stage, seconds in clock.stages.items() if stage != ENGINE)
+    screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
+    print_memory(wanted, proof, screen)
+    screen.line(f"try:  {curl(wanted, endpoint)}")
+    screen.line("next: cluster bench --depth 0 4096 16384")
+    return as_document(wanted, proof, clock, endpoint, simulated, changed)
+
+
+def simulated_products(seens: Iterable[Seen]) -> str:
+    """The product names of the hosts that are simulated; empty when none is."""
+    products = {seen.identity.product for seen in seens if not isinstance(seen.identity, Missing)}
+    return ", ".join(sorted(product for product in products if "simulated" in product.lower()))
+
+
+def way(wanted: Wanted, transport: Transport) -> str:
+    """What carried the traffic; counters that grow prove RDMA only where RDMA was asked for."""
+    if transport.verdict == "rdma" and wanted.recipe.transport == "socket":
+        return "over the fabric, by TCP as the recipe says"
+    return transport.verdict
+
+
+def sizes(wanted: Wanted) -> str:
+    """`TP=2 on spark1, spark2, Ray`."""
+    pipeline = f" PP={wanted.pp}" if wanted.pp > 1 else ""
+    how = {"ray": ", Ray", "mp": ", mp", "none": ""}[wanted.backend]
+    return f"TP={wanted.tp}{pipeline} on {', '.join(wanted.names)}{how}"
+
+
+def key_note(wanted: Wanted) -> str:
+    """Whether a key is asked for."""
+    return "" if "VLLM_API_KEY" in wanted.secrets else " and asks for no key (--api-key-file, --bind)"
+
+
+def print_memory(wanted: Wanted, proof: Proof, screen: Screen) -> None:
+    """Memory of each host at each moment."""
+    names = moment_names(wanted.backend)
+    hosts = list(proof.memory["ready"])
+    moments = [moment for moment in names if moment in proof.memory]
+    columns = ["GiB available / GPU processes", *(f">{names[moment]}" for moment in moments)]
+    rows = [[host, *(cell(proof.memory[moment].get(host)) for moment in moments)] for host in hosts]
+    screen.table("", columns, rows)
+
+
+def cell(held: Held | None) -> str:
+    """`101.2 / 18.5`, with `?` for what was not told."""
+    if held is None:
+        return "?"
+    shown = ["?" if value is None else f"{value / GIB:.1f}" for value in (held.available, held.gpu)]
+    return " / ".join(shown)
+
+
+def curl(wanted: Wanted, endpoint: str) -> str:
+    """A command that asks the server something."""
+    key = ' -H "Authorization: Bearer $KEY"' if "VLLM_API_KEY" in wanted.secrets else ""
+    body = f'{{"model": "{wanted.served_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    return f"curl {endpoint}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
+
+
+def as_document(
+    wanted: Wanted, proof: Proof, clock: Clock, endpoint: str, simulated: str, changed: bool
+) -> dict[str, Any]:
+    """The same for `--json`."""
+    transport = proof.transport
+    return {
+        "endpoint": f"{endpoint}/v1",
+        "model": wanted.served_name,
+        "hosts": list(wanted.names),
+        "tp": wanted.tp,
+        "pp": wanted.pp,
+        "backend": wanted.backend,
+        "changed": changed,
+        "simulated": simulated,
+        "weights": wanted.recipe.weights,
+        "ray_nodes": list(proof.nodes),
+        "transport": {"verdict": transport.verdict, "why": transport.why, "bytes": dict(transport.grown)}
+        if transport
+        else None,
+        "completion": {"text": proof.completion.text, "tokens": proof.completion.tokens,
+                       "seconds": proof.completion.seconds},
+        "stages_s": {stage: round(seconds, 3) for stage, seconds in clock.stages.items()},
+        "memory_bytes": {
+            moment: {host: {"available": held.available, "gpu": held.gpu} for host, held in hosts.items()}
+            for moment, hosts in proof.memory.items()
+        },
+    }  # fmt: skip
+
+
+REQUEST_S = 40.0
+"""Of one request: 280 tokens of a 31B on one Spark. The questions ask for a tenth of that."""
+BEGIN_S = 60.0
+"""No case is begun later."""
+END_S = 120.0
+"""All of it, a client that hangs included."""
+
+
+def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
+    """Ask what runs in a container on this host, the head of a deployment, and say what it got wrong.
+
+    `spec` is that of the deployment. A probe that could not be made is a warning. Raises InterruptedByUser only.
+    """
+    server = Server.of_spec(spec, HOME)
+    try:
+        with screen.waiting("a few questions to what is ready"), client_in(host, container, server) as loader:
+            deadline = Timer(END_S, loader.close)
+            deadline.daemon = True
+            deadline.start()
+            try:
+                subject = subject_from(loader, server, spec["recipe"], spec["words"])
+                probed = run_probe(loader, subject, QUICK, timeout_s=REQUEST_S, budget_s=BEGIN_S, lenient=True)
+            finally:
+                deadline.cancel()
+    except (KeyboardInterrupt, InterruptedByUser):
+        raise InterruptedByUser("interrupted at the last questions", put_back="nothing: it is ready") from None
+    except ClusterError as error:
+        screen.warn(f"not probed: {error.what}; cluster probe asks again")
+        return {"error": error.what}
+    say(probed, screen)
+    return probed.document()
+
+
+def say(probed: Probed, screen: Screen) -> None:
+    """One line when all is well, else what failed and how to see more."""
+    asked = f"{len(probed.told)} short questions"
+    if not probed.failed and not probed.gone:
+        screen.line(f"asked {asked}: {probed.count('pass')} passed, {probed.count('not applicable')} not applicable")
+        return
+    screen.warn(f"it serves, but of {asked} {len(probed.failed)} failed:")
+    for told in probed.failed:
+        for line, _ in lines(told):
+            screen.warn(line)
+    screen.warn(
+        f"  {'the server answers no more: cluster logs --explain' if probed.gone else 'cluster probe asks more'}"
+    )
+
+
+SHOWN_LENGTH = 160
+
+
+def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory: str, screen: Screen) -> None:
+    """Say in one of the errors what the evidence names as the cause. Unknown causes change nothing.
+
+    All has been put back by now. What goes wrong here, or is interrupted here, is not the user's trouble.
+    """
+    if not directory:
+        return
+    try:
+        diagnosis = explain(evidence.sources(Path(directory)), by_cluster=True)
+        text = "\n".join(view(diagnosis, {}))
+        evidence.write(Path(directory) / evidence.OWN, f"{text}\n".encode(), ())
+    except (Exception, KeyboardInterrupt) as error:
+        screen.warn(f"the evidence could not be explained: {error or type(error).__name__}")
+        return
+    root = known_root(diagnosis)
+    if root and not isinstance(failure, InterruptedByUser):
+        told_by = next((one for one in errors if root.finding.host and root.finding.host == one.host), errors[0])
+        add(root, told_by, directory)
+
+
+def known_root(diagnosis: Diagnosis) -> Explanation | None:
+    """The cause, where a rule knows it; our own words about the failure are no evidence of what it follows from."""
+    root = diagnosis.root
+    if root is None or root.level != "fault" or (root.rule.secondary and root.file.endswith(evidence.ERROR)):
+        return None
+    return root
+
+
+def add(root: Explanation, error: ClusterError, directory: str) -> None:
+    """Cause, the place that shows it, and the remedy, in the four lines of an error.
+
+    Of a consequence that stands alone only the remedy: the rank's own words say more than the rule's.
+    """
+    finding = root.finding
+    shown = read_line(finding.evidence).message[:SHOWN_LENGTH]
+    if not root.rule.secondary:
+        at = place(root).removeprefix(f"{directory}/")
+        error.where = "; ".join(filter(None, (error.where, at if shown in error.what else f"{at}: {shown}")))
+        error.what = f"{error.what}; cause: {finding.what} [{root.id}]"
+    steps = f"read {runbook_path(finding.runbook)}" if finding.runbook else ""
+    error.remedy = "; ".join(filter(None, (finding.remedy, steps, error.remedy)))
+
+
+def carry_through(
+    plan: Plan, subject: prove.Subject, fleet: Fleet, guard: Guard, screen: Screen, clock: prove.Clock
+) -> prove.Proof:
+    """Apply and prove; whatever goes wrong before the proof is put back after the evidence was saved."""
+    applied = Applied()
+    screen.stay()
+    try:
+        with clock.stage("stop the old" if plan.replaces else "apply"):
+            apply(plan.first, fleet, guard, screen.note, applied)
+        if plan.replaces:
+            with clock.stage("memory back"):
+                subject = replace(subject, idle=prove_back(plan.replaces, subject, fleet, screen))
+        with clock.stage("apply"):
+            apply(plan.stages, fleet, guard, screen.note, applied)
+        proof = prove.wait_ready(subject, fleet, screen, clock)
+    except (Exception, KeyboardInterrupt) as error:
+        raise put_back(error, plan, subject, applied, fleet, guard, screen, clock) from error
+    try:
+        apply(plan.after, fleet, guard, screen.note, Applied())
+    except InterruptedByUser as error:
+        error.put_back = f"nothing: {plan.deployment} serves"
+        raise
+    except ClusterError as error:
+        screen.warn(f"what was replaced could not be removed ({error.what}); the next cluster up or down removes it")
+    return proof
+
+
+def prove_back(
+    old: Sequence[Deployment], subject: prove.Subject, fleet: Fleet, screen: Screen
+) -> dict[str, prove.Held]:
+    """Wait until what was stopped holds nothing; what each host holds then. Raises RefusedError with the holder.
+
+    Memory that somebody else took meanwhile is a warning while the rest is enough for what comes.
+    """
+    wanted = subject.wanted
+    seens, held = await_back(old, wanted.hosts, fleet, screen)
+    if any(not row.memory_only for rows in held.values() for row in rows):
+        holder = next(row for rows in held.values() for row in rows if not row.memory_only)
+        raise RefusedError(
+            f"what was stopped is not gone: {say_held(held)} ({holder.evidence})",
+            where=", ".join(held),
+            remedy=holder.remedy,
+        )
+    gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
+    for name, rows in held.items():
+        screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
+    return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
+
+
+def put_back(
+    error: Exception | KeyboardInterrupt,
+    plan: Plan,
+    subject: prove.Subject,
+    applied: Applied,
+    fleet: Fleet,
+    guard: Guard,
+    screen: Screen,
+    clock: prove.Clock,
+) -> ClusterError:
+    """Save the evidence, undo newest first, and return the error to raise, with its cause and what was put back."""
+    fleet.cancel.renew()
+    failure = as_failure(error)
+    if not applied.begun:
+        failure.put_back = "nothing was changed"
+        return failure
+    saved = ""
+    try:
+        saved = evidence.save(subject, fleet, screen, failure, clock.passed)
+        left = undo(applied, fleet, guard, screen.note)
+    except (InterruptedByUser, KeyboardInterrupt):  # a second Ctrl-C leaves at once
+        told, remedy = what_stays(plan, applied)
+    else:
+        stopped = [old for old in plan.replaces if told_to_stop(old, applied.begun)]
+        back = [started_again(old, failure, left, subject, applied, fleet, screen) for old in stopped]
+        told = "; ".join(["all but: " + "; ".join(left) if left else "all that this run started", *back])
+        remedy = "" if saved else "cluster status"
+    if guard.taken() and not isinstance(failure, InterruptedByUser | InternalError):
+        both = ManyErrors([*guard.taken(), failure])  # what another operator did may be why it failed
+        failure = ManyErrors(list(dict.fromkeys(both.errors)))
+    errors = failure.errors if isinstance(failure, ManyErrors) else (failure,)
+    for one in errors:
+        one.put_back, one.remedy = told, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
+    name_cause(failure, errors, saved, screen)
+    secrets = subject.wanted.secrets.values()
+    for one in errors:
+        one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
+    return failure
+
+
+def as_failure(error: Exception | KeyboardInterrupt) -> ClusterError:
+    """What ended a start, as an error to show; what nobody expected is put back like everything else."""
+    if isinstance(error, KeyboardInterrupt):
+        return InterruptedByUser("interrupted before ready")
+    return error if isinstance(error, ClusterError) else InternalError(error)
+
+
+def what_stays(plan: Plan, applied: Applied) -> tuple[str, str]:
+    """What is on the hosts after an undo that was interrupted, or not begun; and the command that removes it."""
+    hosts = tuple(dict.fromkeys(step.host for step in applied.stays))
+    if not hosts:
+        return "all that this run started", "cluster status"
+    new = [step.host for step in applied.stays if not any(told_to_stop(old, [step]) for old in plan.replaces)]
+    stays = [f"the containers of {plan.deployment} stay on {', '.join(dict.fromkeys(new))}"] if new else []
+    stays += [f"{old.id} stays stopped" for old in plan.replaces if told_to_stop(old, applied.stays)]
+    how_much = "only in part" if applied.undone else "nothing"
+    return f"{how_much}: {'; '.join(stays)}", f"cluster down -n {','.join(hosts)} removes what is there"
+
+
+def told_to_stop(old: Deployment, steps: Sequence[Step]) -> bool:
+    """Whether one of the steps stops a rank of a deployment."""
+    return bool({step.what for step in steps} & {step.what for step in stop_ranks(old)})
+
+
+def started_again(
+    old: Deployment,
+    failure: ClusterError,
+    left: Sequence[str],
+    subject: prove.Subject,
+    applied: Applied,
+    fleet: Fleet,
+    screen: Screen,
+) -> str:
+    """What became of a deployment that was started again: proven, unless the user wants to leave."""
+    if told_to_stop(old, applied.stays):
+        return f"{old.id} could not be started again on every host"
+    told = f"{old.id} was started again"
+    if left or isinstance(failure, InterruptedByUser):
+        return f"{told} (cluster status shows when it serves)"
+    hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
+    within, begun = fleet.only(old.hosts), False
+    try:
+        again = subject_of(old, hosts, see(within, hosts, say=screen.trouble))
+        begun = True
+        prove_again(again, within, screen)
+    except (InterruptedByUser, KeyboardInterrupt):
+        return f"{told} (cluster status shows when it serves)"
+    except ClusterError as error:
+        known = begun and error.exit_code != ExitCode.UNREACHABLE
+        return f"{told} and does not serve: {error.what}" if known else f"{told}, but was not proven: {error.what}"
+    return f"{told} and serves"
+
+
+def also(remedy: str, another: str) -> str:
+    """Two remedies in one line; either may be empty."""
+    return "; ".join(filter(None, (remedy, another)))
+
 
 SECRETS_VERSION = "secrets_version"
 """Key of a spec: how often the secrets of what serves were changed. It tells two deployments apart, and no secret."""
@@ -146,7 +531,7 @@ def bring_up(
         return ExitCode.DONE
     if decision.outgoing and not options.yes and screen.interactive and not screen.confirm("replace it?"):
         raise RefusedError("not replaced", remedy="--yes replaces without asking")
-    subject = subject_of(plan.deployment, spec, wanted, fabric, seens, idle=not decision.outgoing)
+    subject = subject_to_prove(plan.deployment, spec, wanted, fabric, seens, idle=not decision.outgoing)
     with fetch.naming_what_stays(how):
         proof = carry_through(plan, subject, fleet, guard, screen, clock)
     told = print_ready(wanted, proof, clock, screen, changed=True, **where(wanted, seens))
@@ -192,7 +577,7 @@ def leave(
         show_lines(Plan(deployment.id, (), rest), screen)
         return ExitCode.DONE
     apply(rest, fleet, guard, screen.note, Applied())
-    subject = subject_of(deployment.id, deployment.spec, wanted, was, seens, idle=False)
+    subject = subject_to_prove(deployment.id, deployment.spec, wanted, was, seens, idle=False)
     try:
         proof = prove.wait_ready(subject, fleet, screen, clock)
     except ClusterError as error:
@@ -205,7 +590,7 @@ def leave(
     return ExitCode.DONE
 
 
-def subject_of(
+def subject_to_prove(
     deployment: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], *, idle: bool
 ) -> prove.Subject:
     """What is to be proven, with the place of its API and, when the hosts were `idle`, what they held then."""
@@ -310,3 +695,36 @@ def show_lines(plan: Plan, screen: Screen) -> None:
     for line in plan.lines():
         screen.line(line)
     screen.document({"deployment": plan.deployment, "why": list(plan.why), "plan": list(plan.lines())})
+
+
+FIRST = "cluster up starts the first one"
+
+
+def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster swap`."""
+    if not (args.recipe or args.recipe_option):
+        raise UsageError("swap to which recipe?", remedy="cluster swap RECIPE; cluster recipes list shows them")
+    named = read_named(args)
+    read_recipe(args, named.file)  # what is wrong with it is said before any host is asked
+    options = options_of(args)
+    with open_fleet(named.hosts, connect) as fleet:
+        wanted = read_wanted(args, with_hosts(named, fleet))
+        return start_on(fleet.only(wanted.names), wanted, options, screen)
+
+
+def with_hosts(named: Named, fleet: Fleet) -> Named:
+    """The hosts of what runs, in rank order; those of `-n`, if something of ours runs there.
+
+    Raises RefusedError when nothing runs, or more than one deployment and no host was named.
+    """
+    seens, errors = answered(look(fleet, named.hosts))
+    found = find(seens, named.hosts)
+    if not named.explicit:
+        by_name = {host.name: host for host in named.hosts}
+        running = running_deployment(seens, errors, found, otherwise=FIRST)
+        return replace(named, hosts=tuple(by_name[name] for name in running.hosts))
+    raise_all(errors)
+    ranks = [rank for deployment in found for rank in deployment.ranks.values()]
+    if not any(rank.state == "running" for rank in ranks):
+        raise nothing_runs(seens, FIRST)
+    return named

@@ -1,33 +1,357 @@
-"""`cluster status --watch`: look every few seconds, say each change once, act as told. It ends when it is told to."""
+"""`cluster status --watch`: look every few seconds, print each change once, restart when asked to."""
 
 from __future__ import annotations
 
 import argparse
+import getpass
+import json
+import os
+import shlex
 import signal
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
-from cluster.cli.heard import Heard, ask_ranks, hear
-from cluster.cli.on_wedge import Act, Moment, make_act
-from cluster.cli.tell import Teller
-from cluster.cli.unit import print_unit
-from cluster.config.names import ResolvedHost
+from cluster.argv.question import Answer, Question
+from cluster.cli.findings import STYLES, below
+from cluster.config.load import ResolvedHost
+from cluster.deploy.restart import restart
 from cluster.deploy.session import Connect, Named, open_fleet, read_named, tell_apart
-from cluster.diagnosis.pulse import Course, HostPulse, Pulse, read_host
-from cluster.diagnosis.standing import Key, Standing, follow
-from cluster.errors import ExitCode, InterruptedByUser, UsageError
+from cluster.diagnosis.hang import Change, Course, HostPulse, Key, Pulse, Standing, follow, read_host, why_no_restart
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
-from cluster.spark.completion import Server
-from cluster.spark.deployed import Deployment, group
-from cluster.spark.fact import Missing
+from cluster.spark import deployments, gpu, identity, links, memory, ranks
+from cluster.spark import server as spark_server
+from cluster.spark.deployments import Container, Deployment, LockState, group
+from cluster.spark.fact import NOT_ASKED, Missing
+from cluster.spark.finding import Finding, Shared
+from cluster.spark.gpu import Gpu, GpuProcess
 from cluster.spark.identity import host_id
-from cluster.spark.lock import LockState
-from cluster.spark.ready import Failed
+from cluster.spark.links import Links
+from cluster.spark.memory import Memory
+from cluster.spark.ranks import Failed, RankState, judge_ranks
+from cluster.spark.server import Completion, Server
+
+SERVER_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One host's answers. `server` is None where no server was asked. `why` it did not answer, empty when it did.
+
+    `machine` is its machine-id.
+    """
+
+    containers: tuple[Container, ...] | Missing
+    lock: LockState | Missing
+    memory: Memory | Missing
+    gpus: tuple[Gpu, ...] | Missing
+    processes: tuple[GpuProcess, ...] | Missing
+    links: Links | Missing
+    server: Completion | Missing | None = None
+    why: str = ""
+    machine: str | Missing = NOT_ASKED
+
+
+def hear(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[str, Server]) -> dict[str, Heard]:
+    """Ask all hosts. Of one that failed every connection is closed, so that the next look makes a new one."""
+    asked = {name: questions(host, servers.get(name)) for name, host in hosts.items()}
+    heard = {}
+    for name, outcome in fleet.ask(asked).items():
+        if outcome.value is None:
+            fleet[name].close()
+            missing = Missing(str(outcome.error), "timeout")
+            heard[name] = Heard(missing, missing, missing, missing, missing, missing, None, missing.why)
+        else:
+            heard[name] = read(outcome.value)
+    return heard
+
+
+def questions(host: ResolvedHost, server: Server | None) -> list[Question]:
+    """All that is asked of one host."""
+    asked = [
+        deployments.containers_question(),
+        deployments.lock_question(host.data_dir),
+        memory.question(),
+        gpu.question(),
+        links.question(),
+    ]
+    asked.append(identity.machine_question())
+    return asked + ([spark_server.question(server, ask=False, timeout_s=SERVER_TIMEOUT_S)] if server else [])
+
+
+def read(answers: Sequence[Answer]) -> Heard:
+    """The answers to `questions`, in their order."""
+    listed, held, kernel, card, linked, machine = answers[:6]
+    return Heard(
+        deployments.parse_containers(listed),
+        deployments.parse_lock(held),
+        memory.parse(kernel),
+        gpu.parse(card),
+        gpu.parse_processes(card),
+        links.parse(linked),
+        spark_server.parse(answers[6]) if len(answers) > 6 else None,
+        machine=identity.parse_machine(machine),
+    )
+
+
+def ask_ranks(deployment: Deployment, fleet: Fleet, heard: Mapping[str, Heard]) -> Failed | None:
+    """The rank that ended first, in its own words; None while all that are known run. Only ended ones are asked."""
+    seen = [host for host in deployment.hosts if host in heard and not isinstance(heard[host].containers, Missing)]
+    ended = [host for host in seen if host in deployment.ranks and deployment.ranks[host].state != "running"]
+    states: dict[str, RankState | Missing | None] = dict.fromkeys(deployment.hosts, Missing("not asked"))
+    states |= {host: None for host in seen if host not in deployment.ranks}
+    asked = {host: [ranks.question([deployment.ranks[host].name])] for host in ended}
+    for host, outcome in (fleet.ask(asked) if asked else {}).items():
+        told = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
+        states[host] = told if isinstance(told, Missing) else told.get(deployment.ranks[host].name)
+    state = judge_ranks(states, healthy=True)
+    return state if isinstance(state, Failed) else None
+
+
+INDENT = " " * 9
+
+
+class Teller:
+    """Says what happened, when, and to which deployment."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+
+    def say(self, event: str, deployment: str, text: str, *, style: str | None = None, **more: Any) -> None:
+        """One change."""
+        now = datetime.now().astimezone()
+        self.screen.text(f"{now:%H:%M:%S} {deployment}{': ' if deployment else ''}{text}", INDENT, style)
+        self.screen.record(
+            {"t": now.isoformat(timespec="seconds"), "event": event, "deployment": deployment, "text": text} | more
+        )
+
+    def raised(self, deployment: str, finding: Finding) -> None:
+        """A finding that is new, with what was seen and what to do."""
+        where = f" on {finding.host}" if finding.host else ""
+        text = f"{finding.level}: {finding.check}{where}: {finding.what}"
+        self.say("raised", deployment, text, style=STYLES[finding.level], finding=finding.as_dict())
+        for label, said in below(Shared(finding, (finding.host,) if finding.host else ())):
+            self.screen.text(f"{INDENT}{label}: {said}", INDENT + " " * (len(label) + 2))
+
+    def over(self, deployment: str, ended: Standing, now: float) -> None:
+        """A finding that does not stand any more."""
+        finding, seconds = ended.finding, now - ended.since
+        where = f" on {finding.host}" if finding.host else ""
+        text = f"over: {finding.check}{where}, after {seconds:.0f} s"
+        self.say("over", deployment, text, finding=finding.as_dict(), after_s=round(seconds))
+
+
+COMMAND_S = 60.0
+PAUSES_S = (60.0, 300.0, 900.0)
+"""After the first, second and every further restart, before another one."""
+TRY_AGAIN_S = 60.0
+"""After a restart that could not be begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One look at a deployment: what is remembered of it, what stands and is new; and whom to ask, whom to tell."""
+
+    deployment: Deployment
+    course: Course
+    change: Change
+    fleet: Fleet
+    hosts: Mapping[str, ResolvedHost]
+    teller: Teller
+
+
+class Act(Protocol):
+    """Called after each look at a deployment."""
+
+    def __call__(self, moment: Moment) -> None:
+        """Do what is to be done."""
+        ...
+
+
+def make_act(args: argparse.Namespace) -> Act:
+    """What --on-wedge says. Raises UsageError."""
+    if bool(args.on_finding) != (args.on_wedge == "command"):
+        raise UsageError("--on-wedge command and --command CMD belong together")
+    if args.max_restarts < 1:
+        raise UsageError(f"--max-restarts {args.max_restarts}: at least 1", remedy="--on-wedge report restarts nothing")
+    if args.on_wedge == "restart":
+        return Restarts(args.max_restarts)
+    return Command(shlex.split(args.on_finding)) if args.on_finding else report
+
+
+def report(moment: Moment) -> None:
+    """What was said is all."""
+
+
+class Command:
+    """Runs the user's command on this machine, once for each new finding."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+
+    def __call__(self, moment: Moment) -> None:
+        """See Act."""
+        for finding in moment.change.raised:
+            ended = run_command(self.words, moment.deployment.id, finding)
+            text = f"{self.words[0]} {ended}"
+            moment.teller.say("command", moment.deployment.id, text, finding=finding.as_dict())
+
+
+def run_command(words: list[str], deployment: str, finding: Finding) -> str:
+    """How the command ended, in words; whatever it does, the watch goes on."""
+    env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
+    given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
+    with tempfile.TemporaryFile() as said:
+        try:
+            child = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=said, stderr=said, env=env, start_new_session=True
+            )
+        except OSError as error:
+            return f"cannot be run: {error.strerror}"
+        try:
+            child.communicate(given, COMMAND_S)
+        except subprocess.TimeoutExpired:
+            return f"was ended after {COMMAND_S:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # what it left behind as well
+            child.wait()
+        said.seek(max(0, said.tell() - 300))
+        last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+    return "was run" if child.returncode == 0 else f"exited with {child.returncode}: {''.join(last) or 'no output'}"
+
+
+class Restarts:
+    """Restarts all ranks of what hangs or died: so often at most, with growing pauses, never for memory."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.done = 0
+        self.not_before = 0.0
+        self.refused: dict[str, str] = {}
+
+    def __call__(self, moment: Moment) -> None:
+        """See Act."""
+        faults = [one.finding for one in moment.change.standing.values() if one.finding.level == "fault"]
+        curable = [one for one in faults if not why_no_restart(one, moment.course)]
+        why = self.why_not(curable, faults, moment)
+        if faults and why and why != self.refused.get(moment.deployment.id):
+            moment.teller.say("not-restarted", moment.deployment.id, f"not restarted: {why}")
+        self.refused[moment.deployment.id] = why if faults else ""
+        if curable and not why:
+            self.restart(curable[0], moment)
+
+    def why_not(self, curable: list[Finding], faults: list[Finding], moment: Moment) -> str:
+        """Why nothing is restarted now; empty when it is."""
+        if not curable:
+            return next((why_no_restart(one, moment.course) for one in faults), "")
+        if self.done >= self.most:
+            return f"{self.done} restarts were made, as many as --max-restarts allows"
+        silent = [host for host, one in moment.course.last.hosts.items() if one.why]
+        if silent:
+            return f"{', '.join(silent)} does not answer"
+        if moment.course.last.lock:
+            return f"{moment.course.last.lock.who} is at work: {moment.course.last.lock.why}"
+        if moment.fleet.time.monotonic() < self.not_before:
+            return f"a pause of {self.pause_s / 60:.0f} min comes first"
+        return ""
+
+    @property
+    def pause_s(self) -> float:
+        """The pause after the latest restart."""
+        return PAUSES_S[min(self.done, len(PAUSES_S)) - 1] if self.done else TRY_AGAIN_S
+
+    def restart(self, finding: Finding, moment: Moment) -> None:
+        """Do it, and count it from its first change on."""
+        before, deployment, say = self.done, moment.deployment, moment.teller.say
+
+        def begun() -> None:
+            self.done += 1
+            text = f"restarting all ranks for {finding.check} ({self.done} of {self.most})"
+            say("restarting", deployment.id, text, finding=finding.as_dict())
+
+        hosts = [moment.hosts[name] for name in deployment.hosts]
+        try:
+            seconds = restart(deployment, hosts, moment.fleet, moment.teller.screen, begun)
+            say("restarted", deployment.id, f"restarted, and it serves again after {seconds:.0f} s")
+        except InterruptedByUser as error:
+            if error.put_back:
+                say("restart-interrupted", deployment.id, f"restart interrupted: {error.put_back}")
+            raise
+        except ClusterError as error:
+            word = "restart failed" if self.done > before else "not restarted"
+            text = "; ".join(filter(None, (f"{word}: {error.what}", error.put_back)))
+            say(word.replace(" ", "-"), deployment.id, text, remedy=error.remedy)
+        self.not_before = moment.fleet.time.monotonic() + (self.pause_s if self.done > before else TRY_AGAIN_S)
+
+
+UNIT = """\
+# cluster status --watch --print-unit | sudo tee /etc/systemd/system/cluster-watch.service
+# sudo systemctl daemon-reload && sudo systemctl enable --now cluster-watch
+[Unit]
+Description=cluster status --watch ({hosts})
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=simple
+User={user}
+ExecStart={command}
+Restart=on-failure
+RestartSec=30
+RestartPreventExitStatus=2
+TimeoutStopSec=120
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def print_unit(args: argparse.Namespace, named: Named, screen: Screen) -> ExitCode:
+    """Print the unit, and nothing else."""
+    words = [*program(), *watch_words(args, named)]
+    hosts = ", ".join(host.name for host in named.hosts).replace("%", "%%")
+    text = UNIT.format(hosts=hosts, user=getpass.getuser(), command=" ".join(map(quote, words)))
+    for line in text.splitlines():
+        screen.line(line)
+    screen.document({"unit": text})
+    return ExitCode.DONE
+
+
+def program() -> list[str]:
+    """How this program was started, with an absolute path."""
+    own = Path(sys.argv[0])
+    if own.name == "cluster" and os.access(own, os.X_OK):
+        return [str(own.absolute())]
+    return [sys.executable, "-m", "cluster.cli.main"]
+
+
+def watch_words(args: argparse.Namespace, named: Named) -> list[str]:
+    """The same command line, with the inventory's file and only what differs from the defaults."""
+    words = ["status", "--watch", "--interval", f"{args.interval:g}"]
+    words += ["--inventory", str(named.file.path.absolute())] if named.file.path else []
+    words += ["--nodes", args.nodes] if args.nodes else []
+    words += ["--on-wedge", args.on_wedge]
+    words += ["--command", args.on_finding] if args.on_wedge == "command" else []
+    words += ["--max-restarts", str(args.max_restarts)] if args.on_wedge == "restart" else []
+    return words + (["--json"] if args.json else [])
+
+
+def quote(word: str) -> str:
+    """A word of ExecStart=: systemd's specifiers and variables taken literally, in quotes where needed."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return text if text and not set(text) & set(" \t'\";\\") else f'"{text}"'
+
 
 SHORTEST_S = 1.0
 

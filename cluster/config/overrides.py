@@ -10,12 +10,10 @@ from typing import Any
 
 from cluster.config.describe import ITEM, keys
 from cluster.config.find import nearest
-from cluster.config.kinds import flag_name
-from cluster.config.recipe import Recipe
+from cluster.config.recipe import Recipe, flag_name
 from cluster.config.redact import is_secret
-from cluster.config.strict import check_env_name
 from cluster.config.validate import validate
-from cluster.config.written import Document, parse_value
+from cluster.config.written import Document, check_env_name, parse_value
 from cluster.errors import UsageError
 
 

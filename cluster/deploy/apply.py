@@ -13,10 +13,8 @@ from cluster.argv.docker import is_gone, why_failed
 from cluster.argv.question import Question
 from cluster.deploy.steps import Put, Stage, Step
 from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, LockedError, UnreachableError
-from cluster.hosts.fleet import Fleet
-from cluster.hosts.outcome import values
+from cluster.hosts.fleet import Fleet, Silence, values
 from cluster.hosts.protocol import Host
-from cluster.hosts.silence import Silence
 
 Say = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.deploy.spec import differing, named
 from cluster.errors import RefusedError
-from cluster.spark.deployed import Deployment
+from cluster.spark.deployments import Deployment
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from cluster.argv.docker import docker_inspect, docker_pull, why_failed
 from cluster.argv.question import Question
 from cluster.config.load import read_secret
 from cluster.deploy.apply import Guard
-from cluster.deploy.plan_down import HUB_TOKEN
+from cluster.deploy.plan import HUB_TOKEN
 from cluster.deploy.session import raise_all
 from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
-from cluster.spark import hub_model
+from cluster.spark import weights
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
 from cluster.spark.request import Model, Wanted
@@ -180,8 +180,8 @@ def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
 def size_of(model: Model, host: str, token_file: str, fleet: Fleet, screen: Screen) -> tuple[float, str]:
     """Bytes to download, 0 when nobody knows, and the same in words: one request to the hub that also tells whether
     access is given. Raises RefusedError when it is not, or there is no such model."""
-    question = hub_model.question(model.id, model.revision, token_file, dummy=model.dummy)
-    told = hub_model.parse(fleet.keep_asking({host: [question]}, screen.trouble)[host][0])
+    question = weights.hub_question(model.id, model.revision, token_file, dummy=model.dummy)
+    told = weights.parse_hub(fleet.keep_asking({host: [question]}, screen.trouble)[host][0])
     if not isinstance(told, Missing):
         return told, f"{told / GIB:.1f} GiB"
     if told.kind == "refused":

@@ -9,17 +9,15 @@ from cluster.argv.docker import docker_try
 from cluster.config.load import ResolvedHost
 from cluster.deploy.session import raise_all
 from cluster.errors import RefusedError
-from cluster.hosts.fleet import Fleet
-from cluster.hosts.outcome import Outcome
+from cluster.hosts.fleet import Fleet, Outcome
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
-from cluster.spark.checks import check_host
-from cluster.spark.deployed import Deployment
+from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric, pair
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding, as_errors, refusing, worst_first
-from cluster.spark.inside import Inside, check_equal, check_inside, parse_inside
-from cluster.spark.look import Seen
+from cluster.spark.image import Inside, check_equal, check_inside, parse_inside
+from cluster.spark.look import Seen, check_host
 from cluster.spark.parity import check_pings, check_set, ping_questions
 from cluster.spark.request import Wanted
 

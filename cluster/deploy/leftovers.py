@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cluster.argv.ports import ports_used
-from cluster.spark.checks_gpu import end_process
-from cluster.spark.deployed import Deployment, ours
+from cluster.spark.deployments import Deployment, ours
 from cluster.spark.fact import Missing
+from cluster.spark.gpu import end_process
 from cluster.spark.look import Seen
 
 SLACK_BYTES = 2 << 30

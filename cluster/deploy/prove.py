@@ -13,17 +13,15 @@ from cluster.diagnosis.transport import Transport, grown_bytes, judge_transport
 from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
-from cluster.spark import completion, gpu_processes, links, memory, ranks, ray_nodes
-from cluster.spark.completion import Completion, Server
-from cluster.spark.expect import is_whole, patterns_of, unmet
+from cluster.spark import gpu, links, memory, ranks, server
 from cluster.spark.fabric import Fabric
 from cluster.spark.fact import Missing
-from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.gpu import GpuProcess
 from cluster.spark.links import Links
 from cluster.spark.memory import Memory
-from cluster.spark.ranks import RankState
-from cluster.spark.ready import Failed, Ready, State, judge_nodes, judge_ranks
+from cluster.spark.ranks import Failed, RankState, Ready, State, is_whole, judge_nodes, judge_ranks, patterns_of, unmet
 from cluster.spark.request import Wanted
+from cluster.spark.server import Completion, Server
 
 Say = Callable[[str], None] | None
 """What is told which hosts are unreachable while all are waited for."""
@@ -156,7 +154,7 @@ def poll(subject: Subject, fleet: Fleet, known: dict[str, RankState]) -> State:
     """
     names, began = subject.wanted.names, fleet.time.monotonic()
     asked = {host: [ranks.question([subject.container(host)], known=known)] for host in names}
-    asked[names[0]].append(completion.question(subject.server, ask=False, timeout_s=5))
+    asked[names[0]].append(server.question(subject.server, ask=False, timeout_s=5))
     answers = fleet.silence.answered(fleet.ask(asked), began)
     states: dict[str, RankState | Missing | None] = {}
     for host in names:
@@ -164,7 +162,7 @@ def poll(subject: Subject, fleet: Fleet, known: dict[str, RankState]) -> State:
         states[host] = told if isinstance(told, Missing) else told.get(subject.container(host))
         if isinstance(state := states[host], RankState):
             states[host] = known[state.name] = state.after(known.get(state.name))
-    health = completion.parse(answers[names[0]][1]) if names[0] in answers else None
+    health = server.parse(answers[names[0]][1]) if names[0] in answers else None
     return judge_ranks(states, healthy=isinstance(health, Completion) and health.healthy)
 
 
@@ -185,7 +183,7 @@ def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...
     head = wanted.names[0]
     question = docker_exec(subject.container(head), ("python3", "/cluster/ray_nodes.py"), timeout_s=20)
     [answer] = fleet.keep_asking({head: [question]}, say)[head]
-    nodes = ray_nodes.parse(answer)
+    nodes = ranks.parse_nodes(answer)
     if isinstance(nodes, Missing):
         raise RefusedError(f"Ray does not say which nodes it has: {nodes.why}", where=head)
     wrong = judge_nodes(nodes, [fabric.hosts[name].address for name in wanted.names])
@@ -223,9 +221,9 @@ def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completio
     wanted, head = subject.wanted, subject.wanted.names[0]
     sane = not wanted.random_weights
     before = read_links(fleet, wanted.names, say) if wanted.size > 1 else {}
-    question = completion.question(subject.server, ask=True, timeout_s=COMPLETION_TIMEOUT_S)
+    question = server.question(subject.server, ask=True, timeout_s=COMPLETION_TIMEOUT_S)
     [answer] = fleet.keep_asking({head: [question]}, say)[head]
-    done = completion.parse(answer)
+    done = server.parse(answer)
     if isinstance(done, Missing):
         raise ClusterError(f"no completion: {done.why}", where=head)
     wrong = done.wrong(wanted.served_name, judge_text=sane)
@@ -283,9 +281,9 @@ def refuse_socket(subject: Subject, transport: Transport | None, screen: Screen)
 
 def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
     """Memory of every host now."""
-    outcomes = fleet.ask({name: [memory.question(), gpu_processes.question()] for name in subject.wanted.names})
+    outcomes = fleet.ask({name: [memory.question(), gpu.question()] for name in subject.wanted.names})
     return {
-        name: held_of(memory.parse(outcome.value[0]), gpu_processes.parse(outcome.value[1]))
+        name: held_of(memory.parse(outcome.value[0]), gpu.parse_processes(outcome.value[1]))
         for name, outcome in outcomes.items()
         if outcome.value is not None
     }

@@ -1,7 +1,8 @@
-"""One rank: its container and the files that lie beside it."""
+"""One rank: its container, the files that lie beside it, and the directory of its compiled kernels."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping
@@ -15,18 +16,44 @@ from cluster.argv.nccl import NON_CARRY_FILE, fabric_environment, non_carry, non
 from cluster.argv.ports import PORTS, ports_used
 from cluster.argv.ray import ray_environment, ray_start
 from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
-from cluster.config.kinds import PACKAGES
-from cluster.deploy.caches import cache_name
+from cluster.config.recipe import PACKAGES
 from cluster.deploy.spec import PROGRAMS, built_image, canonical, deployment_id
 from cluster.deploy.steps import Put
 from cluster.errors import RefusedError
-from cluster.spark import deployed
+from cluster.spark import deployments
 from cluster.spark.fabric import Fabric
 from cluster.spark.fact import Missing
 from cluster.spark.identity import Identity
-from cluster.spark.inside import Inside
+from cluster.spark.image import Inside
 from cluster.spark.look import Seen
 from cluster.spark.request import Wanted
+
+NOT_COMPILED = {
+    "gpu-memory-utilization", "kv-cache-memory-bytes", "num-gpu-blocks-override", "enable-prefix-caching",
+    "prefix-caching-hash-algo", "seed", "limit-mm-per-prompt", "mm-processor-kwargs", "mm-processor-cache-gb",
+    "logprobs-mode", "tokenizer", "tokenizer-mode", "tokenizer-revision", "disable-custom-all-reduce",
+    "max-parallel-loading-workers", "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser", "chat-template",
+    "enable-log-requests", "uvicorn-log-level", "api-server-count", "allowed-origins", "disable-log-stats",
+    "enable-chunked-prefill", "scheduling-policy", "load-format", "stream-interval",
+}  # fmt: skip
+"""Flags that vLLM's own cache key does not hold (`compute_hash` of each of its configurations, 0.32), or that only its
+API server reads. A flag that is not here gives a directory of its own: one more compilation, never a wrong kernel."""
+
+PARTS = ("tp", "pp", "image_content", "dockerfile", "mounts", "env", "host_env", "words")
+
+
+def cache_name(spec: Mapping[str, Any]) -> str:
+    """The recipe's name, and eight hex digits of SHA-256 over the parts of a spec that decide what is compiled."""
+    recipe = spec["recipe"]
+    kept = {
+        "model": [recipe["model"], recipe["revision"]],
+        "vllm": {flag: value for flag, value in recipe["vllm"].items() if flag not in NOT_COMPILED},
+        "env": recipe["env"],
+        "parts": {part: spec.get(part) for part in PARTS},
+    }
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    return f"{recipe['name']}-{digest[:8]}"
+
 
 JOIN_TIMEOUT_S = 120
 SILENCE_S = 60
@@ -114,7 +141,7 @@ def container(made_of: Ingredients, rank: int) -> Container:
     """The container of one rank."""
     wanted, host = made_of.wanted, made_of.wanted.names[rank]
     home, links = made_of.home(host), made_of.seens[host].links
-    binds = [Bind(home, deployed.HOME), Bind(made_of.cache(host), "/cache", read_only=False)]
+    binds = [Bind(home, deployments.HOME), Bind(made_of.cache(host), "/cache", read_only=False)]
     binds.append(Bind(made_of.identity(host).hf_home, "/hf"))
     binds += [Bind(model.id, model.id) for model in wanted.models if model.id.startswith("/")]
     binds += _mounts(made_of, host)
@@ -124,11 +151,11 @@ def container(made_of: Ingredients, rank: int) -> Container:
         entrypoint="python3",
         words=("-u", "/cluster/rank.py", "/cluster/rank.json"),
         labels={
-            deployed.DEPLOYMENT: made_of.id,
-            deployed.RANK: str(rank),
-            deployed.HOSTS: ",".join(made_of.spec["hosts"]),
-            deployed.SPEC: canonical(made_of.spec),
-            deployed.SEEN: canonical(observed(made_of)),
+            deployments.DEPLOYMENT: made_of.id,
+            deployments.RANK: str(rank),
+            deployments.HOSTS: ",".join(made_of.spec["hosts"]),
+            deployments.SPEC: canonical(made_of.spec),
+            deployments.SEEN: canonical(observed(made_of)),
         },
         env=environment(made_of, host),
         binds=tuple(binds),

@@ -12,13 +12,12 @@ from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe
 from cluster.errors import ClusterError, ManyErrors
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet
-from cluster.hosts.names import ssh_knows
-from cluster.hosts.outcome import Outcome
+from cluster.hosts.fleet import Fleet, Outcome
 from cluster.hosts.protocol import Host
+from cluster.hosts.target import ssh_knows
 from cluster.spark import disk, identity
-from cluster.spark import look as facts
-from cluster.spark.deployed import Deployment, deployments
+from cluster.spark import look as spark_look
+from cluster.spark.deployments import Deployment, deployments
 from cluster.spark.fact import Missing
 from cluster.spark.finding import as_errors
 from cluster.spark.look import Look, Seen
@@ -108,8 +107,8 @@ def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -
 
     def look_at(host: Host) -> Seen:
         one, began = looks[host.name], fleet.time.time()
-        answers = host.ask(facts.questions(one))
-        seen = facts.read(host.name, one, answers, (began, fleet.time.time()))
+        answers = host.ask(spark_look.questions(one))
+        seen = spark_look.read(host.name, one, answers, (began, fleet.time.time()))
         return with_moved_root(host, seen) if one.thorough else seen
 
     return look_at

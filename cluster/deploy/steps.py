@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cluster.argv.question import Question
-from cluster.spark.deployed import Deployment
+from cluster.spark.deployments import Deployment
 
 
 @dataclass(frozen=True, slots=True)

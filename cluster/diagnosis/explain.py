@@ -5,29 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cluster.diagnosis import judge_links, judge_machine, judge_services, judge_speed
-from cluster.diagnosis.explanation import Explanation, of_cluster
-from cluster.diagnosis.outputs import Output, Outputs, logs_in, recognise
-from cluster.diagnosis.pairs import settle
-from cluster.diagnosis.root import explain_hits, explain_trouble, is_overcome, judge, of_hit, order_of
+from cluster.diagnosis import outputs as diagnosis_outputs
+from cluster.diagnosis.outputs import Output, Outputs, logs_in, recognise, settle
+from cluster.diagnosis.root import (
+    Explanation,
+    explain_hits,
+    explain_trouble,
+    is_overcome,
+    judge,
+    of_cluster,
+    of_hit,
+    order_of,
+)
 from cluster.diagnosis.scan import Scan, Source, scan
 
 JUDGES: tuple[Callable[[Outputs], Iterator[Explanation]], ...] = (
-    judge_links.judge_ports,
-    judge_links.judge_link_events,
-    judge_links.judge_interfaces,
-    judge_links.judge_neighbours,
-    judge_links.judge_gids,
-    judge_speed.judge_bandwidth,
-    judge_machine.judge_machines,
-    judge_machine.judge_disk,
-    judge_machine.judge_memory,
-    judge_machine.judge_processes,
-    judge_machine.judge_gpus,
-    judge_services.judge_docker,
-    judge_services.judge_ray,
-    judge_services.judge_load,
-    judge_services.judge_completion,
+    diagnosis_outputs.judge_ports,
+    diagnosis_outputs.judge_link_events,
+    diagnosis_outputs.judge_interfaces,
+    diagnosis_outputs.judge_neighbours,
+    diagnosis_outputs.judge_gids,
+    diagnosis_outputs.judge_bandwidth,
+    diagnosis_outputs.judge_machines,
+    diagnosis_outputs.judge_disk,
+    diagnosis_outputs.judge_memory,
+    diagnosis_outputs.judge_processes,
+    diagnosis_outputs.judge_gpus,
+    diagnosis_outputs.judge_docker,
+    diagnosis_outputs.judge_ray,
+    diagnosis_outputs.judge_load,
+    diagnosis_outputs.judge_completion,
 )
 
 

@@ -1,51 +1,47 @@
-"""Outputs of commands in a text, recognised by the readers of facts."""
+"""Outputs of commands in a text: recognised by the readers of facts, and what they mean."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
-from cluster.diagnosis.explanation import EVIDENCE_LENGTH, Explanation, of_rule
-from cluster.diagnosis.rules import OF_OUTPUTS
-from cluster.diagnosis.text import Line
-from cluster.spark import (
-    bandwidth,
-    completion,
-    docker_text,
-    gids,
-    gpu_processes,
-    gpu_text,
-    host_text,
-    ibdev2netdev,
-    ip_text,
-    link_events,
-    memory,
-    metrics,
-    ray_nodes,
-)
+from cluster.diagnosis.lines import Line
+from cluster.diagnosis.root import EVIDENCE_LENGTH, Explanation, of_rule, settled
+from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS
+from cluster.spark import docker, fabric_test, gpu, identity, links, memory, ranks, server
+from cluster.spark.docker import DockerText
+from cluster.spark.fabric_test import Bandwidth, judge_rdma
+from cluster.spark.gpu import BUSY_PCT, IDLE_W, Gpu, GpuProcess, judge_gpu
+from cluster.spark.identity import BAD_KERNEL, Filled
+from cluster.spark.links import Gid, Interface, LinkEvent, Neighbour, Port, is_fabric
+from cluster.spark.memory import Memory
+from cluster.spark.ranks import RayStatus
+from cluster.spark.server import Load, insane
 
 READERS: tuple[tuple[str, Callable[[str], Any]], ...] = (
-    ("ports", ibdev2netdev.recognise),
-    ("interfaces", ip_text.recognise),
-    ("neighbours", ip_text.recognise_neighbours),
-    ("gids", gids.recognise),
-    ("link events", link_events.recognise),
-    ("bandwidth", bandwidth.recognise),
+    ("ports", links.recognise_ports),
+    ("interfaces", links.recognise_interfaces),
+    ("neighbours", links.recognise_neighbours),
+    ("gids", links.recognise_gids),
+    ("link events", links.recognise_events),
+    ("bandwidth", fabric_test.recognise),
     ("memory", memory.recognise),
-    ("gpus", gpu_text.recognise),
-    ("gpu processes", gpu_processes.recognise),
-    ("metrics", metrics.recognise),
-    ("ray status", ray_nodes.recognise),
-    ("docker info", docker_text.recognise),
-    ("docker ps", docker_text.recognise_containers),
-    ("completion", completion.recognise),
-    ("disk", host_text.recognise_disk),
-    ("kernel", host_text.recognise_kernel),
-    ("memlock", host_text.recognise_memlock),
-    ("machine-ids", host_text.recognise_machines),
-    ("hostnames", host_text.recognise_hostnames),
+    ("gpus", gpu.recognise),
+    ("gpu processes", gpu.recognise_processes),
+    ("metrics", server.recognise_metrics),
+    ("ray status", ranks.recognise),
+    ("docker info", docker.recognise),
+    ("docker ps", docker.recognise_containers),
+    ("completion", server.recognise),
+    ("disk", identity.recognise_disk),
+    ("kernel", identity.recognise_kernel),
+    ("memlock", identity.recognise_memlock),
+    ("machine-ids", identity.recognise_machines),
+    ("hostnames", identity.recognise_hostnames),
 )
 
 LOGS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -101,3 +97,394 @@ def recognise(file: str, host: str, lines: tuple[Line, ...]) -> tuple[Output, ..
 def logs_in(lines: tuple[Line, ...]) -> Iterator[str]:
     """Which logs a text holds lines of."""
     return (name for name, pattern in LOGS if any(pattern.search(line.text) for line in lines))
+
+
+FLAPS = 3
+USUAL_GID = 3
+
+
+def judge_ports(outputs: Outputs) -> Iterator[Explanation]:
+    """All down; one twin only; other ports on one host than on the other. Two Down lines of four are normal."""
+    found = outputs.named("ports")
+    for output in found:
+        ports: tuple[Port, ...] = output.value
+        if not any(port.is_up for port in ports):
+            yield output.say("no-link-up", (ports[0].netdev or ports[0].hca,))
+        for port in ports:
+            twin = next((one for one in ports if one != port and one.twin_name == port.twin_name), None)
+            if twin and port.is_up and not twin.is_up:
+                yield output.say("one-twin-up", (twin.netdev,), netdev=port.netdev, twin=twin.netdev)
+    for first, second in combinations(found, 2):
+        there, here = ({port.netdev for port in output.value if port.is_up} for output in (first, second))
+        if here and there and not here & there:
+            yield second.say("ports-crossed", (min(here),), here=listed(here), there=listed(there))
+
+
+def listed(names: set[str]) -> str:
+    """Names for a sentence."""
+    return ", ".join(sorted(names))
+
+
+def judge_interfaces(outputs: Outputs) -> Iterator[Explanation]:
+    """Link-local and missing addresses; different MTU, one address twice or no common subnet at the two ends."""
+    found = outputs.named("interfaces")
+    for output in found:
+        fabric = fabric_of(output)
+        for row in fabric:
+            addresses = row.interfaces()
+            if addresses and all(address.ip.is_link_local for address in addresses):
+                yield output.say("link-local-address", (str(addresses[0].ip),), netdev=row.name)
+            elif row.addresses == () and any(other.addresses for other in fabric):
+                yield output.say("fabric-no-address", (row.name,), netdev=row.name)
+    for first, second in combinations(found, 2):
+        yield from _compare_mtu(first, second)
+        yield from _compare_addresses(first, second)
+
+
+def fabric_of(output: Output) -> list[Interface]:
+    """The fabric's interfaces that carry."""
+    rows: tuple[Interface, ...] = output.value
+    return [row for row in rows if row.is_fabric and row.is_up]
+
+
+def _compare_mtu(first: Output, second: Output) -> Iterator[Explanation]:
+    pairs = [(row, other) for row in fabric_of(first) for other in fabric_of(second) if _one_link(row, other)]
+    sizes = [(row.mtu or 0, other.mtu or 0) for row, other in pairs if row.mtu and other.mtu]
+    for (row, other), (mtu, others_mtu) in zip(pairs, sizes, strict=False):
+        if mtu != others_mtu:
+            output, worse, better = (first, row, other) if mtu < others_mtu else (second, other, row)
+            small = f"{worse.mtu} at {worse.name} in {output.file}"
+            large = f"{better.mtu} in {(second if output is first else first).file}"
+            yield output.say("mtu-differs", (worse.name, f"mtu {worse.mtu}"), small=small, large=large)
+    if sizes and set(sizes) == {(1500, 1500)}:
+        yield second.say("mtu-1500", (pairs[0][1].name, "mtu 1500"))
+
+
+def _one_link(row: Interface, other: Interface) -> bool:
+    """Whether interfaces of two hosts face each other: by subnet, else by name."""
+    if row.networks() and other.networks():
+        return bool(set(row.networks()) & set(other.networks()))
+    return row.name == other.name
+
+
+def _compare_addresses(first: Output, second: Output) -> Iterator[Explanation]:
+    there, here = ({address for row in fabric_of(output) for address in row.interfaces()} for output in (first, second))
+    twice = {str(address.ip) for address in here} & {str(address.ip) for address in there}
+    if twice and first.value != second.value:
+        yield second.say("address-twice", (min(twice),), address=min(twice))
+    networks = [{str(address.network) for address in one} for one in (here, there)]
+    if all(networks) and not networks[0] & networks[1]:
+        shown = str(min(here).ip)
+        yield second.say("no-common-subnet", (shown,), here=listed(networks[0]), there=listed(networks[1]))
+
+
+def judge_gids(outputs: Outputs) -> Iterator[Explanation]:
+    """A table with a hole whose RoCE v2 entry for IPv4 is not where it usually is."""
+    for output in outputs.named("gids"):
+        gids: tuple[Gid, ...] = output.value
+        for hca in dict.fromkeys(gid.hca for gid in gids):
+            own = {gid.index: gid for gid in gids if gid.hca == hca}
+            right = [gid for gid in own.values() if gid.is_v2 and gid.ipv4]
+            holes = [index for index in range(max(own)) if index not in own]
+            if right and holes and USUAL_GID not in [gid.index for gid in right]:
+                bracketed = f"[{right[0].index:3}]"
+                words = (bracketed,) if output.find(bracketed) else (right[0].ipv4, "v2")
+                yield output.say("gid-moved", words, index=str(right[0].index), hole=str(holes[0]))
+
+
+def judge_neighbours(outputs: Outputs) -> Iterator[Explanation]:
+    """A peer on the fabric that does not answer."""
+    for output in outputs.named("neighbours"):
+        rows: tuple[Neighbour, ...] = output.value
+        for row in rows:
+            if row.state in ("FAILED", "INCOMPLETE") and is_fabric(row.netdev):
+                yield output.say("neighbour-silent", (row.address,), address=row.address, netdev=row.netdev)
+
+
+def judge_link_events(outputs: Outputs) -> Iterator[Explanation]:
+    """Links that are down at the end, or go up and down; one plug-in (down, then up) is neither."""
+    for output in outputs.named("link events"):
+        events: tuple[LinkEvent, ...] = output.value
+        by_netdev = [[one for one in events if one.netdev == name] for name in dict.fromkeys(e.netdev for e in events)]
+        lost = [own[-1] for own in by_netdev if not own[-1].is_up and any(event.is_up for event in own)]
+        flapping = [own[-1] for own in by_netdev if sum(not event.is_up for event in own) > FLAPS]
+        for id, found in (("link-went-down", lost), ("link-flaps", [one for one in flapping if one not in lost])):
+            if found:
+                names = listed({event.netdev for event in found})
+                yield output.say(id, (found[0].line.strip(),), netdevs=names)
+
+
+GIB = 1 << 30
+OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}
+HELD_SHARE, CACHE_SHARE = 0.5, 0.8
+FULL_PCT, NEARLY_FULL_PCT = 100, 95
+NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
+NOT_DISKS = ("/dev/loop", "squashfs", "efivarfs")
+
+
+def judge_memory(outputs: Outputs) -> Iterator[Explanation]:
+    """The kernel's CMA bug; memory that is held; page cache that looks like use."""
+    for output in outputs.named("memory"):
+        memory: Memory = output.value
+        if memory.has_cma_bug:
+            yield output.say("cma-bug", ("CmaFree",))
+        if not memory.total or memory.available is None:
+            continue
+        share = memory.available / memory.total
+        if share < HELD_SHARE:
+            words = ("MemAvailable",) if output.find("MemAvailable") else ("Mem:",)
+            yield output.say("memory-held", words, available=gib(memory.available), total=gib(memory.total))
+        elif share > CACHE_SHARE and memory.free is not None and memory.free < memory.total // 2:
+            words = ("MemFree",) if output.find("MemFree") else ("Mem:",)
+            yield output.say("page-cache", words, cache=gib(memory.available - memory.free))
+
+
+def gib(value: int) -> str:
+    """Bytes as GiB."""
+    return f"{value / GIB:.0f}"
+
+
+def judge_gpus(outputs: Outputs) -> Iterator[Explanation]:
+    """Busy and drawing little: capped when the clocks are low, a kernel that spins when they are high."""
+    for output in outputs.named("gpus"):
+        gpus: tuple[Gpu, ...] = output.value
+        busy = [gpu for gpu in gpus if (gpu.utilization_pct or 0) >= BUSY_PCT and gpu.power_w is not None]
+        if not busy or any((gpu.power_w or 0.0) >= IDLE_W for gpu in busy):
+            continue
+        gpu, clock, power = busy[0], busy[0].sm_clock_mhz, f"{busy[0].power_w:g}"
+        words = (str(clock),) if clock else (power,)
+        busy_pct = str(gpu.utilization_pct)
+        id = OF_STATE.get(judge_gpu(gpu))
+        if id:
+            yield output.say(id, words, busy=busy_pct, power=power, clock=str(clock))
+
+
+def judge_processes(outputs: Outputs) -> Iterator[Explanation]:
+    """Engine processes that hold memory where no container runs."""
+    for output in outputs.named("gpu processes"):
+        processes: tuple[GpuProcess, ...] = output.value
+        engines = [one for one in processes if one.is_engine]
+        if not engines:
+            continue
+        running = [other.value for other in outputs.named("docker ps") if other.file == output.file]
+        held = sum(one.used_mib or 0 for one in engines) << 20
+        pids = " ".join(str(one.pid) for one in engines)
+        id = "orphan-workers" if running == [0] else "engine-holds-memory"
+        yield output.say(id, (str(engines[0].pid),), name=engines[0].name, held=gib(held), pids=pids)
+
+
+def judge_disk(outputs: Outputs) -> Iterator[Explanation]:
+    """A file system without room, images and pseudo ones aside."""
+    for output in outputs.named("disk"):
+        rows: tuple[Filled, ...] = output.value
+        for row in rows:
+            if row.path.startswith(NOT_STORAGE) or row.device.startswith(NOT_DISKS) or row.used_pct < NEARLY_FULL_PCT:
+                continue
+            id = "disk-full" if row.used_pct >= FULL_PCT or row.free_bytes < GIB else "disk-nearly-full"
+            yield output.say(id, (f"{row.used_pct}%", row.path), path=row.path, used=str(row.used_pct))
+
+
+def judge_machines(outputs: Outputs) -> Iterator[Explanation]:
+    """Two hosts with one machine-id or one name."""
+    ids = [(output, id) for output in outputs.named("machine-ids") for id in output.value]
+    counts = Counter(id for _, id in ids)
+    twice = [(output, id) for output, id in ids[1:] if counts[id] > 1]
+    if twice:
+        yield twice[-1][0].say("machine-id-twice", (twice[-1][1],))
+    names = [(output, name) for output in outputs.named("hostnames") for name in output.value]
+    if len(names) > 1 and names[0][1] == names[-1][1] and len(counts) != 1:
+        yield names[-1][0].say("hostname-twice", (names[-1][1],), name=names[-1][1])
+
+
+PENDING = "pending placement group"
+
+
+def judge_ray(outputs: Outputs) -> Iterator[Explanation]:
+    """Placement that waits for an address nobody has, or for GPUs; a worker that never joined; nodes that failed."""
+    for output in outputs.named("ray status"):
+        status: RayStatus = output.value
+        gpus = f"{status.gpus_total or 0:g}"
+        if status.pinned_to and (status.gpus_total or 0) >= 2:
+            yield output.say("ray-node-ip", (PENDING,), address=status.pinned_to, gpus=gpus)
+        elif status.pending_placement_groups:
+            yield output.say("ray-too-few-gpus", (PENDING,))
+        elif status.nodes is not None and status.nodes < 2 and (status.gpus_total or 0) < 2 and not status.gpus_used:
+            words = (" GPU",) if output.find(" GPU") else ("Node status",)
+            yield output.say("ray-one-node", words, nodes=str(status.nodes), gpus=gpus)
+        if status.failures:
+            yield output.say("ray-node-lost", (status.failures[0],))
+
+
+def judge_docker(outputs: Outputs) -> Iterator[Explanation]:
+    """No runtime of NVIDIA's (normal on a stock Spark); two kinds of image store."""
+    found = outputs.named("docker info")
+    for output in found:
+        docker: DockerText = output.value
+        if docker.nvidia_runtime is False and not docker.nvidia_cdi:
+            yield output.say("no-nvidia-runtime", ("runc",))
+    stores = {output.value.storage_driver: output for output in found if output.value.storage_driver}
+    if len(stores) > 1:
+        yield list(stores.values())[-1].say("image-stores-differ", ("Storage Driver",), stores=" and ".join(stores))
+
+
+def judge_load(outputs: Outputs) -> Iterator[Explanation]:
+    """Requests that run while no token comes; one look alone cannot tell."""
+    looks: list[tuple[str, Load]] = [
+        (output.file, look) for output in outputs.named("metrics") for look in output.value
+    ]
+    if not looks:
+        return
+    first, last, output = looks[0][1], looks[-1][1], outputs.named("metrics")[-1]
+    running = f"{last.running or 0:g}"
+    if not last.running or last.tokens is None:
+        return
+    if len(looks) == 1:
+        yield output.say("requests-running", ("num_requests_running",), running=running)
+    elif first.running and first.tokens == last.tokens:
+        powers = [gpu.power_w for one in outputs.named("gpus") for gpu in one.value if gpu.power_w is not None]
+        if not powers:
+            yield output.say("tokens-frozen", ("generation_tokens",), running=running)
+        elif max(powers) < IDLE_W:
+            yield output.say("server-wedged", ("generation_tokens",), running=running, power=f"{max(powers):g}")
+
+
+def judge_completion(outputs: Outputs) -> Iterator[Explanation]:
+    """Text that only a broken kernel or checkpoint writes."""
+    for output in outputs.named("completion"):
+        wrong = insane(output.value)
+        if wrong and output.value.strip():
+            yield output.say("text-insane", ('"choices"',), wrong=f"the completion {wrong}")
+
+
+OF_RDMA = {"degraded": "nic-degraded", "slow": "rdma-slow", "": ""}
+ONE_TWIN_GBYTES_S = (10.0, 14.0)
+GOOD_GBYTES_S = 20.0
+ENOUGH_BYTES = 64 << 20
+"""With smaller messages NCCL's bandwidth says nothing."""
+SLOW_TCP_GBPS = (10.5, 40.0)
+"""Less is the 10G port, which is as fast as it should be."""
+
+
+def judge_bandwidth(outputs: Outputs) -> Iterator[Explanation]:
+    """Wrong data, a degraded card, one twin instead of two, small MTU."""
+    for output in outputs.named("bandwidth"):
+        test: Bandwidth = output.value
+        if test.wrong:
+            yield output.say("data-corrupt", ("Out of bounds",))
+        id = judge(test)
+        if id:
+            value = test.gbps / 8 if test.tool == "nccl-tests" else test.gbps
+            yield output.say(id, (_shown(output, value),), gbps=f"{value:.1f}", speed=f"{value:.1f}")
+
+
+def judge(test: Bandwidth) -> str:
+    """Which rule a result falls under, empty when it is as it should be."""
+    if test.tool == "perftest":
+        return OF_RDMA[judge_rdma(test.gbps)]
+    if test.tool == "iperf3":
+        return "tcp-slow" if SLOW_TCP_GBPS[0] < test.gbps < SLOW_TCP_GBPS[1] else ""
+    if test.hosts == 1 or 0 < test.size < ENOUGH_BYTES:
+        return ""
+    speed = test.gbps / 8
+    if speed < ONE_TWIN_GBYTES_S[0]:
+        return "nccl-slow"
+    return "nccl-one-twin" if speed < ONE_TWIN_GBYTES_S[1] else "nccl-mtu" if speed < GOOD_GBYTES_S else ""
+
+
+def _shown(output: Output, value: float) -> str:
+    """The number as it is printed, to find its line; else the heading above it."""
+    words = (f"{value:.2f}", "BW average", "bus bandwidth", "busbw", "bits/sec")
+    return next((word for word in words if output.find(word)), words[0])
+
+
+Settle = Callable[[Explanation, Outputs], Explanation | None]
+"""The finding as more is known, the same finding when nothing is, None when it turned out to be nothing."""
+
+SMALL_MEMLOCK = 64 * GIB
+FULL = 4 * GIB
+
+
+def settle(found: Sequence[Explanation], outputs: Outputs) -> list[Explanation]:
+    """Every finding as it stands beside all outputs."""
+    known = [SETTLERS[one.id](one, outputs) if one.id in SETTLERS else one for one in found]
+    return [one for one in known if one is not None]
+
+
+def settle_free_memory(found: Explanation, outputs: Outputs) -> Explanation:
+    """Page cache or a holder: MemAvailable tells."""
+    memory = _memory(found, outputs)
+    if memory is None or memory.available is None:
+        return found
+    wanted = re.search(r"\(0?\.\d+, ([\d.]+) GiB\)", found.finding.evidence)
+    need = float(wanted[1]) * GIB if wanted else 0.8 * (memory.total or 0)
+    id = "free-memory-page-cache" if memory.available >= need else "free-memory-held"
+    return settled(found, OF_PAIRS[id], available=gib(memory.available))
+
+
+def settle_rdma_memory(found: Explanation, outputs: Outputs) -> Explanation:
+    """The kernel's regression, a limit of locked memory, or memory that is full."""
+    kernels: list[str] = [output.value for output in outputs.named("kernel")]
+    limits: list[int] = [output.value for output in outputs.named("memlock")]
+    memory = _memory(found, outputs)
+    if (memory and memory.has_cma_bug) or any(BAD_KERNEL.match(kernel) for kernel in kernels):
+        told = f"kernel {kernels[0]}" if kernels else "CmaFree is more than CmaTotal"
+        return settled(found, OF_PAIRS["rdma-enomem-kernel"], told=told)
+    if any(0 <= limit < SMALL_MEMLOCK for limit in limits):
+        return settled(found, OF_PAIRS["rdma-enomem-memlock"], limit=str(limits[0] >> 10))
+    if memory and memory.available is not None and memory.available < FULL:
+        return settled(found, OF_PAIRS["rdma-enomem-full"], available=gib(memory.available))
+    if kernels and not limits:
+        return settled(found, OF_PAIRS["rdma-enomem-other-kernel"], kernel=kernels[0])
+    return found
+
+
+def settle_broadcast(found: Explanation, outputs: Outputs) -> Explanation | None:
+    """Compiling or hanging: power tells."""
+    powers = [gpu.power_w for output in outputs.named("gpus") for gpu in output.value if gpu.power_w is not None]
+    if not powers:
+        return found
+    return None if max(powers) >= IDLE_W else settled(found, OF_PAIRS["ranks-hang"], power=f"{max(powers):g}")
+
+
+def settle_image(found: Explanation, outputs: Outputs) -> Explanation:
+    """Different images, or only different stores."""
+    stores = [output.value.storage_driver for output in outputs.named("docker info") if output.value.storage_driver]
+    if len(stores) < 2:
+        return found
+    id = "image-stores-differ" if len(set(stores)) > 1 else "image-really-differs"
+    return settled(found, OF_PAIRS[id], stores=" and ".join(dict.fromkeys(stores)))
+
+
+def settle_env(found: Explanation, outputs: Outputs) -> Explanation | None:
+    """The head's names on a worker are harmless where those ports are up too."""
+    named = re.search(r" to '([^']*)'", found.finding.evidence)
+    names = re.split(r"[,:=^]", named[1]) if named else []
+    ports = [port for output in outputs.named("ports") for port in output.value]
+    states = [port.is_up for port in ports if port.hca in names or port.netdev in names]
+    return None if states and all(states) else found
+
+
+def settle_gid(found: Explanation, outputs: Outputs) -> Explanation:
+    """The index that would be right, where a table is at hand."""
+    gids: list[Gid] = [gid for output in outputs.named("gids") for gid in output.value]
+    right = sorted({gid.index for gid in gids if gid.is_v2 and gid.ipv4})
+    if not right:
+        return found
+    told = f"{found.finding.what}; the table shows it at {' and '.join(map(str, right))}"
+    return replace(found, finding=replace(found.finding, what=told))
+
+
+SETTLERS: dict[str, Settle] = {
+    "free-memory-check": settle_free_memory,
+    "rdma-enomem": settle_rdma_memory,
+    "shm-broadcast": settle_broadcast,
+    "image-differs": settle_image,
+    "env-overwritten": settle_env,
+    "nccl-gid-hole": settle_gid,
+}
+
+
+def _memory(found: Explanation, outputs: Outputs) -> Memory | None:
+    """The memory of the same file, else of any."""
+    known = outputs.named("memory")
+    return next((output.value for output in known if output.file == found.file), known[0].value if known else None)

@@ -2,15 +2,101 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.diagnosis import trouble
-from cluster.diagnosis.logline import LogLine, read_line
-from cluster.diagnosis.needles import ZEROS, Kind, Kinds
-from cluster.diagnosis.rules import MOMENTS, Moment, Rule
-from cluster.diagnosis.text import LIMIT, WIDEST, Chunk, Kept, chunks, is_caption, is_text, printable
-from cluster.diagnosis.trouble import Weight
+from cluster.diagnosis import lines
+from cluster.diagnosis.lines import (
+    LIMIT,
+    WIDEST,
+    Chunk,
+    Kept,
+    LogLine,
+    Weight,
+    chunks,
+    is_caption,
+    is_text,
+    printable,
+    read_line,
+)
+from cluster.diagnosis.rules import MOMENTS, RULES, Moment, Rule, literals
+
+REMEMBERED, LONGEST = 50_000, 1024
+"""So many lines are remembered, none longer than that."""
+OFTEN, SELDOM = 200, 50
+"""Lines of one kind that are all judged, and then only one in so many."""
+
+Tree = dict[int, "Tree"]
+ZEROS = bytes.maketrans(b"123456789", b"000000000")
+
+
+@dataclass
+class Kind:
+    """What lines that differ in digits only are candidates for. `count`: how many there were."""
+
+    rules: tuple[Rule, ...]
+    may_be_moment: bool
+    may_be_trouble: bool
+    count: int = 0
+
+    def is_due(self) -> bool:
+        """Whether the next line of this kind is to be judged; counts it."""
+        self.count += 1
+        return self.count <= OFTEN or self.count % SELDOM == 0
+
+
+class Kinds:
+    """The kinds of lines met so far."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Kind | None] = {}
+
+    def of(self, line: bytes) -> Kind | None:
+        """The kind of a line that is lowercase with every digit a 0; None when nothing in it is worth judging."""
+        if line in self._known:
+            return self._known[line]
+        kind = _judge(line) if ANY_PIECE.search(line) else None
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        if len(line) <= LONGEST:
+            self._known[line] = kind
+        return kind
+
+
+def _judge(line: bytes) -> Kind:
+    text = line.decode("utf-8", "replace")
+    rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
+    moment = any(piece in text for _, pattern in MOMENTS for piece in literals(pattern.pattern))
+    return Kind(rules, moment, any(piece in text for piece in lines.NEEDLES))
+
+
+def any_of(pieces: Iterable[str]) -> re.Pattern[bytes]:
+    """A pattern that finds any of the pieces, letter by letter along a tree: several times faster than one by one."""
+    tree: Tree = {}
+    for piece in sorted(set(pieces), key=len):
+        at = tree
+        for letter in piece.encode():
+            if letter in at and not at[letter]:
+                break  # a shorter piece ends here and finds it too
+            at = at.setdefault(letter, {})
+    return re.compile(_branches(tree).encode("latin-1"))
+
+
+def _branches(tree: Tree) -> str:
+    """The tree as nested alternatives."""
+    if not tree:
+        return ""
+    found = [re.escape(chr(letter)) + _branches(below) for letter, below in tree.items()]
+    return found[0] if len(found) == 1 else f"(?:{'|'.join(found)})"
+
+
+ANY_PIECE = any_of(
+    [piece for rule in RULES for piece in literals(rule.pattern)]
+    + [piece for _, pattern in MOMENTS for piece in literals(pattern.pattern)]
+    + list(lines.NEEDLES)
+)
+
 
 MOST_HITS = 40
 """Of one rule so many lines are kept, and the last one."""
@@ -134,7 +220,7 @@ class Scan:
         self.hits.append(hit)
 
     def _weigh(self, line: LogLine, number: int, text: str) -> None:
-        weight = trouble.weigh(line)
+        weight = lines.weigh(line)
         if weight and sum(old.weight == weight for old in self.troubles) < MOST_ERRORS:
             self.troubles.append(Trouble(weight, number, text, line))
 

@@ -10,10 +10,8 @@ from typing import Any
 
 from cluster.config.inventory import HostEntry
 from cluster.hosts.cancel import Cancel
-from cluster.hosts.crew import in_parallel
-from cluster.hosts.fleet import Fleet
+from cluster.hosts.fleet import Fleet, in_parallel, values
 from cluster.hosts.local import LocalHost
-from cluster.hosts.outcome import values
 from cluster.hosts.protocol import Host
 from cluster.hosts.target import SshTarget, resolve
 

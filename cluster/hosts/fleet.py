@@ -2,22 +2,227 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from cluster.argv.question import Answer, Question
-from cluster.errors import about
+from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, SilentError, UnreachableError, about
 from cluster.hosts.cancel import Cancel
-from cluster.hosts.crew import in_parallel
-from cluster.hosts.outcome import Outcome, values
 from cluster.hosts.protocol import Host
-from cluster.hosts.silence import Silence, Time
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """A value, or the error in its place."""
+
+    value: T | None = None
+    error: ClusterError | None = None
+
+    def get(self) -> T:
+        """The value. Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.value)  # not `assert`: T may itself be optional
+
+
+def errors(outcomes: Mapping[str, Outcome[T]]) -> list[ClusterError]:
+    """The errors, in the hosts' order."""
+    return [outcome.error for outcome in outcomes.values() if outcome.error is not None]
+
+
+def values(outcomes: Mapping[str, Outcome[T]]) -> dict[str, T]:
+    """All values by host. Raises the single error, or ManyErrors with every one."""
+    failed = errors(outcomes)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        raise ManyErrors(failed)
+    return {name: outcome.get() for name, outcome in outcomes.items()}
+
+
+SLICE_S = 0.2
+LEAVE_S = 1.0  # after Ctrl-C, for what was interrupted to notice
+LEAVE_CHANGE_S = 12.0  # when a change is under way: it gets 10 s, the rest is for closing
+
+
+def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel) -> dict[str, Outcome[T]]:
+    """Run the jobs, at most `limit` at once; the outcomes in the jobs' order.
+
+    Ctrl-C sets `cancel`, waits for changes under way (12 s at most) and raises InterruptedByUser; a second Ctrl-C
+    leaves at once. An exception that is no ClusterError is a bug and raised as it is, after the rest.
+    """
+    crew = _Crew(jobs, cancel)
+    try:
+        crew.start(limit)
+        crew.wait()
+    except KeyboardInterrupt:
+        cancel.set()
+        crew.wait_for_changes()
+        raise InterruptedByUser("interrupted") from None
+    if crew.bug is not None:
+        raise crew.bug
+    if any(isinstance(outcome.error, InterruptedByUser) for outcome in crew.outcomes.values()):
+        raise InterruptedByUser("interrupted")
+    return {name: crew.outcomes[name] for name in jobs}
+
+
+class _Crew(Generic[T]):
+    """Daemon threads, so that a job that hangs cannot hold up the end of the program."""
+
+    def __init__(self, jobs: Mapping[str, Callable[[], T]], cancel: Cancel) -> None:
+        self.outcomes: dict[str, Outcome[T]] = {}
+        self.bug: BaseException | None = None
+        self._jobs = jobs
+        self._cancel = cancel
+        self._scope = cancel.scope
+        self._left = deque(jobs)
+        self._changed = threading.Condition()
+        self._ctrl_c = False
+
+    def start(self, limit: int) -> None:
+        for number in range(min(limit, len(self._jobs))):
+            threading.Thread(target=self._work, name=f"host-{number}", daemon=True).start()
+
+    def wait(self) -> None:
+        """Until all jobs have ended. Raises KeyboardInterrupt, also one that a job met."""
+        with self._changed:
+            while self._is_busy() and not self._ctrl_c:
+                self._changed.wait(SLICE_S)
+        if self._ctrl_c:
+            raise KeyboardInterrupt
+
+    def wait_for_changes(self) -> None:
+        """After an interruption: until the jobs have noticed it and no change is under way."""
+        began = time.monotonic()
+        with self._changed:
+            while self._is_busy():
+                patience = LEAVE_CHANGE_S if self._scope.is_changing else LEAVE_S
+                if time.monotonic() > began + patience:
+                    return
+                self._changed.wait(SLICE_S)
+
+    def _is_busy(self) -> bool:
+        return len(self.outcomes) < len(self._jobs)
+
+    def _work(self) -> None:
+        self._cancel.bind(self._scope)
+        while True:
+            with self._changed:
+                if not self._left:
+                    return
+                name = self._left.popleft()
+            outcome = self._run(self._jobs[name])
+            with self._changed:
+                self.outcomes[name] = outcome
+                self._changed.notify()
+
+    def _run(self, job: Callable[[], T]) -> Outcome[T]:
+        try:
+            self._scope.check()
+            return Outcome(job())
+        except ClusterError as error:
+            return Outcome(error=error)
+        except KeyboardInterrupt:
+            self._ctrl_c = True
+            return Outcome(error=InterruptedByUser("interrupted"))
+        except BaseException as error:
+            self.bug = error
+            return Outcome(error=ClusterError(f"a bug: {error!r}"))
+
+
+SILENCE_S = 180.0
+"""How long a host may be silent before a command gives it up: a laptop's Wi-Fi comes back, a host boots."""
+PAUSE_S = 1.0
+LONG_S = 30.0
+"""What took longer before its connection was lost had one for most of that time."""
+
+
+class Time(Protocol):
+    """What waits read and pass; the module `time` is one, tests have their own."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow."""
+        ...
+
+    def time(self) -> float:
+        """Unix seconds."""
+        ...
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass."""
+        ...
+
+
+class Silence:
+    """Since when hosts do not answer; shared by all waits of a command, so that each host is given up once.
+
+    What trying again cannot cure (a wrong key, a changed host key) is raised at once.
+    """
+
+    def __init__(self, clock: Time) -> None:
+        self._time = clock
+        self._since: dict[str, float] = {}
+
+    def __str__(self) -> str:
+        """`spark2 unreachable for 12 s`; empty when all answer."""
+        now = self._time.monotonic()
+        return "; ".join(f"{name} unreachable for {now - self._since[name]:.0f} s" for name in self.hosts)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Those that are silent now."""
+        return tuple(sorted(self._since))
+
+    def answered(self, outcomes: Mapping[str, Outcome[T]], began: float) -> dict[str, T]:
+        """What was answered to what was asked at `began`; hosts that cannot be asked now are left out.
+
+        Raises every other error, and that of a host that was silent for too long.
+        """
+        judged = {name: self._judge(name, outcome, began) for name, outcome in outcomes.items()}
+        return values({name: outcome for name, outcome in judged.items() if not isinstance(outcome.error, SilentError)})
+
+    def keep_trying(self, name: str, act: Callable[[], T], say: Callable[[str], None] | None = None) -> T:
+        """Do what can be done again until it does not fail for want of a connection. `say` is told who is silent."""
+        said = ""
+        while True:
+            began = self._time.monotonic()
+            try:
+                tried = Outcome(act())
+            except ClusterError as error:
+                tried = Outcome(error=error)
+            outcome = self._judge(name, tried, began)
+            if say and (str(self) or said):
+                said = str(self)
+                say(said)
+            if not isinstance(outcome.error, SilentError):
+                return outcome.get()
+            self._time.sleep(PAUSE_S)
+
+    def _judge(self, name: str, outcome: Outcome[T], began: float) -> Outcome[T]:
+        """Note whether a host answered; the error of one that is given up replaces that of the last try."""
+        if not isinstance(outcome.error, SilentError):
+            self._since.pop(name, None)
+            return outcome
+        now = self._time.monotonic()
+        if now - began < LONG_S:
+            self._since.setdefault(name, began)
+        else:
+            self._since[name] = now
+        silent_s = now - self._since[name]
+        if silent_s < SILENCE_S:
+            return outcome
+        error = outcome.error
+        what = f"{name} was unreachable for {silent_s:.0f} s: {error.what}"
+        return Outcome(error=UnreachableError(what, where=name, remedy=error.remedy, host=name))
 
 
 class Fleet:

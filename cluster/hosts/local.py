@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.argv.far import WORDS
 from cluster.errors import ConnectionLostError
-from cluster.hosts import pipe
+from cluster.hosts import wire
 from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.wire import WireHost
 
@@ -65,7 +65,7 @@ class LocalPipe:
             fd = self._process.stdin.fileno()
             poll = select.poll()
             poll.register(fd, select.POLLOUT)
-            while left and poll.poll(pipe.STALLED_S * 1000):
+            while left and poll.poll(wire.STALLED_S * 1000):
                 left = left[os.write(fd, left[:ATOMIC]) :]
         except (OSError, ValueError):
             pass

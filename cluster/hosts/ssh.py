@@ -2,29 +2,218 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import select
 import socket
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import IO, Any
 
 import fabric
 import paramiko
 
 from cluster.argv.far import COMMAND
-from cluster.errors import ClusterError, ConnectionLostError, UnreachableError
-from cluster.hosts import pipe
+from cluster.errors import ClusterError, ConnectionLostError, SilentError, UnreachableError
+from cluster.hosts import wire
 from cluster.hosts.cancel import Cancel, Scope
-from cluster.hosts.dial import Dialled, dial
+from cluster.hosts.known_hosts import KnownKey, fingerprint, is_named, judge, lines_for, read_known_hosts
 from cluster.hosts.target import SshTarget, public_key
 from cluster.hosts.trouble import key_refused, set_up_failed
-from cluster.hosts.trust import Trust
 from cluster.hosts.wire import WireHost
 
+# what a host is asked to show for each kind of key in known_hosts
+ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+
+
+class Trust:
+    """The host keys known for one target."""
+
+    def __init__(self, name: str, target: SshTarget) -> None:
+        self._name = name
+        self._target = target
+        self._names = tuple(dict.fromkeys([target.key_name, target.host_key_alias or target.hostname]))
+        self._keys = read_known_hosts(target.known_hosts)
+
+    def order(self, algorithms: tuple[str, ...]) -> tuple[str, ...]:
+        """Host key algorithms with those first whose keys are known, so that the host shows one that we can check."""
+        kinds = {known.kind for name in self._names for known in lines_for(self._keys, name)}
+        wanted = {algorithm for kind in kinds for algorithm in ALGORITHMS.get(kind, (kind,))}
+        return tuple(sorted(algorithms, key=lambda algorithm: algorithm not in wanted))
+
+    def check(self, kind: str, key: bytes) -> None:
+        """Raise UnreachableError unless the shown key is the known one."""
+        verdict = judge(self._keys, self._names, kind, key)
+        if verdict.is_trusted:
+            return
+        if verdict.by and verdict.is_revoked:
+            raise UnreachableError(
+                f"{self._name}: its host key {fingerprint(key)} is marked as revoked",
+                where=_place(verdict.by),
+                remedy="do not connect; ask whoever marked it",
+            )
+        if verdict.by and verdict.is_changed:
+            raise self._changed(verdict.by, key)
+        raise self._unknown(kind, key, verdict.by)
+
+    def _changed(self, known: KnownKey, key: bytes) -> UnreachableError:
+        file, name = known.file, self._names[0]
+        return UnreachableError(
+            f"{self._name}: the host key has changed: known {fingerprint(known.key)}, shown {fingerprint(key)}",
+            where=_place(known),
+            remedy=f"if the host was set up anew: ssh-keygen -R '{name}' -f {file}, then {self._add()};"
+            " if not, somebody may be in between",
+        )
+
+    def _unknown(self, kind: str, key: bytes, other: KnownKey | None) -> UnreachableError:
+        what = f"{self._name}: unknown host key {fingerprint(key)} ({kind})"
+        if other:
+            what += f"; only its {other.kind} key is known ({_place(other)})"
+        elif any(known.marker == "@cert-authority" and is_named(known, self._names[0]) for known in self._keys):
+            what += "; known_hosts names an authority for it, which is not used here"
+        return UnreachableError(what, where=self._name, remedy=f"compare the fingerprint, then: {self._add()}")
+
+    def _add(self) -> str:
+        target = self._target
+        address = target.hostname
+        if target.port != 22:
+            address = f"[{address}]:{target.port}" if ":" in address else f"{address}:{target.port}"
+        return f"cluster inventory add {self._name} {target.user}@{address}"
+
+
+def _place(known: KnownKey) -> str:
+    return f"{known.file}:{known.line}"
+
+
 SLICE_S = 0.2
+USER_TIMEOUT_MS = 30_000  # unanswered data after which the kernel gives the connection up
+
+
+class Dialled:
+    """An open socket; `said` is what a proxy command wrote to stderr."""
+
+    def __init__(self, sock: socket.socket, errors: IO[bytes] | None = None) -> None:
+        self.sock = sock
+        self._errors = errors
+
+    def close(self) -> None:
+        """End the connection, also under the feet of a thread that reads from it."""
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
+    def said(self) -> str:
+        """The last words of the proxy command."""
+        if self._errors is None:
+            return ""
+        time.sleep(0.1)
+        self._errors.seek(0)
+        return self._errors.read(4000).decode("utf-8", "replace").strip()
+
+
+def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialled:
+    """Connect before `deadline` (time.monotonic).
+
+    Raises ConnectionLostError (with a TimeoutError as its cause when nothing answered), SilentError for a name without
+    an address, InterruptedByUser.
+    """
+    if target.proxy_command:
+        return _dial_through(target.proxy_command)
+    where = f"{target.hostname} port {target.port}"
+    try:
+        found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise SilentError(
+            f"{name}: no address for {target.hostname} ({getattr(error, 'strerror', error)})",
+            where=name,
+            remedy="use an IP address in the inventory, or see that the name resolves",
+        ) from None
+    last: OSError = TimeoutError()
+    began = time.monotonic()
+    for left, (family, _, _, _, address) in zip(range(len(found), 0, -1), found, strict=True):
+        patience = min(target.connect_timeout_s, (deadline - time.monotonic()) / left)
+        try:
+            return Dialled(_connect(family, address, patience, scope))
+        except OSError as error:
+            last = error
+    raise _plain(name, where, last, time.monotonic() - began) from last
+
+
+class _PromptSocket(socket.socket):
+    """Acknowledges what it receives at once.
+
+    sshd's first answer after the login waits for our acknowledgement (Nagle), which the kernel would delay by 40 ms.
+    """
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """As socket.recv."""
+        data = super().recv(size, flags)
+        if hasattr(socket, "TCP_QUICKACK"):
+            with suppress(OSError):
+                self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        return data
+
+
+def _connect(family: int, address: tuple[Any, ...], timeout_s: float, scope: Scope) -> socket.socket:
+    sock = _PromptSocket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            code = _await_connection(sock, time.monotonic() + timeout_s, scope)
+        if code:
+            raise OSError(code, os.strerror(code))
+        sock.setblocking(True)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _await_connection(sock: socket.socket, deadline: float, scope: Scope) -> int:
+    """The errno of a connection under way, 0 for success. Raises TimeoutError, InterruptedByUser."""
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    while not poll.poll(SLICE_S * 1000):
+        scope.check()
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def _plain(name: str, where: str, error: OSError, waited_s: float) -> ConnectionLostError:
+    if isinstance(error, ConnectionRefusedError):
+        what, remedy = "refused the connection", "is sshd running there, and is the port right?"
+    elif isinstance(error, TimeoutError):
+        what = f"did not answer within {waited_s:.0f} s"
+        remedy = "is it on, and is this its management address? Fabric addresses often cannot be reached from here"
+    elif error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        what, remedy = "cannot be reached: no route", "see the address, the cable and this machine's network"
+    else:
+        what, remedy = f"cannot be reached: {error.strerror or error}", "see the address in the inventory"
+    return ConnectionLostError(f"{name} ({where}) {what}", where=name, remedy=remedy)
+
+
+def _dial_through(command: str) -> Dialled:
+    """Run a proxy command as ssh does (`exec` in a shell), its stdin and stdout on one socket."""
+    ours, its = socket.socketpair()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the connection
+    words = ["/bin/sh", "-c", f"exec {command}"]
+    subprocess.Popen(words, stdin=its.fileno(), stdout=its.fileno(), stderr=errors, start_new_session=True)
+    its.close()
+    return Dialled(ours, errors)
+
+
 KEEPALIVE_S = 10
 BANNER_TIMEOUT_S = 10.0
 AUTH_TIMEOUT_S = 15.0
@@ -57,7 +246,7 @@ class SshLine:
         connection = self._connected(deadline, scope)
         try:
             channel = connection.transport.open_session(timeout=SESSION_TIMEOUT_S)
-            channel.settimeout(pipe.STALLED_S)
+            channel.settimeout(wire.STALLED_S)
             channel.exec_command(COMMAND)
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not isinstance(error, paramiko.ChannelException):
@@ -103,7 +292,7 @@ class SshPipe:
     def send(self, data: bytes) -> None:
         """See Pipe.send."""
         try:
-            self._channel.settimeout(pipe.STALLED_S)
+            self._channel.settimeout(wire.STALLED_S)
             self._channel.sendall(data)
         except (OSError, EOFError, paramiko.SSHException):
             raise ConnectionLostError(f"the connection to {self._name} was lost", where=self._name) from None

@@ -17,6 +17,30 @@ from pathlib import Path
 from cluster.config.inventory import HostEntry
 from cluster.errors import UsageError
 
+
+def ssh_knows(name: str) -> bool:
+    """Whether a name leads somewhere: a Host block of ssh's configuration changes it, or it resolves."""
+    try:
+        said = subprocess.run(
+            ["ssh", "-G", "--", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=10,
+            check=False,
+        )
+        hostname = next((line.split()[1] for line in said.stdout.splitlines() if line.startswith("hostname ")), name)
+        if hostname.lower() != name.lower():
+            return True
+    except (OSError, subprocess.TimeoutExpired, IndexError):
+        pass
+    try:
+        return bool(socket.getaddrinfo(name, 22, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
+
+
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")

@@ -4,21 +4,224 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
+from typing import Protocol
 from uuid import uuid4
 
-from cluster.argv.far import source
+from cluster.argv.far import framed, source
 from cluster.argv.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, UnreachableError
 from cluster.hosts.cancel import Cancel, Scope
-from cluster.hosts.frame import AnswerReader, frame_questions, frame_start
-from cluster.hosts.pipe import Line, Pipe
-from cluster.hosts.process import FarProcess
 from cluster.hosts.target import CONNECT_TIMEOUT_S
 from cluster.hosts.trouble import no_program, silent_host
 
+STALLED_S = 20.0  # how long sending may make no progress
+
+
+class Pipe(Protocol):
+    """One running loader (`commands.far.COMMAND`), wherever it runs."""
+
+    def send(self, data: bytes) -> None:
+        """Write all of `data` to its stdin. Raises ConnectionLostError, also when it takes nothing for STALLED_S."""
+        ...
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        """Some bytes of its stdout; b"" at the end; None when none came in time. Raises ConnectionLostError."""
+        ...
+
+    def end_input(self) -> None:
+        """Close its stdin."""
+        ...
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """Its exit code; None when it has not ended in time or the connection was lost."""
+        ...
+
+    def errors(self) -> str:
+        """What it wrote to stderr so far (the last part of it)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; it ends itself. Harmless when closed."""
+        ...
+
+
+class Line(Protocol):
+    """The way to one machine: opens pipes, as many as wanted at the same time."""
+
+    def open(self, deadline: float, scope: Scope) -> Pipe:
+        """Start one loader there, before `deadline` (of time.monotonic).
+
+        Raises ConnectionLostError when trying again may help, UnreachableError when not, InterruptedByUser.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection; the next `open` makes a new one."""
+        ...
+
+
+LARGEST = 1 << 30  # bytes of an answer after decompression; more is not an answer of ours
+GARBAGE = 1 << 20  # bytes before the marker that are taken for a banner
+
+
+def frame_questions(questions: Sequence[Question], marker: str) -> bytes:
+    """All that is sent to the loader to have `questions` answered: the program, then the request."""
+    request = {
+        "marker": marker,
+        "questions": [
+            {
+                "argv": list(question.argv),
+                "stdin": b64encode(question.stdin).decode(),
+                "timeout_s": question.timeout_s,
+                "limit": question.limit,
+                "tail": question.tail,
+            }
+            for question in questions
+        ],
+    }
+    return framed(source("run")) + framed(json.dumps(request).encode())
+
+
+def frame_start(argv: Sequence[str], marker: str, grace_s: float) -> bytes:
+    """All that is sent to the loader to have `argv` run until nobody listens."""
+    request = {"marker": marker, "argv": list(argv), "grace_s": grace_s}
+    return framed(source("stream")) + framed(json.dumps(request).encode())
+
+
+class AnswerReader:
+    """Collects what a host writes until the frame with our marker is complete; what stands before is skipped."""
+
+    def __init__(self, marker: str) -> None:
+        self._mark = f"\n{marker} ".encode()
+        self._seen = bytearray()
+        self._kind = ""
+        self._length = -1
+
+    def feed(self, data: bytes) -> list[Answer] | None:
+        """The answers when `data` completes them. Raises ValueError when the frame is not ours after all."""
+        self._seen += data
+        if self._length < 0 and not self._read_head():
+            return None
+        if len(self._seen) < self._length:
+            return None
+        body = bytes(self._seen[: self._length])
+        if self._kind == "zlib":
+            body = _unpack(body)
+        return [_read_answer(row) for row in json.loads(body)]
+
+    def _read_head(self) -> bool:
+        start = self._seen.find(self._mark)
+        end = self._seen.find(b"\n", start + len(self._mark)) if start >= 0 else -1
+        if end < 0:
+            if len(self._seen) > GARBAGE:
+                raise ValueError("endless output at login")
+            return False
+        kind, length = self._seen[start + len(self._mark) : end].decode().split()
+        self._kind, self._length = kind, int(length)
+        if self._length > LARGEST:
+            raise ValueError(f"an answer of {length} bytes")
+        del self._seen[: end + 1]
+        return True
+
+    def garbage(self) -> str:
+        """What came instead of an answer, for an error message."""
+        return self._seen[-400:].decode("utf-8", "replace").strip()
+
+
+def _unpack(body: bytes) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(body, LARGEST)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+
+
+def _read_answer(row: dict[str, object]) -> Answer:
+    exit_code, seconds = row["exit"], row["seconds"]
+    if not (exit_code is None or isinstance(exit_code, int)) or not isinstance(seconds, int | float):
+        raise ValueError("an answer of another shape")
+    return Answer(
+        exit=exit_code,
+        out=b64decode(str(row["out"])),
+        err=b64decode(str(row["err"])),
+        cut=bool(row["cut"]),
+        seconds=float(seconds),
+    )
+
+
 SLICE_S = 0.2
+LONGEST_LINE = 1 << 20  # bytes; a longer line comes in pieces
+
+
+class FarProcess:
+    """Keeps the contract of `hosts.protocol.Process`. stderr comes merged into the lines."""
+
+    def __init__(self, host: str, pipe: Pipe, marker: str, scope: Scope) -> None:
+        self._host = host
+        self._pipe = pipe
+        self._mark = f"\n{marker}\n".encode()
+        self._scope = scope
+        self._begun = False
+        self._seen = bytearray()
+
+    def lines(self) -> Iterator[str]:
+        """See Process.lines. Raises InterruptedByUser when cancelled, ConnectionLostError when the host is lost."""
+        while True:
+            self._scope.check()
+            data = self._pipe.receive(SLICE_S)
+            if data:
+                self._seen += data
+                yield from self._whole_lines()
+            elif data == b"":
+                self._check_end()
+                if self._begun and self._seen:
+                    yield self._seen.decode("utf-8", "replace")
+                return
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the program's stdin. Raises ConnectionLostError when it is gone."""
+        self._pipe.send(data)
+
+    def close(self, timeout_s: float = 5.0) -> int | None:
+        """See Process.close."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._pipe.end_input()
+            while timeout_s > 0 and self._pipe.receive(min(SLICE_S, max(0.0, deadline - time.monotonic()))) != b"":
+                if time.monotonic() >= deadline:
+                    return None
+            return self._pipe.exit_code(max(0.0, deadline - time.monotonic()))
+        except ConnectionLostError:
+            return None
+        finally:
+            self._pipe.close()
+
+    def _whole_lines(self) -> Iterator[str]:
+        if not self._begun:
+            start = self._seen.find(self._mark)
+            if start < 0:
+                return
+            del self._seen[: start + len(self._mark)]
+            self._begun = True
+        *whole, rest = self._seen.split(b"\n")
+        while len(rest) > LONGEST_LINE:
+            whole.append(rest[:LONGEST_LINE])
+            rest = rest[LONGEST_LINE:]
+        self._seen = bytearray(rest)
+        for line in whole:
+            yield line.decode("utf-8", "replace")
+
+    def _check_end(self) -> None:
+        """Raise when the output ended because the connection did."""
+        code = self._pipe.exit_code(2.0)
+        if code is None or not self._begun:
+            said = "" if self._begun else self._seen.decode("utf-8", "replace")
+            raise no_program(self._host, code, f"{said} {self._pipe.errors()}")
+
+
 TRIES = 3
 FIRST_PAUSE_S = 0.5
 CONNECT_WITHIN_S = 8.0

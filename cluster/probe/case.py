@@ -1,21 +1,53 @@
-"""A case: a short conversation with a server, and what is concluded from it. Pure: it asks by `yield`.
-
-def ask_twice(subject: Subject) -> Talk:
-    first = yield chat(subject, [...])
-    if first.error:
-        return failed("refused", first)
-    ...
-    return PASSED
-"""
+"""A case: a short conversation with a server, and what is concluded from it. Pure: it asks by `yield`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cluster.bench.records import Ask
-from cluster.probe.answer import Answer
+from cluster.argv.vllm import AUTO, read_length, serve_flags, weights_of
+from cluster.bench.loader import Ask
+from cluster.probe.ask import Answer
+
+if TYPE_CHECKING:
+    from cluster.bench.endpoint import Served
+
+
+def subject_of(served: Served, recipe: Mapping[str, Any] | None, words: Sequence[str] = ()) -> Subject:
+    """The server as the cases see it. `recipe` as in a deployment's spec; `words`: what was given to vLLM behind it."""
+    if recipe is None:
+        return Subject(served.model, served.max_tokens, engine=served.owner)
+    flags = serve_flags(recipe["vllm"], words)
+    try:
+        length = read_length(flags.get("max-model-len"))
+    except ValueError:
+        length = AUTO
+    return Subject(
+        served.model,
+        served.max_tokens,
+        configured=None if length == AUTO else length,
+        tools=_on(flags, "enable-auto-tool-choice"),
+        reasoning=_on(flags, "reasoning-parser"),
+        vision=_sees(recipe.get("architecture", ""), flags),
+        engine=served.owner,
+        dummy=weights_of(recipe["weights"], flags) == "dummy",
+    )
+
+
+def _on(flags: Mapping[str, Any], name: str) -> bool:
+    return flags.get(name) not in (None, False, "")
+
+
+def _sees(architecture: str, flags: Mapping[str, Any]) -> bool | None:
+    """Whether it takes pictures: by its class's name (`…ForCausalLM` has text only), unless they are turned off."""
+    limit = flags.get("limit-mm-per-prompt")
+    if _on(flags, "language-model-only") or (isinstance(limit, Mapping) and limit.get("image") == 0):
+        return False
+    if architecture.endswith("ForCausalLM"):
+        return False
+    return True if architecture.startswith("Gemma4") and architecture.endswith("ForConditionalGeneration") else None
+
 
 Outcome = Literal["pass", "fail", "not applicable"]
 Score = Literal["", "right", "wrong", "cut off"]

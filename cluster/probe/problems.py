@@ -1,7 +1,4 @@
-"""Seven short problems of our own, each with one exact answer that a program can find, and how answers are read; pure.
-
-Every answer is found again by trying everything in tests/think/test_probe_problems.py.
-"""
+"""The reasoning check: seven short problems of our own, each with one exact answer; what counts is score and time."""
 
 from __future__ import annotations
 
@@ -9,9 +6,12 @@ import datetime
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+
+from cluster.probe.ask import Answer, chat, without
+from cluster.probe.case import Case, Subject, Talk, Verdict, failed
 
 FORM = "\n\nThink as long as you need. End with one line that begins with `Answer:` and holds the final answer alone"
 
@@ -130,4 +130,37 @@ PROBLEMS = (
         "arrived between Cleo and Eva. Ben was not last. In which order did they arrive, from first to last?",
         "Cleo Dan Ben Eva Ana", partial(read_names, known=("Ana", "Ben", "Cleo", "Dan", "Eva")),
     ),
+)  # fmt: skip
+
+
+TOKENS = 3500
+"""Of one answer with its thoughts: within the time limit of a request at the 6.8 tok/s of a 31B on one Spark."""
+
+
+def solve(subject: Subject, *, problem: Problem) -> Talk:
+    """Put one problem to the model, thinking if it can; sampling is left to the model's own settings."""
+    question = problem.question()
+    answer = yield without(chat(subject, question, thinking=True, max_tokens=TOKENS), "temperature")
+    if answer.status == 400 and "think" in answer.error.lower():
+        answer = yield without(chat(subject, question, max_tokens=TOKENS), "temperature")
+    return _judged(problem, answer)
+
+
+def _judged(problem: Problem, answer: Answer) -> Verdict:
+    """Right, wrong, cut off, or no answer: four different things to whoever reads the score."""
+    if answer.error:
+        return failed("no answer: the request ends in an error", answer)
+    right = Verdict("pass", score="right", tokens=answer.completion_tokens)
+    if problem.solved_by(answer.content):
+        return right
+    if answer.finish_reason == "length":
+        return replace(right, outcome="fail", score="cut off", why="cut off before it came to an answer")
+    why = f"{final(answer.content)[:60] or 'nothing'!r} instead of {problem.answer!r}"
+    return replace(right, outcome="fail", score="wrong", why=why, said=answer.content[-240:])
+
+
+CASES = tuple(
+    Case(f"problem-{one.id}", one.title, "reasoning-check", partial(solve, problem=one),
+         "write-up on Gemma 4 31B NVFP4, June 2026", long=True)
+    for one in PROBLEMS
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Drives cases over the load client: asks what they yield, keeps what came of each."""
+"""All cases in order, and how they are driven over the load client: asks what they yield, keeps what came of each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,46 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.bench.loader import Loader
-from cluster.bench.records import Ask, Round
-from cluster.bench.server import fetch
-from cluster.errors import ClusterError
-from cluster.probe.answer import Answer, read_answer
+from cluster.bench.endpoint import fetch
+from cluster.bench.loader import Ask, Loader, Round
+from cluster.config.find import nearest
+from cluster.errors import ClusterError, UsageError
+from cluster.probe import problems, service, text, tools, vision
+from cluster.probe.ask import OPTIONAL_FIELDS, Answer, read_answer, without
 from cluster.probe.case import Case, Subject, Told, Verdict, failed, skipped
-from cluster.probe.chat import OPTIONAL_FIELDS, without
+
+CASES: tuple[Case, ...] = (
+    *text.CASES,
+    *service.CASES,
+    *tools.CASES,
+    *text.REASONING_CASES,
+    *vision.CASES,
+    *problems.CASES,
+)
+
+QUICK = tuple(case for case in CASES if case.quick)
+"""What `up` asks: few tokens each."""
+
+
+def choose(only: Sequence[str], *, quick: bool = False, full: bool = False) -> tuple[Case, ...]:
+    """The cases to ask: by names of cases and groups, or by how much is wanted.
+
+    Raises UsageError for a name that is none, with the nearest.
+    """
+    groups = tuple(dict.fromkeys(case.group for case in CASES))
+    known = (*groups, *(case.id for case in CASES))
+    names = [name.strip() for word in only for name in word.split(",")]
+    for name in names:
+        if name not in known:
+            all_known = f"groups: {', '.join(groups)}; cases: {', '.join(case.id for case in CASES)}"
+            remedy = nearest(name, known) or all_known
+            raise UsageError(f"no case or group of cases is called {name!r}", remedy=remedy)
+    if names:
+        return tuple(case for case in CASES if case.id in names or case.group in names)
+    if quick:
+        return QUICK
+    return tuple(case for case in CASES if full or not case.long)
+
 
 TIMEOUT_S = 600.0
 """Of one request: 2048 tokens of a 31B on one Spark take 300 s."""

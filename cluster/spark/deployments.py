@@ -1,15 +1,233 @@
-"""What lies in `<data_dir>/deployments` on a host: the directories `up` made, and the state recorded before it."""
+"""Deployments on the hosts: containers with our labels, directories in `data_dir`, and who holds the lock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from cluster.argv.far import far
+from cluster.argv.ports import PortUse, ports_used
 from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing
-from cluster.spark.sections import read_section
+from cluster.spark.docker import explain
+from cluster.spark.fact import Missing, as_shape, find_section, read_section, refuse
+
+if TYPE_CHECKING:
+    from cluster.config.load import ResolvedHost
+    from cluster.spark.look import Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container. `id` and `image_id` are full ids, `name` without the slash, `image` as it was named at start.
+
+    `state` is docker's word (`created`, `running`, `paused`, `restarting`, `removing`, `exited`, `dead`). `exit_code`
+    and `finished_at` are None and empty while it has never ended. Times are RFC 3339 as docker prints them, empty
+    for never. `pid` of the first process on the host, 0 when it does not run. `argv`: entrypoint and words.
+    `gpu`: it was given a GPU.
+    """
+
+    id: str
+    name: str
+    image: str
+    image_id: str
+    state: str
+    exit_code: int | None
+    labels: Mapping[str, str]
+    started_at: str
+    finished_at: str
+    pid: int
+    argv: tuple[str, ...]
+    gpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How the docker command ended when it did not give a list."""
+
+    exit: int
+    said: str
+
+
+NEVER = "0001-01-01T00:00:00Z"
+NEVER_ENDED = ("created", "running", "paused", "restarting")
+
+
+def containers_question() -> Question:
+    """Ask for all containers, those of others too."""
+    return far("containers", {}, limit=8 << 20)
+
+
+def parse_containers(answer: Answer) -> tuple[Container, ...] | Missing:
+    """Read what far/containers brings: the containers, or how docker failed."""
+    failed = _failure(answer)
+    if failed:
+        return failed
+    found = read_section(answer, "containers", tuple[Container, ...])
+    return found if isinstance(found, Missing) else tuple(_tidy(container) for container in found)
+
+
+def _failure(answer: Answer) -> Missing | None:
+    told = find_section(answer, "failed")
+    if told is None:
+        return None
+    failed = as_shape(told, "containers", Failed)
+    if isinstance(failed, Missing):
+        return failed
+    return refuse(Answer(failed.exit), "docker") or explain(failed.said)
+
+
+def _tidy(container: Container) -> Container:
+    """Docker's way of saying never, made plain."""
+    ended = container.state not in NEVER_ENDED
+    return replace(
+        container,
+        exit_code=container.exit_code if ended else None,
+        started_at="" if container.started_at == NEVER else container.started_at,
+        finished_at="" if container.finished_at == NEVER else container.finished_at,
+    )
+
+
+DEPLOYMENT = "cluster.deployment"
+RANK = "cluster.rank"
+HOSTS = "cluster.hosts"
+SPEC = "cluster.spec"
+SEEN = "cluster.seen"
+TRY = "cluster.try"
+HOME = "/cluster"
+"""The deployment's directory, as its containers see it."""
+
+
+NONE: Mapping[str, str] = MappingProxyType({})
+
+NEEDED = {"recipe", "tp", "pp", "backend", "hosts", "bind", "secrets", "image_content"}
+NEEDED_OF_RECIPE = {"name", "port", "model", "served_model_name", "revision", "weights", "image"}
+"""Keys of a spec that are read again from the label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """All ranks of one deployment that were found: `hosts` in rank order, `ranks` what is really there.
+
+    Hosts are those of the label `cluster.hosts`, under the names that this command gives them, in `seen` too; one that
+    is not among the hosts of this command is `NAME (ADDRESS)` as recorded. In `spec` they are ids.
+    """
+
+    id: str
+    hosts: tuple[str, ...]
+    spec: Mapping[str, Any]
+    seen: Mapping[str, Any]
+    ranks: Mapping[str, Container]
+
+    @property
+    def running(self) -> bool:
+        """Whether every rank's container runs."""
+        return set(self.ranks) == set(self.hosts) and all(c.state == "running" for c in self.ranks.values())
+
+    @property
+    def head(self) -> str:
+        """Name of the host of rank 0."""
+        return self.hosts[0]
+
+    @property
+    def port(self) -> int:
+        """Port of the API on the head."""
+        return int(self.spec["recipe"]["port"])
+
+    def ports_on(self, host: str) -> tuple[PortUse, ...]:
+        """What this deployment's rank on a host listens on while its container runs; nothing elsewhere."""
+        if host not in self.ranks or self.ranks[host].state != "running":
+            return ()
+        rank = int(self.ranks[host].labels.get(RANK, "0"))
+        return ports_used(backend=self.spec["backend"], size=len(self.hosts), rank=rank, api_port=self.port)
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in the API."""
+        recipe = self.spec["recipe"]
+        return str(recipe["served_model_name"] or recipe["model"])
+
+
+def deployments(seens: Iterable[Seen], named: Iterable[ResolvedHost] = ()) -> tuple[Deployment, ...]:
+    """All deployments found on these hosts, running or not. A container whose labels cannot be read is skipped.
+
+    `named`: the hosts of the command, those that did not answer too.
+    """
+    seens = tuple(seens)
+    answered = {seen.host for seen in seens}
+    return group(
+        {seen.host: seen.containers for seen in seens if not isinstance(seen.containers, Missing)},
+        {seen.host: seen.host_id for seen in seens},
+        {host.name: host.address for host in named if host.name not in answered},
+    )
+
+
+def group(
+    containers: Mapping[str, Sequence[Container]], ids: Mapping[str, str] = NONE, silent: Mapping[str, str] = NONE
+) -> tuple[Deployment, ...]:
+    """The same from each host's containers and id; `silent`: the addresses of hosts of which neither is known."""
+    found: dict[str, list[tuple[str, Container]]] = {}
+    for host, those in containers.items():
+        for container in those:
+            if DEPLOYMENT in container.labels:
+                found.setdefault(container.labels[DEPLOYMENT], []).append((host, container))
+    return tuple(filter(None, (_read(name, ranks, ids, silent) for name, ranks in found.items())))
+
+
+def _read(
+    name: str, found: Sequence[tuple[str, Container]], ids: Mapping[str, str], silent: Mapping[str, str]
+) -> Deployment | None:
+    try:
+        labels = found[0][1].labels
+        spec, seen, keys = json.loads(labels[SPEC]), json.loads(labels[SEEN]), labels[HOSTS].split(",")
+        if NEEDED - set(spec) or NEEDED_OF_RECIPE - set(spec["recipe"]):
+            return None  # made by another version
+        ends = {key: dict(end) for key, end in seen["hosts"].items()}
+        env_by_host = dict(spec.get("host_env", {}))
+        numbered = [(int(container.labels[RANK]), host, container) for host, container in found]
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    ranks: dict[int, tuple[str, Container]] = {}
+    for rank, host, container in sorted(numbered, key=lambda row: keys[row[0] : row[0] + 1] != [ids.get(row[1])]):
+        ranks.setdefault(rank, (host, container))  # of two, as after cloning a disk, the one on the host of the label
+    free = ids.keys() - {host for host, _ in ranks.values()}
+    places = {
+        key: ranks[rank][0] if rank in ranks else _place(key, ends.get(key, {}), free, ids, silent)
+        for rank, key in enumerate(keys)
+    }
+    now = {key: ids.get(host) or key for key, host in places.items()}
+    spec |= {
+        "hosts": [now[key] for key in keys], "host_env": {now.get(key, key): env for key, env in env_by_host.items()}
+    }  # fmt: skip
+    seen["hosts"] = {host: ends[key] for key, host in places.items() if key in ends}
+    return Deployment(name, tuple(places.values()), spec, seen, dict(ranks.values()))
+
+
+def _place(key: str, end: Mapping[str, Any], free: Set[str], ids: Mapping[str, str], silent: Mapping[str, str]) -> str:
+    """The host that a rank was started on whose container was not found.
+
+    `free` hold none of its ranks. An older version recorded no id and no management address: its key is the name.
+    """
+    name, address = end.get("name", key), end.get("management") or end.get("address")
+    here = [host for host in sorted(free) if (ids[host] == key if "name" in end else host == key)]
+    here += [host for host, at in silent.items() if host == name or (at == address and "name" in end)]
+    return here[0] if here else f"{name} ({address or 'address unknown'})"
+
+
+def unread(seen: Seen) -> bool:
+    """Whether a container runs on this host that another version made, so that its labels cannot be read."""
+    if isinstance(seen.containers, Missing):
+        return False
+    known = {deployment.id for deployment in group({seen.host: seen.containers})}
+    names = {one.labels[DEPLOYMENT] for one in seen.containers if DEPLOYMENT in one.labels and one.state == "running"}
+    return bool(names - known)
+
+
+def ours(container: Container) -> bool:
+    """Whether a container was made by us."""
+    return DEPLOYMENT in container.labels or TRY in container.labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +253,26 @@ def question(data_dir: str) -> Question:
 def parse(answer: Answer) -> tuple[Kept, ...] | Missing:
     """Read the section `deployments` of far/kept; no directory at all reads as none kept."""
     return read_section(answer, "deployments", tuple[Kept, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """Whether somebody holds the lock. `who`, `why`: the holder's own words; `since`: unix seconds, None if not told.
+
+    A lock that is not held names nobody, whatever an earlier holder left in the file.
+    """
+
+    held: bool
+    who: str = ""
+    since: float | None = None
+    why: str = ""
+
+
+def lock_question(data_dir: str) -> Question:
+    """Ask for the lock alone."""
+    return far("kept", {"sections": ["lock"], "data_dir": data_dir})
+
+
+def parse_lock(answer: Answer) -> LockState | Missing:
+    """Read the section `lock` of far/kept."""
+    return read_section(answer, "lock", LockState)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
-from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing
-from cluster.spark.sections import read_section
+from cluster.spark.fact import Missing, read_section
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)

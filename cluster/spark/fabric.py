@@ -1,16 +1,20 @@
-"""Which netdevs and HCAs of a host face its peers: found from the hosts themselves, paired by subnet."""
+"""Which links of a host face its peers, paired by subnet; whether they are equal at both ends, complete and open."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_interface
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.spark.fact import Missing
-from cluster.spark.finding import Finding
-from cluster.spark.links import Links
-from cluster.spark.look import Seen
+from cluster.spark.finding import Finding, Level, unknown
+from cluster.spark.links import Link, Links, port_of
+
+if TYPE_CHECKING:
+    from cluster.spark.look import Seen
+    from cluster.spark.request import Wanted
 
 Network = IPv4Network | IPv6Network
 ANEW = "cluster down and cluster up start it over what is there now"
@@ -156,3 +160,199 @@ def netdev_of(links: Links | Missing, address: str) -> str:
         if any(text.split("/")[0] == address for text in netdev.addresses):
             return netdev.name
     return ""
+
+
+SLOWEST_GBPS = 100.0
+"""What a port of a Spark claims at least; other firmware says 200."""
+
+
+def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
+    """All findings about what lies between the hosts."""
+    unread = [unknown("fabric", seen.host, seen.links, "links") for seen in seens if isinstance(seen.links, Missing)]
+    if unread:
+        yield from unread
+        return
+    if not fabric.paired:
+        yield _unpaired(wanted, seens)
+        return
+    yield from check_addresses(fabric)
+    yield from check_mtu(fabric)
+    yield from check_twins(seens, fabric)
+    yield from check_cabling(fabric)
+    yield from check_device(wanted, seens)
+    if needs_rdma(wanted) and not fabric.rdma:
+        without = [name for name, end in fabric.hosts.items() if not end.hcas]
+        yield Finding(
+            "warning", "rdma", without[0], "no RDMA device faces the peers", ", ".join(without),
+            "ls /sys/class/infiniband; ibdev2netdev",
+        )  # fmt: skip
+    for seen in seens:
+        facing = fabric.hosts[seen.host].facing
+        yield from check_links(wanted, seen, facing)
+        yield from check_routes(seen, facing)
+        yield from check_firewall(seen, facing)
+
+
+def needs_rdma(wanted: Wanted) -> bool:
+    """Whether traffic over sockets would not be what was asked for."""
+    return not wanted.accepts_sockets
+
+
+def _unpaired(wanted: Wanted, seens: Sequence[Seen]) -> Finding:
+    has_hcas = [seen.host for seen in seens if not isinstance(seen.links, Missing) and seen.links.links]
+    return Finding(
+        "fault" if has_hcas and needs_rdma(wanted) else "warning", "fabric", seens[-1].host,
+        "the hosts share no fabric subnet; traffic would take the management network",
+        "; ".join(_links_text(seen) for seen in seens),
+        "plug the cable, give both ends an address in one subnet, or say --allow-socket",
+    )  # fmt: skip
+
+
+def check_addresses(fabric: Fabric) -> Iterator[Finding]:
+    """No two hosts have one address: a ping to it is answered at home, and nothing reaches the peer."""
+    owners: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, end in fabric.hosts.items():
+        for link in end.facing:
+            owners[link.address][name] = link.netdev
+    for address, netdevs in owners.items():
+        if len(netdevs) > 1:
+            yield Finding(
+                "fault", "address", list(netdevs)[-1], f"{' and '.join(netdevs)} have the same fabric address",
+                f"{address}: {', '.join(f'{host} {netdev}' for host, netdev in netdevs.items())}",
+                "give each host an address of its own in netplan",
+            )  # fmt: skip
+
+
+def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
+    """HCAs without /dev/infiniband: no container can use them, and NCCL would fall back to sockets silently."""
+    level: Level = "fault" if needs_rdma(wanted) else "warning"
+    for seen in seens:
+        if not isinstance(seen.links, Missing) and seen.links.links and not seen.links.rdma_device:
+            yield Finding(
+                level, "rdma-device", seen.host, "there are HCAs, but no /dev/infiniband", _links_text(seen),
+                f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm",
+            )  # fmt: skip
+
+
+def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
+    """One QSFP port is two netdevs, each with half the bandwidth; when only one faces the peers, that is said."""
+    for seen in seens:
+        if isinstance(seen.links, Missing):
+            continue
+        facing = {link.netdev for link in fabric.hosts[seen.host].facing}
+        for link in seen.links.links:
+            if link.netdev in facing or not (twins := facing & _twins_of(link, seen.links)):
+                continue
+            yield Finding(
+                "warning", "twins", seen.host, f"only {min(twins)} of its port faces the peers: half the bandwidth",
+                f"{link.netdev} {link.state}, {' '.join(link.addresses) or 'no address'}",
+                _twin_remedy(seen.host, link),
+            )  # fmt: skip
+
+
+def _twin_remedy(host: str, link: Link) -> str:
+    if not link.is_active:
+        return f"on {host}: sudo ip link set {link.netdev} up; reseat the cable at both ends"
+    if not link.subnets():
+        return f"give {link.netdev} an address in a subnet of its own, on every host"
+    return f"look at the other end of {link.netdev}: is it up, and in the same subnet?"
+
+
+def _twins_of(link: Link, links: Links) -> set[str]:
+    """Netdevs of the same port behind another PCI domain: `enp1s0f1np1` and `enP2p1s0f1np1`."""
+    port = port_of(link.netdev)
+    return {one.netdev for one in links.links if one.netdev != link.netdev and port_of(one.netdev) == port}
+
+
+def check_cabling(fabric: Fabric) -> Iterator[Finding]:
+    """The cable is in another port here than there: it works, since every host is told names of its own."""
+    ports = {name: {port_of(link.netdev) for link in end.facing if link.hca} for name, end in fabric.hosts.items()}
+    first = next(iter(ports))
+    for name, own in ports.items():
+        if own and ports[first] and not own & ports[first]:
+            yield Finding(
+                "note", "cabling", name, f"the cable is in another port than on {first}: names of HCAs differ",
+                f"{first} {', '.join(sorted(ports[first]))}; {name} {', '.join(sorted(own))}",
+                "nothing to do for cluster; programs that copy one host's NCCL_IB_HCA to the other fail",
+            )  # fmt: skip
+
+
+def check_mtu(fabric: Fabric) -> Iterator[Finding]:
+    """MTU equal at both ends of each subnet (a fault when not), and better than 1500 (a warning when not)."""
+    by_network: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+    for name, end in fabric.hosts.items():
+        for link in end.facing:
+            by_network[str(link.network)].append((name, link.netdev, link.mtu))
+    for network, ends in by_network.items():
+        evidence = ", ".join(f"{host} {netdev} {mtu}" for host, netdev, mtu in ends)
+        sizes = {mtu for _, _, mtu in ends}
+        worst, netdev, _ = min(ends, key=lambda end: end[2])
+        remedy = f"on {worst}: sudo ip link set {netdev} mtu 9000, and in netplan to keep it"
+        if len(sizes) > 1:
+            yield Finding("fault", "mtu", worst, f"the MTU differs within {network}", evidence, remedy)
+        elif sizes == {1500}:
+            yield Finding("warning", "mtu", worst, f"{network} runs at MTU 1500; 9000 is faster", evidence, remedy)
+
+
+def check_links(wanted: Wanted, seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
+    """Each HCA that faces the peers runs at full rate, and has the GID by which RoCE v2 finds its IPv4 address."""
+    links = {} if isinstance(seen.links, Missing) else {link.hca: link for link in seen.links.links}
+    for end in facing:
+        link = links.get(end.hca)
+        if link is None:
+            continue
+        if link.rate_gbps is not None and link.rate_gbps < SLOWEST_GBPS:
+            yield Finding(
+                "warning", "rate", seen.host, f"{link.hca} runs at less than {SLOWEST_GBPS:g} Gb/s",
+                f"{link.rate_gbps:g} Gb/s", "another cable: a QSFP56 or QSFP112 one for 200G; reseat it",
+            )  # fmt: skip
+        if link.gids and end.network.version == 4 and link.gid_index(end.address) is None:
+            told = ", ".join(f"{row.index}: {row.gid} {row.kind}" for row in link.gids)
+            yield Finding(
+                "fault" if needs_rdma(wanted) else "warning", "gid", seen.host,
+                f"{link.hca} has no RoCE v2 GID for {end.address}, so no RDMA can use that address", told,
+                f"on {seen.host}: sudo ip link set {link.netdev} down && sudo ip link set {link.netdev} up; "
+                "the address in netplan, not in /run",
+            )  # fmt: skip
+
+
+def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
+    """What goes to a fabric subnet leaves over a netdev that faces it, so that the answers come back there too."""
+    if isinstance(seen.links, Missing):
+        return
+    netdevs = {netdev.name: netdev for netdev in seen.links.netdevs}
+    owners = {own.partition("/")[0]: netdev.name for netdev in seen.links.netdevs for own in netdev.addresses}
+    for end in facing:
+        within = {one.netdev for one in facing if one.network == end.network}
+        source = netdevs[end.netdev].sources.get(end.address, "")
+        if source and owners.get(source) not in within:
+            yield Finding(
+                "warning", "route", seen.host, f"what goes to {end.network} does not leave over {end.netdev}",
+                f"it leaves from {source} ({owners.get(source, 'another netdev')})",
+                f"on {seen.host}: ip route get {end.network[-2]}; two netdevs in one subnet: give one another subnet",
+            )  # fmt: skip
+
+
+def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
+    """Where packets are dropped by default, some rule speaks of the fabric; NCCL's and Ray's connections go over it."""
+    if isinstance(seen.firewall, Missing):
+        no_sudo = not isinstance(seen.identity, Missing) and not seen.identity.sudo
+        if not (no_sudo and seen.firewall.kind == "refused"):  # `sudo` says it then
+            yield unknown("firewall", seen.host, seen.firewall, "firewall rules")
+        return
+    for end in facing:
+        if isinstance(end.network, IPv4Network) and not seen.firewall.may_pass(end.netdev, end.network):
+            yield Finding(
+                "warning", "firewall", seen.host, f"the firewall lets nothing in from {end.network} on {end.netdev}",
+                seen.firewall.drops, f"on {seen.host}: let it in, with ufw: sudo ufw allow in on {end.netdev}",
+            )  # fmt: skip
+
+
+def _links_text(seen: Seen) -> str:
+    if isinstance(seen.links, Missing):
+        return f"{seen.host}: {seen.links.why}"
+    rows = [
+        f"{link.netdev or link.hca} {link.state} {' '.join(link.addresses) or 'no address'}"
+        for link in seen.links.links
+    ]
+    return f"{seen.host}: {', '.join(rows) or 'no HCA'}"

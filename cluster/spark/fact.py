@@ -1,9 +1,21 @@
-"""What a fact is when it could not be read."""
+"""How every fact is read: the answer's own failure first, then its JSON, then its shape.
+
+A far program prints a line `{"<section>": {"value": …} | {"missing": why, "kind": kind}}` for each thing it looks at,
+so that a thing it could not read, or that hangs, does not take the others with it.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +28,97 @@ class Missing:
 
     why: str
     kind: Literal["absent", "refused", "timeout", "unreadable"] = "unreadable"
+
+
+X = TypeVar("X")
+NOT_ASKED = Missing("not asked", "absent")
+WHY_LENGTH = 400
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def plain(text: str) -> str:
+    """Text without terminal codes and control characters (tab and newline stay)."""
+    return _CONTROL.sub("", _ANSI.sub("", text))
+
+
+def last_words(answer: Answer) -> str:
+    """What a program said when it failed: its error text, else its output, as one line of bounded length."""
+    said = plain(answer.error_text[-65536:]).strip() or plain(answer.text[-65536:]).strip()
+    return " ".join(said.split())[:WHY_LENGTH]
+
+
+def refuse(answer: Answer, program: str) -> Missing | None:
+    """Why an answer cannot be read at all, or None: deadline, not found, not executable, output thrown away."""
+    if answer.exit is None:
+        return Missing(f"{program} did not answer in time", "timeout")
+    if answer.exit == 127:
+        return Missing(f"{program}: not found on the PATH of a non-login shell", "absent")
+    if answer.exit == 126:
+        return Missing(f"{program}: may not be run by this user", "refused")
+    if answer.cut:
+        return Missing(f"{program} printed more than can be read")
+    return None
+
+
+def load_json(data: bytes | str) -> Any:
+    """The JSON value with terminal codes taken out of its strings; raises ValueError."""
+    return _clean(orjson.loads(data))
+
+
+def find_section(answer: Answer, name: str) -> Any:
+    """One section of a far program's answer as it stands there, None when it was not told."""
+    for line in answer.out.splitlines():
+        try:
+            told = load_json(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and name in told:
+            return told[name]
+    return None
+
+
+def read_section(answer: Answer, name: str, shape: type[X]) -> X | Missing:
+    """One section of a far program's answer as a value of `shape` (a fact's dataclass, or what JSON can hold).
+
+    A section that was told counts, whatever happened to the program afterwards.
+    """
+    section = find_section(answer, name)
+    if section is None:
+        words = last_words(answer)
+        unknown = Missing(f"{name}: no answer that can be understood" + (f": {words}" if words else ""))
+        return refuse(answer, "python3") or unknown
+    try:
+        if "missing" in section:
+            return as_shape({"why": section["missing"], "kind": section["kind"]}, name, Missing)
+        value = section["value"]
+    except (KeyError, TypeError):
+        return Missing(f"{name}: no answer that can be understood")
+    return as_shape(value, name, shape)
+
+
+def as_shape(value: Any, name: str, shape: type[X]) -> X | Missing:
+    """A JSON value as a value of `shape`, nothing converted; `name` stands in the reason when it does not fit."""
+    try:
+        fitted: X = _adapter(cast(Any, shape)).validate_json(orjson.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return Missing(f"{name}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+    except TypeError:
+        return Missing(f"{name}: no answer that can be understood")
+    return fitted
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {plain(key): _clean(item) for key, item in value.items()}
+    return value

@@ -1,23 +1,26 @@
-"""An image on a host, from `docker image inspect`, with an id of its content that all image stores agree on.
-
-The image's own id does not serve: overlay2 takes the config's digest, containerd's store the manifest's, and repo
-digests are lost by save and load. Layers (diff ids) and Config survive all of that (OCI image-spec, config.md).
-"""
+"""An image on a host: its content by an id that all image stores agree on, and what a short container of it reports."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
-from cluster.argv.docker import docker_image_inspect
-from cluster.argv.question import Answer, Question
+from cluster.argv.docker import docker_image_inspect, why_failed
+from cluster.config.recipe import PACKAGES
 from cluster.spark.docker import explain
-from cluster.spark.fact import Missing
-from cluster.spark.sections import as_shape, last_words, load_json, refuse
+from cluster.spark.fact import Missing, as_shape, last_words, load_json, refuse
+from cluster.spark.finding import Finding
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer, Question
+    from cluster.spark.request import Wanted
 
 RUNS = ("Cmd", "Entrypoint", "Env", "StopSignal", "User", "Volumes", "WorkingDir")
 """The parts of Config that change what runs; labels and what is there for builds are left out."""
@@ -77,3 +80,105 @@ def content_id(told: Mapping[str, Any]) -> str:
         raise TypeError("no layers")
     parts = {"os": told["Os"], "architecture": told["Architecture"], "layers": layers, "config": config}
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Versions in an image (empty: not there), whether vLLM knows the architecture, the GPUs seen in a container."""
+
+    python: str
+    vllm: str
+    ray: str
+    transformers: str
+    nccl: str
+    knows_architecture: bool | None
+    gpus: tuple[str, ...]
+    gpu_error: str = ""
+    packages: str = ""
+    """Folder in which Python finds vLLM."""
+
+
+def parse_inside(answer: Answer) -> Inside | Missing:
+    """Read what `far/image.py` printed in the probe container."""
+    if answer.exit is None:
+        return Missing("the probe container did not end in time", "timeout")
+    if answer.exit != 0:
+        return Missing(why_failed(answer), "unreadable")
+    try:
+        told = json.loads(answer.text)
+        versions = told["versions"]
+        return Inside(
+            python=told["python"],
+            vllm=versions.get("vllm") or "",
+            ray=versions.get("ray") or "",
+            transformers=versions.get("transformers") or "",
+            nccl=versions.get("nccl") or "",
+            knows_architecture=told.get("knows_architecture"),
+            gpus=tuple(told.get("gpus") or ()),
+            gpu_error=told.get("gpu_error") or "",
+            packages=told.get("packages") or "",
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        return Missing(f"the probe printed something else: {error}")
+
+
+def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterator[Finding]:
+    """The image works on this host and holds what the recipe needs."""
+    image = wanted.recipe.image
+    if isinstance(inside, Missing):
+        gpu = "could not select device driver" in inside.why or "nvidia" in inside.why.lower()
+        configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+        look = f"docker run --rm --gpus all --entrypoint nvidia-smi {image} -L"
+        remedy = f"on {host}: {configure if gpu else look}"
+        yield Finding("fault", "container", host, "no container with a GPU can be started", inside.why, remedy)
+        return
+    if not inside.gpus:
+        yield Finding(
+            "fault", "container", host, "no GPU is seen inside a container",
+            inside.gpu_error or "nvidia-smi -L: nothing",
+            f"on {host}: docker run --rm --gpus all --entrypoint nvidia-smi {image} -L",
+        )  # fmt: skip
+    if not inside.packages and any(mount.target.startswith(PACKAGES) for mount in wanted.recipe.mounts):
+        yield Finding(
+            "fault", "image", host, f"image {image} does not tell where its Python has vLLM", "",
+            f"give the mounts whose target is {PACKAGES}… an absolute one",
+        )  # fmt: skip
+    yield from _check_versions(wanted, host, inside)
+    if wanted.recipe.architecture and inside.knows_architecture is False:
+        yield Finding(
+            "fault", "image", host, f"vLLM {inside.vllm} in {image} does not know {wanted.recipe.architecture}",
+            "not in its model registry", "use a newer image: --set image=…",
+        )  # fmt: skip
+
+
+def _check_versions(wanted: Wanted, host: str, inside: Inside) -> Iterator[Finding]:
+    image, needs = wanted.recipe.image, wanted.recipe.needs
+    rows = [("vLLM", inside.vllm, needs.vllm, ""), ("transformers", inside.transformers, needs.transformers, "")]
+    if wanted.backend == "ray":
+        rows.append(("Ray", inside.ray, needs.ray, ", or --backend mp, which needs no Ray"))
+    for what, version, need, also in rows:
+        remedy = f"use an image with {what} {need}".rstrip() + f" (--set image=…){also}"
+        if not version and (need or what != "transformers"):
+            yield Finding("fault", "image", host, f"image {image} holds no {what}", "", remedy)
+        elif version and not _within(version, need):
+            yield Finding("fault", "image", host, f"image {image} holds {what} {version}", f"needs {need}", remedy)
+
+
+def _within(version: str, specifier: str) -> bool:
+    """Whether a version will do; one that is no PEP 440 version cannot be judged and will."""
+    try:
+        return not specifier or SpecifierSet(specifier).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return True
+
+
+def check_equal(insides: Mapping[str, Inside | Missing]) -> Iterator[Finding]:
+    """Python's patch version, vLLM and Ray are the same in every host's image; Ray refuses to join otherwise."""
+    for key in ("python", "vllm", "ray"):
+        values = {host: getattr(one, key) for host, one in insides.items() if not isinstance(one, Missing)}
+        if len(set(values.values())) > 1:
+            rows = ", ".join(f"{host} {value or 'none'}" for host, value in values.items())
+            yield Finding(
+                "fault", "image-parity", list(values)[-1], f"{key} differs between the hosts' images", rows,
+                "pull the same image on all hosts",
+            )  # fmt: skip

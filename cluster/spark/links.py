@@ -1,22 +1,19 @@
-"""Links (an HCA with its netdev) and netdevs of a host, from sysfs and the kernel's own address list.
-
-Sources: Documentation/ABI/stable/sysfs-class-infiniband (`state` = `4: ACTIVE`, `rate` = `100 Gb/sec (4X EDR)`,
-`port_xmit_data` in units of four bytes; `gids/N` with its kind in `gid_attrs/types/N`) and testing/sysfs-class-net. No
-RDMA tool is needed on the host.
-"""
+"""Links of a host (an HCA with its netdev), from sysfs and from what iproute2, ibdev2netdev and the kernel print."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
+from typing import TYPE_CHECKING, Any
 
 from cluster.argv.far import far
-from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing
-from cluster.spark.gids import mapped_ipv4
-from cluster.spark.sections import read_section
+from cluster.spark.fact import Missing, read_section
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer, Question
 
 Network = IPv4Network | IPv6Network
 
@@ -138,3 +135,195 @@ def subnets(addresses: Iterable[str]) -> tuple[Network, ...]:
     """The networks of addresses, each once, in their order, without IPv6 link-local; raises ValueError."""
     found = (one.network for one in interfaces(addresses) if one.version == 4 or not one.is_link_local)
     return tuple(dict.fromkeys(found))
+
+
+_HEAD = re.compile(r"^\d+: (?P<name>[\w.-]+)(?:@\S+)?: <(?P<flags>[\w,-]*)> mtu (?P<mtu>\d+)(?P<rest>.*)$")
+_INET = re.compile(r"^[ \t]+inet (?P<address>[\d.]+/\d+)")
+_BRIEF = re.compile(
+    r"^(?P<name>en\w+|wl\w+|eth\d+|mlx\w+|bond\w+|lo)(?:@\S+)?[ \t]+(?P<state>UP|DOWN|UNKNOWN)\b(?P<rest>.*)$"
+)
+_NEIGHBOUR = re.compile(
+    r"^(?P<address>[\d.]+) (?:dev (?P<netdev>\S+) )?"
+    r".*\b(?P<state>REACHABLE|STALE|DELAY|PROBE|FAILED|INCOMPLETE|PERMANENT)\b"
+)
+_FABRIC = re.compile(r"en\w*?(?:f\d+(?:np\d+)?|np\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An interface as printed. `addresses` (IPv4 with prefix) is None where the command does not show addresses."""
+
+    name: str
+    mtu: int | None
+    is_up: bool
+    addresses: tuple[str, ...] | None
+
+    @property
+    def is_fabric(self) -> bool:
+        """Whether a card of several functions is behind it, as a Spark's ConnectX-7 is."""
+        return is_fabric(self.name)
+
+    def networks(self) -> tuple[IPv4Network, ...]:
+        """The IPv4 networks it is in; what is no address is left out."""
+        return tuple(one.network for one in self.interfaces())
+
+    def interfaces(self) -> tuple[IPv4Interface, ...]:
+        """Its IPv4 addresses as values."""
+        found = []
+        for text in self.addresses or ():
+            try:
+                found.append(ip_interface(text))
+            except ValueError:
+                continue
+        return tuple(one for one in found if isinstance(one, IPv4Interface))
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A peer in the neighbour table; newer iproute2 leaves `dev` out of JSON when it was asked for one device."""
+
+    address: str
+    netdev: str
+    state: str
+
+
+def is_fabric(netdev: str) -> bool:
+    """Whether a name is that of a function of a card (enp1s0f0np0, enP2p1s0f1np1); enP7s7 and wlP9s9 are not."""
+    return _FABRIC.fullmatch(netdev) is not None
+
+
+def recognise_interfaces(text: str) -> tuple[Interface, ...] | None:
+    """Every interface that a text shows, None when it shows none."""
+    found: list[Interface] = []
+    for line in text.splitlines():
+        head, brief, inet = _HEAD.match(line), _BRIEF.match(line), _INET.match(line)
+        if head:
+            shows = None if " mode " in head["rest"] else ()
+            found.append(Interface(head["name"], int(head["mtu"]), "LOWER_UP" in head["flags"], shows))
+        elif brief and "<" not in brief["rest"]:
+            addresses = tuple(re.findall(r"(?<!\S)\d+\.\d+\.\d+\.\d+/\d+", brief["rest"]))
+            found.append(Interface(brief["name"], None, brief["state"] == "UP", addresses))
+        elif inet and found:
+            last = found[-1]
+            found[-1] = Interface(last.name, last.mtu, last.is_up, (*(last.addresses or ()), inet["address"]))
+    return tuple(found) or None
+
+
+def recognise_neighbours(text: str) -> tuple[Neighbour, ...] | None:
+    """`ip neigh`, plain or JSON, None when it is neither."""
+    rows = [_NEIGHBOUR.match(line) for line in text.splitlines()]
+    plain = [Neighbour(row["address"], row["netdev"] or "", row["state"]) for row in rows if row]
+    if plain:
+        return tuple(plain)
+    start, end = text.find('[{"dst"'), text.rfind("}]")
+    if start < 0 or end < start:
+        return None
+    try:
+        told: Any = json.loads(text[start : end + 2])
+        return tuple(Neighbour(row["dst"], row.get("dev", ""), " ".join(row["state"])) for row in told) or None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+_EVENT = re.compile(
+    r"mlx5_core \S+ (?P<netdev>en\S+): Link (?P<state>up|down)|(?P<other>en\w+): NIC Link is (?P<how>Up|Down)"
+)
+_SECONDS = re.compile(r"\[[ \t]*(\d+\.\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """One change; `second` of the kernel's own clock, None when it was not printed."""
+
+    netdev: str
+    is_up: bool
+    second: float | None
+    line: str
+
+
+def recognise_events(text: str) -> tuple[LinkEvent, ...] | None:
+    """Every change in a text in order, None when there is none."""
+    found = []
+    for line in text.splitlines():
+        event = _EVENT.search(line)
+        if event:
+            second = _SECONDS.search(line)
+            state = (event["state"] or event["how"]).lower()
+            found.append(
+                LinkEvent(event["netdev"] or event["other"], state == "up", float(second[1]) if second else None, line)
+            )
+    return tuple(found) or None
+
+
+_IBDEV = re.compile(r"^\W*(?P<hca>[\w.-]+) port (?P<port>\d+) ==> (?P<netdev>[\w.-]+) \((?P<state>\w+)\)", re.MULTILINE)
+_RDMA = re.compile(
+    r"^\W*link (?P<hca>[\w.-]+)/(?P<port>\d+) state (?P<state>\w+)(?: physical_state \w+)?"
+    r"(?: netdev (?P<netdev>[\w.-]+))?",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port of an HCA with its netdev (empty when it has none)."""
+
+    hca: str
+    netdev: str
+    is_up: bool
+
+    @property
+    def twin_name(self) -> str:
+        """Equal for the two PCI functions of one QSFP port."""
+        return port_of(self.netdev)
+
+
+def recognise_ports(text: str) -> tuple[Port, ...] | None:
+    """Every port that a text lists, None when it lists none."""
+    ports = [Port(row["hca"], row["netdev"], row["state"] == "Up") for row in _IBDEV.finditer(text)]
+    ports += [Port(row["hca"], row["netdev"] or "", row["state"] == "ACTIVE") for row in _RDMA.finditer(text)]
+    return tuple(ports) or None
+
+
+_DEVINFO = re.compile(
+    r"^[ \t]*GID\[[ \t]*(?P<index>\d+)\]:[ \t]+(?P<gid>[0-9a-fA-F:.]+)(?:,[ \t]*(?P<kind>[\w/ ]+v[12]))?", re.MULTILINE
+)
+_HCA = re.compile(r"^hca_id:[ \t]*(\S+)", re.MULTILINE)
+_SHOW = re.compile(
+    r"^(?P<hca>[\w.-]+)[ \t]+(?P<port>\d+)[ \t]+(?P<index>\d+)[ \t]+(?P<gid>[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})[ \t]+"
+    r"(?P<ip>\d+\.\d+\.\d+\.\d+)?[ \t]*(?P<kind>v[12])\b",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gid:
+    """One entry. `hca` is empty where the text does not say; `ipv4` is the address inside, empty for another kind."""
+
+    hca: str
+    index: int
+    ipv4: str
+    is_v2: bool
+
+
+def recognise_gids(text: str) -> tuple[Gid, ...] | None:
+    """Every entry of every table in a text, None when there is none."""
+    starts = [(found.start(), found[1]) for found in _HCA.finditer(text)]
+    gids = []
+    for row in _DEVINFO.finditer(text):
+        hca = next((name for start, name in reversed(starts) if start < row.start()), "")
+        gids.append(Gid(hca, int(row["index"]), mapped_ipv4(row["gid"]), "v2" in (row["kind"] or "")))
+    for row in _SHOW.finditer(text):
+        gids.append(Gid(row["hca"], int(row["index"]), mapped_ipv4(row["gid"]), row["kind"] == "v2"))
+    return tuple(gids) or None
+
+
+def mapped_ipv4(gid: str) -> str:
+    """The IPv4 address in ::ffff:192.168.100.10 or 0000:…:ffff:c0a8:640a, empty for other GIDs."""
+    dotted = re.search(r"ffff:(\d+\.\d+\.\d+\.\d+)$", gid)
+    if dotted:
+        return dotted[1]
+    words = gid.lower().split(":")
+    if len(words) == 8 and words[5] == "ffff" and not any(word.strip("0") for word in words[:5]):
+        octets = bytes.fromhex(words[6].rjust(4, "0") + words[7].rjust(4, "0"))
+        return ".".join(map(str, octets))
+    return ""

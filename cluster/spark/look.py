@@ -1,50 +1,39 @@
-"""Everything one host was asked at once, and what was read from its answers: one field a fact."""
+"""Everything one host was asked at once, what was read from its answers (one field a fact), and all checks of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
-from cluster.argv.question import Answer, Question
-from cluster.spark import (
-    clock,
-    containers,
-    deployments,
-    disk,
-    docker,
-    firewall,
-    gpu,
-    gpu_processes,
-    identity,
-    image,
-    links,
-    listening,
-    lock,
-    memory,
-    processes,
-    tenants,
-    weights,
+from cluster.spark import clock, deployments, disk, docker, gpu, identity, image, links, memory, ports, tenants, weights
+from cluster.spark.fact import NOT_ASKED, Missing
+from cluster.spark.gpu import Gpu, GpuProcess, check_gpu, check_strangers
+from cluster.spark.identity import (
+    Identity,
+    check_disk,
+    check_kernel,
+    check_name,
+    check_platform,
+    check_sudo,
+    check_tenants,
 )
-from cluster.spark.clock import Clock
-from cluster.spark.containers import Container
-from cluster.spark.deployments import Kept
-from cluster.spark.disk import Room
-from cluster.spark.docker import Docker
-from cluster.spark.fact import Missing
-from cluster.spark.firewall import Firewall
-from cluster.spark.gpu import Gpu
-from cluster.spark.gpu_processes import GpuProcess
-from cluster.spark.identity import Identity
-from cluster.spark.image import Image
-from cluster.spark.links import Links
-from cluster.spark.listening import Listener
-from cluster.spark.lock import LockState
-from cluster.spark.memory import Memory
-from cluster.spark.processes import EngineProcess
-from cluster.spark.sections import NOT_ASKED
-from cluster.spark.tenants import Tenant
-from cluster.spark.weights import Weights
+from cluster.spark.memory import Memory, check_memory
+from cluster.spark.ports import Listener, check_containers, check_docker, check_ports
+from cluster.spark.weights import Weights, check_image, check_weights
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer, Question
+    from cluster.spark.clock import Clock
+    from cluster.spark.deployments import Container, Deployment, Kept, LockState
+    from cluster.spark.disk import Room
+    from cluster.spark.docker import Docker
+    from cluster.spark.finding import Finding
+    from cluster.spark.image import Image
+    from cluster.spark.links import Links
+    from cluster.spark.request import Wanted
+    from cluster.spark.tenants import EngineProcess, Firewall, Tenant
 
 IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 
@@ -128,21 +117,21 @@ def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, f
         identity=identity.parse(told["look"]),
         memory=memory.parse(told["look"]),
         gpu=gpu.parse(told["gpu"]),
-        gpu_processes=gpu_processes.parse(told["gpu"]),
+        gpu_processes=gpu.parse_processes(told["gpu"]),
         links=links.parse(told["links"]),
         docker=docker.parse(told["docker"]),
-        containers=containers.parse(told["containers"]),
+        containers=deployments.parse_containers(told["containers"]),
         image=image.parse(look.image, told["image"]) if look.image else NOT_ASKED,
         weights=weights.parse(told["weights"]) if look.model else NOT_ASKED,
-        listening=listening.parse(told["look"]),
+        listening=ports.parse(told["look"]),
         disk=disk.parse(told["kept"]),
-        processes=processes.parse(told["look"]),
+        processes=tenants.parse_processes(told["look"]),
         deployments=deployments.parse(told["kept"]),
-        lock=lock.parse(told["kept"]),
+        lock=deployments.parse_lock(told["kept"]),
         drafter=weights.parse(told["drafter"]) if look.drafter else NOT_ASKED,
         clock=clock.parse(told["look"], asked) if look.thorough else NOT_ASKED,
         tenants=tenants.parse(told["others"]) if look.thorough else NOT_ASKED,
-        firewall=firewall.parse(told["others"]) if look.thorough else NOT_ASKED,
+        firewall=tenants.parse_firewall(told["others"]) if look.thorough else NOT_ASKED,
     )
 
 
@@ -158,7 +147,7 @@ def _asked(look: Look) -> dict[str, Question]:
         "kept": far("kept", kept),
         "gpu": gpu.question(),
         "docker": docker.question(),
-        "containers": containers.question(),
+        "containers": deployments.containers_question(),
     }
     if look.thorough:
         asked["others"] = tenants.question()
@@ -171,3 +160,23 @@ def _asked(look: Look) -> dict[str, Question]:
     if look.drafter:
         asked["drafter"] = weights.question(look.drafter, look.drafter_revision, look.hf_home, dummy=look.dummy_drafter)
     return asked
+
+
+def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
+    """All findings of one host. What our own ranks hold, those of `found`, counts as free: they go first."""
+    yield from check_platform(wanted, seen)
+    yield from check_sudo(seen)
+    yield from check_kernel(wanted, seen)
+    yield from check_name(seen)
+    yield from check_docker(seen)
+    yield from check_gpu(seen)
+    yield from check_tenants(seen)
+    yield from check_disk(seen)
+    if isinstance(seen.containers, Missing) or isinstance(seen.docker, Missing):
+        return  # what is ours cannot be told from what is not
+    yield from check_strangers(seen)
+    yield from check_memory(wanted, seen)
+    yield from check_ports(wanted, seen, found)
+    yield from check_containers(seen, found)
+    yield from check_image(wanted, seen)
+    yield from check_weights(wanted, seen)

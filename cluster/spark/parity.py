@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cluster.argv.question import Answer, Question
-from cluster.spark.checks_fabric import check_fabric
-from cluster.spark.clock import Clock
-from cluster.spark.fabric import Fabric
+from cluster.spark.fabric import Fabric, check_fabric
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding, unknown
-from cluster.spark.look import Seen
-from cluster.spark.request import Wanted
+
+if TYPE_CHECKING:
+    from cluster.spark.clock import Clock
+    from cluster.spark.look import Seen
+    from cluster.spark.request import Wanted
 
 CLOCK_WARNING_S = 5.0
 """Clocks that differ by less do no harm."""

@@ -1,16 +1,20 @@
-"""How the ranks of a deployment are doing, from their containers' state and logs."""
+"""The ranks of a deployment: their containers, Ray's nodes, and whether they are on their way, ready or failed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.argv.far import far
-from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, as_shape, last_words, load_json, refuse
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer, Question
+    from cluster.config.recipe import ExpectLog
 
 TAIL = 30
 """Last lines that are told of a log."""
@@ -112,3 +116,188 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
         }  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Missing(f"not what far/ranks prints: {error}")
+
+
+ENDED_LATE = (124, 137, 142)
+"""Exit codes of `timeout`, of SIGKILL, and of the program's own alarm."""
+
+_UP = re.compile(r"^(?:Active|Idle):[ \t]*\n((?:[ \t].*\n?)*)", re.MULTILINE)
+_COUNT = re.compile(r"^[ \t]+(\d{1,6}) \S", re.MULTILINE | re.ASCII)
+_GPUS = re.compile(r"^[ \t]*(\d{1,6}(?:\.\d{1,6})?)/(\d{1,6}(?:\.\d{1,6})?) GPU\b", re.MULTILINE | re.ASCII)
+_WAITING = re.compile(r": (\d{1,6})\+? pending placement group", re.ASCII)
+_PINNED = re.compile(r"'node:([\d.]+)': [\d.]+.*pending placement group", re.ASCII)
+_FAILURES = re.compile(r"^Recent failures:[ \t]*\n((?:[ \t].*\n?)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """One node as Ray's GCS knows it: the address it registered, whether it is alive, its GPUs."""
+
+    address: str
+    alive: bool
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class RayStatus:
+    """What `ray status` prints: nodes that are up (under Active or Idle, None if the text has no node list), GPUs in
+    use and in all (None if not told), placement groups that wait, the node address that one of them asks for, and nodes
+    that failed lately."""
+
+    nodes: int | None
+    gpus_used: float | None
+    gpus_total: float | None
+    pending_placement_groups: int
+    pinned_to: str = ""
+    failures: tuple[str, ...] = ()
+
+
+def parse_nodes(answer: Answer) -> tuple[RayNode, ...] | Missing:
+    """Read what far/ray_nodes prints: {"nodes": [{"address": …, "alive": …, "gpus": …}]} or {"error": …}."""
+    refused = refuse(answer, "python3")
+    if refused:
+        return refused
+    if answer.exit in ENDED_LATE and not answer.out.strip():
+        return Missing("Ray did not answer in time", "timeout")
+    try:
+        told = load_json(answer.out)
+        return (
+            Missing(f"Ray: {told['error']}") if "error" in told else as_shape(told["nodes"], "Ray", tuple[RayNode, ...])
+        )
+    except (ValueError, KeyError, TypeError, IndexError):
+        return Missing(f"Ray: {last_words(answer) or 'no answer that can be understood'}")
+
+
+def parse_ray_status(text: str) -> RayStatus | Missing:
+    """Read what `ray status` prints, or a part of it."""
+    sections = _UP.findall(text)
+    gpus = _GPUS.search(text)
+    waiting = _WAITING.findall(text)
+    if not sections and not gpus and not waiting:
+        return Missing("this is not what `ray status` prints")
+    return RayStatus(
+        nodes=sum(int(count) for section in sections for count in _COUNT.findall(section)) if sections else None,
+        gpus_used=float(gpus[1]) if gpus else None,
+        gpus_total=float(gpus[2]) if gpus else None,
+        pending_placement_groups=sum(map(int, waiting)),
+        pinned_to=(_PINNED.findall(text) or [""])[0],
+        failures=tuple(
+            line.strip()
+            for section in _FAILURES.findall(text)
+            for line in section.splitlines()
+            if line.strip() and "(no failures)" not in line
+        ),
+    )
+
+
+def recognise(text: str) -> RayStatus | None:
+    """`ray status` in what people paste, None when it is not there."""
+    told = parse_ray_status(text) if "node_" in text or "GPU" in text or "placement group" in text else None
+    return told if isinstance(told, RayStatus) and ("Usage:" in text or "Node status" in text) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Not yet; `moment` is what was reached so far (empty, ray_up, loaded)."""
+
+    what: str
+    moment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The server answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It will not come: which host, why, in the rank's own words, and the last lines it printed.
+
+    `by_peer`: it lost a peer, and a rank that may still say why is running yet.
+    """
+
+    host: str
+    why: str
+    tail: tuple[str, ...] = ()
+    by_peer: bool = False
+
+
+State = Waiting | Ready | Failed
+
+PEER_LOST = {75: 1, 76: 2}
+"""Exit codes of far/rank: peers did not join, a cord ended."""
+
+
+def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool) -> State:
+    """One verdict for all ranks; `states` is by host in rank order, None for a container that is not there.
+
+    The rank that ended for a reason of its own is named before those that only lost a peer.
+    """
+    gone = {host: _failure(host, state) for host, state in states.items()}
+    failures = [failure for failure in gone.values() if failure is not None]
+    if failures:
+        first = min(failures, key=lambda failure: _blame(states[failure.host]))
+        return replace(first, by_peer=_blame(states[first.host]) > 0 and None in gone.values())
+    if healthy:
+        return Ready()
+    known = [state for state in states.values() if isinstance(state, RankState)]
+    if any(state.loaded for state in known):
+        return Waiting("the engine: weights loaded, getting ready", "loaded")
+    head = next(iter(states.values()), None)
+    if not isinstance(head, RankState):
+        return Waiting(f"{len(states)} ranks to join (rank 0: unknown)" if known else "containers")
+    if head.stage == "engine_started":
+        return Waiting("the engine: loading the model", "ray_up")
+    if head.stage in ("started", "ray_started", "ray_restarted", "secrets", "before_serve", ""):
+        again = [host for host, one in states.items() if isinstance(one, RankState) and one.told("ray_restarted")]
+        more = f"; Ray was started again on {', '.join(again)}" if again else ""
+        return Waiting(f"{len(states)} ranks to join (rank 0: {head.stage or 'starting'}{more})")
+    return Waiting(f"rank 0: {head.stage}", "ray_up")
+
+
+def _blame(state: RankState | Missing | None) -> int:
+    """Low for a rank that ended for a reason of its own, high for one that lost a peer (far/rank's exit codes)."""
+    return PEER_LOST.get(state.exit_code, 0) if isinstance(state, RankState) else 0
+
+
+def _failure(host: str, state: RankState | Missing | None) -> Failed | None:
+    if state is None:
+        return Failed(host, "its container is gone")
+    if isinstance(state, Missing) or state.state in ("running", "created", "restarting"):
+        return None
+    why = state.ended or ("killed for memory" if state.oom else f"container {state.state}, exit {state.exit_code}")
+    return Failed(host, why, state.tail[-15:])
+
+
+def judge_nodes(nodes: Sequence[RayNode], addresses: Sequence[str]) -> list[str]:
+    """What is wrong with Ray's nodes: exactly our addresses alive, one GPU each. Empty when all is well."""
+    alive = {node.address: node for node in nodes if node.alive}
+    wrong = [f"{address} is not an alive node" for address in addresses if address not in alive]
+    wrong += [f"{address} is a node that we did not start" for address in alive if address not in addresses]
+    wrong += [f"{address} has {node.gpus:g} GPUs" for address, node in alive.items() if node.gpus != 1]
+    return wrong
+
+
+def patterns_of(expected: ExpectLog) -> tuple[str, ...]:
+    """What to look for in every rank's log, in the order that `unmet` reads."""
+    return (*expected.require, *expected.forbid)
+
+
+def is_whole(state: RankState) -> bool:
+    """Whether the log still has its beginning, where an engine says what it chose: docker drops the oldest."""
+    return state.told("started") is not None
+
+
+def unmet(expected: ExpectLog, states: Mapping[str, RankState]) -> Iterator[str]:
+    """What is not as expected, each with the line found instead; `states` is by host.
+
+    A required line counts wherever it is found: with Ray the head's log holds the workers' lines, too.
+    """
+    for number, pattern in enumerate(expected.require):
+        if all(state.found[number].line is None for state in states.values()):
+            near = next((state.found[number].near for state in states.values() if state.found[number].near), "")
+            yield f"no log has `{pattern}`" + (f", but: {near}" if near else ", nor a line like it")
+    for number, pattern in enumerate(expected.forbid, len(expected.require)):
+        for host, state in states.items():
+            if state.found[number].line is not None:
+                yield f"the log of {host} has `{pattern}`: {state.found[number].line}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cluster.argv.vllm import serve_flags, weights_of
-from cluster.config.load import ResolvedHost
-from cluster.config.recipe import Recipe
 from cluster.errors import UsageError
+
+if TYPE_CHECKING:
+    from cluster.config.load import ResolvedHost
+    from cluster.config.recipe import Recipe
 
 Backend = Literal["ray", "mp", "none"]
 

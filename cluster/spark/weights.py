@@ -1,18 +1,21 @@
-"""The model's files on a host: a snapshot in the Hugging Face cache, or a directory named by its path.
-
-Sources: the cache layout of huggingface_hub ("Understand caching": `hub/models--org--name/{refs,blobs,snapshots}`)
-and the safetensors format (8 bytes of header length, a JSON header whose `data_offsets` end where the file does).
-"""
+"""The model's files on a host and on the hub, and whether anything is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
-from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing
-from cluster.spark.sections import read_section
+from cluster.argv.hub import WEIGHTS
+from cluster.spark.fact import Missing, read_section
+from cluster.spark.finding import Finding
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer, Question
+    from cluster.spark.look import Seen
+    from cluster.spark.request import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,61 @@ def question(model: str, revision: str, hf_home: str, *, dummy: bool = False, fi
 def parse(answer: Answer) -> Weights | Missing:
     """Read the section `weights` of far/weights; a snapshot that is not there is Missing, kind `absent`."""
     return read_section(answer, "weights", Weights)
+
+
+def hub_question(model: str, revision: str, token_file: str, *, dummy: bool = False) -> Question:
+    """One request to the hub from the host; `token_file` is a private file there, or empty.
+
+    `dummy`: the weights are not counted.
+    """
+    given = {"model": model, "revision": revision, "token_file": token_file, "leave_out": WEIGHTS if dummy else ()}
+    return far("hub_model", given, timeout_s=20)
+
+
+def parse_hub(answer: Answer) -> int | Missing:
+    """Bytes of the files; `refused` when access is not given, `absent` when the model or revision is not there."""
+    try:
+        told = json.loads(answer.text)
+        if "bytes" in told:
+            return int(told["bytes"])
+        kind = {401: "refused", 403: "refused", 404: "absent"}.get(told["status"], "unreadable")
+        return Missing(f"{told['error']} (HTTP {told['status']})" if told["status"] else told["error"], kind)  # type: ignore[arg-type]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Missing(answer.error_text.strip()[-200:] or "the hub could not be asked")
+
+
+MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
+"""An architecture's name in the kernel and in Go → its name in recipes and images."""
+
+
+def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """The image that is there is for this machine; one that is not there is fetched, not a fault."""
+    if isinstance(seen.image, Missing) or isinstance(seen.identity, Missing):
+        return
+    machine = MACHINES.get(seen.identity.arch, seen.identity.arch)
+    if MACHINES.get(seen.image.architecture, seen.image.architecture) != machine:
+        yield Finding(
+            "fault", "image", seen.host, f"image {wanted.recipe.image} is for {seen.image.architecture}",
+            f"uname -m: {seen.identity.arch}", f"docker pull --platform linux/{machine} {wanted.recipe.image}",
+        )  # fmt: skip
+
+
+def place_of(copy: Weights) -> str:
+    """What to remove for a fresh download: of a snapshot the whole model, since its links lead to the files beside."""
+    return copy.path.partition("/snapshots/")[0] if copy.commit else copy.path
+
+
+def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """Weights that are there are whole; missing ones are fetched, but a missing directory cannot be."""
+    for model, copy in zip(wanted.models, seen.copies, strict=False):
+        if not isinstance(copy, Missing):
+            for problem in copy.problems:
+                yield Finding(
+                    "fault", "weights", seen.host, f"the weights of {model.id} are not whole", problem,
+                    f"on {seen.host}: rm -r {place_of(copy)}, then cluster up again",
+                )  # fmt: skip
+        elif model.id.startswith("/") or copy.kind != "absent":
+            yield Finding(
+                "fault", "weights", seen.host, f"the model {model.id} cannot be read", copy.why,
+                "put the model on every host under the same path",
+            )  # fmt: skip

@@ -57,7 +57,7 @@ def ask(hosts: int, folder: Path, port: int) -> None:
     from cluster.argv.question import Question
     from cluster.config.inventory import HostEntry
     from cluster.hosts.connect import connect
-    from cluster.hosts.outcome import values
+    from cluster.hosts.fleet import values
 
     entry = HostEntry(
         address="127.0.0.1", port=port, identity_file=f"{folder}/id", known_hosts_file=f"{folder}/known_hosts"

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from bench_live import known_server, load_client
 
-from cluster.bench.belief import ANOTHER, CUT
-from cluster.bench.loader import Loader
-from cluster.bench.records import Round, RoundRecord
+from cluster.bench.endpoint import ANOTHER, CUT
+from cluster.bench.loader import Loader, Round, RoundRecord
 from cluster.bench.run import Measured, run_bench
 from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, UsageError

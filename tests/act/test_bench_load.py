@@ -18,10 +18,8 @@ import pytest
 from bench_live import Child, known_server, load_client
 
 from cluster.argv.far import source
-from cluster.bench.http_answer import read_http
-from cluster.bench.loader import ProcessLoader, Progress, Target, load_command
-from cluster.bench.read import read_stream
-from cluster.bench.records import Ask, Round
+from cluster.bench.loader import Ask, ProcessLoader, Progress, Round, Target, load_command
+from cluster.bench.read import read_http, read_stream
 from cluster.errors import ClusterError, ConnectionLostError
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from bench_live import known_server, load_client
 
-from cluster.bench.loader import ProcessLoader
-from cluster.bench.records import Round, RoundRecord
+from cluster.bench.loader import ProcessLoader, Round, RoundRecord
 from cluster.bench.rows import Row
 from cluster.bench.run import Measured, run_bench
 from cluster.bench.wanted import BenchWanted

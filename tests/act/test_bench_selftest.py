@@ -9,8 +9,7 @@ import pytest
 from bench_live import known_server, load_client
 
 from cluster.bench.known_ways import WAYS
-from cluster.bench.loader import ProcessLoader
-from cluster.bench.records import Record, Round, RoundRecord
+from cluster.bench.loader import ProcessLoader, Record, Round, RoundRecord
 from cluster.bench.selftest import Timing, check_ways, run_selftest, time_round
 from cluster.cli import selftest as action
 from cluster.errors import ClusterError, ExitCode

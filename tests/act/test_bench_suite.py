@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from bench_live import known_server
 
-from cluster.bench.loader import ProcessLoader
-from cluster.bench.records import Round, RoundRecord
+from cluster.bench.loader import ProcessLoader, Round, RoundRecord
 from cluster.bench.result import read_result
-from cluster.cli import bench
-from cluster.cli import options_measuring as arguments_measuring
+from cluster.cli import bench, options
 from cluster.errors import ConnectionLostError, ExitCode, UsageError
 from cluster.screen import Screen
 
@@ -26,7 +24,7 @@ def url() -> Iterator[str]:
 
 def args(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    arguments_measuring.bench(parser)
+    options.bench(parser)
     return parser.parse_args(words)
 
 

@@ -12,8 +12,7 @@ from typing import Any, cast
 import pytest
 from bench_live import Child
 
-from cluster.bench.machine import Fabric, Sample, read_sample, watch_command
-from cluster.bench.watchers import Watchers, fabric_of
+from cluster.bench.sampling import Fabric, Sample, Watchers, fabric_of, read_sample, watch_command
 from cluster.errors import ConnectionLostError, InterruptedByUser
 from cluster.hosts.fake import FakeHost, FakeProcess
 from cluster.hosts.fleet import Fleet

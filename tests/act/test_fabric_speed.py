@@ -12,7 +12,7 @@ from typed import Ran, Typed
 
 from cluster.argv.question import Answer, Question
 from cluster.hosts.fake import FakeProcess
-from cluster.spark.fabric_speed import RESET
+from cluster.spark.fabric_test import RESET
 
 DOCTOR = ("doctor", "--fabric-test")
 UP = ("up", "--fabric-test", "--yes")

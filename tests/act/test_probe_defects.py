@@ -16,18 +16,15 @@ from typing import Any
 import pytest
 from bench_live import Child, load_client
 
-from cluster.bench.loader import Loader, ProcessLoader
-from cluster.bench.records import Ask, ClientLoad, How, Record, Round, RoundRecord
-from cluster.bench.server import find_model
+from cluster.bench.endpoint import find_model
+from cluster.bench.loader import Ask, ClientLoad, How, Loader, ProcessLoader, Record, Round, RoundRecord
 from cluster.errors import UsageError
 from cluster.lab.scripted.behaviour import MODEL
 from cluster.lab.scripted.reply import BEHAVIOURS, reply
 from cluster.lab.scripted.right import RIGHT
 from cluster.lab.scripted.wrong import WRONG
-from cluster.probe.case import Case, Subject
-from cluster.probe.cases import CASES, QUICK
-from cluster.probe.run import Probed, run_probe
-from cluster.probe.subject import subject_of
+from cluster.probe.case import Case, Subject, subject_of
+from cluster.probe.run import CASES, QUICK, Probed, run_probe
 
 RECIPE: dict[str, Any] = {
     "vllm": {

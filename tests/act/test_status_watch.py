@@ -225,7 +225,7 @@ def test_the_users_command_gets_the_finding(pair: Typed, desk: Desk, place: Path
 
 
 def test_a_command_that_is_not_there_or_hangs(pair: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.cli.on_wedge.COMMAND_S", 0.2)
+    monkeypatch.setattr("cluster.cli.watch.COMMAND_S", 0.2)
     words = ("--on-wedge", "command", "--command")
     ran = watch(pair, 150, *words, "no-such-program x", at={10: lambda: hang(desk)})
     assert lines(ran)[1] == "no-such-program cannot be run: No such file or directory"

@@ -18,8 +18,7 @@ from typed import write_files
 
 from cluster.cli import down, up
 from cluster.config.inventory import InventoryFile
-from cluster.config.load import read_inventory, read_recipe
-from cluster.config.names import resolve_hosts
+from cluster.config.load import read_inventory, read_recipe, resolve_hosts
 from cluster.deploy.session import Named
 from cluster.errors import ClusterError, ExitCode, ManyErrors
 from cluster.screen import Screen

@@ -15,7 +15,7 @@ from hosts_now import assert_nothing_of_ours
 from own_lab import Lab
 from person import Person, Ran
 
-from cluster.probe.picture import Shape, data_uri, draw
+from cluster.probe.vision import Shape, data_uri, draw
 
 ALONE = ("--solo", "-n", "spark1")
 BENCH = ("--pp", "256", "--tg", "16", "--depth", "0", "512", "--runs", "2")

@@ -6,9 +6,8 @@ from typing import Any
 
 from bench_tools import trace
 
-from cluster.bench.manifest import HostState, Manifest
 from cluster.bench.measure import measure_batch
-from cluster.bench.result import Result
+from cluster.bench.result import HostState, Manifest, Result
 from cluster.bench.rows import Row, Shape, summarise
 
 SPARK = "NVIDIA DGX Spark"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.bench.known_ways import WAYS, Way, stream
+from cluster.bench.loader import Record
 from cluster.bench.read import RequestTrace, read_stream
-from cluster.bench.records import Record
 
 TTFT_S, RATE = 0.067, 50.0
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

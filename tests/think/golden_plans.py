@@ -13,13 +13,13 @@ from pathlib import Path
 from plan_tools import GIB, spec_for
 
 from cluster.deploy.decide import Start, decide
-from cluster.deploy.plan_up import plan_up
+from cluster.deploy.plan import plan_up
 from cluster.deploy.rank import Ingredients
 from cluster.deploy.spec import PROGRAMS
 from cluster.deploy.steps import Plan
-from cluster.spark.deployed import deployments
+from cluster.spark.deployments import deployments
 from cluster.spark.fabric import pair
-from cluster.spark.inside import Inside
+from cluster.spark.image import Inside
 from cluster.spark.look import Seen
 from cluster.spark.request import Wanted
 

@@ -8,24 +8,21 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from cluster.config.names import ResolvedHost
+from cluster.config.load import ResolvedHost
 from cluster.config.recipe import Recipe
 from cluster.deploy.spec import canonical, deployment_id, spec_of
 from cluster.spark.clock import Clock
-from cluster.spark.containers import Container
-from cluster.spark.deployed import Deployment
-from cluster.spark.deployments import Kept
+from cluster.spark.deployments import Container, Deployment, Kept, LockState
 from cluster.spark.disk import Room
 from cluster.spark.docker import Docker
-from cluster.spark.firewall import Firewall
 from cluster.spark.gpu import Gpu
 from cluster.spark.identity import Identity, host_id
 from cluster.spark.image import Image
 from cluster.spark.links import Link, Links, Netdev
-from cluster.spark.lock import LockState
 from cluster.spark.look import Seen
 from cluster.spark.memory import Memory
 from cluster.spark.request import Backend, Wanted
+from cluster.spark.tenants import Firewall
 from cluster.spark.weights import Weights
 
 GIB = 1 << 30

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from bench_tools import trace
 
-from cluster.bench.belief import Asked, doubt, remedy_of, same_name
+from cluster.bench.endpoint import Asked, doubt, remedy_of, same_name
 from cluster.bench.read import RequestTrace
 
 MANY = Asked("daily", alone=False)

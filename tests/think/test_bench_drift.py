@@ -13,8 +13,8 @@ from cluster.bench.drift import (
     parse_sentinel,
     sentinel_document,
 )
-from cluster.bench.report import bench_table
 from cluster.bench.rows import Row, Shape
+from cluster.bench.tables import bench_table
 from cluster.bench.warnings import warnings
 
 SHAPE = Shape(2048, 128, 0)

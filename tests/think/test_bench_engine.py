@@ -5,11 +5,9 @@ import json
 
 import pytest
 
-from cluster.bench.engine import Engine, known_as, read_engine
-from cluster.bench.foreign import ignored, lacking, loud, notes
-from cluster.bench.http_answer import HttpAnswer
-from cluster.bench.server import Served, other_names
-from cluster.spark.ollama import Loaded
+from cluster.bench.endpoint import Engine, Served, ignored, known_as, lacking, loud, notes, other_names, read_engine
+from cluster.bench.read import HttpAnswer
+from cluster.spark.tenants import Loaded
 
 GONE = HttpAnswer(404, {}, [(0.0, b'{"detail":"Not Found"}')], True)
 VERSION = {"version": "0.33.0"}

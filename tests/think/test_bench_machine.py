@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from bench_results import result, row
 
-from cluster.bench.machine import Fabric, Sample, describe, machine_notes, read_sample
-from cluster.bench.report import machine_table, memory_table
 from cluster.bench.rows import Shape, parse_row
+from cluster.bench.sampling import Fabric, Sample, describe, machine_notes, read_sample
+from cluster.bench.tables import machine_table, memory_table
 from cluster.bench.warnings import warnings
 
 GIB = 1 << 30

@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from cluster.bench.cache import credit_hits, ours_of
-from cluster.bench.metrics import Ours, Watched, parse_metrics, server_document, server_notes, watch
+from cluster.bench.metrics import (
+    Ours,
+    Watched,
+    credit_hits,
+    ours_of,
+    parse_metrics,
+    server_document,
+    server_notes,
+    watch,
+)
 from cluster.bench.statistics import stat
 
 # As vLLM 0.32 prints it: HELP and TYPE lines, an engine label, `_created` series, buckets, two engines.

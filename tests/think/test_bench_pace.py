@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.bench.pace import Pace, about, weight
 from cluster.bench.rows import Shape
+from cluster.bench.run import Pace, about, weight
 
 SHORT, LONG = Shape(400, 10, 0), Shape(400, 10, 3600)
 

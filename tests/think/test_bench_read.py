@@ -5,8 +5,8 @@ import json
 import pytest
 from bench_tools import HEAD, RATE, TTFT_S, Way, record, trace
 
+from cluster.bench.loader import Record
 from cluster.bench.read import read_stream
-from cluster.bench.records import Record
 
 STEP_S = 1 / RATE
 

@@ -8,23 +8,21 @@ import orjson
 import pytest
 from bench_results import manifest, result, row
 
-from cluster.bench.manifest import (
+from cluster.bench.result import (
     MAY_DIFFER,
     MUST_AGREE,
     HostState,
-    differences,
-    parse_manifest,
-)
-from cluster.bench.report import bench_table
-from cluster.bench.result import (
     Journal,
+    differences,
     find_baseline,
+    parse_manifest,
     parse_result,
     read_result,
     results_dir,
     write_result,
 )
 from cluster.bench.rows import Shape
+from cluster.bench.tables import bench_table
 from cluster.errors import ClusterError, UsageError
 
 

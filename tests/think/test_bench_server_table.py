@@ -4,7 +4,7 @@ import dataclasses
 
 from bench_results import result
 
-from cluster.bench.server_table import server_table
+from cluster.bench.tables import server_table
 
 
 def test_columns_are_those_that_are_told() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.bench.sse import EventSplitter
+from cluster.bench.read import EventSplitter
 
 STREAMS = {
     "lf": (b'data: {"a":1}\n\ndata: two\n\n', [b'{"a":1}', b"two"]),

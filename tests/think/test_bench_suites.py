@@ -7,13 +7,13 @@ import pytest
 from bench_results import manifest, row
 from bench_tools import trace
 
+from cluster.bench.endpoint import Served
 from cluster.bench.measure import measure_batch
 from cluster.bench.result import Result
 from cluster.bench.rows import Row, Shape, summarise
-from cluster.bench.server import Served
 from cluster.bench.statistics import stat
-from cluster.bench.suite_tables import suite_tables
 from cluster.bench.suites import SUITES
+from cluster.bench.tables import suite_tables
 from cluster.bench.wanted import BenchWanted, fitting
 
 

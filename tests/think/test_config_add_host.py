@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config.add_host import HEADER, with_host
+from cluster.config.inventory import HEADER, with_host
 from cluster.errors import UsageError
 
 VALUES: dict[str, str | int] = {"address": "10.0.0.2", "port": 2222}

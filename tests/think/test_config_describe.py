@@ -11,8 +11,7 @@ import yaml
 from cluster.cli.recipes import problems_of
 from cluster.config.describe import ITEM, NAME, annotated, keys
 from cluster.config.inventory import Inventory, InventoryFile
-from cluster.config.load import read_inventory, read_recipe
-from cluster.config.names import same_machines
+from cluster.config.load import read_inventory, read_recipe, same_machines
 from cluster.config.recipe import Recipe
 from cluster.config.validate import validate
 from cluster.config.written import parse_document

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.config.inventory import Inventory, InventoryFile
-from cluster.config.names import parse_address, resolve_hosts, same_machines
+from cluster.config.load import parse_address, resolve_hosts, same_machines
 from cluster.config.validate import validate
 from cluster.config.written import parse_document
 from cluster.errors import UsageError

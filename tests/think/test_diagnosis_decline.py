@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 from watch_tools import CAPPED, GIB, HOSTS, LINKS, Story, gpu, host, pulse, with_host, with_hosts
 
-from cluster.diagnosis.decline import steady_fall
-from cluster.diagnosis.pulse import Pulse
+from cluster.diagnosis.hang import Pulse, steady_fall
 
 TURN = 600.0
 

@@ -8,41 +8,24 @@ import pytest
 from diagnosis_tools import sample, samples
 
 from cluster.diagnosis.outputs import READERS
-from cluster.spark import (
-    bandwidth,
-    completion,
-    docker_text,
-    gids,
-    gpu_processes,
-    gpu_text,
-    host_text,
-    ibdev2netdev,
-    ip_text,
-    link_events,
-    memory,
-    metrics,
-    ray_nodes,
-)
-from cluster.spark.bandwidth import Bandwidth
-from cluster.spark.docker_text import DockerText
-from cluster.spark.gids import Gid
-from cluster.spark.gpu_processes import GpuProcess
-from cluster.spark.host_text import Filled
-from cluster.spark.ibdev2netdev import Port
-from cluster.spark.ip_text import Interface, Neighbour
-from cluster.spark.link_events import LinkEvent
+from cluster.spark import docker, fabric_test, gpu, identity, links, memory, ranks, server
+from cluster.spark.docker import DockerText
+from cluster.spark.fabric_test import Bandwidth
+from cluster.spark.gpu import GpuProcess
+from cluster.spark.identity import Filled
+from cluster.spark.links import Gid, Interface, LinkEvent, Neighbour, Port
 from cluster.spark.memory import Memory
-from cluster.spark.metrics import Load
+from cluster.spark.server import Load
 
 GIB = 1 << 30
 
 
 def test_ports_of_both_tools() -> None:
-    assert ibdev2netdev.recognise("mlx5_0 port 1 ==> enp1s0f0np0 (Up)\nmlx5_1 port 1 ==> eth9 (Down)\n") == (
+    assert links.recognise_ports("mlx5_0 port 1 ==> enp1s0f0np0 (Up)\nmlx5_1 port 1 ==> eth9 (Down)\n") == (
         Port("mlx5_0", "enp1s0f0np0", True),
         Port("mlx5_1", "eth9", False),
     )
-    assert ibdev2netdev.recognise("link siw0/1 state DOWN physical_state DISABLED\n") == (Port("siw0", "", False),)
+    assert links.recognise_ports("link siw0/1 state DOWN physical_state DISABLED\n") == (Port("siw0", "", False),)
 
 
 def test_twins_have_one_name() -> None:
@@ -51,13 +34,13 @@ def test_twins_have_one_name() -> None:
 
 
 def test_interfaces_of_three_commands() -> None:
-    assert ip_text.recognise(sample("ip_addr_link_local").text) == (
+    assert links.recognise_interfaces(sample("ip_addr_link_local").text) == (
         Interface("enp1s0f1np1", 1500, True, ("169.254.35.62/16",)),
     )
-    assert ip_text.recognise(sample("ip_link_mtu_mismatch_head").text) == (
+    assert links.recognise_interfaces(sample("ip_link_mtu_mismatch_head").text) == (
         Interface("enP2p1s0f1np1", 9000, True, None),
     )
-    assert ip_text.recognise("enp1s0f1np1      UP             192.168.100.11/24 fe80::1/64 \n") == (
+    assert links.recognise_interfaces("enp1s0f1np1      UP             192.168.100.11/24 fe80::1/64 \n") == (
         Interface("enp1s0f1np1", None, True, ("192.168.100.11/24",)),
     )
 
@@ -68,7 +51,7 @@ def test_interfaces_of_three_commands() -> None:
      ("lo", False), ("docker0", False), ("eth0", False)],
 )  # fmt: skip
 def test_names_of_a_card_of_several_functions(name: str, fabric: bool) -> None:
-    assert ip_text.is_fabric(name) == fabric
+    assert links.is_fabric(name) == fabric
 
 
 def test_addresses_that_are_none() -> None:
@@ -78,24 +61,24 @@ def test_addresses_that_are_none() -> None:
 
 
 def test_neighbours() -> None:
-    assert ip_text.recognise_neighbours(sample("ip_neigh_json_no_dev").text) == (
+    assert links.recognise_neighbours(sample("ip_neigh_json_no_dev").text) == (
         Neighbour("192.168.100.12", "", "REACHABLE"),
     )
-    assert ip_text.recognise_neighbours("10.0.0.9 dev enp1s0f0np0 FAILED\n") == (
+    assert links.recognise_neighbours("10.0.0.9 dev enp1s0f0np0 FAILED\n") == (
         Neighbour("10.0.0.9", "enp1s0f0np0", "FAILED"),
     )
-    assert ip_text.recognise_neighbours('[{"dst": broken}]') is None
+    assert links.recognise_neighbours('[{"dst": broken}]') is None
 
 
 def test_gid_tables_of_both_tools() -> None:
-    assert gids.recognise(sample("gid_table_ibv_devinfo").text) == (
+    assert links.recognise_gids(sample("gid_table_ibv_devinfo").text) == (
         Gid("", 0, "", False), Gid("", 1, "", True), Gid("", 2, "192.168.100.10", False),
         Gid("", 3, "192.168.100.10", True),
     )  # fmt: skip
-    shown = gids.recognise(sample("show_gids_healthy").text)
+    shown = links.recognise_gids(sample("show_gids_healthy").text)
     assert shown
     assert shown[3] == Gid("rocep1s0f1", 3, "192.168.100.11", True)
-    named = gids.recognise(
+    named = links.recognise_gids(
         "hca_id:\tmlx5_0\n GID[  3]: ::ffff:1.2.3.4, RoCE v2\nhca_id:\tmlx5_1\n GID[  5]: fe80::1, RoCE v1\n"
     )
     assert named == (Gid("mlx5_0", 3, "1.2.3.4", True), Gid("mlx5_1", 5, "", False))
@@ -134,14 +117,14 @@ GPUS = {
 
 @pytest.mark.parametrize(("text", "values"), GPUS.values(), ids=GPUS)
 def test_gpus(text: str, values: tuple[int, float, int | None]) -> None:
-    found = gpu_text.recognise(text)
+    found = gpu.recognise(text)
     assert found
     assert (found[0].utilization_pct, found[0].power_w, found[0].sm_clock_mhz) == values
 
 
 @pytest.mark.parametrize("text", ["2048, 11.2, 96, 1889 tokens\n", "a, b, c\n1, 2, 3\n", "96 % of 15 items\n"])
 def test_other_tables_are_no_gpus(text: str) -> None:
-    assert gpu_text.recognise(text) is None
+    assert gpu.recognise(text) is None
 
 
 def test_gpu_processes_in_any_order_of_columns() -> None:
@@ -150,48 +133,48 @@ def test_gpu_processes_in_any_order_of_columns() -> None:
         "88, 1024 MiB, VLLM::Worker_TP0",
         "GPU-1-2, 88, VLLM::Worker_TP0, 1024",
     ):
-        assert gpu_processes.recognise(row) == (GpuProcess(88, "VLLM::Worker_TP0", 1024, ""),)
+        assert gpu.recognise_processes(row) == (GpuProcess(88, "VLLM::Worker_TP0", 1024, ""),)
     table = "|    0   N/A  N/A           88      C   VLLM::EngineCore                      103161MiB |\n"
-    assert gpu_processes.recognise(table) == (GpuProcess(88, "VLLM::EngineCore", 103161, ""),)
-    assert gpu_processes.recognise("96 %, 0 %, 15.42 W, 2411 MHz\n") is None
+    assert gpu.recognise_processes(table) == (GpuProcess(88, "VLLM::EngineCore", 103161, ""),)
+    assert gpu.recognise_processes("96 %, 0 %, 15.42 W, 2411 MHz\n") is None
 
 
 def test_metrics_look_by_look() -> None:
     text = sample("metrics_moving_healthy").text
-    assert metrics.recognise(text) == (Load(2, None, 193136), Load(2, None, 193480))
-    assert metrics.recognise("vllm:kv_cache_usage_perc 1.5e-05\nvllm:prompt_tokens_total 7.0\n") == (
+    assert server.recognise_metrics(text) == (Load(2, None, 193136), Load(2, None, 193480))
+    assert server.recognise_metrics("vllm:kv_cache_usage_perc 1.5e-05\nvllm:prompt_tokens_total 7.0\n") == (
         Load(None, None, None, 7.0, 0.000015),
     )
     two = 'vllm:num_requests_running{m="a"} 1.0\nvllm:num_requests_running{m="b"} 2.0\n'
-    assert metrics.recognise(two) == (Load(3.0, None, None),)
+    assert server.recognise_metrics(two) == (Load(3.0, None, None),)
 
 
 def test_bandwidth_of_three_tools() -> None:
-    assert bandwidth.recognise(sample("ib_write_bw_degraded_13g").text) == Bandwidth("perftest", 13.23, 65536)
-    megabytes = bandwidth.recognise(sample("ib_write_bw_mb_units_healthy").text)
+    assert fabric_test.recognise(sample("ib_write_bw_degraded_13g").text) == Bandwidth("perftest", 13.23, 65536)
+    megabytes = fabric_test.recognise(sample("ib_write_bw_mb_units_healthy").text)
     assert megabytes
     assert megabytes.gbps == pytest.approx(92.5, abs=0.1)
-    assert bandwidth.recognise(sample("nccl_tests_mtu1500_19GBs").text) == Bandwidth(
+    assert fabric_test.recognise(sample("nccl_tests_mtu1500_19GBs").text) == Bandwidth(
         "nccl-tests", 18.94 * 8, 17179869184, hosts=2
     )
-    assert bandwidth.recognise("# Out of bounds values : 3 FAILED\n# Avg bus bandwidth : 20.0\n") == Bandwidth(
+    assert fabric_test.recognise("# Out of bounds values : 3 FAILED\n# Avg bus bandwidth : 20.0\n") == Bandwidth(
         "nccl-tests", 160.0, wrong=3
     )
-    assert bandwidth.recognise(sample("iperf_degraded").text) == Bandwidth("iperf3", 12.86)
+    assert fabric_test.recognise(sample("iperf_degraded").text) == Bandwidth("iperf3", 12.86)
 
 
 def test_docker() -> None:
-    assert docker_text.recognise(" Storage Driver: overlay2\n") == DockerText("overlay2", None, False)
-    runtimes = docker_text.recognise(sample("docker_info_cdi_healthy").text)
+    assert docker.recognise(" Storage Driver: overlay2\n") == DockerText("overlay2", None, False)
+    runtimes = docker.recognise(sample("docker_info_cdi_healthy").text)
     assert runtimes == DockerText("", False, True)
-    assert docker_text.recognise(" Runtimes: io.containerd.runc.v2 nvidia runc\n") == DockerText("", True, False)
+    assert docker.recognise(" Runtimes: io.containerd.runc.v2 nvidia runc\n") == DockerText("", True, False)
     header = "CONTAINER ID   IMAGE     COMMAND   CREATED   STATUS    PORTS     NAMES\n"
-    assert docker_text.recognise_containers(header) == 0
-    assert docker_text.recognise_containers(header + "0123456789ab   vllm   x   1h   Up 1h   vllm\nother\n") == 1
+    assert docker.recognise_containers(header) == 0
+    assert docker.recognise_containers(header + "0123456789ab   vllm   x   1h   Up 1h   vllm\nother\n") == 1
 
 
 def test_link_events() -> None:
-    assert link_events.recognise("[  1.5] mlx5_core 0000:01:00.1 enp1s0f1np1: Link down\n") == (
+    assert links.recognise_events("[  1.5] mlx5_core 0000:01:00.1 enp1s0f1np1: Link down\n") == (
         LinkEvent("enp1s0f1np1", False, 1.5, "[  1.5] mlx5_core 0000:01:00.1 enp1s0f1np1: Link down"),
     )
 
@@ -205,30 +188,30 @@ def test_link_events() -> None:
     ],
 )
 def test_kernels(text: str) -> None:
-    assert host_text.recognise_kernel(text) == "7.0.0-1019-nvidia"
+    assert identity.recognise_kernel(text) == "7.0.0-1019-nvidia"
 
 
 def test_limits_of_locked_memory() -> None:
-    assert host_text.recognise_memlock("max locked memory           (kbytes, -l) unlimited\n") == -1
-    assert host_text.recognise_memlock("max locked memory           (kbytes, -l) 64\n") == 65536
+    assert identity.recognise_memlock("max locked memory           (kbytes, -l) unlimited\n") == -1
+    assert identity.recognise_memlock("max locked memory           (kbytes, -l) 64\n") == 65536
     assert (
-        host_text.recognise_memlock("Max locked memory         8388608              8388608              bytes\n")
+        identity.recognise_memlock("Max locked memory         8388608              8388608              bytes\n")
         == 8388608
     )
 
 
 def test_machine_ids_only_where_they_are_meant() -> None:
     id = "4f1f6c1b1f6b4a7c9b2d0e8a7c6b5a49"
-    assert host_text.recognise_machines(f"{id}\n") == (id,)
-    assert host_text.recognise_machines(f"      Machine ID: {id}\n         Boot ID: {id[::-1]}\n") == (id,)
-    assert host_text.recognise_machines("an actor was made, actor id = " + id + "\n" + "another line\n" * 5) is None
+    assert identity.recognise_machines(f"{id}\n") == (id,)
+    assert identity.recognise_machines(f"      Machine ID: {id}\n         Boot ID: {id[::-1]}\n") == (id,)
+    assert identity.recognise_machines("an actor was made, actor id = " + id + "\n" + "another line\n" * 5) is None
 
 
 def test_disks_with_and_without_units() -> None:
-    assert host_text.recognise_disk("/dev/nvme0n1p2  3.7T  3.7T   12G 100% /\n") == (
+    assert identity.recognise_disk("/dev/nvme0n1p2  3.7T  3.7T   12G 100% /\n") == (
         Filled("/dev/nvme0n1p2", "/", 100, 12 * GIB),
     )
-    assert host_text.recognise_disk("/dev/nvme0n1p2 3906250000 3900000000 1048576 100% /\n") == (
+    assert identity.recognise_disk("/dev/nvme0n1p2 3906250000 3900000000 1048576 100% /\n") == (
         Filled("/dev/nvme0n1p2", "/", 100, GIB),
     )
 
@@ -237,18 +220,18 @@ def test_failures_in_ray_status() -> None:
     text = sample("ray_status_two_nodes_ok").text.replace(
         " (no failures)", " 192.168.100.12: RayletUnexpectedTermination (ip: 192.168.100.12)"
     )
-    status = ray_nodes.recognise(text)
+    status = ranks.recognise(text)
     assert status
     assert status.failures == ("192.168.100.12: RayletUnexpectedTermination (ip: 192.168.100.12)",)
-    pinned = ray_nodes.recognise(sample("ray_status_pending_pg").text)
+    pinned = ranks.recognise(sample("ray_status_pending_pg").text)
     assert pinned
     assert pinned.pinned_to == "192.168.50.192"
 
 
 def test_completions() -> None:
-    assert completion.recognise(sample("completion_healthy").text) == "Paris is the capital of France."
-    assert completion.recognise('{"choices": [}') is None
-    assert completion.recognise('{"choices": [{"message": {"content": null}}]}') is None
+    assert server.recognise(sample("completion_healthy").text) == "Paris is the capital of France."
+    assert server.recognise('{"choices": [}') is None
+    assert server.recognise('{"choices": [{"message": {"content": null}}]}') is None
 
 
 EXPECTED = {

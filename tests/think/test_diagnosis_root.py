@@ -8,7 +8,7 @@ import pytest
 from diagnosis_tools import SAMPLES, found, lines, sample, told
 
 from cluster.diagnosis.explain import explain
-from cluster.diagnosis.logline import read_line
+from cluster.diagnosis.lines import read_line
 from cluster.diagnosis.scan import Source
 
 RANKS = {path.name: path.read_text() for path in sorted((SAMPLES / "ranks").iterdir())}

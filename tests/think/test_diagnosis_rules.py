@@ -11,7 +11,7 @@ from diagnosis_table import DOC, MARK, document
 from cluster.argv.docker import Container, docker_run
 from cluster.argv.nccl import fabric_environment
 from cluster.argv.ray import ray_environment
-from cluster.diagnosis.pairs import SETTLERS
+from cluster.diagnosis.outputs import SETTLERS
 from cluster.diagnosis.rules import EXPLAINS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules
 
 EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from diagnosis_tools import Sample, found, lines, sample, samples, told
 
-from cluster.diagnosis.needles import ANY_PIECE, ZEROS
 from cluster.diagnosis.rules import RULES
+from cluster.diagnosis.scan import ANY_PIECE, ZEROS
 
 ALL = samples()
 TIMED = {"vllm_engine_ready_timeout"}

@@ -12,10 +12,9 @@ import pytest
 from diagnosis_tools import found, sample
 
 from cluster.diagnosis.explain import explain
-from cluster.diagnosis.needles import ANY_PIECE, any_of
+from cluster.diagnosis.lines import CHUNK, Kept, chunks, is_text
 from cluster.diagnosis.rules import RULES, literals
-from cluster.diagnosis.scan import Source
-from cluster.diagnosis.text import CHUNK, Kept, chunks, is_text
+from cluster.diagnosis.scan import ANY_PIECE, Source, any_of
 
 FAULT = "NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out"
 OUTPUT = sample("ibdev2netdev_all_down").text

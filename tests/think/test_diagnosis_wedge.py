@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 from watch_tools import CAPPED, GIB, LINKS, RESTS, SPINS, Story, gpu, pulse, with_host, with_hosts
 
-from cluster.diagnosis.pulse import MOST, Pulse
-from cluster.diagnosis.wedge import is_memory_error, why_no_restart
-from cluster.spark.lock import LockState
-from cluster.spark.ready import Failed
+from cluster.diagnosis.hang import MOST, Pulse, is_memory_error, why_no_restart
+from cluster.spark.deployments import LockState
+from cluster.spark.ranks import Failed
 
 FROZEN = 6000.0
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from facts_tools import ask, put_program, said, sample
 
-from cluster.spark import containers
-from cluster.spark.containers import Container
+from cluster.spark import deployments
+from cluster.spark.deployments import Container
 from cluster.spark.fact import Missing
 
 A, B = "a" * 64, "b" * 64
@@ -41,7 +41,7 @@ GONE = "Error: No such container: %s"
 
 def with_docker(tmp_path: Path, found: dict[str, Any], gone: tuple[str, ...] = (), complaint: str = GONE) -> Any:
     text = DOCKER.format(python=sys.executable, containers=found, gone=gone, complaint=complaint)
-    return ask(containers.question(), put_program(tmp_path / "bin", "docker", text))
+    return ask(deployments.containers_question(), put_program(tmp_path / "bin", "docker", text))
 
 
 RUNNING = Container(
@@ -53,7 +53,7 @@ RUNNING = Container(
 
 def test_a_running_container(tmp_path: Path) -> None:
     answer = with_docker(tmp_path, {A: inspected("cluster-x-r0")})
-    assert containers.parse(answer) == (RUNNING,)
+    assert deployments.parse_containers(answer) == (RUNNING,)
     assert b"planted-secret" not in answer.out
 
 
@@ -61,7 +61,7 @@ def test_an_ended_and_a_never_started_one(tmp_path: Path) -> None:
     ended = inspected("e", Status="exited", Pid=0, ExitCode=75, FinishedAt="2026-05-01T11:00:00Z")
     created = inspected("c", Status="created", Pid=0, StartedAt="0001-01-01T00:00:00Z")
     created["Config"]["Labels"] = None
-    found = containers.parse(with_docker(tmp_path, {A: ended, B: created}))
+    found = deployments.parse_containers(with_docker(tmp_path, {A: ended, B: created}))
     assert not isinstance(found, Missing)
     assert [(one.state, one.exit_code, one.started_at, one.finished_at, one.pid) for one in found] == [
         ("exited", 75, "2026-05-01T10:00:01.5Z", "2026-05-01T11:00:00Z", 0), ("created", None, "", "", 0),
@@ -72,32 +72,36 @@ def test_an_ended_and_a_never_started_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("complaint", [GONE, "Error response from daemon: No such container: %s",
                                        "Error: No such object: %s"])  # fmt: skip
 def test_a_container_that_vanishes_is_left_out(tmp_path: Path, complaint: str) -> None:
-    assert containers.parse(with_docker(tmp_path, {A: inspected("cluster-x-r0")}, (B,), complaint)) == (RUNNING,)
+    assert deployments.parse_containers(with_docker(tmp_path, {A: inspected("cluster-x-r0")}, (B,), complaint)) == (
+        RUNNING,
+    )
 
 
 def test_another_complaint_is_not_swallowed(tmp_path: Path) -> None:
-    found = containers.parse(with_docker(tmp_path, {}, (B,), "unexpected EOF %s"))
+    found = deployments.parse_containers(with_docker(tmp_path, {}, (B,), "unexpected EOF %s"))
     assert isinstance(found, Missing)
     assert "unexpected EOF" in found.why
 
 
 def test_no_containers(tmp_path: Path) -> None:
-    assert containers.parse(with_docker(tmp_path, {})) == ()
+    assert deployments.parse_containers(with_docker(tmp_path, {})) == ()
 
 
 def test_no_permission_and_no_docker(tmp_path: Path) -> None:
     words = sample("docker_permission_denied_new.txt")
     script = f"#!/bin/sh\ncat >&2 <<'end'\n{words}end\nexit 1\n"
-    found = containers.parse(ask(containers.question(), put_program(tmp_path / "bin", "docker", script)))
+    found = deployments.parse_containers(
+        ask(deployments.containers_question(), put_program(tmp_path / "bin", "docker", script))
+    )
     assert isinstance(found, Missing)
     assert (found.kind, words.strip() in found.why) == ("refused", True)
-    nobody = containers.parse(ask(containers.question(), {"PATH": str(tmp_path)}))
+    nobody = deployments.parse_containers(ask(deployments.containers_question(), {"PATH": str(tmp_path)}))
     assert isinstance(nobody, Missing)
     assert nobody.kind == "absent"
 
 
 def test_podmans_other_shape_is_missing(tmp_path: Path) -> None:
-    found = containers.parse(with_docker(tmp_path, {A: {"Id": A, "State": "running"}}))
+    found = deployments.parse_containers(with_docker(tmp_path, {A: {"Id": A, "State": "running"}}))
     assert isinstance(found, Missing)
     assert "something else" in found.why
 
@@ -105,7 +109,7 @@ def test_podmans_other_shape_is_missing(tmp_path: Path) -> None:
 def test_recorded_reply_with_terminal_codes() -> None:
     row = {"id": A, "name": "\x1b[2Jbad", "image": "i", "image_id": "s", "state": "running", "exit_code": 0,
            "labels": {}, "started_at": "", "finished_at": "", "pid": 1, "argv": ["\x07ring"]}  # fmt: skip
-    found = containers.parse(said({"containers": {"value": [row]}}))
+    found = deployments.parse_containers(said({"containers": {"value": [row]}}))
     assert not isinstance(found, Missing)
     assert (found[0].name, found[0].argv) == ("bad", ("ring",))
     assert json.dumps(found[0].name).isprintable()
@@ -119,6 +123,6 @@ def test_recorded_reply_with_terminal_codes() -> None:
 ])  # fmt: skip
 def test_who_was_given_the_gpu(tmp_path: Path, host_config: dict[str, Any], gpu: bool) -> None:
     answer = with_docker(tmp_path, {A: inspected("x") | {"HostConfig": host_config}})
-    found = containers.parse(answer)
+    found = deployments.parse_containers(answer)
     assert not isinstance(found, Missing)
     assert found[0].gpu is gpu

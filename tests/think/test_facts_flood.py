@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from cluster.spark.fabric_test import Flood, parse_flood, parse_port
 from cluster.spark.fact import Missing
-from cluster.spark.flood import Flood, parse, parse_port
 
 
 def test_a_flood() -> None:
-    flood = parse('{"bytes": 25000000000, "seconds": 2.0, "cpu": 0.41}')
+    flood = parse_flood('{"bytes": 25000000000, "seconds": 2.0, "cpu": 0.41}')
     assert flood == Flood(25000000000, 2.0, 0.41)
     assert flood.gbps == 100.0
-    assert parse('{"bytes": 1, "seconds": 2, "cpu": null}') == Flood(1, 2.0, None)
+    assert parse_flood('{"bytes": 1, "seconds": 2, "cpu": null}') == Flood(1, 2.0, None)
 
 
 def test_a_port() -> None:
@@ -18,12 +18,12 @@ def test_a_port() -> None:
 
 
 def test_errors_and_other_words_are_reasons() -> None:
-    assert parse('{"error": "No route to host"}') == Missing("No route to host")
+    assert parse_flood('{"error": "No route to host"}') == Missing("No route to host")
     assert parse_port('{"error": "Cannot assign requested address"}') == Missing("Cannot assign requested address")
-    assert parse("bash: python3: \x1b[31mnot found") == Missing("bash: python3: not found")
-    assert parse("") == parse_port("") == Missing("it ended without a result")
-    assert parse('{"port": 5}') == Missing("it does not say what arrived")
-    assert parse('{"bytes": 5, "seconds": 0}') == Missing("it does not say what arrived")
+    assert parse_flood("bash: python3: \x1b[31mnot found") == Missing("bash: python3: not found")
+    assert parse_flood("") == parse_port("") == Missing("it ended without a result")
+    assert parse_flood('{"port": 5}') == Missing("it does not say what arrived")
+    assert parse_flood('{"bytes": 5, "seconds": 0}') == Missing("it does not say what arrived")
     assert parse_port('{"bytes": 5, "seconds": 1.0}') == Missing("it does not say where it listens")
-    assert isinstance(parse('{"bytes": "many", "seconds": 1}'), Missing)
-    assert isinstance(parse("[1, 2]"), Missing)
+    assert isinstance(parse_flood('{"bytes": "many", "seconds": 1}'), Missing)
+    assert isinstance(parse_flood("[1, 2]"), Missing)

@@ -5,7 +5,7 @@ import pytest
 from facts_tools import ask, put_program, said, sample
 
 from cluster.argv.question import Answer
-from cluster.spark import gpu, gpu_processes
+from cluster.spark import gpu
 from cluster.spark.fact import Missing
 from cluster.spark.gpu import Gpu
 
@@ -136,6 +136,6 @@ def test_a_field_the_driver_does_not_know_loses_only_itself(tmp_path: Path) -> N
 
 def test_no_nvidia_smi(tmp_path: Path) -> None:
     answer = ask(gpu.question(), {"PATH": str(tmp_path)})
-    for found in (gpu.parse(answer), gpu_processes.parse(answer)):
+    for found in (gpu.parse(answer), gpu.parse_processes(answer)):
         assert isinstance(found, Missing)
         assert found.kind == "absent"

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from facts_tools import ask, put, said
 
-from cluster.spark import deployments, disk, lock
-from cluster.spark.deployments import Kept
+from cluster.spark import deployments, disk
+from cluster.spark.deployments import Kept, LockState
 from cluster.spark.disk import Room
 from cluster.spark.fact import Missing
-from cluster.spark.lock import LockState
 
 
 def test_room_of_a_path_and_of_one_that_is_not_there(tmp_path: Path) -> None:
@@ -47,7 +46,7 @@ def test_deployments_with_their_files(tmp_path: Path) -> None:
 
 def test_nothing_kept_yet(tmp_path: Path) -> None:
     assert deployments.parse(ask(deployments.question(f"{tmp_path}/none"))) == ()
-    assert lock.parse(ask(lock.question(f"{tmp_path}/none"))) == LockState(False)
+    assert deployments.parse_lock(ask(deployments.lock_question(f"{tmp_path}/none"))) == LockState(False)
 
 
 def test_a_directory_of_somebody_else_is_refused(plain_user: Path) -> None:
@@ -64,9 +63,9 @@ def test_a_held_lock_names_its_holder_and_a_free_one_nobody(tmp_path: Path) -> N
     path.write_text(json.dumps(HOLDER))
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = lock.parse(ask(lock.question(str(tmp_path))))
+        found = deployments.parse_lock(ask(deployments.lock_question(str(tmp_path))))
         assert found == LockState(True, "ada@laptop", 1780000000.5, "up gemma-4-31b-fp8")
-    assert lock.parse(ask(lock.question(str(tmp_path)))) == LockState(False)
+    assert deployments.parse_lock(ask(deployments.lock_question(str(tmp_path)))) == LockState(False)
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -77,4 +76,4 @@ def test_a_held_lock_with_odd_words_is_still_held(tmp_path: Path, text: str) -> 
     path.write_text(text)
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert lock.parse(ask(lock.question(str(tmp_path)))) == LockState(True)
+        assert deployments.parse_lock(ask(deployments.lock_question(str(tmp_path)))) == LockState(True)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from facts_tools import put, run_far, said
 
-from cluster.spark import listening
+from cluster.spark import ports
 from cluster.spark.fact import Missing
-from cluster.spark.listening import Listener
+from cluster.spark.ports import Listener
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 TCP = HEAD + (
@@ -27,7 +27,7 @@ def put_process(root: Path, pid: int, name: str, inodes: list[int]) -> None:
 
 
 def look(root: Path) -> tuple[Listener, ...]:
-    found = listening.parse(run_far("look", {"sections": ["listening"], "root": f"{root}/"}))
+    found = ports.parse(run_far("look", {"sections": ["listening"], "root": f"{root}/"}))
     assert not isinstance(found, Missing), found
     return found
 
@@ -50,7 +50,7 @@ def test_a_machine_without_ipv6(tmp_path: Path) -> None:
 
 def test_no_table_is_missing(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    found = listening.parse(run_far("look", {"sections": ["listening"], "root": f"{tmp_path}/"}))
+    found = ports.parse(run_far("look", {"sections": ["listening"], "root": f"{tmp_path}/"}))
     assert isinstance(found, Missing)
     assert found.kind == "absent"
 
@@ -65,4 +65,4 @@ def test_a_port_of_ours_is_seen_with_our_pid() -> None:
 
 def test_recorded_reply() -> None:
     row = {"address": "::", "port": 8000, "pid": None, "process": "", "uid": 0}
-    assert listening.parse(said({"listening": {"value": [row]}})) == (Listener("::", 8000, None, "", 0),)
+    assert ports.parse(said({"listening": {"value": [row]}})) == (Listener("::", 8000, None, "", 0),)

@@ -2,9 +2,9 @@ import pytest
 from facts_tools import said, sample
 
 from cluster.argv.question import Answer
-from cluster.spark import ray_nodes
+from cluster.spark import ranks
 from cluster.spark.fact import Missing
-from cluster.spark.ray_nodes import RayNode, RayStatus
+from cluster.spark.ranks import RayNode, RayStatus
 
 
 @pytest.mark.parametrize(("name", "status"), [
@@ -14,40 +14,40 @@ from cluster.spark.ray_nodes import RayNode, RayStatus
     ("ray_status_pending_pg.txt", RayStatus(None, 0.0, 2.0, 1, "192.168.50.192")),
 ])  # fmt: skip
 def test_recorded_ray_status(name: str, status: RayStatus) -> None:
-    assert ray_nodes.parse_ray_status(sample(name)) == status
+    assert ranks.parse_ray_status(sample(name)) == status
 
 
 def test_active_and_idle_nodes_both_count_and_pending_ones_do_not() -> None:
     text = "Active:\n 1 node_a\nIdle:\n 2 head.default\nPending:\n 4 worker, launching\nRecent failures:\n 8 node_x\n"
-    assert ray_nodes.parse_ray_status(text) == RayStatus(3, None, None, 0, failures=("8 node_x",))
+    assert ranks.parse_ray_status(text) == RayStatus(3, None, None, 0, failures=("8 node_x",))
 
 
 def test_other_text_is_missing() -> None:
-    assert isinstance(ray_nodes.parse_ray_status("ray: command not found\n"), Missing)
+    assert isinstance(ranks.parse_ray_status("ray: command not found\n"), Missing)
 
 
 def test_nodes_of_the_program() -> None:
     rows = [{"address": "192.168.100.11", "alive": True, "gpus": 1},
             {"address": "192.168.100.12", "alive": False, "gpus": 1.0}]  # fmt: skip
-    assert ray_nodes.parse(said({"nodes": rows})) == (
+    assert ranks.parse_nodes(said({"nodes": rows})) == (
         RayNode("192.168.100.11", True, 1.0), RayNode("192.168.100.12", False, 1.0),
     )  # fmt: skip
 
 
 def test_what_ray_said_instead_is_kept() -> None:
-    found = ray_nodes.parse(Answer(1, b"", b"Traceback ...\nModuleNotFoundError: No module named 'ray'\n"))
+    found = ranks.parse_nodes(Answer(1, b"", b"Traceback ...\nModuleNotFoundError: No module named 'ray'\n"))
     assert isinstance(found, Missing)
     assert "No module named 'ray'" in found.why
-    assert isinstance(ray_nodes.parse(said({"nodes": [{"address": 1}]})), Missing)
+    assert isinstance(ranks.parse_nodes(said({"nodes": [{"address": 1}]})), Missing)
 
 
 def test_a_head_that_does_not_answer_is_a_timeout() -> None:
     for answer in (Answer(142), Answer(124), Answer(None)):
-        found = ray_nodes.parse(answer)
+        found = ranks.parse_nodes(answer)
         assert isinstance(found, Missing)
         assert found.kind == "timeout"
 
 
 def test_an_error_is_told_in_its_own_words() -> None:
-    found = ray_nodes.parse(Answer(1, b'{"error": "RpcError: Failed to connect"}', b""))
+    found = ranks.parse_nodes(Answer(1, b'{"error": "RpcError: Failed to connect"}', b""))
     assert found == Missing("Ray: RpcError: Failed to connect")

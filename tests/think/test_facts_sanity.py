@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from cluster.spark.sanity import insane, leaked, thinks_aloud
+from cluster.spark.server import insane, leaked, thinks_aloud
 
 CORPUS = sorted((Path(__file__).parents[2] / "cluster" / "bench" / "corpus").glob("*.txt"))
 DOCS = sorted((Path(__file__).parents[2] / "docs").rglob("*.md"))

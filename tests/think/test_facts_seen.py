@@ -15,41 +15,61 @@ from cluster.argv.far import source
 from cluster.argv.question import Answer
 from cluster.spark import (
     clock,
-    containers,
     deployments,
     disk,
     docker,
-    firewall,
     gpu,
-    gpu_processes,
     identity,
     image,
     links,
-    listening,
-    lock,
     memory,
-    processes,
-    ray_nodes,
+    ports,
+    ranks,
     tenants,
     weights,
 )
-from cluster.spark.fact import Missing
+from cluster.spark.fact import NOT_ASKED, Missing, plain
 from cluster.spark.identity import Identity
 from cluster.spark.look import Look, Seen, questions, read
-from cluster.spark.sections import NOT_ASKED, plain
 
 PARSES: dict[str, Callable[[Answer], Any]] = {
-    "identity": identity.parse, "memory": memory.parse, "listening": listening.parse, "processes": processes.parse,
-    "links": links.parse, "disk": disk.parse, "deployments": deployments.parse, "lock": lock.parse,
-    "weights": weights.parse, "gpu": gpu.parse, "apps": gpu_processes.parse, "docker": docker.parse,
-    "clock": lambda answer: clock.parse(answer, (1.0, 2.0)), "tenants": tenants.parse, "firewall": firewall.parse,
-    "containers": containers.parse, "image": lambda answer: image.parse("x:1", answer), "ray": ray_nodes.parse,
-}  # fmt: skip
+    "identity": identity.parse,
+    "memory": memory.parse,
+    "listening": ports.parse,
+    "processes": tenants.parse_processes,
+    "links": links.parse,
+    "disk": disk.parse,
+    "deployments": deployments.parse,
+    "lock": deployments.parse_lock,
+    "weights": weights.parse,
+    "gpu": gpu.parse,
+    "apps": gpu.parse_processes,
+    "docker": docker.parse,
+    "clock": lambda answer: clock.parse(answer, (1.0, 2.0)),
+    "tenants": tenants.parse,
+    "firewall": tenants.parse_firewall,
+    "containers": deployments.parse_containers,
+    "image": lambda answer: image.parse("x:1", answer),
+    "ray": ranks.parse_nodes,
+}
 PROGRAMS = ("look", "links", "kept", "weights", "gpu", "containers", "others")
 HOSTILE = [
-    b"", b"\0" * 5000, b"\xff\xfe\x00[", b"null", b"[]", b"{}", b"7", b'"x"', b"\x1b[2J\x1b]0;own\x07", b"[" * 100_000,
-    b'{"identity": ' * 500, "１２３ ünïcode \u202e".encode(), b"Welcome to DGX OS!\n{}", b'{"a": 1e999}', b"NaN",
-]  # fmt: skip
+    b"",
+    b"\0" * 5000,
+    b"\xff\xfe\x00[",
+    b"null",
+    b"[]",
+    b"{}",
+    b"7",
+    b'"x"',
+    b"\x1b[2J\x1b]0;own\x07",
+    b"[" * 100_000,
+    b'{"identity": ' * 500,
+    "１２３ ünïcode \u202e".encode(),
+    b"Welcome to DGX OS!\n{}",
+    b'{"a": 1e999}',
+    b"NaN",
+]
 
 
 def test_a_look_is_one_question_a_program() -> None:
@@ -81,13 +101,13 @@ def test_one_section_that_fails_leaves_the_others() -> None:
                                                              "kind": "refused"},
     }))  # fmt: skip
     assert not isinstance(memory.parse(answer), Missing)
-    assert listening.parse(answer) == Missing("/proc/net/tcp: permission denied", "refused")
+    assert ports.parse(answer) == Missing("/proc/net/tcp: permission denied", "refused")
 
 
 def test_what_was_told_before_a_section_hung_counts() -> None:
     answer = Answer(None, b'{"memory": {"value": "MemFree: 1 kB\\n"}}\n{"listening": {"val', cut=True)
     assert not isinstance(memory.parse(answer), Missing)
-    assert listening.parse(answer) == Missing("python3 did not answer in time", "timeout")
+    assert ports.parse(answer) == Missing("python3 did not answer in time", "timeout")
 
 
 def test_answers_of_another_look_are_a_mistake_of_ours() -> None:

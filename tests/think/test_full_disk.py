@@ -14,7 +14,7 @@ from bench_results import manifest, result, row
 from cluster.bench.result import Journal, read_result, write_result
 from cluster.bench.rows import Shape
 from cluster.bench.series import Series, write_series
-from cluster.cli.inventory_add import write_text
+from cluster.cli.inventory import write_text
 from cluster.cli.report import write
 from cluster.errors import ClusterError
 

@@ -11,8 +11,7 @@ from cluster.argv.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, InterruptedByUser, ManyErrors, UnreachableError
 from cluster.hosts.cancel import Cancel
 from cluster.hosts.fake import FakeHost, Faults
-from cluster.hosts.fleet import Fleet
-from cluster.hosts.outcome import Outcome, errors, values
+from cluster.hosts.fleet import Fleet, Outcome, errors, values
 from cluster.hosts.protocol import Host
 
 LOST = ConnectionLostError("spark2 did not answer", where="spark2")

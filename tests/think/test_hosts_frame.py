@@ -10,7 +10,7 @@ import pytest
 
 from cluster.argv.far import COMMAND, LOADER, source
 from cluster.argv.question import Answer, Question
-from cluster.hosts.frame import AnswerReader, frame_questions, frame_start
+from cluster.hosts.wire import AnswerReader, frame_questions, frame_start
 
 ROW = {"exit": 0, "out": b64encode(b"\0\xff").decode(), "err": "", "cut": False, "seconds": 0.5}
 ANSWER = Answer(0, b"\0\xff", b"", False, 0.5)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.errors import ClusterError, ConnectionLostError, SilentError, UnreachableError
-from cluster.hosts.outcome import Outcome
-from cluster.hosts.silence import SILENCE_S, Silence
+from cluster.hosts.fleet import SILENCE_S, Outcome, Silence
 
 LOST = ConnectionLostError("spark2: refused", remedy="is it on?")
 

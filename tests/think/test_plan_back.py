@@ -8,12 +8,11 @@ import pytest
 from plan_tools import GIB, rank_container, running, seen, stranger, wanted
 
 from cluster.deploy.leftovers import holders
-from cluster.spark.deployed import deployments
-from cluster.spark.deployments import Kept
+from cluster.spark.deployments import Kept, deployments
 from cluster.spark.fact import Missing
-from cluster.spark.listening import Listener
 from cluster.spark.memory import Memory
-from cluster.spark.processes import EngineProcess
+from cluster.spark.ports import Listener
+from cluster.spark.tenants import EngineProcess
 
 PAIR = wanted()
 GONE = deployments(running(PAIR))

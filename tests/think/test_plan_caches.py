@@ -8,8 +8,7 @@ import pytest
 from golden_plans import INSIDE
 from plan_tools import one_cable, seen, spec_for, wanted
 
-from cluster.deploy.caches import cache_name
-from cluster.deploy.rank import Ingredients, container
+from cluster.deploy.rank import Ingredients, cache_name, container
 from cluster.spark.fabric import pair
 
 SPEC: dict[str, Any] = {

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from plan_tools import CONTENT, DATA, GIB, identity, names, rank_container, recipe, running, seen, stranger, wanted
 
-from cluster.spark.checks import check_host
-from cluster.spark.deployed import deployments
+from cluster.spark.deployments import deployments
 from cluster.spark.disk import Room
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding, refusing, unknown, worst_first
-from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.gpu import GpuProcess
 from cluster.spark.image import Image
-from cluster.spark.listening import Listener
+from cluster.spark.look import check_host
 from cluster.spark.memory import Memory
-from cluster.spark.processes import EngineProcess
+from cluster.spark.ports import Listener
+from cluster.spark.tenants import EngineProcess
 from cluster.spark.weights import Weights
 
 PAIR = wanted()

@@ -11,10 +11,10 @@ from plan_tools import identity, links, names, one_cable, port, recipe, seen, wa
 from cluster.spark.fabric import pair
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding
-from cluster.spark.firewall import Firewall
 from cluster.spark.links import Links, PortGid
 from cluster.spark.look import Seen
 from cluster.spark.parity import check_set
+from cluster.spark.tenants import Firewall
 
 
 def check(seens: Sequence[Seen], **changes: Any) -> list[Finding]:

@@ -10,12 +10,10 @@ from facts_tools import sample
 from plan_tools import GIB, identity, names, rank_container, recipe, seen, stranger, wanted
 
 from cluster.spark import memory
-from cluster.spark.checks import check_host
-from cluster.spark.checks_gpu import end_process
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding
-from cluster.spark.gpu import Gpu
-from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.gpu import Gpu, GpuProcess, end_process
+from cluster.spark.look import check_host
 from cluster.spark.memory import Memory
 
 PAIR = wanted()

@@ -10,11 +10,11 @@ from facts_tools import sample
 from plan_tools import DATA, GIB, identity, names, one_cable, recipe, seen, wanted
 
 from cluster.spark import memory
-from cluster.spark.checks import check_host
 from cluster.spark.disk import Room
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding
-from cluster.spark.gpu_processes import GpuProcess
+from cluster.spark.gpu import GpuProcess
+from cluster.spark.look import check_host
 from cluster.spark.memory import Memory
 from cluster.spark.tenants import Tenant
 

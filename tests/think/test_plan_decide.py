@@ -9,7 +9,7 @@ from plan_tools import one, rank_container, running, seen, spec_for, spec_id, st
 
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.errors import RefusedError
-from cluster.spark.deployed import deployments
+from cluster.spark.deployments import deployments
 from cluster.spark.fact import Missing
 
 PAIR = wanted()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.config.recipe import ExpectLog
-from cluster.spark.expect import is_whole, patterns_of, unmet
-from cluster.spark.ranks import Found, RankState
+from cluster.spark.ranks import Found, RankState, is_whole, patterns_of, unmet
 
 EXPECTED = ExpectLog(require=["Using 'MARLIN' NvFp4 MoE backend"], forbid=["'CUTLASS_FP4'"])
 STATE = RankState("x", "running", 0, False, ({"stage": "started"}, {"stage": "joined"}), True, (), ())

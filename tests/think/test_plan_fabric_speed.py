@@ -8,14 +8,11 @@ import pytest
 from diagnosis_tools import sample
 
 from cluster.argv.question import Answer
-from cluster.diagnosis import judge_speed
-from cluster.spark import bandwidth
-from cluster.spark.bandwidth import Bandwidth
-from cluster.spark.fabric_speed import RESET, REST, Speed, judge_rdma, judge_speeds
-from cluster.spark.fabric_ways import End, Way
+from cluster.diagnosis import outputs
+from cluster.spark import fabric_test
+from cluster.spark.fabric_test import RESET, REST, Bandwidth, End, Flood, Speed, Way, judge_rdma, judge_speeds
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding
-from cluster.spark.flood import Flood
 
 NETDEVS = ("enp1s0f0np0", "enP2p1s0f0np0")
 
@@ -64,20 +61,20 @@ def test_rdma_by_what_the_port_claims(gbps: float, rate: float, verdict: str) ->
 
 def test_explain_judges_by_the_same_numbers() -> None:
     for gbps in (8, 13.23, 29.9, 30, 79, 80, 92.57):
-        rule = judge_speed.OF_RDMA[judge_rdma(gbps)]
-        assert judge_speed.judge(Bandwidth("perftest", gbps, 65536)) == rule
+        rule = outputs.OF_RDMA[judge_rdma(gbps)]
+        assert outputs.judge(Bandwidth("perftest", gbps, 65536)) == rule
 
 
 def test_the_recorded_outputs() -> None:
     for name, verdict in (("ib_write_bw_healthy_92g", ""), ("ib_write_bw_degraded_13g", "degraded")):
-        measured = bandwidth.parse(Answer(0, sample(name).text.encode()))
+        measured = fabric_test.parse_bandwidth(Answer(0, sample(name).text.encode()))
         assert isinstance(measured, Bandwidth)
         assert judge_rdma(measured.gbps, 200.0) == verdict
-    assert bandwidth.parse(Answer(1, err=sample("ib_write_bw_no_server").text.encode())) == Missing(
+    assert fabric_test.parse_bandwidth(Answer(1, err=sample("ib_write_bw_no_server").text.encode())) == Missing(
         "Couldn't connect to 192.168.100.12:18515 Unable to init the socket connection"
     )
-    assert bandwidth.parse(Answer(None)) == Missing("ib_write_bw did not answer in time", "timeout")
-    assert bandwidth.parse(Answer(0, b"\x1b[1m\xff\n")) == Missing("�")
+    assert fabric_test.parse_bandwidth(Answer(None)) == Missing("ib_write_bw did not answer in time", "timeout")
+    assert fabric_test.parse_bandwidth(Answer(0, b"\x1b[1m\xff\n")) == Missing("�")
 
 
 def test_two_healthy_twins() -> None:

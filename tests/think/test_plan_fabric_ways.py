@@ -7,7 +7,7 @@ from dataclasses import replace
 from plan_tools import links, one_cable, port, seen
 
 from cluster.spark.fabric import pair
-from cluster.spark.fabric_ways import Way, rounds, untested
+from cluster.spark.fabric_test import Way, rounds, untested
 from cluster.spark.fact import Missing
 from cluster.spark.links import Links, PortGid
 

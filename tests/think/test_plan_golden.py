@@ -12,9 +12,9 @@ from plan_tools import DATA, GIB, one_cable, recipe, running, seen, wanted
 
 from cluster.argv.far import source
 from cluster.argv.question import Question
-from cluster.deploy.plan_down import forget, plan_down
+from cluster.deploy.plan import forget, plan_down
 from cluster.deploy.steps import Plan, Put
-from cluster.spark.deployed import deployments
+from cluster.spark.deployments import deployments
 from cluster.spark.look import Seen
 from cluster.spark.memory import Memory
 from cluster.spark.request import Backend, Wanted

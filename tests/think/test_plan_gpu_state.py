@@ -2,8 +2,7 @@
 
 import pytest
 
-from cluster.spark.gpu import Gpu
-from cluster.spark.gpu_state import judge_gpu
+from cluster.spark.gpu import Gpu, judge_gpu
 
 
 @pytest.mark.parametrize(("busy", "power", "clock", "state"), [

@@ -11,7 +11,7 @@ from plan_tools import names, recipe, wanted
 
 from cluster.argv.question import Answer
 from cluster.spark.fact import Missing
-from cluster.spark.inside import Inside, check_equal, check_inside, parse_inside
+from cluster.spark.image import Inside, check_equal, check_inside, parse_inside
 
 GOOD = Inside("3.12.3", "0.32.0", "2.56.0", "5.6.0", "2.27.3", True, ("GPU 0: NVIDIA GB10",))
 NEEDS = recipe(needs={"vllm": ">=0.19", "ray": ">=2.52", "transformers": ">=5.5"})

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.spark.fact import Missing
-from cluster.spark.ranks import RankState
-from cluster.spark.ray_nodes import RayNode
-from cluster.spark.ready import Failed, Ready, Waiting, judge_nodes, judge_ranks
+from cluster.spark.ranks import Failed, RankState, RayNode, Ready, Waiting, judge_nodes, judge_ranks
 
 
 def rank(*stages: str | dict[str, Any], state: str = "running", exit_code: int = 0, **more: Any) -> RankState:

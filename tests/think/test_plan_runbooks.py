@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import UsageError
-from cluster.spark.finding import Finding
-from cluster.spark.runbooks import RUNBOOKS, WATCHED, check_names
+from cluster.spark.finding import RUNBOOKS, WATCHED, Finding, check_names
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
 ROOMS = ("plan", "actions", "hosts", "apply.py", "bench")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.bench.records import Record
-from cluster.probe.answer import read_answer
+from cluster.bench.loader import Record
+from cluster.probe.ask import read_answer
 
 JUNK = (None, 7, 1.5, True, "x", ["a"], [None], {"a": 1})
 

@@ -12,9 +12,8 @@ from probe_talk import BY_ID as BY_CASE
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says
 
 from cluster.probe.case import Told
-from cluster.probe.cases import choose
 from cluster.probe.problems import PROBLEMS, final
-from cluster.probe.run import Probed
+from cluster.probe.run import Probed, choose
 
 BY_ID = {one.id: one for one in PROBLEMS}
 

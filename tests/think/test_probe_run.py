@@ -10,14 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-from cluster.bench.records import Ask, ClientLoad, Record, Round, RoundRecord
-from cluster.bench.server import Served
+from cluster.bench.endpoint import Served
+from cluster.bench.loader import Ask, ClientLoad, Record, Round, RoundRecord
 from cluster.errors import ConnectionLostError, UsageError
-from cluster.probe.case import PASSED, Case, Score, Subject, Talk, Told, Verdict, failed, skipped
-from cluster.probe.cases import CASES, QUICK, choose
-from cluster.probe.chat import chat
-from cluster.probe.run import Probed, run_probe
-from cluster.probe.subject import subject_of
+from cluster.probe.ask import chat
+from cluster.probe.case import PASSED, Case, Score, Subject, Talk, Told, Verdict, failed, skipped, subject_of
+from cluster.probe.run import CASES, QUICK, Probed, choose, run_probe
 
 SUBJECT = Subject("m", engine="vllm")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says, streams
 
-from cluster.bench.records import Ask
-from cluster.probe.answer import Answer
-from cluster.probe.cases_server import HELLO, NOBODY
+from cluster.bench.loader import Ask
+from cluster.probe.ask import Answer
+from cluster.probe.service import HELLO, NOBODY
 
 DUMMY = replace(GEMMA, dummy=True)
 

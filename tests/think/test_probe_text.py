@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from probe_talk import hold, refuses, says, streams
 
-from cluster.probe.answer import Answer
-from cluster.probe.cases_text import LINE
+from cluster.probe.ask import Answer
+from cluster.probe.text import LINE
 
 SKY = (
     "The sky is blue because sunlight, which holds all colours, meets the molecules of the air. They scatter short "

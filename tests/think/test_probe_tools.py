@@ -11,11 +11,10 @@ import orjson
 import pytest
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says, streams
 
-from cluster.bench.records import Ask, Record
-from cluster.probe.answer import Answer, ToolCall, read_answer
-from cluster.probe.calls import against, is_doubled, parser_for
+from cluster.bench.loader import Ask, Record
+from cluster.probe.ask import Answer, ToolCall, read_answer
 from cluster.probe.case import Subject, Verdict
-from cluster.probe.cases_tools import CASES, PAGE, TIMER
+from cluster.probe.tools import CASES, PAGE, TIMER, against, is_doubled, parser_for
 
 AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 TAGS = "<|tool_call>call:get_balance{customer:58213}<tool_call|>"

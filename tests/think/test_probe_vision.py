@@ -11,10 +11,9 @@ from dataclasses import replace
 import pytest
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says
 
-from cluster.bench.records import Ask
-from cluster.probe.answer import Answer
-from cluster.probe.cases_vision import FIRST, SECOND, describes
-from cluster.probe.picture import COLOURS, SIDE, Shape, draw
+from cluster.bench.loader import Ask
+from cluster.probe.ask import Answer
+from cluster.probe.vision import COLOURS, FIRST, SECOND, SIDE, Shape, describes, draw
 
 Pixels = list[list[tuple[int, ...]]]
 

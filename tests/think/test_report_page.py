@@ -10,14 +10,18 @@ import pytest
 from report_tools import entry, row
 from test_report_sweep import SEED, series
 
-from cluster.bench.compare import Entry
-from cluster.bench.html import render
-from cluster.bench.page import fill, page_of
-from cluster.bench.plots import concurrency_chart, depth_charts, numeric, sweep_chart
-from cluster.bench.plots_machine import moments_chart, time_charts
-from cluster.bench.scale import nice_low, nice_ticks, number, time_ticks
-from cluster.bench.series_tables import moments_table
-from cluster.bench.svg import Chart, Dot, Line, draw
+from cluster.bench.page import (
+    concurrency_chart,
+    depth_charts,
+    fill,
+    moments_chart,
+    numeric,
+    page_of,
+    sweep_chart,
+    time_charts,
+)
+from cluster.bench.svg import Chart, Dot, Line, draw, nice_low, nice_ticks, number, render, time_ticks
+from cluster.bench.tables import Entry, moments_table
 
 ONE, TWO = (6.4, 6.5, 6.6), (11.0, 11.2, 11.4)
 
@@ -54,7 +58,7 @@ def test_hostile_names_stay_text(pair: list[Entry]) -> None:
 
 
 def test_simulated_dummy_failed_and_interrupted_stand_on_top() -> None:
-    from cluster.bench.manifest import HostState
+    from cluster.bench.result import HostState
 
     hosts = (HostState("spark1", "head", "NVIDIA DGX Spark (simulated)"),)
     one = entry(1, ONE, hosts=hosts, weights="dummy")

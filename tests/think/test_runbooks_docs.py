@@ -12,7 +12,7 @@ from runbook_pages import FOLDER, INDEX, ORDER, Listed, Typed, headings, links, 
 
 from cluster.cli.main import parse
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS, RULES
-from cluster.spark.runbooks import RUNBOOKS, WATCHED
+from cluster.spark.finding import RUNBOOKS, WATCHED
 
 STEMS = (
     "first-set-up", "start-and-end-of-day", "swap-a-model", "reboot-or-replace", "upgrade", "it-is-slow", "it-hangs",

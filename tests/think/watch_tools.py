@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.diagnosis.pulse import Course, HostPulse, Pulse
-from cluster.diagnosis.standing import Key, Standing, follow
+from cluster.diagnosis.hang import Course, HostPulse, Key, Pulse, Standing, follow
 from cluster.spark.finding import Finding
 from cluster.spark.gpu import Gpu
-from cluster.spark.metrics import Load
+from cluster.spark.server import Load
 
 GIB = 1 << 30
 HOSTS = ("spark1", "spark2")

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from cluster.argv.question import Question
 from cluster.config.inventory import HostEntry
-from cluster.deploy import evidence, saved
+from cluster.deploy import evidence
 from cluster.diagnosis.explain import explain
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.ssh import SshHost
 from cluster.hosts.target import resolve
-from cluster.spark import look as seen
+from cluster.spark import look as spark_look
 
 
 def size_mb() -> float:
@@ -36,15 +36,15 @@ def main(entry: str, most_s: str) -> None:
 
     began, before = time.monotonic(), size_mb()
     with Fleet([SshHost("spark1", resolve("spark1", HostEntry(**json.loads(entry))))]) as fleet:
-        look, asked_at = seen.Look(), time.time()
-        answers = fleet["spark1"].ask([*map(hurried, seen.questions(look))])
-        facts = seen.read("spark1", look, answers, (asked_at, time.time()))
+        look, asked_at = spark_look.Look(), time.time()
+        answers = fleet["spark1"].ask([*map(hurried, spark_look.questions(look))])
+        facts = spark_look.read("spark1", look, answers, (asked_at, time.time()))
         with tempfile.TemporaryDirectory() as place:
             questions = evidence.questions("rank", "-60s", ray=True)
             asked = {"spark1": {name: hurried(question) for name, question in questions.items()}}
             missing = evidence.collect(asked, fleet, Path(place))
             kept = sum(file.stat().st_size for file in Path(place).iterdir())
-            diagnosis = explain(saved.sources(Path(place)))
+            diagnosis = explain(evidence.sources(Path(place)))
     root = diagnosis.root
     told = {
         "root": root and [root.id, Path(root.file).name],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.argv.vllm import flag_words
-from cluster.deploy.caches import NOT_COMPILED
+from cluster.deploy.rank import NOT_COMPILED
 
 HASHES = """
 import json, sys

@@ -10,8 +10,7 @@ from loopback import becomes, find_processes
 
 from cluster.argv.far import LOADER, framed, source
 from cluster.argv.question import Question
-from cluster.hosts.frame import AnswerReader, frame_questions
-from cluster.hosts.wire import WireHost
+from cluster.hosts.wire import AnswerReader, WireHost, frame_questions
 
 
 def test_a_hanging_question_ends_at_its_own_deadline_and_delays_no_other(host: WireHost) -> None:

@@ -25,13 +25,10 @@ from cluster.errors import InterruptedByUser
 from cluster.hosts.cancel import Cancel
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.local import LocalHost
-from cluster.hosts.process import FarProcess
-from cluster.spark import flood
-from cluster.spark.bandwidth import Bandwidth
-from cluster.spark.fabric_ways import End, Way
-from cluster.spark.fact import Missing
-from cluster.spark.flood import Flood
-from cluster.spark.sections import refuse
+from cluster.hosts.wire import FarProcess
+from cluster.spark import fabric_test as spark_fabric_test
+from cluster.spark.fabric_test import Bandwidth, End, Flood, Way
+from cluster.spark.fact import Missing, refuse
 
 STAND_IN = """\
 #!/usr/bin/env python3
@@ -110,13 +107,13 @@ def send(port: int, token: str = "secret") -> Flood | Missing:
     words, program = started("flood", {"role": "send", **given})
     process = LocalHost("spark1").start(words, program + f"{token}\n".encode())
     try:
-        return flood.parse(next(process.lines(), ""))
+        return spark_fabric_test.parse_flood(next(process.lines(), ""))
     finally:
         process.close(0)
 
 
 def port_of(process: FarProcess) -> int:
-    port = flood.parse_port(next(process.lines()))
+    port = spark_fabric_test.parse_port(next(process.lines()))
     assert isinstance(port, int), port
     return port
 
@@ -164,7 +161,7 @@ def test_only_its_own_address_listens() -> None:
 
 def test_errors_are_said_in_words() -> None:
     process = receiver(address="192.0.2.1")
-    said = flood.parse_port(next(process.lines()))
+    said = spark_fabric_test.parse_port(next(process.lines()))
     assert isinstance(said, Missing)
     assert said.why.startswith("Cannot assign requested address")
     assert send(free_port()) == Missing("Connection refused")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cluster.spark import metrics
+from cluster.spark import server as spark_server
 
 FAR = Path(__file__).parents[2] / "cluster" / "far"
 
@@ -141,7 +141,7 @@ def ask(url: str, **more: Any) -> dict[str, Any]:
 def test_a_server_that_answers(url: str) -> None:
     found = ask(url)
     assert (found["health"], found["models"]) == (200, ["m"])
-    [load] = metrics.recognise(found["counters"]) or ()
+    [load] = spark_server.recognise_metrics(found["counters"]) or ()
     assert load.queue == "3 running, 4 waiting"
     assert (found["status"], found["text"], found["tokens"], found["error"]) == (200, " Paris", 3, "")
     assert found["seconds"] >= 0

@@ -15,8 +15,8 @@ from cluster.argv.question import Question
 from cluster.config.inventory import HostEntry
 from cluster.errors import UnreachableError, UsageError
 from cluster.hosts.connect import connect
+from cluster.hosts.fleet import values
 from cluster.hosts.local import LocalHost
-from cluster.hosts.outcome import values
 from cluster.hosts.ssh import SshHost
 from cluster.hosts.target import resolve
 

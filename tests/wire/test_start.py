@@ -38,7 +38,7 @@ def test_first_input_of_a_megabyte(host: WireHost) -> None:
 
 
 def test_input_that_is_never_read_does_not_block_for_ever(host: WireHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.hosts.pipe.STALLED_S", 0.5)
+    monkeypatch.setattr("cluster.hosts.wire.STALLED_S", 0.5)
     with pytest.raises(ConnectionLostError):
         host.start(("sleep", "3"), b"x" * (8 << 20))
 

@@ -1,0 +1,675 @@
+"""A server with a load client beside it, and what it says of itself before anything is timed."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from cluster.bench.loader import Ask, Loader, ProcessLoader, Record, Round, Target, load_command
+from cluster.bench.metrics import Counts, parse_metrics
+from cluster.bench.read import HttpAnswer, RequestTrace, error_text, read_http
+from cluster.bench.workload import CHAT, COMPLETIONS, Corpus, corpus_pieces, corpus_words, say, write
+from cluster.config.load import choose_recipe, load_recipe, read_secret
+from cluster.config.recipe import Recipe
+from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named
+from cluster.errors import ClusterError, RefusedError, UsageError
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.local import LocalHost
+from cluster.hosts.lock import Lock
+from cluster.hosts.protocol import Host, Process
+from cluster.spark.deployments import HOME, Deployment, unread
+from cluster.spark.look import Seen
+from cluster.spark.server import Server
+from cluster.spark.tenants import Loaded, read_loaded
+
+ANOTHER = "another model answered"
+CUT = "the prompt was cut"
+LEAST_OF_TEXT = 0.7
+"""What a server counts of a text may be less than it was weighed as; of a prompt that it cuts Ollama keeps a half."""
+
+REMEDIES = {
+    ANOTHER: "ask the server behind the router with --base-url, or look at the router's fallbacks",
+    CUT: "give the server a longer context (Ollama: OLLAMA_CONTEXT_LENGTH, or num_ctx in the Modelfile), or a smaller "
+    "--depth",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an answer is held against. `names`: other names of the model; `exact`: the prompt went out as token ids.
+
+    `alone`: the server has one model and no router shows before it, so another name is only another name.
+    """
+
+    model: str
+    names: Collection[str] = ()
+    alone: bool = True
+    exact: bool = True
+
+
+def same_name(asked: str, given: str) -> bool:
+    """One name, or two ways to write it: Ollama adds `:latest`, routers put the provider before a slash."""
+    one, other = (name.lower().removesuffix(":latest") for name in (asked, given))
+    return one == other or one.rpartition("/")[2] == other.rpartition("/")[2]
+
+
+def doubt(trace: RequestTrace, asked: Asked, sent_tokens: int) -> RequestTrace:
+    """The request as it was, or as failed where its answer is of something else."""
+    if trace.error:
+        return trace
+    return replace(trace, error=_another(trace, asked) or _cut(trace, asked, sent_tokens))
+
+
+def _another(trace: RequestTrace, asked: Asked) -> str:
+    """Who answered in its place; empty when it was the model itself."""
+    known = not trace.model or any(same_name(name, trace.model) for name in (asked.model, *asked.names))
+    if trace.fallbacks:
+        return f"{ANOTHER}: the router gave up on {asked.model}" + ("" if known else f", {trace.model} answered")
+    return "" if known or asked.alone else f"{ANOTHER}: {trace.model} instead of {asked.model}"
+
+
+def _cut(trace: RequestTrace, asked: Asked, sent_tokens: int) -> str:
+    """How much of the prompt the server did not read; empty when it read it all."""
+    counted = trace.prompt_tokens
+    least = sent_tokens if asked.exact else LEAST_OF_TEXT * sent_tokens
+    return "" if counted is None or counted >= least else f"{CUT}: the server read {counted} of {sent_tokens} tokens"
+
+
+def remedy_of(error: str) -> str:
+    """What to do about a doubtful answer; empty for any other error."""
+    return next((remedy for begin, remedy in REMEDIES.items() if error.startswith(begin)), "")
+
+
+IGNORED = {
+    "llamacpp": ("min_tokens", "continuous_usage_stats"),
+    "ollama": ("min_tokens", "ignore_eos", "continuous_usage_stats"),
+    "lmstudio": ("min_tokens", "ignore_eos", "continuous_usage_stats"),
+}
+"""Fields that an engine takes without a word and does not look at: not sent."""
+INSTEAD: Mapping[str, Mapping[str, Any]] = {"llamacpp": {"timings_per_token": True}}
+"""What it has in their place: llama.cpp counts its tokens in each event so."""
+COLD: Mapping[str, Mapping[str, Any]] = {"llamacpp": {"cache_prompt": False}}
+"""What keeps a prompt out of the engine's cache where none of it may be there."""
+EFFECTS = {
+    "min_tokens": "outputs may end early",
+    "ignore_eos": "outputs may end early",
+    "continuous_usage_stats": "tokens are counted at the end only",
+    "include_usage": "tokens may not be counted",
+    "cache_salt": "prompts have new beginnings instead",
+    "temperature": "sampling is the server's own",
+}
+"""What a measurement lacks without a field."""
+
+
+def lacking(fields: Sequence[str]) -> str:
+    """Fields by what is lost without them: `min_tokens, ignore_eos: outputs may end early; …`."""
+    by_effect: dict[str, list[str]] = {}
+    for name in fields:
+        by_effect.setdefault(EFFECTS.get(name, "measured without"), []).append(name)
+    return "; ".join(f"{', '.join(names)}: {effect}" for effect, names in by_effect.items())
+
+
+def ignored(engine: str) -> tuple[str, ...]:
+    """Fields of ours that this engine is known not to look at, and has nothing else for."""
+    made_up_for = ("min_tokens", "continuous_usage_stats") if engine == "llamacpp" else ()
+    return tuple(name for name in IGNORED.get(engine, ()) if name not in made_up_for)
+
+
+def loud(engine: Mapping[str, Any], model: str) -> Iterator[str]:
+    """What must be said before the numbers of this engine (`Engine.document`)."""
+    whole, on_gpu = engine.get("model_bytes", 0), engine.get("gpu_bytes", 0)
+    if on_gpu < whole:
+        others = f" (also loaded: {', '.join(engine['others'])})" if engine.get("others") else ""
+        yield (
+            f"SPLIT OVER CPU AND GPU: {1 - on_gpu / whole:.0%} of {model} is on the CPU: {on_gpu / 1e9:.1f} of "
+            f"{whole / 1e9:.1f} GB are in GPU memory, and the speed is not the GPU's. Unload it (`ollama stop "
+            f"{model}`, or keep_alive 0), stop what holds GPU memory{others}, and load it again"
+        )
+    if router := engine.get("router"):
+        yield f"A ROUTER ({router}) stands before the model: its time is in the numbers, and another model may answer"
+    if engine.get("answers_as"):
+        yield f"asked for {model}, the answers are of {engine['answers_as']}: the numbers are of whatever that is"
+
+
+def notes(engine: Mapping[str, Any], *, concurrency: int, prefix_caching: bool) -> Iterator[str]:
+    """What a reader must know of an engine's rows."""
+    name = engine.get("name", "")
+    title, slots = TITLES.get(name, name), engine.get("slots")
+    if name:
+        yield f"served by {title} {engine.get('version', '')}".rstrip()
+    if engine.get("ignored"):
+        yield f"{title} does not look at {lacking(engine['ignored'])}"
+    if slots and concurrency > slots:
+        yield f"{title} takes {slots} requests at a time: of {concurrency} the others wait, and that is in the numbers"
+    elif name == "ollama" and concurrency > 1:
+        yield "Ollama takes OLLAMA_NUM_PARALLEL requests at a time (1 unless set) and does not tell how many that is"
+    if prefix_caching and engine.get("tells_cache") is False:
+        how = ": start it with --enable-cache-report" if name == "sglang" else ""
+        yield f"{title} does not tell what was in its prefix cache, so no hit can be verified{how}"
+
+
+BY_OWNER = {
+    "vllm": ("/version",),
+    "sglang": ("/server_info", "/get_server_info"),
+    "llamacpp": ("/props",),
+    "tensorrt_llm": ("/version",),
+}
+"""What is asked of a server that says in /v1/models what it is."""
+LOADED = "/api/ps"
+UNKNOWN_OWNER = ("/api/version", LOADED, "/health/liveliness", "/props", "/server_info", "/api/v0/models", "/version")
+"""What is asked of one that does not; most of it is not there."""
+TITLES = {
+    "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama", "tensorrt_llm": "TensorRT-LLM",
+    "lmstudio": "LM Studio",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What a server is, as far as it tells. `name`: a key of TITLES, empty when unknown; `router`: what stands before.
+
+    `context`: tokens for one request, None when it does not tell; `slots`: requests it takes at the same time.
+    `tells_cache`: whether an answer says how much of its prompt was cached, None when unknown. `loaded`: the model that
+    is asked, `others`: more models in the same memory (Ollama). `waits`: Ollama has not loaded the model yet.
+    """
+
+    name: str = ""
+    version: str = ""
+    router: str = ""
+    context: int | None = None
+    slots: int | None = None
+    tells_cache: bool | None = None
+    loaded: Loaded | None = None
+    others: tuple[Loaded, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Its name as people write it."""
+        return TITLES.get(self.name, self.name)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can tell of the model only after a first request."""
+        return self.name == "ollama" and self.loaded is None
+
+    def document(self) -> dict[str, Any]:
+        """For the result: what decides a number; `loaded` in GB where a part of it is not on the GPU."""
+        told: dict[str, Any] = {name: getattr(self, name) for name in ("name", "version", "router", "context", "slots")}
+        told |= {"tells_cache": self.tells_cache}
+        if self.loaded:
+            told["model_bytes"], told["gpu_bytes"] = self.loaded.bytes, self.loaded.gpu_bytes
+            told["others"] = [one.name for one in self.others if self.loaded.split]
+        return {key: value for key, value in told.items() if value not in ("", None, [])}
+
+
+def find_engine(loader: Loader, served: Served) -> Engine:
+    """Ask the server what it is: one round, and nothing that changes anything."""
+    paths = BY_OWNER.get(served.owner, UNKNOWN_OWNER)
+    record = loader.send(Round("engine", tuple(Ask(path) for path in paths), timeout_s=FETCH_TIMEOUT_S, warm=None))
+    answers = dict(zip(paths, map(read_http, record.records), strict=True))
+    return read_engine(served, answers)
+
+
+def known_as(served: Served, engine: Engine) -> Served:
+    """The model with what is known of its engine: who serves it, and the least of the context limits told."""
+    limits = [limit for limit in (served.max_tokens, engine.context) if limit]
+    return replace(served, owner="" if engine.router else engine.name, max_tokens=min(limits) if limits else None)
+
+
+def look_again(loader: Loader, served: Served, engine: Engine) -> Engine:
+    """The same with what Ollama has in memory now; any other engine as it is."""
+    if engine.name != "ollama":
+        return engine
+    record = loader.send(Round("loaded", (Ask(LOADED),), timeout_s=FETCH_TIMEOUT_S, warm=None))
+    return _with_loaded(engine, served, document(read_http(record.records[0])))
+
+
+def read_engine(served: Served, answers: Mapping[str, HttpAnswer]) -> Engine:
+    """What the answers say; the first engine that recognises its own."""
+    told = {path: document(answer) for path, answer in answers.items()}
+    engine = _engine(served, told)
+    return replace(engine, router=_router(served, told, answers))
+
+
+def _engine(served: Served, told: Mapping[str, Any]) -> Engine:
+    """The engine by what it calls itself, else by the routes that only it has."""
+    info = told.get("/server_info") or told.get("/get_server_info") or {}
+    if served.owner == "sglang" or "max_total_num_tokens" in info:
+        return _read_sglang(info)
+    props = told.get("/props", {})
+    if served.owner == "llamacpp" or "default_generation_settings" in props:
+        return _read_llamacpp(props)
+    if LOADED in told and isinstance(told[LOADED].get("models"), list):
+        version = _text(told.get("/api/version", {}), "version")
+        return _with_loaded(Engine("ollama", version, tells_cache=False), served, told[LOADED])
+    if lmstudio := _lmstudio_model(served, told.get("/api/v0/models", {})):
+        return Engine("lmstudio", context=_number(lmstudio, "loaded_context_length"))
+    if served.owner in TITLES:
+        return Engine(served.owner, _text(told.get("/version", {}), "version"))
+    return Engine()
+
+
+def _read_sglang(info: Mapping[str, Any]) -> Engine:
+    """/server_info: its arguments as they were resolved, with the scheduler's numbers."""
+    return Engine(
+        "sglang",
+        _text(info, "version"),
+        context=_number(info, "context_length"),
+        slots=_number(info, "max_running_requests"),
+        tells_cache=bool(info["enable_cache_report"]) if "enable_cache_report" in info else None,
+    )
+
+
+def _read_llamacpp(props: Mapping[str, Any]) -> Engine:
+    """/props: `n_ctx` is what one slot has. In router mode (`role`) it is 0, and nothing is told of the models."""
+    settings = props.get("default_generation_settings")
+    context = _number(settings, "n_ctx") if isinstance(settings, dict) else None
+    return Engine(
+        "llamacpp",
+        _text(props, "build_info"),
+        context=context,
+        slots=_number(props, "total_slots"),
+        tells_cache=True,
+    )
+
+
+def _lmstudio_model(served: Served, told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model in LM Studio's own list; empty for any other server."""
+    models = told.get("data") if isinstance(told.get("data"), list) else []
+    own = (one for one in models or () if isinstance(one, dict) and one.get("id") == served.model and "state" in one)
+    return next(own, {})
+
+
+def _with_loaded(engine: Engine, served: Served, told: Mapping[str, Any]) -> Engine:
+    """Ollama's engine with the models in its memory."""
+    models = read_loaded(told)
+    own = next((one for one in models if same_name(served.model, one.name)), None)
+    others = tuple(one for one in models if one is not own)
+    return replace(engine, loaded=own, others=others, context=own.context if own else None)
+
+
+def _router(served: Served, told: Mapping[str, Any], answers: Mapping[str, HttpAnswer]) -> str:
+    """What stands before the server, and chooses who answers; empty when nothing shows."""
+    for answer in answers.values():
+        if any(name.startswith("x-litellm-") for name in answer.headers):
+            return _named("LiteLLM", answer.headers.get("x-litellm-version", ""))
+    alive = answers.get("/health/liveliness")
+    if alive and alive.status == 200 and b"I'm alive!" in alive.body:
+        return "LiteLLM"
+    if told.get("/props", {}).get("role") == "router":
+        return "llama.cpp's router"
+    return "llama-swap" if served.owner == "llama-swap" else ""
+
+
+def _named(title: str, version: str) -> str:
+    return f"{title} {version}".strip()
+
+
+def document(answer: HttpAnswer) -> dict[str, Any]:
+    """The JSON object of a good answer; empty for any other."""
+    if answer.status != 200 or answer.problem:
+        return {}
+    try:
+        found = orjson.loads(answer.body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(told: Mapping[str, Any], key: str) -> str:
+    value = told.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(told: Mapping[str, Any], key: str) -> int | None:
+    """A positive whole number."""
+    value = told.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+LATENCY_ASKS = 7
+FETCH_TIMEOUT_S = 60.0
+WEIGHED = slice(1024, 1280)  # words that the server counts once, and twice in a row: what is over is no word's
+NO_SUCH_PATH = (404, 405, 501)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model that the server offers; `max_tokens` is its context limit, None when the server does not tell.
+
+    `owner`: what the server calls itself there (vllm, sglang, llamacpp …), empty when it does not. `names`: its other
+    names; `alone`: the server offers no other model.
+    """
+
+    model: str
+    max_tokens: int | None
+    owner: str = ""
+    names: tuple[str, ...] = ()
+    alone: bool = True
+
+    @property
+    def heeds_salt(self) -> bool:
+        """Whether `cache_salt` is known to keep prompts apart; others that take it just do not look at it."""
+        return self.owner == "vllm"
+
+
+def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[tuple[int | None, bytes, str]]:
+    """Ask the server one after the other: (status, body, problem) each; problem is empty for a complete answer."""
+    record = loader.send(Round(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None))
+    answers = [read_http(one) for one in record.records]
+    return [(answer.status, answer.body, answer.problem) for answer in answers]
+
+
+class CounterReader:
+    """Reads what the server counts of itself; one that counts nothing we know is asked once."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._tells = True
+
+    def read(self) -> Counts | None:
+        """The counts as they are now, None when the server tells none."""
+        if not self._tells:
+            return None
+        [(status, body, problem)] = fetch(self._loader, Ask("/metrics"), name="metrics")
+        counts = parse_metrics(body.decode("utf-8", "replace")) if status == 200 and not problem else None
+        self._tells = counts is not None
+        return counts
+
+
+def _document(status: int | None, body: bytes) -> dict[str, Any]:
+    """The JSON object of a good answer; empty for any other."""
+    if status != 200:
+        return {}
+    try:
+        document = orjson.loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
+    """The model to measure: `wanted`, or the only one when that is empty.
+
+    Raises ClusterError when no server answers, UsageError when it serves another model.
+    """
+    [(status, body, problem)] = fetch(loader, Ask("/v1/models"))
+    if status is None:
+        raise ClusterError(
+            f"no server answers at {base_url}: {problem}",
+            where=f"asked from {loader.where}",
+            remedy="`cluster status` shows whether it runs; `--base-url` names another one",
+        )
+    document = _document(status, body)
+    models = {str(model.get("id")): model for model in document.get("data", []) if isinstance(model, dict)}
+    if not models:
+        said = error_text(body)
+        remedy = "give the key with --api-key-file" if status in (401, 403) else ""
+        raise ClusterError(f"{base_url}/v1/models answered HTTP {status}: {said}", remedy=remedy)
+    if not wanted and len(models) > 1:
+        raise UsageError(f"the server offers {len(models)} models: {', '.join(models)}", remedy="name one: --model")
+    name = wanted or next(iter(models))
+    if name not in models:
+        near = difflib.get_close_matches(name, models, 1, 0.0)
+        raise UsageError(f"the server does not serve {name!r}", remedy=f"--model {near[0]}")
+    own = models[name]
+    limit = own.get("max_model_len")
+    names = other_names(own, models)
+    return Served(
+        name,
+        limit if isinstance(limit, int) else None,
+        str(own.get("owned_by") or ""),
+        names,
+        alone=not models.keys() - {name, *names},
+    )
+
+
+def other_names(own: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of one model: vLLM tells the `root` that its names share, llama.cpp its `aliases`."""
+    root, aliases = own.get("root"), own.get("aliases")
+    names = {str(root)} | {name for name, one in models.items() if one.get("root") == root} if root else set()
+    names |= {str(alias) for alias in aliases} if isinstance(aliases, list) else set()
+    return tuple(sorted(names - {own.get("id")}))
+
+
+def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = False) -> Corpus:
+    """A corpus as this server's token ids; as words where it has no /tokenize (Ollama) and counts prompts itself.
+
+    Raises ClusterError when it does neither: lengths would be guesses.
+    """
+    asks = [_tokenize_ask(model, text, False) for text in (*corpus_pieces(corpus), "a")]
+    *pieces, plain, special = fetch(loader, *asks, _tokenize_ask(model, "a", True), name="tokenise")
+    ids: list[int] = []
+    for status, body, problem in pieces:
+        piece = _ids(status, body)
+        ids += piece
+        if piece:
+            continue
+        if status in NO_SUCH_PATH and (words := count_words(loader, model, corpus, chat)):
+            return words
+        said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
+        raise ClusterError(
+            f"the server has no /tokenize that answers ({said}), so prompts of known length cannot be made",
+            remedy="measure a server that has it (vLLM, SGLang, llama.cpp do), or that counts prompts in its `usage`",
+        )
+    return Corpus(tuple(ids), _begin(_ids(*plain[:2]), _ids(*special[:2])))
+
+
+def count_words(loader: Loader, model: str, corpus: str, chat: bool) -> Corpus | None:
+    """A corpus of words, weighed by what the server counts for a text and for twice that; None when it counts none."""
+    words, counts = corpus_words(corpus), []
+    text = "".join(words[WEIGHED])
+    for prompt in (text, text + text):
+        ask = {"model": model, "max_tokens": 1, "temperature": 0}
+        body = say(ask, prompt) if chat else write(ask, prompt)
+        [(status, answer, _)] = fetch(loader, Ask(CHAT if chat else COMPLETIONS, body), name="count")
+        usage = _document(status, answer).get("usage") or {}
+        counts.append(usage.get("prompt_tokens"))
+    once, twice = counts
+    if not isinstance(once, int) or not isinstance(twice, int) or twice <= once:
+        return None
+    tokens = twice - once
+    return Corpus(
+        tuple(range(len(words))),
+        words=words,
+        per_word=tokens / (WEIGHED.stop - WEIGHED.start),
+        overhead=max(0, once - tokens),
+        per_byte=tokens / len(text.encode()),
+    )
+
+
+def detokenise(loader: Loader, model: str, prompts: Sequence[Sequence[int]]) -> list[str]:
+    """The text of token ids. Raises ClusterError when the server has no /detokenize (vLLM, SGLang, llama.cpp do)."""
+    asks = [Ask("/detokenize", {"model": model, "tokens": list(ids)}) for ids in prompts]
+    texts = []
+    for status, body, problem in fetch(loader, *asks, name="detokenise"):
+        document = _document(status, body)
+        text = document.get("prompt", document.get("content", document.get("text")))
+        if not isinstance(text, str):
+            said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
+            raise ClusterError(
+                f"the server has no /detokenize that answers ({said}), so chats of a known length cannot be made",
+                remedy="leave out --chat",
+            )
+        texts.append(text)
+    return texts
+
+
+def _tokenize_ask(model: str, text: str, special: bool) -> Ask:
+    """The question in vLLM's words (`prompt`, `add_special_tokens`) and in llama.cpp's (`content`, `add_special`)."""
+    body = {"model": model, "prompt": text, "content": text, "add_special_tokens": special, "add_special": special}
+    return Ask("/tokenize", body)
+
+
+def _ids(status: int | None, body: bytes) -> list[int]:
+    """The token ids of an answer; empty when there are none."""
+    tokens = _document(status, body).get("tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        return []
+    return tokens
+
+
+def _begin(plain: list[int], special: list[int]) -> tuple[int, ...]:
+    """What comes before a text when special tokens are asked for."""
+    for at in range(len(special) - len(plain) + 1):
+        if plain and special[at : at + len(plain)] == plain:
+            return tuple(special[:at])
+    return ()
+
+
+def measure_latency(loader: Loader) -> float:
+    """Seconds that an empty question takes: the median of some GET /v1/models on a warm connection.
+
+    llama-benchy's latency mode "api" is the mean of three.
+    """
+    asks = tuple(Ask("/v1/models") for _ in range(LATENCY_ASKS))
+    record = loader.send(Round("latency", asks, timeout_s=FETCH_TIMEOUT_S))
+    return statistics.median(_seconds(one) for one in record.records)
+
+
+def _seconds(record: Record) -> float:
+    """From the first byte sent to the end of the answer."""
+    return record.end_s - record.t0_s
+
+
+OTHERWISE = "cluster up first, or --base-url URL for another server"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server and the client that asks it; for a deployment of ours also its hosts, as they were seen."""
+
+    loader: ProcessLoader
+    server: Server
+    recipe: Recipe | None
+    deployment: Deployment | None = None
+    within: Fleet | None = None
+    seens: Mapping[str, Seen] = field(default_factory=dict)
+
+
+@contextmanager
+def serving(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
+    """What is asked, with its load client running: a deployment of ours in its head's container, else --base-url.
+
+    `why` is said to those who meet the lock meanwhile.
+    """
+    if args.base_url is not None:
+        yield from foreign(args, why)
+    else:
+        yield from ours(args, connect, why)
+
+
+def foreign(args: argparse.Namespace, why: str) -> Iterator[Serving]:
+    """A server that we did not start, asked from this machine."""
+    if args.nodes:
+        raise UsageError(
+            f"with --base-url {why} runs from this machine; it takes no -n", remedy="leave one of the two out"
+        )
+    refuse_url(args.base_url)
+    if args.api_key_file:
+        read_secret(args.api_key_file, "--api-key-file")
+    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
+    recipe = named_recipe(args)
+    host = LocalHost("this machine")
+    try:
+        with load_client(lambda: host.start(*load_command(Target(args.base_url, key_file)))) as loader:
+            yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
+    finally:
+        host.close()
+
+
+def refuse_url(url: str) -> None:
+    """Raise UsageError for what is no server's address, and for one with a password, which would be shown."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number, of half an IPv6 address
+        known, parts = False, urlsplit("")
+    if parts.password is not None:
+        raise UsageError("--base-url holds a password", remedy="--api-key-file FILE gives the server's key")
+    if not known:
+        raise UsageError(f"--base-url {url}: is no address of a server", remedy="e.g. --base-url http://10.0.0.5:8000")
+
+
+def ours(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
+    """The deployment that runs on the hosts, asked in its head's container; the lock is held meanwhile."""
+    named = read_named(args)
+    with open_fleet(named.hosts, connect) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        deployment = running_deployment(seens, errors, find(seens, named.hosts))
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
+        within = fleet.only(deployment.hosts)
+        recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
+        server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
+        client = client_in(within[deployment.head], container, server)
+        with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
+            yield Serving(loader, server, recipe, deployment, within, seens)
+
+
+@contextmanager
+def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoader]:
+    """A load client in the container of a deployment's head. `server`: the API as that container sees it."""
+    command = load_command(Target(server.url, server.key_file), container)
+    with load_client(lambda: host.start(*command), container) as loader:
+        yield loader
+
+
+@contextmanager
+def load_client(start: Callable[[], Process], container: str = "") -> Iterator[ProcessLoader]:
+    """The load client, ended with the block."""
+    loader = ProcessLoader(start(), container, start)
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+def named_recipe(args: argparse.Namespace) -> Recipe | None:
+    """The recipe of `-r`, if one was named."""
+    return load_recipe(args.recipe_option).recipe if args.recipe_option else None
+
+
+def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
+    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
+    if args.recipe_option:
+        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
+    try:
+        return load_recipe(name).recipe
+    except UsageError:
+        return None
+
+
+def running_deployment(
+    seens: Mapping[str, Seen], errors: Sequence[ClusterError], found: Sequence[Deployment], *,
+    otherwise: str = OTHERWISE,
+) -> Deployment:  # fmt: skip
+    """The one deployment that runs on these hosts. Raises RefusedError when there is none (what to do is `otherwise`),
+    or more than one."""
+    running = [one for one in found if one.running]
+    if len(running) == 1:
+        return running[0]
+    if running:
+        names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
+        raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
+    raise_all(errors)
+    raise nothing_runs(seens, otherwise)
+
+
+def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
+    """That nothing of ours runs; what another version of `cluster` started is not called nothing."""
+    hosts = [name for name, seen in seens.items() if unread(seen)]
+    if not hosts:
+        return RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=otherwise)
+    return RefusedError(
+        f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read",
+        remedy=f"cluster down -n {','.join(hosts)}, then cluster up",
+    )

@@ -1,0 +1,485 @@
+"""A deployment that serves, watched: hangs told from compiles and long prefills, lost ranks, what gets worse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+from cluster.diagnosis.rules import OF_OUTPUTS, read_rules
+from cluster.spark.deployments import LockState
+from cluster.spark.fact import Missing
+from cluster.spark.finding import Finding
+from cluster.spark.gpu import Gpu, GpuProcess, judge_gpu
+from cluster.spark.links import Links
+from cluster.spark.memory import Memory
+from cluster.spark.ranks import Failed
+from cluster.spark.server import Load
+
+KEPT_S = 900.0
+MOST = 450
+"""Looks are kept for a quarter of an hour, and never more than so many."""
+CARRIED_S, CARRIES_BYTES, CARRIES_TOKENS = 60.0, 64 << 10, 20
+"""In a minute so many tokens over several ranks move more than so many bytes, and an idle link less."""
+
+
+CHANGING = ("up", "down", "restart", "swap")
+"""First words of what a lock is held for by those who start and stop ranks; a benchmark holds it too and does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPulse:
+    """One look at one host of the deployment.
+
+    `cpu_s`: CPU time so far of our ranks' GPU processes and all below them. `available`: bytes. `links`: the links that
+    face the peers, and whether each is up. `rdma_bytes`, `tcp_bytes`: sent and received so far by the HCAs and by the
+    netdev that face the peers. `why`: why the host did not answer, empty when it did.
+    """
+
+    gpu: Gpu | None = None
+    cpu_s: float | None = None
+    available: int | None = None
+    links: Mapping[str, bool] = field(default_factory=dict)
+    rdma_bytes: int | None = None
+    tcp_bytes: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """One look at a deployment. `t`: seconds that only grow. `hosts`: every host of it, in rank order.
+
+    `healthy`: what /health says. `load`: the server's counters. `lost`: the rank that ended first. `lock`: a lock that
+    somebody holds on one of the hosts.
+    """
+
+    t: float
+    hosts: Mapping[str, HostPulse]
+    healthy: bool | None = None
+    load: Load | None = None
+    lost: Failed | None = None
+    lock: LockState | None = None
+
+    @property
+    def requests(self) -> float | None:
+        """Requests that run or wait."""
+        if self.load is None or self.load.running is None:
+            return None
+        return self.load.running + (self.load.waiting or 0.0)
+
+    @property
+    def changing(self) -> bool:
+        """Whether somebody is starting or stopping something on these hosts."""
+        return self.lock is not None and self.lock.why.partition(" ")[0] in CHANGING
+
+    def knows(self, host: str) -> bool:
+        """Whether a host answered; with "", whether all did and the server was asked."""
+        if host in self.hosts:
+            return not self.hosts[host].why
+        return self.healthy is not None and not any(one.why for one in self.hosts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is remembered of a deployment since its ranks were started: the latest looks, and what went before them.
+
+    `since`: the first look. `served_since`: the first one at which the server answered. `frozen_since`: the first one
+    of those in a row at which requests were there and no counter moved. `rdma`: the HCAs were seen to carry tokens.
+    """
+
+    pulses: tuple[Pulse, ...] = ()
+    since: float = 0.0
+    served_since: float | None = None
+    frozen_since: float | None = None
+    rdma: bool = False
+
+    @property
+    def last(self) -> Pulse:
+        """The latest look."""
+        return self.pulses[-1]
+
+    @property
+    def frozen_s(self) -> float:
+        """For how long requests have been there without a counter moving."""
+        return 0.0 if self.frozen_since is None else self.last.t - self.frozen_since
+
+    def recent(self, seconds: float, looks: int = 3) -> tuple[Pulse, ...]:
+        """The looks of the last `seconds` with the one before them, more when they are rare; empty when there are fewer
+        than `looks`, or none so old."""
+        begin = self.last.t - seconds
+        old = [at for at, pulse in enumerate(self.pulses) if pulse.t <= begin]
+        return self.pulses[min(old[-1], len(self.pulses) - looks) :] if old and len(self.pulses) >= looks else ()
+
+    def of_host(self, host: str, seconds: float) -> tuple[HostPulse, ...]:
+        """The same for one host."""
+        return tuple(pulse.hosts[host] for pulse in self.recent(seconds))
+
+    def after(self, pulse: Pulse) -> Course:
+        """The course with one more look."""
+        if not self.pulses:
+            served, frozen = pulse.t if pulse.healthy else None, pulse.t if pulse.requests else None
+            return Course((pulse,), pulse.t, served, frozen, self.rdma)
+        kept = tuple(old for old in self.pulses if old.t >= pulse.t - KEPT_S)[1 - MOST :]
+        served = pulse.t if self.served_since is None and pulse.healthy else self.served_since
+        more = replace(self, pulses=(*kept, pulse), served_since=served, frozen_since=self._frozen(pulse))
+        return replace(more, rdma=self.rdma or _rdma_carried(more.recent(CARRIED_S)))
+
+    def _frozen(self, pulse: Pulse) -> float | None:
+        """A look that tells no counters changes nothing: the next one is compared with the last that did."""
+        if pulse.requests is None:
+            return self.frozen_since
+        if not pulse.requests:
+            return None
+        before = next((old.load for old in reversed(self.pulses) if old.requests is not None), None)
+        moved = before is None or pulse.load is None or before.counters != pulse.load.counters
+        return pulse.t if moved or self.frozen_since is None else self.frozen_since
+
+
+def tokens_between(first: Pulse, last: Pulse) -> float:
+    """Tokens generated between two looks; 0 when not known, or when the server began anew."""
+    if first.load is None or last.load is None or first.load.tokens is None or last.load.tokens is None:
+        return 0.0
+    return max(0.0, last.load.tokens - first.load.tokens)
+
+
+def grown(first: int | None, last: int | None) -> int | None:
+    """How far a counter came; None when not known, or when it began anew."""
+    return None if first is None or last is None or last < first else last - first
+
+
+def _rdma_carried(looks: Sequence[Pulse]) -> bool:
+    if not looks or len(looks[-1].hosts) < 2 or tokens_between(looks[0], looks[-1]) < CARRIES_TOKENS:
+        return False
+    first, last = looks[0], looks[-1]
+    moved = [grown(first.hosts[name].rdma_bytes, one.rdma_bytes) for name, one in last.hosts.items()]
+    return all((bytes_ or 0) >= CARRIES_BYTES for bytes_ in moved)
+
+
+def read_host(
+    containers: Sequence[str],
+    facing: tuple[Sequence[str], str],
+    memory: Memory | Missing,
+    gpus: tuple[Gpu, ...] | Missing,
+    processes: tuple[GpuProcess, ...] | Missing,
+    links: Links | Missing,
+) -> HostPulse:
+    """One host's facts as a look. `containers`: ids of our ranks there; `facing`: HCAs and netdev towards the peers."""
+    spent = () if isinstance(processes, Missing) else [one.cpu_s for one in processes if one.container in containers]
+    known = [one for one in spent if one is not None]
+    up, rdma, tcp = ({}, None, None) if isinstance(links, Missing) else _read_links(links, *facing)
+    return HostPulse(
+        gpu=None if isinstance(gpus, Missing) or not gpus else gpus[0],
+        cpu_s=sum(known) if known and len(known) == len(spent) else None,
+        available=None if isinstance(memory, Missing) else memory.available,
+        links=up,
+        rdma_bytes=rdma,
+        tcp_bytes=tcp,
+    )
+
+
+def _read_links(links: Links, hcas: Sequence[str], netdev: str) -> tuple[dict[str, bool], int | None, int | None]:
+    """Which facing links are up, bytes over the HCAs, bytes over the netdev."""
+    rows = [link for link in links.links if link.hca in hcas]
+    up = {f"{link.hca} ({link.netdev})": link.is_active and link.operstate != "down" for link in rows}
+    sums = [
+        None if None in (link.xmit_bytes, link.rcv_bytes) else _sum(link.xmit_bytes, link.rcv_bytes) for link in rows
+    ]
+    own = next((one for one in links.netdevs if one.name == netdev), None)
+    if own and not any(link.netdev == netdev for link in rows):
+        up[netdev] = own.operstate != "down"
+    rdma = None if not sums or None in sums else _sum(*sums)
+    return up, rdma, own.rx_bytes + own.tx_bytes if own else None
+
+
+def _sum(*values: int | None) -> int:
+    return sum(value or 0 for value in values)
+
+
+GIB = 1 << 30
+FLOOR = 2 * GIB
+"""With less available a Spark begins to stand still: the GPU's memory is the host's."""
+HORIZON_S = 7200.0
+TRENDS_S = (300.0, 900.0)
+"""A fall is looked for in the last minutes first, a slower one in all that is remembered."""
+LEAST_FALL = GIB // 4
+HELD_S = 30.0
+HOLDERS = "docker ps; nvidia-smi --query-compute-apps=pid,process_name,used_gpu_memory --format=csv"
+TCP_BYTES = 1 << 20
+
+
+def judge_memory(course: Course) -> Iterator[Finding]:
+    """Memory that is nearly out, or falls steadily so that it will be within two hours. Loading is no decline."""
+    for host in course.last.hosts:
+        low = [look.available for look in course.of_host(host, HELD_S)]
+        if low and all(value is not None and value < FLOOR for value in low):
+            yield Finding(
+                "fault", "memory-low", host, f"only {(low[-1] or 0) / GIB:.1f} GiB of memory are available",
+                f"MemAvailable below {FLOOR / GIB:.0f} GiB for {HELD_S:.0f} s", HOLDERS,
+            )  # fmt: skip
+        else:
+            yield from _falling(host, course)
+
+
+def _falling(host: str, course: Course) -> Iterator[Finding]:
+    serving = [look for look in course.pulses if course.served_since is not None and look.t >= course.served_since]
+    rows = [(look.t, look.hosts[host].available) for look in serving]
+    told = [(t, value) for t, value in rows if value is not None]
+    trends = [[row for row in told if row[0] >= course.last.t - seconds] for seconds in TRENDS_S]
+    told = next((rows for rows in trends if steady_fall(rows)), [])
+    rate = steady_fall(told)
+    if not rate:
+        return
+    left_s = max(0.0, (told[-1][1] - FLOOR) / rate)
+    if left_s < HORIZON_S:
+        first, last = told[0][1] / GIB, told[-1][1] / GIB
+        yield Finding(
+            "warning", "memory-falling", host,
+            f"memory falls by {rate * 60 / GIB:.2f} GiB a minute and will be out in {left_s / 60:.0f} min",
+            f"MemAvailable {first:.1f} → {last:.1f} GiB in {(told[-1][0] - told[0][0]) / 60:.0f} min", HOLDERS,
+        )  # fmt: skip
+
+
+def steady_fall(told: Sequence[tuple[float, int]]) -> float:
+    """Bytes a second by which memory falls; 0 when it does not, or not steadily: the most that is available in each
+    quarter of the time is well below that of the one before, so neither dips nor a single step count."""
+    if len(told) < 8 or told[-1][0] - told[0][0] < TRENDS_S[0] * 0.9:
+        return 0.0
+    span = (told[-1][0] - told[0][0]) / 4
+    quarters: list[list[int]] = [[], [], [], []]
+    for t, value in told:
+        quarters[min(3, int((t - told[0][0]) / span))].append(value)
+    if not all(quarters):
+        return 0.0
+    falls = [before - after for before, after in pairwise(map(max, quarters))]
+    steady = min(falls) * 4 >= max(falls) > 0 and sum(falls) >= LEAST_FALL
+    return sum(falls) / (3 * span) if steady else 0.0
+
+
+def judge_clocks(course: Course) -> Iterator[Finding]:
+    """Low clocks under load, at every look of half a minute."""
+    for host, now in course.last.hosts.items():
+        looks = course.of_host(host, HELD_S)
+        states = {judge_gpu(look.gpu) if look.gpu else "unknown" for look in looks}
+        if not now.gpu or not states or not states <= {"capped", "slowed"}:
+            continue
+        rule, power = OF_OUTPUTS["gpu-power-capped"], f"{now.gpu.power_w:.0f}"
+        reasons = ", ".join(now.gpu.throttle or ()) or "no reason told"
+        evidence = f"{now.gpu.utilization_pct} % busy at {power} W, {now.gpu.sm_clock_mhz} MHz; {reasons}"
+        if "capped" in states:
+            what = "the GPU is held at low clocks and power: its power is capped by supply or firmware"
+            yield Finding("fault", "clocks", host, what, evidence, rule.remedy)
+        else:
+            yield Finding(
+                "warning", "clocks", host, "the GPU works at low clocks", evidence, "nvidia-smi -q -d PERFORMANCE"
+            )
+
+
+def judge_links(course: Course) -> Iterator[Finding]:
+    """A link to the peers that is down at two looks in a row; one twin of two halves the bandwidth."""
+    for host, now in course.last.hosts.items():
+        before = course.pulses[-2].hosts.get(host) if len(course.pulses) > 1 else None
+        down = [name for name, up in now.links.items() if not up and before and before.links.get(name) is False]
+        if down:
+            alone = len(down) == len(now.links)
+            what = (
+                "the link to its peers is down"
+                if alone
+                else "one of its links to the peers is down: half the bandwidth"
+            )
+            remedy = f"see the cable at both ends; on {host}: rdma link; ip link"
+            yield Finding("fault" if alone else "warning", "link", host, what, ", ".join(down), remedy)
+
+
+def judge_transport(course: Course) -> Iterator[Finding]:
+    """Tokens come, the HCAs that carried them before stand still, and the netdevs carry bytes instead."""
+    looks = course.recent(CARRIED_S)
+    if not looks or not course.rdma or tokens_between(looks[0], looks[-1]) < CARRIES_TOKENS:
+        return
+    first, last = looks[0].hosts, looks[-1].hosts
+    rdma = {host: grown(first[host].rdma_bytes, one.rdma_bytes) for host, one in last.items()}
+    tcp = {host: grown(first[host].tcp_bytes, one.tcp_bytes) for host, one in last.items()}
+    still = all(value is not None and value < CARRIES_BYTES for value in rdma.values())
+    if still and all(value is not None and value >= TCP_BYTES for value in tcp.values()):
+        moved = ", ".join(f"{host} {(value or 0) >> 20} MiB" for host, value in tcp.items())
+        yield Finding(
+            "warning", "socket-fallback", "", "the traffic between the ranks goes over sockets, no longer over RDMA",
+            f"the HCAs stood still for {CARRIED_S:.0f} s while tokens came; over TCP: {moved}",
+            "cluster doctor; cluster down and cluster up, which proves the way again",
+        )  # fmt: skip
+
+
+FROZEN_S = 25.0
+TOLD_S = 60.0
+"""Time without a token after which it is said that nothing is judged yet."""
+PATIENT_S = 2700.0
+"""No compile and no prefill takes longer: autotuning after a change of hosts was seen to take 36 minutes."""
+WORKING_CORES = 0.5
+AMPLE = 8 << 30
+"""A host with so much memory available kills nobody for memory."""
+RESTARTS = "cluster status --watch --on-wedge restart does it by itself; by hand: cluster down, then cluster up"
+
+Activity = Literal["works", "rests", "unknown"]
+
+
+def judge_tokens(course: Course) -> Iterator[Finding]:
+    """Requests and no token: a hang, or not judged yet, or for too long whatever the reason."""
+    load, looks = course.last.load, course.recent(FROZEN_S)
+    if course.frozen_s < FROZEN_S or not course.last.healthy or course.last.lost or load is None:
+        return
+    seconds = looks[-1].t - looks[0].t if looks else 0.0
+    doing = {host: activity([look.hosts[host] for look in looks], seconds) for host in course.last.hosts}
+    told = f"no token came for {course.frozen_s:.0f} s ({load.queue or f'{load.running:g} running'})"
+    evidence = [f"generation_tokens_total {load.tokens:.0f}, /health 200"] if load.tokens is not None else []
+    evidence += [f"{host} {_figures(one)}" for host, one in course.last.hosts.items()]
+    shown = "; ".join(evidence)
+    if set(doing.values()) == {"rests"}:
+        remedy = f"{OF_OUTPUTS['server-wedged'].remedy}; {RESTARTS}"
+        yield Finding("fault", "wedge", "", f"{told}, and no host is at work: it hangs", shown, remedy)
+    elif course.frozen_s >= PATIENT_S:
+        yield Finding("fault", "wedge", "", f"{told}: no compile and no prefill takes so long", shown, RESTARTS)
+    elif course.frozen_s >= TOLD_S:
+        works = [host for host, what in doing.items() if what == "works"]
+        blind = [host for host, what in doing.items() if what == "unknown"]
+        why = f"{', '.join(works)} is at work: compiling or prefilling" if works else _blind(blind)
+        yield Finding("note", "wedge", "", f"{told}; {why}, not judged yet", shown)
+
+
+def _blind(hosts: Sequence[str]) -> str:
+    return f"whether {', '.join(hosts)} works is not known"
+
+
+def activity(looks: Sequence[HostPulse], seconds: float) -> Activity:
+    """Whether a host does anything in these looks, `seconds` apart: power is drawn, or a GPU process or its compilers
+    use CPU time while no kernel spins. A GPU held back by its power supply works, slowly."""
+    states = {judge_gpu(look.gpu) if look.gpu else "unknown" for look in looks}
+    if states & {"working", "slowed", "capped"}:
+        return "works"
+    if not states or states & {"unknown", "stalled"}:
+        return "unknown"
+    if "spinning" in states:
+        return "rests"
+    spent = [look.cpu_s for look in looks]
+    first, last = spent[0], spent[-1]
+    if first is None or last is None or last < first:
+        return "unknown"
+    return "works" if last - first >= WORKING_CORES * seconds else "rests"
+
+
+def _figures(one: HostPulse) -> str:
+    """A host's GPU in words."""
+    if one.gpu is None:
+        return one.why or "tells nothing of its GPU"
+    power = "? W" if one.gpu.power_w is None else f"{one.gpu.power_w:.0f} W"
+    busy = "? %" if one.gpu.utilization_pct is None else f"{one.gpu.utilization_pct} %"
+    return f"{busy} busy at {power}, {one.gpu.sm_clock_mhz or '?'} MHz"
+
+
+def judge_ranks(course: Course) -> Iterator[Finding]:
+    """A rank that ended or is gone. One that only lost a peer may be explained by that peer at the next look."""
+    lost, before = course.last.lost, course.pulses[-2:-1]
+    if lost is None or course.last.changing or (lost.by_peer and not (before and before[0].lost)):
+        return
+    tail = next((line.strip() for line in reversed(lost.tail) if line.strip()), "")
+    yield Finding(
+        "fault", "rank", lost.host, f"its rank has ended: {lost.why}", f"last line: {tail[:300]}" if tail else "",
+        "cluster logs --explain names the cause; cluster up starts it again",
+    )  # fmt: skip
+
+
+def judge_server(course: Course) -> Iterator[Finding]:
+    """All ranks run and /health is not 200. A server that never answered may still be starting."""
+    looks = course.recent(FROZEN_S)
+    if not looks or course.last.lost or course.last.changing or any(look.healthy is not False for look in looks):
+        return
+    if course.served_since is None and course.last.t - course.since < PATIENT_S:
+        return
+    since = "any more" if course.served_since is not None else f"within {PATIENT_S / 60:.0f} min"
+    yield Finding(
+        "fault", "server", next(iter(course.last.hosts)), f"all ranks run and the server does not answer {since}",
+        f"/health is not 200 for {looks[-1].t - looks[0].t:.0f} s", f"cluster logs --explain; {RESTARTS}",
+    )  # fmt: skip
+
+
+def why_no_restart(finding: Finding, course: Course) -> str:
+    """Why a restart is no cure for a finding; empty when it is one."""
+    if any(one.available is not None and one.available < FLOOR for one in course.last.hosts.values()):
+        return "memory is nearly out: a restart would make it worse"
+    cut = [host for host, one in course.last.hosts.items() if one.links and not any(one.links.values())]
+    if cut:
+        return f"the link of {', '.join(cut)} has to be up first"
+    if finding.check in ("wedge", "server"):
+        return ""
+    lost = course.last.lost
+    if finding.check != "rank" or lost is None:
+        return f"a restart is no cure for this ({finding.check})"
+    if "asked to end" in lost.why:
+        return "it was asked to end"
+    known = [look.hosts[lost.host].available for look in course.pulses]
+    least = min((value for value in known if value is not None), default=None)
+    return "it ended for memory: restarts would make it worse" if is_memory_error(lost, least) else ""
+
+
+def is_memory_error(lost: Failed, available: int | None) -> bool:
+    """Whether a rank ended for memory. SIGKILL counts as that unless memory (`available`, bytes) was ample."""
+    said = (lost.why, *lost.tail)
+    told = [rule for rule in read_rules("memory") if rule.id != "killed" and any(rule.search(line) for line in said)]
+    killed = re.search(r"\b137\b|SIGKILL", lost.why)
+    scarce = available is None or available < AMPLE
+    return bool(told) or "killed for memory" in lost.why or bool(killed and scarce)
+
+
+JUDGES: tuple[Callable[[Course], Iterator[Finding]], ...] = (
+    judge_ranks, judge_tokens, judge_server, judge_memory, judge_clocks,
+    judge_links, judge_transport,
+)  # fmt: skip
+CALM_LOOKS = 3
+"""A finding is over when so many looks in a row that could have shown it do not."""
+
+Key = tuple[str, str]
+"""Check and host."""
+
+
+def judge(course: Course) -> tuple[Finding, ...]:
+    """All that can be said after the latest look."""
+    return tuple(finding for judged in JUDGES for finding in judged(course))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A finding that was told and is not over. `since`: when it was; `calm`: looks that did not show it any more."""
+
+    finding: Finding
+    since: float
+    calm: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one look changed: findings that are new or have another level, and those that are over."""
+
+    standing: Mapping[Key, Standing] = field(default_factory=dict)
+    raised: tuple[Finding, ...] = ()
+    over: tuple[Standing, ...] = ()
+
+
+def follow(before: Mapping[Key, Standing], course: Course) -> Change:
+    """What stands after the latest look, and what that changes. A look that could not show a finding ends none."""
+    found = {(one.check, one.host): one for one in judge(course)}
+    standing: dict[Key, Standing] = {}
+    raised, over = [], []
+    for key, finding in found.items():
+        known = before.get(key)
+        is_new = known is None or known.finding.level != finding.level
+        raised += [finding] if is_new else []
+        standing[key] = Standing(finding, course.last.t if is_new or known is None else known.since)
+    for key, known in before.items():
+        if key in found:
+            continue
+        calm = known.calm + course.last.knows(known.finding.host)
+        if calm < CALM_LOOKS:
+            standing[key] = replace(known, calm=calm)
+        else:
+            over.append(known)
+    return Change(standing, tuple(raised), tuple(over))

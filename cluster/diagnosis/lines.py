@@ -1,0 +1,289 @@
+"""Lines of a log: their time, rank and message; whether one that no rule knows tells of an error."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta, timezone
+from enum import IntEnum
+
+from cluster.spark.ranks import PEER_LOST
+
+CHUNK = 1 << 20
+LIMIT = 512 << 20
+"""More than this of one source is not read."""
+TAIL_LINES = 8192
+"""Outputs of commands are looked for in the first chunk of a source and in so many lines at its end."""
+WIDEST = 8192
+"""Characters of a line that count."""
+
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[^\n]?)")
+_CAPTION = re.compile(r"# (?:source|right diagnosis): ")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_ODD = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some whole lines as UTF-8; `first` is the number of the first one."""
+
+    data: bytes
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a text, as it can be printed."""
+
+    number: int
+    text: str
+
+
+@dataclass
+class Kept:
+    """Beginning and end of a text: everything of a short one."""
+
+    head: Chunk | None = None
+    tail: list[Chunk] = field(default_factory=list)
+
+    def add(self, chunk: Chunk) -> None:
+        """Keep the first chunk, and the last two for now."""
+        if self.head is None:
+            self.head = chunk
+        else:
+            self.tail = [*self.tail[-1:], chunk]
+
+    def lines(self) -> tuple[Line, ...]:
+        """The lines that are kept, captions left out."""
+        first = list(split(self.head)) if self.head else []
+        late = [line for chunk in self.tail for line in split(chunk)]
+        return (*first, *late[-TAIL_LINES:])
+
+
+def split(chunk: Chunk) -> Iterator[Line]:
+    """A chunk's lines without those that only describe the text."""
+    for number, data in enumerate(chunk.data.split(b"\n"), chunk.first):
+        for part in data.split(b"\r"):
+            text = printable(part)
+            if text.strip() and not is_caption(text):
+                yield Line(number, text)
+
+
+def printable(data: bytes) -> str:
+    """A line's bytes as text of bounded length, without control characters."""
+    return _CONTROL.sub("", data[:WIDEST].decode("utf-8", "replace")).rstrip()
+
+
+def is_caption(text: str) -> bool:
+    """A line above a sample that says where it is from; it is not part of what was printed."""
+    return _CAPTION.match(text) is not None
+
+
+def is_text(data: bytes) -> bool:
+    """Whether the beginning of a source can be text at all."""
+    data = data[: 64 << 10]
+    if not data:
+        return True
+    odd = len(data) - len(data.translate(None, _ODD))
+    invalid = data.decode("utf-8", "replace").count("\ufffd")
+    return odd + invalid <= len(data) // 10 or _utf16(data) != ""
+
+
+def chunks(pieces: Iterable[bytes]) -> Iterator[Chunk]:
+    """Whole lines, about a megabyte at a time. A line without an end is cut, never collected without bound."""
+    number, rest = 1, b""
+    for piece in _small(_utf8(pieces)):
+        data = rest + piece
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) < CHUNK:
+            rest = data
+            continue
+        whole, rest = (data[:end], data[end:]) if end else (data, b"")
+        yield Chunk(_tidy(whole), number)
+        number += whole.count(b"\n")
+    if rest:
+        yield Chunk(_tidy(rest), number)
+
+
+def _small(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Pieces of a chunk's size at most."""
+    for piece in pieces:
+        yield from (piece[at : at + CHUNK] for at in range(0, len(piece), CHUNK))
+
+
+def _tidy(data: bytes) -> bytes:
+    """Without terminal codes, and one kind of line end."""
+    if b"\x1b" in data:
+        data = _ANSI.sub(b"", data)
+    return data.replace(b"\r\n", b"\n").rstrip(b"\n")
+
+
+def _utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """UTF-8 of whatever a text is written in; a byte order mark, or every other byte zero, tells UTF-16."""
+    decoder: codecs.IncrementalDecoder | None = None
+    for at, piece in enumerate(pieces):
+        if at == 0 and _utf16(piece):
+            decoder = codecs.getincrementaldecoder(_utf16(piece))("replace")
+        if at == 0:
+            piece = piece.removeprefix(codecs.BOM_UTF8)
+        yield decoder.decode(piece).encode("utf-8", "replace") if decoder else piece
+
+
+def _utf16(data: bytes) -> str:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = data[:512]
+    zeros = sample[1::2].count(0), sample[0::2].count(0)
+    if len(sample) >= 16 and max(zeros) > len(sample) // 5 and min(zeros) <= len(sample) // 50:
+        return "utf-16-le" if zeros[0] > zeros[1] else "utf-16-be"
+    return ""
+
+
+_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"(?P<time>{_STAMP})[ \t]+(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|SUCC|ERR|WARN)[ \t]+\S+:\d+ -- ",  # Ray
+        rf"\[(?P<time>{_STAMP}) (?P<level>[DIWEF]) \d+ \d+\] (?:\([\w ]+\) )?[\w./-]+:\d+: ",  # Ray's C++ parts
+        rf"(?P<time>{_STAMP})[ \t]+(?:[\w.-]+(?:/[\w.-]+)?(?<!Error)(?<!Exception):[ \t]+(?=\S))?",  # docker, our logs
+        r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ ",  # syslog
+        r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) (?:\[?[\w./-]+:\d+\] ?)?",
+        r"\(\w[^()]*\b(?:pid|ip)=[^()]*\) |\((?:raylet|autoscaler|pid)\b[^()]*\) ",  # who, in vLLM and Ray
+        r"\[(?P<level>[EWIF])\d* (?:\d\d:\d\d:[\d.]+ )?\w+\.\w+:\d+\] (?:Warning: |Exception raised from )?",  # torch
+        r"\[?rank ?\d+\]?: ?|\[\d+,\d+\]<std\w+>: ?",
+        r"[\w.-]+ *\| ",  # docker compose, and Ray's lines in a rank
+        r"(?:[\w.-]+:\d+:\d+ \[\d+\] )?(?:[\w./-]+:\d+ )?NCCL (?P<level>WARN|INFO|ERROR) ",
+        r"\[ *\d+\.\d+\] |kernel: |[\w.@-]+\[\d+\]: ",
+        r"(?P<level>ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG)(?:: +|:(?=\S)|[ \t]+(?=\S))",
+    )
+)
+_CODES = {"E": "ERROR", "F": "FATAL", "W": "WARNING", "I": "INFO", "D": "DEBUG", "ERR": "ERROR", "WARN": "WARNING"}
+_MOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line's parts: the level in words (empty when none), seconds since 1970 (None when none), the message.
+
+    `hearsay`: a rank tells what it heard of another one, which knows better.
+    """
+
+    level: str
+    time: float | None
+    message: str
+    of_rank: bool = False
+    hearsay: bool = False
+
+
+def read_line(text: str) -> LogLine:
+    """Take a line apart; a line of our rank program has the reason it gives as its message."""
+    level, time = "", None
+    if text.startswith('{"log":"'):
+        return _of_docker(text)
+    for _ in range(_MOST):
+        found = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
+        if found is None or not found.end():
+            break
+        groups = found.groupdict()
+        level = groups.get("level") or level
+        time = time if time is not None else read_time(groups.get("time") or "")
+        text = text[found.end() :]
+    rank = _of_rank(text)
+    if rank is not None:
+        return rank if time is None else replace(rank, time=time)
+    return LogLine(_CODES.get(level, level), time, text.strip())
+
+
+def _of_docker(text: str) -> LogLine:
+    """A line of Docker's json-file log: {"log": …, "stream": …, "time": …}."""
+    try:
+        told = json.loads(text)
+        inner = read_line(f"{told['time']} {told['log']}".removesuffix("\n"))
+    except (ValueError, KeyError, TypeError):
+        inner = LogLine("", None, text)
+    return inner
+
+
+def _of_rank(text: str) -> LogLine | None:
+    """A line of far/rank.py: {"cluster": "rank", "stage": …, "t": …, "why": …}."""
+    if not text.startswith('{"cluster"'):
+        return None
+    try:
+        told = json.loads(text)
+        ended = told["stage"] == "ended" and told.get("exit") != 0
+        hearsay = ended and told.get("exit") in PEER_LOST
+        return LogLine("ERROR" if ended else "INFO", float(told["t"]), str(told.get("why", "")), True, hearsay)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_time(text: str) -> float | None:
+    """Seconds since 1970; a time without a zone counts as UTC, one without a year as of 1970."""
+    for form in ("%m-%d %H:%M:%S", "%b %d %H:%M:%S"):
+        try:
+            return datetime.strptime(f"1972 {text}", f"%Y {form}").replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            continue
+    found = re.match(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?$", text)
+    if not found:
+        return None
+    try:
+        moment = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=_zone(found[4]))
+    except ValueError:
+        return None
+    return moment.timestamp() + float(f"0.{found[3] or 0}")
+
+
+def _zone(text: str | None) -> timezone:
+    if not text or text == "Z":
+        return UTC
+    hours, minutes = int(text[1:3]), int(text[-2:])
+    away = timedelta(hours=hours, minutes=minutes)
+    return timezone(-away if text[0] == "-" else away)
+
+
+_EXCEPTION = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*(?P<kind>[A-Z]\w*(?:Error|Exception|Failure|Timeout|Exit|Interrupt))(?:: |:?$)"
+)
+_HARMLESS = re.compile(r"KeyboardInterrupt|SystemExit|CancelledError|GeneratorExit|StopIteration|BrokenPipeError")
+_PART_OF_TRACEBACK = re.compile(
+    r"Traceback \(most|File \"|~*\^|During handling of|The above exception|$|[\w.\[\], *]+ = "
+    r"|(return|raise|await|self)\b"
+)
+_OTHER = re.compile(
+    r"(?:[\w./-]+(?: \d+)?: )?(?:fatal error|fatal|error|panic|FAILED)(?: \[[\w-]+\])?: \S"
+    r"|terminate called after|segmentation fault|[Aa]borted \(core|kernel panic|bus error"
+    r"|level=(?:error|fatal) |\[(?:error|fatal|crit)\]|\*\*\* (?:error|aborted)|!!!!!!! segfault|unhandled exception"
+    r"|(?:[\w./-]+: )+(?:[\w ]+: )?(?:no such file or directory|permission denied|command not found|cannot \w+)",
+    re.IGNORECASE,
+)
+NEEDLES = (
+    "error", "exception", "failure", "timeout:", "fatal", "panic", "terminate called", "segmentation fault",
+    "aborted (", "[crit]", "segfault", "no such file or directory", "permission denied", ": cannot ", "failed: ",
+    ",000 e 0", ",000 f 0", "critical", '"cluster"', "not found",
+)  # fmt: skip
+"""One of these is in every line that `weigh` calls an error (every digit a 0)."""
+
+
+class Weight(IntEnum):
+    """How much a line says about what went wrong."""
+
+    NOTHING = 0
+    ERROR = 1
+    EXCEPTION = 2
+
+
+def weigh(line: LogLine) -> Weight:
+    """Whether a line is an error in itself: the last line of a traceback, or one that a program marks as an error."""
+    found = _EXCEPTION.match(line.message)
+    if found:
+        harmless = _HARMLESS.match(found["kind"]) or line.level in ("DEBUG", "INFO", "WARNING")
+        return Weight.NOTHING if harmless else Weight.EXCEPTION
+    if line.level in ("DEBUG", "INFO", "WARNING", "SUCC") or _PART_OF_TRACEBACK.match(line.message):
+        return Weight.NOTHING
+    if line.level in ("ERROR", "CRITICAL", "FATAL") or _OTHER.match(line.message):
+        return Weight.ERROR
+    return Weight.NOTHING

@@ -1,0 +1,194 @@
+"""Does the server keep to its API: names, limits, the order of a stream, the reasons for which an answer ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cluster.bench.loader import Ask
+from cluster.probe.ask import Answer, chat, objects_of
+from cluster.probe.case import PASSED, Case, Subject, Talk, Verdict, failed, skipped
+from cluster.probe.defects import ROUTER
+
+NOBODY = "no-such-model-of-cluster-probe"
+"""A name that no server has."""
+HELLO = "Say hello in one short sentence."
+HELLO_TOKENS = 64
+COUNT = "Write the numbers from one to one hundred in English words, separated by commas."
+COUNT_TOKENS = 8
+STOP = "seven"
+STOPPING_TOKENS = 200
+BUSY = (408, 429)
+"""Statuses that refuse whatever is asked."""
+ANY_NAME = ("llamacpp", "sglang")
+"""Engines with one model, which they give under any name."""
+
+FAILOVER = "write-up on MTP, May 2026: a router sent every request to another model for an hour"
+TEXTS = ("content", "reasoning", "tool")
+
+
+def served_name(subject: Subject) -> Talk:
+    """The model that was asked for is the one that answers."""
+    listed = yield Ask("/v1/models")
+    if listed.error:
+        return failed("/v1/models ends in an error", listed)
+    answer = yield chat(subject, HELLO, thinking=False, max_tokens=COUNT_TOKENS)
+    if answer.error:
+        return failed("the request ends in an error", answer)
+    roots = _roots(listed.document)
+    if not {subject.model, f"{subject.model}:latest"} & roots.keys() and subject.engine not in ANY_NAME:
+        return failed(f"/v1/models has {', '.join(roots) or 'nothing'}, not {subject.model}", answer, remedy=ROUTER)
+    if not answer.model:
+        return skipped("the answer does not tell which model gave it", answer)
+    if not _same(subject.model, answer.model, roots):
+        return failed(f"asked of {subject.model}, answered by {answer.model}", answer, remedy=ROUTER)
+    return PASSED
+
+
+def _roots(document: Mapping[str, Any]) -> dict[str, str]:
+    """Names in /v1/models, with what vLLM calls the root of each: the model behind an alias."""
+    return {str(one.get("id")): str(one.get("root") or "") for one in objects_of(document.get("data"))}
+
+
+def _same(asked: str, given: str, roots: Mapping[str, str]) -> bool:
+    """One name, or two names of one model: vLLM answers under the first of the names it serves."""
+    if asked == given or given == f"{asked}:latest":
+        return True
+    return bool(roots.get(asked)) and roots.get(asked) == roots.get(given)
+
+
+def unknown_name(subject: Subject) -> Talk:
+    """A name that nobody serves is refused, and not served by another model."""
+    answer = yield chat(replace(subject, model=NOBODY), HELLO, thinking=False, max_tokens=COUNT_TOKENS)
+    if answer.document.get("error") or (answer.status in range(400, 500) and answer.status not in BUSY):
+        return PASSED
+    if answer.error:
+        return failed("a name that nobody serves is not refused, the request ends in an error", answer)
+    if subject.engine in ANY_NAME or answer.model == NOBODY:
+        return skipped("it gives its one model under any name", answer)
+    return failed(
+        f"a model that does not exist was asked for, {answer.model or 'another'} answered", answer, remedy=ROUTER
+    )
+
+
+def context_limit(subject: Subject) -> Talk:
+    """The limit is the recipe's, and a request beyond it is refused, not cut."""
+    told, promised = subject.limit, subject.configured
+    if told and promised and told != promised:
+        return failed(f"the recipe asks for a context of {promised:,} tokens, the server says {told:,}")
+    limit = told or promised
+    if not limit:
+        return skipped("the server does not tell its context limit")
+    ask = chat(subject, HELLO, thinking=False, stop=["a", "e", "o", " "])
+    answer = yield Ask(ask.path, ask.body | {"max_tokens": limit + 1})
+    if answer.status is not None and 400 <= answer.status < 500:
+        return PASSED
+    if answer.error:
+        return failed(f"a request for {limit + 1:,} tokens is not refused, it ends in an error", answer)
+    why = f"a request for {limit + 1:,} tokens is taken, though {limit:,} is the limit: it cuts without a word"
+    return failed(why, answer) if subject.engine == "vllm" or promised else skipped(why, answer)
+
+
+def stream_order(subject: Subject) -> Talk:
+    """Role, text, the reason of the end, usage, [DONE]: each once, in this order."""
+    answer = yield chat(subject, HELLO, thinking=False, stream=True, max_tokens=HELLO_TOKENS)
+    if answer.error:
+        return failed("the stream ends in an error", answer)
+    if not answer.events:
+        return failed("a stream was asked for, the answer came in one piece", answer)
+    wrong = _out_of_order(answer)
+    return failed(f"{wrong}: {' · '.join(answer.events)}", answer) if wrong else PASSED
+
+
+def _out_of_order(answer: Answer) -> str:
+    """The first rule that the events of a stream break; empty when they keep all. A role may come again."""
+    events = [event for event in answer.events if event != "role"]
+    finish = events.index("finish") if "finish" in events else len(events)
+    texts = [at for at, event in enumerate(events) if event in TEXTS]
+    first_text = next((at for at, event in enumerate(answer.events) if event in TEXTS), 0)
+    rules = {
+        "no text came": not texts,
+        "the role comes within the text": _role_within(answer.events, first_text),
+        "no reason for the end came": finish == len(events),
+        "two reasons for the end came": events.count("finish") > 1,
+        "text comes after the reason for the end": bool(texts) and texts[-1] > finish,
+        "usage comes before the reason for the end": "usage" in events and events.index("usage") < finish,
+        "no usage came, though it was asked for": answer.completion_tokens is None
+        and "stream_options" not in answer.left_out,
+        "no [DONE] came": "done" not in events,
+        "something comes after [DONE]": "done" in events and events.index("done") < len(events) - 1,
+    }
+    return next((rule for rule, broken in rules.items() if broken), "")
+
+
+def _role_within(events: tuple[str, ...], first_text: int) -> bool:
+    """A role of its own between two texts, none having come first."""
+    if "role" in events[:first_text] or "role" not in events:
+        return False
+    return any(event in TEXTS for event in events[events.index("role") :])
+
+
+def stream_same(subject: Subject) -> Talk:
+    """A stream loses nothing. Other words are no fault: batches round otherwise, and greedy choices then differ."""
+    streamed = yield chat(subject, HELLO, thinking=False, stream=True, max_tokens=HELLO_TOKENS)
+    whole = yield chat(subject, HELLO, thinking=False, max_tokens=HELLO_TOKENS)
+    if streamed.error or whole.error:
+        return failed("the request ends in an error", streamed if streamed.error else whole)
+    one, other = streamed.content + streamed.reasoning, whole.content + whole.reasoning
+    if not one.strip() and not other.strip():
+        return skipped("both answers are empty", streamed)
+    if one.strip() == other.strip():
+        return PASSED
+    same_end = streamed.finish_reason == whole.finish_reason
+    if one.strip() and same_end and streamed.completion_tokens == whole.completion_tokens:
+        if other.strip().startswith(one.strip()):
+            return failed(f"the stream lost its end: {other.strip()[len(one.strip()) :]!r}", streamed)
+        if other.strip().endswith(one.strip()):
+            return failed(f"the stream lost its beginning: {other.strip()[: -len(one.strip())]!r}", streamed)
+    return Verdict("pass", "streamed and not, the words differ, which greedy sampling in batches may do")
+
+
+def max_tokens(subject: Subject) -> Talk:
+    """An answer ends at max_tokens, and says so."""
+    answer = yield chat(subject, COUNT, thinking=False, max_tokens=COUNT_TOKENS)
+    if answer.error:
+        return failed("the request ends in an error", answer)
+    if answer.completion_tokens is not None and answer.completion_tokens > COUNT_TOKENS:
+        return failed(f"{COUNT_TOKENS} tokens were asked for, {answer.completion_tokens} came", answer)
+    if len(answer.content.split()) > 2 * COUNT_TOKENS:
+        return failed(f"{COUNT_TOKENS} tokens were asked for, {len(answer.content.split())} words came", answer)
+    if answer.finish_reason == "length":
+        return PASSED
+    if subject.dummy:
+        return skipped("the weights are random, and the text came to an end by chance", answer)
+    return failed(f'cut off at {COUNT_TOKENS} tokens, the reason is {answer.finish_reason!r}, not "length"', answer)
+
+
+def stop_string(subject: Subject) -> Talk:
+    """An answer ends before a stop string, and says so."""
+    answer = yield chat(subject, COUNT, thinking=False, max_tokens=STOPPING_TOKENS, stop=[STOP])
+    if answer.error:
+        return failed("the request ends in an error", answer)
+    said = answer.content or answer.reasoning
+    if STOP in said.lower():
+        return failed(f"told to stop at {STOP!r}, it says it", answer)
+    if answer.finish_reason != "stop":
+        return failed(f'ended at a stop string, the reason is {answer.finish_reason!r}, not "stop"', answer)
+    return PASSED if "six" in said.lower() else failed(f"told to stop at {STOP!r}, it ends before", answer)
+
+
+def _case(name: str, title: str, talk: Callable[[Subject], Talk], source: str, **how: bool) -> Case:
+    return Case(name, title, "server", talk, source, **({"judges_text": False} | how))
+
+
+CASES = (
+    _case("served-name", "the model asked for answers", served_name, FAILOVER, quick=True),
+    _case("served-unknown", "a name that nobody serves is refused", unknown_name, FAILOVER),
+    _case("context-limit", "the context limit, and a request beyond it", context_limit,
+          "ollama/ollama#7484: prompts cut without a word", quick=True),
+    _case("stream-order", "the order of a stream's events", stream_order, "OpenAI's API", quick=True),
+    _case("stream-same", "streamed and not: nothing is lost", stream_same, "OpenAI's API"),
+    _case("stop-length", 'max_tokens, and the reason "length"', max_tokens, "OpenAI's API"),
+    _case("stop-string", 'a stop string, and the reason "stop"', stop_string, "OpenAI's API", judges_text=True),
+)  # fmt: skip

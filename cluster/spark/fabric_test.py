@@ -1,0 +1,423 @@
+"""What a test of the fabric measures: which links, in which order, how fast they were, and what that means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+from cluster.spark.fact import WHY_LENGTH, Missing, as_shape, last_words, load_json, plain, refuse
+from cluster.spark.finding import Finding, Level
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer
+    from cluster.spark.fabric import Fabric, Facing, HostFabric, Network
+    from cluster.spark.links import Link, Links
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """Bytes that arrived, and the seconds from the first to the last of them.
+
+    `busiest_core` is the busy share (0 to 1) of the busiest core of the two machines meanwhile, None when neither says.
+    """
+
+    bytes: int
+    seconds: float
+    busiest_core: float | None = None
+
+    @property
+    def gbps(self) -> float:
+        """In Gb/s."""
+        return self.bytes * 8 / self.seconds / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What either end says in its one line."""
+
+    port: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    cpu: float | None = None
+    error: str = ""
+
+
+def parse_port(line: str) -> int | Missing:
+    """Where the receiver listens."""
+    told = _read(line)
+    return told if isinstance(told, Missing) else told.port or Missing("it does not say where it listens")
+
+
+def parse_flood(line: str) -> Flood | Missing:
+    """What the sender says."""
+    told = _read(line)
+    if isinstance(told, Missing):
+        return told
+    if told.bytes is None or not told.seconds:
+        return Missing("it does not say what arrived")
+    return Flood(told.bytes, told.seconds, told.cpu)
+
+
+def _read(line: str) -> _Line | Missing:
+    """A line of either end; its error, or words that are none of ours (python3's own), are the reason."""
+    try:
+        told = as_shape(load_json(line), "flood", _Line)
+    except ValueError:
+        return Missing(" ".join(plain(line).split())[:WHY_LENGTH] or "it ended without a result")
+    return Missing(told.error) if isinstance(told, _Line) and told.error else told
+
+
+_PERFTEST = re.compile(r"BW average\[(?P<unit>Gb|MB|MiB)/sec\]")
+_PERFTEST_ROW = re.compile(
+    r"^[ \t]*(?P<size>\d+)[ \t]+\d+[ \t]+[\d.]+[ \t]+(?P<average>\d+(?:\.\d+)?)[ \t]+[\d.]+[ \t]*$", re.MULTILINE
+)
+_NCCL_ROW = re.compile(
+    r"^[ \t]*(?P<size>\d+)[ \t]+\d+[ \t]+\w+[ \t]+\w+[ \t]+-?\d+[ \t]+[\d.]+[ \t]+[\d.]+"
+    r"[ \t]+(?P<busbw>[\d.]+)[ \t]+(?:\d+|N/A)",
+    re.MULTILINE,
+)
+_NCCL_AVERAGE = re.compile(r"Avg bus bandwidth[ \t]*:[ \t]*(?P<busbw>[\d.]+)")
+_NCCL_HOST = re.compile(r"^#[ \t]+Rank[ \t]+\d+ .*\bon[ \t]+(?P<host>[\w.-]+)[ \t]+device", re.MULTILINE)
+_NCCL_BAD = re.compile(r"Out of bounds values[ \t]*:[ \t]*(?P<count>\d+)[ \t]+FAILED")
+_IPERF = re.compile(r" (?P<gbits>\d{1,5}(?:\.\d+)?) Gbits/sec(?:[ \t]+\d+)?[ \t]+(?:receiver|sender)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """The best that a test reached, in Gb/s on the wire. `size`: bytes of the largest message, 0 when not told."""
+
+    tool: Literal["perftest", "nccl-tests", "iperf3"]
+    gbps: float
+    size: int = 0
+    hosts: int = 0
+    wrong: int = 0
+
+
+def parse_bandwidth(answer: Answer) -> Bandwidth | Missing:
+    """What the sending end of `ib_write_bw` measured, else its own words why not."""
+    found = _perftest(plain(answer.text))
+    return found or refuse(answer, "ib_write_bw") or Missing(last_words(answer) or "ib_write_bw gave no result")
+
+
+def recognise(text: str) -> Bandwidth | None:
+    """The result of the first kind of test that a text holds, None when it holds none."""
+    return _perftest(text) or _nccl_tests(text) or _iperf(text)
+
+
+def _perftest(text: str) -> Bandwidth | None:
+    header = _PERFTEST.search(text)
+    rows = list(_PERFTEST_ROW.finditer(text)) if header else []
+    if not header or not rows:
+        return None
+    factor = 1.0 if header["unit"] == "Gb" else 8 * 1.048576 / 1000
+    best = max(float(row["average"]) for row in rows)
+    return Bandwidth("perftest", best * factor, max(int(row["size"]) for row in rows))
+
+
+def _nccl_tests(text: str) -> Bandwidth | None:
+    rows = list(_NCCL_ROW.finditer(text))
+    average = _NCCL_AVERAGE.search(text)
+    hosts = len({row["host"] for row in _NCCL_HOST.finditer(text)})
+    bad = _NCCL_BAD.search(text)
+    wrong = int(bad["count"]) if bad else 0
+    if rows:
+        largest = max(rows, key=lambda row: int(row["size"]))
+        return Bandwidth("nccl-tests", float(largest["busbw"]) * 8, int(largest["size"]), hosts, wrong)
+    return Bandwidth("nccl-tests", float(average["busbw"]) * 8, 0, hosts, wrong) if average else None
+
+
+def _iperf(text: str) -> Bandwidth | None:
+    found = [float(row["gbits"]) for row in _IPERF.finditer(text)]
+    return Bandwidth("iperf3", max(found)) if found else None
+
+
+Obstacle = tuple[str, Missing]
+"""A host, and why RDMA cannot be measured with it although it has an HCA."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One host's end of a link.
+
+    `rate_gbps` is what the HCA's port claims, None when there is none or it does not say. `no_rdma` says why RDMA
+    cannot be measured from here although there is an HCA; without that, `gid_index` is known.
+    """
+
+    host: str
+    netdev: str
+    hca: str
+    address: str
+    network: Network
+    rate_gbps: float | None = None
+    gid_index: int | None = None
+    no_rdma: Missing | None = None
+
+    @property
+    def text(self) -> str:
+        """Host and netdev."""
+        return f"{self.host} {self.netdev}"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A link in one direction."""
+
+    sender: End
+    receiver: End
+
+    @property
+    def ends(self) -> frozenset[End]:
+        """The link, whichever way it is gone."""
+        return frozenset((self.sender, self.receiver))
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The pair of hosts."""
+        return frozenset((self.sender.host, self.receiver.host))
+
+    @property
+    def text(self) -> str:
+        """Both ends."""
+        return f"{self.sender.text} → {self.receiver.text}"
+
+    @property
+    def has_rdma(self) -> bool:
+        """Whether there is an HCA at both ends."""
+        return bool(self.sender.hca and self.receiver.hca)
+
+    @property
+    def obstacles(self) -> tuple[Obstacle, ...]:
+        """The hosts that RDMA cannot be measured with although there is an HCA at both ends, each with the reason."""
+        ends = (self.sender, self.receiver) if self.has_rdma else ()
+        return tuple((end.host, end.no_rdma) for end in ends if end.no_rdma)
+
+    @property
+    def rate_gbps(self) -> float | None:
+        """The slower of what the ports claim."""
+        told = [end.rate_gbps for end in (self.sender, self.receiver) if end.rate_gbps]
+        return min(told, default=None)
+
+
+def rounds(fabric: Fabric, seen: Mapping[str, Links | Missing], tools: Mapping[str, Missing | None]) -> list[list[Way]]:
+    """What is tested one after another; the ways of one round at the same time.
+
+    Of each neighbouring pair of hosts each link one way, then the other, alone; then all links of the pair one way
+    together. `tools` says by host why there is no ib_write_bw, None where there is one.
+    """
+    ends = {host: list(_ends(own, seen[host], tools[host])) for host, own in fabric.hosts.items()}
+    found: list[list[Way]] = []
+    for here, there in pairwise(fabric.hosts if fabric.paired else ()):
+        links = list(_links(ends[here], ends[there]))
+        for own, other in links:
+            found += [[Way(own, other)], [Way(other, own)]]
+        if len(links) > 1:
+            found.append([Way(own, other) for own, other in links])
+    return found
+
+
+def untested(fabric: Fabric, seen: Mapping[str, Links | Missing]) -> Iterator[tuple[str, Link]]:
+    """Links that have an address and yet face no peer, by host: the cable, the peer or the port is missing."""
+    for host, links in seen.items():
+        facing = {link.netdev for link in fabric.hosts[host].facing}
+        for link in () if isinstance(links, Missing) else links.links:
+            if link.addresses and link.netdev not in facing:
+                yield host, link
+
+
+def _links(here: Iterable[End], there: Iterable[End]) -> Iterator[tuple[End, End]]:
+    """Ends in one subnet, in their order."""
+    free = list(there)
+    for own in here:
+        other = next((end for end in free if end.network == own.network), None)
+        if other:
+            free.remove(other)
+            yield own, other
+
+
+def _ends(own: HostFabric, seen: Links | Missing, tool: Missing | None) -> Iterator[End]:
+    """A host's ends; a netdev with addresses in two subnets is one."""
+    by_hca = {} if isinstance(seen, Missing) else {link.hca: link for link in seen.links}
+    first: dict[str, Facing] = {}
+    for one in own.facing:
+        first.setdefault(one.netdev, one)
+    for facing in first.values():
+        link = by_hca.get(facing.hca)
+        gid_index = link.gid_index(facing.address) if link else None
+        no_rdma = _why_no_rdma(facing, seen, tool, gid_index) if facing.hca else None
+        rate = link.rate_gbps if link else None
+        yield End(own.host, facing.netdev, facing.hca, facing.address, facing.network, rate, gid_index, no_rdma)
+
+
+def _why_no_rdma(facing: Facing, seen: Links | Missing, tool: Missing | None, gid: int | None) -> Missing | None:
+    if isinstance(seen, Missing) or tool:
+        return seen if isinstance(seen, Missing) else tool
+    if facing.network.version != 4:
+        return Missing(f"{facing.netdev} has an IPv6 address, over which ib_write_bw is not tried")
+    return Missing(f"{facing.hca} has no RoCE v2 GID of {facing.address}") if gid is None else None
+
+
+TWIN_GBPS = 100.0
+"""What the PCIe of one twin (Gen5 x4) lets through, whatever rate its port claims; it claims 100 or 200."""
+STALE, SLOW, TOGETHER = 0.3, 0.8, 0.75
+"""Parts of what is to be had, under which RDMA is degraded, slow, and two links hinder each other."""
+LOW_TCP_GBPS = 25.0
+"""What several streams of TCP give at most over a degraded card; over a good one they give more, if the CPU can."""
+SATURATED = 0.9
+"""Busy share of a core that may have been the limit, and not the link."""
+UNEQUAL = 2.0
+STREAMS = 8
+RESET = "reboot both hosts, test again; if it is as slow: power both off, unplug their power bricks for a minute"
+REST = "on both: ip link (MTU 9000?), let nothing else use the links, reseat the cable, test again"
+
+Verdict = Literal["", "slow", "degraded"]
+
+
+def judge_rdma(gbps: float, rate_gbps: float = TWIN_GBPS) -> Verdict:
+    """What ib_write_bw's number says of a link whose port claims this rate."""
+    share = gbps / min(rate_gbps, TWIN_GBPS)
+    return "degraded" if share < STALE else "slow" if share < SLOW else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a way gave: `result` is a Bandwidth (RDMA), else a Flood (TCP), else why TCP did not come through either.
+
+    `no_rdma`: hosts and reasons when RDMA was to be had and not measured. `together`: with other links at once.
+    """
+
+    way: Way
+    result: Bandwidth | Flood | Missing
+    no_rdma: tuple[Obstacle, ...] = ()
+    together: bool = False
+
+    @property
+    def gbps(self) -> float | None:
+        """The number, None when there is none."""
+        return None if isinstance(self.result, Missing) else self.result.gbps
+
+    @property
+    def is_rdma(self) -> bool:
+        """Whether the number is RDMA's."""
+        return isinstance(self.result, Bandwidth)
+
+    @property
+    def cpu_bound(self) -> bool:
+        """Whether a core may have been too busy for the number to say anything of the link."""
+        if not isinstance(self.result, Flood):
+            return False
+        return self.result.busiest_core is None or self.result.busiest_core >= SATURATED
+
+    @property
+    def text(self) -> str:
+        """`spark1 → spark2 95.1 Gb/s`."""
+        told = "not measured" if self.gbps is None else f"{self.gbps:.1f} Gb/s"
+        return f"{self.way.sender.host} → {self.way.receiver.host} {told}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`; `gbps` is null when nothing came through."""
+        return {
+            "from": self.way.sender.text, "to": self.way.receiver.text, "gbps": self.gbps and round(self.gbps, 2),
+            "by": "rdma" if self.is_rdma else "tcp", "together": self.together, "cpu_bound": self.cpu_bound,
+        }  # fmt: skip
+
+
+def judge_speeds(speeds: Sequence[Speed]) -> Iterator[Finding]:
+    """All findings: link by link, over what was tested together, and what could not be known."""
+    alone = [speed for speed in speeds if not speed.together]
+    for ends in dict.fromkeys(speed.way.ends for speed in alone):
+        link = [speed for speed in alone if speed.way.ends == ends]
+        yield from _judge_broken(link)
+        yield from _judge_rdma([speed for speed in link if speed.is_rdma])
+        yield from _judge_tcp([speed for speed in link if isinstance(speed.result, Flood)])
+    for hosts in dict.fromkeys(speed.way.hosts for speed in alone):
+        between = [speed for speed in speeds if speed.way.hosts == hosts]
+        yield from _judge_unequal([speed for speed in between if not speed.together])
+        yield from _judge_together(between)
+    yield from _unknown(alone)
+
+
+def _judge_broken(link: Sequence[Speed]) -> Iterator[Finding]:
+    """Not even TCP came through; unknown when the host itself was lost meanwhile."""
+    for speed in link:
+        if not isinstance(speed.result, Missing):
+            continue
+        sender, receiver = speed.way.sender, speed.way.receiver
+        level: Level = "unknown" if speed.result.kind == "timeout" else "fault"
+        yield Finding(
+            level, "fabric-speed", sender.host, f"no TCP from {sender.text} to {receiver.text}", speed.result.why,
+            f"on {sender.host}: ping -I {sender.netdev} {receiver.address}; on both: sudo ufw status",
+        )  # fmt: skip
+
+
+def _judge_rdma(link: Sequence[Speed]) -> Iterator[Finding]:
+    """The worse of the two directions, against what the port claims."""
+    if not link:
+        return
+    worst = min(link, key=_number)
+    rate = worst.way.rate_gbps
+    verdict = judge_rdma(_number(worst), rate) if rate else ""
+    if verdict:
+        told = f"{_number(worst):.1f} Gb/s by RDMA over {worst.way.text}, of about {min(rate or 0, TWIN_GBPS):.0f}"
+        one_way = "" if all(judge_rdma(_number(speed), rate or 0) for speed in link) else ", in this direction only"
+        yield Finding(
+            "fault" if verdict == "degraded" else "warning", "fabric-speed", worst.way.sender.host,
+            f"{told}{one_way}" + (": the ConnectX of one end came up degraded" if verdict == "degraded" else ""),
+            "ib_write_bw: " + ", ".join(speed.text for speed in link), RESET if verdict == "degraded" else REST,
+        )  # fmt: skip
+
+
+def _judge_tcp(link: Sequence[Speed]) -> Iterator[Finding]:
+    """TCP proves only that a link is at least as fast: a low number is a hint, unless the CPU explains it."""
+    told = [one for one in link if (one.way.rate_gbps or 0.0) >= TWIN_GBPS and not one.cpu_bound]
+    worst = min(told, key=_number, default=None)
+    if worst and _number(worst) < LOW_TCP_GBPS:
+        yield Finding(
+            "warning", "fabric-speed", worst.way.sender.host,
+            f"only {_number(worst):.1f} Gb/s by TCP over {worst.way.text} while no CPU core was busy: could be a "
+            "degraded ConnectX", f"{STREAMS} streams: " + ", ".join(speed.text for speed in link),
+            f"on both: sudo apt install perftest, test again; if RDMA is as slow: {RESET}",
+        )  # fmt: skip
+
+
+def _judge_unequal(alone: Sequence[Speed]) -> Iterator[Finding]:
+    """Directions or twins that differ, among numbers that were measured alike and tell of the links."""
+    for is_rdma in (True, False):
+        told = [one for one in alone if one.gbps is not None and one.is_rdma == is_rdma and not one.cpu_bound]
+        if not told:
+            continue
+        worst, best = min(told, key=_number), max(told, key=_number)
+        if _number(best) >= UNEQUAL * _number(worst):
+            evidence = ", ".join(f"{speed.way.text} {_number(speed):.1f} Gb/s" for speed in (best, worst))
+            yield Finding("note", "fabric-speed", worst.way.sender.host, "links or directions differ", evidence)
+
+
+def _judge_together(between: Sequence[Speed]) -> Iterator[Finding]:
+    """Links of a pair at once give nearly what each gives alone; of RDMA only, since TCP's number is the CPU's."""
+    together = [speed for speed in between if speed.together]
+    ways = [speed.way for speed in together]
+    alone = [speed for speed in between if not speed.together and speed.way in ways]
+    if not together or not all(speed.is_rdma for speed in (*together, *alone)):
+        return
+    total, sum_alone = sum(map(_number, together)), sum(map(_number, alone))
+    if total < TOGETHER * sum_alone:
+        what = f"{len(ways)} links give {total:.1f} Gb/s together, {sum_alone:.1f} one after another"
+        evidence = "ib_write_bw, together: " + ", ".join(speed.text for speed in together)
+        yield Finding("warning", "fabric-speed", ways[0].sender.host, what, evidence, REST)
+
+
+def _unknown(alone: Sequence[Speed]) -> Iterator[Finding]:
+    """Where RDMA was to be had and TCP had to do, with the number that it proves."""
+    without = [speed for speed in alone if speed.no_rdma and speed.gbps is not None]
+    least = min(map(_number, without), default=0.0)
+    for host, why in dict.fromkeys(obstacle for speed in without for obstacle in speed.no_rdma):
+        remedy = "sudo apt install perftest, test again" if why.kind == "absent" else "try ib_write_bw by hand"
+        what = f"the RDMA bandwidth is not known; TCP shows that it is at least {least:.1f} Gb/s a link"
+        yield Finding("unknown", "fabric-speed", host, what, why.why, remedy)
+
+
+def _number(speed: Speed) -> float:
+    """For comparisons: nothing came through is 0."""
+    return speed.gbps or 0.0

@@ -1,0 +1,337 @@
+"""The server on the head: health, models, queue, one completion, its own counters, and whether a text is sane."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cluster.argv.far import far
+from cluster.spark.fact import Missing
+
+if TYPE_CHECKING:
+    from cluster.argv.question import Answer, Question
+
+LAST_WORDS = 3000
+"""So many words from the end are looked at for loops: an endless repetition is still there at the end."""
+
+TOOL_MARKS = re.compile(
+    r"""<\|?/?tool_(?:call|response)s?\|?>  # Gemma 4 <|tool_call> <tool_call|>, Hermes and Qwen <tool_call>
+    | <\|["\\] | "\|>                       # Gemma 4's quotation mark <|"|>, whole or cut
+    | \bcall:\w+\{                          # Gemma 4's call after its marks were stripped
+    | <function=\w+ | </function>           # Qwen 3 coder, Llama
+    | <\|python_tag\|> | \[TOOL_CALLS\]     # Llama 3, Mistral
+    | <[|｜]tool[▁_]                        # DeepSeek, Kimi
+    | <pad>                                 # what a drafter left of them
+    """,
+    re.VERBOSE,
+)
+"""What models write around tool calls and a parser must take away."""
+
+_MARKS = re.compile(
+    r"""<\|[\w"/-]{1,40}\|?> | <[\w"/-]{1,40}\|>  # <|im_end|>, <|turn>, <turn|>
+    | <｜[^<>\n]{1,40}｜>                        # DeepSeek's, in full-width bars
+    | <(?:pad|eos|bos|unk|mask|start_of_turn|end_of_turn|unused\d+)>
+    | \[/?INST\] | \[(?:PAD|UNK)\] | </s>\s*$ | <0x[0-9A-F]{2}>
+    """,
+    re.VERBOSE,
+)
+_THOUGHTS = re.compile(r"</?(?:think|thought|thinking)>|<\|?channel\|?>|\Athought\n")
+_TOKENS = re.compile(r"(?:^|(?<=[\w.,]))[Ġ▁](?=\w)")
+_WORD = re.compile(r"['’\"(]?[^\W\d_]+(?:['’-][^\W\d_]+)*['’\")]?[.!?…,;:]*['’\")]?")
+_BREAKS_ALPHABETS = ("CYRILLIC", "ARABIC", "HEBREW", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI", "GEORGIAN")
+"""Alphabets that never touch a Latin letter within a word. Greek does (µs), and Chinese, Japanese and Korean do."""
+
+
+def insane(text: str) -> str:
+    """Why a text cannot be a model's sane answer, in a few words that go on after "the text"; empty for a sane one."""
+    if not text.strip():
+        return "is empty"
+    looks = (_one_character, _one_word, _loop, _poor, _glued, _no_text, _mixed)
+    return next(filter(None, (look(text) for look in looks)), "")
+
+
+def leaked(text: str) -> str:
+    """The first mark of a tokenizer or a chat template that stands in a text, empty without one."""
+    found = _MARKS.search(text) or TOOL_MARKS.search(text)
+    if found:
+        return found.group().strip()
+    raw = _TOKENS.findall(text)
+    return raw[0] if len(raw) >= 3 else ""
+
+
+def thinks_aloud(text: str) -> str:
+    """The mark that shows that an answer holds the model's reasoning, empty without one.
+
+    `thought` on a line of its own at the beginning is what is left of Gemma 4's `<|channel>thought` once the special
+    tokens are stripped (vLLM issue 38855).
+    """
+    found = _THOUGHTS.search(text.lstrip())
+    return found.group().strip() if found else ""
+
+
+def _one_character(text: str) -> str:
+    """`!!!!!!!!`. Rules (`-----`), digits and blanks may be longer; a scream may be, too."""
+    for run in re.finditer(r"(\S)\1{15,}|(\s)\2{199,}", text):
+        said, length = run.group()[0], len(run.group())
+        allowed = 15 if said == "!" else 30 if said.isalpha() else 199 if said.isspace() or _draws(said) else 20
+        if length > allowed:
+            return f"repeats one character: {run.group()[:40]!r}"
+    return ""
+
+
+def _draws(said: str) -> bool:
+    """A character of which rules, tables, numbers and rows of pictures are made."""
+    return said in "-=_*~#.+/\\|:<>^·•…" or said.isdigit() or unicodedata.category(said) == "So"
+
+
+def _one_word(text: str) -> str:
+    words = text.split()
+    same = len(words) >= 8 and len(set(words)) == 1
+    return f"repeats one word: {text[:40]!r}" if same else ""
+
+
+def _loop(text: str) -> str:
+    """A phrase of any length that comes again and again."""
+    words = text.split()[-LAST_WORDS:]
+    for size in _periods(words):
+        for first, length in _runs(words, size):
+            phrase, repeats = words[first : first + size], length / size
+            at_end = first + length >= len(words)
+            if repeats >= _enough(size) and (_spoken(phrase) or (at_end and repeats >= _enough_code(size))):
+                return f"repeats {_quote(phrase)} {int(repeats)} times"
+    return ""
+
+
+def _periods(words: list[str]) -> list[int]:
+    """How far apart four words in a row come again, where they do so over a whole such distance."""
+    last: dict[tuple[str, ...], int] = {}
+    apart: Counter[int] = Counter()
+    for at in range(len(words) - 3):
+        four = tuple(words[at : at + 4])
+        if four in last:
+            apart[at - last[four]] += 1
+        last[four] = at
+    return sorted(size for size, times in apart.items() if times >= size)
+
+
+def _runs(words: list[str], size: int) -> Iterator[tuple[int, int]]:
+    """Where words repeat with a period of `size` at least twice: the first of them, and how many they are."""
+    same = 0
+    for at in range(size, len(words) + 1):
+        if at < len(words) and words[at] == words[at - size]:
+            same += 1
+            continue
+        if same >= size:
+            yield at - same - size, same + size
+        same = 0
+
+
+def _enough(size: int) -> int:
+    """How many times a phrase of so many words comes in a row before no person would write it."""
+    return 16 if size == 1 else 8 if size <= 3 else 6 if size < 10 else 4 if size < 40 else 3
+
+
+def _enough_code(size: int) -> int:
+    """The same for numbers, code and tables, which must go on up to the end, too."""
+    return _enough(size) * (4 if size < 10 else 2)
+
+
+def _spoken(phrase: list[str]) -> bool:
+    """Made of words as they are spoken, and so not code, a table, numbers, or one name in an array (`NULL,`)."""
+    share = sum(bool(_WORD.fullmatch(word)) for word in phrase) / len(phrase)
+    return share >= (0.8 if len(phrase) >= 10 else 1) and not (len(phrase) == 1 and phrase[0][-1] in ",;:")
+
+
+def _quote(phrase: list[str]) -> str:
+    said = " ".join(phrase)
+    return repr(said if len(said) <= 60 else said[:59] + "…")
+
+
+def _glued(text: str) -> str:
+    """`'s's's's` and `hahaha…`: a loop without blanks, of letters and marks of speech, without base64's capitals."""
+    for word in re.findall(r"\S{40,}", text):
+        found = re.search(r"((?:[^\W\d_]|['’!?,]){2,24}?)\1{11,}", word)
+        phrase = found.group(1) if found else ""
+        if len(set(phrase)) > 1 and any(map(str.isalpha, phrase)) and (phrase == phrase.lower() or phrase.istitle()):
+            return f"repeats {phrase!r} without end"
+    return ""
+
+
+def _poor(text: str) -> str:
+    """A hundred spoken words in a row of which at most ten differ."""
+    words = text.lower().split()[-LAST_WORDS:]
+    for first in range(0, len(words) - 99, 20):
+        part = words[first : first + 100]
+        if len(set(part)) <= 10 and sum(bool(_WORD.fullmatch(word)) for word in part) >= 90:
+            return f"has the same few words again and again: {_quote(part[:12])}"
+    return ""
+
+
+def _no_text(text: str) -> str:
+    """Three characters that stand for none: U+FFFD, control characters, private and unassigned ones.
+
+    One or two may come of a character that `max_tokens` cut in its middle.
+    """
+    wrong = [one for one in text if one == "�" or unicodedata.category(one) in ("Cc", "Co", "Cn", "Cs")]
+    wrong = [one for one in wrong if one not in "\t\n\r\f\x1b"]
+    return f"has characters that are no text: {''.join(wrong[:8])!r}" if len(wrong) >= 3 else ""
+
+
+def _mixed(text: str) -> str:
+    """Words in which Latin letters touch those of another alphabet, as in `Schдum`."""
+    words = [word for word in re.findall(r"[^\W\d_]{2,}", text) if not word.isascii() and _two_alphabets(word)]
+    return f"mixes alphabets within words: {' '.join(words[:3])}" if len(words) >= 3 else ""
+
+
+def _two_alphabets(word: str) -> bool:
+    kinds = {unicodedata.name(letter, "").split(" ")[0] for letter in word}
+    return "LATIN" in kinds and not kinds.isdisjoint(_BREAKS_ALPHABETS)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where an API is, as seen from the head, the model's name in it, and the private file that holds its key."""
+
+    url: str
+    model: str
+    key_file: str = ""
+
+    @classmethod
+    def of_spec(cls, spec: Mapping[str, Any], home: str) -> Server:
+        """The API of a deployment whose directory on the head is `home`."""
+        recipe, bind = spec["recipe"], spec["bind"]
+        address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bind, f"[{bind}]" if ":" in bind else bind)
+        key_file = f"{home}/api-key" if "VLLM_API_KEY" in spec["secrets"] else ""
+        return cls(f"http://{address}:{recipe['port']}", recipe["served_model_name"] or recipe["model"], key_file)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The server's answers. `text`, `tokens` and `seconds` are of the completion, empty when none was asked for.
+
+    `load` is what vLLM's own counters say, None for another server.
+    `status` is that of the completion's HTTP answer, `error` the server's own words when it was not 200.
+    """
+
+    healthy: bool
+    models: tuple[str, ...]
+    load: Load | None = None
+    status: int = 0
+    text: str = ""
+    tokens: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+    def wrong(self, served_name: str, *, judge_text: bool) -> str:
+        """What is wrong with it in a few words, empty when nothing is."""
+        if not self.healthy:
+            return "/health is not 200"
+        if served_name not in self.models:
+            return f"/v1/models has {', '.join(self.models) or 'nothing'}, not {served_name}"
+        if self.status != 200:
+            return f"the completion ended with HTTP {self.status}: {self.error[:300]}"
+        if self.tokens < 1:
+            return "the completion has no token"
+        wrong = insane(self.text) if judge_text else ""
+        return f"the completion {wrong}" if wrong else ""
+
+
+def question(server: Server, *, ask: bool, timeout_s: float, tokens: int = 24) -> Question:
+    """Ask /health and /v1/models, and with `ask` for one completion of at most `tokens` tokens."""
+    given = {"url": server.url, "model": server.model, "key_file": server.key_file, "ask": ask, "tokens": tokens,
+             "timeout_s": timeout_s}  # fmt: skip
+    return far("completion", given, timeout_s=timeout_s + 5)
+
+
+def parse(answer: Answer) -> Completion | Missing:
+    """Read what far/completion printed."""
+    try:
+        told = json.loads(answer.text)
+        return Completion(
+            told["health"] == 200, tuple(told["models"]), _load(told.get("counters") or ""), told.get("status") or 0,
+            told.get("text") or "", told.get("tokens") or 0, told.get("seconds") or 0.0, told.get("error") or "",
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError):
+        why = answer.error_text.strip()[-200:] or "the program did not answer"
+        return Missing(why, "timeout" if answer.exit is None else "unreadable")
+
+
+def _load(counters: str) -> Load | None:
+    looks = recognise_metrics(counters)
+    return looks[-1] if looks else None
+
+
+def recognise(text: str) -> str | None:
+    """The text of a completion in an answer of an OpenAI API that somebody pasted; None when there is none."""
+    start = text.find('{"')
+    if start < 0 or '"choices"' not in text:
+        return None
+    try:
+        told, _ = json.JSONDecoder().raw_decode(text, start)
+        choice = told["choices"][0]
+        said = choice["text"] if "text" in choice else choice["message"]["content"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return said if isinstance(said, str) else None
+
+
+_LINE = re.compile(
+    r"^(?:\S*\s)?vllm[:_](?P<name>num_requests_running|num_requests_waiting|generation_tokens(?:_total)?"
+    r"|prompt_tokens(?:_total)?|kv_cache_usage_perc)"
+    r"(?P<labels>\{[^}]*\})?[ \t]+(?P<value>[\d.]+(?:e[+-]?\d+)?)",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One look, None where it was not shown: requests that run and wait, tokens generated and tokens of prompts taken
+    in since the start, the part of the KV cache in use (0 to 1), which grows with each step of a prefill."""
+
+    running: float | None = None
+    waiting: float | None = None
+    tokens: float | None = None
+    prompts: float | None = None
+    cache: float | None = None
+
+    @property
+    def queue(self) -> str:
+        """Requests running and waiting in words, empty when they were not shown."""
+        told = self.running is not None and self.waiting is not None
+        return f"{self.running:g} running, {self.waiting:g} waiting" if told else ""
+
+    @property
+    def counters(self) -> tuple[float | None, ...]:
+        """What moves as long as the engine does."""
+        return (self.tokens, self.prompts, self.cache)
+
+
+def recognise_metrics(text: str) -> tuple[Load, ...] | None:
+    """The looks in a text; a counter that comes again begins the next one. None when vLLM's counters are not there."""
+    looks: list[dict[tuple[str, str], float]] = []
+    for found in _LINE.finditer(text):
+        key = (found["name"].removesuffix("_total"), found["labels"] or "")
+        if not looks or key in looks[-1]:
+            looks.append({})
+        looks[-1][key] = float(found["value"])
+    return tuple(map(_load_of_metrics, looks)) or None
+
+
+def _load_of_metrics(look: dict[tuple[str, str], float]) -> Load:
+    def total(name: str) -> float | None:
+        values = [value for (known, _), value in look.items() if known == name]
+        return sum(values) if values else None
+
+    names = (
+        "num_requests_running",
+        "num_requests_waiting",
+        "generation_tokens",
+        "prompt_tokens",
+        "kv_cache_usage_perc",
+    )
+    return Load(*map(total, names))
