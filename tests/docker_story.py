@@ -48,10 +48,21 @@ class Story:
 def chapters() -> Iterator[Callable[[Story], None]]:
     """In order; each begins where the one before ended."""
     yield from (
-        nothing_is_there, it_is_created, its_name_is_taken, it_is_told_from_others, it_stops, it_starts_again,
-        it_is_renamed, a_running_one_is_not_removed, only_ours_are_ended, what_is_gone_is_gone, it_cannot_be_created,
-        it_cannot_be_started, its_program_is_not_there, images_are_inspected,
-    )  # fmt: skip
+        nothing_is_there,
+        it_is_created,
+        its_name_is_taken,
+        it_is_told_from_others,
+        it_stops,
+        it_starts_again,
+        it_is_renamed,
+        a_running_one_is_not_removed,
+        only_ours_are_ended,
+        what_is_gone_is_gone,
+        it_cannot_be_created,
+        it_cannot_be_started,
+        its_program_is_not_there,
+        images_are_inspected,
+    )
 
 
 def nothing_is_there(story: Story) -> None:

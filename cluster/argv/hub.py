@@ -28,7 +28,7 @@ def hub_download(
     `token_file` is a private file on the host; the tool reads it through HF_TOKEN_PATH, so the token is no word of
     any command line and in no container's environment. `dummy`: everything but the weights; the oldest of the tools
     heed only the last `--exclude`.
-    """  # fmt: skip
+    """
     words = ["docker", "run", "--rm", "--init", "--pull", "never", "--name", DOWNLOAD, "--label", TRY_LABEL]
     words += ["--network", "host", "--user", f"{uid}:{gid}", "--env", "HOME=/tmp", "--env", "HF_HOME=/hf"]
     words += ["--env", "HF_HUB_DISABLE_TELEMETRY=1", "--mount", mount_word(Bind(hf_home, "/hf", read_only=False))]

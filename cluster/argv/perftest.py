@@ -14,9 +14,18 @@ def ib_write_bw(hca: str, gid_index: int, *, port: int, seconds: int) -> tuple[s
     `port` is where the two ends agree on the test by TCP. A test of fixed `seconds` has no peak, only an average.
     """
     return (
-        "ib_write_bw", "--ib-dev", hca, "--gid-index", str(gid_index), "--port", str(port),
-        "--duration", str(seconds), "--report_gbits", "--CPU-freq",
-    )  # fmt: skip
+        "ib_write_bw",
+        "--ib-dev",
+        hca,
+        "--gid-index",
+        str(gid_index),
+        "--port",
+        str(port),
+        "--duration",
+        str(seconds),
+        "--report_gbits",
+        "--CPU-freq",
+    )
 
 
 def listening(words: tuple[str, ...], deadline_s: int) -> tuple[str, ...]:

@@ -36,8 +36,13 @@ OURS = {
     "host": "--bind",
     "api-key": "-e VLLM_API_KEY=…, which stays out of command lines",
 }
-SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
-         "n": "nnodes", "r": "node-rank"}  # fmt: skip
+SHORT = {
+    "tp": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+    "n": "nnodes",
+    "r": "node-rank",
+}
 MEASURING_FLAGS = ("--enable-per-request-metrics", "--enable-prompt-tokens-details")
 MEASURING_SINCE = (0, 32)
 AUTO = -1

@@ -168,9 +168,13 @@ LOADED = "/api/ps"
 UNKNOWN_OWNER = ("/api/version", LOADED, "/health/liveliness", "/props", "/server_info", "/api/v0/models", "/version")
 """What is asked of one that does not; most of it is not there."""
 TITLES = {
-    "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "ollama": "Ollama", "tensorrt_llm": "TensorRT-LLM",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llamacpp": "llama.cpp",
+    "ollama": "Ollama",
+    "tensorrt_llm": "TensorRT-LLM",
     "lmstudio": "LM Studio",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,9 +653,12 @@ def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | 
 
 
 def running_deployment(
-    seens: Mapping[str, Seen], errors: Sequence[ClusterError], found: Sequence[Deployment], *,
+    seens: Mapping[str, Seen],
+    errors: Sequence[ClusterError],
+    found: Sequence[Deployment],
+    *,
     otherwise: str = OTHERWISE,
-) -> Deployment:  # fmt: skip
+) -> Deployment:
     """The one deployment that runs on these hosts. Raises RefusedError when there is none (what to do is `otherwise`),
     or more than one."""
     running = [one for one in found if one.running]

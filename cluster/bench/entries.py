@@ -28,8 +28,11 @@ def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:
             loose.append((path, read_result(path)))
     names = name_results([result for _, result in loose])
     known = {entry.path.resolve() for entry in entries if entry.path}
-    entries += [with_recipe(Entry(name, result, path)) for name, (path, result) in zip(names, loose, strict=True)
-                if path.resolve() not in known]  # fmt: skip
+    entries += [
+        with_recipe(Entry(name, result, path))
+        for name, (path, result) in zip(names, loose, strict=True)
+        if path.resolve() not in known
+    ]
     return entries, series
 
 

@@ -55,9 +55,13 @@ def measuring(args: argparse.Namespace, connect: Connect = connect) -> Iterator[
 def manifest_of_foreign(args: argparse.Namespace, at: Serving) -> Manifest:
     """What is known of a server that we did not start."""
     return Manifest(
-        model=args.model or "", recipe=at.recipe.name if at.recipe else "", base_url=args.base_url,
-        command=tuple(redact(sys.argv[1:], ())), client_on="local", client_python=at.loader.python,
-    )  # fmt: skip
+        model=args.model or "",
+        recipe=at.recipe.name if at.recipe else "",
+        base_url=args.base_url,
+        command=tuple(redact(sys.argv[1:], ())),
+        client_on="local",
+        client_python=at.loader.python,
+    )
 
 
 def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: str) -> Manifest:

@@ -50,13 +50,19 @@ def depth_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
     pp = max(row.prompt_size for entry in entries for row in alone(entry))
     runs = runs_of(entries)
     yield rate_chart(
-        entries, lambda row: row.tg_throughput if row.response_size == tg else None, f"tg{tg}",
-        "Token generation over context depth", f"tg{tg}, {runs}; higher is better",
-    )  # fmt: skip
+        entries,
+        lambda row: row.tg_throughput if row.response_size == tg else None,
+        f"tg{tg}",
+        "Token generation over context depth",
+        f"tg{tg}, {runs}; higher is better",
+    )
     yield rate_chart(
-        entries, lambda row: row.pp_throughput if row.prompt_size == pp else None, f"pp{pp}",
-        "Prompt processing over context depth", f"pp{pp} and all of its context, {runs}; higher is better",
-    )  # fmt: skip
+        entries,
+        lambda row: row.pp_throughput if row.prompt_size == pp else None,
+        f"pp{pp}",
+        "Prompt processing over context depth",
+        f"pp{pp} and all of its context, {runs}; higher is better",
+    )
     yield ttft_chart(entries, pp, runs)
 
 
@@ -86,8 +92,16 @@ def rate_chart(entries: Sequence[Entry], pick: Pick, test: str, title: str, subt
         if (dots := tuple(published_dots(entry, test)))
     ]
     levels, notes = ceilings(entries, lines) if test.startswith("tg") else ((), ())
-    return Chart(title, subtitle, "context depth (tokens)", "tokens per second (t/s)", tuple(lines),
-                 depth_ticks(lines), levels, notes=notes)  # fmt: skip
+    return Chart(
+        title,
+        subtitle,
+        "context depth (tokens)",
+        "tokens per second (t/s)",
+        tuple(lines),
+        depth_ticks(lines),
+        levels,
+        notes=notes,
+    )
 
 
 def depth_dots(entry: Entry, pick: Pick, unit: str, scale: float = 1.0) -> Iterator[Dot]:
@@ -164,9 +178,13 @@ def ttft_chart(entries: Sequence[Entry], pp: int, runs: str) -> Chart:
         Line(entry.label, tuple(depth_dots(entry, pick, unit, scale)), place) for place, entry in enumerate(entries)
     ]
     return Chart(
-        "Time to first token over context depth", f"e2e_ttft of pp{pp}, {runs}; lower is better",
-        "context depth (tokens)", f"time to first token ({unit})", tuple(lines), depth_ticks(lines),
-    )  # fmt: skip
+        "Time to first token over context depth",
+        f"e2e_ttft of pp{pp}, {runs}; lower is better",
+        "context depth (tokens)",
+        f"time to first token ({unit})",
+        tuple(lines),
+        depth_ticks(lines),
+    )
 
 
 def concurrency_chart(entries: Sequence[Entry]) -> Chart | None:
@@ -188,10 +206,15 @@ def concurrency_chart(entries: Sequence[Entry]) -> Chart | None:
         lines += [Line(f"{entry.label} each request", tuple(each), place, "dashed")] if each else []
         notes += missing(own, f"{entry.label} total")
     return Chart(
-        "Throughput over concurrency", f"tg{tg}{suffix(depth, 1, 1)}; total: while all clients decode; bars: ± sample "
-        "standard deviation", "clients at the same time", "tokens per second (t/s)", tuple(lines),
-        tuple((count, str(count)) for count in counts), doubling=counts[-1] / counts[0] >= 8, notes=tuple(notes),
-    )  # fmt: skip
+        "Throughput over concurrency",
+        f"tg{tg}{suffix(depth, 1, 1)}; total: while all clients decode; bars: ± sample standard deviation",
+        "clients at the same time",
+        "tokens per second (t/s)",
+        tuple(lines),
+        tuple((count, str(count)) for count in counts),
+        doubling=counts[-1] / counts[0] >= 8,
+        notes=tuple(notes),
+    )
 
 
 def client_dots(rows: Sequence[Row], field: str, what: str) -> list[Dot]:
@@ -234,10 +257,15 @@ def sweep_chart(series: Series, entries: Sequence[Entry]) -> Chart | None:
     notes += [f"in the table only: {', '.join(tests[MOST_LINES:])}"] if tests[MOST_LINES:] else []
     ticks = sorted(zip(places or range(len(names)), names, strict=True))
     return Chart(
-        f"Token generation over {what}", "bars: ± sample standard deviation; higher is better", what,
-        "tokens per second (t/s)", tuple(lines), tuple(ticks), notes=tuple(notes),
+        f"Token generation over {what}",
+        "bars: ± sample standard deviation; higher is better",
+        what,
+        "tokens per second (t/s)",
+        tuple(lines),
+        tuple(ticks),
+        notes=tuple(notes),
         doubling=bool(places) and min(places) > 0 and max(places) / min(places) >= 8,
-    )  # fmt: skip
+    )
 
 
 def value_of(series: Series, entry: Entry) -> str:
@@ -367,8 +395,13 @@ def moments_chart(entries: Sequence[Entry]) -> Chart | None:
     return Chart(
         "Memory per host, from idle to measured",
         "full tone: GPU processes, light tone: still available; measuring: the most and the least of all rows",
-        "", "memory (GiB)", (), ticks, bars=sets, wide=len(names) > 2,
-    )  # fmt: skip
+        "",
+        "memory (GiB)",
+        (),
+        ticks,
+        bars=sets,
+        wide=len(names) > 2,
+    )
 
 
 def _moment_bars(entry: Entry, host: str, moments: Sequence[str]) -> Iterator[Bar]:
@@ -388,8 +421,11 @@ def _moment_bars(entry: Entry, host: str, moments: Sequence[str]) -> Iterator[Ba
 
 
 def _tip(what: str, gpu: float | None, available: float | None) -> str:
-    told = [f"{value:.1f} GiB {name}" for value, name in ((gpu, "GPU processes"), (available, "available"))
-            if value is not None]  # fmt: skip
+    told = [
+        f"{value:.1f} GiB {name}"
+        for value, name in ((gpu, "GPU processes"), (available, "available"))
+        if value is not None
+    ]
     return f"{what}: {', '.join(told)}"
 
 
@@ -426,10 +462,12 @@ def time_chart(entries: Sequence[Entry], quantity: Quantity) -> Chart | None:
     return Chart(
         quantity.title if len(entries) > 1 else f"{quantity.title}, {entries[0].label}",
         subtitle,
-        f"time since the first look ({clock})", quantity.axis, tuple(lines),
+        f"time since the first look ({clock})",
+        quantity.axis,
+        tuple(lines),
         tuple((at, f"{at:g}") for at in time_ticks(last / scale)),
         y_low=low,
-    )  # fmt: skip
+    )
 
 
 def _time_dots(told: Sequence[Told], quantity: Quantity, scale: float, name: str) -> Iterator[Dot]:
@@ -521,11 +559,17 @@ def figures(entries: Sequence[Entry], sweep: Series | None) -> Iterator[Figure]:
         for row in alone(entry)[:1]:
             tail = suffix(row.context_size, row.concurrency, row.concurrency)
             if row.tg_throughput:
-                yield Figure(f"{row.tg_throughput.mean:.1f} t/s", f"{entry.label} tg{row.response_size}{tail}",
-                             show(row.tg_throughput))  # fmt: skip
+                yield Figure(
+                    f"{row.tg_throughput.mean:.1f} t/s",
+                    f"{entry.label} tg{row.response_size}{tail}",
+                    show(row.tg_throughput),
+                )
             if row.pp_throughput:
-                yield Figure(f"{row.pp_throughput.mean:,.0f} t/s", f"{entry.label} pp{row.prompt_size}{tail}",
-                             show(row.pp_throughput))  # fmt: skip
+                yield Figure(
+                    f"{row.pp_throughput.mean:,.0f} t/s",
+                    f"{entry.label} pp{row.prompt_size}{tail}",
+                    show(row.pp_throughput),
+                )
 
 
 def largest_pair(entries: Sequence[Entry]) -> tuple[Entry, Entry] | None:
@@ -579,10 +623,33 @@ def tables(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
 
 
 CONDITIONS = (
-    "recipe", "model", "revision", "weights", "tp", "pipeline", "nodes", "backend", "image", "image_content",
-    "versions", "products", "drivers", "simulated", "depth_mode", "corpus", "api", "seed", "runs", "refused_fields",
-    "client_on", "client_where", "client_python", "deployment", "argv", "command",
-)  # fmt: skip
+    "recipe",
+    "model",
+    "revision",
+    "weights",
+    "tp",
+    "pipeline",
+    "nodes",
+    "backend",
+    "image",
+    "image_content",
+    "versions",
+    "products",
+    "drivers",
+    "simulated",
+    "depth_mode",
+    "corpus",
+    "api",
+    "seed",
+    "runs",
+    "refused_fields",
+    "client_on",
+    "client_where",
+    "client_python",
+    "deployment",
+    "argv",
+    "command",
+)
 
 
 def conditions(entries: Sequence[Entry]) -> Table:

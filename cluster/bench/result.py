@@ -20,16 +20,45 @@ from cluster.bench.workload import corpus_id
 from cluster.errors import ClusterError, UsageError
 
 MUST_AGREE = (
-    "recipe", "model", "revision", "weights", "image_content", "versions", "spec", "products", "drivers", "simulated",
-    "seed", "depth_mode", "corpus", "natural_stop", "api", "extra_fields", "est_ppt_from", "refused_fields",
-    "client_on", "engine",
-)  # fmt: skip
+    "recipe",
+    "model",
+    "revision",
+    "weights",
+    "image_content",
+    "versions",
+    "spec",
+    "products",
+    "drivers",
+    "simulated",
+    "seed",
+    "depth_mode",
+    "corpus",
+    "natural_stop",
+    "api",
+    "extra_fields",
+    "est_ppt_from",
+    "refused_fields",
+    "client_on",
+    "engine",
+)
 """Fields of a manifest that decide a number: a difference forbids the comparison."""
 
 MAY_DIFFER = (
-    "tp", "pipeline", "nodes", "backend", "deployment", "base_url", "image", "hosts", "argv", "command", "runs",
-    "client_where", "client_python", "suite",
-)  # fmt: skip
+    "tp",
+    "pipeline",
+    "nodes",
+    "backend",
+    "deployment",
+    "base_url",
+    "image",
+    "hosts",
+    "argv",
+    "command",
+    "runs",
+    "client_where",
+    "client_python",
+    "suite",
+)
 """Fields that are compared, or that do not decide a number by themselves; a difference is named in the report."""
 
 SPEC_MAY_DIFFER = ("tp", "pp", "backend", "hosts", "host_env", "bind", "secrets", "rank_program", "recipe.port")

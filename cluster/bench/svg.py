@@ -275,9 +275,13 @@ def _label(place: Place, line: Line, dot: Dot) -> str:
     x, wide = place.x(dot.x), len(dot.text) * LETTER
     top, low, middle = place.y(dot.y + dot.spread), place.y(dot.y - dot.spread), place.y(dot.y)
     for left, upper in (
-        (x - wide / 2, top - LINE - 5), (x - wide / 2, low + 6), (x + 12, middle - LINE / 2),
-        (x - wide - 12, middle - LINE / 2), (x + 10, top - LINE - 2), (x + 10, low + 4),
-    ):  # fmt: skip
+        (x - wide / 2, top - LINE - 5),
+        (x - wide / 2, low + 6),
+        (x + 12, middle - LINE / 2),
+        (x - wide - 12, middle - LINE / 2),
+        (x + 10, top - LINE - 2),
+        (x + 10, low + 4),
+    ):
         if place.take(left, upper, wide):
             return (
                 f'<text class="value c{line.colour % COLOURS}" x="{left + wide / 2:.1f}" y="{upper + LINE - 4:.1f}" '

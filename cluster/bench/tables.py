@@ -473,11 +473,14 @@ def _tools(results: Sequence[Result]) -> list[Table]:
     (without,), (using,) = results[0].rows, results[1].rows
     lines = [
         ("e2e_ttft (ms)", _told(without.e2e_ttft), _told(using.e2e_ttft), _change(without.e2e_ttft, using.e2e_ttft)),
-        ("tg t/s", *(_told(row.tg_throughput) for row in (without, using)),
-         _change(without.tg_throughput, using.tg_throughput)),
+        (
+            "tg t/s",
+            *(_told(row.tg_throughput) for row in (without, using)),
+            _change(without.tg_throughput, using.tg_throughput),
+        ),
         ("output (tokens)", *(_told(row.output_tokens) for row in (without, using)), ""),
         ("tool called", "", f"{using.tool_calls} of {using.requests}", ""),
-    ]  # fmt: skip
+    ]
     return [Table("a tool that the chat should call", ("", "without", "with", "change"), tuple(lines))]
 
 
@@ -727,7 +730,7 @@ def bests(entries: Sequence[Entry], varied: Sequence[str]) -> tuple[list[Best], 
     found = [
         find_best(test, {label: value for label, column in columns.items() if (value := column.get(test))})
         for test in tests
-    ]  # fmt: skip
+    ]
     return [best for best in found if best], lines
 
 

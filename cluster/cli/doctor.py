@@ -231,9 +231,13 @@ def _judge(deployment: Deployment, transport: Transport) -> Iterator[Finding]:
         yield Finding("note", "transport", deployment.head, what, transport.why)
     else:
         yield Finding(
-            "fault", "transport", deployment.head, f"RDMA is not used between the ranks of {deployment.id}",
-            transport.why, "cluster down and cluster up, which proves the way again; --allow-socket accepts TCP",
-        )  # fmt: skip
+            "fault",
+            "transport",
+            deployment.head,
+            f"RDMA is not used between the ranks of {deployment.id}",
+            transport.why,
+            "cluster down and cluster up, which proves the way again; --allow-socket accepts TCP",
+        )
 
 
 @dataclass(slots=True)
@@ -347,9 +351,13 @@ def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) 
     if isinstance(status.state, Failed):
         ranks = ", ".join(f"{host} {rank_text(rank)}" for host, rank in known.items())
         yield Finding(
-            "fault", "deployment", status.state.host, f"{deployment.id} is {status.word}: {status.state.why}", ranks,
+            "fault",
+            "deployment",
+            status.state.host,
+            f"{deployment.id} is {status.word}: {status.state.why}",
+            ranks,
             "cluster logs --explain says why; cluster up starts it again",
-        )  # fmt: skip
+        )
     elif isinstance(status.state, Waiting) and head in known:
         what = f"{deployment.id} is not ready yet"
         yield Finding("note", "deployment", head, what, f"waiting for {status.state.what}", "cluster up waits for it")

@@ -85,11 +85,14 @@ def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[Cluster
     """The hosts whose containers could be listed, and an error for each other: there nothing can be taken down."""
     errors: list[ClusterError] = [
         RefusedError(
-            f"the containers cannot be listed: {seen.containers.why}", where=name,
-            put_back="nothing was changed there", remedy="run cluster down again when docker ps works there",
+            f"the containers cannot be listed: {seen.containers.why}",
+            where=name,
+            put_back="nothing was changed there",
+            remedy="run cluster down again when docker ps works there",
         )
-        for name, seen in seens.items() if isinstance(seen.containers, Missing)
-    ]  # fmt: skip
+        for name, seen in seens.items()
+        if isinstance(seen.containers, Missing)
+    ]
     return {name: seen for name, seen in seens.items() if not isinstance(seen.containers, Missing)}, errors
 
 

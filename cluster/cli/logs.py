@@ -27,9 +27,12 @@ from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 
 KINDS = {
-    "log.txt": "log", "kernel.txt": "kernel's journal", "docker.txt": "Docker's journal",
-    "inspect.json": "docker inspect", "ray-logs.tar": "Ray's logs",
-}  # fmt: skip
+    "log.txt": "log",
+    "kernel.txt": "kernel's journal",
+    "docker.txt": "Docker's journal",
+    "inspect.json": "docker inspect",
+    "ray-logs.tar": "Ray's logs",
+}
 EVER = "-30d"
 """How far back a host's journal is read where it is not known when the container was started."""
 

@@ -28,9 +28,12 @@ def _filled(text: str) -> str:
 def common(parser: Parser) -> None:
     """Options that every command understands."""
     parser.add_argument(
-        "-i", "--inventory", metavar="FILE", help="inventory file (default: $CLUSTER_INVENTORY, else "
-        "./inventory/default.yaml, else ~/.config/cluster/inventory.yaml)"
-    )  # fmt: skip
+        "-i",
+        "--inventory",
+        metavar="FILE",
+        help="inventory file (default: $CLUSTER_INVENTORY, else "
+        "./inventory/default.yaml, else ~/.config/cluster/inventory.yaml)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout; progress on stderr")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -47,9 +50,14 @@ def recipe(parser: Parser, default: str = LISTED) -> None:
     """Which recipe, changes to it, and the environment of what it starts."""
     chosen(parser, default)
     parser.add_argument(
-        "-e", "--env", action="append", default=[], metavar="KEY=VALUE", help="environment of every rank; without "
-        "=VALUE it is taken from yours; secrets (by name: KEY, TOKEN, PASSWD …) travel as files and are shown nowhere"
-    )  # fmt: skip
+        "-e",
+        "--env",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="environment of every rank; without "
+        "=VALUE it is taken from yours; secrets (by name: KEY, TOKEN, PASSWD …) travel as files and are shown nowhere",
+    )
 
 
 def chosen(parser: Parser, default: str = LISTED) -> None:
@@ -68,23 +76,29 @@ def sizes(parser: Parser, *, short_pp: bool = True) -> None:
     parser.add_argument(*pipeline, dest="pipeline", type=int, default=1, metavar="N", help="pipeline size (default: 1)")
     parser.add_argument("--solo", action="store_true", help="first host only, --tp 1")
     parser.add_argument(
-        "--backend", choices=("ray", "mp"), help="how ranks find each other (default: the recipe's; one host alone "
-        "uses neither unless ray is given)"
-    )  # fmt: skip
+        "--backend",
+        choices=("ray", "mp"),
+        help="how ranks find each other (default: the recipe's; one host alone uses neither unless ray is given)",
+    )
 
 
 def starting(parser: Parser) -> None:
     """How everything that starts a deployment goes about it; `scaling` and `sweep` hand these on to `up`."""
     parser.add_argument("--dry-run", action="store_true", help="print every host's argv in order and change nothing")
     parser.add_argument(
-        "-y", "--yes", action="store_true", help="do not ask before downloads and replacements; without a terminal, "
-        "downloads need it"
-    )  # fmt: skip
+        "-y",
+        "--yes",
+        action="store_true",
+        help="do not ask before downloads and replacements; without a terminal, downloads need it",
+    )
     parser.add_argument("--allow-socket", action="store_true", help="accept TCP where RDMA was to be had")
     parser.add_argument(
-        "--force", action="append", default=[], metavar="CHECK", help="go on although this check says no; "
-        "its name stands in the error"
-    )  # fmt: skip
+        "--force",
+        action="append",
+        default=[],
+        metavar="CHECK",
+        help="go on although this check says no; its name stands in the error",
+    )
     parser.add_argument(
         "--bind", default="0.0.0.0", metavar="ADDRESS", help="address the API listens on (default: all)"
     )
@@ -95,17 +109,20 @@ def starting(parser: Parser) -> None:
 def hub_token(parser: Parser) -> None:
     """The key to models that are not open to everybody."""
     parser.add_argument(
-        "--hub-token-file", metavar="FILE", help="hub token for downloads (default: $HF_TOKEN, else the file that "
-        "`hf auth login` writes)"
-    )  # fmt: skip
+        "--hub-token-file",
+        metavar="FILE",
+        help="hub token for downloads (default: $HF_TOKEN, else the file that `hf auth login` writes)",
+    )
 
 
 def fabric_test(parser: Parser) -> None:
     """Bandwidth, only when it is asked for: it is load."""
     parser.add_argument(
-        "--fabric-test", action="store_true", help="measure each link between neighbouring hosts both ways, some "
-        "seconds each: RDMA with ib_write_bw where both have it, else TCP"
-    )  # fmt: skip
+        "--fabric-test",
+        action="store_true",
+        help="measure each link between neighbouring hosts both ways, some "
+        "seconds each: RDMA with ib_write_bw where both have it, else TCP",
+    )
 
 
 def up(parser: Parser) -> None:
@@ -123,9 +140,11 @@ def up(parser: Parser) -> None:
 def no_probe(parser: Parser) -> None:
     """Whether what was started is asked a few questions."""
     parser.add_argument(
-        "--no-probe", dest="probe", action="store_false", help="leave out the few questions that are asked in the end, "
-        "once something was started"
-    )  # fmt: skip
+        "--no-probe",
+        dest="probe",
+        action="store_false",
+        help="leave out the few questions that are asked in the end, once something was started",
+    )
 
 
 def swap(parser: Parser) -> None:
@@ -165,25 +184,36 @@ def status(parser: Parser) -> None:
     """Options of `cluster status`."""
     nodes(parser)
     parser.add_argument(
-        "--watch", action="store_true", help="go on looking and say each change once: a hang, a lost rank, falling "
-        "memory, low clocks, a link, sockets, a silent host; with --json one object a line"
-    )  # fmt: skip
+        "--watch",
+        action="store_true",
+        help="go on looking and say each change once: a hang, a lost rank, falling "
+        "memory, low clocks, a link, sockets, a silent host; with --json one object a line",
+    )
     parser.add_argument(
         "--interval", type=float, default=10, metavar="S", help="seconds from look to look (default: 10)"
     )
     parser.add_argument(
-        "--on-wedge", choices=("report", "command", "restart"), default="report", help="what to do besides: nothing, "
+        "--on-wedge",
+        choices=("report", "command", "restart"),
+        default="report",
+        help="what to do besides: nothing, "
         "run --command at each new finding, or restart all ranks when they hang or one died, not for memory (default: "
-        "report)"
-    )  # fmt: skip
+        "report)",
+    )
     parser.add_argument(
-        "--command", dest="on_finding", metavar="CMD", help="program and words to run on this machine; the finding "
-        "comes as JSON on stdin, $CLUSTER_FINDING and $CLUSTER_DEPLOYMENT name it; it has 60 s"
-    )  # fmt: skip
+        "--command",
+        dest="on_finding",
+        metavar="CMD",
+        help="program and words to run on this machine; the finding "
+        "comes as JSON on stdin, $CLUSTER_FINDING and $CLUSTER_DEPLOYMENT name it; it has 60 s",
+    )
     parser.add_argument(
-        "--max-restarts", type=int, default=3, metavar="N", help="restarts in the life of this watch, with pauses of "
-        "1, 5 and 15 minutes after them (default: 3)"
-    )  # fmt: skip
+        "--max-restarts",
+        type=int,
+        default=3,
+        metavar="N",
+        help="restarts in the life of this watch, with pauses of 1, 5 and 15 minutes after them (default: 3)",
+    )
     parser.add_argument(
         "--print-unit",
         action="store_true",
@@ -202,9 +232,11 @@ def doctor(parser: Parser) -> None:
     nodes(parser, rank_order=True)
     fabric_test(parser)
     parser.add_argument(
-        "--bundle", metavar="FILE", help="also write FILE (.tar.gz) for a bug report: facts, findings, logs of our "
-        "ranks, versions, inventory and recipe, without secrets"
-    )  # fmt: skip
+        "--bundle",
+        metavar="FILE",
+        help="also write FILE (.tar.gz) for a bug report: facts, findings, logs of our "
+        "ranks, versions, inventory and recipe, without secrets",
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="overwrite FILE")
     common(parser)
 
@@ -212,9 +244,13 @@ def doctor(parser: Parser) -> None:
 def probe(parser: Parser) -> None:
     """Options of `cluster probe`."""
     parser.add_argument(
-        "-r", "--recipe", dest="recipe_option", metavar="RECIPE", help="recipe that says what the server promises: "
-        "tools, reasoning, pictures, its context (default: the one that runs; with --base-url none)"
-    )  # fmt: skip
+        "-r",
+        "--recipe",
+        dest="recipe_option",
+        metavar="RECIPE",
+        help="recipe that says what the server promises: "
+        "tools, reasoning, pictures, its context (default: the one that runs; with --base-url none)",
+    )
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_true", help="only what `cluster up` asks in the end")
@@ -237,18 +273,23 @@ def logs(parser: Parser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
     how.add_argument(
-        "--explain", action="store_true", help="what is wrong instead of the lines: the cause, the line that shows "
-        "it, what to do; reads Ray's logs and the hosts' journals as well. Exit code 4 when something has failed"
-    )  # fmt: skip
+        "--explain",
+        action="store_true",
+        help="what is wrong instead of the lines: the cause, the line that shows "
+        "it, what to do; reads Ray's logs and the hosts' journals as well. Exit code 4 when something has failed",
+    )
     common(parser)
 
 
 def explain(parser: Parser) -> None:
     """Options of `cluster explain`; no host is asked, so there is no inventory."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="file or directory of saved logs and outputs, - for standard input; "
-        "several are read together, since one tells apart what another leaves open"
-    )  # fmt: skip
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="file or directory of saved logs and outputs, - for standard input; "
+        "several are read together, since one tells apart what another leaves open",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout; progress on stderr")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -309,9 +350,10 @@ class Command:
 def results(parser: Parser) -> None:
     """Where results lie."""
     parser.add_argument(
-        "--results", metavar="DIR", help="where results are kept (default: ./results if it exists, else "
-        "~/.local/state/cluster/results)"
-    )  # fmt: skip
+        "--results",
+        metavar="DIR",
+        help="where results are kept (default: ./results if it exists, else ~/.local/state/cluster/results)",
+    )
 
 
 def runs(text: str) -> int | str:
@@ -334,21 +376,27 @@ def measuring(parser: Parser) -> None:
         "--tg", "-tg", type=int, nargs="+", metavar="N", help="generated tokens (default: the recipe's)"
     )
     parser.add_argument(
-        "--runs", type=runs, metavar="N|auto", help="repetitions of each row; auto: until the rates are known within "
-        "±2 %%, 3 to 10 (default: the recipe's)"
-    )  # fmt: skip
+        "--runs",
+        type=runs,
+        metavar="N|auto",
+        help="repetitions of each row; auto: until the rates are known within ±2 %%, 3 to 10 (default: the recipe's)",
+    )
     parser.add_argument(
         "--concurrency", type=int, nargs="+", metavar="N", help="requests at the same time (default: the recipe's)"
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the prompts (default: 1)")
     parser.add_argument(
-        "--corpus", choices=("prose", "code"), default="prose", help="what the prompts are made of; speculative "
-        "decoding depends on it (default: prose)"
-    )  # fmt: skip
+        "--corpus",
+        choices=("prose", "code"),
+        default="prose",
+        help="what the prompts are made of; speculative decoding depends on it (default: prose)",
+    )
     parser.add_argument(
-        "--prefix-caching", action="store_true", help="load the context first (rows ctx_pp, ctx_tg), then time the "
-        "prompt on top of it; cache hits are verified (default: context and prompt in one cold request)"
-    )  # fmt: skip
+        "--prefix-caching",
+        action="store_true",
+        help="load the context first (rows ctx_pp, ctx_tg), then time the "
+        "prompt on top of it; cache hits are verified (default: context and prompt in one cold request)",
+    )
     parser.add_argument("--chat", action="store_true", help="/v1/chat/completions (default: /v1/completions)")
     parser.add_argument(
         "--natural-stop", action="store_true", help="outputs end where the model ends them, after --tg tokens at most"
@@ -359,9 +407,12 @@ def measuring(parser: Parser) -> None:
 def bench(parser: Parser) -> None:
     """Options of `cluster bench`."""
     parser.add_argument(
-        "-r", "--recipe", dest="recipe_option", metavar="RECIPE", help="recipe whose bench defaults and reference "
-        "numbers count (default: the one that runs)"
-    )  # fmt: skip
+        "-r",
+        "--recipe",
+        dest="recipe_option",
+        metavar="RECIPE",
+        help="recipe whose bench defaults and reference numbers count (default: the one that runs)",
+    )
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     measuring(parser)
     from cluster.bench.suites import SUITES
@@ -369,9 +420,11 @@ def bench(parser: Parser) -> None:
     about = "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
     parser.add_argument("--suite", choices=tuple(SUITES), metavar="NAME", help=f"named shapes. {about}")
     parser.add_argument(
-        "--selftest", action="store_true", help="how wrong the client is: measure a built-in server of known timing "
-        "(--concurrency 1 4 16 32 128, --runs 3)"
-    )  # fmt: skip
+        "--selftest",
+        action="store_true",
+        help="how wrong the client is: measure a built-in server of known timing "
+        "(--concurrency 1 4 16 32 128, --runs 3)",
+    )
     parser.add_argument("--base-url", metavar="URL", help="measure this server, from this machine")
     parser.add_argument("--model", metavar="NAME", help="served model name (default: what the server says)")
     parser.add_argument("--api-key-file", metavar="FILE", help="key of the API at --base-url")
@@ -383,16 +436,23 @@ def scaling(parser: Parser) -> None:
     recipe(parser)
     nodes(parser, rank_order=True)
     parser.add_argument(
-        "--tp", "-tp", type=int, nargs="+", metavar="N", help="tensor-parallel sizes to measure, in this order; each "
-        "uses the first hosts (default: 1 and the number of hosts)"
-    )  # fmt: skip
+        "--tp",
+        "-tp",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="tensor-parallel sizes to measure, in this order; each "
+        "uses the first hosts (default: 1 and the number of hosts)",
+    )
     parser.add_argument(
         "--pipeline-parallel", dest="pipeline", type=int, default=1, metavar="N", help="pipeline size (default: 1)"
     )
     parser.add_argument(
-        "--backend", choices=("ray", "mp"), help="how ranks find each other, at every size, so that they are compared "
-        "like with like (default: the recipe's; ray starts Ray at --tp 1 too, mp needs nothing there)"
-    )  # fmt: skip
+        "--backend",
+        choices=("ray", "mp"),
+        help="how ranks find each other, at every size, so that they are compared "
+        "like with like (default: the recipe's; ray starts Ray at --tp 1 too, mp needs nothing there)",
+    )
     in_series(parser)
 
 
@@ -400,9 +460,13 @@ def sweep(parser: Parser) -> None:
     """Options of `cluster sweep`; words after `--` go to vLLM."""
     recipe(parser)
     parser.add_argument(
-        "--vary", action="append", required=True, metavar="KEY=A,B,C", help="a recipe key as --set takes it, and its "
-        "values (YAML, null takes the key away); also tp, pp and backend; given more than once: every combination"
-    )  # fmt: skip
+        "--vary",
+        action="append",
+        required=True,
+        metavar="KEY=A,B,C",
+        help="a recipe key as --set takes it, and its "
+        "values (YAML, null takes the key away); also tp, pp and backend; given more than once: every combination",
+    )
     nodes(parser, rank_order=True)
     sizes(parser, short_pp=False)
     in_series(parser)
@@ -412,9 +476,10 @@ def in_series(parser: Parser) -> None:
     """What `scaling` and `sweep` share: how each step is started and measured."""
     parser.description = f"{parser.description} What stands after the first -- goes to vLLM as it is."
     parser.add_argument(
-        "--resume", action="store_true", help="keep what an earlier run of the same command measured; go on with the "
-        "rest"
-    )  # fmt: skip
+        "--resume",
+        action="store_true",
+        help="keep what an earlier run of the same command measured; go on with the rest",
+    )
     starting(parser)
     measuring(parser)
     common(parser)
@@ -423,12 +488,19 @@ def in_series(parser: Parser) -> None:
 def report(parser: Parser) -> None:
     """Options of `cluster report`."""
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="results of bench, or series of scaling and sweep (default: the "
-        "newest, with what it can be compared to)"
-    )  # fmt: skip
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="results of bench, or series of scaling and sweep (default: the newest, with what it can be compared to)",
+    )
     parser.add_argument(
-        "-o", "--output", action="append", default=[], metavar="FILE", help="write FILE; its ending says what: .html "
-        "(one page, needs no network), .md, .csv or .json (default: Markdown on stdout, and a page beside the results)"
-    )  # fmt: skip
+        "-o",
+        "--output",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write FILE; its ending says what: .html "
+        "(one page, needs no network), .md, .csv or .json (default: Markdown on stdout, and a page beside the results)",
+    )
     results(parser)
     common(parser)

@@ -108,10 +108,15 @@ def as_csv(entries: Sequence[Entry]) -> str:
     for entry in entries:
         manifest = entry.result.manifest
         told = {
-            "label": entry.label, "recipe": manifest.recipe, "tp": manifest.tp, "nodes": manifest.nodes,
-            "backend": manifest.backend, "simulated": manifest.simulated, "timestamp": entry.result.timestamp,
+            "label": entry.label,
+            "recipe": manifest.recipe,
+            "tp": manifest.tp,
+            "nodes": manifest.nodes,
+            "backend": manifest.backend,
+            "simulated": manifest.simulated,
+            "timestamp": entry.result.timestamp,
             "file": entry.path.name if entry.path else "",
-        }  # fmt: skip
+        }
         for row in csv.DictReader(io.StringIO(to_csv(entry.result))):
             if writer is None:
                 writer = csv.DictWriter(out, [*row, *told], lineterminator="\n", extrasaction="ignore")

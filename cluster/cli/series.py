@@ -265,8 +265,9 @@ def exit_code(log: Log, steps: Sequence[Step]) -> ExitCode:
     return ExitCode(bad[0].exit) if len(bad) == len(points) and not any(p.result for p in points) else ExitCode.PARTIAL
 
 
-def make_room(steps: Sequence[Step], log: Log, named: Named, args: argparse.Namespace, screen: Screen,
-              connect: Connect) -> None:  # fmt: skip
+def make_room(
+    steps: Sequence[Step], log: Log, named: Named, args: argparse.Namespace, screen: Screen, connect: Connect
+) -> None:
     """What of ours runs on these hosts would be replaced and taken down in the end: ask first.
 
     With --resume what a killed run of the same series left behind is its own: the next step goes on with it.
@@ -455,10 +456,12 @@ def with_stored(entry: Entry, log: Log) -> list[Table]:
     shapes = [row.shape for row in entry.result.rows]
     baseline = find_baseline(log.path.parent, entry.result.manifest, 1, shapes)
     if baseline.result:
-        return compare(Entry("TP=1", baseline.result, baseline.path, reading=entry.reading,
-                             references=entry.references), entry)  # fmt: skip
-    refused = [f"not compared with {path.name}: {'; '.join(map(str, against[:5]))}"
-               for path, against in baseline.refused[:3]]  # fmt: skip
+        return compare(
+            Entry("TP=1", baseline.result, baseline.path, reading=entry.reading, references=entry.references), entry
+        )
+    refused = [
+        f"not compared with {path.name}: {'; '.join(map(str, against[:5]))}" for path, against in baseline.refused[:3]
+    ]
     return [Table("scaling", (), (), tuple(refused or ["no single-node baseline of this recipe is stored"]))]
 
 

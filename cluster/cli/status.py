@@ -86,10 +86,13 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
             asked[head].append(docker_exec(name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
     outcomes = fleet.ask(asked)
     states: dict[str, RankState | Missing | None] = {
-        host: unseen(seens[host]) if host in seens else
-        Missing("the host did not answer" if host in fleet.names else "not among the hosts of this command", "absent")
+        host: unseen(seens[host])
+        if host in seens
+        else Missing(
+            "the host did not answer" if host in fleet.names else "not among the hosts of this command", "absent"
+        )
         for host in deployment.hosts
-    }  # fmt: skip
+    }
     for host, outcome in outcomes.items():
         read = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
         states[host] = read if isinstance(read, Missing) else read.get(deployment.ranks[host].name)

@@ -174,14 +174,17 @@ def as_document(
         "transport": {"verdict": transport.verdict, "why": transport.why, "bytes": dict(transport.grown)}
         if transport
         else None,
-        "completion": {"text": proof.completion.text, "tokens": proof.completion.tokens,
-                       "seconds": proof.completion.seconds},
+        "completion": {
+            "text": proof.completion.text,
+            "tokens": proof.completion.tokens,
+            "seconds": proof.completion.seconds,
+        },
         "stages_s": {stage: round(seconds, 3) for stage, seconds in clock.stages.items()},
         "memory_bytes": {
             moment: {host: {"available": held.available, "gpu": held.gpu} for host, held in hosts.items()}
             for moment, hosts in proof.memory.items()
         },
-    }  # fmt: skip
+    }
 
 
 REQUEST_S = 40.0
@@ -486,9 +489,20 @@ def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
         hidden[API_KEY] = read_secret(args.api_key_file, "--api-key-file")
     vllm_serve(recipe, Layout(tp, args.pipeline, backend, ("",) * len(hosts), args.bind), extra=args.words)
     return Wanted(
-        recipe, hosts, tp, args.pipeline, backend, dict(variables.plain), hidden, tuple(args.words), args.bind,
-        args.allow_socket, check_names(args.force), read_mounts(recipe.mounts), read_dockerfile(recipe.dockerfile),
-    )  # fmt: skip
+        recipe,
+        hosts,
+        tp,
+        args.pipeline,
+        backend,
+        dict(variables.plain),
+        hidden,
+        tuple(args.words),
+        args.bind,
+        args.allow_socket,
+        check_names(args.force),
+        read_mounts(recipe.mounts),
+        read_dockerfile(recipe.dockerfile),
+    )
 
 
 def guard_for(fleet: Fleet, wanted: Wanted, dry_run: bool) -> AbstractContextManager[Guard]:
@@ -542,9 +556,15 @@ def bring_up(
 
 
 def vet(
-    wanted: Wanted, seens: dict[str, Seen], fabric: Fabric, found: Sequence[Deployment], fleet: Fleet,
-    options: Options, screen: Screen, clock: prove.Clock,
-) -> None:  # fmt: skip
+    wanted: Wanted,
+    seens: dict[str, Seen],
+    fabric: Fabric,
+    found: Sequence[Deployment],
+    fleet: Fleet,
+    options: Options,
+    screen: Screen,
+    clock: prove.Clock,
+) -> None:
     """Refuse what cannot be started on these hosts."""
     with clock.stage("check"):
         gate.check_seen(wanted, seens, fabric, fleet, found, screen)

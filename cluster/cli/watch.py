@@ -369,8 +369,9 @@ class Watched:
         known = self.deployment.ranks
         return all(
             (rank.id, rank.started_at) == (known[host].id, known[host].started_at)
-            for host, rank in now.ranks.items() if host in known
-        )  # fmt: skip
+            for host, rank in now.ranks.items()
+            if host in known
+        )
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:

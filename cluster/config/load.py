@@ -92,9 +92,14 @@ def _host(file: InventoryFile, name: str, ssh_knows: Callable[[str], bool]) -> R
     if found and (found.user or found.port or _is_address(found.address) or ssh_knows(found.address)):
         defaults = inventory.defaults
         return ResolvedHost(
-            name, found.address, found.user, found.port,
-            data_dir=defaults.data_dir, hf_home=defaults.hf_home, env=dict(defaults.env),
-        )  # fmt: skip
+            name,
+            found.address,
+            found.user,
+            found.port,
+            data_dir=defaults.data_dir,
+            hf_home=defaults.hf_home,
+            env=dict(defaults.env),
+        )
     known = [*inventory.hosts, *inventory.groups]
     listed = f"known: {', '.join(known)}" if known else "`cluster inventory add NAME ADDRESS` makes it known"
     near = nearest(name, known)
@@ -210,9 +215,19 @@ def _nothing(file: InventoryFile) -> UsageError:
 
 
 __all__ = [
-    "InventoryFile", "RecipeFile", "ResolvedHost", "choose_recipe", "load_inventory", "load_recipe", "read_dockerfile",
-    "read_inventory", "read_mounts", "read_recipe", "read_secret", "resolve_hosts",
-]  # fmt: skip
+    "InventoryFile",
+    "RecipeFile",
+    "ResolvedHost",
+    "choose_recipe",
+    "load_inventory",
+    "load_recipe",
+    "read_dockerfile",
+    "read_inventory",
+    "read_mounts",
+    "read_recipe",
+    "read_secret",
+    "resolve_hosts",
+]
 
 Entry = TypeVar("Entry", HostEntry, Defaults)
 

@@ -18,9 +18,14 @@ _FORMS = tuple(
         *(
             rf"()({word}(?<!\w{'.' * width}){rest})"
             for word, width, rest in (
-                ("hf_", 3, r"[\w-]{16,}"), ("sk-", 3, r"[\w-]{16,}"), ("gh[opsru]_", 4, r"[\w-]{16,}"),
-                ("github_pat_", 11, r"[\w-]{16,}"), ("glpat-", 6, r"[\w-]{16,}"), ("nvapi-", 6, r"[\w-]{16,}"),
-                ("xox[abprs]-", 5, r"[\w-]{16,}"), ("AKIA", 4, r"[0-9A-Z]{16}\b"),
+                ("hf_", 3, r"[\w-]{16,}"),
+                ("sk-", 3, r"[\w-]{16,}"),
+                ("gh[opsru]_", 4, r"[\w-]{16,}"),
+                ("github_pat_", 11, r"[\w-]{16,}"),
+                ("glpat-", 6, r"[\w-]{16,}"),
+                ("nvapi-", 6, r"[\w-]{16,}"),
+                ("xox[abprs]-", 5, r"[\w-]{16,}"),
+                ("AKIA", 4, r"[0-9A-Z]{16}\b"),
                 ("eyJ", 3, r"[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
             )
         ),
@@ -28,7 +33,7 @@ _FORMS = tuple(
         r"(earer )([\w.~+/=-]{8,})",
         r"(uthorization: [Bb]asic )([\w.~+/=-]{8,})",
     )
-)  # fmt: skip
+)
 """What is a secret by its form, as group 2. Each begins with letters, so that the search of a long log is quick."""
 _NAMED = re.compile(
     r"""(?:(?<![\w.-])|(?<=^-e)|(?<=[\s'"]-e))(?P<name>(?P<flag>--)?(?=[\w.-]*(?i:key|token|secret|pass|pwd|pat|cred|bearer|jwt))[A-Za-z_][\w.-]*)"""

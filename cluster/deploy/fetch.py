@@ -89,9 +89,15 @@ def fetch_missing(
 
 
 def fetch_model(
-    model: Model, image: str, seens: Mapping[str, Seen], hosts: list[str], fleet: Fleet, guard: Guard, how: How,
+    model: Model,
+    image: str,
+    seens: Mapping[str, Seen],
+    hosts: list[str],
+    fleet: Fleet,
+    guard: Guard,
+    how: How,
     screen: Screen,
-) -> None:  # fmt: skip
+) -> None:
     """Say the bytes, ask, download on each host; the hub token lies there only meanwhile."""
     missing = f"model {model.id} is not on {', '.join(hosts)}"
     refuse_unasked(missing, how, screen)
@@ -169,11 +175,14 @@ def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
             continue  # the checks have said so
         room = next((room for room in seen.disk if room.path == seen.identity.hf_home), None)
         if room and room.free_bytes < size:
-            errors.append(RefusedError(
-                f"{model.id} needs {size / GIB:.1f} GiB, {room.free_bytes / GIB:.1f} GiB are free under {room.path}",
-                where=seen.host, put_back="nothing was downloaded",
-                remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
-            ))  # fmt: skip
+            errors.append(
+                RefusedError(
+                    f"{model.id} needs {size / GIB:.1f} GiB, {room.free_bytes / GIB:.1f} GiB are free under {room.path}",
+                    where=seen.host,
+                    put_back="nothing was downloaded",
+                    remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
+                )
+            )
     raise_all(errors)
 
 
@@ -201,9 +210,14 @@ def size_of(model: Model, host: str, token_file: str, fleet: Fleet, screen: Scre
 
 
 def download(
-    model: Model, image: str, seens: Mapping[str, Seen], tokens: Mapping[str, str], fleet: Fleet, guard: Guard,
+    model: Model,
+    image: str,
+    seens: Mapping[str, Seen],
+    tokens: Mapping[str, str],
+    fleet: Fleet,
+    guard: Guard,
     screen: Screen,
-) -> None:  # fmt: skip
+) -> None:
     """The hub's own tool in a container of the image, as the user, so that the files belong to them."""
     folders: dict[str, list[Question]] = {}
     asked: dict[str, Question] = {}
@@ -213,9 +227,15 @@ def download(
         assert not isinstance(identity, Missing)  # token_path has refused that
         folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
         asked[name] = hub.hub_download(
-            image, model.id, model.revision,
-            hf_home=identity.hf_home, uid=identity.uid, gid=identity.gid, token_file=token_file, dummy=model.dummy,
-        )  # fmt: skip
+            image,
+            model.id,
+            model.revision,
+            hf_home=identity.hf_home,
+            uid=identity.uid,
+            gid=identity.gid,
+            token_file=token_file,
+            dummy=model.dummy,
+        )
     fleet.keep_asking(folders, screen.trouble)
     with screen.waiting(f"download of {model.id} on {', '.join(tokens)}") as line:
         run_on(fleet, guard, asked, "download the model", "run it again: it goes on where it stopped", line.beside)

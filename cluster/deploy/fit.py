@@ -112,12 +112,16 @@ def fit(recipe: Recipe, attention: Sequence[AttentionLayers], tp: int, asked: As
     sliding, whole = _held(attention, each, length or 0)
     known = bool(each) and length is not None
     return Fit(
-        tp, _loading_gib(recipe, attention) / tp, weights, share, asked.memory_gib,
+        tp,
+        _loading_gib(recipe, attention) / tp,
+        weights,
+        share,
+        asked.memory_gib,
         cache_sliding=asked.sequences * sliding / GIB if known else None,
         cache_global=asked.sequences * whole / GIB if known else None,
         tokens=_counted_tokens(attention, each, room) if each else None,
         length=length,
-    )  # fmt: skip
+    )
 
 
 def _held(attention: Sequence[AttentionLayers], each: Sequence[float], length: int) -> tuple[float, float]:

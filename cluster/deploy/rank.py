@@ -29,13 +29,35 @@ from cluster.spark.look import Seen
 from cluster.spark.request import Wanted
 
 NOT_COMPILED = {
-    "gpu-memory-utilization", "kv-cache-memory-bytes", "num-gpu-blocks-override", "enable-prefix-caching",
-    "prefix-caching-hash-algo", "seed", "limit-mm-per-prompt", "mm-processor-kwargs", "mm-processor-cache-gb",
-    "logprobs-mode", "tokenizer", "tokenizer-mode", "tokenizer-revision", "disable-custom-all-reduce",
-    "max-parallel-loading-workers", "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser", "chat-template",
-    "enable-log-requests", "uvicorn-log-level", "api-server-count", "allowed-origins", "disable-log-stats",
-    "enable-chunked-prefill", "scheduling-policy", "load-format", "stream-interval",
-}  # fmt: skip
+    "gpu-memory-utilization",
+    "kv-cache-memory-bytes",
+    "num-gpu-blocks-override",
+    "enable-prefix-caching",
+    "prefix-caching-hash-algo",
+    "seed",
+    "limit-mm-per-prompt",
+    "mm-processor-kwargs",
+    "mm-processor-cache-gb",
+    "logprobs-mode",
+    "tokenizer",
+    "tokenizer-mode",
+    "tokenizer-revision",
+    "disable-custom-all-reduce",
+    "max-parallel-loading-workers",
+    "enable-auto-tool-choice",
+    "tool-call-parser",
+    "reasoning-parser",
+    "chat-template",
+    "enable-log-requests",
+    "uvicorn-log-level",
+    "api-server-count",
+    "allowed-origins",
+    "disable-log-stats",
+    "enable-chunked-prefill",
+    "scheduling-policy",
+    "load-format",
+    "stream-interval",
+}
 """Flags that vLLM's own cache key does not hold (`compute_hash` of each of its configurations, 0.32), or that only its
 API server reads. A flag that is not here gives a directory of its own: one more compilation, never a wrong kernel."""
 
@@ -180,16 +202,18 @@ def observed(made_of: Ingredients) -> dict[str, Any]:
     """What was found and may drift without a replacement: by host id its name, addresses, HCAs, MTU; versions."""
     ends = {
         made_of.seens[name].host_id: {
-            "name": name, "management": made_of.identity(name).management_address, **end.as_label(),
+            "name": name,
+            "management": made_of.identity(name).management_address,
+            **end.as_label(),
         }
         for name, end in made_of.fabric.hosts.items()
-    }  # fmt: skip
+    }
     inside = made_of.inside
     versions = {"vllm": inside.vllm, "ray": inside.ray, "transformers": inside.transformers, "nccl": inside.nccl}
     accepts = made_of.wanted.accepts_sockets if made_of.wanted.size > 1 else ""
-    return {
-        "hosts": ends, "paired": made_of.fabric.paired, "versions": versions | {"python": inside.python}
-    } | ({"accepts_sockets": accepts} if accepts else {})  # fmt: skip
+    return {"hosts": ends, "paired": made_of.fabric.paired, "versions": versions | {"python": inside.python}} | (
+        {"accepts_sockets": accepts} if accepts else {}
+    )
 
 
 def environment(made_of: Ingredients, host: str) -> dict[str, str]:

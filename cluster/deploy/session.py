@@ -80,10 +80,15 @@ def look_for(host: ResolvedHost, wanted: Wanted | None = None) -> Look:
         return Look(data_dir=host.data_dir, hf_home=host.hf_home)
     recipe, (model, *drafters) = wanted.recipe, wanted.models
     look = Look(
-        image=recipe.image, model=model.id, revision=model.revision, dummy_weights=model.dummy,
-        data_dir=host.data_dir, hf_home=host.hf_home,
-        model_files=tuple(mount.model_file for mount in recipe.mounts if mount.model_file), thorough=True,
-    )  # fmt: skip
+        image=recipe.image,
+        model=model.id,
+        revision=model.revision,
+        dummy_weights=model.dummy,
+        data_dir=host.data_dir,
+        hf_home=host.hf_home,
+        model_files=tuple(mount.model_file for mount in recipe.mounts if mount.model_file),
+        thorough=True,
+    )
     for one in drafters:
         look = replace(look, drafter=one.id, drafter_revision=one.revision, dummy_drafter=one.dummy)
     return look

@@ -16,9 +16,24 @@ from cluster.argv.far import source
 from cluster.spark.request import Wanted
 
 DESCRIPTIVE = {
-    "extends", "summary", "parameters_b", "active_parameters_b", "attention", "weights_gib", "needs", "memory",
-    "ready_timeout_s", "expect_log", "bench", "reference", "problems", "mounts", "dockerfile", "backend", "transport",
-}  # fmt: skip
+    "extends",
+    "summary",
+    "parameters_b",
+    "active_parameters_b",
+    "attention",
+    "weights_gib",
+    "needs",
+    "memory",
+    "ready_timeout_s",
+    "expect_log",
+    "bench",
+    "reference",
+    "problems",
+    "mounts",
+    "dockerfile",
+    "backend",
+    "transport",
+}
 """Recipe keys that do not change what runs, or that stand in the spec under another name."""
 
 

@@ -215,9 +215,13 @@ def judge_memory(course: Course) -> Iterator[Finding]:
         low = [look.available for look in course.of_host(host, HELD_S)]
         if low and all(value is not None and value < FLOOR for value in low):
             yield Finding(
-                "fault", "memory-low", host, f"only {(low[-1] or 0) / GIB:.1f} GiB of memory are available",
-                f"MemAvailable below {FLOOR / GIB:.0f} GiB for {HELD_S:.0f} s", HOLDERS,
-            )  # fmt: skip
+                "fault",
+                "memory-low",
+                host,
+                f"only {(low[-1] or 0) / GIB:.1f} GiB of memory are available",
+                f"MemAvailable below {FLOOR / GIB:.0f} GiB for {HELD_S:.0f} s",
+                HOLDERS,
+            )
         else:
             yield from _falling(host, course)
 
@@ -235,10 +239,13 @@ def _falling(host: str, course: Course) -> Iterator[Finding]:
     if left_s < HORIZON_S:
         first, last = told[0][1] / GIB, told[-1][1] / GIB
         yield Finding(
-            "warning", "memory-falling", host,
+            "warning",
+            "memory-falling",
+            host,
             f"memory falls by {rate * 60 / GIB:.2f} GiB a minute and will be out in {left_s / 60:.0f} min",
-            f"MemAvailable {first:.1f} → {last:.1f} GiB in {(told[-1][0] - told[0][0]) / 60:.0f} min", HOLDERS,
-        )  # fmt: skip
+            f"MemAvailable {first:.1f} → {last:.1f} GiB in {(told[-1][0] - told[0][0]) / 60:.0f} min",
+            HOLDERS,
+        )
 
 
 def steady_fall(told: Sequence[tuple[float, int]]) -> float:
@@ -304,10 +311,13 @@ def judge_transport(course: Course) -> Iterator[Finding]:
     if still and all(value is not None and value >= TCP_BYTES for value in tcp.values()):
         moved = ", ".join(f"{host} {(value or 0) >> 20} MiB" for host, value in tcp.items())
         yield Finding(
-            "warning", "socket-fallback", "", "the traffic between the ranks goes over sockets, no longer over RDMA",
+            "warning",
+            "socket-fallback",
+            "",
+            "the traffic between the ranks goes over sockets, no longer over RDMA",
             f"the HCAs stood still for {CARRIED_S:.0f} s while tokens came; over TCP: {moved}",
             "cluster doctor; cluster down and cluster up, which proves the way again",
-        )  # fmt: skip
+        )
 
 
 FROZEN_S = 25.0
@@ -383,9 +393,13 @@ def judge_ranks(course: Course) -> Iterator[Finding]:
         return
     tail = next((line.strip() for line in reversed(lost.tail) if line.strip()), "")
     yield Finding(
-        "fault", "rank", lost.host, f"its rank has ended: {lost.why}", f"last line: {tail[:300]}" if tail else "",
+        "fault",
+        "rank",
+        lost.host,
+        f"its rank has ended: {lost.why}",
+        f"last line: {tail[:300]}" if tail else "",
         "cluster logs --explain names the cause; cluster up starts it again",
-    )  # fmt: skip
+    )
 
 
 def judge_server(course: Course) -> Iterator[Finding]:
@@ -397,9 +411,13 @@ def judge_server(course: Course) -> Iterator[Finding]:
         return
     since = "any more" if course.served_since is not None else f"within {PATIENT_S / 60:.0f} min"
     yield Finding(
-        "fault", "server", next(iter(course.last.hosts)), f"all ranks run and the server does not answer {since}",
-        f"/health is not 200 for {looks[-1].t - looks[0].t:.0f} s", f"cluster logs --explain; {RESTARTS}",
-    )  # fmt: skip
+        "fault",
+        "server",
+        next(iter(course.last.hosts)),
+        f"all ranks run and the server does not answer {since}",
+        f"/health is not 200 for {looks[-1].t - looks[0].t:.0f} s",
+        f"cluster logs --explain; {RESTARTS}",
+    )
 
 
 def why_no_restart(finding: Finding, course: Course) -> str:
@@ -431,9 +449,14 @@ def is_memory_error(lost: Failed, available: int | None) -> bool:
 
 
 JUDGES: tuple[Callable[[Course], Iterator[Finding]], ...] = (
-    judge_ranks, judge_tokens, judge_server, judge_memory, judge_clocks,
-    judge_links, judge_transport,
-)  # fmt: skip
+    judge_ranks,
+    judge_tokens,
+    judge_server,
+    judge_memory,
+    judge_clocks,
+    judge_links,
+    judge_transport,
+)
 CALM_LOOKS = 3
 """A finding is over when so many looks in a row that could have shown it do not."""
 

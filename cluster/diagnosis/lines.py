@@ -261,10 +261,27 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 NEEDLES = (
-    "error", "exception", "failure", "timeout:", "fatal", "panic", "terminate called", "segmentation fault",
-    "aborted (", "[crit]", "segfault", "no such file or directory", "permission denied", ": cannot ", "failed: ",
-    ",000 e 0", ",000 f 0", "critical", '"cluster"', "not found",
-)  # fmt: skip
+    "error",
+    "exception",
+    "failure",
+    "timeout:",
+    "fatal",
+    "panic",
+    "terminate called",
+    "segmentation fault",
+    "aborted (",
+    "[crit]",
+    "segfault",
+    "no such file or directory",
+    "permission denied",
+    ": cannot ",
+    "failed: ",
+    ",000 e 0",
+    ",000 f 0",
+    "critical",
+    '"cluster"',
+    "not found",
+)
 """One of these is in every line that `weigh` calls an error (every digit a 0)."""
 
 

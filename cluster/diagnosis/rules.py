@@ -117,9 +117,22 @@ def _rule_of(row: Mapping[str, Any]) -> Rule:
 
 
 IN_ORDER = (
-    "normal", "kernel", "nccl", "memory", "disk", "ray", "builds", "models", "torch", "fabric", "ssh", "docker", "vllm",
-    "deaths", "general",
-)  # fmt: skip
+    "normal",
+    "kernel",
+    "nccl",
+    "memory",
+    "disk",
+    "ray",
+    "builds",
+    "models",
+    "torch",
+    "fabric",
+    "ssh",
+    "docker",
+    "vllm",
+    "deaths",
+    "general",
+)
 RULES: tuple[Rule, ...] = tuple(rule for stem in IN_ORDER for rule in read_rules(stem))
 """Rules for lines, in the order in which they are tried: the special before the general."""
 OF_OUTPUTS = {rule.id: rule for rule in read_rules("outputs")}

@@ -128,10 +128,21 @@ def judge(keys: Sequence[KnownKey], names: Sequence[str], kind: str, key: bytes)
 
 DEADLINE_S = 45
 _OPTIONS = (
-    "BatchMode=yes", "StrictHostKeyChecking=accept-new", "GlobalKnownHostsFile=/dev/null", "KnownHostsCommand=none",
-    "CheckHostIP=no", "UpdateHostKeys=no", "PreferredAuthentications=none", "ControlMaster=no", "ControlPath=none",
-    "ClearAllForwardings=yes", "PermitLocalCommand=no", "RemoteCommand=none", "ConnectTimeout=10", "LogLevel=ERROR",
-)  # fmt: skip
+    "BatchMode=yes",
+    "StrictHostKeyChecking=accept-new",
+    "GlobalKnownHostsFile=/dev/null",
+    "KnownHostsCommand=none",
+    "CheckHostIP=no",
+    "UpdateHostKeys=no",
+    "PreferredAuthentications=none",
+    "ControlMaster=no",
+    "ControlPath=none",
+    "ClearAllForwardings=yes",
+    "PermitLocalCommand=no",
+    "RemoteCommand=none",
+    "ConnectTimeout=10",
+    "LogLevel=ERROR",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,10 +133,18 @@ class Told:
         """For --json."""
         scored = {"score": self.verdict.score, "tokens": self.verdict.tokens} if self.verdict.score else {}
         return {
-            "id": self.case.id, "title": self.case.title, "group": self.case.group, "outcome": self.verdict.outcome,
-            "why": self.verdict.why, "said": self.verdict.said, "defect": self.verdict.defect,
-            "remedy": self.verdict.remedy, "seconds": round(self.seconds, 3), "requests": self.requests, **scored,
-        }  # fmt: skip
+            "id": self.case.id,
+            "title": self.case.title,
+            "group": self.case.group,
+            "outcome": self.verdict.outcome,
+            "why": self.verdict.why,
+            "said": self.verdict.said,
+            "defect": self.verdict.defect,
+            "remedy": self.verdict.remedy,
+            "seconds": round(self.seconds, 3),
+            "requests": self.requests,
+            **scored,
+        }
 
 
 PASSED = Verdict("pass")

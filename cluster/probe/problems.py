@@ -87,50 +87,66 @@ def read_names(text: str, known: Sequence[str]) -> str:
 
 PROBLEMS = (
     Problem(
-        "price", "arithmetic with percentages",
+        "price",
+        "arithmetic with percentages",
         "A shop raised the price of a lamp by 20 percent. Later it lowered the new price by 25 percent, and at last it "
         "raised that price by 10 percent. The lamp now costs 118.80 euros. How many euros did it cost at first?",
-        "120", read_number,
+        "120",
+        read_number,
     ),
     Problem(
-        "islanders", "who tells the truth",
+        "islanders",
+        "who tells the truth",
         "On an island each person is either a knight, who says only what is true, or a knave, who says only what is "
         "false. Four islanders speak.\nP: Q and S are of the same kind.\nQ: An odd number of the four of us are "
         "knights.\nR: P is a knave.\nS: If Q is a knight, then R is a knight.\nWhich of P, Q, R and S are knights? "
         "Give their letters in alphabetical order.",
-        "R S", partial(read_names, known="PQRS"),
+        "R S",
+        partial(read_names, known="PQRS"),
     ),
     Problem(
-        "divisors", "counting without counting twice",
+        "divisors",
+        "counting without counting twice",
         "How many whole numbers from 1 to 300, both included, are divisible by exactly one of the three numbers 6, 10 "
         "and 15?",
-        "70", read_number,
+        "70",
+        read_number,
     ),
     Problem(
-        "ticket", "a date across a leap day",
+        "ticket",
+        "a date across a leap day",
         "A ticket is valid for 100 days in a row. Its first valid day is 14 February 2024. What is its last valid day?",
-        "2024-05-23", read_date, ", as YYYY-MM-DD",
+        "2024-05-23",
+        read_date,
+        ", as YYYY-MM-DD",
     ),
     Problem(
-        "marbles", "a probability",
+        "marbles",
+        "a probability",
         "A bag holds 4 red, 3 blue and 2 green marbles. Three are drawn at once, without looking. What is the "
         "probability that the three show exactly two different colours?",
-        "55/84", read_fraction, ", as a fraction in lowest terms",
+        "55/84",
+        read_fraction,
+        ", as a fraction in lowest terms",
     ),
     Problem(
-        "letters", "letters of a word",
+        "letters",
+        "letters of a word",
         "Take the word thunderstorm. Strike out every letter that occurs in it more than once, all of its occurrences. "
         "Write what is left backwards. Which string of letters is that?",
-        "mosednuh", read_word,
+        "mosednuh",
+        read_word,
     ),
     Problem(
-        "runners", "an order from hints",
+        "runners",
+        "an order from hints",
         "Ana, Ben, Cleo, Dan and Eva ran a race, and no two arrived together. Exactly one runner arrived between Ana "
         "and Ben. Cleo arrived before Dan, and Dan before Ben. Eva was neither first nor last. At least one runner "
         "arrived between Cleo and Eva. Ben was not last. In which order did they arrive, from first to last?",
-        "Cleo Dan Ben Eva Ana", partial(read_names, known=("Ana", "Ben", "Cleo", "Dan", "Eva")),
+        "Cleo Dan Ben Eva Ana",
+        partial(read_names, known=("Ana", "Ben", "Cleo", "Dan", "Eva")),
     ),
-)  # fmt: skip
+)
 
 
 TOKENS = 3500
@@ -160,7 +176,13 @@ def _judged(problem: Problem, answer: Answer) -> Verdict:
 
 
 CASES = tuple(
-    Case(f"problem-{one.id}", one.title, "reasoning-check", partial(solve, problem=one),
-         "write-up on Gemma 4 31B NVFP4, June 2026", long=True)
+    Case(
+        f"problem-{one.id}",
+        one.title,
+        "reasoning-check",
+        partial(solve, problem=one),
+        "write-up on Gemma 4 31B NVFP4, June 2026",
+        long=True,
+    )
     for one in PROBLEMS
-)  # fmt: skip
+)

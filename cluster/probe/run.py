@@ -92,21 +92,28 @@ class Probed:
         scores = Counter(one.verdict.score for one in self.scored)
         tokens = [one.verdict.tokens for one in self.scored if one.verdict.tokens is not None]
         return {
-            "right": scores["right"], "wrong": scores["wrong"], "cut_off": scores["cut off"], "of": len(self.scored),
+            "right": scores["right"],
+            "wrong": scores["wrong"],
+            "cut_off": scores["cut off"],
+            "of": len(self.scored),
             "seconds_each": round(sum(one.seconds for one in self.scored) / len(self.scored), 3),
             "tokens_each": round(sum(tokens) / len(tokens)) if tokens else None,
-        }  # fmt: skip
+        }
 
     def document(self) -> dict[str, Any]:
         """For --json."""
         names = ("model", "limit", "configured", "tools", "reasoning", "vision", "engine", "dummy")
         return {
             "subject": {name: getattr(self.subject, name) for name in names},
-            "passed": self.count("pass"), "failed": len(self.failed), "not_applicable": self.count("not applicable"),
+            "passed": self.count("pass"),
+            "failed": len(self.failed),
+            "not_applicable": self.count("not applicable"),
             "score": self.score(),
-            "cases": [one.document() for one in self.told], "refused_fields": self.refused,
-            "not_asked": list(self.left), "gone": self.gone,
-        }  # fmt: skip
+            "cases": [one.document() for one in self.told],
+            "refused_fields": self.refused,
+            "not_asked": list(self.left),
+            "gone": self.gone,
+        }
 
 
 @dataclass(slots=True)

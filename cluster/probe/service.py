@@ -185,10 +185,15 @@ def _case(name: str, title: str, talk: Callable[[Subject], Talk], source: str, *
 CASES = (
     _case("served-name", "the model asked for answers", served_name, FAILOVER, quick=True),
     _case("served-unknown", "a name that nobody serves is refused", unknown_name, FAILOVER),
-    _case("context-limit", "the context limit, and a request beyond it", context_limit,
-          "ollama/ollama#7484: prompts cut without a word", quick=True),
+    _case(
+        "context-limit",
+        "the context limit, and a request beyond it",
+        context_limit,
+        "ollama/ollama#7484: prompts cut without a word",
+        quick=True,
+    ),
     _case("stream-order", "the order of a stream's events", stream_order, "OpenAI's API", quick=True),
     _case("stream-same", "streamed and not: nothing is lost", stream_same, "OpenAI's API"),
     _case("stop-length", 'max_tokens, and the reason "length"', max_tokens, "OpenAI's API"),
     _case("stop-string", 'a stop string, and the reason "stop"', stop_string, "OpenAI's API", judges_text=True),
-)  # fmt: skip
+)

@@ -177,6 +177,11 @@ SOURCE = "vLLM issue 38855"
 
 REASONING_CASES = (
     Case("reasoning-channel", "reasoning in its own channel", "reasoning", partial(channel, stream=False), SOURCE),
-    Case("reasoning-channel-streamed", "reasoning in its own channel, streamed", "reasoning",
-         partial(channel, stream=True), SOURCE),
-)  # fmt: skip
+    Case(
+        "reasoning-channel-streamed",
+        "reasoning in its own channel, streamed",
+        "reasoning",
+        partial(channel, stream=True),
+        SOURCE,
+    ),
+)

@@ -26,12 +26,20 @@ OTHER_PARSER = "the server has a parser, but not for what this model writes: --t
 LACKS_TOOLS = re.compile(r"does not support tools", re.IGNORECASE)
 
 TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
     "object": (dict,),
-}  # fmt: skip
+}
 
-PARSERS = (("gemma-?4", "gemma4"), (r"qwen-?3(\.[5-9]|-?coder)", "qwen3_coder"), ("qwen", "hermes"),
-           ("gpt-oss", "openai"))  # fmt: skip
+PARSERS = (
+    ("gemma-?4", "gemma4"),
+    (r"qwen-?3(\.[5-9]|-?coder)", "qwen3_coder"),
+    ("qwen", "hermes"),
+    ("gpt-oss", "openai"),
+)
 """vLLM's parser by the model's name (its documentation on tool calling)."""
 
 
@@ -437,8 +445,9 @@ def _case(name: str, title: str, talk: Callable[[Subject], Talk], source: str = 
 
 
 CASES = (
-    _case("auto", 'tool_choice "auto" accepted', auto_accepted, "write-up on MTP, May 2026", quick=True,
-          judges_text=False),
+    _case(
+        "auto", 'tool_choice "auto" accepted', auto_accepted, "write-up on MTP, May 2026", quick=True, judges_text=False
+    ),
     _case("single", "one call", partial(single_call, stream=False), quick=True),
     _case("single-streamed", "one call, streamed", partial(single_call, stream=True), quick=True),
     _case("parallel", "two calls at once", parallel_calls),
@@ -448,4 +457,4 @@ CASES = (
     _case("choice", "the right one of three", choice_of_three),
     _case("loop", "two tools, results, answer, streamed", full_loop),
     _case("steps", "a call made from another's result", steps, f"{SEED}; vLLM issue 39043"),
-)  # fmt: skip
+)

@@ -199,8 +199,9 @@ def _read(
     }
     now = {key: ids.get(host) or key for key, host in places.items()}
     spec |= {
-        "hosts": [now[key] for key in keys], "host_env": {now.get(key, key): env for key, env in env_by_host.items()}
-    }  # fmt: skip
+        "hosts": [now[key] for key in keys],
+        "host_env": {now.get(key, key): env for key, env in env_by_host.items()},
+    }
     seen["hosts"] = {host: ends[key] for key, host in places.items() if key in ends}
     return Deployment(name, tuple(places.values()), spec, seen, dict(ranks.values()))
 

@@ -112,9 +112,10 @@ def drift(before: Fabric, now: Fabric) -> list[Finding]:
     for name, end in before.hosts.items():
         found = now.hosts[name]
         for what, was, is_now in (
-            ("address", end.address, found.address), ("netdev", end.netdev, found.netdev),
+            ("address", end.address, found.address),
+            ("netdev", end.netdev, found.netdev),
             ("HCAs", ", ".join(end.hcas), ", ".join(found.hcas)),
-        ):  # fmt: skip
+        ):
             if was != is_now:
                 said = f"{what} was {was or 'none'} at the start and is {is_now or 'none'} now"
                 found_otherwise.append(Finding("warning", "drift", name, said, remedy=ANEW))
@@ -183,9 +184,13 @@ def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Itera
     if needs_rdma(wanted) and not fabric.rdma:
         without = [name for name, end in fabric.hosts.items() if not end.hcas]
         yield Finding(
-            "warning", "rdma", without[0], "no RDMA device faces the peers", ", ".join(without),
+            "warning",
+            "rdma",
+            without[0],
+            "no RDMA device faces the peers",
+            ", ".join(without),
             "ls /sys/class/infiniband; ibdev2netdev",
-        )  # fmt: skip
+        )
     for seen in seens:
         facing = fabric.hosts[seen.host].facing
         yield from check_links(wanted, seen, facing)
@@ -201,11 +206,13 @@ def needs_rdma(wanted: Wanted) -> bool:
 def _unpaired(wanted: Wanted, seens: Sequence[Seen]) -> Finding:
     has_hcas = [seen.host for seen in seens if not isinstance(seen.links, Missing) and seen.links.links]
     return Finding(
-        "fault" if has_hcas and needs_rdma(wanted) else "warning", "fabric", seens[-1].host,
+        "fault" if has_hcas and needs_rdma(wanted) else "warning",
+        "fabric",
+        seens[-1].host,
         "the hosts share no fabric subnet; traffic would take the management network",
         "; ".join(_links_text(seen) for seen in seens),
         "plug the cable, give both ends an address in one subnet, or say --allow-socket",
-    )  # fmt: skip
+    )
 
 
 def check_addresses(fabric: Fabric) -> Iterator[Finding]:
@@ -217,10 +224,13 @@ def check_addresses(fabric: Fabric) -> Iterator[Finding]:
     for address, netdevs in owners.items():
         if len(netdevs) > 1:
             yield Finding(
-                "fault", "address", list(netdevs)[-1], f"{' and '.join(netdevs)} have the same fabric address",
+                "fault",
+                "address",
+                list(netdevs)[-1],
+                f"{' and '.join(netdevs)} have the same fabric address",
                 f"{address}: {', '.join(f'{host} {netdev}' for host, netdev in netdevs.items())}",
                 "give each host an address of its own in netplan",
-            )  # fmt: skip
+            )
 
 
 def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -229,9 +239,13 @@ def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
     for seen in seens:
         if not isinstance(seen.links, Missing) and seen.links.links and not seen.links.rdma_device:
             yield Finding(
-                level, "rdma-device", seen.host, "there are HCAs, but no /dev/infiniband", _links_text(seen),
+                level,
+                "rdma-device",
+                seen.host,
+                "there are HCAs, but no /dev/infiniband",
+                _links_text(seen),
                 f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm",
-            )  # fmt: skip
+            )
 
 
 def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
@@ -244,10 +258,13 @@ def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
             if link.netdev in facing or not (twins := facing & _twins_of(link, seen.links)):
                 continue
             yield Finding(
-                "warning", "twins", seen.host, f"only {min(twins)} of its port faces the peers: half the bandwidth",
+                "warning",
+                "twins",
+                seen.host,
+                f"only {min(twins)} of its port faces the peers: half the bandwidth",
                 f"{link.netdev} {link.state}, {' '.join(link.addresses) or 'no address'}",
                 _twin_remedy(seen.host, link),
-            )  # fmt: skip
+            )
 
 
 def _twin_remedy(host: str, link: Link) -> str:
@@ -271,10 +288,13 @@ def check_cabling(fabric: Fabric) -> Iterator[Finding]:
     for name, own in ports.items():
         if own and ports[first] and not own & ports[first]:
             yield Finding(
-                "note", "cabling", name, f"the cable is in another port than on {first}: names of HCAs differ",
+                "note",
+                "cabling",
+                name,
+                f"the cable is in another port than on {first}: names of HCAs differ",
                 f"{first} {', '.join(sorted(ports[first]))}; {name} {', '.join(sorted(own))}",
                 "nothing to do for cluster; programs that copy one host's NCCL_IB_HCA to the other fail",
-            )  # fmt: skip
+            )
 
 
 def check_mtu(fabric: Fabric) -> Iterator[Finding]:
@@ -303,17 +323,24 @@ def check_links(wanted: Wanted, seen: Seen, facing: Sequence[Facing]) -> Iterato
             continue
         if link.rate_gbps is not None and link.rate_gbps < SLOWEST_GBPS:
             yield Finding(
-                "warning", "rate", seen.host, f"{link.hca} runs at less than {SLOWEST_GBPS:g} Gb/s",
-                f"{link.rate_gbps:g} Gb/s", "another cable: a QSFP56 or QSFP112 one for 200G; reseat it",
-            )  # fmt: skip
+                "warning",
+                "rate",
+                seen.host,
+                f"{link.hca} runs at less than {SLOWEST_GBPS:g} Gb/s",
+                f"{link.rate_gbps:g} Gb/s",
+                "another cable: a QSFP56 or QSFP112 one for 200G; reseat it",
+            )
         if link.gids and end.network.version == 4 and link.gid_index(end.address) is None:
             told = ", ".join(f"{row.index}: {row.gid} {row.kind}" for row in link.gids)
             yield Finding(
-                "fault" if needs_rdma(wanted) else "warning", "gid", seen.host,
-                f"{link.hca} has no RoCE v2 GID for {end.address}, so no RDMA can use that address", told,
+                "fault" if needs_rdma(wanted) else "warning",
+                "gid",
+                seen.host,
+                f"{link.hca} has no RoCE v2 GID for {end.address}, so no RDMA can use that address",
+                told,
                 f"on {seen.host}: sudo ip link set {link.netdev} down && sudo ip link set {link.netdev} up; "
                 "the address in netplan, not in /run",
-            )  # fmt: skip
+            )
 
 
 def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
@@ -327,10 +354,13 @@ def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
         source = netdevs[end.netdev].sources.get(end.address, "")
         if source and owners.get(source) not in within:
             yield Finding(
-                "warning", "route", seen.host, f"what goes to {end.network} does not leave over {end.netdev}",
+                "warning",
+                "route",
+                seen.host,
+                f"what goes to {end.network} does not leave over {end.netdev}",
                 f"it leaves from {source} ({owners.get(source, 'another netdev')})",
                 f"on {seen.host}: ip route get {end.network[-2]}; two netdevs in one subnet: give one another subnet",
-            )  # fmt: skip
+            )
 
 
 def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
@@ -343,9 +373,13 @@ def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
     for end in facing:
         if isinstance(end.network, IPv4Network) and not seen.firewall.may_pass(end.netdev, end.network):
             yield Finding(
-                "warning", "firewall", seen.host, f"the firewall lets nothing in from {end.network} on {end.netdev}",
-                seen.firewall.drops, f"on {seen.host}: let it in, with ufw: sudo ufw allow in on {end.netdev}",
-            )  # fmt: skip
+                "warning",
+                "firewall",
+                seen.host,
+                f"the firewall lets nothing in from {end.network} on {end.netdev}",
+                seen.firewall.drops,
+                f"on {seen.host}: let it in, with ufw: sudo ufw allow in on {end.netdev}",
+            )
 
 
 def _links_text(seen: Seen) -> str:

@@ -319,9 +319,13 @@ class Speed:
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; `gbps` is null when nothing came through."""
         return {
-            "from": self.way.sender.text, "to": self.way.receiver.text, "gbps": self.gbps and round(self.gbps, 2),
-            "by": "rdma" if self.is_rdma else "tcp", "together": self.together, "cpu_bound": self.cpu_bound,
-        }  # fmt: skip
+            "from": self.way.sender.text,
+            "to": self.way.receiver.text,
+            "gbps": self.gbps and round(self.gbps, 2),
+            "by": "rdma" if self.is_rdma else "tcp",
+            "together": self.together,
+            "cpu_bound": self.cpu_bound,
+        }
 
 
 def judge_speeds(speeds: Sequence[Speed]) -> Iterator[Finding]:
@@ -347,9 +351,13 @@ def _judge_broken(link: Sequence[Speed]) -> Iterator[Finding]:
         sender, receiver = speed.way.sender, speed.way.receiver
         level: Level = "unknown" if speed.result.kind == "timeout" else "fault"
         yield Finding(
-            level, "fabric-speed", sender.host, f"no TCP from {sender.text} to {receiver.text}", speed.result.why,
+            level,
+            "fabric-speed",
+            sender.host,
+            f"no TCP from {sender.text} to {receiver.text}",
+            speed.result.why,
             f"on {sender.host}: ping -I {sender.netdev} {receiver.address}; on both: sudo ufw status",
-        )  # fmt: skip
+        )
 
 
 def _judge_rdma(link: Sequence[Speed]) -> Iterator[Finding]:
@@ -363,10 +371,13 @@ def _judge_rdma(link: Sequence[Speed]) -> Iterator[Finding]:
         told = f"{_number(worst):.1f} Gb/s by RDMA over {worst.way.text}, of about {min(rate or 0, TWIN_GBPS):.0f}"
         one_way = "" if all(judge_rdma(_number(speed), rate or 0) for speed in link) else ", in this direction only"
         yield Finding(
-            "fault" if verdict == "degraded" else "warning", "fabric-speed", worst.way.sender.host,
+            "fault" if verdict == "degraded" else "warning",
+            "fabric-speed",
+            worst.way.sender.host,
             f"{told}{one_way}" + (": the ConnectX of one end came up degraded" if verdict == "degraded" else ""),
-            "ib_write_bw: " + ", ".join(speed.text for speed in link), RESET if verdict == "degraded" else REST,
-        )  # fmt: skip
+            "ib_write_bw: " + ", ".join(speed.text for speed in link),
+            RESET if verdict == "degraded" else REST,
+        )
 
 
 def _judge_tcp(link: Sequence[Speed]) -> Iterator[Finding]:
@@ -375,11 +386,14 @@ def _judge_tcp(link: Sequence[Speed]) -> Iterator[Finding]:
     worst = min(told, key=_number, default=None)
     if worst and _number(worst) < LOW_TCP_GBPS:
         yield Finding(
-            "warning", "fabric-speed", worst.way.sender.host,
+            "warning",
+            "fabric-speed",
+            worst.way.sender.host,
             f"only {_number(worst):.1f} Gb/s by TCP over {worst.way.text} while no CPU core was busy: could be a "
-            "degraded ConnectX", f"{STREAMS} streams: " + ", ".join(speed.text for speed in link),
+            "degraded ConnectX",
+            f"{STREAMS} streams: " + ", ".join(speed.text for speed in link),
             f"on both: sudo apt install perftest, test again; if RDMA is as slow: {RESET}",
-        )  # fmt: skip
+        )
 
 
 def _judge_unequal(alone: Sequence[Speed]) -> Iterator[Finding]:

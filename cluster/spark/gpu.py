@@ -36,19 +36,32 @@ class Gpu:
 
 
 FIELDS = (
-    ("name",), ("driver_version",), ("memory.used",), ("memory.total",), ("power.draw",), ("clocks.sm",),
-    ("temperature.gpu",), ("utilization.gpu",), ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+    ("name",),
+    ("driver_version",),
+    ("memory.used",),
+    ("memory.total",),
+    ("power.draw",),
+    ("clocks.sm",),
+    ("temperature.gpu",),
+    ("utilization.gpu",),
+    ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
     ("power.limit",),
-)  # fmt: skip
+)
 """What is asked for, each with its names from newest to oldest; the name comes first, since it may hold commas."""
 
 APPS = ("pid", "process_name", "used_gpu_memory")
 
 IDLE = 0x1
 THROTTLE = {
-    0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
-    0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake", 0x100: "display clocks",
-}  # fmt: skip
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
 _NUMBER = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(?: (?:MiB|W|MHz|%|C))?", re.ASCII)
 _MASK = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 
@@ -250,8 +263,13 @@ _LONG = {
     "sm_clock_mhz": re.compile(r"^[ \t]*SM +: (\d+) MHz", re.MULTILINE),
 }
 _UNKNOWN = re.compile(r"(?:(?:NVIDIA GB10|\[N/A\]|N/A|\[Not Supported\]|\d+(?:\.\d+)?), *)*(?:\[N/A\]|\d+)")
-_NAMES = {"clocks.current.sm": "clocks.sm", "clocks.gr": "clocks.sm", "clocks.current.graphics": "clocks.sm",
-          "power.draw.instant": "power.draw", "power.draw.average": "power.draw"}  # fmt: skip
+_NAMES = {
+    "clocks.current.sm": "clocks.sm",
+    "clocks.gr": "clocks.sm",
+    "clocks.current.graphics": "clocks.sm",
+    "power.draw.instant": "power.draw",
+    "power.draw.average": "power.draw",
+}
 
 
 def recognise(text: str) -> tuple[Gpu, ...] | None:
@@ -279,9 +297,12 @@ def _with_header(lines: list[str]) -> Iterator[Gpu]:
 def _of_row(row: Mapping[str, str]) -> Gpu:
     throttle = throttle_words(row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active"))
     return _gpu_of_text(
-        row.get("name", ""), read_whole_number(row.get("utilization.gpu")), read_number(row.get("power.draw")),
-        read_whole_number(row.get("clocks.sm")), throttle,
-    )  # fmt: skip
+        row.get("name", ""),
+        read_whole_number(row.get("utilization.gpu")),
+        read_number(row.get("power.draw")),
+        read_whole_number(row.get("clocks.sm")),
+        throttle,
+    )
 
 
 def _with_units(lines: list[str]) -> Iterator[Gpu]:
@@ -366,9 +387,13 @@ def check_gpu(seen: Seen) -> Iterator[Finding]:
     if isinstance(seen.gpu, Missing):
         level: Level = "fault" if seen.gpu.kind == "absent" or "NVML" in seen.gpu.why else "unknown"
         yield Finding(
-            level, "gpu", seen.host, "the GPU cannot be asked", seen.gpu.why,
+            level,
+            "gpu",
+            seen.host,
+            "the GPU cannot be asked",
+            seen.gpu.why,
             f"on {seen.host}: nvidia-smi; after a driver upgrade, reboot",
-        )  # fmt: skip
+        )
         return
     for gpu in seen.gpu:
         yield from check_state(seen.host, gpu)
@@ -380,24 +405,40 @@ def check_state(host: str, gpu: Gpu) -> Iterator[Finding]:
     held_back = [reason for reason in gpu.throttle or () if reason in HELD_BACK]
     if held_back or state == "slowed":
         yield Finding(
-            "warning", "throttle", host, f"the GPU's clocks are lowered: {', '.join(held_back) or 'no reason told'}",
-            numbers, f"on {host}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE; free the air's way, let it cool",
-        )  # fmt: skip
+            "warning",
+            "throttle",
+            host,
+            f"the GPU's clocks are lowered: {', '.join(held_back) or 'no reason told'}",
+            numbers,
+            f"on {host}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE; free the air's way, let it cool",
+        )
     elif state == "capped":
         yield Finding(
-            "fault", "power-cap", host, "the GPU is busy at low clocks: its power is capped by supply or firmware",
-            numbers, f"on {host}: shut down, unplug the power brick for a minute; else sudo fwupdmgr update",
-        )  # fmt: skip
+            "fault",
+            "power-cap",
+            host,
+            "the GPU is busy at low clocks: its power is capped by supply or firmware",
+            numbers,
+            f"on {host}: shut down, unplug the power brick for a minute; else sudo fwupdmgr update",
+        )
     elif state == "spinning":
         yield Finding(
-            "warning", "wedged", host, "the GPU is busy at idle power with full clocks: a kernel spins and waits",
-            numbers, f"cluster status: do tokens move? if not, cluster down; on {host}: nvidia-smi names the holder",
-        )  # fmt: skip
+            "warning",
+            "wedged",
+            host,
+            "the GPU is busy at idle power with full clocks: a kernel spins and waits",
+            numbers,
+            f"cluster status: do tokens move? if not, cluster down; on {host}: nvidia-smi names the holder",
+        )
     elif state == "stalled":
         yield Finding(
-            "warning", "wedged", host, "the GPU is busy at idle power: a kernel spins, or the power is capped", numbers,
+            "warning",
+            "wedged",
+            host,
+            "the GPU is busy at idle power: a kernel spins, or the power is capped",
+            numbers,
             f"on {host}: nvidia-smi -q -d CLOCK,POWER; low SM clocks mean a cap",
-        )  # fmt: skip
+        )
 
 
 def _numbers(gpu: Gpu) -> str:
@@ -428,15 +469,23 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
             continue
         if process.is_engine and process.container not in names:
             yield Finding(
-                "warning", "orphan", seen.host, f"{process.name} uses the GPU and is in no container that Docker has",
-                _held(process), f"on {seen.host}: {end_process(process.pid)}",
-            )  # fmt: skip
+                "warning",
+                "orphan",
+                seen.host,
+                f"{process.name} uses the GPU and is in no container that Docker has",
+                _held(process),
+                f"on {seen.host}: {end_process(process.pid)}",
+            )
             continue
         place = names.get(process.container, "")
         yield Finding(
-            "warning", "gpu-stranger", seen.host, "a process that is not ours uses the GPU",
-            _held(process) + (f", container {place}" if place else ""), f"on {seen.host}: {_stop(process, place)}",
-        )  # fmt: skip
+            "warning",
+            "gpu-stranger",
+            seen.host,
+            "a process that is not ours uses the GPU",
+            _held(process) + (f", container {place}" if place else ""),
+            f"on {seen.host}: {_stop(process, place)}",
+        )
 
 
 def _held(process: GpuProcess) -> str:

@@ -168,11 +168,17 @@ BAD_KERNEL = re.compile(r"7\.0\.0-(10\d\d|31)\b")
 
 TENANTS: Mapping[Kind, tuple[Level, str, str]] = {
     "ollama": ("warning", "Ollama has a model loaded", "ollama ps; ollama stop NAME"),
-    "killer": ("warning", "a program ends large processes when memory is short, as it is beside a model",
-               "sudo systemctl stop it while a model is served"),
-    "desktop": ("note", "somebody's desktop session takes memory that a model could have",
-                "sudo systemctl isolate multi-user.target ends it"),
-}  # fmt: skip
+    "killer": (
+        "warning",
+        "a program ends large processes when memory is short, as it is beside a model",
+        "sudo systemctl stop it while a model is served",
+    ),
+    "desktop": (
+        "note",
+        "somebody's desktop session takes memory that a model could have",
+        "sudo systemctl isolate multi-user.target ends it",
+    ),
+}
 """Kind → level, what it does, remedy."""
 
 
@@ -184,9 +190,13 @@ def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     found = MACHINES.get(seen.identity.arch, seen.identity.arch)
     if wanted.recipe.platform not in ("any", found):
         yield Finding(
-            "fault", "platform", seen.host, f"recipe {wanted.recipe.name} is for {wanted.recipe.platform} machines",
-            f"uname -m: {seen.identity.arch}", "use a recipe for this architecture",
-        )  # fmt: skip
+            "fault",
+            "platform",
+            seen.host,
+            f"recipe {wanted.recipe.name} is for {wanted.recipe.platform} machines",
+            f"uname -m: {seen.identity.arch}",
+            "use a recipe for this architecture",
+        )
 
 
 def check_sudo(seen: Seen) -> Iterator[Finding]:
@@ -194,11 +204,13 @@ def check_sudo(seen: Seen) -> Iterator[Finding]:
     if not isinstance(seen.identity, Missing) and not seen.identity.sudo:
         user = seen.identity.user
         yield Finding(
-            "note", "sudo", seen.host,
+            "note",
+            "sudo",
+            seen.host,
             f"{user} cannot use sudo without a password: the firewall is not known, the page cache is not dropped",
             "sudo -n true: refused",
             f"none is needed; on {seen.host}: sudo visudo -f /etc/sudoers.d/{user}, if both shall be looked after",
-        )  # fmt: skip
+        )
 
 
 def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
@@ -217,10 +229,13 @@ def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     if counted and not isinstance(memory, Missing):
         said.append(f"CmaTotal {(memory.cma_total or 0) >> 10} kB, CmaFree {(memory.cma_free or 0) >> 10} kB")
     yield Finding(
-        "fault" if counted and rdma else "warning", "kernel", seen.host,
-        "this kernel cannot register memory for RDMA, however much is free", ", ".join(said),
+        "fault" if counted and rdma else "warning",
+        "kernel",
+        seen.host,
+        "this kernel cannot register memory for RDMA, however much is free",
+        ", ".join(said),
         f"on {seen.host}: boot 6.17.0-103x-nvidia, or add kho=off to the kernel's command line",
-    )  # fmt: skip
+    )
 
 
 def check_name(seen: Seen) -> Iterator[Finding]:
@@ -231,16 +246,23 @@ def check_name(seen: Seen) -> Iterator[Finding]:
     strange = [one for one in seen.identity.named_addresses if not _is_own(one, seen.identity, seen.links)]
     if strange:
         yield Finding(
-            "warning", "hostname", seen.host, f"/etc/hosts gives {name} an address that this host does not have",
-            f"{strange[0]} {name}", f"on {seen.host}: correct the line in /etc/hosts",
-        )  # fmt: skip
+            "warning",
+            "hostname",
+            seen.host,
+            f"/etc/hosts gives {name} an address that this host does not have",
+            f"{strange[0]} {name}",
+            f"on {seen.host}: correct the line in /etc/hosts",
+        )
     for tenant in () if isinstance(seen.tenants, Missing) else seen.tenants:
         if tenant.kind == "mdns" and tenant.name.partition(".")[0].lower() != name.partition(".")[0].lower():
             yield Finding(
-                "note", "hostname", seen.host, f"{name}.local is taken: this host is {tenant.name} now",
+                "note",
+                "hostname",
+                seen.host,
+                f"{name}.local is taken: this host is {tenant.name} now",
                 f"avahi-daemon (pid {tenant.pid}): running [{tenant.name}]",
                 "use addresses in the inventory; in /etc/avahi/avahi-daemon.conf deny-interfaces= the fabric's",
-            )  # fmt: skip
+            )
 
 
 def _is_own(text: str, identity: Identity, links: Links | Missing) -> bool:
@@ -264,9 +286,13 @@ def check_disk(seen: Seen) -> Iterator[Finding]:
         if room.free_bytes < MIN_ROOM or few_files:
             files = f", {room.free_inodes} inodes free" if few_files else ""
             yield Finding(
-                "warning", "disk", seen.host, f"little room under {room.path}",
-                f"{room.free_bytes / GIB:.1f} GiB free{files}", "docker system df; remove what is not needed",
-            )  # fmt: skip
+                "warning",
+                "disk",
+                seen.host,
+                f"little room under {room.path}",
+                f"{room.free_bytes / GIB:.1f} GiB free{files}",
+                "docker system df; remove what is not needed",
+            )
 
 
 def check_tenants(seen: Seen) -> Iterator[Finding]:

@@ -134,21 +134,32 @@ def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterato
         return
     if not inside.gpus:
         yield Finding(
-            "fault", "container", host, "no GPU is seen inside a container",
+            "fault",
+            "container",
+            host,
+            "no GPU is seen inside a container",
             inside.gpu_error or "nvidia-smi -L: nothing",
             f"on {host}: docker run --rm --gpus all --entrypoint nvidia-smi {image} -L",
-        )  # fmt: skip
+        )
     if not inside.packages and any(mount.target.startswith(PACKAGES) for mount in wanted.recipe.mounts):
         yield Finding(
-            "fault", "image", host, f"image {image} does not tell where its Python has vLLM", "",
+            "fault",
+            "image",
+            host,
+            f"image {image} does not tell where its Python has vLLM",
+            "",
             f"give the mounts whose target is {PACKAGES}… an absolute one",
-        )  # fmt: skip
+        )
     yield from _check_versions(wanted, host, inside)
     if wanted.recipe.architecture and inside.knows_architecture is False:
         yield Finding(
-            "fault", "image", host, f"vLLM {inside.vllm} in {image} does not know {wanted.recipe.architecture}",
-            "not in its model registry", "use a newer image: --set image=…",
-        )  # fmt: skip
+            "fault",
+            "image",
+            host,
+            f"vLLM {inside.vllm} in {image} does not know {wanted.recipe.architecture}",
+            "not in its model registry",
+            "use a newer image: --set image=…",
+        )
 
 
 def _check_versions(wanted: Wanted, host: str, inside: Inside) -> Iterator[Finding]:
@@ -179,6 +190,10 @@ def check_equal(insides: Mapping[str, Inside | Missing]) -> Iterator[Finding]:
         if len(set(values.values())) > 1:
             rows = ", ".join(f"{host} {value or 'none'}" for host, value in values.items())
             yield Finding(
-                "fault", "image-parity", list(values)[-1], f"{key} differs between the hosts' images", rows,
+                "fault",
+                "image-parity",
+                list(values)[-1],
+                f"{key} differs between the hosts' images",
+                rows,
                 "pull the same image on all hosts",
-            )  # fmt: skip
+            )

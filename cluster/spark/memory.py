@@ -21,10 +21,16 @@ if TYPE_CHECKING:
     from cluster.spark.request import Wanted
 
 FIELDS = {
-    "MemTotal": "total", "MemAvailable": "available", "MemFree": "free", "Cached": "cached",
-    "SwapTotal": "swap_total", "SwapFree": "swap_free", "CmaTotal": "cma_total", "CmaFree": "cma_free",
+    "MemTotal": "total",
+    "MemAvailable": "available",
+    "MemFree": "free",
+    "Cached": "cached",
+    "SwapTotal": "swap_total",
+    "SwapFree": "swap_free",
+    "CmaTotal": "cma_total",
+    "CmaFree": "cma_free",
     "Hugetlb": "huge_pages",
-}  # fmt: skip
+}
 _FREE = re.compile(
     r"^\s*total\s+used\s+free\s+shared\s+buff/cache\s+available\s*\nMem:\s+(?P<cells>[^\n]+)", re.MULTILINE
 )
@@ -106,16 +112,22 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     room = memory.available + held_by_us(seen)
     if room < need:
         yield Finding(
-            "fault", "memory", seen.host, f"the recipe needs {need / GIB:.1f} GiB, {room / GIB:.1f} GiB are to be had",
+            "fault",
+            "memory",
+            seen.host,
+            f"the recipe needs {need / GIB:.1f} GiB, {room / GIB:.1f} GiB are to be had",
             f"MemAvailable {memory.available / GIB:.1f} GiB; {_holders(seen, memory)}",
             f"{_free_it(seen)}, or lower gpu-memory-utilization and memory.per_host_gib with --set",
-        )  # fmt: skip
+        )
     elif hides_in_cache(wanted, seen) and not (isinstance(seen.identity, Missing) or seen.identity.sudo):
         yield Finding(
-            "note", "page-cache", seen.host, "page cache takes memory that an older vLLM counts as used",
+            "note",
+            "page-cache",
+            seen.host,
+            "page cache takes memory that an older vLLM counts as used",
             f"MemFree {(memory.free or 0) / GIB:.1f} GiB, MemAvailable {memory.available / GIB:.1f} GiB",
             f"on {seen.host}: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
-        )  # fmt: skip
+        )
 
 
 def _free_it(seen: Seen) -> str:

@@ -41,17 +41,25 @@ def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
     for host, machine in machines.items():
         if isinstance(machine, Missing):
             yield Finding(
-                "fault", "machine-id", host, "its machine-id cannot be read", machine.why,
+                "fault",
+                "machine-id",
+                host,
+                "its machine-id cannot be read",
+                machine.why,
                 f"on {host}: cat /etc/machine-id; where there is none: sudo systemd-machine-id-setup",
-            )  # fmt: skip
+            )
         else:
             names[machine].append(host)
     for machine, hosts in names.items():
         if len(hosts) > 1:
             yield Finding(
-                "fault", "machine-id", hosts[1], f"{' and '.join(hosts)} are the same machine",
-                f"machine-id {machine}", "name each machine once; after cloning a disk: systemd-machine-id-setup",
-            )  # fmt: skip
+                "fault",
+                "machine-id",
+                hosts[1],
+                f"{' and '.join(hosts)} are the same machine",
+                f"machine-id {machine}",
+                "name each machine once; after cloning a disk: systemd-machine-id-setup",
+            )
 
 
 def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -64,9 +72,13 @@ def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
         if len(machines) > 1:
             those = list(machines.values())
             yield Finding(
-                "warning", "hostname", those[1], f"{' and '.join(those)} have the same hostname", name,
+                "warning",
+                "hostname",
+                those[1],
+                f"{' and '.join(those)} have the same hostname",
+                name,
                 f"on {those[1]}: sudo hostnamectl set-hostname OTHER",
-            )  # fmt: skip
+            )
 
 
 def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -79,17 +91,24 @@ def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
     if len(wrong) == len(clocks) > 1 and _spread(clocks) <= CLOCK_WARNING_S:
         first = next(iter(wrong))
         yield Finding(
-            "note", "clock", first, "the hosts' clocks agree, and differ from the one of this machine",
-            f"{wrong[first].offset_s:+.0f} s", "on this machine: timedatectl",
-        )  # fmt: skip
+            "note",
+            "clock",
+            first,
+            "the hosts' clocks agree, and differ from the one of this machine",
+            f"{wrong[first].offset_s:+.0f} s",
+            "on this machine: timedatectl",
+        )
         return
     for host, clock in wrong.items():
         kept = {True: "synchronised", False: "not synchronised", None: "synchronised or not, it does not say"}
         yield Finding(
-            "warning", "clock", host, "the clock is wrong, or this machine's is",
+            "warning",
+            "clock",
+            host,
+            "the clock is wrong, or this machine's is",
             f"{clock.offset_s:+.0f} s from this machine's; {kept[clock.synchronised]}",
             f"on {host}: timedatectl; sudo timedatectl set-ntp true; sudo systemctl restart systemd-timesyncd",
-        )  # fmt: skip
+        )
 
 
 def _spread(clocks: Mapping[str, Clock]) -> float:
@@ -105,18 +124,26 @@ def check_same(seens: Sequence[Seen]) -> Iterator[Finding]:
         rows = ", ".join(f"{host} {content[:12]}" for host, content in images.items())
         reference = next(seen.image.reference for seen in seens if not isinstance(seen.image, Missing))
         yield Finding(
-            "fault", "image-parity", list(images)[-1], f"image {reference} is not the same on all hosts", rows,
+            "fault",
+            "image-parity",
+            list(images)[-1],
+            f"image {reference} is not the same on all hosts",
+            rows,
             f"on all: docker pull {reference}, or copy it with docker save and docker load",
-        )  # fmt: skip
+        )
     for copies in zip(*(seen.copies for seen in seens), strict=True):
         there = {seen.host: one for seen, one in zip(seens, copies, strict=True) if not isinstance(one, Missing)}
         ids = {host: one.commit or one.listing for host, one in there.items()}
         if len(set(ids.values())) > 1:
             rows = ", ".join(f"{host} {copy[:12]}" for host, copy in ids.items())
             yield Finding(
-                "fault", "weights-parity", list(ids)[-1], "the hosts have different copies of the model", rows,
+                "fault",
+                "weights-parity",
+                list(ids)[-1],
+                "the hosts have different copies of the model",
+                rows,
                 "pin one with --set revision=COMMIT, or copy the directory again",
-            )  # fmt: skip
+            )
     yield from check_mounted(seens)
 
 
@@ -128,9 +155,13 @@ def check_mounted(seens: Sequence[Seen]) -> Iterator[Finding]:
         if len(set(contents.values())) > 1:
             rows = ", ".join(f"{host} {content[:12]}" for host, content in contents.items())
             yield Finding(
-                "fault", "weights-parity", list(contents)[-1], f"the hosts have different copies of {name}", rows,
+                "fault",
+                "weights-parity",
+                list(contents)[-1],
+                f"the hosts have different copies of {name}",
+                rows,
                 "sha256sum it on all; copy the right one over the other",
-            )  # fmt: skip
+            )
 
 
 def check_versions(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -149,9 +180,13 @@ def check_versions(seens: Sequence[Seen]) -> Iterator[Finding]:
         if len(set(versions.values())) > 1:
             rows = ", ".join(f"{host} {version or 'unknown'}" for host, version in versions.items())
             yield Finding(
-                "note", "versions", list(versions)[-1], f"the hosts differ in {what}", rows,
+                "note",
+                "versions",
+                list(versions)[-1],
+                f"the hosts differ in {what}",
+                rows,
                 "bring them to one version when there is time",
-            )  # fmt: skip
+            )
 
 
 def check_stores(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -160,9 +195,13 @@ def check_stores(seens: Sequence[Seen]) -> Iterator[Finding]:
     if len(set(stores.values())) > 1:
         rows = ", ".join(f"{host} {store}" for host, store in stores.items())
         yield Finding(
-            "note", "image-store", list(stores)[-1], "the hosts keep images in different stores, so ids differ", rows,
+            "note",
+            "image-store",
+            list(stores)[-1],
+            "the hosts keep images in different stores, so ids differ",
+            rows,
             "nothing to do for cluster, which compares content; containerd-snapshotter in /etc/docker/daemon.json",
-        )  # fmt: skip
+        )
 
 
 def ping_questions(fabric: Fabric, host: str) -> dict[tuple[str, str], Question]:
@@ -190,6 +229,10 @@ def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterato
             return
         said = (answer.error_text.strip() or answer.text.strip() or "no answer").splitlines()[-1]
         yield Finding(
-            "fault", "ping", host, f"no full-size packet from {netdev} to {peer}", said,
+            "fault",
+            "ping",
+            host,
+            f"no full-size packet from {netdev} to {peer}",
+            said,
             f"on {host}: ping -M do -s 8972 {peer} (1472 at MTU 1500); compare MTU and addresses at both ends",
-        )  # fmt: skip
+        )

@@ -44,9 +44,13 @@ def check_docker(seen: Seen) -> Iterator[Finding]:
     if not isinstance(seen.docker, Missing):
         if isinstance(seen.containers, Missing):
             yield Finding(
-                "fault", "docker", seen.host, "the containers cannot be listed, so nothing can be decided",
-                seen.containers.why, f"on {seen.host}: docker ps --all",
-            )  # fmt: skip
+                "fault",
+                "docker",
+                seen.host,
+                "the containers cannot be listed, so nothing can be decided",
+                seen.containers.why,
+                f"on {seen.host}: docker ps --all",
+            )
         return
     remedy = {
         "refused": f"on {seen.host}: sudo usermod -aG docker $USER, then log in again",
@@ -102,18 +106,28 @@ def check_containers(seen: Seen, found: Sequence[Deployment]) -> Iterator[Findin
     for container in seen.containers:
         if container.name.startswith("cluster-") and not ours(container):
             yield Finding(
-                "fault", "names", seen.host, f"a container that is not ours is named {container.name}",
+                "fault",
+                "names",
+                seen.host,
+                f"a container that is not ours is named {container.name}",
                 f"{container.id[:12]} of image {container.image}, {container.state}",
                 f"on {seen.host}: docker rename {container.name} another-name",
-            )  # fmt: skip
+            )
         elif container.labels.get(DEPLOYMENT, "") not in known and TRY not in container.labels and ours(container):
             yield Finding(
-                "fault", "names", seen.host, f"the labels of {container.name} cannot be read",
-                "another version of cluster made it", f"cluster down -n {seen.host}",
-            )  # fmt: skip
+                "fault",
+                "names",
+                seen.host,
+                f"the labels of {container.name} cannot be read",
+                "another version of cluster made it",
+                f"cluster down -n {seen.host}",
+            )
         if container.gpu and container.state == "running" and not ours(container):
             yield Finding(
-                "note", "stranger", seen.host, f"a container that is not ours has the GPU too: {container.name}",
+                "note",
+                "stranger",
+                seen.host,
+                f"a container that is not ours has the GPU too: {container.name}",
                 f"{container.id[:12]} of image {container.image}, running since {container.started_at}",
                 f"on {seen.host}: docker stop {container.name}, if nobody needs it",
-            )  # fmt: skip
+            )

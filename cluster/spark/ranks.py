@@ -108,12 +108,20 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
         told = json.loads(answer.text)
         return {
             name: RankState(
-                name, row["state"], row["exit_code"], row["oom"], tuple(row["stages"]), row["loaded"],
-                tuple(row["tail"]), tuple(row["net"]), tuple(Found(**one) for one in row["found"]), tuple(row["until"]),
+                name,
+                row["state"],
+                row["exit_code"],
+                row["oom"],
+                tuple(row["stages"]),
+                row["loaded"],
+                tuple(row["tail"]),
+                tuple(row["net"]),
+                tuple(Found(**one) for one in row["found"]),
+                tuple(row["until"]),
                 row["whole"],
             )
             for name, row in told.items()
-        }  # fmt: skip
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Missing(f"not what far/ranks prints: {error}")
 

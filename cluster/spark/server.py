@@ -243,8 +243,14 @@ class Completion:
 
 def question(server: Server, *, ask: bool, timeout_s: float, tokens: int = 24) -> Question:
     """Ask /health and /v1/models, and with `ask` for one completion of at most `tokens` tokens."""
-    given = {"url": server.url, "model": server.model, "key_file": server.key_file, "ask": ask, "tokens": tokens,
-             "timeout_s": timeout_s}  # fmt: skip
+    given = {
+        "url": server.url,
+        "model": server.model,
+        "key_file": server.key_file,
+        "ask": ask,
+        "tokens": tokens,
+        "timeout_s": timeout_s,
+    }
     return far("completion", given, timeout_s=timeout_s + 5)
 
 
@@ -253,9 +259,15 @@ def parse(answer: Answer) -> Completion | Missing:
     try:
         told = json.loads(answer.text)
         return Completion(
-            told["health"] == 200, tuple(told["models"]), _load(told.get("counters") or ""), told.get("status") or 0,
-            told.get("text") or "", told.get("tokens") or 0, told.get("seconds") or 0.0, told.get("error") or "",
-        )  # fmt: skip
+            told["health"] == 200,
+            tuple(told["models"]),
+            _load(told.get("counters") or ""),
+            told.get("status") or 0,
+            told.get("text") or "",
+            told.get("tokens") or 0,
+            told.get("seconds") or 0.0,
+            told.get("error") or "",
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         why = answer.error_text.strip()[-200:] or "the program did not answer"
         return Missing(why, "timeout" if answer.exit is None else "unreadable")

@@ -39,12 +39,18 @@ def parse_processes(answer: Answer) -> tuple[EngineProcess, ...] | Missing:
 Kind = Literal["ollama", "desktop", "killer", "mdns"]
 
 NAMES: dict[str, Kind] = {
-    "ollama": "ollama", "ollama_llama_server": "ollama",
-    "gnome-shell": "desktop", "plasmashell": "desktop", "Xorg": "desktop", "Xwayland": "desktop",
+    "ollama": "ollama",
+    "ollama_llama_server": "ollama",
+    "gnome-shell": "desktop",
+    "plasmashell": "desktop",
+    "Xorg": "desktop",
+    "Xwayland": "desktop",
     "xfce4-session": "desktop",
-    "earlyoom": "killer", "nohang": "killer", "dgx-anti-oom": "killer",
+    "earlyoom": "killer",
+    "nohang": "killer",
+    "dgx-anti-oom": "killer",
     "avahi-daemon": "mdns",
-}  # fmt: skip
+}
 FIRST_UID, LAST_UID = 1000, 59_999
 """Uids of people; login screens run under others."""
 _MDNS = re.compile(r"running \[([^\]]+)\]")

@@ -84,9 +84,13 @@ def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     machine = MACHINES.get(seen.identity.arch, seen.identity.arch)
     if MACHINES.get(seen.image.architecture, seen.image.architecture) != machine:
         yield Finding(
-            "fault", "image", seen.host, f"image {wanted.recipe.image} is for {seen.image.architecture}",
-            f"uname -m: {seen.identity.arch}", f"docker pull --platform linux/{machine} {wanted.recipe.image}",
-        )  # fmt: skip
+            "fault",
+            "image",
+            seen.host,
+            f"image {wanted.recipe.image} is for {seen.image.architecture}",
+            f"uname -m: {seen.identity.arch}",
+            f"docker pull --platform linux/{machine} {wanted.recipe.image}",
+        )
 
 
 def place_of(copy: Weights) -> str:
@@ -100,11 +104,19 @@ def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         if not isinstance(copy, Missing):
             for problem in copy.problems:
                 yield Finding(
-                    "fault", "weights", seen.host, f"the weights of {model.id} are not whole", problem,
+                    "fault",
+                    "weights",
+                    seen.host,
+                    f"the weights of {model.id} are not whole",
+                    problem,
                     f"on {seen.host}: rm -r {place_of(copy)}, then cluster up again",
-                )  # fmt: skip
+                )
         elif model.id.startswith("/") or copy.kind != "absent":
             yield Finding(
-                "fault", "weights", seen.host, f"the model {model.id} cannot be read", copy.why,
+                "fault",
+                "weights",
+                seen.host,
+                f"the model {model.id} cannot be read",
+                copy.why,
                 "put the model on every host under the same path",
-            )  # fmt: skip
+            )

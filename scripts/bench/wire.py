@@ -22,10 +22,19 @@ from pathlib import Path
 
 GOALS_S = {2: 0.5, 32: 4.0}
 FACTS = (
-    ("cat", "/proc/meminfo"), ("uname", "-a"), ("cat", "/etc/os-release"), ("id",), ("df", "-P"),
-    ("cat", "/proc/net/dev"), ("cat", "/proc/loadavg"), ("cat", "/proc/cpuinfo"), ("date", "+%s"),
-    ("ls", "/sys/class/net"), ("cat", "/proc/net/tcp"), ("ps", "-eo", "pid,rss,comm"),
-)  # fmt: skip
+    ("cat", "/proc/meminfo"),
+    ("uname", "-a"),
+    ("cat", "/etc/os-release"),
+    ("id",),
+    ("df", "-P"),
+    ("cat", "/proc/net/dev"),
+    ("cat", "/proc/loadavg"),
+    ("cat", "/proc/cpuinfo"),
+    ("date", "+%s"),
+    ("ls", "/sys/class/net"),
+    ("cat", "/proc/net/tcp"),
+    ("ps", "-eo", "pid,rss,comm"),
+)
 
 
 def serve(folder: Path, options: str = "") -> tuple[subprocess.Popen[bytes], int]:

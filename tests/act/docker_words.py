@@ -8,9 +8,24 @@ from typing import Any
 from cluster.argv.question import Answer
 
 VALUED = {
-    "--pull", "--name", "--restart", "--gpus", "--network", "--cap-add", "--ulimit", "--shm-size", "--stop-timeout",
-    "--log-driver", "--log-opt", "--device", "--mount", "--label", "--env", "--entrypoint", "--user",
-}  # fmt: skip
+    "--pull",
+    "--name",
+    "--restart",
+    "--gpus",
+    "--network",
+    "--cap-add",
+    "--ulimit",
+    "--shm-size",
+    "--stop-timeout",
+    "--log-driver",
+    "--log-opt",
+    "--device",
+    "--mount",
+    "--label",
+    "--env",
+    "--entrypoint",
+    "--user",
+}
 BARE = {"--detach", "--rm", "--interactive", "--init"}
 SEE_HELP = "\nSee 'docker run --help'."
 

@@ -31,10 +31,15 @@ class Image:
 
     def inspect(self) -> dict[str, Any]:
         return {
-            "Id": self.id, "RepoTags": [self.reference], "RepoDigests": [], "Os": "linux", "Size": 20 << 30,
-            "Architecture": self.architecture, "RootFS": {"Type": "layers", "Layers": list(self.layers)},
+            "Id": self.id,
+            "RepoTags": [self.reference],
+            "RepoDigests": [],
+            "Os": "linux",
+            "Size": 20 << 30,
+            "Architecture": self.architecture,
+            "RootFS": {"Type": "layers", "Layers": list(self.layers)},
             "Config": {"Env": ["PATH=/usr/local/bin:/usr/bin"], "Entrypoint": ["vllm", "serve"], "WorkingDir": "/"},
-        }  # fmt: skip
+        }
 
 
 class Life:
@@ -104,19 +109,32 @@ class Container:
 
     def inspect(self) -> dict[str, Any]:
         return {
-            "Id": self.id, "Created": stamp(self.created), "Path": self.path, "Args": list(self.args),
+            "Id": self.id,
+            "Created": stamp(self.created),
+            "Path": self.path,
+            "Args": list(self.args),
             "State": {
-                "Status": self.state, "Running": self.running, "OOMKilled": False, "Pid": self.pid * self.running,
-                "ExitCode": self.exit_code, "Error": self.error, "StartedAt": stamp(self.started),
+                "Status": self.state,
+                "Running": self.running,
+                "OOMKilled": False,
+                "Pid": self.pid * self.running,
+                "ExitCode": self.exit_code,
+                "Error": self.error,
+                "StartedAt": stamp(self.started),
                 "FinishedAt": stamp(self.finished),
             },
-            "Image": self.image_id, "Name": f"/{self.name}", "RestartCount": 0,
+            "Image": self.image_id,
+            "Name": f"/{self.name}",
+            "RestartCount": 0,
             "HostConfig": {"Options": self.options, "Mounts": self.mounts},
             "Config": {
-                "Image": self.image, "Labels": self.labels, "Entrypoint": [self.path], "Cmd": list(self.args),
+                "Image": self.image,
+                "Labels": self.labels,
+                "Entrypoint": [self.path],
+                "Cmd": list(self.args),
                 "Env": [f"{name}={value}" for name, value in self.env.items()],
             },
-        }  # fmt: skip
+        }
 
 
 def pairs(words: Sequence[str]) -> dict[str, str]:

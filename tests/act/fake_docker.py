@@ -69,18 +69,25 @@ class FakeDocker:
             if not self.exists(source):
                 raise Failed(
                     'docker: Error response from daemon: invalid mount config for type "bind": bind source path does'
-                    f" not exist: {source}.{SEE_HELP}", 125,
-                )  # fmt: skip
+                    f" not exist: {source}.{SEE_HELP}",
+                    125,
+                )
         if image not in self.images:
             assert options["--pull"] == ["never"], "a rank's image is never pulled by run"
             raise Failed(f"docker: Error response from daemon: No such image: {image}.{SEE_HELP}", 125)
         self.refuse_name(name, "docker: ", SEE_HELP, 125)
         self.made += 1
         container = Container(
-            id=f"{self.made:064x}", name=name, image=image, image_id=self.images[image].id,
-            path=options["--entrypoint"][0], args=tuple(args), options=options, pid=1000 + self.made,
+            id=f"{self.made:064x}",
+            name=name,
+            image=image,
+            image_id=self.images[image].id,
+            path=options["--entrypoint"][0],
+            args=tuple(args),
+            options=options,
+            pid=1000 + self.made,
             created=self.now(),
-        )  # fmt: skip
+        )
         self.containers[container.id] = container
         try:
             return self.begin(container, bare, stdin)
@@ -130,8 +137,9 @@ class FakeDocker:
             raise Failed(
                 f'{before}Error response from daemon: Conflict. The container name "/{name}" is already in use by'
                 f' container "{taken.id}". You have to remove (or rename) that container to be able to reuse that'
-                f" name.{after}", code,
-            )  # fmt: skip
+                f" name.{after}",
+                code,
+            )
 
     # the rest of a container's life
 
@@ -207,10 +215,10 @@ class FakeDocker:
         wanted = [word.removeprefix("label=") for word in words if word.startswith("label=")]
         names = [word.removeprefix("name=") for word in words if word.startswith("name=")]
         found = [
-            one for one in self.containers.values()
-            if all(one.carries(label) for label in wanted)
-            and all(re.search(name, f"/{one.name}") for name in names)
-        ]  # fmt: skip
+            one
+            for one in self.containers.values()
+            if all(one.carries(label) for label in wanted) and all(re.search(name, f"/{one.name}") for name in names)
+        ]
         return "".join(f"{one.id}\n" for one in reversed(found))
 
     def do_inspect(self, words: list[str], _: bytes) -> str | Answer:
@@ -263,10 +271,15 @@ class FakeDocker:
 
     def do_info(self, words: list[str], _: bytes) -> str:
         assert words == ["--format", "{{json .}}"]
-        return json.dumps({
-            "ServerVersion": "28.2.2", "Driver": "overlay2", "DockerRootDir": self.root,
-            "Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}, "Architecture": "aarch64",
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "ServerVersion": "28.2.2",
+                "Driver": "overlay2",
+                "DockerRootDir": self.root,
+                "Runtimes": {"runc": {}, "io.containerd.runc.v2": {}},
+                "Architecture": "aarch64",
+            }
+        )
 
     # images
 

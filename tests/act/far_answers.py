@@ -46,13 +46,24 @@ class Answers:
 
     def see_identity(self: Machine) -> dict[str, Any]:
         return {
-            "product": self.product, "machine_id": self.see_machine(), "boot_id": f"boot-{self.boots}",
-            "hostname": self.name, "kernel": "6.11.0-1016-nvidia", "arch": self.arch, "user": "nvidia", "uid": 1000,
-            "gid": 1000, "home": HOME, "groups": ["nvidia"] if self.docker.trouble else ["nvidia", "docker"],
-            "python": "3.12.3", "path": "/usr/bin",
-            "data_dir": DATA, "hf_home": HUB,
-            "management_address": self.address, "sudo": self.sudo,
-        }  # fmt: skip
+            "product": self.product,
+            "machine_id": self.see_machine(),
+            "boot_id": f"boot-{self.boots}",
+            "hostname": self.name,
+            "kernel": "6.11.0-1016-nvidia",
+            "arch": self.arch,
+            "user": "nvidia",
+            "uid": 1000,
+            "gid": 1000,
+            "home": HOME,
+            "groups": ["nvidia"] if self.docker.trouble else ["nvidia", "docker"],
+            "python": "3.12.3",
+            "path": "/usr/bin",
+            "data_dir": DATA,
+            "hf_home": HUB,
+            "management_address": self.address,
+            "sudo": self.sudo,
+        }
 
     def see_clock(self: Machine) -> dict[str, Any]:
         return {"time_unix_s": self.desk.time() + self.ahead_s, "synchronised": True}
@@ -74,8 +85,9 @@ class Answers:
     def see_processes(self: Machine) -> list[dict[str, Any]]:
         return [
             {"pid": pid, "name": name, "rss_bytes": GIB // 2 if on_gpu else held, "container": container}
-            for pid, name, held, container, on_gpu in self.rows() if container
-        ]  # fmt: skip
+            for pid, name, held, container, on_gpu in self.rows()
+            if container
+        ]
 
     def see_disk(self: Machine) -> list[dict[str, Any]]:
         room = {"free_bytes": self.free_bytes, "total_bytes": 3800 * GIB, "free_inodes": 1 << 20, "device": 1}
@@ -98,8 +110,9 @@ class Answers:
         return {
             "links": [port.link() for port in self.ports if port.hca],
             "netdevs": sorted((port.netdev_row() for port in self.ports), key=lambda row: row["name"]),
-            "default_netdev": "enP7s7", "rdma_device": self.rdma_device,
-        }  # fmt: skip
+            "default_netdev": "enP7s7",
+            "rdma_device": self.rdma_device,
+        }
 
     def tell_gpu(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         fields = [names[0] for names in given["fields"]]
@@ -107,11 +120,14 @@ class Answers:
         rows = [(pid, name, held >> 20, container) for pid, name, held, container, on_gpu in self.rows() if on_gpu]
         return {
             "gpu": {"value": {"fields": fields, "exit": code, "said": said}},
-            "apps": {"value": {
-                "exit": code, "said": said if code else "".join(f"{row[0]}, {row[1]}, {row[2]}\n" for row in rows),
-                "containers": {str(pid): container for pid, _, _, container in rows},
-            }},
-        }  # fmt: skip
+            "apps": {
+                "value": {
+                    "exit": code,
+                    "said": said if code else "".join(f"{row[0]}, {row[1]}, {row[2]}\n" for row in rows),
+                    "containers": {str(pid): container for pid, _, _, container in rows},
+                }
+            },
+        }
 
     def tell_containers(self: Machine, given: dict[str, Any]) -> Answer:
         return run_over(self.docker, "containers", given)
@@ -126,18 +142,30 @@ class Answers:
         if commit is None:
             return {"weights": {"missing": f"{model} is not in {HUB}/hub", "kind": "absent"}}
         path = model if model.startswith("/") else f"{HUB}/hub/models--{model.replace('/', '--')}/snapshots/{commit}"
-        return {"weights": {"value": {
-            "model": model, "revision": given["revision"], "commit": "" if model.startswith("/") else commit,
-            "path": path, "files": 5, "bytes": 60 * GIB, "listing": "1f" * 32, "unfinished": 0,
-            "problems": [
-                *self.model_problems, *self.gone(path, given["files"]),
-                *(["no weight files"] if self.left_out.get(model) and not given["dummy"] else []),
-            ],
-            "hashes": {
-                name: sha256(self.read(f"{path}/{name}")).hexdigest()
-                for name in given["files"] if self.exists(f"{path}/{name}")
-            },
-        }}}  # fmt: skip
+        return {
+            "weights": {
+                "value": {
+                    "model": model,
+                    "revision": given["revision"],
+                    "commit": "" if model.startswith("/") else commit,
+                    "path": path,
+                    "files": 5,
+                    "bytes": 60 * GIB,
+                    "listing": "1f" * 32,
+                    "unfinished": 0,
+                    "problems": [
+                        *self.model_problems,
+                        *self.gone(path, given["files"]),
+                        *(["no weight files"] if self.left_out.get(model) and not given["dummy"] else []),
+                    ],
+                    "hashes": {
+                        name: sha256(self.read(f"{path}/{name}")).hexdigest()
+                        for name in given["files"]
+                        if self.exists(f"{path}/{name}")
+                    },
+                }
+            }
+        }
 
     def gone(self: Machine, path: str, files: Sequence[str]) -> list[str]:
         return [f"{name}: not there, and the recipe mounts it" for name in files if not self.exists(f"{path}/{name}")]
@@ -161,14 +189,30 @@ class Answers:
             return {"health": 0, "models": [], "counters": ""}
         key = self.read(given["key_file"]).decode() if given["key_file"] else ""
         if key != life.secrets.get("VLLM_API_KEY", ""):
-            return {"health": 200, "models": [], "counters": "", "status": 401, "text": "", "tokens": 0, "seconds": 0.0,
-                    "error": "Unauthorized"}  # fmt: skip
+            return {
+                "health": 200,
+                "models": [],
+                "counters": "",
+                "status": 401,
+                "text": "",
+                "tokens": 0,
+                "seconds": 0.0,
+                "error": "Unauthorized",
+            }
         found = {"health": 200, "models": [life.flag("--served-model-name")], "counters": self.counters(life)}
         if given["ask"]:
             self.desk.move_bytes(life)
             status, error = self.desk.answers
-            found |= {"status": status, "way": "completions", "text": "", "finish": "", "tokens": 0,
-                      "prompt_tokens": 0, "seconds": 0.5, "error": error}  # fmt: skip
+            found |= {
+                "status": status,
+                "way": "completions",
+                "text": "",
+                "finish": "",
+                "tokens": 0,
+                "prompt_tokens": 0,
+                "seconds": 0.5,
+                "error": error,
+            }
             if status == 200:
                 found |= {"text": self.desk.says, "finish": "length", "tokens": given["tokens"], "prompt_tokens": 6}
         return found

@@ -24,8 +24,19 @@ from cluster.hosts.fake import FakeHost, FakeProcess
 from cluster.hosts.fleet import Fleet
 
 __all__ = [
-    "DATA", "GIB", "HUB", "IMAGE", "MODEL", "Desk", "DeskHost", "Killed", "Machine", "Port", "Stranger", "unreachable",
-]  # fmt: skip
+    "DATA",
+    "GIB",
+    "HUB",
+    "IMAGE",
+    "MODEL",
+    "Desk",
+    "DeskHost",
+    "Killed",
+    "Machine",
+    "Port",
+    "Stranger",
+    "unreachable",
+]
 
 
 class Killed(BaseException):
@@ -202,12 +213,15 @@ class Desk:
         return {
             machine.name: SimpleNamespace(
                 containers={one.id: (one.name, one.state, one.starts) for one in machine.docker.containers.values()},
-                images=dict(machine.docker.images), files=dict(machine.files), folders=set(machine.folders),
-                models=dict(machine.models), cached=machine.cached_bytes,
+                images=dict(machine.docker.images),
+                files=dict(machine.files),
+                folders=set(machine.folders),
+                models=dict(machine.models),
+                cached=machine.cached_bytes,
                 processes=sorted(row[1:4] for row in machine.rows()),
             )
             for machine in self
-        }  # fmt: skip
+        }
 
 
 class DeskHost(FakeHost):

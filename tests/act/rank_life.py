@@ -76,9 +76,11 @@ class RankLife(Life):
         return {
             life.rank: life
             for life in self.desk.lives()
-            if life is not self and life.token == self.token and addresses.get(life.rank) == life.wanted["address"]
+            if life is not self
+            and life.token == self.token
+            and addresses.get(life.rank) == life.wanted["address"]
             and not self.desk.cut & {self.machine.name, life.machine.name}
-        }  # fmt: skip
+        }
 
     def ports(self) -> list[tuple[str, int]]:
         """(address, port) it listens on now."""
@@ -245,6 +247,11 @@ class RankLife(Life):
 def ray_node(address: str, *, head: bool) -> dict[str, Any]:
     """A node as far/ray_nodes prints it."""
     return {
-        "address": address, "alive": True, "state": "IDLE", "head": head, "gpus": 1.0, "gpus_free": 1.0,
+        "address": address,
+        "alive": True,
+        "state": "IDLE",
+        "head": head,
+        "gpus": 1.0,
+        "gpus_free": 1.0,
         "resources": {"CPU": 20.0, "GPU": 1.0},
-    }  # fmt: skip
+    }

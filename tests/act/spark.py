@@ -24,8 +24,18 @@ if TYPE_CHECKING:
 IMAGE = "example.org/vllm:1"
 MODEL = "example/toy"
 PROGRAMS = (
-    "look", "links", "kept", "others", "gpu", "containers", "weights", "ranks", "completion", "image", "hub_model",
-)  # fmt: skip
+    "look",
+    "links",
+    "kept",
+    "others",
+    "gpu",
+    "containers",
+    "weights",
+    "ranks",
+    "completion",
+    "image",
+    "hub_model",
+)
 FAR = {source(name): name for name in PROGRAMS}
 LOCK = threading.RLock()
 """One machine answers one question at a time; one for all, so that desks can be copied."""
@@ -51,12 +61,21 @@ class Port:
     def link(self) -> dict[str, Any]:
         up = self.state == "ACTIVE"
         return {
-            "hca": self.hca, "netdev": self.netdev, "state": self.state, "rate_gbps": 100.0, "mtu": self.mtu,
-            "addresses": list(self.addresses), "operstate": "up" if up else "down", "firmware": "28.45.4028",
-            "speed_mbps": 200000 if up else None, "xmit_bytes": self.bytes, "rcv_bytes": self.bytes,
+            "hca": self.hca,
+            "netdev": self.netdev,
+            "state": self.state,
+            "rate_gbps": 100.0,
+            "mtu": self.mtu,
+            "addresses": list(self.addresses),
+            "operstate": "up" if up else "down",
+            "firmware": "28.45.4028",
+            "speed_mbps": 200000 if up else None,
+            "xmit_bytes": self.bytes,
+            "rcv_bytes": self.bytes,
             "gids": [{"index": self.gid_index, "gid": f"::ffff:{self.address}", "kind": "RoCE v2"}]
-            if self.addresses else [],
-        }  # fmt: skip
+            if self.addresses
+            else [],
+        }
 
     @property
     def address(self) -> str:
@@ -65,9 +84,13 @@ class Port:
     def netdev_row(self) -> dict[str, Any]:
         operstate = "up" if self.state == "ACTIVE" else "down"
         return {
-            "name": self.netdev, "mtu": self.mtu, "operstate": operstate, "addresses": list(self.addresses),
-            "rx_bytes": 5, "tx_bytes": 5,
-        }  # fmt: skip
+            "name": self.netdev,
+            "mtu": self.mtu,
+            "operstate": operstate,
+            "addresses": list(self.addresses),
+            "rx_bytes": 5,
+            "tx_bytes": 5,
+        }
 
 
 def spark_ports(number: int) -> list[Port]:
@@ -194,10 +217,15 @@ class Machine(Answers, FabricEnds):
         image = self.docker.images[container.image]
         if container.path == "python3" and FAR.get(stdin) == "image":
             told = {
-                "python": image.python, "versions": image.versions, "distributions": {}, "gpu_error": "",
+                "python": image.python,
+                "versions": image.versions,
+                "distributions": {},
+                "gpu_error": "",
                 "knows_architecture": container.args[1] in image.architectures if len(container.args) > 1 else None,
-                "gpus": ["GPU 0: NVIDIA GB10 (UUID: GPU-0)"], "infiniband": False, "packages": "/opt/packages",
-            }  # fmt: skip
+                "gpus": ["GPU 0: NVIDIA GB10 (UUID: GPU-0)"],
+                "infiniband": False,
+                "packages": "/opt/packages",
+            }
             return Answer(0, json.dumps(told).encode())
         assert (container.path, container.args[0]) == ("hf", "download"), "a container that is not known"
         return self.download(container)

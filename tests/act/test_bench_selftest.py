@@ -94,9 +94,13 @@ def test_wrong_count_is_found(load: ProcessLoader) -> None:
 def test_failure_taken_for_an_answer_is_found(load: ProcessLoader) -> None:
     def cheerful(one: Record) -> Record:
         whole = b"".join(data for _, data in one.chunks)
-        return one if b"the engine is dead" not in whole else dataclasses.replace(
-            one, chunks=tuple((t, data.replace(b'"error"', b'"notes"')) for t, data in one.chunks)
-        )  # fmt: skip
+        return (
+            one
+            if b"the engine is dead" not in whole
+            else dataclasses.replace(
+                one, chunks=tuple((t, data.replace(b'"error"', b'"notes"')) for t, data in one.chunks)
+            )
+        )
 
     assert wrong_ways(load, cheerful)["error-event"] == "a request that failed counts as served"
 

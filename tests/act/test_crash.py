@@ -53,9 +53,23 @@ def breaks(host: DeskHost, when: Callable[[Question], bool], bug: Exception) -> 
     host.handler = broken
 
 
-@pytest.mark.parametrize("words", [UP, ("down",), ("status",), ("doctor",), ("pull", "toy"), ("swap", "toy"), ("logs",),
-                                   ("probe",), ("bench",), ("exec", "--", "true"), ("scaling", "toy", "--yes")],
-                         ids=lambda words: words[0])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        UP,
+        ("down",),
+        ("status",),
+        ("doctor",),
+        ("pull", "toy"),
+        ("swap", "toy"),
+        ("logs",),
+        ("probe",),
+        ("bench",),
+        ("exec", "--", "true"),
+        ("scaling", "toy", "--yes"),
+    ],
+    ids=lambda words: words[0],
+)
 def test_every_command_ends_in_a_line(words: Sequence[str], cluster: Typed, desk: Desk, place: Path) -> None:
     breaks(desk.hosts["spark2"], lambda question: True, KeyError("what"))
     if words[0] == "scaling":
@@ -150,9 +164,12 @@ def test_a_thread_of_ours_that_ends_is_not_waited_for(cluster: Typed, desk: Desk
 
 def child(place: Path, program: str, *words: str, **env: str) -> Ran:
     done = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, timeout=60, cwd=place,
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        timeout=60,
+        cwd=place,
         env={**os.environ, "XDG_STATE_HOME": str(place / "state"), **env},
-    )  # fmt: skip
+    )
     return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
@@ -223,9 +240,12 @@ def server() -> object:
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "help": ("up", "--help"), "list": ("recipes", "list"), "fit": ("fit", "gemma-4-31b-fp8"),
-    "fit --json": ("fit", "gemma-4-31b-fp8", "--json"), "explain": ("explain", "caf\u00e9-\u65e5\u672c.log"),
-}  # fmt: skip
+    "help": ("up", "--help"),
+    "list": ("recipes", "list"),
+    "fit": ("fit", "gemma-4-31b-fp8"),
+    "fit --json": ("fit", "gemma-4-31b-fp8", "--json"),
+    "explain": ("explain", "caf\u00e9-\u65e5\u672c.log"),
+}
 
 
 @pytest.mark.parametrize("locale", LOCALES)
@@ -257,9 +277,15 @@ def test_a_probe_without_its_symbols(locale: str, more: Sequence[str], server: S
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"), [("✓ ✗ – …", "+ x - ..."), ("1 → 2 ± 3", "1 -> 2 +- 3"), ("Größe, café", "Gro?e, cafe"),
-                        ("日本", "??"), ("a\udcffb", "a?b")]
-)  # fmt: skip
+    ("text", "shown"),
+    [
+        ("✓ ✗ – …", "+ x - ..."),
+        ("1 → 2 ± 3", "1 -> 2 +- 3"),
+        ("Größe, café", "Gro?e, cafe"),
+        ("日本", "??"),
+        ("a\udcffb", "a?b"),
+    ],
+)
 def test_symbols_in_plain_letters(text: str, shown: str) -> None:
     crash.take_every_text()
     assert text.encode("ascii", "cluster").decode() == shown

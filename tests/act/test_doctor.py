@@ -19,9 +19,13 @@ from cluster.argv.question import Answer
 
 UP = ("up", "toy", "--tp", "2")
 HUB, ENV, KEY, SSH, STRANGER, HERE = (
-    "hf_hub_planted_1", "planted-by-env-2", "planted api key 3", "b3BlbnNzaC1wbGFudGVkLTQ", "planted+stranger/5=",
+    "hf_hub_planted_1",
+    "planted-by-env-2",
+    "planted api key 3",
+    "b3BlbnNzaC1wbGFudGVkLTQ",
+    "planted+stranger/5=",
     "planted-here-6",
-)  # fmt: skip
+)
 SECRETS = (HUB, ENV, KEY, SSH, STRANGER, HERE)
 
 
@@ -56,8 +60,10 @@ def test_the_document(cluster: Typed, desk: Desk) -> None:
     code, document = told(cluster)
     assert code == 4
     assert checks(document) == [
-        ("fault", "memory", "spark2"), ("warning", "gpu-stranger", "spark2"), ("note", "weights", "spark1"),
-    ]  # fmt: skip
+        ("fault", "memory", "spark2"),
+        ("warning", "gpu-stranger", "spark2"),
+        ("note", "weights", "spark1"),
+    ]
     assert document["findings"][0]["runbook"] == "memory-is-full"
     assert document["simulated"] == "NVIDIA DGX Spark (simulated)"
 
@@ -264,9 +270,7 @@ def test_the_archive_says_what_a_report_needs(planted: Typed) -> None:
 def test_the_archive_is_written_whole_or_not(cluster: Typed, desk: Desk) -> None:
     Path("old.tar.gz").write_text("mine")
     Path("folder.tar.gz").mkdir()
-    for name, words in {
-        "old.tar.gz": (), "folder.tar.gz": ("--yes",), "bug.zip": (), "nowhere/bug.tar.gz": ()
-    }.items():  # fmt: skip
+    for name, words in {"old.tar.gz": (), "folder.tar.gz": ("--yes",), "bug.zip": (), "nowhere/bug.tar.gz": ()}.items():
         ran = cluster("doctor", "--bundle", name, *words)
         assert (ran.code, desk.hosts["spark1"].asked) == (2, []), ran.all
     assert Path("old.tar.gz").read_text() == "mine"

@@ -170,9 +170,11 @@ def test_a_link_that_lets_no_tcp_through(cluster: Typed, desk: Desk, machine: st
 
 @pytest.mark.parametrize(
     ("machine", "role", "said", "host"),
-    [("spark1", "call", " Failed to modify QP 66 to RTR\n", "spark1"),
-     ("spark2", "listen", "IB device rocep1s0f0 not found\n Unable to find the Infiniband/RoCE device", "spark2")],
-)  # fmt: skip
+    [
+        ("spark1", "call", " Failed to modify QP 66 to RTR\n", "spark1"),
+        ("spark2", "listen", "IB device rocep1s0f0 not found\n Unable to find the Infiniband/RoCE device", "spark2"),
+    ],
+)
 def test_rdma_that_fails_is_told_in_its_words(
     cluster: Typed, rdma: Desk, machine: str, role: str, said: str, host: str
 ) -> None:
@@ -359,8 +361,11 @@ def test_the_deadlines_are_the_hosts(cluster: Typed, rdma: Desk) -> None:
     """The sender's by its question, the listener's by timeout(1), far/flood's by its own alarm."""
     cluster(*DOCTOR)
     assert question_of(rdma.hosts["spark1"].asked, "ib_write_bw").timeout_s == 12
-    assert all(words[:5] == ("timeout", "--foreground", "-k", "1", "12")
-               for words in rdma.hosts["spark2"].started if "ib_write_bw" in words)  # fmt: skip
+    assert all(
+        words[:5] == ("timeout", "--foreground", "-k", "1", "12")
+        for words in rdma.hosts["spark2"].started
+        if "ib_write_bw" in words
+    )
     rdma["spark1"].perftest = False
     cluster(*DOCTOR)
     given = [json.loads(words[-1]) for words in rdma.hosts["spark2"].started if words[0] == "python3"]

@@ -28,12 +28,14 @@ from cluster.probe.run import CASES, QUICK, Probed, run_probe
 
 RECIPE: dict[str, Any] = {
     "vllm": {
-        "max-model-len": 65536, "enable-auto-tool-choice": True, "tool-call-parser": "gemma4",
+        "max-model-len": 65536,
+        "enable-auto-tool-choice": True,
+        "tool-call-parser": "gemma4",
         "reasoning-parser": "gemma4",
     },
     "architecture": "Gemma4ForConditionalGeneration",
     "weights": "auto",
-}  # fmt: skip
+}
 BEHAVING = tuple(case for case in CASES if case.group != "reasoning-check")
 
 TOOLS = [case.id for case in CASES if case.group == "tools" and case.id != "tools-auto"]
@@ -91,7 +93,8 @@ EXPECTED: dict[str, Expected] = {
     "no-ids": each(TOOLS, "has no id"),
     "one-id": each(PARALLEL, "two calls have the id 'call_0'"),
     "other-tool": {
-        "tools-parallel": "allowed is celsius", "tools-choice": "others were",
+        "tools-parallel": "allowed is celsius",
+        "tools-choice": "others were",
         **each(["tools-loop", "tools-steps"], "it calls tools for 6 steps"),
     },
     "number-as-text": each(["tools-choice", "tools-steps"], "not of type integer"),
@@ -107,8 +110,12 @@ EXPECTED: dict[str, Expected] = {
     "a-a-a": garbage("repeats one word: ' a a a a"),
     "loops": garbage("repeats 'The sky is blue because it is.'"),
     "pads": garbage("<pad> stands in the text"),
-    "empty": each(TEXTS, "the answer is empty") | each(TOOLS, "no tool was called") | {
-        "stream-order": "no text came", "stop-length": "the reason is 'stop'", "stop-string": "it ends before",
+    "empty": each(TEXTS, "the answer is empty")
+    | each(TOOLS, "no tool was called")
+    | {
+        "stream-order": "no text came",
+        "stop-length": "the reason is 'stop'",
+        "stop-string": "it ends before",
     },
     "broken-characters": {"text-echo": "characters that are no text"},
     "blind": each(VISION, "taken and not looked at"),
@@ -120,7 +127,9 @@ EXPECTED: dict[str, Expected] = {
     "too-long": {"stop-length": "8 tokens were asked for"},
     "stop-for-length": {"stop-length": "the reason is 'stop'"},
     "no-reason": {
-        "stream-order": "no reason for the end", "stop-length": "the reason is ''", "stop-string": "the reason is ''",
+        "stream-order": "no reason for the end",
+        "stop-length": "the reason is ''",
+        "stop-string": "the reason is ''",
     },
     "eos": {"stop-string": "the reason is 'eos_token'"},
     "stop-stays": {"stop-string": "it says it"},
@@ -136,29 +145,52 @@ EXPECTED: dict[str, Expected] = {
     "done-early": {"stream-order": "something comes after [DONE]"},
     "end-lost": {"text-echo": "leaves out", "stream-same": "lost its end", "tools-agent-streamed": "4719"},
     "begin-lost": {"text-echo": "leaves out Größe", "stream-same": "lost its beginning: 'Hello, '"},
-    "nothing-streamed": each(STREAMED, "no tool was called") | {
-        "text-echo": "the answer is empty", "stream-order": "no text came", "reasoning-channel-streamed": "is empty",
+    "nothing-streamed": each(STREAMED, "no tool was called")
+    | {
+        "text-echo": "the answer is empty",
+        "stream-order": "no text came",
+        "reasoning-channel-streamed": "is empty",
     },
     "dies-in-stream": each(STREAMS, "EngineCore encountered an issue"),
     "cut": each([name for name in ANY if name not in ("served-unknown", "context-limit")], "closed the connection")
     | each(VISION, "a request with a picture ends in an error | the server closed the connection"),
     "closes": each(ANY, "closed the connection") | each(VISION, "a request with a picture ends in an error"),
-}  # fmt: skip
+}
 
 REPORTED = {
-    "failover", "html-doubled", "html-brackets", "html-names", "marks-in-json", "marks-in-texts", "call-leaks",
-    "call-leaks-bare", "loop-ends", "mark-behind", "stop-beside-calls", "thoughts-aloud", "thoughts-lost",
-    "no-thoughts", "first-arguments-lost",
-}  # fmt: skip
+    "failover",
+    "html-doubled",
+    "html-brackets",
+    "html-names",
+    "marks-in-json",
+    "marks-in-texts",
+    "call-leaks",
+    "call-leaks-bare",
+    "loop-ends",
+    "mark-behind",
+    "stop-beside-calls",
+    "thoughts-aloud",
+    "thoughts-lost",
+    "no-thoughts",
+    "first-arguments-lost",
+}
 """What is taken for a defect that somebody reported. All else is told without a name."""
 
 UNPROMISED: dict[str, Expected] = {"thoughts-lost": {}, "no-thoughts": {}, "text-only": {}, "short-context": {}}
 """Where a server has promised nothing, these are no faults."""
 
 ON_THE_WIRE = (
-    "auto-refused", "failover", "html-doubled", "marks-in-json", "mark-behind", "thoughts-aloud", "no-done",
-    "dies-in-stream", "cut", "closes",
-)  # fmt: skip
+    "auto-refused",
+    "failover",
+    "html-doubled",
+    "marks-in-json",
+    "mark-behind",
+    "thoughts-aloud",
+    "no-done",
+    "dies-in-stream",
+    "cut",
+    "closes",
+)
 
 
 @pytest.fixture(scope="module")

@@ -71,8 +71,11 @@ def test_looks_one_after_another_tell_what_one_look_tells(cluster: Typed, desk: 
         now = look(docker, known)
         afresh = look(docker, {})
         assert (now.stages, now.loaded, now.tail, now.until) == (
-            afresh.stages, afresh.loaded, afresh.tail, afresh.until,
-        )  # fmt: skip
+            afresh.stages,
+            afresh.loaded,
+            afresh.tail,
+            afresh.until,
+        )
     assert known[container.name].loaded
 
 

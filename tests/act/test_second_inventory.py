@@ -62,8 +62,9 @@ Way = tuple[Elsewhere, tuple[str, ...]]
 def containers(desk: Desk) -> list[tuple[str, str, int, str]]:
     return [
         (machine.name, one.name, one.starts, one.state)
-        for machine in desk for one in machine.docker.containers.values()
-    ]  # fmt: skip
+        for machine in desk
+        for one in machine.docker.containers.values()
+    ]
 
 
 def test_status_is_that_of_the_same_deployment(way: Way, pair: Typed) -> None:
@@ -234,10 +235,20 @@ def test_a_host_that_does_not_answer_may_be_the_one(pair: Typed, desk: Desk) -> 
 # machines that are not told apart
 
 LOOKUPS = (
-    UP, (*UP, "--dry-run"), ("down",), ("down", "--dry-run"), ("logs",), ("logs", "--explain"), ("bench",),
-    ("probe", "--quick"), ("swap", "toy"), ("pull", "toy", "--yes"), ("scaling", "toy", "--yes"),
-    ("sweep", "toy", "--vary", "vllm.max-num-seqs=4,8", "--yes"), ("status", "--watch"),
-)  # fmt: skip
+    UP,
+    (*UP, "--dry-run"),
+    ("down",),
+    ("down", "--dry-run"),
+    ("logs",),
+    ("logs", "--explain"),
+    ("bench",),
+    ("probe", "--quick"),
+    ("swap", "toy"),
+    ("pull", "toy", "--yes"),
+    ("scaling", "toy", "--yes"),
+    ("sweep", "toy", "--vary", "vllm.max-num-seqs=4,8", "--yes"),
+    ("status", "--watch"),
+)
 
 
 @pytest.mark.parametrize("words", LOOKUPS, ids=" ".join)

@@ -188,9 +188,13 @@ def test_a_failed_download_does_not_show_the_token(planted: Typed, desk: Desk) -
 def test_wrong_words_are_not_repeated(planted: Typed) -> None:
     """A secret in the wrong place of the command line."""
     for words in (
-        ("-e", f"MY-TOKEN={ENV}"), ("--", f"--api-key={KEY}"), ("--set", f"vllm.api-key={KEY}"),
-        ("--", "--hf-token", ENV), ("--set", f"vllm.hf-token={ENV}"), ("--set", f"env.DB_PASSWD={ENV}"),
-    ):  # fmt: skip
+        ("-e", f"MY-TOKEN={ENV}"),
+        ("--", f"--api-key={KEY}"),
+        ("--set", f"vllm.api-key={KEY}"),
+        ("--", "--hf-token", ENV),
+        ("--set", f"vllm.hf-token={ENV}"),
+        ("--set", f"env.DB_PASSWD={ENV}"),
+    ):
         ran = planted("up", "toy", *words)
         assert ran.code == 2, ran.all
         assert ENV not in ran.all

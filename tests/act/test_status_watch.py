@@ -112,9 +112,14 @@ def test_json_is_one_object_a_line(pair: Typed, desk: Desk) -> None:
     told = [json.loads(line) for line in ran.out.splitlines()]
     assert [one["event"] for one in told] == ["watching", "raised", "over"]
     assert told[1]["finding"] | {"what": "", "evidence": "", "remedy": ""} == {
-        "level": "fault", "check": "wedge", "host": "", "what": "", "evidence": "", "remedy": "",
+        "level": "fault",
+        "check": "wedge",
+        "host": "",
+        "what": "",
+        "evidence": "",
+        "remedy": "",
         "runbook": "it-hangs#wedged",
-    }  # fmt: skip
+    }
     assert told[1]["deployment"] == told[2]["deployment"] == told[0]["deployment"] != ""
     assert told[2]["after_s"] > 100
 
@@ -159,8 +164,9 @@ def test_a_host_that_does_not_answer_is_waited_for(pair: Typed, desk: Desk) -> N
 
     ran = watch(pair, 400, at={60: host.drop, 200: come_back})
     assert lines(ran) == [
-        "spark2 does not answer: spark2 did not answer within 10 s", "spark2 answers again",
-    ]  # fmt: skip
+        "spark2 does not answer: spark2 did not answer within 10 s",
+        "spark2 answers again",
+    ]
     assert host.closed, "its connections are closed, so that the next look makes a new one"
 
 
@@ -193,8 +199,10 @@ def test_links_and_clocks(pair: Typed, desk: Desk) -> None:
 
     ran = watch(pair, 300, at={60: pull, 120: lambda: gpus(desk, CAPPED)})
     assert [line.partition(": the ")[0] for line in lines(ran)] == [
-        "fault: link on spark2", "fault: clocks on spark1", "fault: clocks on spark2",
-    ]  # fmt: skip
+        "fault: link on spark2",
+        "fault: clocks on spark1",
+        "fault: clocks on spark2",
+    ]
 
 
 def test_sigterm_is_a_good_end(pair: Typed) -> None:
@@ -372,10 +380,16 @@ def test_a_restart_that_is_interrupted_twice_says_which_ranks_stay_stopped(pair:
 # words
 
 
-@pytest.mark.parametrize("words", [
-    ("--interval", "0"), ("--on-wedge", "command"), ("--command", "x"), ("--max-restarts", "0"),
-    ("--command", "x", "--on-wedge", "restart"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--interval", "0"),
+        ("--on-wedge", "command"),
+        ("--command", "x"),
+        ("--max-restarts", "0"),
+        ("--command", "x", "--on-wedge", "restart"),
+    ],
+)
 def test_words_that_do_not_fit(cluster: Typed, words: tuple[str, ...]) -> None:
     assert cluster("status", "--watch", *words).code == 2
 
@@ -401,10 +415,18 @@ def test_unit(cluster: Typed, place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (ran.code, ran.err) == (0, "")
     rows = dict(line.split("=", 1) for line in ran.out.splitlines() if "=" in line and not line.startswith("#"))
     assert rows | {"ExecStart": ""} == {
-        "Description": "cluster status --watch (spark1, spark2)", "Wants": "network-online.target",
-        "After": "network-online.target", "Type": "simple", "User": "ada", "ExecStart": "", "Restart": "on-failure",
-        "RestartSec": "30", "RestartPreventExitStatus": "2", "TimeoutStopSec": "120", "WantedBy": "multi-user.target",
-    }  # fmt: skip
+        "Description": "cluster status --watch (spark1, spark2)",
+        "Wants": "network-online.target",
+        "After": "network-online.target",
+        "Type": "simple",
+        "User": "ada",
+        "ExecStart": "",
+        "Restart": "on-failure",
+        "RestartSec": "30",
+        "RestartPreventExitStatus": "2",
+        "TimeoutStopSec": "120",
+        "WantedBy": "multi-user.target",
+    }
     assert rows["ExecStart"] == (
         f"{program} status --watch --interval 10 --inventory {place}/inventory/default.yaml --nodes spark1,spark2 "
         '--on-wedge command --command "page \\"50 %%\\" $$X"'

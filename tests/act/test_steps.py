@@ -166,12 +166,22 @@ def fault(desk: Desk, host: str, way: str, number: int) -> None:
 
 WAYS = ("error", "ctrl-c", "lost answer", "unreachable", "killed")
 ACTS: dict[str, tuple[Callable[[], Desk], Callable[[Desk], list[str]]]] = {
-    "fresh up": (empty, run_up), "replacing up": (with_old, run_up), "fetching up": (without_files, run_up),
+    "fresh up": (empty, run_up),
+    "replacing up": (with_old, run_up),
+    "fetching up": (without_files, run_up),
     "down": (with_old, run_down),
-}  # fmt: skip
+}
 FILES = (
-    "rank.py", "cord.py", "ray_nodes.py", "rank.json", "before.json", "carry env", "ray token", "secrets", "api key",
-)  # fmt: skip
+    "rank.py",
+    "cord.py",
+    "ray_nodes.py",
+    "rank.json",
+    "before.json",
+    "carry env",
+    "ray token",
+    "secrets",
+    "api key",
+)
 FRESH = ("try", "folder", *FILES, "run")
 FETCHING = ("hub token", "hub folder", "download", "forget token", *FRESH)
 CHANGES: dict[tuple[str, str], tuple[str, ...]] = {
@@ -188,15 +198,15 @@ PROVEN = ("remove", "forget")
 """What `up` does after the proof: the new one serves, whatever becomes of these."""
 WELL: dict[str, set[tuple[str, str]]] = {
     "error": {
-        *(("replacing up", one) for one in PROVEN), ("fetching up", "hub folder"), ("fetching up", "forget token"),
+        *(("replacing up", one) for one in PROVEN),
+        ("fetching up", "hub folder"),
+        ("fetching up", "forget token"),
     },
     "lost answer": {(act, change) for (act, _), changes in CHANGES.items() for change in changes},
     "unreachable": {("replacing up", one) for one in PROVEN},
-}  # fmt: skip
+}
 """By way: where an act goes on and ends well all the same."""
-CASES = [
-    (act, host, change, way) for (act, host), changes in CHANGES.items() for change in changes for way in WAYS
-]  # fmt: skip
+CASES = [(act, host, change, way) for (act, host), changes in CHANGES.items() for change in changes for way in WAYS]
 
 
 @cache

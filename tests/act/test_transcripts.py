@@ -244,7 +244,8 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "up/mtu_differs": (4, UP, [link("spark2", "enp1s0f0np0", mtu=1500)]),
     "up/link_down": (4, UP, [link("spark2", netdev, state="DOWN") for netdev in ("enp1s0f0np0", "enP2p1s0f0np0")]),
     "up/link_down_allowed": (
-        0, (*UP, "--allow-socket"),
+        0,
+        (*UP, "--allow-socket"),
         [link("spark2", netdev, state="DOWN") for netdev in ("enp1s0f0np0", "enP2p1s0f0np0")],
     ),
     "up/ping_lost": (4, UP, [desk(cut={"spark1"})]),
@@ -268,7 +269,9 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     # up, while it starts
     "up/engine_fails": (1, UP, [desk(bad_flag="--max-model-len")]),
     "up/engine_fails_old_serves": (
-        1, (*UP, "--", "--max-num-seqs", "8"), [typed(*UP), desk(bad_flag="--max-num-seqs")],
+        1,
+        (*UP, "--", "--max-num-seqs", "8"),
+        [typed(*UP), desk(bad_flag="--max-num-seqs")],
     ),
     "up/engine_fails_and_why": (1, UP, [desk(bad_flag="--max-model-len", last_line=NO_CACHE)]),
     "up/worker_killed_by_its_kernel": (1, UP, [machine("spark2", kernel_log=OOM), killed_at_sleep(2, "spark2")]),
@@ -281,7 +284,8 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "up/interrupted": (130, UP, [at_sleep(1, ctrl_c)]),
     "up/interrupted_twice": (130, UP, [at_sleep(1, ctrl_c), asked_for("spark2", "journalctl", ctrl_c)]),
     "up/engine_fails_and_not_all_is_undone": (
-        1, (*UP, "--", "--max-num-seqs", "8"),
+        1,
+        (*UP, "--", "--max-num-seqs", "8"),
         [typed(*UP), desk(bad_flag="--max-num-seqs"), docker("spark2", broken={"rm": (1, BUSY)})],
     ),
     "up/lock_lost": (5, UP, [after_probe("spark2", lambda desk: taken(desk.hosts["spark2"]))]),
@@ -292,27 +296,37 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "swap/nothing_runs": (4, ("swap", "other"), [OTHER]),
     "swap/nothing_runs_there": (4, ("swap", "other", "-n", "spark2"), [OTHER]),
     "swap/two_run": (
-        4, ("swap", "other"),
+        4,
+        ("swap", "other"),
         [OTHER, typed("up", "toy", "--solo", "-n", "spark1"), typed("up", "toy", "--solo", "-n", "spark2")],
     ),
     "swap/no_recipe": (2, ("swap",), [typed(*UP)]),
     "swap/no_such_recipe": (2, ("swap", "othre"), [OTHER, gone("spark1", "spark2")]),
     "swap/half_a_pair": (4, ("swap", "other", "-n", "spark1"), [OTHER, typed(*UP)]),
     "swap/memory_not_back": (
-        4, ("swap", "other"), [OTHER, typed(*UP), machine("spark2", lingering_bytes=30 * GIB)],
+        4,
+        ("swap", "other"),
+        [OTHER, typed(*UP), machine("spark2", lingering_bytes=30 * GIB)],
     ),
     "swap/less_memory_but_enough": (
-        0, ("swap", "other"), [OTHER, typed(*UP), machine("spark2", lingering_bytes=5 * GIB)],
+        0,
+        ("swap", "other"),
+        [OTHER, typed(*UP), machine("spark2", lingering_bytes=5 * GIB)],
     ),
     "swap/port_not_free": (
-        4, ("swap", "other"), [OTHER, typed(*UP), machine("spark1", strangers=[Stranger(7, "raylet", 27120)])],
+        4,
+        ("swap", "other"),
+        [OTHER, typed(*UP), machine("spark1", strangers=[Stranger(7, "raylet", 27120)])],
     ),
     "swap/new_one_fails": (
-        1, ("swap", "other", "--", "--max-num-seqs", "8"), [OTHER, typed(*UP), desk(bad_flag="--max-num-seqs")],
+        1,
+        ("swap", "other", "--", "--max-num-seqs", "8"),
+        [OTHER, typed(*UP), desk(bad_flag="--max-num-seqs")],
     ),
     "swap/both_fail": (1, ("swap", "other"), [OTHER, typed(*UP), desk(bad_flag="--max-model-len")]),
     "swap/new_one_fails_and_the_way_to_the_old_is_lost": (
-        1, ("swap", "other", "--", "--max-num-seqs", "8"),
+        1,
+        ("swap", "other", "--", "--max-num-seqs", "8"),
         [OTHER, typed(*UP), desk(bad_flag="--max-num-seqs"), at_sleep(4, lambda desk: desk.hosts["spark2"].drop())],
     ),
     "swap/of_another_version": (4, ("swap", "other"), [OTHER, typed(*UP), of_another_version]),
@@ -362,13 +376,18 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "doctor/server_busy": (0, ("doctor",), [typed(*UP), desk(sockets=True, answers=(0, "TimeoutError: timed out"))]),
     "doctor/rank_killed": (4, ("doctor",), [typed(*UP), killed]),
     "doctor/worker_unreachable": (
-        3, ("doctor",), [gone("spark2"), machine("spark1", strangers=[Stranger(812, "nginx", 8000)])],
+        3,
+        ("doctor",),
+        [gone("spark2"), machine("spark1", strangers=[Stranger(812, "nginx", 8000)])],
     ),
     "doctor/both_unreachable": (3, ("doctor",), [gone("spark1", "spark2")]),
     "doctor/every_level": (
-        4, ("doctor",),
+        4,
+        ("doctor",),
         [
-            docker("spark1", trouble=NO_DOCKER), docker("spark2", trouble=NO_DOCKER), link("spark2", FIRST, mtu=1500),
+            docker("spark1", trouble=NO_DOCKER),
+            docker("spark2", trouble=NO_DOCKER),
+            link("spark2", FIRST, mtu=1500),
             machine("spark1", strangers=[Stranger(99, "ollama", 0, 8 * GIB, True)], models={}),
             machine("spark2", missing={"disk": {"missing": "/var/lib/docker: permission denied", "kind": "refused"}}),
         ],
@@ -379,15 +398,18 @@ STORIES: dict[str, tuple[int, tuple[str, ...], list[Prepare]]] = {
     "doctor/moved_cable": (0, ("doctor",), [typed(*UP), *(link(f"spark{n}", FIRST, addresses=()) for n in (1, 2))]),
     "doctor/fabric_healthy": (0, ("doctor", "--fabric-test"), PERFTEST),
     "doctor/fabric_slow_twin": (
-        4, ("doctor", "--fabric-test"),
+        4,
+        ("doctor", "--fabric-test"),
         [
-            *PERFTEST, link("spark1", FIRST, rdma_gbps=61.0), link("spark2", FIRST, rdma_gbps=61.0),
+            *PERFTEST,
+            link("spark1", FIRST, rdma_gbps=61.0),
+            link("spark2", FIRST, rdma_gbps=61.0),
             link("spark2", SECOND, rdma_gbps=12.9),
         ],
     ),
     "doctor/fabric_without_tool": (0, ("doctor", "--fabric-test"), [link("spark2", SECOND, tcp_gbps=12.9)]),
     "doctor/no_such_recipe": (2, ("doctor", "tyo"), []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", STORIES)

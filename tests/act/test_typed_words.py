@@ -11,14 +11,34 @@ from machine import IMAGE, Desk
 from typed import Typed
 
 EMPTY: list[Sequence[str]] = [
-    ("probe", "--only", ""), ("probe", "--only", ","), ("probe", "--only", "tools,"), ("probe", "--only", "xyzzy"),
-    ("down", "-n", ""), ("down", "-n", "spark1,"), ("status", "--nodes", " "), ("up", ""), ("up", "-r", ""),
-    ("up", "toy", "--api-key-file", ""), ("up", "toy", "--hub-token-file", ""), ("up", "toy", "--force", ""),
-    ("up", "toy", "--bind", ""), ("up", "toy", "--set", ""), ("up", "toy", "-e", ""), ("bench", "--model", ""),
-    ("bench", "--base-url", ""), ("bench", "--suite", ""), ("doctor", "--bundle", ""), ("report", "-o", ""),
-    ("report", ""), ("fit", "--config", ""), ("explain", ""), ("sweep", "toy", "--vary", ""), ("recipes", "show", ""),
-    ("status", "-i", ""), ("",),
-]  # fmt: skip
+    ("probe", "--only", ""),
+    ("probe", "--only", ","),
+    ("probe", "--only", "tools,"),
+    ("probe", "--only", "xyzzy"),
+    ("down", "-n", ""),
+    ("down", "-n", "spark1,"),
+    ("status", "--nodes", " "),
+    ("up", ""),
+    ("up", "-r", ""),
+    ("up", "toy", "--api-key-file", ""),
+    ("up", "toy", "--hub-token-file", ""),
+    ("up", "toy", "--force", ""),
+    ("up", "toy", "--bind", ""),
+    ("up", "toy", "--set", ""),
+    ("up", "toy", "-e", ""),
+    ("bench", "--model", ""),
+    ("bench", "--base-url", ""),
+    ("bench", "--suite", ""),
+    ("doctor", "--bundle", ""),
+    ("report", "-o", ""),
+    ("report", ""),
+    ("fit", "--config", ""),
+    ("explain", ""),
+    ("sweep", "toy", "--vary", ""),
+    ("recipes", "show", ""),
+    ("status", "-i", ""),
+    ("",),
+]
 
 
 @pytest.mark.parametrize("words", EMPTY, ids=lambda words: " ".join(words))
@@ -49,10 +69,12 @@ def empty(path: Path) -> None:
 
 
 SECRET_FILES: list[Sequence[str]] = [
-    ("up", "toy", "--api-key-file"), ("up", "toy", "--hub-token-file"), ("pull", "toy", "--hub-token-file"),
+    ("up", "toy", "--api-key-file"),
+    ("up", "toy", "--hub-token-file"),
+    ("pull", "toy", "--hub-token-file"),
     ("probe", "--base-url", "http://127.0.0.1:9", "--api-key-file"),
     ("bench", "--base-url", "http://127.0.0.1:9", "--api-key-file"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("spoil", [missing, folder, binary, empty])

@@ -685,8 +685,9 @@ def test_a_drafter_is_a_model_like_the_other(drafting: tuple[str, ...], cluster:
     ran = must(cluster, *UP, "--yes", *drafting)
     assert "model example/drafter is not on spark1, spark2: download 59.0 GiB there" in ran.err
     assert {machine.name: set(machine.models) for machine in desk} == {
-        "spark1": {MODEL, "example/drafter"}, "spark2": {MODEL, "example/drafter"},
-    }  # fmt: skip
+        "spark1": {MODEL, "example/drafter"},
+        "spark2": {MODEL, "example/drafter"},
+    }
     assert "nothing is changed" in must(cluster, *UP, *drafting).out
     desk["spark2"].models["example/drafter"] = "d0000000" * 5
     other = cluster(*UP, *drafting, *([] if "--" in drafting else ["--"]), "--seed", "1")
@@ -734,9 +735,12 @@ def test_every_change_is_in_the_audit_of_its_host(cluster: Typed, desk: Desk) ->
     must(cluster, "down")
     noted = [str(line["what"]) for line in desk["spark2"].audit]
     assert noted == [
-        f"write {DATA}/deployments/{name}", f"start cluster-{name}-r1", f"stop cluster-{name}-r1",
-        f"remove cluster-{name}-r1", f"remove {DATA}/deployments/{name}",
-    ]  # fmt: skip
+        f"write {DATA}/deployments/{name}",
+        f"start cluster-{name}-r1",
+        f"stop cluster-{name}-r1",
+        f"remove cluster-{name}-r1",
+        f"remove {DATA}/deployments/{name}",
+    ]
     assert {str(line["who"]) for line in desk["spark2"].audit} == {desk["spark2"].audit[0]["who"]}
 
 

@@ -132,9 +132,14 @@ class Person:
         out, err = (self.place / f"{len(self.runs)}.{name}" for name in ("out", "err"))
         with out.open("wb") as to_out, err.open("wb") as to_err:
             process = subprocess.Popen(
-                [CLUSTER, *words], stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, cwd=self.place,
-                env=self.environment | more_environment, start_new_session=True,
-            )  # fmt: skip
+                [CLUSTER, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=to_out,
+                stderr=to_err,
+                cwd=self.place,
+                env=self.environment | more_environment,
+                start_new_session=True,
+            )
         self.runs.append(Running(words, process, out, err))
         return self.runs[-1]
 

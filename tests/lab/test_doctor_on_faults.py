@@ -34,22 +34,32 @@ def one_round(spark1: str, spark2: str, *findings: str, lost: tuple[str, ...] = 
 
 ROUNDS = (
     one_round(
-        "port-taken gpu-stranger", "mtu clock cut-model",
-        "fault ports spark1", "warning gpu-stranger spark1", "fault mtu spark2", "warning clock spark2",
+        "port-taken gpu-stranger",
+        "mtu clock cut-model",
+        "fault ports spark1",
+        "warning gpu-stranger spark1",
+        "fault mtu spark2",
+        "warning clock spark2",
         "fault weights spark2",
     ),
     one_round(
-        "low-memory stranger", "one-twin no-model",
-        "fault memory spark1", "note stranger spark1", "warning twins spark1", "warning twins spark2",
+        "low-memory stranger",
+        "one-twin no-model",
+        "fault memory spark1",
+        "note stranger spark1",
+        "warning twins spark1",
+        "warning twins spark2",
         "note weights spark2",
     ),
     one_round(
-        "no-image no-sudo", "link-down power-cap",
-        "note image spark1", "note sudo spark1", "warning fabric spark2", "fault power-cap spark2",
+        "no-image no-sudo",
+        "link-down power-cap",
+        "note image spark1",
+        "note sudo spark1",
+        "warning fabric spark2",
+        "fault power-cap spark2",
     ),
-    one_round(
-        "no-gpu", "no-ipv4 wedged", "fault container spark1", "warning fabric spark2", "warning wedged spark2"
-    ),
+    one_round("no-gpu", "no-ipv4 wedged", "fault container spark1", "warning fabric spark2", "warning wedged spark2"),
     one_round("ollama", "no-ray", "warning tenants spark1", "fault image-parity spark2", "fault image spark2"),
     one_round("", "other-image", "fault image-parity spark2"),
     one_round("docker-down", "no-docker", "fault docker spark1", "fault docker spark2"),
@@ -57,7 +67,7 @@ ROUNDS = (
     one_round("no-ssh", "host-key", lost=(SPARK1, SPARK2)),
     one_round("unreachable", "unknown-key", lost=(SPARK1, SPARK2)),
     one_round("", "killed", lost=(SPARK2,)),
-)  # fmt: skip
+)
 """counters-still shows only in traffic, so where nothing runs there is none. A cable in another port is no fault."""
 
 

@@ -176,9 +176,15 @@ class Terminal:
         self.side, theirs = pty.openpty()
         environment = person.environment | {"TERM": "xterm", "COLUMNS": "200"}
         self.process = subprocess.Popen(
-            ["sh", "-c", line], stdin=theirs, stdout=theirs, stderr=theirs, cwd=person.place, env=environment,
-            start_new_session=True, preexec_fn=take_terminal,
-        )  # fmt: skip
+            ["sh", "-c", line],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=person.place,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=take_terminal,
+        )
         os.close(theirs)
         self.said = ""
 

@@ -36,9 +36,14 @@ DATA = "/home/ada/.local/share/cluster"
 def recipe(**changes: Any) -> Recipe:
     """A recipe named toy."""
     values = {
-        "name": "toy", "model": "example/toy", "image": "example.org/vllm:1", "architecture": "ToyForCausalLM",
-        "vllm": {"max-model-len": 4096}, "env": {"LEVEL": "INFO"}, "memory": {"per_host_gib": {1: 100, 2: 90, 3: 80}},
-    }  # fmt: skip
+        "name": "toy",
+        "model": "example/toy",
+        "image": "example.org/vllm:1",
+        "architecture": "ToyForCausalLM",
+        "vllm": {"max-model-len": 4096},
+        "env": {"LEVEL": "INFO"},
+        "memory": {"per_host_gib": {1: 100, 2: 90, 3: 80}},
+    }
     return Recipe.model_validate(values | changes)
 
 
@@ -59,9 +64,7 @@ def port(
 
 def links(*ports: tuple[Link | None, Netdev], rdma_device: bool = True) -> Links:
     """The links of a host."""
-    return Links(
-        tuple(link for link, _ in ports if link), tuple(netdev for _, netdev in ports), "enP7s7", rdma_device
-    )  # fmt: skip
+    return Links(tuple(link for link, _ in ports if link), tuple(netdev for _, netdev in ports), "enP7s7", rdma_device)
 
 
 def one_cable(number: int, mtu: int = 9000, connector: int = 0) -> Links:
@@ -78,12 +81,24 @@ def one_cable(number: int, mtu: int = 9000, connector: int = 0) -> Links:
 
 def identity(number: int, **changes: Any) -> Identity:
     values: dict[str, Any] = {
-        "product": "NVIDIA_DGX_Spark", "machine_id": f"{number:032x}", "boot_id": "b", "hostname": f"spark{number}",
-        "kernel": "6.11", "arch": "aarch64", "user": "ada", "uid": 1000, "gid": 1000, "home": "/home/ada",
-        "groups": ("ada", "docker"), "python": "3.12.3", "path": "/usr/bin",
-        "sudo": True, "data_dir": DATA, "hf_home": "/home/ada/.cache/huggingface",
+        "product": "NVIDIA_DGX_Spark",
+        "machine_id": f"{number:032x}",
+        "boot_id": "b",
+        "hostname": f"spark{number}",
+        "kernel": "6.11",
+        "arch": "aarch64",
+        "user": "ada",
+        "uid": 1000,
+        "gid": 1000,
+        "home": "/home/ada",
+        "groups": ("ada", "docker"),
+        "python": "3.12.3",
+        "path": "/usr/bin",
+        "sudo": True,
+        "data_dir": DATA,
+        "hf_home": "/home/ada/.cache/huggingface",
         "management_address": f"192.168.1.{40 + number}",
-    }  # fmt: skip
+    }
     return Identity(**values | changes)
 
 
@@ -118,14 +133,25 @@ def rank_container(number: int, of: Wanted, **changes: Any) -> Container:
     name = deployment_id(spec)
     ends = {IDS[host.name]: {"name": host.name, "management": host.address} for host in of.hosts}
     labels = {
-        "cluster.deployment": name, "cluster.rank": str(number - 1), "cluster.hosts": ",".join(spec["hosts"]),
-        "cluster.spec": canonical(spec), "cluster.seen": json.dumps({"hosts": ends, "paired": True}),
-    }  # fmt: skip
+        "cluster.deployment": name,
+        "cluster.rank": str(number - 1),
+        "cluster.hosts": ",".join(spec["hosts"]),
+        "cluster.spec": canonical(spec),
+        "cluster.seen": json.dumps({"hosts": ends, "paired": True}),
+    }
     values: dict[str, Any] = {
-        "id": f"{number:064x}", "name": f"cluster-{name}-r{number - 1}", "image": of.recipe.image, "image_id": "i",
-        "state": "running", "exit_code": None, "labels": labels, "started_at": "t", "finished_at": "", "pid": 7,
+        "id": f"{number:064x}",
+        "name": f"cluster-{name}-r{number - 1}",
+        "image": of.recipe.image,
+        "image_id": "i",
+        "state": "running",
+        "exit_code": None,
+        "labels": labels,
+        "started_at": "t",
+        "finished_at": "",
+        "pid": 7,
         "argv": ("python3",),
-    }  # fmt: skip
+    }
     return Container(**values | changes)
 
 

@@ -31,10 +31,14 @@ def machine(hosts: int, run: int, throttle: Sequence[str] = ()) -> dict[str, Any
 
     def told(number: int, busy: bool) -> dict[str, Any]:
         return {
-            "role": "worker" if number > 1 else "head", "gpu_memory_mib": 102400 + number * 1024,
-            "power_w": 60.0 * busy, "memory_available_mib": 14336 - 100 * number, "sm_clock_mhz": 2418 - 50 * busy,
-            "temperature_c": 70, "throttle": list(throttle) if number == hosts and busy else [],
-        }  # fmt: skip
+            "role": "worker" if number > 1 else "head",
+            "gpu_memory_mib": 102400 + number * 1024,
+            "power_w": 60.0 * busy,
+            "memory_available_mib": 14336 - 100 * number,
+            "sm_clock_mhz": 2418 - 50 * busy,
+            "temperature_c": 70,
+            "throttle": list(throttle) if number == hosts and busy else [],
+        }
 
     moments = {"before": False, "after": True}
     return {"run": run} | {
@@ -48,15 +52,25 @@ def row(tg_rates: Sequence[float], depth: int = 0, tg: int = 128, **given: Any) 
     hosts, clients = given.pop("hosts", 1), given.pop("concurrency", 1)
     throttle, runs = given.pop("throttle", ()), len(tg_rates)
     values: dict[str, Any] = {
-        "concurrency": clients, "context_size": depth, "prompt_size": 2048, "response_size": tg,
-        "is_context_prefill_phase": False, "pp_throughput": stats(*[200 * rate for rate in tg_rates]),
-        "pp_req_throughput": None, "tg_throughput": stats(*tg_rates),
-        "tg_req_throughput": stats(*[rate / clients for rate in tg_rates]), "peak_throughput": None,
-        "peak_req_throughput": None, "ttfr": stats(*[9000 / rate for rate in tg_rates]), "est_ppt": None,
-        "e2e_ttft": stats(*[(9000 + depth) / rate for rate in tg_rates]), "runs": runs, "requests": runs * clients,
+        "concurrency": clients,
+        "context_size": depth,
+        "prompt_size": 2048,
+        "response_size": tg,
+        "is_context_prefill_phase": False,
+        "pp_throughput": stats(*[200 * rate for rate in tg_rates]),
+        "pp_req_throughput": None,
+        "tg_throughput": stats(*tg_rates),
+        "tg_req_throughput": stats(*[rate / clients for rate in tg_rates]),
+        "peak_throughput": None,
+        "peak_req_throughput": None,
+        "ttfr": stats(*[9000 / rate for rate in tg_rates]),
+        "est_ppt": None,
+        "e2e_ttft": stats(*[(9000 + depth) / rate for rate in tg_rates]),
+        "runs": runs,
+        "requests": runs * clients,
         "client": tuple({"started_unix_s": BEGAN + depth / 100 + 20 * run, "wall_s": 10.0} for run in range(runs)),
         "machine": tuple(machine(hosts, run, throttle) for run in range(runs)),
-    }  # fmt: skip
+    }
     return Row(**values | given)
 
 
@@ -64,11 +78,13 @@ REFERENCE = Reference(
     source="the write-up",
     depth_mode="cold",
     rows=[
-        ReferenceRow(test="tg128", tp=1, t_s=6.5), ReferenceRow(test="tg128", tp=2, t_s=11.2),
-        ReferenceRow(test="pp2048", tp=1, ttfr_ms=1300), ReferenceRow(test="pp2048", tp=2, ttfr_ms=906),
+        ReferenceRow(test="tg128", tp=1, t_s=6.5),
+        ReferenceRow(test="tg128", tp=2, t_s=11.2),
+        ReferenceRow(test="pp2048", tp=1, ttfr_ms=1300),
+        ReferenceRow(test="pp2048", tp=2, ttfr_ms=906),
     ],
     vram_mb={"head": 105721, "worker": 103161},
-)  # fmt: skip
+)
 
 
 def up(hosts: int) -> dict[str, Any]:

@@ -50,9 +50,14 @@ def looks(*lines: str, fabric: Fabric = RDMA) -> list[Sample]:
 def test_look_is_read_by_the_facts() -> None:
     [look] = looks(line(10.0, mask="0x4", sent=50))
     assert look.state == {
-        "memory_available_mib": 2048, "gpu_memory_mib": 105721, "sm_clock_mhz": 2411, "power_w": 45.1,
-        "temperature_c": 61, "utilization_pct": 96, "throttle": ["power cap"],
-    }  # fmt: skip
+        "memory_available_mib": 2048,
+        "gpu_memory_mib": 105721,
+        "sm_clock_mhz": 2411,
+        "power_w": 45.1,
+        "temperature_c": 61,
+        "utilization_pct": 96,
+        "throttle": ["power cap"],
+    }
     assert look.traffic == {
         "hca rocep1s0f0": (150, 250),
         "hca roceP2p1s0f0": (0, 0),
@@ -84,8 +89,11 @@ def test_run_keeps_the_extremes_between_its_ends() -> None:
     assert told["series"]["spark1"]["sm_clock_mhz"] == [2000, 2411, 1900]
     assert told["series"]["spark1"]["t"] == [1.0, 2.0, 3.0]
     assert told["links"]["spark1"][0] == {
-        "link": "rocep1s0f0", "kind": "hca", "sent_bytes": 90, "received_bytes": 90,
-    }  # fmt: skip
+        "link": "rocep1s0f0",
+        "kind": "hca",
+        "sent_bytes": 90,
+        "received_bytes": 90,
+    }
     assert [(one["link"], one["sent_bytes"]) for one in told["links"]["spark1"][1:]] == [
         ("roceP2p1s0f0", 0),
         ("enp1s0f0np0", 90),
@@ -168,9 +176,15 @@ def test_row_and_tables_hold_it() -> None:
     assert memory.rows[0] == ("spark1", "head", "105,721", "1,024"), "the least is between the ends"
     assert machines is not None
     assert machines.rows == (
-        ("spark1", "2390–2411", "45", "61", "power cap", "rocep1s0f0 4.29/4.29; roceP2p1s0f0 0.00/0.00; "
-         "enp1s0f0np0 4.29/0.00"),
-    )  # fmt: skip
+        (
+            "spark1",
+            "2390–2411",
+            "45",
+            "61",
+            "power cap",
+            "rocep1s0f0 4.29/4.29; roceP2p1s0f0 0.00/0.00; enp1s0f0np0 4.29/0.00",
+        ),
+    )
     assert len(machines.notes) == 1
     gap = {"run": 1} | describe({}, {"spark1": RDMA})
     gapped = machine_table(dataclasses.replace(whole, rows=(row(one.shape, machine=[{"run": 0} | told, gap]),)))

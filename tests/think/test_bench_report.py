@@ -224,8 +224,12 @@ def test_rows_with_more_clients_than_the_server_computes_are_marked() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "most"),
-    [({}, None), ({"recipe": {"vllm": {}}}, None), ({"recipe": {"vllm": {"max-num-seqs": 4}}}, 4),
-     ({"recipe": {"vllm": {"max-num-seqs": 4}}, "words": ["--max-num-seqs", "16"]}, 16)],
-)  # fmt: skip
+    [
+        ({}, None),
+        ({"recipe": {"vllm": {}}}, None),
+        ({"recipe": {"vllm": {"max-num-seqs": 4}}}, 4),
+        ({"recipe": {"vllm": {"max-num-seqs": 4}}, "words": ["--max-num-seqs", "16"]}, 16),
+    ],
+)
 def test_what_the_server_computes_at_the_same_time_is_the_recipes_or_the_words(spec: dict, most: int | None) -> None:
     assert max_num_seqs(spec) == most

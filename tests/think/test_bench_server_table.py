@@ -10,9 +10,14 @@ from cluster.bench.tables import server_table
 def test_columns_are_those_that_are_told() -> None:
     first, second, *others = result().rows
     speculating = {
-        "requests": 3, "ttft_ms": 79.8, "itl_ms": 4.0, "preemptions": 0, "acceptance_rate": 0.5,
-        "acceptance_length": 2.5, "acceptance_per_position": [0.75, 0.5, 0.25],
-    }  # fmt: skip
+        "requests": 3,
+        "ttft_ms": 79.8,
+        "itl_ms": 4.0,
+        "preemptions": 0,
+        "acceptance_rate": 0.5,
+        "acceptance_length": 2.5,
+        "acceptance_per_position": [0.75, 0.5, 0.25],
+    }
     rows = (dataclasses.replace(first, server=speculating), dataclasses.replace(second, server={"requests": 3}))
     table = server_table(dataclasses.replace(result(), rows=(*rows, *others)))
     assert table is not None

@@ -82,28 +82,42 @@ def test_the_deadline_of_exec_is_kept_inside_the_container() -> None:
     assert not question.changes
 
 
-@pytest.mark.parametrize(("argv", "words"), [
-    (docker_stop("a", "b").argv, "docker stop -t 20 a b"),
-    (docker_start("a").argv, "docker start a"),
-    (docker_rm("a").argv, "docker rm --volumes a"),
-    (docker_rm("a", force=True).argv, "docker rm --force --volumes a"),
-    (docker_rename("a", "b").argv, "docker rename a b"),
-    (docker_inspect("a", "b").argv, "docker inspect --type container a b"),
-    (docker_ps("cluster.deployment", "cluster.rank=0").argv,
-     "docker ps --all --no-trunc --quiet --filter label=cluster.deployment --filter label=cluster.rank=0"),
-    (docker_logs("a").argv, "docker logs --timestamps a"),
-    (docker_logs("a", since="2026-01-02T03:04:05Z", tail=0, follow=True).argv,
-     "docker logs --timestamps --since 2026-01-02T03:04:05Z --tail 0 --follow a"),
-    (docker_pull("i").argv, "docker pull i"),
-    (docker_image_inspect("i").argv, "docker image inspect i"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (docker_stop("a", "b").argv, "docker stop -t 20 a b"),
+        (docker_start("a").argv, "docker start a"),
+        (docker_rm("a").argv, "docker rm --volumes a"),
+        (docker_rm("a", force=True).argv, "docker rm --force --volumes a"),
+        (docker_rename("a", "b").argv, "docker rename a b"),
+        (docker_inspect("a", "b").argv, "docker inspect --type container a b"),
+        (
+            docker_ps("cluster.deployment", "cluster.rank=0").argv,
+            "docker ps --all --no-trunc --quiet --filter label=cluster.deployment --filter label=cluster.rank=0",
+        ),
+        (docker_logs("a").argv, "docker logs --timestamps a"),
+        (
+            docker_logs("a", since="2026-01-02T03:04:05Z", tail=0, follow=True).argv,
+            "docker logs --timestamps --since 2026-01-02T03:04:05Z --tail 0 --follow a",
+        ),
+        (docker_pull("i").argv, "docker pull i"),
+        (docker_image_inspect("i").argv, "docker image inspect i"),
+    ],
+)
 def test_golden_words(argv: tuple[str, ...], words: str) -> None:
     assert " ".join(argv) == words
 
 
 def test_what_changes_something_says_so() -> None:
-    changing = [docker_run(RANK), docker_stop("a"), docker_start("a"), docker_rm("a"), docker_rename("a", "b"),
-                docker_pull("i"), docker_try("n", "i", "image")]  # fmt: skip
+    changing = [
+        docker_run(RANK),
+        docker_stop("a"),
+        docker_start("a"),
+        docker_rm("a"),
+        docker_rename("a", "b"),
+        docker_pull("i"),
+        docker_try("n", "i", "image"),
+    ]
     looking = [docker_inspect("a"), docker_ps(), docker_logs("a"), docker_exec("a", ["x"]), docker_image_inspect("i")]
     assert all(question.changes for question in changing)
     assert not any(question.changes for question in looking)

@@ -34,9 +34,14 @@ def test_names_that_differ_or_are_absent_on_one_host_are_not_carried() -> None:
         "spark2": {**RIGHT, "HF_HOME": "/hf", "EMPTY": ""},
     }
     assert non_carry(envs) == (
-        "EMPTY", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "ONLY_HERE", "TP_SOCKET_IFNAME",
+        "EMPTY",
+        "GLOO_SOCKET_IFNAME",
+        "NCCL_IB_HCA",
+        "NCCL_SOCKET_IFNAME",
+        "ONLY_HERE",
+        "TP_SOCKET_IFNAME",
         "VLLM_HOST_IP",
-    )  # fmt: skip
+    )
     assert non_carry({"spark1": LEFT}) == ()
     assert non_carry({"a": LEFT, "b": dict(LEFT)}) == ()
 

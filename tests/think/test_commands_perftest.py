@@ -6,9 +6,18 @@ from cluster.argv.perftest import VERSION, calling, ib_write_bw, listening
 from cluster.argv.ports import PORTS, ports_used
 
 WORDS = (
-    "ib_write_bw", "--ib-dev", "roceP2p1s0f1", "--gid-index", "5", "--port", "27130", "--duration", "2",
-    "--report_gbits", "--CPU-freq",
-)  # fmt: skip
+    "ib_write_bw",
+    "--ib-dev",
+    "roceP2p1s0f1",
+    "--gid-index",
+    "5",
+    "--port",
+    "27130",
+    "--duration",
+    "2",
+    "--report_gbits",
+    "--CPU-freq",
+)
 
 
 def test_golden_words() -> None:

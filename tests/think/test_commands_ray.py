@@ -36,9 +36,17 @@ def test_environment_with_and_without_tokens() -> None:
     assert new == old | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/cluster/ray-token"}
 
 
-@pytest.mark.parametrize(("version", "known"), [
-    ("2.52.0", True), ("2.56.0", True), ("3.0.0.dev0", True), ("2.51.9", False), ("2.9.3", False), ("", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("2.52.0", True),
+        ("2.56.0", True),
+        ("3.0.0.dev0", True),
+        ("2.51.9", False),
+        ("2.9.3", False),
+        ("", False),
+    ],
+)
 def test_tokens_by_version(version: str, known: bool) -> None:
     assert knows_tokens(version) is known
 

@@ -70,19 +70,25 @@ def test_revision_and_path() -> None:
     assert "--revision" not in words
 
 
-@pytest.mark.parametrize(("flag", "value", "words"), [
-    ("enforce-eager", True, "--enforce-eager"),
-    ("enable-prefix-caching", False, "--no-enable-prefix-caching"),
-    ("max-model-len", 65536, "--max-model-len 65536"),
-    ("gpu-memory-utilization", 0.8, "--gpu-memory-utilization 0.8"),
-    ("swap-space", -1, "--swap-space=-1"),
-    ("chat-template", "-x", "--chat-template=-x"),
-    ("stop", "", "--stop "),
-    ("cudagraph-capture-sizes", [1, 2, 4], "--cudagraph-capture-sizes 1 2 4"),
-    ("speculative-config", {"method": "gemma4_mtp", "num_speculative_tokens": 4},
-     '--speculative-config {"method":"gemma4_mtp","num_speculative_tokens":4}'),
-    ("limit-mm-per-prompt", {"image": 2, "note": "naïve"}, '--limit-mm-per-prompt {"image":2,"note":"naïve"}'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("enforce-eager", True, "--enforce-eager"),
+        ("enable-prefix-caching", False, "--no-enable-prefix-caching"),
+        ("max-model-len", 65536, "--max-model-len 65536"),
+        ("gpu-memory-utilization", 0.8, "--gpu-memory-utilization 0.8"),
+        ("swap-space", -1, "--swap-space=-1"),
+        ("chat-template", "-x", "--chat-template=-x"),
+        ("stop", "", "--stop "),
+        ("cudagraph-capture-sizes", [1, 2, 4], "--cudagraph-capture-sizes 1 2 4"),
+        (
+            "speculative-config",
+            {"method": "gemma4_mtp", "num_speculative_tokens": 4},
+            '--speculative-config {"method":"gemma4_mtp","num_speculative_tokens":4}',
+        ),
+        ("limit-mm-per-prompt", {"image": 2, "note": "naïve"}, '--limit-mm-per-prompt {"image":2,"note":"naïve"}'),
+    ],
+)
 def test_values_as_words(flag: str, value: JsonValue, words: str) -> None:
     assert " ".join(flag_words(flag, value)) == words
 
@@ -92,20 +98,23 @@ def test_an_empty_list_is_an_error() -> None:
         flag_words("middleware", [])
 
 
-@pytest.mark.parametrize(("key", "value", "remedy"), [
-    ("tensor-parallel-size", 4, "--tp"),
-    ("tp", 4, "--tp"),
-    ("pipeline-parallel-size", 2, "--pp"),
-    ("data-parallel-size", 2, "--tp"),
-    ("distributed-executor-backend", "mp", "--backend"),
-    ("nnodes", 3, "--nodes"),
-    ("headless", True, "--nodes"),
-    ("port", 9999, "`port`"),
-    ("host", "127.0.0.1", "--bind"),
-    ("served-model-name", "x", "`served_model_name`"),
-    ("revision", "x", "`revision`"),
-    ("model", "x", "`model`"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("tensor-parallel-size", 4, "--tp"),
+        ("tp", 4, "--tp"),
+        ("pipeline-parallel-size", 2, "--pp"),
+        ("data-parallel-size", 2, "--tp"),
+        ("distributed-executor-backend", "mp", "--backend"),
+        ("nnodes", 3, "--nodes"),
+        ("headless", True, "--nodes"),
+        ("port", 9999, "`port`"),
+        ("host", "127.0.0.1", "--bind"),
+        ("served-model-name", "x", "`served_model_name`"),
+        ("revision", "x", "`revision`"),
+        ("model", "x", "`model`"),
+    ],
+)
 def test_a_flag_that_contradicts_is_named(key: str, value: JsonValue, remedy: str) -> None:
     with pytest.raises(UsageError) as caught:
         vllm_serve(recipe({key: value}), RAY)
@@ -126,10 +135,23 @@ def test_a_flag_that_says_the_same_is_left_out() -> None:
     assert words == vllm_serve(recipe(), RAY)
 
 
-@pytest.mark.parametrize("word", [
-    "--tensor-parallel-size", "--tensor_parallel_size=4", "--tensor-parallel", "-tp", "-tp=4", "--port", "--port=1",
-    "--served-model-name", "--headless", "-n", "-r", "--api-key=sesame",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--tensor-parallel-size",
+        "--tensor_parallel_size=4",
+        "--tensor-parallel",
+        "-tp",
+        "-tp=4",
+        "--port",
+        "--port=1",
+        "--served-model-name",
+        "--headless",
+        "-n",
+        "-r",
+        "--api-key=sesame",
+    ],
+)
 def test_users_words_may_not_say_what_cluster_gives(word: str) -> None:
     with pytest.raises(UsageError) as caught:
         refuse_extra(["--max-num-seqs", "8", word])
@@ -137,28 +159,47 @@ def test_users_words_may_not_say_what_cluster_gives(word: str) -> None:
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("words", [
-    ["--hf-token", "sesame"], ["--hf_token=sesame"], ["--hf-overrides", '{"text": {"api_key": "sesame"}}'],
-    ["--model-loader-extra-config.password", "sesame"], ["--seed", "1", "--download-dir", "http://ada:sesame@host/"],
-    ["--chat-template", "hf_sesameaaaaaaaaaaaaaa"], ["hf_sesameaaaaaaaaaaaaaa"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--hf-token", "sesame"],
+        ["--hf_token=sesame"],
+        ["--hf-overrides", '{"text": {"api_key": "sesame"}}'],
+        ["--model-loader-extra-config.password", "sesame"],
+        ["--seed", "1", "--download-dir", "http://ada:sesame@host/"],
+        ["--chat-template", "hf_sesameaaaaaaaaaaaaaa"],
+        ["hf_sesameaaaaaaaaaaaaaa"],
+    ],
+)
 def test_users_words_may_not_hold_a_secret(words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         refuse_extra(words)
     assert "sesame" not in str(caught.value.lines())
 
 
-@pytest.mark.parametrize(("recipe_flags", "words", "flags"), [
-    ({"load-format": "auto"}, ["--load_format", "dummy"], {"load-format": "dummy"}),
-    ({"a": 1}, ["--no-a", "--b=2", "--c", "--d", "-1"], {"a": False, "b": "2", "c": True, "d": "-1"}),
-    ({"speculative-config": {"model": "a/b", "num_speculative_tokens": 3}}, ["--speculative-config.model=c/d"],
-     {"speculative-config": {"model": "c/d", "num_speculative_tokens": 3}}),
-    ({"speculative-config.model": "a/b"}, ["-sc", '{"revision": "r"}'],
-     {"speculative-config": {"model": "a/b", "revision": "r"}}),
-    ({"speculative-config": '{"model": "a/b"}'}, ["-sc.revision", "r"],
-     {"speculative-config": {"model": "a/b", "revision": "r"}}),
-    ({"chat-template": "{{ x }}"}, [], {"chat-template": "{{ x }}"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recipe_flags", "words", "flags"),
+    [
+        ({"load-format": "auto"}, ["--load_format", "dummy"], {"load-format": "dummy"}),
+        ({"a": 1}, ["--no-a", "--b=2", "--c", "--d", "-1"], {"a": False, "b": "2", "c": True, "d": "-1"}),
+        (
+            {"speculative-config": {"model": "a/b", "num_speculative_tokens": 3}},
+            ["--speculative-config.model=c/d"],
+            {"speculative-config": {"model": "c/d", "num_speculative_tokens": 3}},
+        ),
+        (
+            {"speculative-config.model": "a/b"},
+            ["-sc", '{"revision": "r"}'],
+            {"speculative-config": {"model": "a/b", "revision": "r"}},
+        ),
+        (
+            {"speculative-config": '{"model": "a/b"}'},
+            ["-sc.revision", "r"],
+            {"speculative-config": {"model": "a/b", "revision": "r"}},
+        ),
+        ({"chat-template": "{{ x }}"}, [], {"chat-template": "{{ x }}"}),
+    ],
+)
 def test_flags_that_serve_is_given(recipe_flags: dict[str, Any], words: list[str], flags: dict[str, Any]) -> None:
     assert serve_flags(recipe_flags, words) == flags
 
@@ -168,20 +209,32 @@ def test_users_words_pass_as_they_are() -> None:
     assert vllm_serve(recipe(), RAY, extra=extra)[-len(extra) :] == extra
 
 
-@pytest.mark.parametrize(("version", "flags"), [
-    ("0.32.0", MEASURING_FLAGS), ("0.33.1rc1.dev3+gabc", MEASURING_FLAGS), ("1.0", MEASURING_FLAGS),
-    ("0.19.1rc1.dev31+ga88ce94bb", ()), ("0.4", ()), ("", ()), ("dev", ()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "flags"),
+    [
+        ("0.32.0", MEASURING_FLAGS),
+        ("0.33.1rc1.dev3+gabc", MEASURING_FLAGS),
+        ("1.0", MEASURING_FLAGS),
+        ("0.19.1rc1.dev31+ga88ce94bb", ()),
+        ("0.4", ()),
+        ("", ()),
+        ("dev", ()),
+    ],
+)
 def test_measuring_flags_by_version(version: str, flags: tuple[str, ...]) -> None:
     assert measuring_flags(version) == flags
 
 
 def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
     flags: dict[str, JsonValue] = {
-        "quantization": "fp8", "enforce-eager": True, "enable-prefix-caching": False, "max-model-len": 65536,
-        "speculative-config": {"method": "mtp", "num_speculative_tokens": 4}, "limit-mm-per-prompt": {"image": 2},
+        "quantization": "fp8",
+        "enforce-eager": True,
+        "enable-prefix-caching": False,
+        "max-model-len": 65536,
+        "speculative-config": {"method": "mtp", "num_speculative_tokens": 4},
+        "limit-mm-per-prompt": {"image": 2},
         "chat-template": "-x",
-    }  # fmt: skip
+    }
     sent = [
         vllm_serve(recipe(flags), RAY, measuring=MEASURING_FLAGS, extra=("--max-num-seqs", "8")),
         vllm_serve(recipe(), MP, rank=1),
@@ -190,12 +243,22 @@ def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
     parsed = parse(sent, tmp_path)
     ray, worker, alone = parsed.arguments
     for name, value in {
-        "tensor_parallel_size": 2, "distributed_executor_backend": "ray", "host": "0.0.0.0", "port": 8000,
-        "served_model_name": ["google/gemma-4-31B-it"], "revision": "main", "enforce_eager": True,
-        "enable_prefix_caching": False, "max_model_len": 65536, "max_num_seqs": 8, "chat_template": "-x",
-        "speculative_config": {"method": "mtp", "num_speculative_tokens": 4}, "limit_mm_per_prompt": {"image": 2},
-        "enable_per_request_metrics": True, "enable_prompt_tokens_details": True,
-    }.items():  # fmt: skip
+        "tensor_parallel_size": 2,
+        "distributed_executor_backend": "ray",
+        "host": "0.0.0.0",
+        "port": 8000,
+        "served_model_name": ["google/gemma-4-31B-it"],
+        "revision": "main",
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "max_model_len": 65536,
+        "max_num_seqs": 8,
+        "chat_template": "-x",
+        "speculative_config": {"method": "mtp", "num_speculative_tokens": 4},
+        "limit_mm_per_prompt": {"image": 2},
+        "enable_per_request_metrics": True,
+        "enable_prompt_tokens_details": True,
+    }.items():
         assert ray[name] == value, name
     assert (worker["nnodes"], worker["node_rank"], worker["headless"]) == (2, 1, True)
     assert (worker["master_addr"], worker["master_port"]) == (TWO[0], 27111)
@@ -204,10 +267,21 @@ def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
 
 
 LENGTHS: list[tuple[JsonValue, int]] = [
-    (4096, 4096), ("65536", 65536), ("128k", 128_000), ("128K", 131_072), ("25.6k", 25_600), ("1m", 10**6),
-    ("1M", 1 << 20), ("1.1k", 1100), ("1g", 10**9), ("1T", 1 << 40), ("auto", AUTO), ("AUTO", AUTO), (-1, AUTO),
+    (4096, 4096),
+    ("65536", 65536),
+    ("128k", 128_000),
+    ("128K", 131_072),
+    ("25.6k", 25_600),
+    ("1m", 10**6),
+    ("1M", 1 << 20),
+    ("1.1k", 1100),
+    ("1g", 10**9),
+    ("1T", 1 << 40),
+    ("auto", AUTO),
+    ("AUTO", AUTO),
+    (-1, AUTO),
     (" 8k ", 8000),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("written", "tokens"), LENGTHS)

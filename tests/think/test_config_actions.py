@@ -76,8 +76,9 @@ def test_inventory_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     }
     hosts = document(capsys, "inventory", "show", "pair")["hosts"]
     assert [(host["name"], host["user"], host["env"]) for host in hosts] == [
-        ("spark1", "ann", {"A": "1"}), ("spark2", "nvidia", {"A": "1"}),
-    ]  # fmt: skip
+        ("spark1", "ann", {"A": "1"}),
+        ("spark2", "nvidia", {"A": "1"}),
+    ]
     assert main(["inventory", "show", "spark2"]) == 0
     assert "  hf_home: ~/.cache/huggingface\n" in capsys.readouterr().out
 

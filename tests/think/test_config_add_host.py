@@ -18,19 +18,29 @@ BLOCK = "  new:\n    address: 10.0.0.2\n    port: 2222\n"
         ("# mine\n", f"# mine\nhosts:\n{BLOCK}"),
         ("groups: {}", f"groups: {{}}\nhosts:\n{BLOCK}"),
         ("hosts: {}  # none yet\n# end\n", f"hosts:  # none yet\n{BLOCK}# end\n"),
-        ("hosts:\n  a:\n    address: x  # one\n    # about a\n\n# groups\ngroups: {g: [a]}\n",
-         f"hosts:\n  a:\n    address: x  # one\n{BLOCK}    # about a\n\n# groups\ngroups: {{g: [a]}}\n"),
-        ("defaults:\n  user: u\nhosts:\n  a:\n    address: x",
-         f"defaults:\n  user: u\nhosts:\n  a:\n    address: x\n{BLOCK}"),
-        ("hosts:\n      a: {address: x}   # odd\n\n\ngroups: {}\n",
-         "hosts:\n      a: {address: x}   # odd\n      new: {address: 10.0.0.2, port: 2222}\n\n\ngroups: {}\n"),
-        ("hosts:\n  a:\n    address: x\n    env:\n      T: |\n        two\n        lines\ndefaults: {}\n",
-         f"hosts:\n  a:\n    address: x\n    env:\n      T: |\n        two\n        lines\n{BLOCK}defaults: {{}}\n"),
-        ("hosts:\n  a:\n    address: x\n    fabric:\n    - n1\n    - n2\n",
-         f"hosts:\n  a:\n    address: x\n    fabric:\n    - n1\n    - n2\n{BLOCK}"),
+        (
+            "hosts:\n  a:\n    address: x  # one\n    # about a\n\n# groups\ngroups: {g: [a]}\n",
+            f"hosts:\n  a:\n    address: x  # one\n{BLOCK}    # about a\n\n# groups\ngroups: {{g: [a]}}\n",
+        ),
+        (
+            "defaults:\n  user: u\nhosts:\n  a:\n    address: x",
+            f"defaults:\n  user: u\nhosts:\n  a:\n    address: x\n{BLOCK}",
+        ),
+        (
+            "hosts:\n      a: {address: x}   # odd\n\n\ngroups: {}\n",
+            "hosts:\n      a: {address: x}   # odd\n      new: {address: 10.0.0.2, port: 2222}\n\n\ngroups: {}\n",
+        ),
+        (
+            "hosts:\n  a:\n    address: x\n    env:\n      T: |\n        two\n        lines\ndefaults: {}\n",
+            f"hosts:\n  a:\n    address: x\n    env:\n      T: |\n        two\n        lines\n{BLOCK}defaults: {{}}\n",
+        ),
+        (
+            "hosts:\n  a:\n    address: x\n    fabric:\n    - n1\n    - n2\n",
+            f"hosts:\n  a:\n    address: x\n    fabric:\n    - n1\n    - n2\n{BLOCK}",
+        ),
         ("hosts:\r\n  a:\r\n    address: x\r\n", "hosts:\r\n  a:\r\n    address: x\r\n" + BLOCK.replace("\n", "\r\n")),
     ],
-)  # fmt: skip
+)
 def test_a_host_is_added(before: str, after: str) -> None:
     assert with_host(before, "new", VALUES, "i.yaml") == after
 

@@ -47,8 +47,15 @@ def test_every_key_is_described() -> None:
         for key in keys(model):
             assert len(key.description) > 5, key.path
             assert not key.description.endswith("."), key.path
-            assert key.description[0].islower() or key.description.split()[0].strip(",;") in ("SSH", "CPU", "GPU",
-                "Hugging", "MemAvailable", "vLLM", "Ray"), key.path  # fmt: skip
+            assert key.description[0].islower() or key.description.split()[0].strip(",;") in (
+                "SSH",
+                "CPU",
+                "GPU",
+                "Hugging",
+                "MemAvailable",
+                "vLLM",
+                "Ray",
+            ), key.path
 
 
 def test_kinds_are_said_in_words() -> None:

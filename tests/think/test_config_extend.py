@@ -52,16 +52,20 @@ def error_of(path: Path) -> UsageError:
 
 
 def test_scalars_and_lists_replace_and_mappings_merge() -> None:
-    recipe = read_recipe(child(
-        "summary: child\n"
-        "vllm: {max_model_len: 8192, speculative-config: {num_speculative_tokens: 2}, seed: 1}\n"
-        "env: {LEVEL: DEBUG}\nproblems: [{what: a new one}]\n"
-    ))  # fmt: skip
+    recipe = read_recipe(
+        child(
+            "summary: child\n"
+            "vllm: {max_model_len: 8192, speculative-config: {num_speculative_tokens: 2}, seed: 1}\n"
+            "env: {LEVEL: DEBUG}\nproblems: [{what: a new one}]\n"
+        )
+    )
     assert (recipe.name, recipe.summary, recipe.model) == ("child", "child", "a/b")
     assert recipe.vllm == {
-        "quantization": "fp8", "speculative-config": {"method": "mtp", "num_speculative_tokens": 2},
-        "max-model-len": 8192, "seed": 1,
-    }  # fmt: skip
+        "quantization": "fp8",
+        "speculative-config": {"method": "mtp", "num_speculative_tokens": 2},
+        "max-model-len": 8192,
+        "seed": 1,
+    }
     assert recipe.env == {"LEVEL": "DEBUG", "CACHE": "1"}
     assert [problem.what for problem in recipe.problems] == ["a new one"]
 
@@ -108,16 +112,26 @@ def test_a_message_names_the_file_that_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("written", "what", "remedy"),
     [
-        ("gema-4-31b-fp8", "child.yaml:1: extends: no recipe is called `gema-4-31b-fp8` (looked in ./recipes and in"
-         " the packaged ones)", "nearest: gemma-4-31b-fp8"),
-        ("family/parnt.yaml", "child.yaml:1: extends: family/parnt.yaml: there is no such recipe",
-         "nearest: parent.yaml"),
+        (
+            "gema-4-31b-fp8",
+            "child.yaml:1: extends: no recipe is called `gema-4-31b-fp8` (looked in ./recipes and in"
+            " the packaged ones)",
+            "nearest: gemma-4-31b-fp8",
+        ),
+        (
+            "family/parnt.yaml",
+            "child.yaml:1: extends: family/parnt.yaml: there is no such recipe",
+            "nearest: parent.yaml",
+        ),
         ("[a, b]", "child.yaml:1: extends: the name or path of one recipe is wanted", ""),
         ("./child.yaml", "child.yaml:1: extends: ./child.yaml is this recipe itself", ""),
-        ("middle.yaml", "child.yaml:1: extends: middle.yaml extends another recipe itself; one level is allowed",
-         "extend `family/parent.yaml`, and repeat the keys that child.yaml needs"),
+        (
+            "middle.yaml",
+            "child.yaml:1: extends: middle.yaml extends another recipe itself; one level is allowed",
+            "extend `family/parent.yaml`, and repeat the keys that child.yaml needs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_parent_that_cannot_be_taken(written: str, what: str, remedy: str) -> None:
     child("", "middle.yaml")
     Path("child.yaml").write_text(f"extends: {written}\n")

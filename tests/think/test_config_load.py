@@ -63,8 +63,9 @@ def test_a_named_inventory_must_be_there(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UsageError) as caught:
         find_inventory("sparc.yaml")
     assert (caught.value.what, caught.value.remedy) == (
-        "sparc.yaml: there is no such inventory (named by -i)", "nearest: spark.yaml",
-    )  # fmt: skip
+        "sparc.yaml: there is no such inventory (named by -i)",
+        "nearest: spark.yaml",
+    )
     monkeypatch.setenv("CLUSTER_INVENTORY", "/no/such/file.yaml")
     with pytest.raises(UsageError, match=r"named by \$CLUSTER_INVENTORY"):
         find_inventory()
@@ -140,9 +141,12 @@ def test_a_path_is_a_path() -> None:
     for wanted, what, remedy in (
         ("recipes/b.yaml", "recipes/b.yaml: there is no such recipe", "nearest: a.yaml"),
         ("no/folder/b.yaml", "no/folder/b.yaml: there is no such recipe", ""),
-        ("gema-4-31b-fp8", "no recipe is called `gema-4-31b-fp8` (looked in ./recipes and in the packaged ones)",
-         "nearest: gemma-4-31b-fp8"),
-    ):  # fmt: skip
+        (
+            "gema-4-31b-fp8",
+            "no recipe is called `gema-4-31b-fp8` (looked in ./recipes and in the packaged ones)",
+            "nearest: gemma-4-31b-fp8",
+        ),
+    ):
         with pytest.raises(UsageError) as caught:
             load_recipe(wanted)
         assert (caught.value.what, caught.value.remedy) == (what, remedy)
@@ -187,9 +191,7 @@ def test_mounts_start_at_the_recipes_folder_and_must_be_there() -> None:
     assert read_mounts(recipe.mounts) == {"/opt/p.py": b"patched"}
     with pytest.raises(UsageError) as caught:
         read_recipe(write("other/m.yaml", text))
-    assert caught.value.what == (
-        f"other/m.yaml:4: mounts.0.source: there is no file `{Path.cwd()}/other/patches/p.py`"
-    )  # fmt: skip
+    assert caught.value.what == (f"other/m.yaml:4: mounts.0.source: there is no file `{Path.cwd()}/other/patches/p.py`")
 
 
 def test_a_file_name_that_cannot_be_a_name() -> None:

@@ -43,8 +43,11 @@ def test_defaults_are_applied() -> None:
     assert (first.name, first.address, first.user, first.port) == ("spark1", "10.0.0.1", "ann", 2222)
     assert first.env == {"A": "all", "B": "host"}
     assert (second.user, second.port, second.hf_home, second.data_dir) == (
-        "nvidia", 0, "/srv/hf", "~/.local/share/cluster",
-    )  # fmt: skip
+        "nvidia",
+        0,
+        "/srv/hf",
+        "~/.local/share/cluster",
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,25 +104,35 @@ def test_what_ssh_knows_is_ad_hoc_and_asked_last() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["sprak1"], "`sprak1` is not in inv.yaml and ssh does not know it | nearest: spark1; known: spark1, spark2,"
-         " double, spärk, pair"),
+        (
+            ["sprak1"],
+            "`sprak1` is not in inv.yaml and ssh does not know it | nearest: spark1; known: spark1, spark2,"
+            " double, spärk, pair",
+        ),
         (["zzz"], "`zzz` is not in inv.yaml and ssh does not know it | known: spark1, spark2, double, spärk, pair"),
         (["spark1,,spark2"], "-n spark1,,spark2: a name is empty (a comma too many?) | "),
         ([""], "-n : a name is empty (a comma too many?) | "),
         (["spark1,spark1"], "`spark1` is named twice | name each host once; a group counts as its hosts"),
         (["pair,spark2"], "`spark2` is named twice | name each host once; a group counts as its hosts"),
         (["spark2,double"], "`spark2` and `double` are the same machine: 10.0.0.2 port 22 | name each machine once"),
-        (["spark2,10.0.0.2"], "`spark2` and `10.0.0.2` are the same machine: 10.0.0.2 port 22 | name each machine"
-         " once"),
-        (["spärk,fe80:0::1"], "`spärk` and `fe80:0::1` are the same machine: fe80:0::1 port 22 | name each machine"
-         " once"),
+        (
+            ["spark2,10.0.0.2"],
+            "`spark2` and `10.0.0.2` are the same machine: 10.0.0.2 port 22 | name each machine once",
+        ),
+        (
+            ["spärk,fe80:0::1"],
+            "`spärk` and `fe80:0::1` are the same machine: fe80:0::1 port 22 | name each machine once",
+        ),
         (["x:0"], "`x:0`: found port 0, wanted 1 to 65535 | "),
         (["x:70000"], "`x:70000`: found port 70000, wanted 1 to 65535 | "),
-        (["-oProxyCommand=x@y"], "`-oProxyCommand=x@y` is not in inv.yaml and ssh does not know it | known: spark1,"
-         " spark2, double, spärk, pair"),
+        (
+            ["-oProxyCommand=x@y"],
+            "`-oProxyCommand=x@y` is not in inv.yaml and ssh does not know it | known: spark1,"
+            " spark2, double, spärk, pair",
+        ),
         (["a b@c"], "`a b@c` is not in inv.yaml and ssh does not know it | known: spark1, spark2, double, spärk, pair"),
     ],
-)  # fmt: skip
+)
 def test_what_is_an_error(names: list[str], message: str) -> None:
     assert error_of(*names) == message
 
@@ -151,9 +164,7 @@ def test_a_key_file_that_is_not_there_is_an_error_of_its_host_only() -> None:
 
 
 def test_same_machines_of_an_inventory() -> None:
-    assert list(same_machines(inventory())) == [
-        "inv.yaml: hosts.double is the same machine as hosts.spark2: 10.0.0.2"
-    ]  # fmt: skip
+    assert list(same_machines(inventory())) == ["inv.yaml: hosts.double is the same machine as hosts.spark2: 10.0.0.2"]
 
 
 @pytest.mark.parametrize(

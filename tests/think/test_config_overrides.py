@@ -76,34 +76,46 @@ def test_sets_apply_in_order() -> None:
         ("a..b=1", "--set a..b: KEY=VALUE is wanted | e.g. --set vllm.max-model-len=32768"),
         ("prot=1", "--set prot: is no recipe key | nearest: port"),
         ("rnus=1", "--set rnus: is no recipe key | nearest: bench.runs"),
-        ("max_model_length=1", "--set max_model_length: is no recipe key | nearest:"
-         " vllm.max-model-len"),
-        ("frobnicate=1", "--set frobnicate: is no recipe key | a flag of vLLM is set as"
-         " vllm.FLAG=VALUE"),
+        ("max_model_length=1", "--set max_model_length: is no recipe key | nearest: vllm.max-model-len"),
+        ("frobnicate=1", "--set frobnicate: is no recipe key | a flag of vLLM is set as vllm.FLAG=VALUE"),
         ("bench.rnus=1", "--set: bench.rnus: is no key here; nearest: runs | "),
-        ("port=abc", "--set: port: found `abc`, wanted a whole number from 1 to 65535 (port of the OpenAI API on the"
-         " head) | "),
-        ("port.x=1", "--set: port: found a mapping, wanted a whole number from 1 to 65535 (port of the OpenAI API"
-         " on the"
-         " head) | "),
+        (
+            "port=abc",
+            "--set: port: found `abc`, wanted a whole number from 1 to 65535 (port of the OpenAI API on the head) | ",
+        ),
+        (
+            "port.x=1",
+            "--set: port: found a mapping, wanted a whole number from 1 to 65535 (port of the OpenAI API"
+            " on the"
+            " head) | ",
+        ),
         ("env.A.x=1", "--set env.A.x: `A` is not a mapping | set it as a whole"),
-        ("mounts.0.source=x", "--set: mounts: found a mapping, wanted a list of mappings with source, model_file,"
-         " target (patched files given to the container) | "),
-        ("vllm.x=on", "--set: vllm.x: found `on`, which may mean text or a switch: write true or false, or use quotes"
-         " | "),
-        ("vllm.--x=1", "--set vllm.--x: `--x` is no flag's name; it is written without dashes in front: max-model-len"
-         " | "),
+        (
+            "mounts.0.source=x",
+            "--set: mounts: found a mapping, wanted a list of mappings with source, model_file,"
+            " target (patched files given to the container) | ",
+        ),
+        (
+            "vllm.x=on",
+            "--set: vllm.x: found `on`, which may mean text or a switch: write true or false, or use quotes | ",
+        ),
+        (
+            "vllm.--x=1",
+            "--set vllm.--x: `--x` is no flag's name; it is written without dashes in front: max-model-len | ",
+        ),
         (
             "needs.vllm=>=0.24",
             "--set needs.vllm:1:2: is not YAML: expected chomping or indentation indicators, but found '=' | "
             "such a value is quoted twice: --set 'needs.vllm=\">=0.24\"'",
         ),
         ("vllm.x=[1", "--set vllm.x:1:3: is not YAML: expected ',' or ']', but got '<stream end>' | "),
-        ("env.MY_TOKEN=abc", "--set: env.MY_TOKEN: looks like a secret, which no file here may hold; give it with -e"
-         " MY_TOKEN | "),
+        (
+            "env.MY_TOKEN=abc",
+            "--set: env.MY_TOKEN: looks like a secret, which no file here may hold; give it with -e MY_TOKEN | ",
+        ),
         ("model=", "--set: model: is missing (hub id (`google/gemma-4-31B-it`) or absolute path on the hosts) | "),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_set(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         final_recipe(recipe(), [text])
@@ -113,14 +125,27 @@ def test_what_cannot_be_set(text: str, message: str) -> None:
 def test_secrets_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "from-the-environment")
     variables = split_env(
-        ["A=1", "B=x=y", "E=", "my_token=t1", "OPENAI_API_KEY=t2", "DbPassword=t3", "X_SECRET=t4", "HF_TOKEN",
-         "TOKENIZERS_PARALLELISM=false", "A=2"]
-    )  # fmt: skip
+        [
+            "A=1",
+            "B=x=y",
+            "E=",
+            "my_token=t1",
+            "OPENAI_API_KEY=t2",
+            "DbPassword=t3",
+            "X_SECRET=t4",
+            "HF_TOKEN",
+            "TOKENIZERS_PARALLELISM=false",
+            "A=2",
+        ]
+    )
     assert variables.plain == {"A": "2", "B": "x=y", "E": "", "TOKENIZERS_PARALLELISM": "false"}
     assert variables.secret == {
-        "my_token": "t1", "OPENAI_API_KEY": "t2", "DbPassword": "t3", "X_SECRET": "t4",
+        "my_token": "t1",
+        "OPENAI_API_KEY": "t2",
+        "DbPassword": "t3",
+        "X_SECRET": "t4",
         "HF_TOKEN": "from-the-environment",
-    }  # fmt: skip
+    }
     assert "t1" not in repr(variables)
 
 

@@ -50,15 +50,17 @@ def test_its_reference_numbers_give_the_published_speed_up() -> None:
         ("vllm: {tensor_parallel_size: 2}", "vllm.tensor-parallel-size: is given by cluster; use --tp"),
         ("vllm: {tp: 2}", "vllm.tp: is given by cluster; use --tp"),
         ("vllm: {port: 9000}", "vllm.port: is given by cluster; use the recipe's key `port`"),
-        ("vllm: {distributed-executor-backend: mp}",
-         "vllm.distributed-executor-backend: is given by cluster; use --backend"),
+        (
+            "vllm: {distributed-executor-backend: mp}",
+            "vllm.distributed-executor-backend: is given by cluster; use --backend",
+        ),
         ("vllm: {allowed-origins: []}", "vllm.allowed-origins is an empty list"),
         ("name: other", "name: found `other`, but the file's name is what `up` looks for: r"),
         ("env: {HF_HOME: /x}", f"env.HF_HOME: is set by cluster to `{SETTINGS['HF_HOME']}` in every container"),
         ("mounts: [{source: no.py, target: /x}]", "mounts.0.source: there is no file `{folder}/no.py`"),
         ("bakend: mp", "bakend: is no key here; nearest: backend"),
     ],
-)  # fmt: skip
+)
 def test_what_check_finds(text: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(f"{RECIPE}{text}\n")
@@ -88,9 +90,15 @@ def test_forced_marlin_is_not_ready_without_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "tp", "rate"),
-    [("gemma-4-31b-fp8", 1, 6.5), ("gemma-4-31b-fp8", 2, 11.2), ("gemma-4-31b-nvfp4", 1, 6.8),
-     ("gemma-4-26b-a4b-fp8", 1, 35), ("gemma-4-26b-a4b-nvfp4", 1, 51), ("gemma-4-31b-awq", 1, None),
-     ("gemma-4-31b-nvfp4-marlin", 1, None)],
-)  # fmt: skip
+    [
+        ("gemma-4-31b-fp8", 1, 6.5),
+        ("gemma-4-31b-fp8", 2, 11.2),
+        ("gemma-4-31b-nvfp4", 1, 6.8),
+        ("gemma-4-26b-a4b-fp8", 1, 35),
+        ("gemma-4-26b-a4b-nvfp4", 1, 51),
+        ("gemma-4-31b-awq", 1, None),
+        ("gemma-4-31b-nvfp4-marlin", 1, None),
+    ],
+)
 def test_the_reference_is_the_first_published_number(name: str, tp: int, rate: float | None) -> None:
     assert reference_rate(load_recipe(name).recipe, tp) == rate

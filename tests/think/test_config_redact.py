@@ -103,11 +103,23 @@ def test_trees() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a" * 10**6, "--a " * 10**5, "key = " * 10**4, " " * 10**6, "token='" * 10**5, "--key" + " \n" * 10**5,
-             "token=" * 10**5, "-----BEGIN PRIVATE KEY-----" * 10**3, "eyJ" * 10**5, "://" * 10**4, "bearer " * 10**5,
-             "://a:" * 10**4],
+    "text",
+    [
+        "a" * 10**6,
+        "--a " * 10**5,
+        "key = " * 10**4,
+        " " * 10**6,
+        "token='" * 10**5,
+        "--key" + " \n" * 10**5,
+        "token=" * 10**5,
+        "-----BEGIN PRIVATE KEY-----" * 10**3,
+        "eyJ" * 10**5,
+        "://" * 10**4,
+        "bearer " * 10**5,
+        "://a:" * 10**4,
+    ],
     ids=lambda text: text[:12],
-)  # fmt: skip
+)
 def test_hostile_text_costs_no_time(text: str) -> None:
     began = time.process_time()
     redact_text(text, ("abcd",))

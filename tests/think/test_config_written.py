@@ -19,9 +19,16 @@ def error_of(text: str) -> str:
 def test_scalars_stay_as_written() -> None:
     document = parse_document("a: on\nb: 22:22\nc: 1.10\nd: 0022\ne: 2026-04-15\nf: 'q'\ng: ~\nh:\ni: [1, x]\n", "f")
     assert document.values == {
-        "a": "on", "b": "22:22", "c": "1.10", "d": "0022", "e": "2026-04-15", "f": "q", "g": None, "h": None,
+        "a": "on",
+        "b": "22:22",
+        "c": "1.10",
+        "d": "0022",
+        "e": "2026-04-15",
+        "f": "q",
+        "g": None,
+        "h": None,
         "i": ["1", "x"],
-    }  # fmt: skip
+    }
     assert isinstance(document.values["a"], Written)
     assert not isinstance(document.values["f"], Written)
 
@@ -44,13 +51,18 @@ def test_every_key_has_its_line() -> None:
         ("a: 1\nb:\n  c: 1\n  c: 2\n", "f.yaml:4: b.c is there twice (first in line 3)"),
         ("1: a\n'1': b\n", "f.yaml:2: 1 is there twice (first in line 1)"),
         ("a:\n\tb: 1\n", "f.yaml:2:1: is not YAML: found a tab; YAML is indented with spaces"),
-        ("a: b: c\n", "f.yaml:1:5: is not YAML: found a `:` where no key can stand (wrong indentation, or text that"
-         " needs quotes)"),
+        (
+            "a: b: c\n",
+            "f.yaml:1:5: is not YAML: found a `:` where no key can stand (wrong indentation, or text that"
+            " needs quotes)",
+        ),
         ("a: [1, 2\nb: 3\n", "f.yaml:2:2: is not YAML: expected ',' or ']', but got ':'"),
         ("a: 'x\n", "f.yaml:2:1: is not YAML: found unexpected end of stream"),
         ("a: 1\n---\nb: 2\n", "f.yaml:2:1: is not YAML: found a second document (`---`); one is wanted"),
-        ("a: !!python/object:os.system x\n",
-         "f.yaml:1: found the tag `tag:yaml.org,2002:python/object:os.system`; plain values are wanted"),
+        (
+            "a: !!python/object:os.system x\n",
+            "f.yaml:1: found the tag `tag:yaml.org,2002:python/object:os.system`; plain values are wanted",
+        ),
         ("[a]: b\n", "f.yaml:1: a key must be text, found a list or mapping"),
         ("? [a]\n: b\n", "f.yaml:1: a key must be text, found a list or mapping"),
         ("a: x\x07y\n", "f.yaml:1: is not text: character U+0007"),
@@ -59,7 +71,7 @@ def test_every_key_has_its_line() -> None:
         ("a: " + "[" * 40 + "]" * 40, "f.yaml:1: is nested too deeply or too large"),
         ("[" * 5000, "f.yaml: is nested too deeply"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_mapping(text: str, message: str) -> None:
     assert error_of(text) == message
 
@@ -101,11 +113,26 @@ def test_an_unreadable_file_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("true", True), ("False", False), ("12", 12), ("-3", -3), ("0.85", 0.85), ("1e-5", 1e-5), (".5", 0.5),
-        ("0777", "0777"), ("22:22", "22:22"), ("1_000", "1_000"), ("2026-04-15", "2026-04-15"), (".inf", ".inf"),
-        ("'8'", "8"), ("'on'", "on"), ("fp8", "fp8"), ("{a: [1, '1']}", {"a": [1, "1"]}), ("", None), ("[]", []),
+        ("true", True),
+        ("False", False),
+        ("12", 12),
+        ("-3", -3),
+        ("0.85", 0.85),
+        ("1e-5", 1e-5),
+        (".5", 0.5),
+        ("0777", "0777"),
+        ("22:22", "22:22"),
+        ("1_000", "1_000"),
+        ("2026-04-15", "2026-04-15"),
+        (".inf", ".inf"),
+        ("'8'", "8"),
+        ("'on'", "on"),
+        ("fp8", "fp8"),
+        ("{a: [1, '1']}", {"a": [1, "1"]}),
+        ("", None),
+        ("[]", []),
     ],
-)  # fmt: skip
+)
 def test_values_without_a_type_of_their_own(text: str, value: object) -> None:
     found = resolve(parse_value(text, "--set x"))
     assert found == value

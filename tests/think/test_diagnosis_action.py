@@ -30,10 +30,17 @@ def path(name: str) -> str:
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("vllm_ready", 0), ("ray_status_two_nodes_ok", 0), ("nccl_info_gdr_disabled_normal", 0), ("metrics_wedged", 0),
-     ("vllm_shm_broadcast_wait", 0), ("vllm_negative_kv_cache", 4), ("docker_run_exit_125", 4),
-     ("unknown_traceback", 4)],
-)  # fmt: skip
+    [
+        ("vllm_ready", 0),
+        ("ray_status_two_nodes_ok", 0),
+        ("nccl_info_gdr_disabled_normal", 0),
+        ("metrics_wedged", 0),
+        ("vllm_shm_broadcast_wait", 0),
+        ("vllm_negative_kv_cache", 4),
+        ("docker_run_exit_125", 4),
+        ("unknown_traceback", 4),
+    ],
+)
 def test_exit_code(name: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, path(name))[0] == code
 

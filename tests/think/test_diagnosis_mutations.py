@@ -14,10 +14,21 @@ from cluster.diagnosis.rules import RULES
 Mutate = Callable[[str], str]
 
 NAMES = {
-    "spark1": "gx10-7f3a", "spark2": "promaxgb10-d59f", "enp1s0": "enp5s0", "enP2p1s0": "enP2p5s0",
-    "rocep1s0f1": "mlx5_7", "roceP2p1s0f1": "mlx5_9", "vllm_node": "my.own-name", "6379": "27120", "8000": "18080",
-    "(EngineCore pid": "(EngineCore_DP3 pid", "gemma": "qwen", "google": "acme", "31B": "120B", "vllm-node": "other",
-}  # fmt: skip
+    "spark1": "gx10-7f3a",
+    "spark2": "promaxgb10-d59f",
+    "enp1s0": "enp5s0",
+    "enP2p1s0": "enP2p5s0",
+    "rocep1s0f1": "mlx5_7",
+    "roceP2p1s0f1": "mlx5_9",
+    "vllm_node": "my.own-name",
+    "6379": "27120",
+    "8000": "18080",
+    "(EngineCore pid": "(EngineCore_DP3 pid",
+    "gemma": "qwen",
+    "google": "acme",
+    "31B": "120B",
+    "vllm-node": "other",
+}
 
 
 def other_names(text: str) -> str:

@@ -55,15 +55,23 @@ ONE = {
 TWO = {
     "hostnames": (("hostname: gx10\n", "hostname: gx10\n"), ["warning hostname-twice"]),
     "other hostnames": (("hostname: gx10\n", "hostname: gx11\n"), []),
-    "addresses": ((IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 9000, "10.0.0.1/24")),
-                  ["fault address-twice"]),
-    "subnets": ((IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 9000, "10.9.0.1/24")),
-                ["fault no-common-subnet"]),
-    "MTU by subnet": ((IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 1500, "10.0.0.2/24")),
-                      ["fault mtu-differs"]),
-    "MTU of other subnets": ((IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enP7s7", 1500, "10.0.0.2/24")),
-                             []),
-}  # fmt: skip
+    "addresses": (
+        (IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 9000, "10.0.0.1/24")),
+        ["fault address-twice"],
+    ),
+    "subnets": (
+        (IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 9000, "10.9.0.1/24")),
+        ["fault no-common-subnet"],
+    ),
+    "MTU by subnet": (
+        (IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 1500, "10.0.0.2/24")),
+        ["fault mtu-differs"],
+    ),
+    "MTU of other subnets": (
+        (IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enP7s7", 1500, "10.0.0.2/24")),
+        [],
+    ),
+}
 
 
 @pytest.mark.parametrize(("text", "right"), ONE.items(), ids=range(len(ONE)))

@@ -15,11 +15,15 @@ PAIRS = {
     "real holder": ("vllm_free_memory_check", "meminfo_really_full", "fault free-memory-held"),
     "kernel by name": ("nccl_reg_mr_enomem_kernel7", "7.0.0-1019-nvidia\n", "fault rdma-enomem-kernel"),
     "kernel by uname -a": (
-        "nccl_reg_mr_enomem_kernel7", "Linux spark1 7.0.0-1019-nvidia #19 SMP aarch64\n", "fault rdma-enomem-kernel",
+        "nccl_reg_mr_enomem_kernel7",
+        "Linux spark1 7.0.0-1019-nvidia #19 SMP aarch64\n",
+        "fault rdma-enomem-kernel",
     ),
     "kernel by CMA": ("nccl_reg_mr_enomem_kernel7", "proc_meminfo_cma_bug", "fault rdma-enomem-kernel"),
     "memlock": (
-        "nccl_reg_mr_enomem_kernel7", "max locked memory           (kbytes, -l) 8192\n", "fault rdma-enomem-memlock",
+        "nccl_reg_mr_enomem_kernel7",
+        "max locked memory           (kbytes, -l) 8192\n",
+        "fault rdma-enomem-memlock",
     ),
     "memory full": ("nccl_reg_mr_enomem_kernel7", FREE_HELD, "fault rdma-enomem-full"),
     "another kernel": ("nccl_reg_mr_enomem_kernel7", "6.17.0-1032-nvidia\n", "fault rdma-enomem-other-kernel"),
@@ -33,7 +37,7 @@ PAIRS = {
     "tokens exceed and wait": ("vllm_tp_exceeds_gpus", "ray_pg_waiting", "fault ray-node-ip"),
     "tokens exceed and one node": ("vllm_tp_exceeds_gpus", "ray_status_one_node", "fault ray-one-node"),
     "tokens exceed and two nodes": ("vllm_tp_exceeds_gpus", "ray_status_two_nodes_idle_section", ""),
-}  # fmt: skip
+}
 
 
 def text_of(name: str) -> str:

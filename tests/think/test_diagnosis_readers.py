@@ -47,9 +47,17 @@ def test_interfaces_of_three_commands() -> None:
 
 @pytest.mark.parametrize(
     ("name", "fabric"),
-    [("enp1s0f1np1", True), ("enP2p1s0f0np0", True), ("enp225s0f1", True), ("enP7s7", False), ("wlP9s9", False),
-     ("lo", False), ("docker0", False), ("eth0", False)],
-)  # fmt: skip
+    [
+        ("enp1s0f1np1", True),
+        ("enP2p1s0f0np0", True),
+        ("enp225s0f1", True),
+        ("enP7s7", False),
+        ("wlP9s9", False),
+        ("lo", False),
+        ("docker0", False),
+        ("eth0", False),
+    ],
+)
 def test_names_of_a_card_of_several_functions(name: str, fabric: bool) -> None:
     assert links.is_fabric(name) == fabric
 
@@ -72,9 +80,11 @@ def test_neighbours() -> None:
 
 def test_gid_tables_of_both_tools() -> None:
     assert links.recognise_gids(sample("gid_table_ibv_devinfo").text) == (
-        Gid("", 0, "", False), Gid("", 1, "", True), Gid("", 2, "192.168.100.10", False),
+        Gid("", 0, "", False),
+        Gid("", 1, "", True),
+        Gid("", 2, "192.168.100.10", False),
         Gid("", 3, "192.168.100.10", True),
-    )  # fmt: skip
+    )
     shown = links.recognise_gids(sample("show_gids_healthy").text)
     assert shown
     assert shown[3] == Gid("rocep1s0f1", 3, "192.168.100.11", True)
@@ -235,10 +245,16 @@ def test_completions() -> None:
 
 
 EXPECTED = {
-    "ports": "ibdev2netdev_right_port_up", "gids": "gid_table_drifted", "memory": "proc_meminfo_cma_bug",
-    "ray status": "ray_status_one_node", "bandwidth": "ib_write_bw_healthy_92g", "metrics": "metrics_wedged",
-    "link events": "dmesg_cx7_cable_plugged", "docker info": "docker_info_no_nvidia", "disk": "df_full",
-}  # fmt: skip
+    "ports": "ibdev2netdev_right_port_up",
+    "gids": "gid_table_drifted",
+    "memory": "proc_meminfo_cma_bug",
+    "ray status": "ray_status_one_node",
+    "bandwidth": "ib_write_bw_healthy_92g",
+    "metrics": "metrics_wedged",
+    "link events": "dmesg_cx7_cable_plugged",
+    "docker info": "docker_info_no_nvidia",
+    "disk": "df_full",
+}
 
 
 @pytest.mark.parametrize(("kind", "name"), EXPECTED.items())
@@ -246,8 +262,20 @@ def test_one_output_is_one_kind(kind: str, name: str) -> None:
     assert [known for known, read in READERS if read(sample(name).text) is not None] == [kind]
 
 
-HOSTILE: list[Any] = ["", "\n" * 1000, "{" * 5000, "[[[", "a" * 100_000, "1, 2, 3\n" * 1000, "% W MHz GB10\n" * 100,
-                      "\x00\x01", "Mem: x\n", "==> ( )\n" * 50, "GID[  9]:\n", "inet 1.2.3.4/99\n"]  # fmt: skip
+HOSTILE: list[Any] = [
+    "",
+    "\n" * 1000,
+    "{" * 5000,
+    "[[[",
+    "a" * 100_000,
+    "1, 2, 3\n" * 1000,
+    "% W MHz GB10\n" * 100,
+    "\x00\x01",
+    "Mem: x\n",
+    "==> ( )\n" * 50,
+    "GID[  9]:\n",
+    "inet 1.2.3.4/99\n",
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

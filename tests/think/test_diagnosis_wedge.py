@@ -112,8 +112,9 @@ def test_power_cap_is_no_wedge() -> None:
     """Same utilisation and power; the clock tells them apart."""
     story = Story().go(600).go(120, lambda t: with_hosts(frozen(t), gpu=CAPPED))
     assert [one for one in story.told() if one[0] == "fault"] == [
-        ("fault", "clocks", "spark1"), ("fault", "clocks", "spark2"),
-    ]  # fmt: skip
+        ("fault", "clocks", "spark1"),
+        ("fault", "clocks", "spark2"),
+    ]
     for _, finding in story.faults():
         assert why_no_restart(finding, story.course) == "a restart is no cure for this (clocks)"
     assert "611 MHz" in next(story.faults())[1].evidence
@@ -167,17 +168,25 @@ def test_a_server_that_loads_for_five_minutes() -> None:
     assert never.told() == [("fault", "server", "spark1")]
 
 
-@pytest.mark.parametrize(("why", "tail", "available", "memory"), [
-    ("engine exited with 1: x", ("Free memory on device cuda:0 (36.75/121.63 GiB) on startup is less",), None, True),
-    ("engine exited with 1: torch.OutOfMemoryError: CUDA out of memory", (), 100 * GIB, True),
-    ("killed for memory", (), 100 * GIB, True),
-    ("container exited, exit 137", (), None, True),
-    ("container exited, exit 137", (), 3 * GIB, True),
-    ("container exited, exit 137", (), 30 * GIB, False),
-    ("engine ended by SIGKILL: x", (), 30 * GIB, False),
-    ("engine exited with 1: NCCL error", ("Cuda failure 'out of memory'",), 30 * GIB, True),
-    ("engine exited with 1: NCCL error", (), None, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("why", "tail", "available", "memory"),
+    [
+        (
+            "engine exited with 1: x",
+            ("Free memory on device cuda:0 (36.75/121.63 GiB) on startup is less",),
+            None,
+            True,
+        ),
+        ("engine exited with 1: torch.OutOfMemoryError: CUDA out of memory", (), 100 * GIB, True),
+        ("killed for memory", (), 100 * GIB, True),
+        ("container exited, exit 137", (), None, True),
+        ("container exited, exit 137", (), 3 * GIB, True),
+        ("container exited, exit 137", (), 30 * GIB, False),
+        ("engine ended by SIGKILL: x", (), 30 * GIB, False),
+        ("engine exited with 1: NCCL error", ("Cuda failure 'out of memory'",), 30 * GIB, True),
+        ("engine exited with 1: NCCL error", (), None, False),
+    ],
+)
 def test_memory_errors(why: str, tail: tuple[str, ...], available: int | None, memory: bool) -> None:
     assert is_memory_error(Failed("spark1", why, tail), available) is memory
 

@@ -8,10 +8,15 @@ from cluster.spark.clock import Clock
 from cluster.spark.fact import Missing
 
 
-@pytest.mark.parametrize(("asked", "offset_s", "uncertainty_s"), [
-    ((1000.0, 1000.4), 0.0, 0.2), ((700.0, 700.4), 300.0, 0.2), ((1060.0, 1060.4), -60.0, 0.2),
-    ((1000.2, 1000.2), 0.0, 0.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "offset_s", "uncertainty_s"),
+    [
+        ((1000.0, 1000.4), 0.0, 0.2),
+        ((700.0, 700.4), 300.0, 0.2),
+        ((1060.0, 1060.4), -60.0, 0.2),
+        ((1000.2, 1000.2), 0.0, 0.0),
+    ],
+)
 def test_offset_from_the_middle_of_the_round_trip(
     asked: tuple[float, float], offset_s: float, uncertainty_s: float
 ) -> None:

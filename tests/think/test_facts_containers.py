@@ -15,12 +15,25 @@ A, B = "a" * 64, "b" * 64
 
 def inspected(name: str, **state: Any) -> dict[str, Any]:
     return {
-        "Id": A, "Created": "2026-05-01T10:00:00.5Z", "Path": "python3", "Args": ["-u", "/cluster/rank.py"],
-        "State": {"Status": "running", "Running": True, "Pid": 4711, "ExitCode": 0, "OOMKilled": False,
-                  "StartedAt": "2026-05-01T10:00:01.5Z", "FinishedAt": "0001-01-01T00:00:00Z", **state},
-        "Image": "sha256:" + "c" * 64, "Name": f"/{name}", "RestartCount": 0,
+        "Id": A,
+        "Created": "2026-05-01T10:00:00.5Z",
+        "Path": "python3",
+        "Args": ["-u", "/cluster/rank.py"],
+        "State": {
+            "Status": "running",
+            "Running": True,
+            "Pid": 4711,
+            "ExitCode": 0,
+            "OOMKilled": False,
+            "StartedAt": "2026-05-01T10:00:01.5Z",
+            "FinishedAt": "0001-01-01T00:00:00Z",
+            **state,
+        },
+        "Image": "sha256:" + "c" * 64,
+        "Name": f"/{name}",
+        "RestartCount": 0,
         "Config": {"Image": "vllm:1", "Labels": {"cluster.rank": "0"}, "Env": ["HF_TOKEN=planted-secret"]},
-    }  # fmt: skip
+    }
 
 
 DOCKER = """#!{python}
@@ -45,10 +58,18 @@ def with_docker(tmp_path: Path, found: dict[str, Any], gone: tuple[str, ...] = (
 
 
 RUNNING = Container(
-    id=A, name="cluster-x-r0", image="vllm:1", image_id="sha256:" + "c" * 64, state="running", exit_code=None,
-    labels={"cluster.rank": "0"}, started_at="2026-05-01T10:00:01.5Z", finished_at="", pid=4711,
+    id=A,
+    name="cluster-x-r0",
+    image="vllm:1",
+    image_id="sha256:" + "c" * 64,
+    state="running",
+    exit_code=None,
+    labels={"cluster.rank": "0"},
+    started_at="2026-05-01T10:00:01.5Z",
+    finished_at="",
+    pid=4711,
     argv=("python3", "-u", "/cluster/rank.py"),
-)  # fmt: skip
+)
 
 
 def test_a_running_container(tmp_path: Path) -> None:
@@ -64,13 +85,15 @@ def test_an_ended_and_a_never_started_one(tmp_path: Path) -> None:
     found = deployments.parse_containers(with_docker(tmp_path, {A: ended, B: created}))
     assert not isinstance(found, Missing)
     assert [(one.state, one.exit_code, one.started_at, one.finished_at, one.pid) for one in found] == [
-        ("exited", 75, "2026-05-01T10:00:01.5Z", "2026-05-01T11:00:00Z", 0), ("created", None, "", "", 0),
-    ]  # fmt: skip
+        ("exited", 75, "2026-05-01T10:00:01.5Z", "2026-05-01T11:00:00Z", 0),
+        ("created", None, "", "", 0),
+    ]
     assert found[1].labels == {}
 
 
-@pytest.mark.parametrize("complaint", [GONE, "Error response from daemon: No such container: %s",
-                                       "Error: No such object: %s"])  # fmt: skip
+@pytest.mark.parametrize(
+    "complaint", [GONE, "Error response from daemon: No such container: %s", "Error: No such object: %s"]
+)
 def test_a_container_that_vanishes_is_left_out(tmp_path: Path, complaint: str) -> None:
     assert deployments.parse_containers(with_docker(tmp_path, {A: inspected("cluster-x-r0")}, (B,), complaint)) == (
         RUNNING,
@@ -107,20 +130,36 @@ def test_podmans_other_shape_is_missing(tmp_path: Path) -> None:
 
 
 def test_recorded_reply_with_terminal_codes() -> None:
-    row = {"id": A, "name": "\x1b[2Jbad", "image": "i", "image_id": "s", "state": "running", "exit_code": 0,
-           "labels": {}, "started_at": "", "finished_at": "", "pid": 1, "argv": ["\x07ring"]}  # fmt: skip
+    row = {
+        "id": A,
+        "name": "\x1b[2Jbad",
+        "image": "i",
+        "image_id": "s",
+        "state": "running",
+        "exit_code": 0,
+        "labels": {},
+        "started_at": "",
+        "finished_at": "",
+        "pid": 1,
+        "argv": ["\x07ring"],
+    }
     found = deployments.parse_containers(said({"containers": {"value": [row]}}))
     assert not isinstance(found, Missing)
     assert (found[0].name, found[0].argv) == ("bad", ("ring",))
     assert json.dumps(found[0].name).isprintable()
 
 
-@pytest.mark.parametrize(("host_config", "gpu"), [
-    ({"Runtime": "runc", "DeviceRequests": None}, False), ({}, False), ({"Runtime": "nvidia"}, True),
-    ({"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}, True),
-    ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]}, True),
-    ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["vendor.com/tpu=0"]}]}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("host_config", "gpu"),
+    [
+        ({"Runtime": "runc", "DeviceRequests": None}, False),
+        ({}, False),
+        ({"Runtime": "nvidia"}, True),
+        ({"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}, True),
+        ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]}, True),
+        ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["vendor.com/tpu=0"]}]}, False),
+    ],
+)
 def test_who_was_given_the_gpu(tmp_path: Path, host_config: dict[str, Any], gpu: bool) -> None:
     answer = with_docker(tmp_path, {A: inspected("x") | {"HostConfig": host_config}})
     found = deployments.parse_containers(answer)

@@ -10,10 +10,16 @@ from cluster.spark.docker import Docker
 from cluster.spark.fact import Missing
 
 INFO = {
-    "ID": "x", "Containers": 2, "Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]],
-    "ServerVersion": "28.3.3", "DockerRootDir": "/var/lib/docker", "Architecture": "aarch64",
-    "Runtimes": {"runc": {"path": "runc"}, "io.containerd.runc.v2": {"path": "runc"}}, "ServerErrors": None,
-}  # fmt: skip
+    "ID": "x",
+    "Containers": 2,
+    "Driver": "overlay2",
+    "DriverStatus": [["Backing Filesystem", "extfs"]],
+    "ServerVersion": "28.3.3",
+    "DockerRootDir": "/var/lib/docker",
+    "Architecture": "aarch64",
+    "Runtimes": {"runc": {"path": "runc"}, "io.containerd.runc.v2": {"path": "runc"}},
+    "ServerErrors": None,
+}
 OLD_REFUSAL = (
     "Got permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: "
     'Get "http://%2Fvar%2Frun%2Fdocker.sock/v1.24/info": dial unix /var/run/docker.sock: connect: permission denied'
@@ -42,13 +48,16 @@ def test_containerd_keeps_the_images_where_its_snapshotter_is_named() -> None:
     assert graph_driver.image_store == "overlay2"
 
 
-@pytest.mark.parametrize("answer", [
-    Answer(1, b"", sample("docker_permission_denied_new.txt").encode()),
-    Answer(1, b"", OLD_REFUSAL.encode()),
-    Answer(1, json.dumps(CLIENT_ONLY | {"ServerErrors": [OLD_REFUSAL]}).encode(), b"errors pretty printing info"),
-    Answer(0, json.dumps(CLIENT_ONLY | {"ServerErrors": [OLD_REFUSAL]}).encode()),
-    Answer(126),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(1, b"", sample("docker_permission_denied_new.txt").encode()),
+        Answer(1, b"", OLD_REFUSAL.encode()),
+        Answer(1, json.dumps(CLIENT_ONLY | {"ServerErrors": [OLD_REFUSAL]}).encode(), b"errors pretty printing info"),
+        Answer(0, json.dumps(CLIENT_ONLY | {"ServerErrors": [OLD_REFUSAL]}).encode()),
+        Answer(126),
+    ],
+)
 def test_no_permission_is_refused(answer: Answer) -> None:
     found = docker.parse(answer)
     assert isinstance(found, Missing)
@@ -71,11 +80,17 @@ def test_no_docker_command_is_absent() -> None:
     assert found == Missing("docker: not found on the PATH of a non-login shell", "absent")
 
 
-@pytest.mark.parametrize("answer", [
-    Answer(0, b'{"host":{"arch":"arm64"},"store":{"graphDriverName":"overlay"},"version":{"Version":"4.9.3"}}',
-           b"Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg."),
-    Answer(125, b"", b"Emulate Docker CLI using podman.\nError: template: info:1:2: can't evaluate field"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(
+            0,
+            b'{"host":{"arch":"arm64"},"store":{"graphDriverName":"overlay"},"version":{"Version":"4.9.3"}}',
+            b"Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg.",
+        ),
+        Answer(125, b"", b"Emulate Docker CLI using podman.\nError: template: info:1:2: can't evaluate field"),
+    ],
+)
 def test_podman_is_not_docker(answer: Answer) -> None:
     assert docker.parse(answer) == Missing(docker.PODMAN, "absent")
 

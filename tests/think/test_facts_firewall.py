@@ -49,8 +49,9 @@ FIREWALLD = """table inet firewalld {
 IPTABLES = "-P INPUT ACCEPT\n-P FORWARD DROP\n-A INPUT -i lo -j ACCEPT\n-A INPUT -j DROP\n"
 
 
-@pytest.mark.parametrize("text", ["", DOCKER, "-P INPUT ACCEPT\n-P FORWARD DROP\n-A FORWARD -j DROP\n",
-                                  UFW.partition("table ip filter")[0]])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["", DOCKER, "-P INPUT ACCEPT\n-P FORWARD DROP\n-A FORWARD -j DROP\n", UFW.partition("table ip filter")[0]]
+)
 def test_nothing_is_dropped_by_default(text: str) -> None:
     """What is forwarded is no matter of ours, nor IPv6."""
     found = parse_rules(text)
@@ -58,29 +59,41 @@ def test_nothing_is_dropped_by_default(text: str) -> None:
     assert found.may_pass("enp1s0f1np1", NETWORK)
 
 
-@pytest.mark.parametrize(("text", "drops"), [
-    (UFW, "type filter hook input priority filter; policy drop;"), (FIREWALLD, "reject with icmpx admin-prohibited"),
-    (IPTABLES, "-A INPUT -j DROP"), ("-P INPUT DROP\n-A INPUT -i lo -j ACCEPT\n", "-P INPUT DROP"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "drops"),
+    [
+        (UFW, "type filter hook input priority filter; policy drop;"),
+        (FIREWALLD, "reject with icmpx admin-prohibited"),
+        (IPTABLES, "-A INPUT -j DROP"),
+        ("-P INPUT DROP\n-A INPUT -i lo -j ACCEPT\n", "-P INPUT DROP"),
+    ],
+)
 def test_what_no_rule_accepts_is_dropped(text: str, drops: str) -> None:
     found = parse_rules(text)
     assert found.drops == drops
     assert not found.may_pass("enp1s0f1np1", NETWORK)
 
 
-@pytest.mark.parametrize("rule", [
-    'iifname "enp1s0f1np1" counter packets 3 bytes 9 accept', 'iifname "enp1s0f*" accept',
-    "ip saddr 192.168.100.12 accept", "ip saddr 192.168.0.0/16 tcp dport 1-65535 accept",
-    'iifname "enp1s0f1np1" goto filter_IN_trusted',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [
+        'iifname "enp1s0f1np1" counter packets 3 bytes 9 accept',
+        'iifname "enp1s0f*" accept',
+        "ip saddr 192.168.100.12 accept",
+        "ip saddr 192.168.0.0/16 tcp dport 1-65535 accept",
+        'iifname "enp1s0f1np1" goto filter_IN_trusted',
+    ],
+)
 def test_a_rule_that_speaks_of_the_fabric(rule: str) -> None:
     assert parse_rules(UFW.replace("tcp dport 22 counter packets 9 bytes 540 accept", rule)).may_pass(
         "enp1s0f1np1", NETWORK
     )
 
 
-@pytest.mark.parametrize("rule", ["-A INPUT -i enp1s0f1np1 -j ACCEPT", "-A INPUT -s 192.168.100.0/24 -j ACCEPT",
-                                  "-A INPUT -i enp+ -j ACCEPT"])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    ["-A INPUT -i enp1s0f1np1 -j ACCEPT", "-A INPUT -s 192.168.100.0/24 -j ACCEPT", "-A INPUT -i enp+ -j ACCEPT"],
+)
 def test_the_same_in_the_words_of_iptables(rule: str) -> None:
     assert parse_rules(IPTABLES.replace("-A INPUT -j DROP", f"{rule}\n-A INPUT -j DROP")).may_pass(
         "enp1s0f1np1", NETWORK

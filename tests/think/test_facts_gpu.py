@@ -19,9 +19,7 @@ def told(text: str, exit_code: int = 0, fields: list[str | None] | None = None) 
 
 
 def test_a_spark_at_rest() -> None:
-    assert gpu.parse(told(SPARK)) == (
-        Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, (), idle=True),
-    )  # fmt: skip
+    assert gpu.parse(told(SPARK)) == (Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, (), idle=True),)
 
 
 def test_recorded_memory_is_unknown_not_zero() -> None:
@@ -31,8 +29,23 @@ def test_recorded_memory_is_unknown_not_zero() -> None:
     assert [gpu.read_number(cell) for row in rows for cell in row.values()] == [None, None, 0]
 
 
-@pytest.mark.parametrize("cell", ["[N/A]", "N/A", "Not Supported", "[Not Supported]", "[Unknown Error]", "", None,
-                                  "[GPU requires reset]", "-", "nan", "1e400", "٣"])  # fmt: skip
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "[N/A]",
+        "N/A",
+        "Not Supported",
+        "[Not Supported]",
+        "[Unknown Error]",
+        "",
+        None,
+        "[GPU requires reset]",
+        "-",
+        "nan",
+        "1e400",
+        "٣",
+    ],
+)
 def test_cells_that_are_no_numbers(cell: str | None) -> None:
     assert gpu.read_number(cell) is None
     assert gpu.throttle_words(cell) is None
@@ -43,11 +56,16 @@ def test_cells_that_are(cell: str, number: float) -> None:
     assert gpu.read_number(cell) == number
 
 
-@pytest.mark.parametrize(("mask", "words"), [
-    ("0x0000000000000000", ()), ("0x1", ()), ("0x0000000000000004", ("power cap",)),
-    ("0x0000000000000068", ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown")),
-    ("0x0000000000000800", ("unknown reason 0x800",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        ("0x0000000000000000", ()),
+        ("0x1", ()),
+        ("0x0000000000000004", ("power cap",)),
+        ("0x0000000000000068", ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown")),
+        ("0x0000000000000800", ("unknown reason 0x800",)),
+    ],
+)
 def test_throttle_reasons_are_words(mask: str, words: tuple[str, ...]) -> None:
     assert gpu.throttle_words(mask) == words
 
@@ -75,17 +93,25 @@ def test_several_gpus_and_a_name_with_commas() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "exit_code", "kind"), [
-    (sample("nvml_driver_lib_mismatch.txt"), 18, "unreadable"),
-    (sample("docker_nvml_unknown_error.txt"), 255, "unreadable"),
-    ("No devices were found\n", 6, "absent"),
-    ("No devices were found\n", 0, "absent"),
-    ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
-     "NVIDIA driver is installed and running.\n\n", 9, "absent"),
-    ("Failed to initialize NVML: Insufficient Permissions\n", 4, "refused"),
-    ("Unable to determine the device handle for GPU0: 000F:01:00.0: Unknown Error\n", 0, "unreadable"),
-    ("", 0, "absent"), ("", 139, "unreadable"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "exit_code", "kind"),
+    [
+        (sample("nvml_driver_lib_mismatch.txt"), 18, "unreadable"),
+        (sample("docker_nvml_unknown_error.txt"), 255, "unreadable"),
+        ("No devices were found\n", 6, "absent"),
+        ("No devices were found\n", 0, "absent"),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+            "NVIDIA driver is installed and running.\n\n",
+            9,
+            "absent",
+        ),
+        ("Failed to initialize NVML: Insufficient Permissions\n", 4, "refused"),
+        ("Unable to determine the device handle for GPU0: 000F:01:00.0: Unknown Error\n", 0, "unreadable"),
+        ("", 0, "absent"),
+        ("", 139, "unreadable"),
+    ],
+)
 def test_a_failure_keeps_the_tools_words(text: str, exit_code: int, kind: str) -> None:
     found = gpu.parse(told(text, exit_code))
     assert isinstance(found, Missing)
@@ -105,8 +131,10 @@ for field in fields:
 print(", ".join(known[field] for field in fields))
 """
 KNOWN = dict(zip(NAMES, SPARK.strip().split(", "), strict=True)) | {
-    "pid": "1", "process_name": "VLLM::EngineCore", "used_gpu_memory": "19135",
-}  # fmt: skip
+    "pid": "1",
+    "process_name": "VLLM::EngineCore",
+    "used_gpu_memory": "19135",
+}
 
 
 def with_driver(tmp_path: Path, known: dict[str, str]) -> Answer:
@@ -119,8 +147,10 @@ def test_asked_of_a_driver_that_knows_every_field(tmp_path: Path) -> None:
 
 
 def test_an_older_drivers_name_is_tried_next(tmp_path: Path) -> None:
-    old = {"clocks_throttle_reasons.active" if name.startswith("clocks_event") else name: cell
-           for name, cell in KNOWN.items()}  # fmt: skip
+    old = {
+        "clocks_throttle_reasons.active" if name.startswith("clocks_event") else name: cell
+        for name, cell in KNOWN.items()
+    }
     old["clocks_throttle_reasons.active"] = "0x4"
     found = gpu.parse(with_driver(tmp_path, old))
     assert not isinstance(found, Missing)
@@ -131,7 +161,7 @@ def test_a_field_the_driver_does_not_know_loses_only_itself(tmp_path: Path) -> N
     few = {name: cell for name, cell in KNOWN.items() if "reasons" not in name and name != "memory.used"}
     assert gpu.parse(with_driver(tmp_path, few)) == (
         Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, None),
-    )  # fmt: skip
+    )
 
 
 def test_no_nvidia_smi(tmp_path: Path) -> None:

@@ -21,12 +21,15 @@ def test_recorded_reply_with_the_gpus_uuid() -> None:
     assert found == (GpuProcess(114687, "/usr/local/bin/python", 19135, ID),)
 
 
-@pytest.mark.parametrize(("line", "process"), [
-    ("4711, VLLM::EngineCore, 98765", GpuProcess(4711, "VLLM::EngineCore", 98765, "")),
-    ("4711, ray::RayWorkerWrapper, 98765 MiB", GpuProcess(4711, "ray::RayWorkerWrapper", 98765, "")),
-    ("4711, /opt/a, b/my program, [N/A]", GpuProcess(4711, "/opt/a, b/my program", None, "")),
-    ("4711, [Not Found], [Not Supported]", GpuProcess(4711, "[Not Found]", None, "")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "process"),
+    [
+        ("4711, VLLM::EngineCore, 98765", GpuProcess(4711, "VLLM::EngineCore", 98765, "")),
+        ("4711, ray::RayWorkerWrapper, 98765 MiB", GpuProcess(4711, "ray::RayWorkerWrapper", 98765, "")),
+        ("4711, /opt/a, b/my program, [N/A]", GpuProcess(4711, "/opt/a, b/my program", None, "")),
+        ("4711, [Not Found], [Not Supported]", GpuProcess(4711, "[Not Found]", None, "")),
+    ],
+)
 def test_rows(line: str, process: GpuProcess) -> None:
     assert gpu.parse_apps(f"{line}\n", {}) == (process,)
 

@@ -8,12 +8,24 @@ from cluster.spark.fact import Missing
 from cluster.spark.identity import Identity
 
 RECORDED = {
-    "product": "NVIDIA_DGX_Spark", "machine_id": "ab" * 16, "boot_id": "cd", "hostname": "spark1",
-    "kernel": "6.17.0-1032-nvidia", "arch": "aarch64", "user": "nvidia", "uid": 1000, "gid": 1000,
-    "home": "/home/nvidia", "groups": ["nvidia", "docker"], "python": "3.12.3", "path": "/usr/bin:/bin",
+    "product": "NVIDIA_DGX_Spark",
+    "machine_id": "ab" * 16,
+    "boot_id": "cd",
+    "hostname": "spark1",
+    "kernel": "6.17.0-1032-nvidia",
+    "arch": "aarch64",
+    "user": "nvidia",
+    "uid": 1000,
+    "gid": 1000,
+    "home": "/home/nvidia",
+    "groups": ["nvidia", "docker"],
+    "python": "3.12.3",
+    "path": "/usr/bin:/bin",
     "data_dir": "/home/nvidia/.local/share/cluster",
-    "hf_home": "/home/nvidia/.cache/huggingface", "management_address": "192.168.1.11", "sudo": False,
-}  # fmt: skip
+    "hf_home": "/home/nvidia/.cache/huggingface",
+    "management_address": "192.168.1.11",
+    "sudo": False,
+}
 
 
 def look(tmp_path: Path, env: dict[str, str], **given: str) -> Identity:
@@ -25,12 +37,24 @@ def look(tmp_path: Path, env: dict[str, str], **given: str) -> Identity:
 
 def test_recorded_reply() -> None:
     assert identity.parse(said({"identity": {"value": RECORDED}})) == Identity(
-        product="NVIDIA_DGX_Spark", machine_id="ab" * 16, boot_id="cd", hostname="spark1",
-        kernel="6.17.0-1032-nvidia", arch="aarch64", user="nvidia", uid=1000, gid=1000, home="/home/nvidia",
-        groups=("nvidia", "docker"), python="3.12.3", path="/usr/bin:/bin", sudo=False,
-        data_dir="/home/nvidia/.local/share/cluster", hf_home="/home/nvidia/.cache/huggingface",
+        product="NVIDIA_DGX_Spark",
+        machine_id="ab" * 16,
+        boot_id="cd",
+        hostname="spark1",
+        kernel="6.17.0-1032-nvidia",
+        arch="aarch64",
+        user="nvidia",
+        uid=1000,
+        gid=1000,
+        home="/home/nvidia",
+        groups=("nvidia", "docker"),
+        python="3.12.3",
+        path="/usr/bin:/bin",
+        sudo=False,
+        data_dir="/home/nvidia/.local/share/cluster",
+        hf_home="/home/nvidia/.cache/huggingface",
         management_address="192.168.1.11",
-    )  # fmt: skip
+    )
 
 
 def test_a_wrong_shape_names_the_field() -> None:
@@ -40,10 +64,14 @@ def test_a_wrong_shape_names_the_field() -> None:
 
 
 def test_files_paths_and_address(tmp_path: Path) -> None:
-    put(tmp_path, {
-        "sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark\n", "etc/machine-id": "0123\n",
-        "proc/sys/kernel/random/boot_id": "4567\n",
-    })  # fmt: skip
+    put(
+        tmp_path,
+        {
+            "sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark\n",
+            "etc/machine-id": "0123\n",
+            "proc/sys/kernel/random/boot_id": "4567\n",
+        },
+    )
     env = {"HOME": "/home/me", "PATH": "/bin:/usr/bin", "SSH_CONNECTION": "10.0.0.9 50000 fd00::11 22"}
     found = look(tmp_path, env)
     assert (found.product, found.machine_id, found.boot_id) == ("NVIDIA_DGX_Spark", "0123", "4567")

@@ -11,19 +11,42 @@ from cluster.spark.image import Image
 
 REFERENCE = "ghcr.io/spark-arena/dgx-vllm-eugr-nightly-tf5:20260415"
 OVERLAY2: dict[str, Any] = {
-    "Id": "sha256:" + "1" * 64, "RepoTags": [REFERENCE], "RepoDigests": [], "Parent": "", "Size": 20_000_000_000,
-    "Created": "2026-04-15T00:00:00Z", "DockerVersion": "28.3.3", "Architecture": "arm64", "Variant": "v8",
-    "Os": "linux", "GraphDriver": {"Name": "overlay2"}, "Metadata": {"LastTagTime": "2026-04-16T00:00:00Z"},
+    "Id": "sha256:" + "1" * 64,
+    "RepoTags": [REFERENCE],
+    "RepoDigests": [],
+    "Parent": "",
+    "Size": 20_000_000_000,
+    "Created": "2026-04-15T00:00:00Z",
+    "DockerVersion": "28.3.3",
+    "Architecture": "arm64",
+    "Variant": "v8",
+    "Os": "linux",
+    "GraphDriver": {"Name": "overlay2"},
+    "Metadata": {"LastTagTime": "2026-04-16T00:00:00Z"},
     "RootFS": {"Type": "layers", "Layers": ["sha256:" + "a" * 64, "sha256:" + "b" * 64]},
-    "Config": {"Hostname": "", "User": "", "Env": ["PATH=/usr/bin", "A=1"], "Cmd": None, "Entrypoint": ["vllm"],
-               "WorkingDir": "", "Labels": {"a": "b"}, "OnBuild": None, "Volumes": None},
-}  # fmt: skip
+    "Config": {
+        "Hostname": "",
+        "User": "",
+        "Env": ["PATH=/usr/bin", "A=1"],
+        "Cmd": None,
+        "Entrypoint": ["vllm"],
+        "WorkingDir": "",
+        "Labels": {"a": "b"},
+        "OnBuild": None,
+        "Volumes": None,
+    },
+}
 CONTAINERD: dict[str, Any] = {
-    "Id": "sha256:" + "2" * 64, "RepoTags": [REFERENCE], "RepoDigests": [f"x@sha256:{'2' * 64}"],
-    "Size": 9_000_000_000, "Architecture": "arm64", "Os": "linux", "Descriptor": {"digest": "sha256:" + "2" * 64},
+    "Id": "sha256:" + "2" * 64,
+    "RepoTags": [REFERENCE],
+    "RepoDigests": [f"x@sha256:{'2' * 64}"],
+    "Size": 9_000_000_000,
+    "Architecture": "arm64",
+    "Os": "linux",
+    "Descriptor": {"digest": "sha256:" + "2" * 64},
     "RootFS": {"Type": "layers", "Layers": ["sha256:" + "a" * 64, "sha256:" + "b" * 64]},
     "Config": {"Env": ["PATH=/usr/bin", "A=1"], "Entrypoint": ["vllm"], "WorkingDir": "/", "Labels": {"a": "b"}},
-}  # fmt: skip
+}
 
 
 def test_both_image_stores_agree_on_the_content() -> None:
@@ -36,14 +59,17 @@ def test_both_image_stores_agree_on_the_content() -> None:
     assert old.id != new.id
 
 
-@pytest.mark.parametrize("change", [
-    lambda told: told["RootFS"]["Layers"].append("sha256:" + "c" * 64),
-    lambda told: told["RootFS"]["Layers"].reverse(),
-    lambda told: told["Config"]["Env"].append("B=2"),
-    lambda told: told["Config"].update(Entrypoint=["sh"]),
-    lambda told: told["Config"].update(User="1000"),
-    lambda told: told.update(Architecture="amd64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told["RootFS"]["Layers"].append("sha256:" + "c" * 64),
+        lambda told: told["RootFS"]["Layers"].reverse(),
+        lambda told: told["Config"]["Env"].append("B=2"),
+        lambda told: told["Config"].update(Entrypoint=["sh"]),
+        lambda told: told["Config"].update(User="1000"),
+        lambda told: told.update(Architecture="amd64"),
+    ],
+)
 def test_what_changes_what_runs_changes_the_id(change: Any) -> None:
     changed = copy.deepcopy(OVERLAY2)
     change(changed)

@@ -31,11 +31,17 @@ def test_a_file_system_that_counts_no_inodes() -> None:
 
 
 def test_deployments_with_their_files(tmp_path: Path) -> None:
-    put(tmp_path, {
-        "deployments/b-0123/rank.json": "{}", "deployments/b-0123/before.json": '{"available": 118489088}',
-        "deployments/b-0123/evidence/log.txt": "x", "deployments/a-4567/before.json": "[1",
-        "deployments/a-4567/secrets.json": '{"A": "planted-secret"}', "deployments/stray": "",
-    })  # fmt: skip
+    put(
+        tmp_path,
+        {
+            "deployments/b-0123/rank.json": "{}",
+            "deployments/b-0123/before.json": '{"available": 118489088}',
+            "deployments/b-0123/evidence/log.txt": "x",
+            "deployments/a-4567/before.json": "[1",
+            "deployments/a-4567/secrets.json": '{"A": "planted-secret"}',
+            "deployments/stray": "",
+        },
+    )
     answer = ask(deployments.question(str(tmp_path)))
     assert deployments.parse(answer) == (
         Kept("a-4567", ("before.json", "secrets.json"), None),

@@ -9,26 +9,40 @@ from cluster.spark import links
 from cluster.spark.fact import Missing
 from cluster.spark.links import Link, Links, Netdev
 
-TWINS = {"rocep1s0f0": "enp1s0f0np0", "rocep1s0f1": "enp1s0f1np1", "roceP2p1s0f0": "enP2p1s0f0np0",
-         "roceP2p1s0f1": "enP2p1s0f1np1"}  # fmt: skip
+TWINS = {
+    "rocep1s0f0": "enp1s0f0np0",
+    "rocep1s0f1": "enp1s0f1np1",
+    "roceP2p1s0f0": "enP2p1s0f0np0",
+    "roceP2p1s0f1": "enP2p1s0f1np1",
+}
 RIGHT_PORT = {"rocep1s0f1", "roceP2p1s0f1"}
 ADDRESSES = {"enp1s0f1np1": ["192.168.100.11/24"], "enP2p1s0f1np1": ["192.168.101.11/24"]}
 
 
 def put_netdev(root: Path, name: str, *, mtu: int = 9000, operstate: str = "up", speed: str = "200000") -> None:
-    put(root, {
-        f"sys/class/net/{name}/mtu": f"{mtu}\n", f"sys/class/net/{name}/operstate": f"{operstate}\n",
-        f"sys/class/net/{name}/speed": f"{speed}\n", f"sys/class/net/{name}/statistics/rx_bytes": "10\n",
-        f"sys/class/net/{name}/statistics/tx_bytes": "20\n",
-    })  # fmt: skip
+    put(
+        root,
+        {
+            f"sys/class/net/{name}/mtu": f"{mtu}\n",
+            f"sys/class/net/{name}/operstate": f"{operstate}\n",
+            f"sys/class/net/{name}/speed": f"{speed}\n",
+            f"sys/class/net/{name}/statistics/rx_bytes": "10\n",
+            f"sys/class/net/{name}/statistics/tx_bytes": "20\n",
+        },
+    )
 
 
 def put_hca(root: Path, hca: str, netdev: str, *, active: bool = True, rate: str = "200 Gb/sec (4X HDR)") -> None:
     port = f"sys/class/infiniband/{hca}/ports/1"
-    put(root, {
-        f"{port}/state": "4: ACTIVE\n" if active else "1: DOWN\n", f"{port}/rate": f"{rate}\n",
-        f"{port}/counters/port_xmit_data": "1000\n", f"{port}/counters/port_rcv_data": "250\n",
-    })  # fmt: skip
+    put(
+        root,
+        {
+            f"{port}/state": "4: ACTIVE\n" if active else "1: DOWN\n",
+            f"{port}/rate": f"{rate}\n",
+            f"{port}/counters/port_xmit_data": "1000\n",
+            f"{port}/counters/port_rcv_data": "250\n",
+        },
+    )
     if netdev:
         put(root, {f"sys/class/infiniband/{hca}/device/net/{netdev}/ifindex": "4\n"})
 
@@ -55,9 +69,17 @@ def test_one_cable_in_the_right_port(tmp_path: Path) -> None:
     assert [link.hca for link in found.links] == ["roceP2p1s0f0", "roceP2p1s0f1", "rocep1s0f0", "rocep1s0f1"]
     assert {link.hca for link in found.links if link.is_active} == RIGHT_PORT
     assert found.links[3] == Link(
-        hca="rocep1s0f1", netdev="enp1s0f1np1", state="ACTIVE", rate_gbps=200.0, mtu=9000,
-        addresses=("192.168.100.11/24",), operstate="up", speed_mbps=200000, xmit_bytes=4000, rcv_bytes=1000,
-    )  # fmt: skip
+        hca="rocep1s0f1",
+        netdev="enp1s0f1np1",
+        state="ACTIVE",
+        rate_gbps=200.0,
+        mtu=9000,
+        addresses=("192.168.100.11/24",),
+        operstate="up",
+        speed_mbps=200000,
+        xmit_bytes=4000,
+        rcv_bytes=1000,
+    )
     assert found.links[2].state == "DOWN"
     assert found.links[2].speed_mbps is None
     assert found.rdma_device
@@ -101,8 +123,13 @@ def test_hca_without_counters_is_not_zero(tmp_path: Path) -> None:
 
 def put_upper(root: Path, lower: str, upper: str, kind: str) -> None:
     put_netdev(root, upper)
-    put(root, {f"sys/class/net/{upper}/uevent": f"DEVTYPE={kind}\nINTERFACE={upper}\n",
-               f"sys/class/net/{lower}/upper_{upper}": ""})  # fmt: skip
+    put(
+        root,
+        {
+            f"sys/class/net/{upper}/uevent": f"DEVTYPE={kind}\nINTERFACE={upper}\n",
+            f"sys/class/net/{lower}/upper_{upper}": "",
+        },
+    )
 
 
 def test_a_bond_carries_the_addresses_of_its_netdevs(tmp_path: Path) -> None:
@@ -126,9 +153,11 @@ def test_a_vlan_on_a_bond_is_found_and_a_bridge_is_not(tmp_path: Path) -> None:
 def test_default_route_with_the_smallest_metric(tmp_path: Path) -> None:
     put_netdev(tmp_path, "eth0")
     head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
-    rows = ("wlP9s9\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n"
-            "enP7s7\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
-            "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n")  # fmt: skip
+    rows = (
+        "wlP9s9\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n"
+        "enP7s7\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
+        "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
+    )
     put(tmp_path, {"proc/net/route": head + rows})
     assert look(tmp_path, {}).default_netdev == "enP7s7"
 
@@ -167,10 +196,11 @@ def test_gid_tables_when_they_are_asked_for(tmp_path: Path) -> None:
     """Empty entries are left out (their kind cannot even be read), and the index is a number, not a word."""
     put_spark(tmp_path, cabled=RIGHT_PORT)
     table = {
-        0: ("fe80:0000:0000:0000:4ebb:47ff:fe2a:9d3c", "IB/RoCE v1"), 1: ("0000:" * 7 + "0000", ""),
+        0: ("fe80:0000:0000:0000:4ebb:47ff:fe2a:9d3c", "IB/RoCE v1"),
+        1: ("0000:" * 7 + "0000", ""),
         4: ("0000:0000:0000:0000:0000:ffff:c0a8:640b", "IB/RoCE v1"),
         10: ("0000:0000:0000:0000:0000:ffff:c0a8:640b", "RoCE v2"),
-    }  # fmt: skip
+    }
     for index, (gid, kind) in table.items():
         port = "sys/class/infiniband/rocep1s0f1/ports/1"
         put(tmp_path, {f"{port}/gids/{index}": f"{gid}\n"})

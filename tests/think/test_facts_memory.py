@@ -31,8 +31,10 @@ def test_huge_pages_are_set_aside() -> None:
     assert found == Memory(total=100 * KIB, huge_pages=8192 * KIB)
 
 
-@pytest.mark.parametrize(("total", "free", "has_bug"), [(0, 940604, True), (0, 0, False), (64, 60, False),
-                                                        (None, None, False), (0, None, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("total", "free", "has_bug"),
+    [(0, 940604, True), (0, 0, False), (64, 60, False), (None, None, False), (0, None, False)],
+)
 def test_the_kernels_cma_bug(total: int | None, free: int | None, has_bug: bool) -> None:
     assert Memory(cma_total=total, cma_free=free).has_cma_bug is has_bug
 

@@ -7,12 +7,15 @@ from cluster.spark.fact import Missing
 from cluster.spark.ranks import RayNode, RayStatus
 
 
-@pytest.mark.parametrize(("name", "status"), [
-    ("ray_status_two_nodes_ok.txt", RayStatus(2, 0.0, 2.0, 0)),
-    ("ray_status_two_nodes_idle_section.txt", RayStatus(2, 0.0, 2.0, 0)),
-    ("ray_status_one_node.txt", RayStatus(1, 0.0, 1.0, 0)),
-    ("ray_status_pending_pg.txt", RayStatus(None, 0.0, 2.0, 1, "192.168.50.192")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("ray_status_two_nodes_ok.txt", RayStatus(2, 0.0, 2.0, 0)),
+        ("ray_status_two_nodes_idle_section.txt", RayStatus(2, 0.0, 2.0, 0)),
+        ("ray_status_one_node.txt", RayStatus(1, 0.0, 1.0, 0)),
+        ("ray_status_pending_pg.txt", RayStatus(None, 0.0, 2.0, 1, "192.168.50.192")),
+    ],
+)
 def test_recorded_ray_status(name: str, status: RayStatus) -> None:
     assert ranks.parse_ray_status(sample(name)) == status
 
@@ -27,11 +30,14 @@ def test_other_text_is_missing() -> None:
 
 
 def test_nodes_of_the_program() -> None:
-    rows = [{"address": "192.168.100.11", "alive": True, "gpus": 1},
-            {"address": "192.168.100.12", "alive": False, "gpus": 1.0}]  # fmt: skip
+    rows = [
+        {"address": "192.168.100.11", "alive": True, "gpus": 1},
+        {"address": "192.168.100.12", "alive": False, "gpus": 1.0},
+    ]
     assert ranks.parse_nodes(said({"nodes": rows})) == (
-        RayNode("192.168.100.11", True, 1.0), RayNode("192.168.100.12", False, 1.0),
-    )  # fmt: skip
+        RayNode("192.168.100.11", True, 1.0),
+        RayNode("192.168.100.12", False, 1.0),
+    )
 
 
 def test_what_ray_said_instead_is_kept() -> None:

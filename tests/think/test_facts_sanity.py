@@ -185,9 +185,24 @@ def test_a_loop_far_behind_a_long_beginning_is_seen() -> None:
 
 @pytest.mark.parametrize(
     "mark",
-    ["<|channel>", "<channel|>", "<|turn>", "<turn|>", "<|im_end|>", "<|endoftext|>", "<pad>", "<eos>", "<unused42>",
-     '<|"|>', "<|tool_call>", "<end_of_turn>", "[INST]", "<｜end▁of▁sentence｜>", "<0x0A>"],
-)  # fmt: skip
+    [
+        "<|channel>",
+        "<channel|>",
+        "<|turn>",
+        "<turn|>",
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<pad>",
+        "<eos>",
+        "<unused42>",
+        '<|"|>',
+        "<|tool_call>",
+        "<end_of_turn>",
+        "[INST]",
+        "<｜end▁of▁sentence｜>",
+        "<0x0A>",
+    ],
+)
 def test_marks_of_tokenizers_and_templates(mark: str) -> None:
     assert leaked(f"The answer is {mark}Paris.") == mark
 

@@ -88,18 +88,32 @@ def test_this_machine_is_seen() -> None:
     assert (seen.host, seen.image) == ("here", NOT_ASKED)
     assert isinstance(seen.identity, Identity)
     assert isinstance(seen.docker, Missing)
-    told = (seen.memory, seen.links, seen.listening, seen.disk, seen.processes, seen.deployments, seen.lock, seen.clock,
-            seen.tenants)  # fmt: skip
+    told = (
+        seen.memory,
+        seen.links,
+        seen.listening,
+        seen.disk,
+        seen.processes,
+        seen.deployments,
+        seen.lock,
+        seen.clock,
+        seen.tenants,
+    )
     assert not [one for one in told if isinstance(one, Missing)]
     assert isinstance(seen.weights, Missing)
     assert seen.weights.kind == "absent"
 
 
 def test_one_section_that_fails_leaves_the_others() -> None:
-    answer = Answer(0, orjson.dumps({
-        "memory": {"value": "MemFree: 1 kB\n"}, "listening": {"missing": "/proc/net/tcp: permission denied",
-                                                             "kind": "refused"},
-    }))  # fmt: skip
+    answer = Answer(
+        0,
+        orjson.dumps(
+            {
+                "memory": {"value": "MemFree: 1 kB\n"},
+                "listening": {"missing": "/proc/net/tcp: permission denied", "kind": "refused"},
+            }
+        ),
+    )
     assert not isinstance(memory.parse(answer), Missing)
     assert ports.parse(answer) == Missing("/proc/net/tcp: permission denied", "refused")
 
@@ -150,9 +164,29 @@ def shaped(rolled: random.Random, depth: int = 0) -> Any:
         return [None, True, number, text, [], {}][kind]
     if kind == 6:
         return [shaped(rolled, depth + 1) for _ in range(rolled.randrange(4))]
-    names = ["value", "missing", "kind", "failed", "exit", "said", "fields", "containers", "links", "netdevs",
-             "nodes", "Config", "RootFS", "Layers", "Id", "Os", "Architecture", "ServerVersion", "ServerErrors",
-             "Runtimes", *PARSES]  # fmt: skip
+    names = [
+        "value",
+        "missing",
+        "kind",
+        "failed",
+        "exit",
+        "said",
+        "fields",
+        "containers",
+        "links",
+        "netdevs",
+        "nodes",
+        "Config",
+        "RootFS",
+        "Layers",
+        "Id",
+        "Os",
+        "Architecture",
+        "ServerVersion",
+        "ServerErrors",
+        "Runtimes",
+        *PARSES,
+    ]
     return {rolled.choice(names): shaped(rolled, depth + 1) for _ in range(rolled.randrange(6))}
 
 

@@ -23,9 +23,13 @@ def safetensors(tensor_bytes: int) -> bytes:
 
 
 FILES: dict[str, bytes] = {
-    "config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors.index.json": INDEX.encode(),
-    SHARDS[0]: safetensors(100), SHARDS[1]: safetensors(100), ".gitattributes": b"",
-}  # fmt: skip
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "model.safetensors.index.json": INDEX.encode(),
+    SHARDS[0]: safetensors(100),
+    SHARDS[1]: safetensors(100),
+    ".gitattributes": b"",
+}
 
 
 class Cache:
@@ -64,9 +68,15 @@ def test_a_whole_snapshot(tmp_path: Path) -> None:
     found = Cache(tmp_path).look()
     assert isinstance(found, Weights)
     assert found == Weights(
-        MODEL, "main", COMMIT, f"{tmp_path}/hub/models--google--gemma-4-31B-it/snapshots/{COMMIT}", len(FILES),
-        sum(map(len, FILES.values())), (), found.listing,
-    )  # fmt: skip
+        MODEL,
+        "main",
+        COMMIT,
+        f"{tmp_path}/hub/models--google--gemma-4-31B-it/snapshots/{COMMIT}",
+        len(FILES),
+        sum(map(len, FILES.values())),
+        (),
+        found.listing,
+    )
     assert len(found.listing) == 64
 
 
@@ -81,9 +91,11 @@ def test_the_commit_itself_and_a_ref_with_a_slash(tmp_path: Path) -> None:
 def test_absent_is_said_with_what_is_absent(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     for model, revision, words in [
-        ("google/other", "main", "google/other is not in"), (MODEL, "v2", "revision v2 of"),
-        (MODEL, "f" * 40, "revision ffff"), (f"{tmp_path}/nowhere", "main", "nowhere is not there"),
-    ]:  # fmt: skip
+        ("google/other", "main", "google/other is not in"),
+        (MODEL, "v2", "revision v2 of"),
+        (MODEL, "f" * 40, "revision ffff"),
+        (f"{tmp_path}/nowhere", "main", "nowhere is not there"),
+    ]:
         found = cache.look(model=model, revision=revision)
         assert isinstance(found, Missing)
         assert (found.kind, words in found.why) == ("absent", True), found
@@ -130,8 +142,10 @@ def test_links_that_a_container_cannot_follow(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "config.json").write_text("{}")
     cache = Cache(tmp_path / "home")
-    for name, target in [("config.json", "../../../../../elsewhere/config.json"),
-                         ("tokenizer.json", str(cache.blobs / "blob-of-tokenizer-json"))]:  # fmt: skip
+    for name, target in [
+        ("config.json", "../../../../../elsewhere/config.json"),
+        ("tokenizer.json", str(cache.blobs / "blob-of-tokenizer-json")),
+    ]:
         (cache.snapshot / name).unlink()
         (cache.snapshot / name).symlink_to(target)
     assert [problem.partition(":")[0] for problem in cache.problems()] == ["config.json", "tokenizer.json"]
@@ -213,7 +227,16 @@ def test_a_cache_of_somebody_else(plain_user: Path) -> None:
 
 
 def test_recorded_reply() -> None:
-    row = {"model": "/m", "revision": "main", "commit": "", "path": "/m", "files": 3, "bytes": 62_000_000_000,
-           "problems": ["no tokenizer"], "listing": "ab", "unfinished": 0}  # fmt: skip
+    row = {
+        "model": "/m",
+        "revision": "main",
+        "commit": "",
+        "path": "/m",
+        "files": 3,
+        "bytes": 62_000_000_000,
+        "problems": ["no tokenizer"],
+        "listing": "ab",
+        "unfinished": 0,
+    }
     found = weights.parse(said({"weights": {"value": row}}))
     assert found == Weights("/m", "main", "", "/m", 3, 62_000_000_000, ("no tokenizer",), "ab", 0)

@@ -94,8 +94,15 @@ def test_auto_where_the_attention_is_not_known(capsys: pytest.CaptureFixture[str
     assert (fit["length"], fit["cache"]) == (None, None)
 
 
-@pytest.mark.parametrize("changed", ["vllm.max-model-len=lots", "vllm.gpu-memory-utilization=most",
-                                     "vllm.gpu-memory-utilization=[1]", "vllm.gpu-memory-utilization=1.2"])  # fmt: skip
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "vllm.max-model-len=lots",
+        "vllm.gpu-memory-utilization=most",
+        "vllm.gpu-memory-utilization=[1]",
+        "vllm.gpu-memory-utilization=1.2",
+    ],
+)
 def test_flags_that_vllm_could_not_read(changed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "gemma-4-31b-fp8", "--set", changed]) == 2
     assert changed.partition("=")[0] in capsys.readouterr().err

@@ -110,8 +110,13 @@ def test_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
 
 
 def test_registry_of_a_saved_image_has_its_blobs_by_digest(tmp_path: Path) -> None:
-    files = {"config.json": b"{}", "a/layer.tar": b"layer", "manifest.json": json.dumps(
-        [{"Config": "config.json", "RepoTags": ["x/y:z"], "Layers": ["a/layer.tar"]}]).encode()}  # fmt: skip
+    files = {
+        "config.json": b"{}",
+        "a/layer.tar": b"layer",
+        "manifest.json": json.dumps(
+            [{"Config": "config.json", "RepoTags": ["x/y:z"], "Layers": ["a/layer.tar"]}]
+        ).encode(),
+    }
     with tarfile.open(tmp_path / "saved.tar", "w") as tar:
         for name, data in files.items():
             member = tarfile.TarInfo(name)

@@ -32,7 +32,8 @@ def test_all_is_back() -> None:
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "our container": ({"containers": (OURS,)}, [f"container {OURS.name} is still there"]),
     "our stopped container": (
-        {"containers": (rank_container(1, PAIR, state="exited"),)}, [f"container {OURS.name} is still there"]
+        {"containers": (rank_container(1, PAIR, state="exited"),)},
+        [f"container {OURS.name} is still there"],
     ),
     "our probe": (
         {"containers": (rank_container(1, PAIR, name="cluster-try-toy", labels={"cluster.try": "1"}),)},
@@ -41,29 +42,31 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a stranger's container": ({"containers": (stranger("webui"),)}, []),
     "containers unknown": ({"containers": Missing("no")}, ["containers could not be listed"]),
     "the API's port": (
-        {"listening": (Listener("0.0.0.0", 8000, 5, "vllm"),)}, ["port 8000 (OpenAI API) is still taken"]
+        {"listening": (Listener("0.0.0.0", 8000, 5, "vllm"),)},
+        ["port 8000 (OpenAI API) is still taken"],
     ),
     "a port of a worker process": (
-        {"listening": (Listener("::", 27201, None, ""),)}, ["port 27201 (Ray workers) is still taken"]
+        {"listening": (Listener("::", 27201, None, ""),)},
+        ["port 27201 (Ray workers) is still taken"],
     ),
     "a port beside ours": ({"listening": (Listener("0.0.0.0", 8001, 5, "x"),)}, []),
     "ports unknown": ({"listening": Missing("no")}, ["listening ports could not be read"]),
     "an orphan of a container that is gone": (
-        {"processes": (EngineProcess(9, "VLLM::Worker_TP0", GIB, "e" * 64),)}, ["process VLLM::Worker_TP0 lives on"]
+        {"processes": (EngineProcess(9, "VLLM::Worker_TP0", GIB, "e" * 64),)},
+        ["process VLLM::Worker_TP0 lives on"],
     ),
     "the user's own vllm": ({"processes": (EngineProcess(9, "vllm serve", GIB, ""),)}, []),
     "a stranger's engine in a container": (
-        {"containers": (stranger("other"),), "processes": (EngineProcess(9, "raylet", GIB, "f" * 64),)}, []
+        {"containers": (stranger("other"),), "processes": (EngineProcess(9, "raylet", GIB, "f" * 64),)},
+        [],
     ),
     "processes unknown": ({"processes": Missing("no")}, ["processes could not be read"]),
-    "memory": (
-        {"deployments": BEFORE, "memory": Memory(available=105 * GIB)}, ["5.0 GiB less memory than before up"]
-    ),
+    "memory": ({"deployments": BEFORE, "memory": Memory(available=105 * GIB)}, ["5.0 GiB less memory than before up"]),
     "memory within 2 GiB": ({"deployments": BEFORE, "memory": Memory(available=108 * GIB)}, []),
     "more memory than before": ({"deployments": BEFORE, "memory": Memory(available=119 * GIB)}, []),
     "memory before was not kept": ({"deployments": (Kept("x", (), None),), "memory": Memory(available=GIB)}, []),
     "memory unknown": ({"deployments": BEFORE, "memory": Missing("no")}, []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -13,12 +13,25 @@ from cluster.spark.fabric import pair
 
 SPEC: dict[str, Any] = {
     "recipe": {
-        "name": "toy", "model": "example/toy", "revision": "main", "env": {}, "port": 8000, "served_model_name": "",
+        "name": "toy",
+        "model": "example/toy",
+        "revision": "main",
+        "env": {},
+        "port": 8000,
+        "served_model_name": "",
         "vllm": {"max-model-len": 4096, "gpu-memory-utilization": 0.8, "tool-call-parser": "gemma4"},
     },
-    "tp": 2, "pp": 1, "image_content": "1f" * 32, "mounts": {}, "env": {}, "host_env": {}, "words": [], "bind": "",
-    "hosts": ["spark1", "spark2"], "secrets": [],
-}  # fmt: skip
+    "tp": 2,
+    "pp": 1,
+    "image_content": "1f" * 32,
+    "mounts": {},
+    "env": {},
+    "host_env": {},
+    "words": [],
+    "bind": "",
+    "hosts": ["spark1", "spark2"],
+    "secrets": [],
+}
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -35,11 +48,16 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("recipe.port", 9000), ("recipe.served_model_name", "gemma"), ("bind", "127.0.0.1"), ("secrets", ["HF_TOKEN"]),
-        ("hosts", ["spark2", "spark1"]), ("recipe.vllm.gpu-memory-utilization", 0.5),
-        ("recipe.vllm.tool-call-parser", "hermes"), ("recipe.vllm.enable-prefix-caching", True),
+        ("recipe.port", 9000),
+        ("recipe.served_model_name", "gemma"),
+        ("bind", "127.0.0.1"),
+        ("secrets", ["HF_TOKEN"]),
+        ("hosts", ["spark2", "spark1"]),
+        ("recipe.vllm.gpu-memory-utilization", 0.5),
+        ("recipe.vllm.tool-call-parser", "hermes"),
+        ("recipe.vllm.enable-prefix-caching", True),
     ],
-)  # fmt: skip
+)
 def test_what_vllm_does_not_compile_shares_a_directory(path: str, value: Any) -> None:
     assert cache_name(changed(path, value)) == cache_name(SPEC)
 
@@ -47,12 +65,21 @@ def test_what_vllm_does_not_compile_shares_a_directory(path: str, value: Any) ->
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("recipe.model", "example/other"), ("recipe.revision", "c0ffee"), ("recipe.env", {"A": "1"}), ("tp", 1),
-        ("image_content", "2e" * 32), ("mounts", {"/x.py": "aa"}), ("env", {"B": "2"}), ("words", ["--dtype", "half"]),
-        ("recipe.vllm.max-model-len", 8192), ("recipe.vllm.max-num-seqs", 8), ("recipe.vllm.kv-cache-dtype", "fp8"),
-        ("recipe.vllm.a-flag-nobody-knows", 1), ("dockerfile", "ab" * 32),
+        ("recipe.model", "example/other"),
+        ("recipe.revision", "c0ffee"),
+        ("recipe.env", {"A": "1"}),
+        ("tp", 1),
+        ("image_content", "2e" * 32),
+        ("mounts", {"/x.py": "aa"}),
+        ("env", {"B": "2"}),
+        ("words", ["--dtype", "half"]),
+        ("recipe.vllm.max-model-len", 8192),
+        ("recipe.vllm.max-num-seqs", 8),
+        ("recipe.vllm.kv-cache-dtype", "fp8"),
+        ("recipe.vllm.a-flag-nobody-knows", 1),
+        ("dockerfile", "ab" * 32),
     ],
-)  # fmt: skip
+)
 def test_what_decides_the_kernels_has_a_directory_of_its_own(path: str, value: Any) -> None:
     name = cache_name(changed(path, value))
     assert name != cache_name(SPEC)
@@ -60,9 +87,15 @@ def test_what_decides_the_kernels_has_a_directory_of_its_own(path: str, value: A
 
 
 BUILDERS = {
-    "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH",
-    "B12X_COMPILE_CACHE_DIR", "B12X_CUTE_COMPILE_CACHE_DIR", "TILELANG_CACHE_DIR",
-}  # fmt: skip
+    "VLLM_CACHE_ROOT",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "FLASHINFER_WORKSPACE_BASE",
+    "CUDA_CACHE_PATH",
+    "B12X_COMPILE_CACHE_DIR",
+    "B12X_CUTE_COMPILE_CACHE_DIR",
+    "TILELANG_CACHE_DIR",
+}
 TUNED = "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR"
 
 

@@ -69,7 +69,7 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
         {"gpu_processes": (GpuProcess(9, "ollama", 512, ""), GpuProcess(10, "x", None, "e" * 64))},
         [("warning", "gpu-stranger")] * 2,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CASES)
@@ -125,8 +125,10 @@ def test_what_our_own_rank_holds_counts_as_free() -> None:
     }
     assert check(found=found, **held) == []
     assert names(check(found=(), **{**held, "containers": ()})) == [
-        ("warning", "orphan"), ("fault", "memory"), ("fault", "ports"),
-    ]  # fmt: skip
+        ("warning", "orphan"),
+        ("fault", "memory"),
+        ("fault", "ports"),
+    ]
 
 
 def test_gpu_memory_and_rss_of_one_process_are_counted_once() -> None:
@@ -202,5 +204,9 @@ def test_the_worst_comes_first() -> None:
         for number, level in enumerate(("note", "warning", "fault", "unknown", "fault"))
     ]  # type: ignore[arg-type]
     assert [(one.level, one.host) for one in worst_first(mixed)] == [
-        ("fault", "2"), ("fault", "4"), ("unknown", "3"), ("warning", "1"), ("note", "0"),
-    ]  # fmt: skip
+        ("fault", "2"),
+        ("fault", "4"),
+        ("unknown", "3"),
+        ("warning", "1"),
+        ("note", "0"),
+    ]

@@ -121,8 +121,9 @@ def test_twins_in_one_subnet_are_allowed() -> None:
     """The kernel sends from one of them; the answers come back over that one or its twin, which is the same cable."""
 
     def twins(number: int) -> Links:
-        found = links(port("a", "enp1s0f0np0", f"10.0.0.{number}/24"),
-                      port("b", "enP2p1s0f0np0", f"10.0.0.{number + 9}/24"))  # fmt: skip
+        found = links(
+            port("a", "enp1s0f0np0", f"10.0.0.{number}/24"), port("b", "enP2p1s0f0np0", f"10.0.0.{number + 9}/24")
+        )
         sent = {f"10.0.0.{number}": f"10.0.0.{number}", f"10.0.0.{number + 9}": f"10.0.0.{number}"}
         return replace(found, netdevs=tuple(replace(row, sources=sent) for row in found.netdevs))
 

@@ -38,13 +38,14 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "a short job has just ended": ({"power_w": 12.0, "sm_clock_mhz": 208, "idle": True}, []),
     "too hot": ({"throttle": ("software thermal slowdown",)}, [("warning", "throttle")]),
     "too hot and slow is no cap": (
-        {"power_w": 18.0, "sm_clock_mhz": 600, "throttle": ("hardware thermal slowdown",)}, [("warning", "throttle")],
+        {"power_w": 18.0, "sm_clock_mhz": 600, "throttle": ("hardware thermal slowdown",)},
+        [("warning", "throttle")],
     ),
     "slow at work": ({"power_w": 60.0, "sm_clock_mhz": 700}, [("warning", "throttle")]),
     "clocks fixed by somebody": ({"throttle": ("application clocks", "sync boost")}, []),
     "power not told": ({"power_w": None}, []),
     "reasons not told": ({"throttle": None}, []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CASES)
@@ -71,13 +72,17 @@ def test_who_is_on_the_gpu() -> None:
     found = [one for one in check(containers=(mine, other), gpu_processes=rows) if one.check != "names"]
     assert names(found) == [("warning", "orphan")] * 2 + [("warning", "gpu-stranger")] * 2
     assert [one.evidence for one in found] == [
-        "pid 2 VLLM::Worker_TP0, 70000 MiB", "pid 3 ray::RayWorkerProc, memory unknown",
-        "pid 4 python3, 512 MiB, container webui", "pid 5 /usr/local/bin/ollama, 9000 MiB",
-    ]  # fmt: skip
+        "pid 2 VLLM::Worker_TP0, 70000 MiB",
+        "pid 3 ray::RayWorkerProc, memory unknown",
+        "pid 4 python3, 512 MiB, container webui",
+        "pid 5 /usr/local/bin/ollama, 9000 MiB",
+    ]
     assert [one.remedy.split(": ", 1)[1] for one in found] == [
-        end_process(2), end_process(3),
-        "docker stop webui, if nobody needs it", "ollama ps; ollama stop NAME",
-    ]  # fmt: skip
+        end_process(2),
+        end_process(3),
+        "docker stop webui, if nobody needs it",
+        "ollama ps; ollama stop NAME",
+    ]
 
 
 def test_whose_a_process_is_comes_before_its_end() -> None:

@@ -35,8 +35,11 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "a kernel of the bad series": ({"identity": identity(1, kernel="7.0.0-1019-nvidia")}, [("warning", "kernel")]),
     "its other name": ({"identity": identity(1, kernel="7.0.0-31-generic")}, [("warning", "kernel")]),
     "that kernel with kho=off": (
-        {"identity": identity(1, kernel="7.0.0-1019-nvidia"),
-         "memory": replace(CMA_BUG, cma_total=GIB, cma_free=GIB // 2)}, [],
+        {
+            "identity": identity(1, kernel="7.0.0-1019-nvidia"),
+            "memory": replace(CMA_BUG, cma_total=GIB, cma_free=GIB // 2),
+        },
+        [],
     ),
     "an earlier kernel": ({"identity": identity(1, kernel="6.17.0-1032-nvidia")}, []),
     "a later one of that number": ({"identity": identity(1, kernel="7.0.0-310-generic")}, []),
@@ -69,7 +72,7 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
         {"disk": (replace(ROOM, free_bytes=GIB), replace(ROOM, path="/var/lib/docker", free_bytes=GIB, device=2))},
         [("warning", "disk")] * 2,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CASES)

@@ -50,13 +50,16 @@ def test_a_rank_that_is_gone_is_missed_on_its_host() -> None:
     assert without_second(*hosts).hosts == ("spark1", "other"), "the id decides, not the name"
 
 
-@pytest.mark.parametrize(("named", "expected"), [
-    ([], "spark2 (192.168.1.42)"),
-    ([ResolvedHost("spark2", "10.9.9.9")], "spark2"),
-    ([ResolvedHost("right", "192.168.1.42")], "right"),
-    ([ResolvedHost("right", "10.9.9.9")], "spark2 (192.168.1.42)"),
-    ([ResolvedHost("spark1", "192.168.1.42")], "spark2 (192.168.1.42)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ([], "spark2 (192.168.1.42)"),
+        ([ResolvedHost("spark2", "10.9.9.9")], "spark2"),
+        ([ResolvedHost("right", "192.168.1.42")], "right"),
+        ([ResolvedHost("right", "10.9.9.9")], "spark2 (192.168.1.42)"),
+        ([ResolvedHost("spark1", "192.168.1.42")], "spark2 (192.168.1.42)"),
+    ],
+)
 def test_a_host_that_did_not_answer(named: list[ResolvedHost], expected: str) -> None:
     """Its id is not known: it is the one that was called so or was there; else nobody's here."""
     deployment = without_second(named=named)
@@ -131,11 +134,16 @@ def on_hosts(containers: dict[str, Container], *names: str) -> list[Seen]:
     return renamed([seen(rank, containers=(one,)) for rank, one in enumerate(containers.values(), 1)], *names)
 
 
-@pytest.mark.parametrize(("words", "names"), [
-    ("cluster up toy --tp 2", ("spark1", "spark2")), ("cluster up toy --tp 2", ("left", "right")),
-    ("cluster up toy --tp 2", ("spark2", "spark1")),
-    ("cluster up toy --solo -n spark1", ("spark1",)), ("cluster up toy --solo -n spark1", ("left",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("cluster up toy --tp 2", ("spark1", "spark2")),
+        ("cluster up toy --tp 2", ("left", "right")),
+        ("cluster up toy --tp 2", ("spark2", "spark1")),
+        ("cluster up toy --solo -n spark1", ("spark1",)),
+        ("cluster up toy --solo -n spark1", ("left",)),
+    ],
+)
 def test_older_labels_are_complete_when_all_ranks_are_found(words: str, names: tuple[str, ...]) -> None:
     deployment = one(deployments(on_hosts(older(words), *names)))
     ids = [IDS[f"spark{number}"] for number in range(1, len(names) + 1)]

@@ -51,10 +51,23 @@ def only(speeds: list[Speed]) -> Finding:
 
 @pytest.mark.parametrize(
     ("gbps", "rate", "verdict"),
-    [(98, 100, ""), (92, 200, ""), (92.57, 200, ""), (80, 100, ""), (79.9, 200, "slow"), (50, 100, "slow"),
-     (30, 200, "slow"), (29.9, 200, "degraded"), (25, 100, "degraded"), (13.23, 200, "degraded"), (8, 100, "degraded"),
-     (23.1, 25, ""), (12, 25, "slow"), (9.4, 10, "")],
-)  # fmt: skip
+    [
+        (98, 100, ""),
+        (92, 200, ""),
+        (92.57, 200, ""),
+        (80, 100, ""),
+        (79.9, 200, "slow"),
+        (50, 100, "slow"),
+        (30, 200, "slow"),
+        (29.9, 200, "degraded"),
+        (25, 100, "degraded"),
+        (13.23, 200, "degraded"),
+        (8, 100, "degraded"),
+        (23.1, 25, ""),
+        (12, 25, "slow"),
+        (9.4, 10, ""),
+    ],
+)
 def test_rdma_by_what_the_port_claims(gbps: float, rate: float, verdict: str) -> None:
     assert judge_rdma(gbps, rate) == verdict
 
@@ -168,14 +181,19 @@ def test_nothing_comes_through() -> None:
     assert (fault.level, fault.host) == ("fault", "spark1")
     assert fault.what == "no TCP from spark1 enp1s0f0np0 to spark2 enp1s0f0np0"
     assert (fault.evidence, fault.remedy.split(";")[0]) == (
-        "No route to host", "on spark1: ping -I enp1s0f0np0 192.168.100.2",
-    )  # fmt: skip
+        "No route to host",
+        "on spark1: ping -I enp1s0f0np0 192.168.100.2",
+    )
     assert only([Speed(way(), Missing("spark2 was lost", "timeout"))]).level == "unknown"
 
 
 def test_as_a_document() -> None:
     assert rdma(92.567, way()).as_dict() == {
-        "from": "spark1 enp1s0f0np0", "to": "spark2 enp1s0f0np0", "gbps": 92.57, "by": "rdma", "together": False,
+        "from": "spark1 enp1s0f0np0",
+        "to": "spark2 enp1s0f0np0",
+        "gbps": 92.57,
+        "by": "rdma",
+        "together": False,
         "cpu_bound": False,
-    }  # fmt: skip
+    }
     assert Speed(way(), Missing("x")).as_dict()["gbps"] is None

@@ -74,9 +74,14 @@ def test_one_link_is_not_tested_together() -> None:
 
 def test_twins_in_one_subnet_and_a_netdev_in_two() -> None:
     both = sparks(
-        *(links(port("mlx5_0", "enp1s0f0np0", f"10.0.0.1{number}/24", f"10.9.0.1{number}/24"),
-                port("mlx5_1", "enP2p1s0f0np0", f"10.0.0.2{number}/24")) for number in (1, 2))
-    )  # fmt: skip
+        *(
+            links(
+                port("mlx5_0", "enp1s0f0np0", f"10.0.0.1{number}/24", f"10.9.0.1{number}/24"),
+                port("mlx5_1", "enP2p1s0f0np0", f"10.0.0.2{number}/24"),
+            )
+            for number in (1, 2)
+        )
+    )
     together = ["spark1 enp1s0f0np0 → spark2 enp1s0f0np0", "spark1 enP2p1s0f0np0 → spark2 enP2p1s0f0np0"]
     assert texts(planned(both))[4] == together
     assert len(planned(both)) == 5

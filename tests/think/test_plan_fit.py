@@ -89,11 +89,17 @@ def test_what_is_not_known_is_not_counted() -> None:
 
 GEMMA = {
     "text_config": {
-        "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
-        "num_global_key_value_heads": 2, "global_head_dim": 512, "sliding_window": 1024, "hidden_size": 2816,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 256,
+        "num_global_key_value_heads": 2,
+        "global_head_dim": 512,
+        "sliding_window": 1024,
+        "hidden_size": 2816,
         "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
     }
-}  # fmt: skip
+}
 
 
 def written(folder: Path, config: object) -> Path:
@@ -110,12 +116,21 @@ def test_a_config_says_what_the_recipe_says(tmp_path: Path) -> None:
     ("config", "shapes"),
     [
         ({"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512}, [(4, 8, 64, None)]),
-        ({"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128},
-         [(4, 2, 128, None)]),
-        ({"layer_types": ["linear_attention"] * 3 + ["full_attention"], "num_attention_heads": 8,
-          "num_key_value_heads": 2, "head_dim": 256}, [(1, 2, 256, None)]),
+        (
+            {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128},
+            [(4, 2, 128, None)],
+        ),
+        (
+            {
+                "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+                "num_attention_heads": 8,
+                "num_key_value_heads": 2,
+                "head_dim": 256,
+            },
+            [(1, 2, 256, None)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_configs(config: dict[str, Any], shapes: list[tuple[object, ...]], tmp_path: Path) -> None:
     read = read_attention(written(tmp_path, config))
     assert [(one.layers, one.kv_heads, one.head_dim, one.window) for one in read] == shapes

@@ -29,9 +29,14 @@ RECIPE = recipe(
 
 def ask(size: int, backend: Backend) -> Wanted:
     return wanted(
-        size, backend, RECIPE, env={"SEED": "two words"}, secrets=SECRETS, words=("--seed", "1"),
+        size,
+        backend,
+        RECIPE,
+        env={"SEED": "two words"},
+        secrets=SECRETS,
+        words=("--seed", "1"),
         mounted={"/opt/vllm/patch.py": b"print(1)\n"},
-    )  # fmt: skip
+    )
 
 
 def crossed() -> tuple[Seen, ...]:
@@ -49,8 +54,9 @@ def test_built() -> None:
     """A recipe with everything that changes an image: files of ours and of the model, and a Dockerfile."""
     target = "site-packages/vllm/model_executor/models/toy.py"
     mounts = [
-        {"source": "/here/new.py", "target": "site-packages/new.py"}, {"model_file": "fix/toy.py", "target": target},
-    ]  # fmt: skip
+        {"source": "/here/new.py", "target": "site-packages/new.py"},
+        {"model_file": "fix/toy.py", "target": target},
+    ]
     of = wanted(1, "none", recipe(mounts=mounts, dockerfile="/here/Dockerfile"))
     of = replace(of, mounted={"site-packages/new.py": b"print(1)\n"}, dockerfile=b"ARG IMAGE\nFROM $IMAGE\nRUN true\n")
     compare("built", plan(of, (seen(1),)).lines())
@@ -91,10 +97,17 @@ def test_files_of_a_rank() -> None:
     puts = {change.path: change for change in step.changes if isinstance(change, Put)}
     home = f"{DATA}/deployments/{made.deployment}"
     assert {path.removeprefix(home + "/"): put.mode for path, put in puts.items()} == {
-        "rank.py": 0o644, "cord.py": 0o644, "ray_nodes.py": 0o644, "rank.json": 0o644, "before.json": 0o644,
-        "config/ray_non_carry_over_env_vars.json": 0o644, "ray-token": 0o600, "secrets.json": 0o600, "api-key": 0o600,
+        "rank.py": 0o644,
+        "cord.py": 0o644,
+        "ray_nodes.py": 0o644,
+        "rank.json": 0o644,
+        "before.json": 0o644,
+        "config/ray_non_carry_over_env_vars.json": 0o644,
+        "ray-token": 0o600,
+        "secrets.json": 0o600,
+        "api-key": 0o600,
         "mounts/0-patch.py": 0o644,
-    }  # fmt: skip
+    }
     assert puts[f"{home}/rank.py"].data == source("rank")
     assert json.loads(puts[f"{home}/secrets.json"].data) == SECRETS
     differing = json.loads(puts[f"{home}/config/ray_non_carry_over_env_vars.json"].data)

@@ -5,11 +5,23 @@ import pytest
 from cluster.spark.gpu import Gpu, judge_gpu
 
 
-@pytest.mark.parametrize(("busy", "power", "clock", "state"), [
-    (0, 4.2, 208, "quiet"), (0, 12.0, 2411, "quiet"), (96, 45.0, 2411, "working"), (10, 62.0, 2411, "working"),
-    (96, 15.0, 2411, "spinning"), (96, 15.0, 611, "capped"), (96, 15.0, None, "stalled"), (96, 41.0, 650, "slowed"),
-    (None, 15.0, 2411, "quiet"), (96, None, 2411, "unknown"), (96, 29.99, 1000, "spinning"), (96, 30.0, 999, "slowed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("busy", "power", "clock", "state"),
+    [
+        (0, 4.2, 208, "quiet"),
+        (0, 12.0, 2411, "quiet"),
+        (96, 45.0, 2411, "working"),
+        (10, 62.0, 2411, "working"),
+        (96, 15.0, 2411, "spinning"),
+        (96, 15.0, 611, "capped"),
+        (96, 15.0, None, "stalled"),
+        (96, 41.0, 650, "slowed"),
+        (None, 15.0, 2411, "quiet"),
+        (96, None, 2411, "unknown"),
+        (96, 29.99, 1000, "spinning"),
+        (96, 30.0, 999, "slowed"),
+    ],
+)
 def test_states(busy: int | None, power: float | None, clock: int | None, state: str) -> None:
     assert judge_gpu(Gpu("NVIDIA GB10", "580", None, None, power, clock, 50, busy, ())) == state
 

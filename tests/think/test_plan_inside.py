@@ -20,9 +20,13 @@ NEEDS = recipe(needs={"vllm": ">=0.19", "ray": ">=2.52", "transformers": ">=5.5"
 def told(**changes: Any) -> Answer:
     """As far/image prints it."""
     value = {
-        "python": "3.12.3", "versions": {"vllm": "0.32.0", "ray": "2.56.0", "transformers": "5.6.0", "nccl": "2.27.3"},
-        "distributions": {}, "knows_architecture": True, "gpus": ["GPU 0: NVIDIA GB10"], "gpu_error": "",
-    }  # fmt: skip
+        "python": "3.12.3",
+        "versions": {"vllm": "0.32.0", "ray": "2.56.0", "transformers": "5.6.0", "nccl": "2.27.3"},
+        "distributions": {},
+        "knows_architecture": True,
+        "gpus": ["GPU 0: NVIDIA GB10"],
+        "gpu_error": "",
+    }
     return Answer(0, json.dumps(value | changes).encode())
 
 
@@ -44,7 +48,7 @@ def test_the_probe_is_read() -> None:
         (Answer(0, b"[]"), "unreadable"),
         (Answer(137), "unreadable"),
     ],
-)  # fmt: skip
+)
 def test_a_probe_that_failed(answer: Answer, kind: str) -> None:
     found = parse_inside(answer)
     assert isinstance(found, Missing)
@@ -72,11 +76,12 @@ CASES: dict[str, tuple[Inside, str, list[str]]] = {
     "old transformers": (replace(GOOD, transformers="4.57.0"), "mp", [f"{HOLDS} transformers 4.57.0"]),
     "no GPU": (replace(GOOD, gpus=()), "mp", ["no GPU is seen inside a container"]),
     "unknown model": (
-        replace(GOOD, knows_architecture=False), "mp",
+        replace(GOOD, knows_architecture=False),
+        "mp",
         ["vLLM 0.32.0 in example.org/vllm:1 does not know ToyForCausalLM"],
     ),
     "not known whether it knows": (replace(GOOD, knows_architecture=None), "mp", []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CASES)

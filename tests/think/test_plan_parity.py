@@ -44,9 +44,7 @@ def test_one_machine_under_two_names() -> None:
     assert fault.what.startswith("spark1 and spark2 and spark3")
 
 
-@pytest.mark.parametrize("told", [
-    identity(2, machine_id=""), identity(2, machine_id="uninitialized"), Missing("no")
-])  # fmt: skip
+@pytest.mark.parametrize("told", [identity(2, machine_id=""), identity(2, machine_id="uninitialized"), Missing("no")])
 def test_a_machine_that_does_not_say_which_it_is(told: Any) -> None:
     """Two of them are not one machine: nothing is known of either."""
     [fault] = check([seen(1), seen(2, identity=told)])
@@ -59,11 +57,17 @@ def clocks(*offsets: float) -> list[Seen]:
     return [seen(number, clock=Clock(offset, 0.2, True)) for number, offset in enumerate(offsets, 1)]
 
 
-@pytest.mark.parametrize(("offsets", "expected"), [
-    ((0.0, 5.1), []), ((0.0, 5.3), [("warning", "clock")]), ((-60.0, 1.0), [("warning", "clock")]),
-    ((300.0, 301.0), [("note", "clock")]), ((300.0, -300.0), [("warning", "clock")] * 2),
-    ((300.0,), [("warning", "clock")]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        ((0.0, 5.1), []),
+        ((0.0, 5.3), [("warning", "clock")]),
+        ((-60.0, 1.0), [("warning", "clock")]),
+        ((300.0, 301.0), [("note", "clock")]),
+        ((300.0, -300.0), [("warning", "clock")] * 2),
+        ((300.0,), [("warning", "clock")]),
+    ],
+)
 def test_clocks(offsets: tuple[float, ...], expected: list[tuple[str, str]]) -> None:
     """A host that is wrong is named; when all agree, it is the operator's clock that differs."""
     assert names(check(clocks(*offsets))) == expected
@@ -111,8 +115,10 @@ def test_images_and_weights_must_be_equal() -> None:
     assert check([first, other_id]) == []
     other_weights = replace(second, weights=replace(second.weights, commit="d" * 40))  # type: ignore[type-var]
     assert names(check([first, other_weights])) == [("fault", "weights-parity")]
-    patched = [replace(one, weights=replace(one.weights, hashes={"fix.py": text}))  # type: ignore[type-var]
-               for one, text in ((first, "ab" * 32), (second, "cd" * 32))]  # fmt: skip
+    patched = [
+        replace(one, weights=replace(one.weights, hashes={"fix.py": text}))  # type: ignore[type-var]
+        for one, text in ((first, "ab" * 32), (second, "cd" * 32))
+    ]
     [finding] = check(patched)
     assert (finding.check, finding.what) == ("weights-parity", "the hosts have different copies of fix.py")
     assert finding.evidence == "spark1 abababababab, spark2 cdcdcdcdcdcd"

@@ -28,23 +28,26 @@ def ended(why: str, code: int) -> RankState:
         (rank("started"), rank("started"), Waiting("2 ranks to join (rank 0: started)")),
         (rank("started", "ray_started"), rank(), Waiting("2 ranks to join (rank 0: ray_started)")),
         (
-            rank("started", "ray_started"), rank("started", "ray_started", "ray_restarted", "ray_started"),
+            rank("started", "ray_started"),
+            rank("started", "ray_started", "ray_restarted", "ray_started"),
             Waiting("2 ranks to join (rank 0: ray_started; Ray was started again on spark2)"),
         ),
         (
-            rank("started", "ray_started", "ray_restarted"), rank(),
+            rank("started", "ray_started", "ray_restarted"),
+            rank(),
             Waiting("2 ranks to join (rank 0: ray_restarted; Ray was started again on spark1)"),
         ),
         (rank("started", "joined"), rank(), Waiting("rank 0: joined", "ray_up")),
         (rank("joined", "engine_started"), rank(), Waiting("the engine: loading the model", "ray_up")),
         (
-            rank("joined", "engine_started"), rank(loaded=True),
+            rank("joined", "engine_started"),
+            rank(loaded=True),
             Waiting("the engine: weights loaded, getting ready", "loaded"),
         ),
         (Missing("busy"), rank("started"), Waiting("2 ranks to join (rank 0: unknown)")),
         (rank(state="created"), rank(), Waiting("2 ranks to join (rank 0: starting)")),
     ],
-)  # fmt: skip
+)
 def test_on_its_way(head: Any, worker: Any, expected: Waiting) -> None:
     assert judge_ranks({"spark1": head, "spark2": worker}, healthy=False) == expected
 

@@ -57,7 +57,8 @@ def with_host_env(of: Wanted) -> Wanted:
 
 CHANGES: dict[str, tuple[Any, list[str]]] = {
     "flag": (
-        lambda of: replace(of, recipe=recipe(vllm={"max-model-len": 8192})), ["recipe.vllm.max-model-len: 4096 → 8192"]
+        lambda of: replace(of, recipe=recipe(vllm={"max-model-len": 8192})),
+        ["recipe.vllm.max-model-len: 4096 → 8192"],
     ),
     "flag gone": (lambda of: replace(of, recipe=recipe(vllm={})), ["recipe.vllm.max-model-len: 4096 → (none)"]),
     "env": (with_env, ["env.SEED: (none) → 2"]),
@@ -71,10 +72,11 @@ CHANGES: dict[str, tuple[Any, list[str]]] = {
     "image's name": (lambda of: replace(of, recipe=recipe(image="x:2")), ["recipe.image: example.org/vllm:1 → x:2"]),
     "model": (lambda of: replace(of, recipe=recipe(revision="v2")), ["recipe.revision: main → v2"]),
     "command": (
-        lambda of: replace(of, recipe=recipe(before_serve=[["true"]])), ['recipe.before_serve: [] → [["true"]]']
+        lambda of: replace(of, recipe=recipe(before_serve=[["true"]])),
+        ['recipe.before_serve: [] → [["true"]]'],
     ),
     "shm": (lambda of: replace(of, recipe=recipe(shm_gib=4)), ["recipe.shm_gib: 16.0 → 4.0"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -137,14 +139,27 @@ def other_token(of: Wanted) -> Wanted:
     return replace(of, secrets={"HF_TOKEN": "another"})
 
 
-@pytest.mark.parametrize("change", [
-    observed,
-    lambda of: replace(of, recipe=recipe(summary="x", needs={"vllm": ">=1"}, ready_timeout_s=9, bench={"runs": 9},
-                                         problems=[{"what": "p"}], memory={"per_host_gib": {2: 1}}, weights_gib=9)),
-    lambda of: replace(of, allow_socket=True, force=frozenset({"ping"})),
-    lambda of: replace(of, recipe=recipe(transport="socket", backend="mp")),
-    lambda of: replace(of, recipe=recipe(mounts=[{"source": "/elsewhere", "target": "/t"}])),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        observed,
+        lambda of: replace(
+            of,
+            recipe=recipe(
+                summary="x",
+                needs={"vllm": ">=1"},
+                ready_timeout_s=9,
+                bench={"runs": 9},
+                problems=[{"what": "p"}],
+                memory={"per_host_gib": {2: 1}},
+                weights_gib=9,
+            ),
+        ),
+        lambda of: replace(of, allow_socket=True, force=frozenset({"ping"})),
+        lambda of: replace(of, recipe=recipe(transport="socket", backend="mp")),
+        lambda of: replace(of, recipe=recipe(mounts=[{"source": "/elsewhere", "target": "/t"}])),
+    ],
+)
 def test_what_is_no_intent_is_no_difference(change: Any) -> None:
     """Addresses, where files lie, what only describes, what only lets checks pass."""
     assert differing(SPEC, spec_for(change(wanted()), CONTENT)) == []

@@ -67,7 +67,7 @@ def test_sizes_that_do_not_fit(count: int, changes: dict[str, Any], message: str
 def test_the_head_is_the_first_named() -> None:
     hosts, _, _ = choose_sizes(
         tuple(reversed(wanted(2).hosts)), tp=None, pp=1, solo=True, backend=None, recipe=recipe()
-    )  # fmt: skip
+    )
     assert [host.name for host in hosts] == ["spark2"]
 
 
@@ -99,10 +99,13 @@ LONG = {"speculative-config": {"model": "a/b", "revision": "r1"}}
         ({}, ("--load-format=dummy",), [Model("example/toy", "main", dummy=True)]),
         (DUMMY, ("--load-format", "auto"), [MAIN]),
         (DUMMY | LONG, (), [Model("example/toy", "main", dummy=True), Model("a/b", "r1", dummy=True)]),
-        ({"speculative-config": {"model": "a/b", "draft_load_config": {"load_format": "dummy"}}}, (),
-         [MAIN, Model("a/b", "main", dummy=True)]),
+        (
+            {"speculative-config": {"model": "a/b", "draft_load_config": {"load_format": "dummy"}}},
+            (),
+            [MAIN, Model("a/b", "main", dummy=True)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_models_that_hosts_need(vllm: dict[str, Any], words: tuple[str, ...], models: list[Model]) -> None:
     one = wanted(of=recipe(vllm=vllm), words=words)
     assert list(one.models) == models

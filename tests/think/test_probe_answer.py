@@ -19,9 +19,10 @@ def whole(part: str) -> dict[str, Any]:
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
     said = {"role": "assistant", "content": "Paris", "reasoning": "Hm.", "tool_calls": [call]}
     return {
-        "model": "m", "choices": [{"index": 0, part: said, "finish_reason": "stop"}],
+        "model": "m",
+        "choices": [{"index": 0, part: said, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 5, "completion_tokens": 7},
-    }  # fmt: skip
+    }
 
 
 def places(told: Any) -> Iterator[tuple[Any, Any]]:

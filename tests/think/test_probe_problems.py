@@ -83,24 +83,38 @@ def test_the_answer_is_the_only_one(name: str) -> None:
 
 RIGHT = {
     "price": [
-        "Answer: 120", "**Answer:** 120 euros", "Answer: €120.00.", "Answer: $\\boxed{120}$", "so it is \\boxed{120}",
-        "Answer: 118.80 / 0.99 = 120", "120", "answer is: 120 EUR",
+        "Answer: 120",
+        "**Answer:** 120 euros",
+        "Answer: €120.00.",
+        "Answer: $\\boxed{120}$",
+        "so it is \\boxed{120}",
+        "Answer: 118.80 / 0.99 = 120",
+        "120",
+        "answer is: 120 EUR",
     ],
     "islanders": ["Answer: R, S", "Answer: R and S", "**Answer: R & S**", "Answer:\nR S"],
     "divisors": ["Answer: 70", "Answer: **70** numbers", "I first thought\nAnswer: 80\nbut no.\nAnswer: 70"],
     "ticket": [
-        "Answer: 2024-05-23", "Answer: 23 May 2024", "Answer: May 23, 2024", "Answer: Thursday, 23rd of May 2024",
-        "Answer: 23.05.2024", "Answer: `2024-05-23`",
+        "Answer: 2024-05-23",
+        "Answer: 23 May 2024",
+        "Answer: May 23, 2024",
+        "Answer: Thursday, 23rd of May 2024",
+        "Answer: 23.05.2024",
+        "Answer: `2024-05-23`",
     ],
     "marbles": [
-        "Answer: 55/84", "Answer: $\\frac{55}{84}$", "Answer: \\dfrac{55}{84} ≈ 0.65", "Answer: 110/168 = 55/84",
+        "Answer: 55/84",
+        "Answer: $\\frac{55}{84}$",
+        "Answer: \\dfrac{55}{84} ≈ 0.65",
+        "Answer: 110/168 = 55/84",
     ],
     "letters": ["Answer: mosednuh", 'Answer: "MOSEDNUH"', "Answer: m-o-s-e-d-n-u-h", "Answer: m o s e d n u h."],
     "runners": [
-        "Answer: Cleo, Dan, Ben, Eva, Ana", "Answer: Cleo > Dan > Ben > Eva > Ana",
+        "Answer: Cleo, Dan, Ben, Eva, Ana",
+        "Answer: Cleo > Dan > Ben > Eva > Ana",
         "Answer: 1. Cleo 2. Dan 3. Ben 4. Eva 5. Ana",
     ],
-}  # fmt: skip
+}
 WRONG = {
     "price": ["Answer: 119", "Answer: 120 or 121", "Answer:", "", "Answer: 12.0", "Answer: about twelve"],
     "islanders": ["Answer: R", "Answer: P, R, S", "Answer: S and Q"],
@@ -151,9 +165,12 @@ def test_what_becomes_of_an_answer() -> None:
 
 
 def test_the_score() -> None:
-    server = {"problem-price": says("Answer: 120", completion_tokens=100), "problem-ticket": says("Answer: 7"),
-              "problem-letters": says("", finish_reason="length", completion_tokens=3500),
-              "problem-runners": refuses("boom", 500)}  # fmt: skip
+    server = {
+        "problem-price": says("Answer: 120", completion_tokens=100),
+        "problem-ticket": says("Answer: 7"),
+        "problem-letters": says("", finish_reason="length", completion_tokens=3500),
+        "problem-runners": refuses("boom", 500),
+    }
     told = [Told(BY_CASE[name], hold(name, lambda ask, name=name: server[name]), 2.0) for name in server]  # type: ignore[misc]
     probed = Probed(GEMMA, told)
     assert probed.score() == {"right": 1, "wrong": 1, "cut_off": 1, "of": 3, "seconds_each": 2.0, "tokens_each": 1207}

@@ -235,7 +235,7 @@ RECIPE = {
     "vllm": {"max-model-len": 65536, "enable-auto-tool-choice": True, "reasoning-parser": "gemma4"},
     "architecture": "Gemma4ForConditionalGeneration",
     "weights": "real",
-}  # fmt: skip
+}
 
 
 def test_promises() -> None:
@@ -260,6 +260,14 @@ def test_words_behind_the_recipe_count() -> None:
 def test_told_as_json() -> None:
     told = Told(case("a", greet), failed("because", remedy="do this"), 1.23456, 2)
     assert told.document() == {
-        "id": "a", "title": "a", "group": "group", "outcome": "fail", "why": "because", "said": "", "defect": "",
-        "remedy": "do this", "seconds": 1.235, "requests": 2,
-    }  # fmt: skip
+        "id": "a",
+        "title": "a",
+        "group": "group",
+        "outcome": "fail",
+        "why": "because",
+        "said": "",
+        "defect": "",
+        "remedy": "do this",
+        "seconds": 1.235,
+        "requests": 2,
+    }

@@ -19,11 +19,15 @@ from cluster.probe.tools import CASES, PAGE, TIMER, against, is_doubled, parser_
 AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 TAGS = "<|tool_call>call:get_balance{customer:58213}<tool_call|>"
 TOOLS = {
-    "get_weather": {"city": "Paris"}, "set_timer": {"minutes": 12, "label": "tea"},
-    "look_up_order": {"order": "K-2281"}, "save_file": {"path": "page.html", "content": PAGE},
-    "count_stock": {"product": "blue mug"}, "get_price": {"product": "blue mug"},
-    "find_customer": {"name": "Mira Solberg"}, "get_balance": {"customer": 58213},
-}  # fmt: skip
+    "get_weather": {"city": "Paris"},
+    "set_timer": {"minutes": 12, "label": "tea"},
+    "look_up_order": {"order": "K-2281"},
+    "save_file": {"path": "page.html", "content": PAGE},
+    "count_stock": {"product": "blue mug"},
+    "get_price": {"product": "blue mug"},
+    "find_customer": {"name": "Mira Solberg"},
+    "get_balance": {"customer": 58213},
+}
 FINAL = {
     "tools-agent": "It has arrived; you find it in locker 4719.",
     "tools-agent-streamed": "Locker 4719. It arrived.",
@@ -125,24 +129,43 @@ def portion(text: str, **more: Any) -> dict[str, Any]:
 VLLM = [
     delta(role="assistant", content=""),
     portion("", id="chatcmpl-tool-4f", type="function", function={"name": "get_weather"}),
-    portion('{"city": '), portion('"Par'), portion('is"'), portion("}"),
-    delta("tool_calls", content=""), {"model": "m", "choices": [], "usage": {"completion_tokens": 18}},
-]  # fmt: skip
+    portion('{"city": '),
+    portion('"Par'),
+    portion('is"'),
+    portion("}"),
+    delta("tool_calls", content=""),
+    {"model": "m", "choices": [], "usage": {"completion_tokens": 18}},
+]
 LLAMA_CPP = [
-    delta(role="assistant", content=None), delta(reasoning_content="The user wants the weather."),
+    delta(role="assistant", content=None),
+    delta(reasoning_content="The user wants the weather."),
     portion("{", id="Vx1", type="function", function={"name": "get_weather"}),
-    portion('"city":"Paris"'), portion("}"), delta("tool_calls"),
-]  # fmt: skip
+    portion('"city":"Paris"'),
+    portion("}"),
+    delta("tool_calls"),
+]
 OLLAMA = [
-    delta(role="assistant", content="", tool_calls=[
-        {"id": "call_9r", "index": 0, "type": "function",
-         "function": {"name": "get_weather", "arguments": '{"city":"Paris","unit":"celsius"}'}}]),
+    delta(
+        role="assistant",
+        content="",
+        tool_calls=[
+            {
+                "id": "call_9r",
+                "index": 0,
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city":"Paris","unit":"celsius"}'},
+            }
+        ],
+    ),
     delta("tool_calls", role="assistant", content=""),
-]  # fmt: skip
+]
 QWEN = [
-    delta(role="assistant", content=""), delta(reasoning="Weather…"), delta(content="\n\n"),
-    portion('{"city": "Paris, France"}', id="a", function={"name": "get_weather"}), delta("tool_calls"),
-]  # fmt: skip
+    delta(role="assistant", content=""),
+    delta(reasoning="Weather…"),
+    delta(content="\n\n"),
+    portion('{"city": "Paris, France"}', id="a", function={"name": "get_weather"}),
+    delta("tool_calls"),
+]
 
 
 @pytest.mark.parametrize("events", [VLLM, LLAMA_CPP, OLLAMA, QWEN], ids=["vllm", "llama.cpp", "ollama", "qwen"])
@@ -239,7 +262,7 @@ def test_no_call() -> None:
         (args('{"city": "London"}'), "asked for Paris"),
         (lambda one: replace(one, error="connection reset"), "the server answered with an error"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("case", ["tools-single", "tools-single-streamed"])
 def test_a_call_in_bad_form(case: str, change: Callable[[Answer], Answer], why: str) -> None:
     verdict = hold(case, with_calls(case, change))
@@ -461,8 +484,14 @@ def test_doubled() -> None:
 
 @pytest.mark.parametrize(
     ("model", "parser"),
-    [("google/gemma-4-31B-it", "gemma4"), ("gemma4-fp8-mtp", "gemma4"), ("Qwen/Qwen3.5-35B-A3B-FP8", "qwen3_coder"),
-     ("Qwen/Qwen2.5-7B-Instruct", "hermes"), ("openai/gpt-oss-120b", "openai"), ("mine", "NAME")],
-)  # fmt: skip
+    [
+        ("google/gemma-4-31B-it", "gemma4"),
+        ("gemma4-fp8-mtp", "gemma4"),
+        ("Qwen/Qwen3.5-35B-A3B-FP8", "qwen3_coder"),
+        ("Qwen/Qwen2.5-7B-Instruct", "hermes"),
+        ("openai/gpt-oss-120b", "openai"),
+        ("mine", "NAME"),
+    ],
+)
 def test_parser(model: str, parser: str) -> None:
     assert parser_for(model) == parser

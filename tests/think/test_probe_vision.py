@@ -76,12 +76,20 @@ RIGHT = [
     "From left to right there are a square and a circle. The circle is green; the square is red.",
 ]
 NOT_RIGHT = [
-    "", "I cannot see any picture.", "red square", "green circle", "blue square\ngreen circle",
-    "red circle\ngreen square", "A green square and a red circle.",
-    "red square\ngreen circle\nblue triangle", "red triangle\ngreen circle",
-    "a red house with a green tree", "redsquare greencircle", "a square and a circle",
+    "",
+    "I cannot see any picture.",
+    "red square",
+    "green circle",
+    "blue square\ngreen circle",
+    "red circle\ngreen square",
+    "A green square and a red circle.",
+    "red square\ngreen circle\nblue triangle",
+    "red triangle\ngreen circle",
+    "a red house with a green tree",
+    "redsquare greencircle",
+    "a square and a circle",
     "a red square, a green circle and a triangle",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", RIGHT)

@@ -29,9 +29,12 @@ def test_check_finds_nothing(name: str) -> None:
 def test_the_plan(name: str, size: int) -> None:
     recipe = load_recipe(name).recipe
     of = wanted(
-        size, recipe.backend if size > 1 else "none", recipe,
-        mounted=read_mounts(recipe.mounts), dockerfile=read_dockerfile(recipe.dockerfile),
-    )  # fmt: skip
+        size,
+        recipe.backend if size > 1 else "none",
+        recipe,
+        mounted=read_mounts(recipe.mounts),
+        dockerfile=read_dockerfile(recipe.dockerfile),
+    )
     hosts = [seen(number) for number in range(1, size + 1)]
     compare(f"recipes/{name}-tp{size}", plan(of, hosts).lines(), recipe=name)
 

@@ -73,8 +73,12 @@ WRITE_UPS = {
             "model": ("bg-digitalservices/Gemma-4-26B-A4B-it-NVFP4", "was a folder that the author had downloaded"),
             "tool-call-parser": ("gemma4", "pythonic reads another family's calls"),
         },
-        ("served_model_name=gemma-4-26b", "vllm.max-num-seqs=", "vllm.enable-prefix-caching=",
-         "vllm.enable-chunked-prefill="),
+        (
+            "served_model_name=gemma-4-26b",
+            "vllm.max-num-seqs=",
+            "vllm.enable-prefix-caching=",
+            "vllm.enable-chunked-prefill=",
+        ),
     ),
     "26B-A4B FP8": WriteUp(
         "gemma-4-26b-a4b-fp8",
@@ -92,7 +96,7 @@ WRITE_UPS = {
         '{"method":"gemma4_mtp","model":"google/gemma-4-26B-A4B-it-assistant","num_speculative_tokens":4}'""",
         {"port": ("8000", "as without drafter")},
     ),
-}  # fmt: skip
+}
 
 
 def read_flags(words: Sequence[str]) -> dict[str, str]:

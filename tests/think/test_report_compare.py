@@ -90,8 +90,10 @@ def test_names_say_what_differs_only() -> None:
     assert name_results([result(2)]) == ["TP=2"]
     assert name_results([result(2), result(2, backend="mp")]) == ["ray", "mp"]
     assert name_results([result(1), result(2), result(2, recipe="other")]) == [
-        "gemma-4-31b-fp8 TP=1", "gemma-4-31b-fp8 TP=2", "other TP=2",
-    ]  # fmt: skip
+        "gemma-4-31b-fp8 TP=1",
+        "gemma-4-31b-fp8 TP=2",
+        "other TP=2",
+    ]
 
 
 def test_memory_at_every_moment() -> None:

@@ -149,10 +149,14 @@ def test_every_look_is_drawn_at_its_time() -> None:
     looks = {"t": [1000.0, 1002.0, 1004.0], "power_w": [12.0, 61.5, 60.0], "sm_clock_mhz": [2400, None, 2300]}
     state = {"role": "head", "power_w": 60.0, "gpu_memory_mib": 1024}
     sample = {
-        "run": 0, "before": {"spark1": state}, "after": {"spark1": state}, "series": {"spark1": looks},
-        "most": {"spark1": state | {"gpu_memory_mib": 2048, "throttle": ["power cap"]}}, "lost": [],
+        "run": 0,
+        "before": {"spark1": state},
+        "after": {"spark1": state},
+        "series": {"spark1": looks},
+        "most": {"spark1": state | {"gpu_memory_mib": 2048, "throttle": ["power cap"]}},
+        "lost": [],
         "links": {"spark1": [{"link": "enp1s0f0np0", "sent_bytes": 1}]},
-    }  # fmt: skip
+    }
     one = entry(1, ONE, rows=(row(ONE, machine=(sample,)),))
     charts = {chart.title.partition(" per")[0]: chart for chart in time_charts([one])}
     dots = charts["GPU power"].lines[0].dots

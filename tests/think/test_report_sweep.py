@@ -30,17 +30,23 @@ def series(*entries: Entry, failed: tuple[Point, ...] = ()) -> Series:
 
 
 SEED = (
-    step(2, 67.4, 67.5, 67.6, acceptance=0.87), step(3, 71.1, 71.2, 71.3, acceptance=0.84),
-    step(4, 79.9, 80.0, 80.1, acceptance=0.76), step(5, 76.8, 76.9, 77.0, acceptance=0.66),
+    step(2, 67.4, 67.5, 67.6, acceptance=0.87),
+    step(3, 71.1, 71.2, 71.3, acceptance=0.84),
+    step(4, 79.9, 80.0, 80.1, acceptance=0.76),
+    step(5, 76.8, 76.9, 77.0, acceptance=0.66),
     step(6, 72.1, 72.2, 72.3, acceptance=0.56),
-)  # fmt: skip
+)
 
 
 def test_the_shape_of_the_write_up() -> None:
     [table] = sweep_tables(series(*SEED), SEED)
     assert table.headers == (
-        "num_speculative_tokens", "tg128 (t/s)", "acceptance", "ready (s)", "spark1 GPU (GiB)",
-    )  # fmt: skip
+        "num_speculative_tokens",
+        "tg128 (t/s)",
+        "acceptance",
+        "ready (s)",
+        "spark1 GPU (GiB)",
+    )
     assert table.rows[0] == ("2", "67.50 ± 0.10", "87%", "100", "101.0")
     assert table.rows[2][1] == "80.00 ± 0.10 *"
     assert table.notes[0] == (
@@ -103,8 +109,10 @@ def test_vary_reads_yaml_values_as_written() -> None:
     [one, two] = parse_vary(["vllm.a=1,'x, y',{b: [1, 2]},null", "backend=ray,mp"])
     assert one.values == ("1", "'x, y'", "{b: [1, 2]}", "null")
     assert [label_of(values) for values in combinations((one, two))][:3] == [
-        "a=1 backend=ray", "a=1 backend=mp", "a='x, y' backend=ray",
-    ]  # fmt: skip
+        "a=1 backend=ray",
+        "a=1 backend=mp",
+        "a='x, y' backend=ray",
+    ]
 
 
 @pytest.mark.parametrize("word", ["vllm.a", "=1", "a=", "a=[", "a=1,1", "backend=x", "tp=two", "pp=0"])

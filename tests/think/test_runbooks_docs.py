@@ -15,9 +15,17 @@ from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS, RULES
 from cluster.spark.finding import RUNBOOKS, WATCHED
 
 STEMS = (
-    "first-set-up", "start-and-end-of-day", "swap-a-model", "reboot-or-replace", "upgrade", "it-is-slow", "it-hangs",
-    "it-does-not-start", "memory-is-full", "numbers-for-a-report",
-)  # fmt: skip
+    "first-set-up",
+    "start-and-end-of-day",
+    "swap-a-model",
+    "reboot-or-replace",
+    "upgrade",
+    "it-is-slow",
+    "it-hangs",
+    "it-does-not-start",
+    "memory-is-full",
+    "numbers-for-a-report",
+)
 LONGEST = 120
 
 

@@ -29,9 +29,13 @@ CAPPED = gpu(96, 16.4, 611)
 def host(t: float = 0.0, **changes: Any) -> HostPulse:
     """A host at work: a CPU core spins beside the GPU, the HCAs carry."""
     values: dict[str, Any] = {
-        "gpu": gpu(), "cpu_s": t, "available": 20 * GIB, "links": LINKS, "rdma_bytes": int(t * 1e7),
+        "gpu": gpu(),
+        "cpu_s": t,
+        "available": 20 * GIB,
+        "links": LINKS,
+        "rdma_bytes": int(t * 1e7),
         "tcp_bytes": int(t * 300),
-    }  # fmt: skip
+    }
     return HostPulse(**values | changes)
 
 

@@ -26,15 +26,33 @@ def hash_of(words):
 print(json.dumps([hash_of(words) for words in json.load(sys.stdin)]))
 """
 OTHERWISE = {
-    "gpu-memory-utilization": 0.5, "kv-cache-memory-bytes": 1 << 27, "num-gpu-blocks-override": 99,
-    "enable-prefix-caching": False, "prefix-caching-hash-algo": "sha256_cbor", "seed": 5,
-    "limit-mm-per-prompt": {"image": 0}, "mm-processor-kwargs": {"max_soft_tokens": 70}, "mm-processor-cache-gb": 1,
-    "logprobs-mode": "raw_logits", "tokenizer-mode": "slow", "disable-custom-all-reduce": True,
-    "max-parallel-loading-workers": 1, "enable-auto-tool-choice": True, "tool-call-parser": "gemma4",
-    "reasoning-parser": "gemma4", "chat-template": "{{ messages }}", "enable-log-requests": True,
-    "uvicorn-log-level": "warning", "api-server-count": 2, "allowed-origins": '["http://a"]', "disable-log-stats": True,
-    "enable-chunked-prefill": False, "scheduling-policy": "priority", "load-format": "dummy", "stream-interval": 3,
-}  # fmt: skip
+    "gpu-memory-utilization": 0.5,
+    "kv-cache-memory-bytes": 1 << 27,
+    "num-gpu-blocks-override": 99,
+    "enable-prefix-caching": False,
+    "prefix-caching-hash-algo": "sha256_cbor",
+    "seed": 5,
+    "limit-mm-per-prompt": {"image": 0},
+    "mm-processor-kwargs": {"max_soft_tokens": 70},
+    "mm-processor-cache-gb": 1,
+    "logprobs-mode": "raw_logits",
+    "tokenizer-mode": "slow",
+    "disable-custom-all-reduce": True,
+    "max-parallel-loading-workers": 1,
+    "enable-auto-tool-choice": True,
+    "tool-call-parser": "gemma4",
+    "reasoning-parser": "gemma4",
+    "chat-template": "{{ messages }}",
+    "enable-log-requests": True,
+    "uvicorn-log-level": "warning",
+    "api-server-count": 2,
+    "allowed-origins": '["http://a"]',
+    "disable-log-stats": True,
+    "enable-chunked-prefill": False,
+    "scheduling-policy": "priority",
+    "load-format": "dummy",
+    "stream-interval": 3,
+}
 """Each flag with a value that is not its default."""
 COMPILED = {"max-num-seqs": 7, "kv-cache-dtype": "fp8", "max-logprobs": 5, "generation-config": "vllm"}
 """Flags of which vLLM's hash does tell: the comparison can fail."""

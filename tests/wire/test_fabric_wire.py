@@ -89,10 +89,17 @@ def perftest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def way(**ends: Any) -> Way:
     """From one of our addresses to the other, with HCAs and GIDs 1 and 2 at the ends."""
     here, there = (
-        End(f"spark{number}", "lo", ends.get(f"hca{number}", f"mlx5_{number}"), f"{NET}.{number}",
-            ip_network("127.0.0.0/8"), 100.0, number)
+        End(
+            f"spark{number}",
+            "lo",
+            ends.get(f"hca{number}", f"mlx5_{number}"),
+            f"{NET}.{number}",
+            ip_network("127.0.0.0/8"),
+            100.0,
+            number,
+        )
         for number in (1, 2)
-    )  # fmt: skip
+    )
     return Way(here, there)
 
 

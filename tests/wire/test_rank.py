@@ -112,10 +112,21 @@ class Deployment:
         home = self.folder / f"r{len(self.ranks)}"
         words = [sys.executable, "-c", engine] if engine else None
         wanted = {
-            "rank": rank, "size": 2, "backend": "mp", "address": ADDRESSES[rank], "addresses": ADDRESSES,
-            "cord_port": self.port, "join_timeout_s": 10, "silence_s": 10, "secrets": None, "before_serve": [],
-            "ray_start": None, "engine": words, "cache": str(self.folder / "cache"), **more,
-        }  # fmt: skip
+            "rank": rank,
+            "size": 2,
+            "backend": "mp",
+            "address": ADDRESSES[rank],
+            "addresses": ADDRESSES,
+            "cord_port": self.port,
+            "join_timeout_s": 10,
+            "silence_s": 10,
+            "secrets": None,
+            "before_serve": [],
+            "ray_start": None,
+            "engine": words,
+            "cache": str(self.folder / "cache"),
+            **more,
+        }
         self.ranks.append(Rank(home, wanted, token))
         return self.ranks[-1]
 
@@ -278,11 +289,17 @@ def test_a_ray_that_times_out_twice_is_given_up(deployment: Deployment) -> None:
     assert not lost_engines(rank.home)
 
 
-@pytest.mark.parametrize(("nodes", "missing"), [
-    ([(HEAD, True, 1.0), (WORKER, False, 1.0)], f"{WORKER} is not a node of Ray"),
-    ([(HEAD, True, 1.0), (WORKER, True, 0.0)], f"Ray sees no GPU at {WORKER}"),
-    ([(HEAD, True, 1.0), (WORKER, True, 1.0), ("127.0.0.9", True, 1.0)], "127.0.0.9 is a node of Ray but none of ours"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("nodes", "missing"),
+    [
+        ([(HEAD, True, 1.0), (WORKER, False, 1.0)], f"{WORKER} is not a node of Ray"),
+        ([(HEAD, True, 1.0), (WORKER, True, 0.0)], f"Ray sees no GPU at {WORKER}"),
+        (
+            [(HEAD, True, 1.0), (WORKER, True, 1.0), ("127.0.0.9", True, 1.0)],
+            "127.0.0.9 is a node of Ray but none of ours",
+        ),
+    ],
+)
 def test_what_ray_lacks_is_named(deployment: Deployment, nodes: list[tuple[str, bool, float]], missing: str) -> None:
     head, worker = ray(deployment, nodes, join_timeout_s=1)
     code, why = head.ends()

@@ -54,8 +54,11 @@ pytestmark = pytest.mark.timeout(300)
 def test_it_is_the_wheel_that_runs(place: Path) -> None:
     said = subprocess.run(
         [place / "env/bin/python", "-c", "import cluster; print(cluster.__file__)"],
-        capture_output=True, text=True, check=True, cwd=place,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=place,
+    )
     assert Path(said.stdout.strip()).is_relative_to(place / "env")
 
 
@@ -92,9 +95,23 @@ def test_an_inventory_can_be_begun_from_the_example(place: Path) -> None:
 def test_the_lab_says_what_it_needs(place: Path) -> None:
     """Nobody in particular, without a Docker or a right to make namespaces."""
     said = subprocess.run(
-        ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", place / "env/bin/python",
-         "-m", "cluster.cli.main", "lab", "up"],
-        capture_output=True, text=True, cwd="/", env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
-    )  # fmt: skip
+        [
+            "setpriv",
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            place / "env/bin/python",
+            "-m",
+            "cluster.cli.main",
+            "lab",
+            "up",
+        ],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+    )
     assert said.returncode in (2, 4), said
     assert said.stderr.startswith("error: ")

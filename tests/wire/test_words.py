@@ -14,10 +14,30 @@ from cluster.errors import UnreachableError
 from cluster.hosts.wire import WireHost
 
 HOSTILE = (
-    "two words", "", "'single'", '"double"', "$HOME ${HOME} $(id)", "`id`", "line\nline\n", "back\\slash\\", "!history",
-    "*", "~", "-n", "--", "\t", "größer 火花 🔥", "a;b|c&d>e<f", "#no comment", "%s %d", "{a,b}", "^x^y", "\x01\x7f",
-    "é" * 5000, os.fsdecode(b"\xff\xfe not unicode"),
-)  # fmt: skip
+    "two words",
+    "",
+    "'single'",
+    '"double"',
+    "$HOME ${HOME} $(id)",
+    "`id`",
+    "line\nline\n",
+    "back\\slash\\",
+    "!history",
+    "*",
+    "~",
+    "-n",
+    "--",
+    "\t",
+    "größer 火花 🔥",
+    "a;b|c&d>e<f",
+    "#no comment",
+    "%s %d",
+    "{a,b}",
+    "^x^y",
+    "\x01\x7f",
+    "é" * 5000,
+    os.fsdecode(b"\xff\xfe not unicode"),
+)
 ECHO = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(os.fsencode(word) for word in sys.argv[1:]))"
 SHELLS = ("sh", "bash", "fish", "zsh", "tcsh", "csh", "ksh")
 BANNER = r"""

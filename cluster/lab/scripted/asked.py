@@ -65,10 +65,11 @@ def read(body: Body, names: tuple[str, ...], limit: int) -> Asked:
     asked = read_freely(body)
     if asked.prompt_tokens > limit:
         raise Refused(
-            400, f"This model's maximum context length is {limit} tokens. However, your prompt contains "
+            400,
+            f"This model's maximum context length is {limit} tokens. However, your prompt contains "
             f"{asked.prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
             "Please reduce the length of the input prompt.",
-        )  # fmt: skip
+        )
     return asked
 
 

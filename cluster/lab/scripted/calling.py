@@ -11,10 +11,16 @@ from cluster.lab.scripted.asked import Asked
 from cluster.lab.scripted.said import Call
 
 WRITTEN = {
-    "city": r"\bin ([A-Z]\w+)", "minutes": r"(\d+) minutes", "label": r"label (\w+)", "path": r"as (\S+\.\w+)",
-    "content": r"(?s)\n\n(.+)", "order": r"order ([A-Z]-\d+)", "product": r"many (\w+ \w+) are",
-    "name": r"customer ([A-Z]\w+ [A-Z]\w+)", "customer": r"customer (\d+)",
-}  # fmt: skip
+    "city": r"\bin ([A-Z]\w+)",
+    "minutes": r"(\d+) minutes",
+    "label": r"label (\w+)",
+    "path": r"as (\S+\.\w+)",
+    "content": r"(?s)\n\n(.+)",
+    "order": r"order ([A-Z]-\d+)",
+    "product": r"many (\w+ \w+) are",
+    "name": r"customer ([A-Z]\w+ [A-Z]\w+)",
+    "customer": r"customer (\d+)",
+}
 GENERAL = {"find", "look", "send", "with", "what", "many", "where", "number", "piece"}
 """Words in names and descriptions of tools that do not tell what they are for."""
 

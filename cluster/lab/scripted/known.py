@@ -13,9 +13,26 @@ SKY = (
     "evening the light crosses much more air, most of the blue is lost on the way, and the west turns orange."
 )
 UNITS = (
-    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
-    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+)
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 COUNTED = ", ".join(
     [*UNITS, *(ten + end for ten in TENS for end in ("", *(f"-{unit}" for unit in UNITS[:9]))), "one hundred"]

@@ -12,9 +12,15 @@ from cluster.lab.scripted.asked import Refused
 
 STEP = 4
 NAMES = {
-    "red": (230, 20, 20), "green": (20, 160, 40), "blue": (30, 60, 220), "yellow": (250, 220, 0),
-    "black": (0, 0, 0), "white": (255, 255, 255), "orange": (255, 140, 0), "purple": (140, 20, 160),
-}  # fmt: skip
+    "red": (230, 20, 20),
+    "green": (20, 160, 40),
+    "blue": (30, 60, 220),
+    "yellow": (250, 220, 0),
+    "black": (0, 0, 0),
+    "white": (255, 255, 255),
+    "orange": (255, 140, 0),
+    "purple": (140, 20, 160),
+}
 FEWEST = 20
 """Looked-at pixels of a shape."""
 

@@ -92,10 +92,13 @@ WRONG = (
     Behaviour("end-lost", "a stream loses its last words", "vLLM issue 41691", sends=_loses(slice(-3, None))),
     Behaviour("begin-lost", "a stream loses its first words", "vLLM issue 41691", sends=_loses(slice(0, 2))),
     Behaviour("nothing-streamed", "a stream has nothing but [DONE]", "OpenAI's API", sends=_nothing),
-    Behaviour("dies-in-stream", "a stream ends in an error, as a dead engine's does",
-              "vLLM 0.32, v1/engine/exceptions.py",
-              sends=_dies),
+    Behaviour(
+        "dies-in-stream",
+        "a stream ends in an error, as a dead engine's does",
+        "vLLM 0.32, v1/engine/exceptions.py",
+        sends=_dies,
+    ),
     Behaviour("cut", "the connection ends in the middle", "engines that are killed", ends=0.6),
     Behaviour("closes", "the connection ends without a byte", "engines that are killed", ends=0.0),
     Behaviour("hangs", "no answer ever comes", "engines that wait for a lost rank", silent=True),
-)  # fmt: skip
+)
