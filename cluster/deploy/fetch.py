@@ -177,7 +177,8 @@ def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
         if room and room.free_bytes < size:
             errors.append(
                 RefusedError(
-                    f"{model.id} needs {size / GIB:.1f} GiB, {room.free_bytes / GIB:.1f} GiB are free under {room.path}",
+                    f"{model.id} needs {size / GIB:.1f} GiB,"
+                    f" {room.free_bytes / GIB:.1f} GiB are free under {room.path}",
                     where=seen.host,
                     put_back="nothing was downloaded",
                     remedy="docker system df; remove what is not needed, or set hf_home in the inventory",

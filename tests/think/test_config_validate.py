@@ -195,8 +195,8 @@ def test_an_inventory(text: str, message: str) -> None:
         (
             "vllm: [a]",
             "vllm: found a list, wanted a mapping of names to values (flags of `vllm serve` by name without"
-            " dashes in front; true gives the bare flag, false its --no- form, lists several words, mappings a JSON word;"
-            " sizes, backend, host, port and names are given by cluster)",
+            " dashes in front; true gives the bare flag, false its --no- form, lists several words, mappings a JSON"
+            " word; sizes, backend, host, port and names are given by cluster)",
         ),
         (
             "mounts: [{source: a}]",
