@@ -17,6 +17,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **options)
         self.register("type", None, _filled)
 
+    def add_subparsers(self, **options: Any) -> Any:
+        """Commands, each with all its words: their own parsers say which of them is empty."""
+        commands = super().add_subparsers(**options)
+        commands.type = str
+        return commands
+
 
 def _filled(text: str) -> str:
     """The value of an option or argument that has no other type."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
+from cluster.argv.question import Answer, Question
 from cluster.spark import clock, deployments, disk, docker, gpu, identity, image, links, memory, ports, tenants, weights
+from cluster.spark.clock import Clock
+from cluster.spark.deployments import Container, Deployment, Kept, LockState
+from cluster.spark.disk import Room
+from cluster.spark.docker import Docker
 from cluster.spark.fact import NOT_ASKED, Missing
+from cluster.spark.finding import Finding
 from cluster.spark.gpu import Gpu, GpuProcess, check_gpu, check_strangers
 from cluster.spark.identity import (
     Identity,
@@ -19,21 +24,13 @@ from cluster.spark.identity import (
     check_sudo,
     check_tenants,
 )
+from cluster.spark.image import Image
+from cluster.spark.links import Links
 from cluster.spark.memory import Memory, check_memory
 from cluster.spark.ports import Listener, check_containers, check_docker, check_ports
+from cluster.spark.request import Wanted
+from cluster.spark.tenants import EngineProcess, Firewall, Tenant
 from cluster.spark.weights import Weights, check_image, check_weights
-
-if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
-    from cluster.spark.clock import Clock
-    from cluster.spark.deployments import Container, Deployment, Kept, LockState
-    from cluster.spark.disk import Room
-    from cluster.spark.docker import Docker
-    from cluster.spark.finding import Finding
-    from cluster.spark.image import Image
-    from cluster.spark.links import Links
-    from cluster.spark.request import Wanted
-    from cluster.spark.tenants import EngineProcess, Firewall, Tenant
 
 IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 

@@ -293,7 +293,7 @@ def test_random_weights(cluster: Typed) -> None:
     story("random_weights", cluster, "probe", "--quick", code=0)
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://spark1", "http://", "http://spark1:eight", "http://[::1"])
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://spark1", "http://", "http://spark1:eight", "http://[::1"])
 @pytest.mark.parametrize("command", ["probe", "bench"])
 def test_what_is_no_address_is_refused(command: str, url: str, cluster: Typed) -> None:
     ran = cluster(command, "--base-url", url)

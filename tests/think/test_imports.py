@@ -16,7 +16,7 @@ ENGINES = {"transformers", "torch", "numpy", "tokenizers", "aiohttp", "httpx", "
 def typed(*words: str) -> str:
     """Python that does what the shell does."""
     return (
-        f"import sys; sys.argv = ['cluster', *{words!r}]\nfrom cluster.cli import main\n"
+        f"import sys; sys.argv = ['cluster', *{words!r}]\nfrom cluster.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass"
     )
 
