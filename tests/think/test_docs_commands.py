@@ -94,3 +94,17 @@ def test_the_check_finds_what_cannot_be_typed() -> None:
     assert wrong(["up", "--no-such-option"]) == "exit 2"
     assert wrong(["sweep", "gemma-4-26b-a4b-fp8-mtp", "--vary", "tp=1,2"]) == ""
     assert {place for place, _ in shown()} >= {"README.md", "docs/reports.md", "docs/runbooks/it-is-slow.md", "--help"}
+
+
+def test_files_that_pages_name_exist() -> None:
+    """`spark/memory.py`, `tests/act/test_steps.py`: a page that names a file is changed with it."""
+    rooms = {path.name for path in (ROOT / "cluster").iterdir() if path.is_dir()} | {"think", "act", "wire"}
+    places = (ROOT, ROOT / "cluster", ROOT / "tests")
+    lost = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        for name in re.findall(r"`((?:\w+/)+[\w*]+\.(?:py|yaml))`", page.read_text())
+        if name.split("/")[0] in {*rooms, "cluster", "tests", "scripts"}
+        and not any(list(place.glob(name)) for place in places)
+    ]
+    assert lost == []
