@@ -29,7 +29,6 @@ from cluster.deploy.fetch import is_absent, read_token
 from cluster.deploy.rank import SECRET_FILES
 from cluster.deploy.restart import subject_of
 from cluster.deploy.session import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
-from cluster.diagnosis.transport import Transport
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -45,6 +44,7 @@ from cluster.spark.finding import RUNBOOKS, Finding, share, unknown, worst_first
 from cluster.spark.look import Seen
 from cluster.spark.ranks import Failed, Ready, Waiting
 from cluster.spark.request import Wanted, choose_sizes
+from cluster.spark.transport import Transport
 
 ENDINGS = (".tar.gz", ".tgz")
 TAIL = 5000

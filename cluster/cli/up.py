@@ -9,16 +9,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.argv.question import Question
 from cluster.argv.vllm import Layout, vllm_serve
-from cluster.bench.endpoint import client_in, nothing_runs, running_deployment
-from cluster.cli.explain import place
 from cluster.cli.fabric_test import test_fabric
 from cluster.cli.findings import runbook_path
-from cluster.cli.logs import view
-from cluster.cli.probe import lines, subject_from
 from cluster.config.load import read_dockerfile, read_mounts, read_secret
 from cluster.config.overrides import split_env
 from cluster.config.redact import hide_text
@@ -45,10 +41,6 @@ from cluster.deploy.session import (
 )
 from cluster.deploy.spec import spec_of
 from cluster.deploy.steps import Plan, Step, filled
-from cluster.diagnosis.explain import Diagnosis, explain
-from cluster.diagnosis.lines import read_line
-from cluster.diagnosis.root import Explanation
-from cluster.diagnosis.transport import Transport
 from cluster.errors import (
     ClusterError,
     ExitCode,
@@ -62,7 +54,6 @@ from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
-from cluster.probe.run import QUICK, Probed, run_probe
 from cluster.screen import Screen
 from cluster.spark.deployments import HOME, Deployment
 from cluster.spark.fabric import Fabric, drift, recorded
@@ -72,6 +63,12 @@ from cluster.spark.look import Seen
 from cluster.spark.memory import check_memory
 from cluster.spark.request import Wanted, choose_sizes
 from cluster.spark.server import Server
+from cluster.spark.transport import Transport
+
+if TYPE_CHECKING:
+    from cluster.diagnosis.explain import Diagnosis
+    from cluster.diagnosis.root import Explanation
+    from cluster.probe.run import Probed
 
 GIB = 1 << 30
 
@@ -200,6 +197,10 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
 
     `spec` is that of the deployment. A probe that could not be made is a warning. Raises InterruptedByUser only.
     """
+    from cluster.bench.endpoint import client_in
+    from cluster.cli.probe import subject_from
+    from cluster.probe.run import QUICK, run_probe
+
     server = Server.of_spec(spec, HOME)
     try:
         with screen.waiting("a few questions to what is ready"), client_in(host, container, server) as loader:
@@ -222,6 +223,8 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
 
 def say(probed: Probed, screen: Screen) -> None:
     """One line when all is well, else what failed and how to see more."""
+    from cluster.cli.probe import lines
+
     asked = f"{len(probed.told)} short questions"
     if not probed.failed and not probed.gone:
         screen.line(f"asked {asked}: {probed.count('pass')} passed, {probed.count('not applicable')} not applicable")
@@ -243,6 +246,9 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
 
     All has been put back by now. What goes wrong here, or is interrupted here, is not the user's trouble.
     """
+    from cluster.cli.logs import view
+    from cluster.diagnosis.explain import explain
+
     if not directory:
         return
     try:
@@ -271,6 +277,9 @@ def add(root: Explanation, error: ClusterError, directory: str) -> None:
 
     Of a consequence that stands alone only the remedy: the rank's own words say more than the rule's.
     """
+    from cluster.cli.explain import place
+    from cluster.diagnosis.lines import read_line
+
     finding = root.finding
     shown = read_line(finding.evidence).message[:SHOWN_LENGTH]
     if not root.rule.secondary:
@@ -737,6 +746,8 @@ def with_hosts(named: Named, fleet: Fleet) -> Named:
 
     Raises RefusedError when nothing runs, or more than one deployment and no host was named.
     """
+    from cluster.bench.endpoint import nothing_runs, running_deployment
+
     seens, errors = answered(look(fleet, named.hosts))
     found = find(seens, named.hosts)
     if not named.explicit:

@@ -13,20 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from cluster.argv.docker import docker_inspect, docker_logs
 from cluster.argv.question import Answer, Question
 from cluster.config.redact import hide
 from cluster.deploy.prove import Subject
-from cluster.diagnosis.lines import CHUNK
-from cluster.diagnosis.scan import Source
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark import clock
 from cluster.spark.fact import Missing
+
+if TYPE_CHECKING:
+    from cluster.diagnosis.scan import Source
 
 RAY_LOGS = "/tmp/ray/session_latest/logs"
 RAY_LIMIT = 12 << 20
@@ -187,6 +188,7 @@ MOST_AHEAD_S = 1e9
 RAY_WORKER = "worker-"
 MOST_MEMBERS = 1000
 LARGEST_JSON = 4 << 20
+PIECE_BYTES = 1 << 20
 
 
 def sources(directory: Path) -> Iterator[Source]:
@@ -203,6 +205,8 @@ def sources(directory: Path) -> Iterator[Source]:
 
 def of_file(path: Path, host: str, name: str) -> Iterator[Source]:
     """The texts of one file."""
+    from cluster.diagnosis.scan import Source
+
     if name == "ray-logs.tar":
         yield from members(path, host)
     elif name == "inspect.json" and host:
@@ -239,12 +243,14 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 def read(file: IO[bytes]) -> Iterator[bytes]:
     """A stream's bytes to its end."""
-    while piece := file.read(CHUNK):
+    while piece := file.read(PIECE_BYTES):
         yield piece
 
 
 def members(path: Path, host: str) -> Iterator[Source]:
     """Each log in a tar of Ray's session; what a worker printed is the rank's own. A tar that was cut ends early."""
+    from cluster.diagnosis.scan import Source
+
     try:
         with tarfile.open(path, "r:") as tar:
             for count, member in enumerate(tar):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from cluster.argv.docker import docker_exec
 from cluster.deploy.rank import container_name
-from cluster.diagnosis.transport import Transport, grown_bytes, judge_transport
 from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
@@ -22,6 +21,7 @@ from cluster.spark.memory import Memory
 from cluster.spark.ranks import Failed, RankState, Ready, State, is_whole, judge_nodes, judge_ranks, patterns_of, unmet
 from cluster.spark.request import Wanted
 from cluster.spark.server import Completion, Server
+from cluster.spark.transport import Transport, grown_bytes, judge_transport
 
 Say = Callable[[str], None] | None
 """What is told which hosts are unreachable while all are waited for."""
