@@ -30,7 +30,6 @@ from cluster.bench.tables import (
 )
 from cluster.bench.wanted import BenchWanted, conditions
 from cluster.bench.warnings import warnings
-from cluster.cli import selftest
 from cluster.cli.options import bench as bench_options
 from cluster.cli.typed import typed
 from cluster.config.recipe import BenchDefaults, Reference
@@ -42,8 +41,6 @@ from cluster.screen import Screen
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster bench`; 6 when some requests failed."""
-    if args.selftest:
-        return selftest.run(args, screen)
     refuse_mixed(args)
     finished: list[tuple[Result, Path]] = []
     with measuring(args, connect) as subject:

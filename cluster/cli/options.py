@@ -425,12 +425,6 @@ def bench(parser: Parser) -> None:
 
     about = "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
     parser.add_argument("--suite", choices=tuple(SUITES), metavar="NAME", help=f"named shapes. {about}")
-    parser.add_argument(
-        "--selftest",
-        action="store_true",
-        help="how wrong the client is: measure a built-in server of known timing "
-        "(--concurrency 1 4 16 32 128, --runs 3)",
-    )
     parser.add_argument("--base-url", metavar="URL", help="measure this server, from this machine")
     parser.add_argument("--model", metavar="NAME", help="served model name (default: what the server says)")
     parser.add_argument("--api-key-file", metavar="FILE", help="key of the API at --base-url")

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from cluster.bench.loader import ProcessLoader, Target, load_command
+
+SERVER = Path(__file__).parents[1] / "known_server.py"
 
 
 class Child:
@@ -46,7 +49,7 @@ class Child:
 @contextmanager
 def known_server(*words: str) -> Iterator[str]:
     """The address of a running server of known timing."""
-    server = Child([sys.executable, "-m", "cluster.bench.known_server", *words], b"")
+    server = Child([sys.executable, str(SERVER), *words], b"")
     try:
         yield f"http://127.0.0.1:{json.loads(next(server.lines()))['port']}"
     finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.bench.known_ways import WAYS, Way, stream
+from known_server import WAYS, Way, stream
+
 from cluster.bench.loader import Record
 from cluster.bench.read import RequestTrace, read_stream
 

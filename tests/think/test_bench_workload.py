@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 import pytest
+from known_server import tokenize
 
-from cluster.bench.known_ways import tokenize
 from cluster.bench.rows import Shape
 from cluster.bench.workload import (
     CORPORA,
