@@ -134,8 +134,8 @@ def it_starts_again(story: Story) -> None:
     assert one.state == "running"
     for key in ("Id", "Path", "Args", "Name"):
         assert after[key] == before[key]
-    assert after["Config"]["Env"] == before["Config"]["Env"]  # type: ignore[index]
-    assert story.container().env["GREETING"] in "\n".join(after["Config"]["Env"])  # type: ignore[index]
+    assert after["Config"]["Env"] == before["Config"]["Env"]
+    assert story.container().env["GREETING"] in "\n".join(after["Config"]["Env"])
     assert story.ask(docker.docker_start(NAME)).exit == 0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from fake_host import FakeProcess
 from fake_load import FakeLoad
 
 from cluster.argv.far import source
 from cluster.argv.question import Answer
-from cluster.hosts.fake import FakeProcess
 
 if TYPE_CHECKING:
     from spark import Machine, Port

@@ -9,9 +9,8 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fake_host import FakeProcess
 from far_answers import DATA
-
-from cluster.hosts.fake import FakeProcess
 
 if TYPE_CHECKING:
     from rank_life import RankLife

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fake_docker import Container
+from fake_host import FakeHost, FakeProcess
 from far_answers import DATA, GIB, HUB
 from rank_life import RankLife
 from spark import IMAGE, LOCK, MODEL, Machine, Port, Stranger, spark_ports
@@ -20,7 +21,6 @@ from spark import IMAGE, LOCK, MODEL, Machine, Port, Stranger, spark_ports
 from cluster.argv.question import Answer, Question
 from cluster.errors import ConnectionLostError
 from cluster.hosts.cancel import Cancel, Scope
-from cluster.hosts.fake import FakeHost, FakeProcess
 from cluster.hosts.fleet import Fleet
 
 __all__ = [

@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from bench_live import Child, known_server
+from fake_host import FakeProcess
 from machine import Desk, Machine
 
 from cluster.argv.far import source
 from cluster.argv.question import Question
-from cluster.hosts.fake import FakeProcess
 
 RECIPE = """\
 model: example/toy

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from fabric_ends import FabricEnds
 from fake_docker import Container, FakeDocker, Image, Life
+from fake_host import Put
 from far_answers import COMMIT, DATA, GIB, HOME, HUB, Answers
 from rank_life import RankLife
 
 from cluster.argv import docker as words_for
 from cluster.argv.far import source
 from cluster.argv.question import Answer, Question
-from cluster.hosts.fake import Put
 
 if TYPE_CHECKING:
     from machine import Desk

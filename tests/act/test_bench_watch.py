@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 from bench_live import Child
+from fake_host import FakeHost, FakeProcess
 
 from cluster.bench.sampling import Fabric, Sample, Watchers, fabric_of, read_sample, watch_command
 from cluster.errors import ConnectionLostError, InterruptedByUser
-from cluster.hosts.fake import FakeHost, FakeProcess
 from cluster.hosts.fleet import Fleet
 
 CARD = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.10, 2411, 61, 96, 0x0000000000000000, [N/A]"

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fake_host import FakeProcess
 from machine import Desk, DeskHost
 from typed import Ran, Typed
 
 from cluster import crash
 from cluster.argv.question import Answer, Question
-from cluster.hosts.fake import FakeProcess
 
 UP = ("up", "toy", "--tp", "2")
 PLANTED = "hf_planted_in_a_message_4711"
@@ -149,7 +149,7 @@ def test_old_details_go(cluster: Typed, desk: Desk, place: Path) -> None:
 class Broken(FakeProcess):
     """A process whose lines break whoever reads them."""
 
-    def lines(self):  # type: ignore[no-untyped-def]
+    def lines(self):
         raise IndexError("in a thread")
 
 

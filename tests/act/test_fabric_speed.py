@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fake_host import FakeProcess
 from machine import Desk, Machine, unreachable
 from typed import Ran, Typed
 
 from cluster.argv.question import Answer, Question
-from cluster.hosts.fake import FakeProcess
 from cluster.spark.fabric_test import RESET
 
 DOCTOR = ("doctor", "--fabric-test")
@@ -80,7 +80,7 @@ def test_the_lock_is_held_meanwhile(cluster: Typed, rdma: Desk) -> None:
         held.append([(host.lock_holder or {}).get("why") for host in rdma.hosts.values()])
         return run(words)
 
-    machine.run_ib_write_bw = note  # type: ignore[method-assign]
+    machine.run_ib_write_bw = note
     cluster(*DOCTOR)
     assert held.count(["doctor --fabric-test"] * 2) == len(held) == 5
 
@@ -93,7 +93,7 @@ def test_a_lock_that_cannot_be_taken_costs_only_the_test(cluster: Typed, rdma: D
             FakeProcess(['{"held": false, "error": "lock: Permission denied"}'], 0) if lasting else start(argv, stdin)
         )
 
-    rdma.hosts["spark2"].start = refuse  # type: ignore[method-assign]
+    rdma.hosts["spark2"].start = refuse
     ran = cluster(*DOCTOR)
     assert ran.code == 0
     assert "seen: cannot take the lock: lock: Permission denied" in ran.out
@@ -207,7 +207,7 @@ def test_a_server_that_does_not_listen_yet_is_called_again(cluster: Typed, rdma:
             return Answer(1, err=b" Couldn't connect to 192.168.100.12:27130\n Unable to init the socket connection\n")
         return run(words)
 
-    machine.run_ib_write_bw = late  # type: ignore[method-assign]
+    machine.run_ib_write_bw = late
     ran = cluster(*DOCTOR)
     assert (ran.code, refused) == (0, [0])
     assert "no finding" in ran.out
@@ -222,7 +222,7 @@ def test_a_host_that_is_lost_meanwhile(cluster: Typed, desk: Desk) -> None:
             host.faults.unreachable = unreachable("spark2")
         return start(argv, stdin, lasting=lasting)
 
-    host.start = lose  # type: ignore[method-assign]
+    host.start = lose
     ran = cluster(*DOCTOR)
     assert ran.code == 0
     assert all(line.startswith("unknown") for line in lines_of(ran, "fabric-speed"))
@@ -268,7 +268,7 @@ def test_requests_that_came_meanwhile_spoil_the_verdict(cluster: Typed, rdma: De
             machine.lives()[0].counts["num_requests_running"] = 1.0
         return run(words)
 
-    machine.run_ib_write_bw = busy  # type: ignore[method-assign]
+    machine.run_ib_write_bw = busy
     machine.ports[0].rdma_gbps = 12.0
     ran = cluster(*DOCTOR)
     assert ran.code == 0

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from fake_host import FakeProcess
 from fake_load import AUTO, FakeLoad
 from machine import Desk
 from transcript import compare, written
@@ -15,7 +16,6 @@ from typed import RECIPE, Ran, Typed, write_files
 from cluster.argv.far import source
 from cluster.cli import up
 from cluster.errors import ConnectionLostError
-from cluster.hosts.fake import FakeProcess
 
 WITH_TOOLS = "enable-auto-tool-choice: true, tool-call-parser: hermes, max-model-len"
 BROKEN = '{"city": "<|\\Paris<|\\"|"}'

@@ -272,7 +272,7 @@ def test_whoever_is_right_fails_nothing(load: ProcessLoader, name: str) -> None:
 def test_whoever_is_right_and_promised_nothing_fails_nothing(name: str) -> None:
     probed = probe(Beside(name), None, CASES)
     check_right(probed, name)
-    assert probed.score()["right"] == 7  # type: ignore[index]
+    assert probed.score()["right"] == 7
 
 
 @pytest.mark.parametrize("name", EXPECTED)

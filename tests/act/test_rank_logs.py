@@ -28,7 +28,7 @@ def read_bytes(desk: Desk, name: str) -> list[tuple[float, int]]:
         read.append((desk.now, len(said)))
         return said
 
-    docker.do_logs = do_logs  # type: ignore[method-assign]
+    docker.do_logs = do_logs
     return read
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from fake_host import FakeProcess
 from machine import Desk, Killed
 from typed import Typed
 
 from cluster.errors import ClusterError, ConnectionLostError, UnreachableError
-from cluster.hosts.fake import FakeProcess
 
 UP = ("up", "toy", "--tp", "2")
 

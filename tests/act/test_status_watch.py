@@ -260,7 +260,7 @@ def test_a_restart_of_all_ranks_cures_a_wedge(pair: Typed, desk: Desk) -> None:
     assert told[4:] == ["its ranks were started anew"]
     assert containers(desk) == [(name, 2, "running") for name, _, _ in before]
     assert [tuple(one.args) for machine in desk for one in machine.docker.containers.values()] == argv
-    assert [machine.audit[-1]["what"][:5] for machine in desk] == ["start", "start"]  # type: ignore[index]
+    assert [machine.audit[-1]["what"][:5] for machine in desk] == ["start", "start"]
     assert all(host.lock_holder is None for host in desk.hosts.values())
 
 
@@ -325,7 +325,7 @@ def test_no_restart_while_somebody_is_at_work(pair: Typed, desk: Desk) -> None:
     assert sum("not restarted" in line for line in lines(ran)) == 1, "said once"
     assert {starts for _, starts, _ in containers(desk)} == {1}
     desk.hosts["spark2"].lock_holder = {"who": "ada", "since": 0.0, "why": "bench x"}
-    desk["spark2"].missing["lock"] = {"value": {"held": False}}  # type: ignore[dict-item]
+    desk["spark2"].missing["lock"] = {"value": {"held": False}}
     hang(desk)
     ran = watch(pair, 60, "--on-wedge", "restart")
     assert lines(ran)[1].startswith("not restarted: ada is at work on spark2"), "taken just then"

@@ -56,7 +56,7 @@ def image(*names: str, **changes: object) -> Prepare:
 
     def change(typed: Typed) -> None:
         for name in names:
-            typed.desk[name].docker.images[IMAGE] = dataclasses.replace(Image(IMAGE), **changes)  # type: ignore[arg-type]
+            typed.desk[name].docker.images[IMAGE] = dataclasses.replace(Image(IMAGE), **changes)
 
     return change
 

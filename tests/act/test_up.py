@@ -82,7 +82,7 @@ def without_links(desk: Desk) -> None:
 def test_what_was_observed_may_drift(drift: object, cluster: Typed, desk: Desk) -> None:
     must(cluster, *UP)
     name = deployment(desk)
-    drift(desk)  # type: ignore[operator]
+    drift(desk)
     ran = must(cluster, *UP, "--allow-socket")
     assert "nothing is changed" in ran.out
     assert "spark1: address was 192.168.100.11 at the start and is" in ran.err
@@ -198,9 +198,9 @@ DIFFERENCES = {
 def test_what_differs_is_named_and_replaced(differ: object, cluster: Typed, desk: Desk) -> None:
     must(cluster, *UP)
     old = deployment(desk)
-    words = differ(cluster)  # type: ignore[operator]
+    words = differ(cluster)
     ran = must(cluster, *UP, *words)
-    why = DIFFERENCES[differ]  # type: ignore[index]
+    why = DIFFERENCES[differ]
     pattern = why if "\\" in why else re.escape(why)
     assert re.search(f"^replace {old}: {pattern}$", ran.out, re.MULTILINE), ran.out
     assert ran.out.count(f"replace {old}") == 1, "only what differs is named"
@@ -535,7 +535,7 @@ def test_one_rank_needs_no_ray_unless_asked(cluster: Typed, desk: Desk) -> None:
     assert desk.serving().popitem()[1] == ["spark1"]
     told = words_of(desk, "spark1")
     assert (told["backend"], told["ray_start"]) == ("none", None)
-    assert "--distributed-executor-backend" not in told["engine"]  # type: ignore[operator]
+    assert "--distributed-executor-backend" not in told["engine"]
     ran = must(cluster, "up", "toy", "--tp", "1", "-n", "spark1", "--backend", "ray")
     told = words_of(desk, "spark1")
     assert told["backend"] == "ray"
@@ -555,7 +555,7 @@ def test_three_hosts(backend: str, cluster: Typed) -> None:
     assert hosts == ["spark1", "spark2", "spark3"]
     must(cluster, "down")
     must(cluster, "up", "toy", "--tp", "1", "--pp", "3", "--backend", backend)
-    assert "--pipeline-parallel-size" in words_of(cluster.desk, "spark1")["engine"]  # type: ignore[operator]
+    assert "--pipeline-parallel-size" in words_of(cluster.desk, "spark1")["engine"]
 
 
 # what is broken is repaired

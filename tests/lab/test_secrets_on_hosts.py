@@ -124,7 +124,7 @@ def test_the_doctors_archive_hides_what_an_engine_prints(lab: Lab, person: Perso
     hidden += [lab.tell("spark1", f"cat {DATA}/deployments/*/ray-token"), TOKEN, KEY]
     person.must("doctor", "own.yaml", *QUICK, "--bundle", "bug.tar.gz", HF_TOKEN=HUB)
     with tarfile.open(person.place / "bug.tar.gz") as archive:
-        files = {member.name: archive.extractfile(member).read().decode() for member in archive}  # type: ignore[union-attr]
+        files = {member.name: archive.extractfile(member).read().decode() for member in archive}
     assert [name for name, text in files.items() for secret in (*hidden, HUB) if secret in text] == []
     assert [name for name, text in files.items() if "PRIVATE KEY" in text or "ssh-ed25519" in text] == []
     assert any("token is ***" in text for name, text in files.items() if name.endswith("-r0-log.txt"))

@@ -173,7 +173,7 @@ def test_refusals_keep_the_servers_words(body: bytes, words: str) -> None:
     ],
 )
 def test_no_answer_at_all(how: str, error: str, words: str) -> None:
-    seen = read_stream(Record(0, 1, how, error, ()))  # type: ignore[arg-type]
+    seen = read_stream(Record(0, 1, how, error, ()))
     assert words in seen.error
     assert seen.status is None
 

@@ -158,7 +158,7 @@ def store(directory: Path, name: str, **changes: object) -> Path:
     """A stored single-node result."""
     stamp = changes.pop("timestamp", "2026-11-27 00:00:00Z")
     path = directory / f"{name}.json"
-    write_result(dataclasses.replace(result(1, **changes), timestamp=stamp), path)  # type: ignore[arg-type]
+    write_result(dataclasses.replace(result(1, **changes), timestamp=stamp), path)
     return path
 
 

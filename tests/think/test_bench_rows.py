@@ -16,7 +16,7 @@ def batch(way: str, shape: Shape, tokens: int | None = None) -> object:
 
 
 def of(way: str, shape: Shape = Shape(512, 32, 0), **given: int) -> object:
-    return summarise(shape, [batch(way, shape, **given)] * 3)  # type: ignore[list-item]
+    return summarise(shape, [batch(way, shape, **given)] * 3)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_totals_of_many_clients_are_over_batches_and_rates_over_requests() -> No
 
 def test_failures_are_counted_and_named() -> None:
     shape = Shape(512, 32, 0)
-    some = summarise(shape, [batch("plain", shape), batch("half", shape), batch("half", shape)])  # type: ignore[list-item]
+    some = summarise(shape, [batch("plain", shape), batch("half", shape), batch("half", shape)])
     assert (some.requests, some.failed) == (3, 2)
     assert some.failures[0].startswith("2 × the server closed")
     assert some.tg_throughput is not None
     none = of("half")
-    assert none.tg_throughput is None  # type: ignore[attr-defined]
-    assert none.why["tg_throughput"] == "no request was served"  # type: ignore[attr-defined]
+    assert none.tg_throughput is None
+    assert none.why["tg_throughput"] == "no request was served"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_failures_are_counted_and_named() -> None:
     ],
 )
 def test_notes(way: str, words: str) -> None:
-    assert any(words in note for note in of(way, Shape(2048, 32, 0)).notes)  # type: ignore[attr-defined]
+    assert any(words in note for note in of(way, Shape(2048, 32, 0)).notes)
 
 
 def test_prompt_of_another_length_is_said() -> None:
@@ -98,7 +98,7 @@ def test_prompt_of_another_length_is_said() -> None:
 def test_plain_truth_needs_no_note_and_no_way_raises(way: str) -> None:
     row = of(way)
     if way == "plain":
-        assert row.notes == ()  # type: ignore[attr-defined]
+        assert row.notes == ()
 
 
 def test_missing_numbers_have_a_reason() -> None:
@@ -107,7 +107,7 @@ def test_missing_numbers_have_a_reason() -> None:
     assert short.why is not None
     assert "less than 1 s" in short.why["tg_throughput"]
     assert "less than 2 s" in short.why["peak_throughput"]
-    assert of("no-usage").why["tg_throughput"] == "the server does not count its tokens"  # type: ignore[attr-defined]
+    assert of("no-usage").why["tg_throughput"] == "the server does not count its tokens"
 
 
 def test_percentiles_of_requests_and_of_tokens() -> None:

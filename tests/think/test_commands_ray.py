@@ -63,7 +63,7 @@ def test_ports_are_fixed_distinct_and_below_the_ephemeral_range() -> None:
 
 def test_ports_by_role() -> None:
     def firsts(**layout: object) -> list[int]:
-        return [use.first for use in ports_used(api_port=8000, **layout)]  # type: ignore[arg-type]
+        return [use.first for use in ports_used(api_port=8000, **layout)]
 
     assert firsts(backend="none", size=1, rank=0) == [8000]
     assert firsts(backend="mp", size=2, rank=0) == [8000, 27110, 27111]

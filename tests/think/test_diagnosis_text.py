@@ -166,7 +166,7 @@ def test_a_pattern_without_plain_text_is_refused() -> None:
 
 def test_a_stream_that_fails_is_told() -> None:
     class Broken(io.RawIOBase):
-        def __iter__(self) -> Iterator[bytes]:  # type: ignore[override]
+        def __iter__(self) -> Iterator[bytes]:
             yield b"x\n"
             raise OSError(5, "Input/output error")
 

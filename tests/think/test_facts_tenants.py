@@ -27,7 +27,7 @@ def told(*words: str, uid: int = 1000) -> tuple[Tenant, ...]:
     ],
 )
 def test_tenants(words: tuple[str, ...], uid: int, kind: str, name: str) -> None:
-    assert told(*words, uid=uid) == (Tenant(kind, name, 7, uid),)  # type: ignore[arg-type]
+    assert told(*words, uid=uid) == (Tenant(kind, name, 7, uid),)
 
 
 @pytest.mark.parametrize(

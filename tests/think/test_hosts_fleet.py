@@ -6,11 +6,11 @@ import threading
 import time
 
 import pytest
+from fake_host import FakeHost, Faults
 
 from cluster.argv.question import Answer, Question
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, InterruptedByUser, ManyErrors, UnreachableError
 from cluster.hosts.cancel import Cancel
-from cluster.hosts.fake import FakeHost, Faults
 from cluster.hosts.fleet import Fleet, Outcome, errors, values
 from cluster.hosts.protocol import Host
 

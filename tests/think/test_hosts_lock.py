@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from fake_host import FakeHost
 
 from cluster.argv.question import Answer, Question
 from cluster.errors import ExitCode, LockedError, UnreachableError
-from cluster.hosts.fake import FakeHost
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock, who_am_i
 

@@ -9,7 +9,7 @@ import pytest
 
 WIRE = {"paramiko", "fabric"}
 WORK = {*WIRE, "pydantic", "yaml", "orjson", "httptools", "asyncio"}
-FAKES = "cluster.hosts.protocol, cluster.hosts.fleet, cluster.hosts.lock, cluster.hosts.fake, cluster.hosts.connect"
+HOSTS = "cluster.hosts.protocol, cluster.hosts.fleet, cluster.hosts.lock, cluster.hosts.connect"
 ENGINES = {"transformers", "torch", "numpy", "tokenizers", "aiohttp", "httpx", "requests"}
 
 
@@ -26,10 +26,10 @@ def typed(*words: str) -> str:
     [
         (typed("--help"), {*WORK, "rich"}),
         (typed("bench", "--help"), WORK),
-        (f"import {FAKES}", {*WIRE, "rich"}),
+        (f"import {HOSTS}", {*WIRE, "rich"}),
         ("import cluster.cli.bench", ENGINES),
     ],
-    ids=["help", "help of a command", "hosts and fakes", "bench"],
+    ids=["help", "help of a command", "hosts", "bench"],
 )
 def test_nothing_heavy_is_loaded(code: str, light_of: set[str]) -> None:
     said = "import sys; print('\\n'.join(sys.modules), file=sys.stderr)"

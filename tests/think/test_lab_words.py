@@ -198,7 +198,7 @@ def quick(*words: str) -> Namespace:
 
 def ask(body: dict[str, Any], *words: str, chat: bool = False) -> answers.Request:
     """A request as the quick server reads it."""
-    return answers.read_request(body, chat, quick(*words), Letters())  # type: ignore[arg-type]
+    return answers.read_request(body, chat, quick(*words), Letters())
 
 
 def test_quick_reads_words_and_ignores_what_it_does_not_know() -> None:

@@ -84,7 +84,7 @@ def test_finding(what: str) -> None:
 
 
 def test_docker_says_what_to_do() -> None:
-    remedies = {kind: check(docker=Missing("x", kind))[0].remedy for kind in ("refused", "absent", "timeout")}  # type: ignore[arg-type]
+    remedies = {kind: check(docker=Missing("x", kind))[0].remedy for kind in ("refused", "absent", "timeout")}
     assert "usermod -aG docker" in remedies["refused"]
     assert "install Docker" in remedies["absent"]
     assert "restart docker" in remedies["timeout"]
@@ -115,7 +115,7 @@ def test_ports_by_backend() -> None:
 
 def test_what_our_own_rank_holds_counts_as_free() -> None:
     found = deployments(running(PAIR))
-    [container] = running(PAIR)[0].containers  # type: ignore[misc]
+    [container] = running(PAIR)[0].containers
     held = {
         "containers": (container,),
         "memory": Memory(available=10 * GIB),
@@ -133,7 +133,7 @@ def test_what_our_own_rank_holds_counts_as_free() -> None:
 
 def test_gpu_memory_and_rss_of_one_process_are_counted_once() -> None:
     """A simulated driver tells the RSS; a Spark's GPU memory is in no RSS."""
-    [container] = running(PAIR)[0].containers  # type: ignore[misc]
+    [container] = running(PAIR)[0].containers
     both = {
         "containers": (container,),
         "processes": (EngineProcess(7, "VLLM::Worker_TP0", 50 * GIB, container.id),),
@@ -148,7 +148,7 @@ def test_a_strangers_port_is_not_hidden_by_our_own_rank() -> None:
     found = deployments(running(PAIR))
     other = wanted(of=recipe(port=9000))
     taken = (Listener("0.0.0.0", 8000, None, ""), Listener("0.0.0.0", 9000, 3, "nginx"))
-    [container] = running(PAIR)[0].containers  # type: ignore[misc]
+    [container] = running(PAIR)[0].containers
     [fault] = check(of=other, found=found, listening=taken, containers=(container,))
     assert fault.what == "port 9000 (OpenAI API) is taken"
 
@@ -202,7 +202,7 @@ def test_the_worst_comes_first() -> None:
     mixed = [
         Finding(level, "c", str(number), "w")
         for number, level in enumerate(("note", "warning", "fault", "unknown", "fault"))
-    ]  # type: ignore[arg-type]
+    ]
     assert [(one.level, one.host) for one in worst_first(mixed)] == [
         ("fault", "2"),
         ("fault", "4"),

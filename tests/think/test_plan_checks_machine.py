@@ -27,7 +27,7 @@ def check(of: Any = None, **changes: Any) -> list[Finding]:
 
 
 def tenant(kind: str, name: str) -> tuple[Tenant, ...]:
-    return (Tenant(kind, name, 812, 1000),)  # type: ignore[arg-type]
+    return (Tenant(kind, name, 812, 1000),)
 
 
 CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {

@@ -30,7 +30,7 @@ def test_hosts_in_another_order_are_named() -> None:
     """As this command calls them, whatever they were called at the start."""
     hosts = [replace(one, host=name) for one, name in zip(running(PAIR), ("left", "right"), strict=True)]
     turned = spec_for(replace(PAIR, hosts=tuple(reversed(PAIR.hosts))))
-    [why] = decide(turned, deployments(hosts)).why  # type: ignore[union-attr]
+    [why] = decide(turned, deployments(hosts)).why
     assert why == f'replace {spec_id(PAIR)}: hosts: ["left", "right"] → ["right", "left"]'
 
 

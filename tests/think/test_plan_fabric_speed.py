@@ -35,7 +35,7 @@ def tcp(gbps: float, over: Way, cpu: float | None = 0.3, *, together: bool = Fal
     return Speed(over, Flood(int(gbps * 1e9 / 8), 1.0, cpu), why, together)
 
 
-def link(make, there: float, back: float, twin: int = 0, **more) -> list[Speed]:  # type: ignore[no-untyped-def]
+def link(make, there: float, back: float, twin: int = 0, **more) -> list[Speed]:
     """Both directions of a link."""
     return [make(there, way(1, 2, twin), **more), make(back, way(2, 1, twin), **more)]
 

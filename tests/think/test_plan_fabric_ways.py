@@ -125,7 +125,7 @@ def test_without_hcas_there_is_nothing_to_miss() -> None:
 def test_links_that_are_set_up_and_lead_nowhere() -> None:
     """One Spark has addresses on a second cable; ports without an address are no news, and nor are those unread."""
     second = port("rocep1s0f1", "enp1s0f1np1", "192.168.150.11/24", state="DOWN")
-    wide = replace(one_cable(1), links=(*one_cable(1).links[:1], second[0], *one_cable(1).links[2:]))  # type: ignore[arg-type]
+    wide = replace(one_cable(1), links=(*one_cable(1).links[:1], second[0], *one_cable(1).links[2:]))
     found = sparks(wide, one_cable(2))
     fabric = pair([seen(links=links, host=host) for host, links in found.items()])
     assert [(host, link.netdev) for host, link in untested(fabric, found)] == [("spark1", "enp1s0f1np1")]

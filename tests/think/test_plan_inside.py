@@ -87,7 +87,7 @@ CASES: dict[str, tuple[Inside, str, list[str]]] = {
 @pytest.mark.parametrize("what", CASES)
 def test_inside(what: str) -> None:
     inside, backend, expected = CASES[what]
-    found = list(check_inside(wanted(backend=backend, of=NEEDS), "spark1", inside))  # type: ignore[arg-type]
+    found = list(check_inside(wanted(backend=backend, of=NEEDS), "spark1", inside))
     assert [one.what for one in found] == expected
     assert all(one.level == "fault" and one.remedy for one in found)
 

@@ -90,7 +90,7 @@ def test_two_machines_of_one_name() -> None:
 
 
 def test_versions_that_differ_are_noted() -> None:
-    newer = seen(2, identity=identity(2, kernel="6.17"), docker=replace(seen().docker, version="29.0"))  # type: ignore[type-var]
+    newer = seen(2, identity=identity(2, kernel="6.17"), docker=replace(seen().docker, version="29.0"))
     found = check([seen(1), newer])
     assert names(found) == [("note", "versions")] * 2
     assert found[0].evidence == "spark1 6.11, spark2 6.17"
@@ -100,23 +100,23 @@ def test_versions_that_differ_are_noted() -> None:
 
 def test_one_image_in_two_stores_is_noted_and_no_fault() -> None:
     """The content is compared, so that ids may differ."""
-    other = seen(2, docker=replace(seen().docker, containerd_store=True))  # type: ignore[type-var]
+    other = seen(2, docker=replace(seen().docker, containerd_store=True))
     [note] = check([seen(1), other])
     assert (note.level, note.check, note.evidence) == ("note", "image-store", "spark1 overlay2, spark2 containerd")
 
 
 def test_images_and_weights_must_be_equal() -> None:
     first, second = seen(1), seen(2)
-    other_image = replace(second, image=replace(second.image, content_id="cd" * 32))  # type: ignore[type-var]
+    other_image = replace(second, image=replace(second.image, content_id="cd" * 32))
     [fault] = check([first, other_image])
     assert (fault.level, fault.check) == ("fault", "image-parity")
     assert fault.evidence == "spark1 abababababab, spark2 cdcdcdcdcdcd"
-    other_id = replace(second, image=replace(second.image, id="sha256:other store"))  # type: ignore[type-var]
+    other_id = replace(second, image=replace(second.image, id="sha256:other store"))
     assert check([first, other_id]) == []
-    other_weights = replace(second, weights=replace(second.weights, commit="d" * 40))  # type: ignore[type-var]
+    other_weights = replace(second, weights=replace(second.weights, commit="d" * 40))
     assert names(check([first, other_weights])) == [("fault", "weights-parity")]
     patched = [
-        replace(one, weights=replace(one.weights, hashes={"fix.py": text}))  # type: ignore[type-var]
+        replace(one, weights=replace(one.weights, hashes={"fix.py": text}))
         for one, text in ((first, "ab" * 32), (second, "cd" * 32))
     ]
     [finding] = check(patched)

@@ -171,7 +171,7 @@ def test_the_score() -> None:
         "problem-letters": says("", finish_reason="length", completion_tokens=3500),
         "problem-runners": refuses("boom", 500),
     }
-    told = [Told(BY_CASE[name], hold(name, lambda ask, name=name: server[name]), 2.0) for name in server]  # type: ignore[misc]
+    told = [Told(BY_CASE[name], hold(name, lambda ask, name=name: server[name]), 2.0) for name in server]
     probed = Probed(GEMMA, told)
     assert probed.score() == {"right": 1, "wrong": 1, "cut_off": 1, "of": 3, "seconds_each": 2.0, "tokens_each": 1207}
     assert [one.case.id for one in probed.failed] == ["problem-runners"], "wrong answers are the model's"
@@ -180,12 +180,12 @@ def test_the_score() -> None:
 
 
 def test_a_model_that_cannot_think_is_asked_without() -> None:
-    def ollama(ask):  # type: ignore[no-untyped-def]
+    def ollama(ask):
         return refuses("m does not support thinking") if "chat_template_kwargs" in ask.body else says("Answer: 120")
 
     assert hold("problem-price", ollama, FOREIGN).outcome == "pass"
     asked = []
-    hold("problem-price", lambda ask: asked.append(ask.body) or says("Answer: 120"), GEMMA)  # type: ignore[func-returns-value]
+    hold("problem-price", lambda ask: asked.append(ask.body) or says("Answer: 120"), GEMMA)
     assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
     assert "temperature" not in asked[0]
 

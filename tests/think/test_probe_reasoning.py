@@ -13,7 +13,7 @@ CASES = ["reasoning-channel", "reasoning-channel-streamed"]
 ORDER = ("role", "reasoning", "content", "finish", "usage", "done")
 
 
-def answer(case: str, content: str, reasoning: str = "", events: tuple[str, ...] = ORDER, **more: object):  # type: ignore[no-untyped-def]
+def answer(case: str, content: str, reasoning: str = "", events: tuple[str, ...] = ORDER, **more: object):
     """What a server gives, in one piece or streamed as the case wants it."""
     if case.endswith("streamed"):
         return streams(content, reasoning=reasoning, events=events, **more)
@@ -23,13 +23,13 @@ def answer(case: str, content: str, reasoning: str = "", events: tuple[str, ...]
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("subject", [GEMMA, FOREIGN], ids=["promised", "foreign"])
 def test_a_filled_and_separate_channel(case: str, subject: object) -> None:
-    assert hold(case, lambda ask: answer(case, ANSWER, THOUGHTS), subject).outcome == "pass"  # type: ignore[arg-type]
+    assert hold(case, lambda ask: answer(case, ANSWER, THOUGHTS), subject).outcome == "pass"
 
 
 def test_thinking_is_asked_for_as_the_engine_wants_it() -> None:
     asked = []
     for subject in (GEMMA, replace(FOREIGN, engine="ollama")):
-        hold("reasoning-channel", lambda ask: asked.append(ask.body) or says(ANSWER, reasoning=THOUGHTS), subject)  # type: ignore[func-returns-value]
+        hold("reasoning-channel", lambda ask: asked.append(ask.body) or says(ANSWER, reasoning=THOUGHTS), subject)
     assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
     assert asked[1]["reasoning_effort"] == "medium"
     assert "temperature" not in asked[0], "greedy thinking loops; the model's own settings hold"

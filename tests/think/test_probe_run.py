@@ -47,7 +47,7 @@ class Server:
         if data is None:
             record = Record(0.0, 0.1, "refused", "nobody listens", ())
         else:
-            record = Record(0.0, 0.1, self.how, "", ((0.1, data),) if data else ())  # type: ignore[arg-type]
+            record = Record(0.0, 0.1, self.how, "", ((0.1, data),) if data else ())
         return RoundRecord(wanted.id, (record,), ClientLoad())
 
 
@@ -129,7 +129,7 @@ def test_a_case_that_breaks_loses_no_other() -> None:
 
     def forgets(subject: Subject) -> Talk:
         yield chat(subject, "hello")
-        return None  # type: ignore[return-value]
+        return None
 
     probed = run_probe(Server(), SUBJECT, [case("a", breaks), case("b", forgets), case("c", greet)])
     assert outcomes(probed) == ["fail", "fail", "pass"]

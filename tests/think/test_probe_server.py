@@ -67,13 +67,13 @@ def test_an_unknown_name() -> None:
         hold("served-unknown", lambda ask: says("Hi"), replace(FOREIGN, engine="llamacpp")).outcome == "not applicable"
     )
     for status in (None, 200, 408, 429, 500, 502):
-        verdict = hold("served-unknown", lambda ask, status=status: refuses("it broke", status))  # type: ignore[misc]
+        verdict = hold("served-unknown", lambda ask, status=status: refuses("it broke", status))
         assert verdict.why == "a name that nobody serves is not refused, the request ends in an error", status
     told = Answer(200, "no such model", document={"error": {"message": "no such model"}})
     assert hold("served-unknown", lambda ask: told).outcome == "pass", "refused in words, without the status"
     assert "another answered" in hold("served-unknown", lambda ask: says("Hello!", model="")).why
     asked = []
-    hold("served-unknown", lambda ask: asked.append(ask.body["model"]) or refuses("", 404))  # type: ignore[func-returns-value]
+    hold("served-unknown", lambda ask: asked.append(ask.body["model"]) or refuses("", 404))
     assert asked == [NOBODY]
 
 
@@ -191,12 +191,12 @@ def test_a_stop_string() -> None:
     assert "it ends before" in hold("stop-string", lambda ask: says("")).why
     assert hold("stop-string", lambda ask: refuses("boom", 500)).why == "the request ends in an error"
     asked = []
-    hold("stop-string", lambda ask: asked.append(ask.body) or before)  # type: ignore[func-returns-value]
+    hold("stop-string", lambda ask: asked.append(ask.body) or before)
     assert asked[0]["stop"] == ["seven"]
 
 
 def test_a_small_context_is_respected() -> None:
     asked = []
     small = replace(GEMMA, limit=100, configured=100)
-    hold("stream-order", lambda ask: asked.append(ask.body) or streams(HELLO), small)  # type: ignore[func-returns-value]
+    hold("stream-order", lambda ask: asked.append(ask.body) or streams(HELLO), small)
     assert asked[0]["max_tokens"] == 50

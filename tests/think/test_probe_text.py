@@ -95,7 +95,7 @@ def test_the_echo() -> None:
 def test_thinking_is_forbidden_where_it_only_costs_time() -> None:
     seen = []
 
-    def server(ask):  # type: ignore[no-untyped-def]
+    def server(ask):
         seen.append(ask.body)
         return Answer(500, "x")
 

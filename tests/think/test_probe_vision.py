@@ -135,9 +135,9 @@ def test_a_server_that_sees() -> None:
 @pytest.mark.parametrize(("first", "second"), [(GOOD, GOOD), (OTHER, OTHER), (GOOD, "I do not know.")])
 @pytest.mark.parametrize("subject", [GEMMA, FOREIGN, replace(GEMMA, vision=False)], ids=["promised", "foreign", "none"])
 def test_a_server_that_does_not_look(first: str, second: str, subject: object) -> None:
-    verdict = hold("vision-shapes", seeing(first, second, tokens=0), subject)  # type: ignore[arg-type]
+    verdict = hold("vision-shapes", seeing(first, second, tokens=0), subject)
     assert (verdict.outcome, "not looked at" in verdict.why) == ("fail", True)
-    assert hold("vision-tokens", seeing(first, second, tokens=0), subject).outcome == "fail"  # type: ignore[arg-type]
+    assert hold("vision-tokens", seeing(first, second, tokens=0), subject).outcome == "fail"
 
 
 def test_a_server_that_sees_something_else() -> None:

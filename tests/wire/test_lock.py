@@ -212,7 +212,7 @@ def test_a_host_that_is_slow_for_a_moment_does_not_cost_the_lock(
 
 def test_it_outlives_an_interruption_for_the_undo(fleet: Fleet, dirs: dict[str, str]) -> None:
     for host in fleet:
-        host.cancel = fleet.cancel  # type: ignore[attr-defined]
+        host.cancel = fleet.cancel
     with Lock(fleet, "up", dirs) as lock:
         first = generations(dirs)
         fleet.cancel.set()

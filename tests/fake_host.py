@@ -1,4 +1,4 @@
-"""A scripted host for tests: keeps the contract of Host, remembers everything, fails when told to."""
+"""A host for tests: keeps the contract of Host, remembers everything, fails when asked to."""
 
 from __future__ import annotations
 
