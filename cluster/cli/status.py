@@ -19,8 +19,8 @@ from cluster.spark import ranks
 from cluster.spark import server as spark_server
 from cluster.spark.deployments import Deployment, deployments
 from cluster.spark.fact import Missing
+from cluster.spark.identity import check_machines
 from cluster.spark.look import Seen
-from cluster.spark.parity import check_machines
 from cluster.spark.ranks import Failed, RankState, Ready, State, judge_nodes, judge_ranks
 from cluster.spark.server import Completion, Server
 

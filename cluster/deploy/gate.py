@@ -13,12 +13,11 @@ from cluster.hosts.fleet import Fleet, Outcome
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
-from cluster.spark.fabric import Fabric, pair
+from cluster.spark.fabric import Fabric, check_pings, pair, ping_questions
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding, as_errors, refusing, worst_first
 from cluster.spark.image import Inside, check_equal, check_inside, parse_inside
-from cluster.spark.look import Seen, check_host
-from cluster.spark.parity import check_pings, check_set, ping_questions
+from cluster.spark.look import Seen, check_host, check_set
 from cluster.spark.request import Wanted
 
 STOCK = {"docker", "platform", "disk", "image", "weights", "image-parity", "weights-parity", "image-store"}

@@ -20,8 +20,8 @@ from cluster.spark import look as spark_look
 from cluster.spark.deployments import Deployment, deployments
 from cluster.spark.fact import Missing
 from cluster.spark.finding import as_errors
+from cluster.spark.identity import check_machines
 from cluster.spark.look import Look, Seen
-from cluster.spark.parity import check_machines
 from cluster.spark.request import Wanted
 
 

@@ -12,11 +12,12 @@ from typing import Any
 from cluster.diagnosis.lines import Line
 from cluster.diagnosis.root import EVIDENCE_LENGTH, Explanation, of_rule, settled
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS
-from cluster.spark import docker, fabric_test, gpu, identity, links, memory, ranks, server
+from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
+from cluster.spark.disk import Filled
 from cluster.spark.docker import DockerText
 from cluster.spark.fabric_test import Bandwidth, judge_rdma
 from cluster.spark.gpu import BUSY_PCT, IDLE_W, Gpu, GpuProcess, judge_gpu
-from cluster.spark.identity import BAD_KERNEL, Filled
+from cluster.spark.identity import BAD_KERNEL
 from cluster.spark.links import Gid, Interface, LinkEvent, Neighbour, Port, is_fabric
 from cluster.spark.memory import Memory
 from cluster.spark.ranks import RayStatus
@@ -37,7 +38,7 @@ READERS: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ("docker info", docker.recognise),
     ("docker ps", docker.recognise_containers),
     ("completion", server.recognise),
-    ("disk", identity.recognise_disk),
+    ("disk", disk.recognise),
     ("kernel", identity.recognise_kernel),
     ("memlock", identity.recognise_memlock),
     ("machine-ids", identity.recognise_machines),

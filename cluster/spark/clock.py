@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
 from cluster.spark.fact import Missing, read_section
+from cluster.spark.finding import Finding, unknown
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
+    from cluster.spark.look import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +49,43 @@ def parse(answer: Answer, asked: tuple[float, float]) -> Clock | Missing:
         return told
     before, after = asked
     return Clock(told.time_unix_s - (before + after) / 2, abs(after - before) / 2, told.synchronised)
+
+
+CLOCK_WARNING_S = 5.0
+"""Clocks that differ by less do no harm."""
+
+
+def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """The hosts' clocks agree with each other and with the operator's, as far as the round trips can tell."""
+    clocks = {seen.host: seen.clock for seen in seens if not isinstance(seen.clock, Missing)}
+    yield from (unknown("clock", seen.host, seen.clock, "clock") for seen in seens if isinstance(seen.clock, Missing))
+    wrong = {
+        host: clock for host, clock in clocks.items() if abs(clock.offset_s) > CLOCK_WARNING_S + clock.uncertainty_s
+    }
+    if len(wrong) == len(clocks) > 1 and _spread(clocks) <= CLOCK_WARNING_S:
+        first = next(iter(wrong))
+        yield Finding(
+            "note",
+            "clock",
+            first,
+            "the hosts' clocks agree, and differ from the one of this machine",
+            f"{wrong[first].offset_s:+.0f} s",
+            "on this machine: timedatectl",
+        )
+        return
+    for host, clock in wrong.items():
+        kept = {True: "synchronised", False: "not synchronised", None: "synchronised or not, it does not say"}
+        yield Finding(
+            "warning",
+            "clock",
+            host,
+            "the clock is wrong, or this machine's is",
+            f"{clock.offset_s:+.0f} s from this machine's; {kept[clock.synchronised]}",
+            f"on {host}: timedatectl; sudo timedatectl set-ntp true; sudo systemctl restart systemd-timesyncd",
+        )
+
+
+def _spread(clocks: Mapping[str, Clock]) -> float:
+    """Seconds between the earliest and the latest clock."""
+    offsets = [clock.offset_s for clock in clocks.values()]
+    return max(offsets) - min(offsets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from cluster.argv.ports import PortUse, ports_used
 from cluster.argv.question import Answer, Question
 from cluster.spark.docker import explain
 from cluster.spark.fact import Missing, as_shape, find_section, read_section, refuse
+from cluster.spark.finding import Finding
 
 if TYPE_CHECKING:
     from cluster.config.load import ResolvedHost
@@ -277,3 +278,38 @@ def lock_question(data_dir: str) -> Question:
 def parse_lock(answer: Answer) -> LockState | Missing:
     """Read the section `lock` of far/kept."""
     return read_section(answer, "lock", LockState)
+
+
+def check_containers(seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
+    """No stranger's container has a name of ours, and every one of ours can be read; strangers with a GPU are noted."""
+    known = {deployment.id for deployment in found}
+    if isinstance(seen.containers, Missing):
+        return
+    for container in seen.containers:
+        if container.name.startswith("cluster-") and not ours(container):
+            yield Finding(
+                "fault",
+                "names",
+                seen.host,
+                f"a container that is not ours is named {container.name}",
+                f"{container.id[:12]} of image {container.image}, {container.state}",
+                f"on {seen.host}: docker rename {container.name} another-name",
+            )
+        elif container.labels.get(DEPLOYMENT, "") not in known and TRY not in container.labels and ours(container):
+            yield Finding(
+                "fault",
+                "names",
+                seen.host,
+                f"the labels of {container.name} cannot be read",
+                "another version of cluster made it",
+                f"cluster down -n {seen.host}",
+            )
+        if container.gpu and container.state == "running" and not ours(container):
+            yield Finding(
+                "note",
+                "stranger",
+                seen.host,
+                f"a container that is not ours has the GPU too: {container.name}",
+                f"{container.id[:12]} of image {container.image}, running since {container.started_at}",
+                f"on {seen.host}: docker stop {container.name}, if nobody needs it",
+            )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
 from cluster.spark.fact import Missing, read_section
+from cluster.spark.finding import Finding, unknown
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
+    from cluster.spark.look import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +43,58 @@ def moved_root(root: str, rooms: tuple[Room, ...]) -> bool:
 def parse(answer: Answer) -> tuple[Room, ...] | Missing:
     """Read the section `disk` of far/kept; the rooms come in the order of the paths asked for, `~` expanded."""
     return read_section(answer, "disk", tuple[Room, ...])
+
+
+_DF = re.compile(
+    r"^(?P<device>\S+)[ \t]+(?:\S+[ \t]+)?\S+[ \t]+\S+[ \t]+(?P<free>[\d.]+[KMGTP]?i?)"
+    r"[ \t]+(?P<used>\d{1,3})%[ \t]+(?P<path>/\S*)[ \t]*$",
+    re.MULTILINE,
+)
+
+_UNITS = {"": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A file system in `df`. `free_bytes` as far as the unit tells."""
+
+    device: str
+    path: str
+    used_pct: int
+    free_bytes: int
+
+
+def recognise(text: str) -> tuple[Filled, ...] | None:
+    """The rows of `df`, in KiB or with -h."""
+    rows = []
+    for found in _DF.finditer(text):
+        number = re.match(r"[\d.]+", found["free"])
+        unit = found["free"].rstrip("i")[-1:] if not found["free"][-1:].isdigit() else ""
+        free = int(float(number[0]) * _UNITS.get(unit, 1 << 10)) if number else 0
+        rows.append(Filled(found["device"], found["path"], int(found["used"]), free))
+    return tuple(rows) or None
+
+
+GIB = 1 << 30
+MIN_ROOM = 5 * GIB
+
+MIN_INODES = 10_000
+
+
+def check_disk(seen: Seen) -> Iterator[Finding]:
+    """Some room, in bytes and in files, where images, weights and caches live; a file system is named once."""
+    if isinstance(seen.disk, Missing):
+        yield unknown("disk", seen.host, seen.disk, "disk room")
+        return
+    for room in {room.device or room.path: room for room in reversed(seen.disk)}.values():
+        few_files = room.free_inodes is not None and room.free_inodes < MIN_INODES
+        if room.free_bytes < MIN_ROOM or few_files:
+            files = f", {room.free_inodes} inodes free" if few_files else ""
+            yield Finding(
+                "warning",
+                "disk",
+                seen.host,
+                f"little room under {room.path}",
+                f"{room.free_bytes / GIB:.1f} GiB free{files}",
+                "docker system df; remove what is not needed",
+            )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, as_shape, last_words, load_json, plain, refuse
+from cluster.spark.finding import Finding, differ
+
+if TYPE_CHECKING:
+    from cluster.spark.look import Seen
 
 NO_DAEMON = re.compile(
     "cannot connect to the docker daemon|failed to connect to the docker api|daemon running|daemon is running"
@@ -111,3 +116,41 @@ def recognise_containers(text: str) -> int | None:
     """How many containers `docker ps` lists, None when its header is not there."""
     found = _PS.search(text)
     return len(found["rows"].splitlines()) if found else None
+
+
+def check_docker(seen: Seen) -> Iterator[Finding]:
+    """Docker answers this user, and lists its containers."""
+    if not isinstance(seen.docker, Missing):
+        if isinstance(seen.containers, Missing):
+            yield Finding(
+                "fault",
+                "docker",
+                seen.host,
+                "the containers cannot be listed, so nothing can be decided",
+                seen.containers.why,
+                f"on {seen.host}: docker ps --all",
+            )
+        return
+    remedy = {
+        "refused": f"on {seen.host}: sudo usermod -aG docker $USER, then log in again",
+        "absent": f"on {seen.host}: install Docker, or start it with sudo systemctl start docker",
+        "timeout": f"on {seen.host}: sudo systemctl restart docker; look at journalctl -u docker",
+    }.get(seen.docker.kind, f"on {seen.host}: docker info")
+    yield Finding("fault", "docker", seen.host, "Docker cannot be used", _why(seen, seen.docker), remedy)
+
+
+def _why(seen: Seen, docker: Missing) -> str:
+    """Docker's words, with what of the account explains them: its groups, or where programs are looked for."""
+    if isinstance(seen.identity, Missing):
+        return docker.why
+    if docker.kind == "refused":
+        return f"{docker.why}; groups of {seen.identity.user}: {' '.join(seen.identity.groups)}"
+    return f"{docker.why}: {seen.identity.path}" if docker.why.endswith("PATH of a non-login shell") else docker.why
+
+
+def check_stores(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """Docker keeps images in one way everywhere; where it does not, ids of one image differ (its content does not)."""
+    stores = {seen.host: seen.docker.image_store for seen in seens if not isinstance(seen.docker, Missing)}
+    what = "the hosts keep images in different stores, so ids differ"
+    remedy = "nothing to do for cluster, which compares content; containerd-snapshotter in /etc/docker/daemon.json"
+    yield from differ("note", "image-store", stores, what, remedy)

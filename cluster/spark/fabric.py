@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import TYPE_CHECKING, Any
 
+from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding, Level, unknown
 from cluster.spark.links import Link, Links, port_of
@@ -390,3 +391,42 @@ def _links_text(seen: Seen) -> str:
         for link in seen.links.links
     ]
     return f"{seen.host}: {', '.join(rows) or 'no HCA'}"
+
+
+PATIENCE_S = "10"
+"""A ping is tried so long until an answer comes: after a cable was moved, the kernel asks its neighbour's former MAC
+address for 8 s before it looks for the new one."""
+
+
+def ping_questions(fabric: Fabric, host: str) -> dict[tuple[str, str], Question]:
+    """Pings from one host to each peer over each link, as large as the MTU allows, by (netdev, peer address)."""
+    if not fabric.paired:
+        return {}
+    questions = {}
+    for link in fabric.hosts[host].facing:
+        for peer, end in fabric.hosts.items():
+            for other in end.facing:
+                if peer != host and other.network == link.network:
+                    size = str(min(link.mtu, other.mtu) - (28 if link.network.version == 4 else 48))
+                    argv = ("ping", "-n", "-q", "-c", "1", "-w", PATIENCE_S, "-M", "do", "-s", size, "-I", link.netdev)
+                    questions[link.netdev, other.address] = Question((*argv, other.address), timeout_s=15)
+    return questions
+
+
+def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterator[Finding]:
+    """A ping that did not come back, with ping's own words."""
+    for (netdev, peer), answer in answers.items():
+        if answer.exit == 0:
+            continue
+        if answer.exit == 127:
+            yield Finding("unknown", "ping", host, "peers could not be pinged", "ping is not installed")
+            return
+        said = (answer.error_text.strip() or answer.text.strip() or "no answer").splitlines()[-1]
+        yield Finding(
+            "fault",
+            "ping",
+            host,
+            f"no full-size packet from {netdev} to {peer}",
+            said,
+            f"on {host}: ping -M do -s 8972 {peer} (1472 at MTU 1500); compare MTU and addresses at both ends",
+        )

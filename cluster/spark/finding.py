@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -115,6 +115,15 @@ class Finding:
 def unknown(check: str, host: str, fact: Missing, what: str) -> Finding:
     """A fact that could not be read: never a pass and never a fault."""
     return Finding("unknown", check, host, f"{what} could not be read", fact.why)
+
+
+def differ(
+    level: Level, check: str, values: Mapping[str, str], what: str, remedy: str, length: int | None = None
+) -> Iterator[Finding]:
+    """That the hosts' values are not the same, if they are not, at the last host. `length`: characters of one shown."""
+    if len(set(values.values())) > 1:
+        rows = ", ".join(f"{host} {(value or 'none')[:length]}" for host, value in values.items())
+        yield Finding(level, check, list(values)[-1], what, rows, remedy)
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

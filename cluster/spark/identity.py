@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -12,14 +13,12 @@ from typing import TYPE_CHECKING
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, Level, unknown
-from cluster.spark.weights import MACHINES
+from cluster.spark.finding import Finding, unknown
 
 if TYPE_CHECKING:
     from cluster.spark.links import Links
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
-    from cluster.spark.tenants import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +102,6 @@ _MEMLOCK = re.compile(
 )
 _MACHINE = re.compile(r"^[^\n]*?(?<![\w/:-])(?P<id>[0-9a-f]{32})(?![\w-])[ \t]*$", re.MULTILINE)
 _HOSTNAME = re.compile(r"\bhostname ?[:=][ \t]*(?P<name>[\w.-]+)", re.MULTILINE | re.IGNORECASE)
-_DF = re.compile(
-    r"^(?P<device>\S+)[ \t]+(?:\S+[ \t]+)?\S+[ \t]+\S+[ \t]+(?P<free>[\d.]+[KMGTP]?i?)"
-    r"[ \t]+(?P<used>\d{1,3})%[ \t]+(?P<path>/\S*)[ \t]*$",
-    re.MULTILINE,
-)
-_UNITS = {"": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A file system in `df`. `free_bytes` as far as the unit tells."""
-
-    device: str
-    path: str
-    used_pct: int
-    free_bytes: int
 
 
 def recognise_kernel(text: str) -> str | None:
@@ -149,37 +132,12 @@ def recognise_hostnames(text: str) -> tuple[str, ...] | None:
     return tuple(found["name"] for found in _HOSTNAME.finditer(text)) or None
 
 
-def recognise_disk(text: str) -> tuple[Filled, ...] | None:
-    """The rows of `df`, in KiB or with -h."""
-    rows = []
-    for found in _DF.finditer(text):
-        number = re.match(r"[\d.]+", found["free"])
-        unit = found["free"].rstrip("i")[-1:] if not found["free"][-1:].isdigit() else ""
-        free = int(float(number[0]) * _UNITS.get(unit, 1 << 10)) if number else 0
-        rows.append(Filled(found["device"], found["path"], int(found["used"]), free))
-    return tuple(rows) or None
-
-
 GIB = 1 << 30
-MIN_ROOM = 5 * GIB
-MIN_INODES = 10_000
 BAD_KERNEL = re.compile(r"7\.0\.0-(10\d\d|31)\b")
 """Releases on which memory cannot be registered for RDMA although it is free; `kho=off` cures them."""
 
-TENANTS: Mapping[Kind, tuple[Level, str, str]] = {
-    "ollama": ("warning", "Ollama has a model loaded", "ollama ps; ollama stop NAME"),
-    "killer": (
-        "warning",
-        "a program ends large processes when memory is short, as it is beside a model",
-        "sudo systemctl stop it while a model is served",
-    ),
-    "desktop": (
-        "note",
-        "somebody's desktop session takes memory that a model could have",
-        "sudo systemctl isolate multi-user.target ends it",
-    ),
-}
-"""Kind → level, what it does, remedy."""
+MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
+"""An architecture's name in the kernel and in Go → its name in recipes and images."""
 
 
 def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
@@ -276,33 +234,47 @@ def _is_own(text: str, identity: Identity, links: Links | Missing) -> bool:
     return any(own.partition("/")[0] == text for netdev in links.netdevs for own in netdev.addresses)
 
 
-def check_disk(seen: Seen) -> Iterator[Finding]:
-    """Some room, in bytes and in files, where images, weights and caches live; a file system is named once."""
-    if isinstance(seen.disk, Missing):
-        yield unknown("disk", seen.host, seen.disk, "disk room")
-        return
-    for room in {room.device or room.path: room for room in reversed(seen.disk)}.values():
-        few_files = room.free_inodes is not None and room.free_inodes < MIN_INODES
-        if room.free_bytes < MIN_ROOM or few_files:
-            files = f", {room.free_inodes} inodes free" if few_files else ""
+def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
+    """Every host says which machine it is, and no two names are one machine. Nothing is looked up before that holds."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for host, machine in machines.items():
+        if isinstance(machine, Missing):
             yield Finding(
-                "warning",
-                "disk",
-                seen.host,
-                f"little room under {room.path}",
-                f"{room.free_bytes / GIB:.1f} GiB free{files}",
-                "docker system df; remove what is not needed",
+                "fault",
+                "machine-id",
+                host,
+                "its machine-id cannot be read",
+                machine.why,
+                f"on {host}: cat /etc/machine-id; where there is none: sudo systemd-machine-id-setup",
+            )
+        else:
+            names[machine].append(host)
+    for machine, hosts in names.items():
+        if len(hosts) > 1:
+            yield Finding(
+                "fault",
+                "machine-id",
+                hosts[1],
+                f"{' and '.join(hosts)} are the same machine",
+                f"machine-id {machine}",
+                "name each machine once; after cloning a disk: systemd-machine-id-setup",
             )
 
 
-def check_tenants(seen: Seen) -> Iterator[Finding]:
-    """Others that take memory which a model needs, or end what takes much; those on the GPU are named elsewhere."""
-    if isinstance(seen.tenants, Missing):
-        yield unknown("tenants", seen.host, seen.tenants, "other programs")
-        return
-    on_gpu = set() if isinstance(seen.gpu_processes, Missing) else {row.pid for row in seen.gpu_processes}
-    for kind, (level, what, remedy) in TENANTS.items():
-        here = [one for one in seen.tenants if one.kind == kind and one.pid not in on_gpu]
-        if here:
-            evidence = ", ".join(f"{one.name} (pid {one.pid}, uid {one.uid})" for one in here)
-            yield Finding(level, "tenants", seen.host, what, evidence, f"on {seen.host}: {remedy}")
+def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """Two machines do not have one name."""
+    hosts: dict[str, dict[str, str]] = defaultdict(dict)
+    for seen in seens:
+        if not isinstance(seen.identity, Missing) and seen.host_id:
+            hosts[seen.identity.hostname][seen.host_id] = seen.host
+    for name, machines in hosts.items():
+        if len(machines) > 1:
+            those = list(machines.values())
+            yield Finding(
+                "warning",
+                "hostname",
+                those[1],
+                f"{' and '.join(those)} have the same hostname",
+                name,
+                f"on {those[1]}: sudo hostnamectl set-hostname OTHER",
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,12 @@ from cluster.argv.docker import docker_image_inspect, why_failed
 from cluster.config.recipe import PACKAGES
 from cluster.spark.docker import explain
 from cluster.spark.fact import Missing, as_shape, last_words, load_json, refuse
-from cluster.spark.finding import Finding
+from cluster.spark.finding import Finding, differ
+from cluster.spark.identity import MACHINES
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
+    from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
 
 RUNS = ("Cmd", "Entrypoint", "Env", "StopSignal", "User", "Volumes", "WorkingDir")
@@ -187,13 +189,31 @@ def check_equal(insides: Mapping[str, Inside | Missing]) -> Iterator[Finding]:
     """Python's patch version, vLLM and Ray are the same in every host's image; Ray refuses to join otherwise."""
     for key in ("python", "vllm", "ray"):
         values = {host: getattr(one, key) for host, one in insides.items() if not isinstance(one, Missing)}
-        if len(set(values.values())) > 1:
-            rows = ", ".join(f"{host} {value or 'none'}" for host, value in values.items())
-            yield Finding(
-                "fault",
-                "image-parity",
-                list(values)[-1],
-                f"{key} differs between the hosts' images",
-                rows,
-                "pull the same image on all hosts",
-            )
+        what = f"{key} differs between the hosts' images"
+        yield from differ("fault", "image-parity", values, what, "pull the same image on all hosts")
+
+
+def check_images(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """The image's content is equal on all hosts that have it."""
+    found = {seen.host: seen.image for seen in seens if not isinstance(seen.image, Missing)}
+    for reference in {image.reference for image in list(found.values())[:1]}:
+        contents = {host: image.content_id for host, image in found.items()}
+        what = f"image {reference} is not the same on all hosts"
+        remedy = f"on all: docker pull {reference}, or copy it with docker save and docker load"
+        yield from differ("fault", "image-parity", contents, what, remedy, 12)
+
+
+def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """The image that is there is for this machine; one that is not there is fetched, not a fault."""
+    if isinstance(seen.image, Missing) or isinstance(seen.identity, Missing):
+        return
+    machine = MACHINES.get(seen.identity.arch, seen.identity.arch)
+    if MACHINES.get(seen.image.architecture, seen.image.architecture) != machine:
+        yield Finding(
+            "fault",
+            "image",
+            seen.host,
+            f"image {wanted.recipe.image} is for {seen.image.architecture}",
+            f"uname -m: {seen.identity.arch}",
+            f"docker pull --platform linux/{machine} {wanted.recipe.image}",
+        )

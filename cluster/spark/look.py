@@ -8,29 +8,30 @@ from dataclasses import dataclass
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
 from cluster.spark import clock, deployments, disk, docker, gpu, identity, image, links, memory, ports, tenants, weights
-from cluster.spark.clock import Clock
-from cluster.spark.deployments import Container, Deployment, Kept, LockState
-from cluster.spark.disk import Room
-from cluster.spark.docker import Docker
+from cluster.spark.clock import Clock, check_clocks
+from cluster.spark.deployments import Container, Deployment, Kept, LockState, check_containers
+from cluster.spark.disk import Room, check_disk
+from cluster.spark.docker import Docker, check_docker, check_stores
+from cluster.spark.fabric import Fabric, check_fabric
 from cluster.spark.fact import NOT_ASKED, Missing
-from cluster.spark.finding import Finding
+from cluster.spark.finding import Finding, differ
 from cluster.spark.gpu import Gpu, GpuProcess, check_gpu, check_strangers
 from cluster.spark.identity import (
     Identity,
-    check_disk,
+    check_hostnames,
     check_kernel,
+    check_machines,
     check_name,
     check_platform,
     check_sudo,
-    check_tenants,
 )
-from cluster.spark.image import Image
+from cluster.spark.image import Image, check_image, check_images
 from cluster.spark.links import Links
 from cluster.spark.memory import Memory, check_memory
-from cluster.spark.ports import Listener, check_containers, check_docker, check_ports
+from cluster.spark.ports import Listener, check_ports
 from cluster.spark.request import Wanted
-from cluster.spark.tenants import EngineProcess, Firewall, Tenant
-from cluster.spark.weights import Weights, check_image, check_weights
+from cluster.spark.tenants import EngineProcess, Firewall, Tenant, check_tenants
+from cluster.spark.weights import Weights, check_copies, check_weights
 
 IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 
@@ -177,3 +178,33 @@ def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Itera
     yield from check_containers(seen, found)
     yield from check_image(wanted, seen)
     yield from check_weights(wanted, seen)
+
+
+def check_set(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
+    """All findings over the set of hosts: what must be equal is equal, and the fabric between them is complete."""
+    yield from check_machines({seen.host: seen.machine for seen in seens})
+    yield from check_hostnames(seens)
+    yield from check_clocks(seens)
+    yield from check_images(seens)
+    yield from check_copies(seens)
+    yield from check_versions(seens)
+    yield from check_stores(seens)
+    if len(seens) > 1:
+        yield from check_fabric(wanted, seens, fabric)
+
+
+def check_versions(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """Kernel, driver, Docker and the ConnectX's firmware are the same everywhere: else it works here and not there."""
+    versions: dict[str, dict[str, str]] = {"kernel": {}, "driver": {}, "Docker": {}, "ConnectX firmware": {}}
+    for seen in seens:
+        if not isinstance(seen.identity, Missing):
+            versions["kernel"][seen.host] = seen.identity.kernel
+        if not isinstance(seen.gpu, Missing) and seen.gpu:
+            versions["driver"][seen.host] = seen.gpu[0].driver or "unknown"
+        if not isinstance(seen.docker, Missing):
+            versions["Docker"][seen.host] = seen.docker.version
+        if not isinstance(seen.links, Missing) and seen.links.links:
+            versions["ConnectX firmware"][seen.host] = seen.links.links[0].firmware or "unknown"
+    for what, values in versions.items():
+        remedy = "bring them to one version when there is time"
+        yield from differ("note", "versions", values, f"the hosts differ in {what}", remedy)

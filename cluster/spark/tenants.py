@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cluster.argv.far import far
 from cluster.spark.fact import Missing, read_section
+from cluster.spark.finding import Finding, Level, unknown
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
+    from cluster.spark.look import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +216,32 @@ def read_loaded(told: Mapping[str, Any]) -> tuple[Loaded, ...]:
 def _number(told: Mapping[str, Any], key: str) -> int | None:
     value = told.get(key)
     return value if isinstance(value, int) else None
+
+
+TENANTS: Mapping[Kind, tuple[Level, str, str]] = {
+    "ollama": ("warning", "Ollama has a model loaded", "ollama ps; ollama stop NAME"),
+    "killer": (
+        "warning",
+        "a program ends large processes when memory is short, as it is beside a model",
+        "sudo systemctl stop it while a model is served",
+    ),
+    "desktop": (
+        "note",
+        "somebody's desktop session takes memory that a model could have",
+        "sudo systemctl isolate multi-user.target ends it",
+    ),
+}
+"""Kind → level, what it does, remedy."""
+
+
+def check_tenants(seen: Seen) -> Iterator[Finding]:
+    """Others that take memory which a model needs, or end what takes much; those on the GPU are named elsewhere."""
+    if isinstance(seen.tenants, Missing):
+        yield unknown("tenants", seen.host, seen.tenants, "other programs")
+        return
+    on_gpu = set() if isinstance(seen.gpu_processes, Missing) else {row.pid for row in seen.gpu_processes}
+    for kind, (level, what, remedy) in TENANTS.items():
+        here = [one for one in seen.tenants if one.kind == kind and one.pid not in on_gpu]
+        if here:
+            evidence = ", ".join(f"{one.name} (pid {one.pid}, uid {one.uid})" for one in here)
+            yield Finding(level, "tenants", seen.host, what, evidence, f"on {seen.host}: {remedy}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cluster.argv.far import far
 from cluster.argv.hub import WEIGHTS
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding
+from cluster.spark.finding import Finding, differ
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
@@ -73,26 +73,6 @@ def parse_hub(answer: Answer) -> int | Missing:
         return Missing(answer.error_text.strip()[-200:] or "the hub could not be asked")
 
 
-MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
-"""An architecture's name in the kernel and in Go → its name in recipes and images."""
-
-
-def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """The image that is there is for this machine; one that is not there is fetched, not a fault."""
-    if isinstance(seen.image, Missing) or isinstance(seen.identity, Missing):
-        return
-    machine = MACHINES.get(seen.identity.arch, seen.identity.arch)
-    if MACHINES.get(seen.image.architecture, seen.image.architecture) != machine:
-        yield Finding(
-            "fault",
-            "image",
-            seen.host,
-            f"image {wanted.recipe.image} is for {seen.image.architecture}",
-            f"uname -m: {seen.identity.arch}",
-            f"docker pull --platform linux/{machine} {wanted.recipe.image}",
-        )
-
-
 def place_of(copy: Weights) -> str:
     """What to remove for a fresh download: of a snapshot the whole model, since its links lead to the files beside."""
     return copy.path.partition("/snapshots/")[0] if copy.commit else copy.path
@@ -120,3 +100,21 @@ def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
                 copy.why,
                 "put the model on every host under the same path",
             )
+
+
+def check_copies(seens: Sequence[Seen]) -> Iterator[Finding]:
+    """The weights are equal on all hosts that have them, and so are the model's own files that a recipe mounts: one may
+    have been changed by hand in an equal copy."""
+    for copies in zip(*(seen.copies for seen in seens), strict=True):
+        there = {seen.host: one for seen, one in zip(seens, copies, strict=True) if not isinstance(one, Missing)}
+        ids = {host: one.commit or one.listing for host, one in there.items()}
+        remedy = "pin one with --set revision=COMMIT, or copy the directory again"
+        yield from differ("fault", "weights-parity", ids, "the hosts have different copies of the model", remedy, 12)
+    hashes = {seen.host: seen.weights.hashes for seen in seens if not isinstance(seen.weights, Missing)}
+    for name in sorted({name for own in hashes.values() for name in own}):
+        contents = {host: own[name] for host, own in hashes.items() if name in own}
+        what, remedy = (
+            f"the hosts have different copies of {name}",
+            "sha256sum it on all; copy the right one over the other",
+        )
+        yield from differ("fault", "weights-parity", contents, what, remedy, 12)

@@ -8,11 +8,11 @@ import pytest
 from diagnosis_tools import sample, samples
 
 from cluster.diagnosis.outputs import READERS
-from cluster.spark import docker, fabric_test, gpu, identity, links, memory, ranks, server
+from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
+from cluster.spark.disk import Filled
 from cluster.spark.docker import DockerText
 from cluster.spark.fabric_test import Bandwidth
 from cluster.spark.gpu import GpuProcess
-from cluster.spark.identity import Filled
 from cluster.spark.links import Gid, Interface, LinkEvent, Neighbour, Port
 from cluster.spark.memory import Memory
 from cluster.spark.server import Load
@@ -218,10 +218,10 @@ def test_machine_ids_only_where_they_are_meant() -> None:
 
 
 def test_disks_with_and_without_units() -> None:
-    assert identity.recognise_disk("/dev/nvme0n1p2  3.7T  3.7T   12G 100% /\n") == (
+    assert disk.recognise("/dev/nvme0n1p2  3.7T  3.7T   12G 100% /\n") == (
         Filled("/dev/nvme0n1p2", "/", 100, 12 * GIB),
     )
-    assert identity.recognise_disk("/dev/nvme0n1p2 3906250000 3900000000 1048576 100% /\n") == (
+    assert disk.recognise("/dev/nvme0n1p2 3906250000 3900000000 1048576 100% /\n") == (
         Filled("/dev/nvme0n1p2", "/", 100, GIB),
     )
 

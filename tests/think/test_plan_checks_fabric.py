@@ -12,8 +12,7 @@ from cluster.spark.fabric import pair
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding
 from cluster.spark.links import Links, PortGid
-from cluster.spark.look import Seen
-from cluster.spark.parity import check_set
+from cluster.spark.look import Seen, check_set
 from cluster.spark.tenants import Firewall
 
 

@@ -11,11 +11,10 @@ from plan_tools import identity, links, names, one_cable, port, recipe, seen, wa
 
 from cluster.argv.question import Answer
 from cluster.spark.clock import Clock
-from cluster.spark.fabric import pair
+from cluster.spark.fabric import check_pings, pair, ping_questions
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding
-from cluster.spark.look import Seen
-from cluster.spark.parity import check_pings, check_set, ping_questions
+from cluster.spark.look import Seen, check_set
 
 
 def check(seens: Sequence[Seen], **changes: Any) -> list[Finding]:
