@@ -71,10 +71,10 @@ def doubt(trace: RequestTrace, asked: Asked, sent_tokens: int) -> RequestTrace:
 
 def _another(trace: RequestTrace, asked: Asked) -> str:
     """Who answered in its place; empty when it was the model itself."""
-    known = not trace.model or any(same_name(name, trace.model) for name in (asked.model, *asked.names))
-    if trace.fallbacks:
-        return f"{ANOTHER}: the router gave up on {asked.model}" + ("" if known else f", {trace.model} answered")
-    return "" if known or asked.alone else f"{ANOTHER}: {trace.model} instead of {asked.model}"
+    names = (asked.model, *asked.names)
+    if not trace.model or asked.alone or any(same_name(name, trace.model) for name in names):
+        return ""
+    return f"{ANOTHER}: {trace.model} instead of {asked.model}"
 
 
 def _cut(trace: RequestTrace, asked: Asked, sent_tokens: int) -> str:
@@ -92,7 +92,6 @@ def remedy_of(error: str) -> str:
 IGNORED = {
     "llamacpp": ("min_tokens", "continuous_usage_stats"),
     "ollama": ("min_tokens", "ignore_eos", "continuous_usage_stats"),
-    "lmstudio": ("min_tokens", "ignore_eos", "continuous_usage_stats"),
 }
 """Fields that an engine takes without a word and does not look at: not sent."""
 INSTEAD: Mapping[str, Mapping[str, Any]] = {"llamacpp": {"timings_per_token": True}}
@@ -153,28 +152,18 @@ def notes(engine: Mapping[str, Any], *, concurrency: int, prefix_caching: bool) 
     elif name == "ollama" and concurrency > 1:
         yield "Ollama takes OLLAMA_NUM_PARALLEL requests at a time (1 unless set) and does not tell how many that is"
     if prefix_caching and engine.get("tells_cache") is False:
-        how = ": start it with --enable-cache-report" if name == "sglang" else ""
-        yield f"{title} does not tell what was in its prefix cache, so no hit can be verified{how}"
+        yield f"{title} does not tell what was in its prefix cache, so no hit can be verified"
 
 
 BY_OWNER = {
     "vllm": ("/version",),
-    "sglang": ("/server_info", "/get_server_info"),
     "llamacpp": ("/props",),
-    "tensorrt_llm": ("/version",),
 }
 """What is asked of a server that says in /v1/models what it is."""
 LOADED = "/api/ps"
-UNKNOWN_OWNER = ("/api/version", LOADED, "/health/liveliness", "/props", "/server_info", "/api/v0/models", "/version")
+UNKNOWN_OWNER = ("/api/version", LOADED, "/props")
 """What is asked of one that does not; most of it is not there."""
-TITLES = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "llamacpp": "llama.cpp",
-    "ollama": "Ollama",
-    "tensorrt_llm": "TensorRT-LLM",
-    "lmstudio": "LM Studio",
-}
+TITLES = {"vllm": "vLLM", "llamacpp": "llama.cpp", "ollama": "Ollama"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,39 +227,17 @@ def look_again(loader: Loader, served: Served, engine: Engine) -> Engine:
 
 
 def read_engine(served: Served, answers: Mapping[str, HttpAnswer]) -> Engine:
-    """What the answers say; the first engine that recognises its own."""
+    """What the answers say: the engine by what it calls itself, else by the routes that only it has."""
     told = {path: document(answer) for path, answer in answers.items()}
-    engine = _engine(served, told)
-    return replace(engine, router=_router(served, told, answers))
-
-
-def _engine(served: Served, told: Mapping[str, Any]) -> Engine:
-    """The engine by what it calls itself, else by the routes that only it has."""
-    info = told.get("/server_info") or told.get("/get_server_info") or {}
-    if served.owner == "sglang" or "max_total_num_tokens" in info:
-        return _read_sglang(info)
     props = told.get("/props", {})
     if served.owner == "llamacpp" or "default_generation_settings" in props:
         return _read_llamacpp(props)
     if LOADED in told and isinstance(told[LOADED].get("models"), list):
         version = _text(told.get("/api/version", {}), "version")
         return _with_loaded(Engine("ollama", version, tells_cache=False), served, told[LOADED])
-    if lmstudio := _lmstudio_model(served, told.get("/api/v0/models", {})):
-        return Engine("lmstudio", context=_number(lmstudio, "loaded_context_length"))
-    if served.owner in TITLES:
-        return Engine(served.owner, _text(told.get("/version", {}), "version"))
+    if served.owner == "vllm":
+        return Engine("vllm", _text(told.get("/version", {}), "version"))
     return Engine()
-
-
-def _read_sglang(info: Mapping[str, Any]) -> Engine:
-    """/server_info: its arguments as they were resolved, with the scheduler's numbers."""
-    return Engine(
-        "sglang",
-        _text(info, "version"),
-        context=_number(info, "context_length"),
-        slots=_number(info, "max_running_requests"),
-        tells_cache=bool(info["enable_cache_report"]) if "enable_cache_report" in info else None,
-    )
 
 
 def _read_llamacpp(props: Mapping[str, Any]) -> Engine:
@@ -280,17 +247,11 @@ def _read_llamacpp(props: Mapping[str, Any]) -> Engine:
     return Engine(
         "llamacpp",
         _text(props, "build_info"),
+        router="llama.cpp's router" if props.get("role") == "router" else "",
         context=context,
         slots=_number(props, "total_slots"),
         tells_cache=True,
     )
-
-
-def _lmstudio_model(served: Served, told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The model in LM Studio's own list; empty for any other server."""
-    models = told.get("data") if isinstance(told.get("data"), list) else []
-    own = (one for one in models or () if isinstance(one, dict) and one.get("id") == served.model and "state" in one)
-    return next(own, {})
 
 
 def _with_loaded(engine: Engine, served: Served, told: Mapping[str, Any]) -> Engine:
@@ -299,23 +260,6 @@ def _with_loaded(engine: Engine, served: Served, told: Mapping[str, Any]) -> Eng
     own = next((one for one in models if same_name(served.model, one.name)), None)
     others = tuple(one for one in models if one is not own)
     return replace(engine, loaded=own, others=others, context=own.context if own else None)
-
-
-def _router(served: Served, told: Mapping[str, Any], answers: Mapping[str, HttpAnswer]) -> str:
-    """What stands before the server, and chooses who answers; empty when nothing shows."""
-    for answer in answers.values():
-        if any(name.startswith("x-litellm-") for name in answer.headers):
-            return _named("LiteLLM", answer.headers.get("x-litellm-version", ""))
-    alive = answers.get("/health/liveliness")
-    if alive and alive.status == 200 and b"I'm alive!" in alive.body:
-        return "LiteLLM"
-    if told.get("/props", {}).get("role") == "router":
-        return "llama.cpp's router"
-    return "llama-swap" if served.owner == "llama-swap" else ""
-
-
-def _named(title: str, version: str) -> str:
-    return f"{title} {version}".strip()
 
 
 def document(answer: HttpAnswer) -> dict[str, Any]:
@@ -350,7 +294,7 @@ NO_SUCH_PATH = (404, 405, 501)
 class Served:
     """A model that the server offers; `max_tokens` is its context limit, None when the server does not tell.
 
-    `owner`: what the server calls itself there (vllm, sglang, llamacpp …), empty when it does not. `names`: its other
+    `owner`: what the server calls itself there (vllm, llamacpp …), empty when it does not. `names`: its other
     names; `alone`: the server offers no other model.
     """
 
@@ -463,7 +407,7 @@ def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = 
         said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
         raise ClusterError(
             f"the server has no /tokenize that answers ({said}), so prompts of known length cannot be made",
-            remedy="measure a server that has it (vLLM, SGLang, llama.cpp do), or that counts prompts in its `usage`",
+            remedy="measure a server that has it (vLLM and llama.cpp do), or that counts prompts in its `usage`",
         )
     return Corpus(tuple(ids), _begin(_ids(*plain[:2]), _ids(*special[:2])))
 
@@ -492,7 +436,7 @@ def count_words(loader: Loader, model: str, corpus: str, chat: bool) -> Corpus |
 
 
 def detokenise(loader: Loader, model: str, prompts: Sequence[Sequence[int]]) -> list[str]:
-    """The text of token ids. Raises ClusterError when the server has no /detokenize (vLLM, SGLang, llama.cpp do)."""
+    """The text of token ids. Raises ClusterError when the server has no /detokenize (vLLM and llama.cpp do)."""
     asks = [Ask("/detokenize", {"model": model, "tokens": list(ids)}) for ids in prompts]
     texts = []
     for status, body, problem in fetch(loader, *asks, name="detokenise"):

@@ -143,8 +143,6 @@ def error_text(body: bytes, limit: int = 400) -> str:
     return (said if isinstance(said, str) else orjson.dumps(said).decode())[:limit]
 
 
-FALLBACKS = "x-litellm-attempted-fallbacks"
-"""LiteLLM's header; the `model` in its answers is the one asked for, whoever gave it, but after a fallback."""
 Counted = Literal["per event", "token ids", "one an event", "spread", "not"]
 
 
@@ -157,7 +155,7 @@ class RequestTrace:
     events as the final usage counts), "spread" (the final usage, spread evenly: an estimate), "not" (no usage: the
     numbers are 0 and mean nothing). `error` is empty for a request that was served to its end. `cached_from` says who
     told `cached_tokens`: the answer, or the server's counters. `server_prefill_from`: the field that told it. `model`:
-    who answered, by its own name; `fallbacks`: models that a router had tried before.
+    who answered, by its own name.
     """
 
     t0_s: float
@@ -177,7 +175,6 @@ class RequestTrace:
     server_queue_s: float | None = None
     text: str = ""
     model: str = ""
-    fallbacks: int = 0
 
     @property
     def first_token_s(self) -> float | None:
@@ -337,7 +334,6 @@ def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
         server_queue_s=stream.queue_s,
         text="".join(stream.text),
         model=stream.model,
-        fallbacks=int(tried) if (tried := answer.headers.get(FALLBACKS, "")).isdigit() else 0,
     )
 
 

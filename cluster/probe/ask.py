@@ -53,7 +53,7 @@ def chat(
 
 
 def _thinking(subject: Subject, thinking: bool | None) -> dict[str, Any]:
-    """How an engine is told to think or not: vLLM, SGLang and llama.cpp by template, Ollama by effort."""
+    """How an engine is told to think or not: vLLM and llama.cpp by template, Ollama by effort."""
     if thinking is None:
         return {}
     if subject.engine == "ollama":

@@ -85,7 +85,7 @@ class Subject:
 
     `limit`: tokens that /v1/models tells, None when it tells none; `configured`: max-model-len of the recipe, None
     without one. `tools`, `reasoning`, `vision`: whether the recipe says that it has them, None without a recipe: then
-    a case finds out. `engine`: what the server calls itself (vllm, sglang, llamacpp, ollama), empty when unknown.
+    a case finds out. `engine`: what the server calls itself (vllm, llamacpp, ollama), empty when unknown.
     `dummy`: its weights are random, so that what it says means nothing.
     """
 

@@ -21,8 +21,6 @@ STOP = "seven"
 STOPPING_TOKENS = 200
 BUSY = (408, 429)
 """Statuses that refuse whatever is asked."""
-ANY_NAME = ("llamacpp", "sglang")
-"""Engines with one model, which they give under any name."""
 
 FAILOVER = "write-up on MTP, May 2026: a router sent every request to another model for an hour"
 TEXTS = ("content", "reasoning", "tool")
@@ -37,7 +35,7 @@ def served_name(subject: Subject) -> Talk:
     if answer.error:
         return failed("the request ends in an error", answer)
     roots = _roots(listed.document)
-    if not {subject.model, f"{subject.model}:latest"} & roots.keys() and subject.engine not in ANY_NAME:
+    if not {subject.model, f"{subject.model}:latest"} & roots.keys() and subject.engine != "llamacpp":
         return failed(f"/v1/models has {', '.join(roots) or 'nothing'}, not {subject.model}", answer, remedy=ROUTER)
     if not answer.model:
         return skipped("the answer does not tell which model gave it", answer)
@@ -65,7 +63,7 @@ def unknown_name(subject: Subject) -> Talk:
         return PASSED
     if answer.error:
         return failed("a name that nobody serves is not refused, the request ends in an error", answer)
-    if subject.engine in ANY_NAME or answer.model == NOBODY:
+    if subject.engine == "llamacpp" or answer.model == NOBODY:
         return skipped("it gives its one model under any name", answer)
     return failed(
         f"a model that does not exist was asked for, {answer.model or 'another'} answered", answer, remedy=ROUTER

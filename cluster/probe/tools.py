@@ -52,8 +52,6 @@ def flags_to_add(subject: Subject) -> str:
     """What makes a server take tools."""
     if subject.engine == "llamacpp":
         return "start llama-server with --jinja and a chat template that knows tools"
-    if subject.engine == "sglang":
-        return "start SGLang with --tool-call-parser"
     parser = parser_for(subject.model)
     if subject.tools is None:
         return f"start vLLM with --enable-auto-tool-choice --tool-call-parser {parser}"

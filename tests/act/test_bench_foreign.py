@@ -98,18 +98,22 @@ def test_llamacpps_context_is_that_of_a_slot() -> None:
 
 
 def test_a_router_that_sends_a_part_elsewhere() -> None:
-    with engine("litellm") as loader:
+    with engine("unknown") as loader:
         measured = measure(loader, "daily", runs=6)
     row = measured.rows[0]
-    assert measured.engine["router"] == "LiteLLM"
+    assert measured.engine == {}
     assert 0 < row.failed < 6
     assert f"{ANOTHER}: spare instead of daily" in row.failures[0]
 
 
-def test_sglang_and_vllm_are_known() -> None:
-    with engine("sglang") as loader:
-        assert measure(loader, "plain").engine == {"name": "sglang", "version": "0.5.23", "tells_cache": False}
-        assert "cache_salt" not in loader.bodies[-1], "not every version heeds it"
+def test_an_engine_that_nobody_knows_is_measured() -> None:
+    with engine("unknown") as loader:
+        measured = measure(loader, "steady")
+    assert (measured.engine, measured.failed) == ({}, 0)
+    assert "cache_salt" not in loader.bodies[-1], "not every server heeds it"
+
+
+def test_vllm_is_known() -> None:
     with engine("vllm") as loader:
         assert measure(loader, "").engine == {"name": "vllm", "version": "0.32.0"}
         assert "cache_salt" in loader.bodies[-1]
@@ -149,9 +153,8 @@ def test_rows_that_are_not_to_be_believed_are_named_first(tmp_path: Path) -> Non
     told = bench(tmp_path, "ollama", "--model", "cutting:26b", "--depth", "0", "1600")
     assert told.returncode == 6
     assert "DO NOT BELIEVE pp200 tg8 @ d1600: the prompt was cut" in " ".join(told.stderr.split())
-    told = bench(tmp_path, "litellm", "--model", "daily", "--depth", "0", "--runs", "6")
+    told = bench(tmp_path, "unknown", "--model", "daily", "--depth", "0", "--runs", "6")
     assert told.returncode == 6
-    assert "A ROUTER (LiteLLM) stands before the model" in " ".join(told.stderr.split())
     assert "DO NOT BELIEVE pp200 tg8: another model answered: spare instead of daily" in " ".join(told.stderr.split())
 
 
@@ -173,6 +176,6 @@ def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
             )
             return type(record)(record.id, swapped, record.client)
 
-    with engine("litellm") as loader, pytest.raises(ClusterError, match="another model answered: stead2") as caught:
+    with engine("unknown") as loader, pytest.raises(ClusterError, match="another model answered: stead2") as caught:
         measure(Elsewhere(loader.loader), "steady")
     assert "--base-url" in caught.value.remedy

@@ -29,10 +29,9 @@ def test_another_name_of_the_model_or_of_the_only_model_is_no_failover() -> None
     assert doubt(answered(model=""), MANY, 512).error == ""
 
 
-def test_failover_is_told_by_name_and_by_the_routers_header() -> None:
-    assert doubt(answered(model="spare"), MANY, 512).error == "another model answered: spare instead of daily"
-    said = doubt(answered(fallbacks=1), Asked("daily", alone=True), 512).error
-    assert said == "another model answered: the router gave up on daily"
+def test_failover_is_told_by_name() -> None:
+    said = doubt(answered(model="spare"), MANY, 512).error
+    assert said == "another model answered: spare instead of daily"
     assert "fallbacks" in remedy_of(said)
 
 

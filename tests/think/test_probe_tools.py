@@ -236,9 +236,9 @@ def test_where_tools_are_refused_the_other_cases_say_so_once(case: str) -> None:
 def test_no_call() -> None:
     assert hold("tools-single", lambda ask: says("It is sunny.")).why == "no tool was called"
     raw = says('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>')
-    sglang = hold("tools-single", lambda ask: raw, replace(FOREIGN, engine="sglang"))
-    assert "stands in the text ('<tool_call>')" in sglang.why
-    assert "--tool-call-parser" in sglang.remedy
+    unknown = hold("tools-single", lambda ask: raw, FOREIGN)
+    assert "stands in the text ('<tool_call>')" in unknown.why
+    assert "--tool-call-parser" in unknown.remedy
     promised = hold("tools-single", lambda ask: raw, GEMMA)
     assert "has a parser, but not for what this model writes" in promised.remedy
     assert promised.defect == "", "vLLM issue 39043 is about what comes after a tool's result"
