@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from bench_live import Child, known_server, load_client
+from loops import each
 
 from cluster.argv.far import source
 from cluster.bench.loader import Ask, ProcessLoader, Progress, Round, Target, load_command
@@ -170,7 +171,7 @@ def chunked(chance: random.Random) -> bytes:
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + end
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(200))
 def test_end_of_a_chunked_answer_is_its_last_byte(seed: int) -> None:
     chance = random.Random(seed)
     data, most = chunked(chance), chance.choice([1, 2, 7, 1000])

@@ -1,6 +1,6 @@
 """Server-sent events, in any portions."""
 
-import pytest
+from loops import each
 
 from cluster.bench.read import EventSplitter
 
@@ -21,8 +21,8 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
+@each("name", STREAMS)
+@each("size", [1, 2, 3, 5, 7, 1000])
 def test_events_do_not_depend_on_the_portions(name: str, size: int) -> None:
     stream, events = STREAMS[name]
     splitter = EventSplitter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from loops import each
 from secret_cases import INNOCENT, SECRET
 
 from cluster.config.redact import HIDDEN, hide, hide_text, is_secret, redact, redact_text, secrets_in
@@ -46,18 +47,18 @@ STAYS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "redacted"), [*GIVEN, *FORMS])
+@each("text, redacted", [*GIVEN, *FORMS])
 def test_it_is_hidden(text: str, redacted: str) -> None:
     assert redact_text(text, ()) == redacted
     assert redact_text(redacted, ()) == redacted
 
 
-@pytest.mark.parametrize("text", STAYS)
+@each("text", STAYS)
 def test_it_stays(text: str) -> None:
     assert redact_text(text, ()) == text
 
 
-@pytest.mark.parametrize(("name", "value"), SECRET.items(), ids=SECRET)
+@each("name, value", SECRET.items())
 def test_a_secret(name: str, value: str) -> None:
     assert is_secret(name, value)
     assert value not in redact_text(f"-e {name}={value} -e{name}={value}", ())
@@ -65,7 +66,7 @@ def test_a_secret(name: str, value: str) -> None:
     assert list(secrets_in({"a": [{name: value}]})) == [f"a.{name}"]
 
 
-@pytest.mark.parametrize(("name", "value"), INNOCENT.items(), ids=INNOCENT)
+@each("name, value", INNOCENT.items())
 def test_no_secret(name: str, value: str) -> None:
     assert not is_secret(name, value)
     assert redact_text(f"-e {name}={value}", ()) == f"-e {name}={value}"
@@ -73,7 +74,7 @@ def test_no_secret(name: str, value: str) -> None:
     assert list(secrets_in({"a": [{name: value}]})) == []
 
 
-@pytest.mark.parametrize("text", [text for text, _ in FORMS])
+@each("text", [text for text, _ in FORMS])
 def test_forms_are_hidden_in_bytes(text: str) -> None:
     """As many stars, whatever stands around it."""
     data = b"\xff\x00 " + text.encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from loops import each
 from pydantic import BaseModel
 from secret_cases import INNOCENT, SECRET
 
@@ -297,7 +298,7 @@ def test_many_problems_make_few_lines() -> None:
     assert len(lines) == 5
 
 
-@pytest.mark.parametrize(("name", "value"), SECRET.items(), ids=SECRET)
+@each("name, value", SECRET.items())
 def test_no_file_holds_a_secret(name: str, value: str) -> None:
     written = json.dumps({name: value})
     defaults = f"hosts: {{}}\ndefaults: {{env: {written}}}\n"
@@ -308,7 +309,7 @@ def test_no_file_holds_a_secret(name: str, value: str) -> None:
         assert value not in message
 
 
-@pytest.mark.parametrize(("name", "value"), INNOCENT.items(), ids=INNOCENT)
+@each("name, value", INNOCENT.items())
 def test_a_file_holds_what_is_no_secret(name: str, value: str) -> None:
     text = f"{RECIPE}env: {json.dumps({name: value})}\n"
     assert validate(Recipe, parse_document(text, "f.yaml")).env == {name: value}

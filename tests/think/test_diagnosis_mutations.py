@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import pytest
 from diagnosis_tools import Sample, found, lines, samples, told
-from test_diagnosis_samples import LOGS
+from loops import each
+from test_diagnosis_samples import DISGUISED
 
 from cluster.diagnosis.rules import RULES
 
@@ -64,19 +64,19 @@ def from_cluster_logs(text: str) -> str:
     return re.sub(r"^", "2026-05-20T20:35:26.123 spark2: ", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("mutate", [other_names, other_addresses, other_places], ids=lambda mutate: mutate.__name__)
-@pytest.mark.parametrize("one", samples(), ids=lambda one: one.name)
+@each("mutate", [other_names, other_addresses, other_places], ids=lambda mutate: mutate.__name__)
+@each("one", samples(), ids=lambda one: one.name)
 def test_names_and_numbers(one: Sample, mutate: Mutate) -> None:
     assert found(mutate(one.text)) == ([one.right] if one.right else [])
 
 
-@pytest.mark.parametrize("mutate", [with_rank, from_compose, from_cluster_logs], ids=lambda mutate: mutate.__name__)
-@pytest.mark.parametrize("one", LOGS, ids=lambda one: one.name)
+@each("mutate", [with_rank, from_compose, from_cluster_logs], ids=lambda mutate: mutate.__name__)
+@each("one", DISGUISED, ids=lambda one: one.name)
 def test_prefixes(one: Sample, mutate: Mutate) -> None:
     assert found(mutate(one.text)) == [one.right]
 
 
-@pytest.mark.parametrize("row", lines("wordings.tsv"), ids=lambda row: row.split("\t")[0])
+@each("row", lines("wordings.tsv"), ids=lambda row: row.split("\t")[0])
 def test_other_wordings_of_one_cause(row: str) -> None:
     id, line = row.split("\t")
     assert [one.split()[1] for one in found(line)] == [id]
@@ -92,13 +92,13 @@ RuntimeError: cancelled
 """
 CAUSES = [
     one
-    for one in LOGS
+    for one in samples()
     if any(f"{rule.level} {rule.id}" == one.right and not (rule.secondary or rule.slow) for rule in RULES)
     and one.right.startswith("fault")
 ]
 
 
-@pytest.mark.parametrize("one", CAUSES, ids=lambda one: one.name)
+@each("one", CAUSES, ids=lambda one: one.name)
 def test_what_everybody_quotes_hides_no_cause(one: Sample) -> None:
     """The cause stands early, and a thousand lines come after it."""
     root = told(one.text + QUOTED * 200).root

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from diagnosis_table import DOC, MARK, document
+from loops import each
 
 from cluster.argv.docker import Container, docker_run
 from cluster.argv.nccl import fabric_environment
@@ -18,7 +19,7 @@ EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@each("rule", RULES, ids=lambda rule: rule.id)
 def test_rule(rule: Rule) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", rule.id)
     assert rule.cause
@@ -36,14 +37,14 @@ SET_UP |= {*ray_environment(head="", ray_version="2.56.0")}
 """What `cluster` gives to each rank by itself."""
 
 
-@pytest.mark.parametrize("rule", EVERY, ids=lambda rule: rule.id)
+@each("rule", EVERY, ids=lambda rule: rule.id)
 def test_no_remedy_for_ranks_of_cluster_sets_up_what_they_have(rule: Rule) -> None:
     remedy = (rule.remedy if rule.own is None else rule.own).partition("docker run --rm")[0]  # a look, no start
     told = {word for word in SET_UP if re.search(rf"(?<![\w-]){word}(?![\w-])", remedy)}
     assert not told or rule.level in ("note", "normal")
 
 
-@pytest.mark.parametrize("rule", EVERY, ids=lambda rule: rule.id)
+@each("rule", EVERY, ids=lambda rule: rule.id)
 def test_no_process_is_killed_before_it_is_asked_whose_it_is(rule: Rule) -> None:
     for remedy in filter(None, (rule.remedy, rule.own)):
         assert "systemctl status" in remedy.partition("kill ")[0] or not re.search(r"\bkill\b(?! -0)", remedy)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from loops import each
 
 from cluster.bench.vary import SIZES, parse_vary
 from cluster.cli.main import COMMANDS, build_parser, parse
@@ -82,7 +82,7 @@ def keys_wrong(args: argparse.Namespace, name: str) -> Iterator[str]:
             yield f"{name} gives no {first}, so {word} stands alone"
 
 
-@pytest.mark.parametrize(("place", "line"), sorted(set(shown())))
+@each("place, line", sorted(set(shown())))
 def test_a_command_that_is_shown_can_be_typed(place: str, line: str) -> None:
     assert [found for words in commands(line) if (found := wrong(words))] == []
 

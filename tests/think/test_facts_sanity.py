@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from loops import each
 
 from cluster.spark.server import insane, leaked, thinks_aloud
 
@@ -81,7 +82,7 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("name", INSANE)
+@each("name", INSANE)
 def test_what_broken_kernels_say(name: str) -> None:
     text, why = INSANE[name]
     assert insane(text)
@@ -89,14 +90,14 @@ def test_what_broken_kernels_say(name: str) -> None:
     assert len(insane(text)) < 120
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@each("name", HEALTHY)
 def test_healthy_texts_pass(name: str) -> None:
     assert insane(HEALTHY[name]) == ""
     assert leaked(HEALTHY[name]) == ""
     assert thinks_aloud(HEALTHY[name]) == ""
 
 
-@pytest.mark.parametrize("path", [*CORPUS, *DOCS], ids=lambda path: path.name)
+@each("path", [*CORPUS, *DOCS], ids=lambda path: path.name)
 def test_prose_code_and_documentation_pass(path: Path) -> None:
     text = path.read_text(encoding="utf-8")[:120_000]
     for size in (600, 4000):
@@ -106,14 +107,14 @@ def test_prose_code_and_documentation_pass(path: Path) -> None:
                 assert insane(part) == "", part
 
 
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
+@each("path", CORPUS, ids=lambda path: path.name)
 def test_prose_and_code_hold_no_marks(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert (leaked(text), thinks_aloud(text)) == ("", "")
 
 
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
-@pytest.mark.parametrize("size", [40, 300, 1500])
+@each("path", CORPUS, ids=lambda path: path.name)
+@each("size", [40, 300, 1500])
 def test_any_healthy_text_repeated_is_insane(path: Path, size: int) -> None:
     """Also behind a healthy beginning, and with any length of the part that repeats."""
     text = path.read_text(encoding="utf-8")
@@ -134,7 +135,7 @@ PHRASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "phrase", "often"), PHRASES, ids=[one[0] for one in PHRASES])
+@each("name, phrase, often", PHRASES)
 def test_how_often_is_too_often(name: str, phrase: str, often: int) -> None:
     before, after = "So it began. ", "And so it ended."
     assert insane(before + phrase * (often - 1) + after) == ""
@@ -150,7 +151,7 @@ def test_how_often_is_too_often_in_code() -> None:
         assert insane("a = { " + cell * often * 4 + "};") == ""
 
 
-@pytest.mark.parametrize(("character", "often"), [("!", 16), ("a", 31), ("?", 21), ("-", 200), ("0", 200), (" ", 200)])
+@each("character, often", [("!", 16), ("a", 31), ("?", 21), ("-", 200), ("0", 200), (" ", 200)])
 def test_how_long_is_too_long(character: str, often: int) -> None:
     assert insane(f"So it began. ({character * (often - 1)}) And so it ended.") == ""
     assert "one character" in insane(f"So it began. ({character * often}) And so it ended.")

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import orjson
 import pytest
 from facts_tools import ask
+from loops import each
 
 from cluster.argv.far import source
 from cluster.argv.question import Answer
@@ -129,8 +130,8 @@ def test_answers_of_another_look_are_a_mistake_of_ours() -> None:
         read("x", Look(), [Answer(0)], (0.0, 0.0))
 
 
-@pytest.mark.parametrize("name", PARSES)
-@pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
+@each("name", PARSES)
+@each("data", HOSTILE)
 def test_hostile_output(name: str, data: bytes) -> None:
     for answer in (Answer(0, data), Answer(1, data, data), Answer(0, data, cut=True), Answer(None, data)):
         found = PARSES[name](answer)
@@ -147,7 +148,7 @@ def test_a_hundred_megabytes_cut_off() -> None:
         assert isinstance(parse(Answer(1, b"", data, cut=True)), Missing)
 
 
-@pytest.mark.parametrize("name", PARSES)
+@each("name", PARSES)
 def test_random_bytes(name: str) -> None:
     rolled = random.Random(name)
     for _ in range(300):
@@ -190,7 +191,7 @@ def shaped(rolled: random.Random, depth: int = 0) -> Any:
     return {rolled.choice(names): shaped(rolled, depth + 1) for _ in range(rolled.randrange(6))}
 
 
-@pytest.mark.parametrize("name", PARSES)
+@each("name", PARSES)
 def test_json_of_other_shapes(name: str) -> None:
     """Never an exception; what is read all the same is the fact or Missing."""
     rolled = random.Random(name)
@@ -223,7 +224,7 @@ def mutate(rolled: random.Random, data: bytes) -> bytes:
     return data[:at] + rolled.choice([b"", rolled.randbytes(length), data[at : at + 50] * 2]) + data[at + length :]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@each("program", PROGRAMS)
 def test_programs_compile_without_a_warning(program: str) -> None:
     """Python prints one on the host's stderr, where the reason of a failure is looked for."""
     with warnings.catch_warnings():

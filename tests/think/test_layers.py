@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from loops import each
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
 ROOMS = (
@@ -66,7 +66,7 @@ def test_every_file_is_in_a_known_room() -> None:
     assert {room_of(path) for path in FILES} <= {*ROOMS, "far", "lab", "__init__"}
 
 
-@pytest.mark.parametrize("path", of_room(*ROOMS), ids=show)
+@each("path", of_room(*ROOMS), ids=show)
 def test_imports_go_downward(path: Path) -> None:
     room = room_of(path)
     below = set(ROOMS[: ROOMS.index(room) + 1])
@@ -76,7 +76,7 @@ def test_imports_go_downward(path: Path) -> None:
     assert not [name for name in imported(path) if name.startswith(".")], "relative imports hide the room"
 
 
-@pytest.mark.parametrize("path", of_room("far"), ids=show)
+@each("path", of_room("far"), ids=show)
 def test_far_programs_stand_alone(path: Path) -> None:
     """The standard library, and programs that are sent to lie beside them."""
     beside = {other.stem for other in of_room("far")}
@@ -84,14 +84,14 @@ def test_far_programs_stand_alone(path: Path) -> None:
     assert roots <= sys.stdlib_module_names | beside
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "lab" / "scripted").glob("*.py")), ids=show)
+@each("path", sorted((PACKAGE / "lab" / "scripted").glob("*.py")), ids=show)
 def test_the_scripted_server_stands_alone(path: Path) -> None:
     """A server made of what is tested against it would prove nothing."""
     others = [name for name in imported(path) if name.split(".")[0] not in sys.stdlib_module_names]
     assert all(name.startswith("cluster.lab.scripted.") for name in others)
 
 
-@pytest.mark.parametrize("path", of_room(*THINK), ids=show)
+@each("path", of_room(*THINK), ids=show)
 def test_thinking_rooms_do_not_act(path: Path) -> None:
     assert not {name.split(".")[0] for name in imported(path)} & ACTING
 

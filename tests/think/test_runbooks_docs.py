@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from loops import each
 from runbook_pages import FOLDER, INDEX, ORDER, Listed, Typed, headings, links, pages, slug, steps
 
 from cluster.cli.main import parse
@@ -63,14 +63,14 @@ def test_pages_are_the_ones_that_code_names() -> None:
     assert {page.stem for page in pages()} == set(STEMS)
 
 
-@pytest.mark.parametrize("runbook", POINTED_AT)
+@each("runbook", POINTED_AT)
 def test_what_code_points_at_is_there(runbook: str) -> None:
     stem, _, anchor = runbook.partition("#")
     assert stem in STEMS
     assert not anchor or anchor in headings(FOLDER / f"{stem}.md")
 
 
-@pytest.mark.parametrize("page", [INDEX, *pages()], ids=lambda page: page.stem)
+@each("page", [INDEX, *pages()], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
         target, _, anchor = link.partition("#")
@@ -83,7 +83,7 @@ def test_index_has_every_page() -> None:
     assert {f"{stem}.md" for stem in STEMS} <= set(links(INDEX))
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+@each("page", pages(), ids=lambda page: page.stem)
 def test_page_is_short_and_says_when_it_is_done(page: Path) -> None:
     text = page.read_text()
     assert len([line for line in text.splitlines() if not ORDER.fullmatch(line)]) <= LONGEST
@@ -91,7 +91,7 @@ def test_page_is_short_and_says_when_it_is_done(page: Path) -> None:
     assert re.search(r"^## .*one command$", text, re.M)
 
 
-@pytest.mark.parametrize(("place", "line"), typed_commands())
+@each("place, line", typed_commands())
 def test_command_is_understood(place: str, line: str) -> None:
     for words in commands(line):
         assert words[0] != "cluster" or parse(words[1:]).command == words[1], place
