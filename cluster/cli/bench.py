@@ -16,7 +16,7 @@ from cluster.bench.result import Baseline, Journal, Manifest, Result, clocks, fi
 from cluster.bench.rows import Row
 from cluster.bench.run import Measured, run_bench
 from cluster.bench.scaling import scaling_rows
-from cluster.bench.suites import SUITES
+from cluster.bench.suites import parts_of
 from cluster.bench.tables import (
     Table,
     bench_table,
@@ -181,7 +181,7 @@ def wanted_parts(args: argparse.Namespace, subject: Measuring) -> dict[str, Benc
     if not args.suite:
         return {"": plain}
     parts = {}
-    for part in SUITES[args.suite].parts:
+    for part in parts_of(args.suite):
         values = {item.name: getattr(part, item.name) for item in fields(part) if item.name != "title"}
         values["runs"] = part.runs if args.runs is None else args.runs
         parts[part.title] = replace(plain, suite=args.suite, **values)

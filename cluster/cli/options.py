@@ -421,10 +421,11 @@ def bench(parser: Parser) -> None:
     )
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     measuring(parser)
-    from cluster.bench.suites import SUITES
+    from cluster.bench.suites import abouts
 
-    about = "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
-    parser.add_argument("--suite", choices=tuple(SUITES), metavar="NAME", help=f"named shapes. {about}")
+    suites = abouts()
+    about = "; ".join(f"{name}: {text}" for name, text in suites.items())
+    parser.add_argument("--suite", choices=tuple(suites), metavar="NAME", help=f"named shapes. {about}")
     parser.add_argument("--base-url", metavar="URL", help="measure this server, from this machine")
     parser.add_argument("--model", metavar="NAME", help="served model name (default: what the server says)")
     parser.add_argument("--api-key-file", metavar="FILE", help="key of the API at --base-url")

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+import yaml
 from bench_results import manifest, row
 from bench_tools import trace
 
@@ -12,13 +13,13 @@ from cluster.bench.measure import measure_batch
 from cluster.bench.result import Result
 from cluster.bench.rows import Row, Shape, summarise
 from cluster.bench.statistics import stat
-from cluster.bench.suites import SUITES
+from cluster.bench.suites import FILE, Part, abouts, parts_of
 from cluster.bench.tables import suite_tables
 from cluster.bench.wanted import BenchWanted, fitting
 
 
 def wanted(suite: str, part: int = 0) -> BenchWanted:
-    own = SUITES[suite].parts[part]
+    own = parts_of(suite)[part]
     values = {item.name: getattr(own, item.name) for item in dataclasses.fields(own) if item.name != "title"}
     return BenchWanted("http://x", suite=suite, **values)
 
@@ -117,10 +118,31 @@ def test_other_suites_are_their_rows(suite: str) -> None:
     assert suite_tables(suite, [result(row(Shape(128, 100, 0)))]) == []
 
 
+def test_the_file_holds_suites_and_nothing_else() -> None:
+    suites = yaml.safe_load(FILE.read_text("utf-8"))
+    assert abouts() == {name: suite["about"] for name, suite in suites.items()}
+    defaults = dataclasses.asdict(Part("any"))
+    for name, suite in suites.items():
+        assert suite.keys() == {"about", "parts"}
+        parts = parts_of(name)
+        titles = [part.title for part in parts]
+        assert parts
+        assert all(titles)
+        assert len(set(titles)) == len(titles)
+        for at, part in enumerate(parts):
+            for key, value in dataclasses.asdict(part).items():
+                assert type(value) is type(defaults[key]), f"{name}: {key}"
+            assert part.depth_mode in ("cold", "prefix-caching")
+            assert wanted(name, at).shapes()
+
+
 def test_help_lists_every_suite_without_loading_the_benchmark() -> None:
     import subprocess
     import sys
 
-    check = "import sys, cluster.bench.suites; print([m for m in sys.modules if m in ('orjson', 'httptools', 'rich')])"
+    check = (
+        "import sys; from cluster.bench.suites import abouts; assert len(abouts()) == 7; "
+        "print([m for m in sys.modules if m in ('orjson', 'httptools', 'rich', 'yaml')])"
+    )
     said: Any = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"
