@@ -39,5 +39,8 @@ def parts_of(suite: str) -> tuple[Part, ...]:
     import yaml
 
     parts: list[dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))[suite]["parts"]
-    lists = ({key: tuple(value) if isinstance(value, list) else value for key, value in part.items()} for part in parts)
-    return tuple(Part(**values) for values in lists)
+    return tuple(Part(**{key: _frozen(value) for key, value in part.items()}) for part in parts)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
