@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -13,12 +12,14 @@ from cluster.diagnosis.lines import Line
 from cluster.diagnosis.root import EVIDENCE_LENGTH, Explanation, of_rule, settled
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS
 from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
-from cluster.spark.disk import Filled
+from cluster.spark.disk import NEARLY_FULL_PCT, Filled, judge_room
 from cluster.spark.docker import DockerText
+from cluster.spark.fabric import common_networks, judge_mtu
 from cluster.spark.fabric_test import Bandwidth, judge_rdma
-from cluster.spark.gpu import BUSY_PCT, IDLE_W, Gpu, GpuProcess, judge_gpu
-from cluster.spark.identity import BAD_KERNEL
-from cluster.spark.links import Gid, Interface, LinkEvent, Neighbour, Port, is_fabric
+from cluster.spark.finding import twice
+from cluster.spark.gpu import IDLE_W, Gpu, GpuProcess, judge_gpu
+from cluster.spark.identity import cannot_register
+from cluster.spark.links import Gid, Interface, LinkEvent, Neighbour, Port, half_ports, is_crossed, is_fabric
 from cluster.spark.memory import Memory
 from cluster.spark.ranks import RayStatus
 from cluster.spark.server import Load, insane
@@ -111,13 +112,12 @@ def judge_ports(outputs: Outputs) -> Iterator[Explanation]:
         ports: tuple[Port, ...] = output.value
         if not any(port.is_up for port in ports):
             yield output.say("no-link-up", (ports[0].netdev or ports[0].hca,))
-        for port in ports:
-            twin = next((one for one in ports if one != port and one.twin_name == port.twin_name), None)
-            if twin and port.is_up and not twin.is_up:
-                yield output.say("one-twin-up", (twin.netdev,), netdev=port.netdev, twin=twin.netdev)
+        up = {port.netdev for port in ports if port.is_up}
+        for netdev, twin in half_ports(up, [port.netdev for port in ports]):
+            yield output.say("one-twin-up", (twin,), netdev=netdev, twin=twin)
     for first, second in combinations(found, 2):
         there, here = ({port.netdev for port in output.value if port.is_up} for output in (first, second))
-        if here and there and not here & there:
+        if is_crossed(here, there):
             yield second.say("ports-crossed", (min(here),), here=listed(here), there=listed(there))
 
 
@@ -149,34 +149,34 @@ def fabric_of(output: Output) -> list[Interface]:
 
 
 def _compare_mtu(first: Output, second: Output) -> Iterator[Explanation]:
-    pairs = [(row, other) for row in fabric_of(first) for other in fabric_of(second) if _one_link(row, other)]
-    sizes = [(row.mtu or 0, other.mtu or 0) for row, other in pairs if row.mtu and other.mtu]
-    for (row, other), (mtu, others_mtu) in zip(pairs, sizes, strict=False):
-        if mtu != others_mtu:
+    both = [(row, other) for row in fabric_of(first) for other in fabric_of(second) if _one_link(row, other)]
+    pairs = [(row, other, row.mtu, other.mtu) for row, other in both if row.mtu and other.mtu]
+    for row, other, mtu, others_mtu in pairs:
+        if judge_mtu((mtu, others_mtu)) == "differs":
             output, worse, better = (first, row, other) if mtu < others_mtu else (second, other, row)
             small = f"{worse.mtu} at {worse.name} in {output.file}"
             large = f"{better.mtu} in {(second if output is first else first).file}"
             yield output.say("mtu-differs", (worse.name, f"mtu {worse.mtu}"), small=small, large=large)
-    if sizes and set(sizes) == {(1500, 1500)}:
+    if judge_mtu(mtu for pair in pairs for mtu in pair[2:]) == "small":
         yield second.say("mtu-1500", (pairs[0][1].name, "mtu 1500"))
 
 
 def _one_link(row: Interface, other: Interface) -> bool:
     """Whether interfaces of two hosts face each other: by subnet, else by name."""
     if row.networks() and other.networks():
-        return bool(set(row.networks()) & set(other.networks()))
+        return bool(common_networks((row.networks(), other.networks())))
     return row.name == other.name
 
 
 def _compare_addresses(first: Output, second: Output) -> Iterator[Explanation]:
     there, here = ({address for row in fabric_of(output) for address in row.interfaces()} for output in (first, second))
-    twice = {str(address.ip) for address in here} & {str(address.ip) for address in there}
-    if twice and first.value != second.value:
-        yield second.say("address-twice", (min(twice),), address=min(twice))
-    networks = [{str(address.network) for address in one} for one in (here, there)]
-    if all(networks) and not networks[0] & networks[1]:
-        shown = str(min(here).ip)
-        yield second.say("no-common-subnet", (shown,), here=listed(networks[0]), there=listed(networks[1]))
+    shared = twice((which, str(address)) for which, one in enumerate((here, there)) for address in {a.ip for a in one})
+    if shared and first.value != second.value:
+        yield second.say("address-twice", (min(shared),), address=min(shared))
+    networks = [{address.network for address in one} for one in (here, there)]
+    if all(networks) and not common_networks(networks):
+        shown, sides = str(min(here).ip), [listed(set(map(str, one))) for one in networks]
+        yield second.say("no-common-subnet", (shown,), here=sides[0], there=sides[1])
 
 
 def judge_gids(outputs: Outputs) -> Iterator[Explanation]:
@@ -218,9 +218,7 @@ def judge_link_events(outputs: Outputs) -> Iterator[Explanation]:
 GIB = 1 << 30
 OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}
 HELD_SHARE, CACHE_SHARE = 0.5, 0.8
-FULL_PCT, NEARLY_FULL_PCT = 100, 95
-NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
-NOT_DISKS = ("/dev/loop", "squashfs", "efivarfs")
+OF_ROOM = {"little": "disk-nearly-full", "full": "disk-full"}
 
 
 def judge_memory(outputs: Outputs) -> Iterator[Explanation]:
@@ -235,7 +233,7 @@ def judge_memory(outputs: Outputs) -> Iterator[Explanation]:
         if share < HELD_SHARE:
             words = ("MemAvailable",) if output.find("MemAvailable") else ("Mem:",)
             yield output.say("memory-held", words, available=gib(memory.available), total=gib(memory.total))
-        elif share > CACHE_SHARE and memory.free is not None and memory.free < memory.total // 2:
+        elif share > CACHE_SHARE and memory.free is not None and memory.hides(memory.total // 2):
             words = ("MemFree",) if output.find("MemFree") else ("Mem:",)
             yield output.say("page-cache", words, cache=gib(memory.available - memory.free))
 
@@ -249,15 +247,13 @@ def judge_gpus(outputs: Outputs) -> Iterator[Explanation]:
     """Busy and drawing little: capped when the clocks are low, a kernel that spins when they are high."""
     for output in outputs.named("gpus"):
         gpus: tuple[Gpu, ...] = output.value
-        busy = [gpu for gpu in gpus if (gpu.utilization_pct or 0) >= BUSY_PCT and gpu.power_w is not None]
-        if not busy or any((gpu.power_w or 0.0) >= IDLE_W for gpu in busy):
+        states = [(judge_gpu(gpu), gpu) for gpu in gpus]
+        if any(state in ("working", "slowed") for state, _ in states):
             continue
-        gpu, clock, power = busy[0], busy[0].sm_clock_mhz, f"{busy[0].power_w:g}"
-        words = (str(clock),) if clock else (power,)
-        busy_pct = str(gpu.utilization_pct)
-        id = OF_STATE.get(judge_gpu(gpu))
-        if id:
-            yield output.say(id, words, busy=busy_pct, power=power, clock=str(clock))
+        for state, one in [row for row in states if row[0] in OF_STATE][:1]:
+            clock, power = one.sm_clock_mhz, f"{one.power_w:g}"
+            words = (str(clock),) if clock else (power,)
+            yield output.say(OF_STATE[state], words, busy=str(one.utilization_pct), power=power, clock=str(clock))
 
 
 def judge_processes(outputs: Outputs) -> Iterator[Explanation]:
@@ -279,22 +275,22 @@ def judge_disk(outputs: Outputs) -> Iterator[Explanation]:
     for output in outputs.named("disk"):
         rows: tuple[Filled, ...] = output.value
         for row in rows:
-            if row.path.startswith(NOT_STORAGE) or row.device.startswith(NOT_DISKS) or row.used_pct < NEARLY_FULL_PCT:
-                continue
-            id = "disk-full" if row.used_pct >= FULL_PCT or row.free_bytes < GIB else "disk-nearly-full"
+            if not row.is_storage or row.used_pct < NEARLY_FULL_PCT:
+                continue  # a small file system may have little room and be as it should
+            id = OF_ROOM[judge_room(row.free_bytes, row.used_pct)]
             yield output.say(id, (f"{row.used_pct}%", row.path), path=row.path, used=str(row.used_pct))
 
 
 def judge_machines(outputs: Outputs) -> Iterator[Explanation]:
     """Two hosts with one machine-id or one name."""
     ids = [(output, id) for output in outputs.named("machine-ids") for id in output.value]
-    counts = Counter(id for _, id in ids)
-    twice = [(output, id) for output, id in ids[1:] if counts[id] > 1]
-    if twice:
-        yield twice[-1][0].say("machine-id-twice", (twice[-1][1],))
+    for id, those in list(twice(ids).items())[-1:]:
+        yield those[-1].say("machine-id-twice", (id,))
+    if len({id for _, id in ids}) == 1:
+        return  # one machine has one name
     names = [(output, name) for output in outputs.named("hostnames") for name in output.value]
-    if len(names) > 1 and names[0][1] == names[-1][1] and len(counts) != 1:
-        yield names[-1][0].say("hostname-twice", (names[-1][1],), name=names[-1][1])
+    for name, those in list(twice(names).items())[-1:]:
+        yield those[-1].say("hostname-twice", (name,), name=name)
 
 
 PENDING = "pending placement group"
@@ -342,11 +338,17 @@ def judge_load(outputs: Outputs) -> Iterator[Explanation]:
     if len(looks) == 1:
         yield output.say("requests-running", ("num_requests_running",), running=running)
     elif first.running and first.tokens == last.tokens:
-        powers = [gpu.power_w for one in outputs.named("gpus") for gpu in one.value if gpu.power_w is not None]
-        if not powers:
+        power = _most_power(outputs)
+        if power is None:
             yield output.say("tokens-frozen", ("generation_tokens",), running=running)
-        elif max(powers) < IDLE_W:
-            yield output.say("server-wedged", ("generation_tokens",), running=running, power=f"{max(powers):g}")
+        elif power < IDLE_W:
+            yield output.say("server-wedged", ("generation_tokens",), running=running, power=f"{power:g}")
+
+
+def _most_power(outputs: Outputs) -> float | None:
+    """Watts of the GPU that draws most, None where none is shown."""
+    powers = [gpu.power_w for output in outputs.named("gpus") for gpu in output.value if gpu.power_w is not None]
+    return max(powers, default=None)
 
 
 def judge_completion(outputs: Outputs) -> Iterator[Explanation]:
@@ -427,7 +429,7 @@ def settle_rdma_memory(found: Explanation, outputs: Outputs) -> Explanation:
     kernels: list[str] = [output.value for output in outputs.named("kernel")]
     limits: list[int] = [output.value for output in outputs.named("memlock")]
     memory = _memory(found, outputs)
-    if (memory and memory.has_cma_bug) or any(BAD_KERNEL.match(kernel) for kernel in kernels):
+    if any(cannot_register(memory, kernel) for kernel in kernels or [""]):
         told = f"kernel {kernels[0]}" if kernels else "CmaFree is more than CmaTotal"
         return settled(found, OF_PAIRS["rdma-enomem-kernel"], told=told)
     if any(0 <= limit < SMALL_MEMLOCK for limit in limits):
@@ -441,10 +443,10 @@ def settle_rdma_memory(found: Explanation, outputs: Outputs) -> Explanation:
 
 def settle_broadcast(found: Explanation, outputs: Outputs) -> Explanation | None:
     """Compiling or hanging: power tells."""
-    powers = [gpu.power_w for output in outputs.named("gpus") for gpu in output.value if gpu.power_w is not None]
-    if not powers:
+    power = _most_power(outputs)
+    if power is None:
         return found
-    return None if max(powers) >= IDLE_W else settled(found, OF_PAIRS["ranks-hang"], power=f"{max(powers):g}")
+    return None if power >= IDLE_W else settled(found, OF_PAIRS["ranks-hang"], power=f"{power:g}")
 
 
 def settle_image(found: Explanation, outputs: Outputs) -> Explanation:

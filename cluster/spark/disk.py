@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cluster.argv.far import far
 from cluster.spark.fact import Missing, read_section
@@ -63,6 +63,11 @@ class Filled:
     used_pct: int
     free_bytes: int
 
+    @property
+    def is_storage(self) -> bool:
+        """Whether what fills it may be removed: no image, no pseudo file system, no part of the firmware's."""
+        return not self.path.startswith(NOT_STORAGE) and not self.device.startswith(NOT_DISKS)
+
 
 def recognise(text: str) -> tuple[Filled, ...] | None:
     """The rows of `df`, in KiB or with -h."""
@@ -76,9 +81,19 @@ def recognise(text: str) -> tuple[Filled, ...] | None:
 
 
 GIB = 1 << 30
+NEARLY_FULL_PCT = 95
+NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
+NOT_DISKS = ("/dev/loop", "squashfs", "efivarfs")
 MIN_ROOM = 5 * GIB
 
 MIN_INODES = 10_000
+
+
+def judge_room(free_bytes: int, used_pct: int = 0) -> Literal["", "little", "full"]:
+    """Whether there is room for images, weights and caches. `used_pct` where only that is known exactly."""
+    if used_pct >= 100 or free_bytes < GIB:
+        return "full"
+    return "little" if used_pct >= NEARLY_FULL_PCT or free_bytes < MIN_ROOM else ""
 
 
 def check_disk(seen: Seen) -> Iterator[Finding]:
@@ -88,7 +103,7 @@ def check_disk(seen: Seen) -> Iterator[Finding]:
         return
     for room in {room.device or room.path: room for room in reversed(seen.disk)}.values():
         few_files = room.free_inodes is not None and room.free_inodes < MIN_INODES
-        if room.free_bytes < MIN_ROOM or few_files:
+        if judge_room(room.free_bytes) or few_files:
             files = f", {room.free_inodes} inodes free" if few_files else ""
             yield Finding(
                 "warning",

@@ -6,18 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_interface
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing
-from cluster.spark.finding import Finding, Level, unknown
-from cluster.spark.links import Link, Links, port_of
+from cluster.spark.finding import Finding, Level, twice, unknown
+from cluster.spark.links import Link, Links, half_ports, is_crossed, port_of
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
 
 Network = IPv4Network | IPv6Network
+N = TypeVar("N", IPv4Network, Network)
 ANEW = "cluster down and cluster up start it over what is there now"
 
 
@@ -83,7 +84,8 @@ def pair(seens: Sequence[Seen], overrides: Mapping[str, Sequence[str]] | None = 
     when it is named.
     """
     ends = {seen.host: _usable(seen, (overrides or {}).get(seen.host, ())) for seen in seens}
-    shared = [net for net in _networks(ends.values()) if all(_has(links, net) for links in ends.values())]
+    common = common_networks([link.network for link in links] for links in ends.values())
+    shared = sorted(common, key=lambda net: (net.version, net.is_link_local, int(net.network_address)))
     if len(seens) < 2 or not shared:
         return Fabric({seen.host: _management(seen) for seen in seens}, paired=False)
     hosts = {}
@@ -140,13 +142,10 @@ def _usable(seen: Seen, named: Sequence[str]) -> list[Facing]:
     return found
 
 
-def _networks(ends: Iterable[Sequence[Facing]]) -> list[Network]:
-    found = {link.network for links in ends for link in links}
-    return sorted(found, key=lambda net: (net.version, net.is_link_local, int(net.network_address)))
-
-
-def _has(links: Sequence[Facing], network: Network) -> bool:
-    return any(link.network == network for link in links)
+def common_networks(ends: Iterable[Iterable[N]]) -> set[N]:
+    """The networks that every host is in."""
+    found = [set(networks) for networks in ends]
+    return set.intersection(*found) if found else set()
 
 
 def _management(seen: Seen) -> HostFabric:
@@ -218,20 +217,16 @@ def _unpaired(wanted: Wanted, seens: Sequence[Seen]) -> Finding:
 
 def check_addresses(fabric: Fabric) -> Iterator[Finding]:
     """No two hosts have one address: a ping to it is answered at home, and nothing reaches the peer."""
-    owners: dict[str, dict[str, str]] = defaultdict(dict)
-    for name, end in fabric.hosts.items():
-        for link in end.facing:
-            owners[link.address][name] = link.netdev
-    for address, netdevs in owners.items():
-        if len(netdevs) > 1:
-            yield Finding(
-                "fault",
-                "address",
-                list(netdevs)[-1],
-                f"{' and '.join(netdevs)} have the same fabric address",
-                f"{address}: {', '.join(f'{host} {netdev}' for host, netdev in netdevs.items())}",
-                "give each host an address of its own in netplan",
-            )
+    netdevs = {(name, link.address): link.netdev for name, end in fabric.hosts.items() for link in end.facing}
+    for address, hosts in twice(netdevs).items():
+        yield Finding(
+            "fault",
+            "address",
+            hosts[-1],
+            f"{' and '.join(hosts)} have the same fabric address",
+            f"{address}: {', '.join(f'{host} {netdevs[host, address]}' for host in hosts)}",
+            "give each host an address of its own in netplan",
+        )
 
 
 def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -255,14 +250,14 @@ def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
         if isinstance(seen.links, Missing):
             continue
         facing = {link.netdev for link in fabric.hosts[seen.host].facing}
-        for link in seen.links.links:
-            if link.netdev in facing or not (twins := facing & _twins_of(link, seen.links)):
-                continue
+        links = {link.netdev: link for link in seen.links.links}
+        for netdev, other in half_ports(facing, links):
+            link = links[other]
             yield Finding(
                 "warning",
                 "twins",
                 seen.host,
-                f"only {min(twins)} of its port faces the peers: half the bandwidth",
+                f"only {netdev} of its port faces the peers: half the bandwidth",
                 f"{link.netdev} {link.state}, {' '.join(link.addresses) or 'no address'}",
                 _twin_remedy(seen.host, link),
             )
@@ -276,26 +271,27 @@ def _twin_remedy(host: str, link: Link) -> str:
     return f"look at the other end of {link.netdev}: is it up, and in the same subnet?"
 
 
-def _twins_of(link: Link, links: Links) -> set[str]:
-    """Netdevs of the same port behind another PCI domain: `enp1s0f1np1` and `enP2p1s0f1np1`."""
-    port = port_of(link.netdev)
-    return {one.netdev for one in links.links if one.netdev != link.netdev and port_of(one.netdev) == port}
-
-
 def check_cabling(fabric: Fabric) -> Iterator[Finding]:
     """The cable is in another port here than there: it works, since every host is told names of its own."""
-    ports = {name: {port_of(link.netdev) for link in end.facing if link.hca} for name, end in fabric.hosts.items()}
-    first = next(iter(ports))
-    for name, own in ports.items():
-        if own and ports[first] and not own & ports[first]:
+    netdevs = {name: {link.netdev for link in end.facing if link.hca} for name, end in fabric.hosts.items()}
+    first, *others = netdevs
+    for name in others:
+        if is_crossed(netdevs[name], netdevs[first]):
+            ports = [", ".join(sorted(set(map(port_of, netdevs[one])))) for one in (first, name)]
             yield Finding(
                 "note",
                 "cabling",
                 name,
                 f"the cable is in another port than on {first}: names of HCAs differ",
-                f"{first} {', '.join(sorted(ports[first]))}; {name} {', '.join(sorted(own))}",
+                f"{first} {ports[0]}; {name} {ports[1]}",
                 "nothing to do for cluster; programs that copy one host's NCCL_IB_HCA to the other fail",
             )
+
+
+def judge_mtu(sizes: Iterable[int]) -> Literal["", "differs", "small"]:
+    """What the MTUs in one subnet mean: large RDMA transfers fail between different ones, and 1500 is slow."""
+    found = set(sizes)
+    return "differs" if len(found) > 1 else "small" if found == {1500} else ""
 
 
 def check_mtu(fabric: Fabric) -> Iterator[Finding]:
@@ -306,12 +302,12 @@ def check_mtu(fabric: Fabric) -> Iterator[Finding]:
             by_network[str(link.network)].append((name, link.netdev, link.mtu))
     for network, ends in by_network.items():
         evidence = ", ".join(f"{host} {netdev} {mtu}" for host, netdev, mtu in ends)
-        sizes = {mtu for _, _, mtu in ends}
+        state = judge_mtu(mtu for _, _, mtu in ends)
         worst, netdev, _ = min(ends, key=lambda end: end[2])
         remedy = f"on {worst}: sudo ip link set {netdev} mtu 9000, and in netplan to keep it"
-        if len(sizes) > 1:
+        if state == "differs":
             yield Finding("fault", "mtu", worst, f"the MTU differs within {network}", evidence, remedy)
-        elif sizes == {1500}:
+        elif state == "small":
             yield Finding("warning", "mtu", worst, f"{network} runs at MTU 1500; 9000 is faster", evidence, remedy)
 
 

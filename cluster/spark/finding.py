@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cluster.config.find import nearest
 from cluster.errors import RefusedError, UsageError
@@ -84,6 +84,7 @@ def check_names(given: Iterable[str]) -> frozenset[str]:
     return given
 
 
+X = TypeVar("X")
 Level = Literal["fault", "warning", "note", "unknown"]
 PAGES = {**RUNBOOKS, **WATCHED}
 ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
@@ -124,6 +125,14 @@ def differ(
     if len(set(values.values())) > 1:
         rows = ", ".join(f"{host} {(value or 'none')[:length]}" for host, value in values.items())
         yield Finding(level, check, list(values)[-1], what, rows, remedy)
+
+
+def twice(rows: Iterable[tuple[X, str]]) -> dict[str, list[X]]:
+    """Values that stand in more than one row (owner, value), each with its owners in order."""
+    owners: dict[str, list[X]] = {}
+    for owner, value in rows:
+        owners.setdefault(value, []).append(owner)
+    return {value: those for value, those in owners.items() if len(those) > 1}
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, unknown
+from cluster.spark.finding import Finding, twice, unknown
 
 if TYPE_CHECKING:
     from cluster.spark.links import Links
     from cluster.spark.look import Seen
+    from cluster.spark.memory import Memory
     from cluster.spark.request import Wanted
 
 
@@ -171,23 +171,32 @@ def check_sudo(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """The kernel can register memory for RDMA.
+def cannot_register(memory: Memory | None, kernel: str) -> Literal["", "suspected", "counted"]:
+    """Whether a kernel cannot register memory for RDMA.
 
     A count of CMA memory that cannot be is the bug itself, one that can be its absence; without one the release is a
     suspicion.
     """
-    memory, kernel = seen.memory, "" if isinstance(seen.identity, Missing) else seen.identity.kernel
-    counted = not isinstance(memory, Missing) and memory.has_cma_bug
-    cured = not isinstance(memory, Missing) and bool(memory.cma_total) and not counted
-    if cured or not (counted or BAD_KERNEL.match(kernel)):
+    if memory and memory.has_cma_bug:
+        return "counted"
+    if memory and memory.cma_total:
+        return ""
+    return "suspected" if BAD_KERNEL.match(kernel) else ""
+
+
+def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
+    """The kernel can register memory for RDMA."""
+    memory = None if isinstance(seen.memory, Missing) else seen.memory
+    kernel = "" if isinstance(seen.identity, Missing) else seen.identity.kernel
+    sure = cannot_register(memory, kernel)
+    if not sure:
         return
     rdma = wanted.size > 1 and not wanted.accepts_sockets
     said = [f"uname -r: {kernel}"] if kernel else []
-    if counted and not isinstance(memory, Missing):
+    if memory and sure == "counted":
         said.append(f"CmaTotal {(memory.cma_total or 0) >> 10} kB, CmaFree {(memory.cma_free or 0) >> 10} kB")
     yield Finding(
-        "fault" if counted and rdma else "warning",
+        "fault" if sure == "counted" and rdma else "warning",
         "kernel",
         seen.host,
         "this kernel cannot register memory for RDMA, however much is free",
@@ -236,7 +245,6 @@ def _is_own(text: str, identity: Identity, links: Links | Missing) -> bool:
 
 def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
     """Every host says which machine it is, and no two names are one machine. Nothing is looked up before that holds."""
-    names: dict[str, list[str]] = defaultdict(list)
     for host, machine in machines.items():
         if isinstance(machine, Missing):
             yield Finding(
@@ -247,34 +255,28 @@ def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
                 machine.why,
                 f"on {host}: cat /etc/machine-id; where there is none: sudo systemd-machine-id-setup",
             )
-        else:
-            names[machine].append(host)
-    for machine, hosts in names.items():
-        if len(hosts) > 1:
-            yield Finding(
-                "fault",
-                "machine-id",
-                hosts[1],
-                f"{' and '.join(hosts)} are the same machine",
-                f"machine-id {machine}",
-                "name each machine once; after cloning a disk: systemd-machine-id-setup",
-            )
+    ids = twice((host, machine) for host, machine in machines.items() if not isinstance(machine, Missing))
+    for machine, hosts in ids.items():
+        yield Finding(
+            "fault",
+            "machine-id",
+            hosts[1],
+            f"{' and '.join(hosts)} are the same machine",
+            f"machine-id {machine}",
+            "name each machine once; after cloning a disk: systemd-machine-id-setup",
+        )
 
 
 def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
     """Two machines do not have one name."""
-    hosts: dict[str, dict[str, str]] = defaultdict(dict)
-    for seen in seens:
-        if not isinstance(seen.identity, Missing) and seen.host_id:
-            hosts[seen.identity.hostname][seen.host_id] = seen.host
-    for name, machines in hosts.items():
-        if len(machines) > 1:
-            those = list(machines.values())
-            yield Finding(
-                "warning",
-                "hostname",
-                those[1],
-                f"{' and '.join(those)} have the same hostname",
-                name,
-                f"on {those[1]}: sudo hostnamectl set-hostname OTHER",
-            )
+    machines = {seen.host_id: seen for seen in seens if seen.host_id}.values()
+    rows = [(seen.host, seen.identity.hostname) for seen in machines if not isinstance(seen.identity, Missing)]
+    for name, hosts in twice(rows).items():
+        yield Finding(
+            "warning",
+            "hostname",
+            hosts[1],
+            f"{' and '.join(hosts)} have the same hostname",
+            name,
+            f"on {hosts[1]}: sudo hostnamectl set-hostname OTHER",
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
 from typing import TYPE_CHECKING, Any
@@ -106,6 +106,20 @@ class Links:
 def port_of(netdev: str) -> str:
     """Equal for the two netdevs of one QSFP port, which are PCI functions of their own: enp1s0f0np0, enP2p1s0f0np0."""
     return re.sub(r"^enP\d+p", "enp", netdev)
+
+
+def half_ports(used: Collection[str], netdevs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """QSFP ports of which one netdev is used and its twin is not: (the used one, the other)."""
+    for netdev in filter(None, netdevs):
+        twins = [one for one in used if port_of(one) == port_of(netdev)]
+        if twins and netdev not in used:
+            yield min(twins), netdev
+
+
+def is_crossed(here: Iterable[str], there: Iterable[str]) -> bool:
+    """Whether the cable is in another QSFP port at one end than at the other, by the netdevs in use."""
+    own, others = {port_of(netdev) for netdev in here}, {port_of(netdev) for netdev in there}
+    return bool(own and others and not own & others)
 
 
 def question(*, gids: bool = False) -> Question:
@@ -270,11 +284,6 @@ class Port:
     hca: str
     netdev: str
     is_up: bool
-
-    @property
-    def twin_name(self) -> str:
-        """Equal for the two PCI functions of one QSFP port."""
-        return port_of(self.netdev)
 
 
 def recognise_ports(text: str) -> tuple[Port, ...] | None:

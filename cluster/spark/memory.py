@@ -58,6 +58,12 @@ class Memory:
         """The kernel counts more free CMA memory than there is: registering memory for RDMA fails on such a one."""
         return self.cma_total is not None and (self.cma_free or 0) > self.cma_total
 
+    def hides(self, need: int, held: int = 0) -> bool:
+        """Whether so many bytes are available and not free: page cache has them. `held` will be given back before."""
+        if self.free is None or self.available is None:
+            return False
+        return self.free + held < need <= self.available + held
+
 
 def question() -> Question:
     """Ask for the memory alone."""
@@ -141,11 +147,8 @@ def _free_it(seen: Seen) -> str:
 
 def hides_in_cache(wanted: Wanted, seen: Seen) -> bool:
     """Whether enough memory is available for the recipe, but not free: page cache has it."""
-    need, memory = needed_bytes(wanted), seen.memory
-    if isinstance(memory, Missing) or not need or memory.free is None or memory.available is None:
-        return False
-    held = held_by_us(seen)  # is given back before
-    return memory.free + held < need <= memory.available + held
+    need = needed_bytes(wanted)
+    return bool(need) and not isinstance(seen.memory, Missing) and seen.memory.hides(need, held_by_us(seen))
 
 
 def needed_bytes(wanted: Wanted) -> int:

@@ -28,9 +28,11 @@ def test_ports_of_both_tools() -> None:
     assert links.recognise_ports("link siw0/1 state DOWN physical_state DISABLED\n") == (Port("siw0", "", False),)
 
 
-def test_twins_have_one_name() -> None:
-    assert Port("", "enp1s0f1np1", True).twin_name == Port("", "enP2p1s0f1np1", True).twin_name
-    assert Port("", "enp1s0f0np0", True).twin_name != Port("", "enP2p1s0f1np1", True).twin_name
+def test_a_port_of_which_one_half_is_used() -> None:
+    halves = ["enp1s0f1np1", "enP2p1s0f1np1", ""]
+    assert list(links.half_ports({"enp1s0f1np1"}, halves)) == [("enp1s0f1np1", "enP2p1s0f1np1")]
+    assert list(links.half_ports({"enp1s0f0np0"}, halves)) == []
+    assert list(links.half_ports(halves, halves)) == []
 
 
 def test_interfaces_of_three_commands() -> None:
