@@ -120,3 +120,21 @@ def await_true(claim: Callable[[], bool], within_s: float, what: str) -> float:
         assert time.monotonic() - began < within_s, f"not within {within_s:.0f} s: {what}"
         time.sleep(0.3)
     return time.monotonic() - began
+
+
+BACK_S = 90
+"""Within this time a rank that lost its peer must have ended, its memory with it."""
+
+
+def await_end_of_all(lab: Lab) -> float:
+    """Wait until every rank has ended and no GPU process is left; how long that took."""
+
+    def ended() -> bool:
+        return all(state_of(lab, host)["Status"] == "exited" and gpu_rows(lab, host) == "" for host in HOSTS)
+
+    return await_true(ended, BACK_S, "all ranks end and give their memory back")
+
+
+def gpu_rows(lab: Lab, host: str) -> str:
+    """What holds GPU memory on a host."""
+    return lab.tell(host, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader")

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 from hosts_now import (
+    BACK_S,
     HOSTS,
     assert_nothing_of_ours,
     assert_serves,
+    await_end_of_all,
     await_true,
     containers,
     rank_of,
@@ -19,23 +21,7 @@ from own_lab import Lab
 from person import MP, RAY, Person
 
 Make = Callable[[str, str], None]
-BACK_S = 90
-"""Within this time a rank that lost its peer must have ended, its memory with it."""
 WORDS = {"ray": RAY, "mp": MP}
-
-
-def await_end_of_all(lab: Lab) -> float:
-    """Wait until every rank has ended and no GPU process is left; how long that took."""
-
-    def ended() -> bool:
-        return all(state_of(lab, host)["Status"] == "exited" and gpu_rows(lab, host) == "" for host in HOSTS)
-
-    return await_true(ended, BACK_S, "all ranks end and give their memory back")
-
-
-def gpu_rows(lab: Lab, host: str) -> str:
-    """What holds GPU memory on a host."""
-    return lab.tell(host, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader")
 
 
 def assert_told_and_repaired(lab: Lab, person: Person, words: tuple[str, ...], *why: str) -> None:

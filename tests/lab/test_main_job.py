@@ -13,7 +13,7 @@ from signal import SIGINT
 from typing import Any
 
 import pytest
-from hosts_now import HOSTS, assert_nothing_of_ours, assert_serves, await_true, containers, rank_of, state_of
+from hosts_now import HOSTS, assert_nothing_of_ours, assert_serves, await_end_of_all, containers, rank_of
 from own_lab import Lab
 from person import PAIR, Person, Ran
 
@@ -76,16 +76,6 @@ def assert_as_the_server_counted(row: dict[str, Any]) -> None:
     assert -1 < row["e2e_ttft"]["mean"] - server["ttft_ms"] < 60
 
 
-def await_all_ended(lab: Lab) -> float:
-    """Every rank has ended, and no process holds GPU memory."""
-    rows = "nvidia-smi --query-compute-apps=pid --format=csv,noheader"
-    return await_true(
-        lambda: all(state_of(lab, host)["Status"] == "exited" and not lab.tell(host, rows) for host in HOSTS),
-        90,
-        "all ranks end and give their memory back",
-    )
-
-
 def test_pair_with_ray(lab: Lab, person: Person) -> None:
     """Killed when its containers run → down · up · again · bench as typed · worker killed · up killed → up · down."""
     killed = person.start("up", *PAIR)
@@ -110,7 +100,7 @@ def test_pair_with_ray(lab: Lab, person: Person) -> None:
     assert "Ray: 2 of 2 nodes" in person.must("status").out
 
     lab.tell("spark2", f"docker kill {rank_of(lab, 'spark2')}")
-    print(f"ray, worker killed: all ended after {await_all_ended(lab):.0f} s")
+    print(f"ray, worker killed: all ended after {await_end_of_all(lab):.0f} s")
     assert_down_and_why(person, "spark2: exited, exit 137")
     killed = person.start("up", *PAIR)
     killed.await_said("waiting: the engine")
@@ -161,7 +151,7 @@ def test_pair_without_ray_against_one_host(lab: Lab, person: Person, one_host: R
     print(table)
 
     broken("spark2", "link-down")
-    print(f"mp, link cut: all ended after {await_all_ended(lab):.0f} s")
+    print(f"mp, link cut: all ended after {await_end_of_all(lab):.0f} s")
     lab.must("mend")
     assert_down_and_why(person, r"was silent for 60 s: .*the link is cut")
     killed = person.start("up", *PAIR, "--backend", "mp")
