@@ -6,17 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from fake_host import FakeProcess
 from machine import Desk, DeskHost
+from recorded_server import read_all, serving
 from typed import Ran, Typed
 
 from cluster import crash
 from cluster.argv.question import Answer, Question
+from cluster.probe.run import choose
 
 UP = ("up", "toy", "--tp", "2")
 PLANTED = "hf_planted_in_a_message_4711"
@@ -227,16 +229,12 @@ LOCALES = {
 
 
 @pytest.fixture
-def server() -> object:
+def server() -> Iterator[SimpleNamespace]:
     """A server that behaves, and its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cluster.lab.scripted"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    port = json.loads(process.stdout.readline())["port"]
-    yield SimpleNamespace(url=f"http://127.0.0.1:{port}/v1")
-    process.terminate()
-    process.communicate(timeout=10)
+    cases = [case.id for case in choose(["text", "reasoning"])]
+    right = [one for one in read_all() if one.server == "right" and one.case in cases]
+    with serving(right[0].listed, [answer for one in right for answer in one.answers]) as url:
+        yield SimpleNamespace(url=f"{url}/v1")
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,13 +73,6 @@ def test_imports_go_downward(path: Path) -> None:
         below.add("lab")
     assert rooms_used(path) <= below
     assert not [name for name in imported(path) if name.startswith(".")], "relative imports hide the room"
-
-
-@each("path", sorted((PACKAGE / "lab" / "scripted").glob("*.py")), ids=show)
-def test_the_scripted_server_stands_alone(path: Path) -> None:
-    """A server made of what is tested against it would prove nothing."""
-    others = [name for name in imported(path) if name.split(".")[0] not in sys.stdlib_module_names]
-    assert all(name.startswith("cluster.lab.scripted.") for name in others)
 
 
 @each("path", of_room(*THINK), ids=show)
