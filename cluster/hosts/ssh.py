@@ -329,12 +329,6 @@ class SshPipe:
             self._channel.close()
 
 
-@lru_cache(1)
-def _config() -> fabric.Config:
-    """fabric without any of its files: what ssh would do was asked of ssh."""
-    return fabric.Config(lazy=True)
-
-
 def connect(name: str, target: SshTarget, deadline: float, scope: Scope) -> fabric.Connection:
     """An open, authenticated connection to a host whose key is known.
 
@@ -364,7 +358,7 @@ def _prepare(name: str, target: SshTarget, trust: Trust, dialled: Dialled) -> fa
         target.hostname,
         user=target.user,
         port=target.port,
-        config=_config(),
+        config=fabric.Config(lazy=True),  # without its files: ssh was asked; one each, since reading it changes it
         gateway=False,
         connect_kwargs={
             "sock": dialled.sock,
