@@ -1,34 +1,20 @@
-"""A server with a load client beside it, and what it says of itself before anything is timed."""
+"""What a server says of itself before anything is timed, and whether an answer is of what was asked."""
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 
-from cluster.bench.loader import Ask, Loader, ProcessLoader, Record, Round, Target, load_command
+from cluster.bench.loader import Ask, Loader, Round
 from cluster.bench.metrics import Counts, parse_metrics
 from cluster.bench.read import HttpAnswer, RequestTrace, error_text, read_http
 from cluster.bench.workload import CHAT, COMPLETIONS, Corpus, corpus_pieces, corpus_words, say, write
-from cluster.config.load import choose_recipe, load_recipe, read_secret
-from cluster.config.recipe import Recipe
-from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named
-from cluster.errors import ClusterError, RefusedError, UsageError
-from cluster.hosts.fleet import Fleet
-from cluster.hosts.local import LocalHost
-from cluster.hosts.lock import Lock
-from cluster.hosts.protocol import Host, Process
-from cluster.spark.deployments import HOME, Deployment, unread
-from cluster.spark.look import Seen
-from cluster.spark.server import Server
+from cluster.errors import ClusterError, UsageError
 from cluster.spark.tenants import Loaded, read_loaded
 
 ANOTHER = "another model answered"
@@ -62,7 +48,7 @@ def same_name(asked: str, given: str) -> bool:
     return one == other or one.rpartition("/")[2] == other.rpartition("/")[2]
 
 
-def doubt(trace: RequestTrace, asked: Asked, sent_tokens: int) -> RequestTrace:
+def check_answer(trace: RequestTrace, asked: Asked, sent_tokens: int) -> RequestTrace:
     """The request as it was, or as failed where its answer is of something else."""
     if trace.error:
         return trace
@@ -123,7 +109,7 @@ def ignored(engine: str) -> tuple[str, ...]:
     return tuple(name for name in IGNORED.get(engine, ()) if name not in made_up_for)
 
 
-def loud(engine: Mapping[str, Any], model: str) -> Iterator[str]:
+def engine_warnings(engine: Mapping[str, Any], model: str) -> Iterator[str]:
     """What must be said before the numbers of this engine (`Engine.document`)."""
     whole, on_gpu = engine.get("model_bytes", 0), engine.get("gpu_bytes", 0)
     if on_gpu < whole:
@@ -139,7 +125,7 @@ def loud(engine: Mapping[str, Any], model: str) -> Iterator[str]:
         yield f"asked for {model}, the answers are of {engine['answers_as']}: the numbers are of whatever that is"
 
 
-def notes(engine: Mapping[str, Any], *, concurrency: int, prefix_caching: bool) -> Iterator[str]:
+def engine_notes(engine: Mapping[str, Any], *, concurrency: int, prefix_caching: bool) -> Iterator[str]:
     """What a reader must know of an engine's rows."""
     name = engine.get("name", "")
     title, slots = TITLES.get(name, name), engine.get("slots")
@@ -207,28 +193,26 @@ class Engine:
 def find_engine(loader: Loader, served: Served) -> Engine:
     """Ask the server what it is: one round, and nothing that changes anything."""
     paths = BY_OWNER.get(served.owner, UNKNOWN_OWNER)
-    record = loader.send(Round("engine", tuple(Ask(path) for path in paths), timeout_s=FETCH_TIMEOUT_S, warm=None))
-    answers = dict(zip(paths, map(read_http, record.records), strict=True))
-    return read_engine(served, answers)
+    return read_engine(served, dict(zip(paths, fetch(loader, *map(Ask, paths), name="engine"), strict=True)))
 
 
-def known_as(served: Served, engine: Engine) -> Served:
+def with_engine(served: Served, engine: Engine) -> Served:
     """The model with what is known of its engine: who serves it, and the least of the context limits told."""
     limits = [limit for limit in (served.max_tokens, engine.context) if limit]
     return replace(served, owner="" if engine.router else engine.name, max_tokens=min(limits) if limits else None)
 
 
-def look_again(loader: Loader, served: Served, engine: Engine) -> Engine:
+def ask_loaded(loader: Loader, served: Served, engine: Engine) -> Engine:
     """The same with what Ollama has in memory now; any other engine as it is."""
     if engine.name != "ollama":
         return engine
-    record = loader.send(Round("loaded", (Ask(LOADED),), timeout_s=FETCH_TIMEOUT_S, warm=None))
-    return _with_loaded(engine, served, document(read_http(record.records[0])))
+    [answer] = fetch(loader, Ask(LOADED), name="loaded")
+    return _with_loaded(engine, served, json_object(answer))
 
 
 def read_engine(served: Served, answers: Mapping[str, HttpAnswer]) -> Engine:
     """What the answers say: the engine by what it calls itself, else by the routes that only it has."""
-    told = {path: document(answer) for path, answer in answers.items()}
+    told = {path: json_object(answer) for path, answer in answers.items()}
     props = told.get("/props", {})
     if served.owner == "llamacpp" or "default_generation_settings" in props:
         return _read_llamacpp(props)
@@ -262,7 +246,7 @@ def _with_loaded(engine: Engine, served: Served, told: Mapping[str, Any]) -> Eng
     return replace(engine, loaded=own, others=others, context=own.context if own else None)
 
 
-def document(answer: HttpAnswer) -> dict[str, Any]:
+def json_object(answer: HttpAnswer) -> dict[str, Any]:
     """The JSON object of a good answer; empty for any other."""
     if answer.status != 200 or answer.problem:
         return {}
@@ -310,11 +294,10 @@ class Served:
         return self.owner == "vllm"
 
 
-def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[tuple[int | None, bytes, str]]:
-    """Ask the server one after the other: (status, body, problem) each; problem is empty for a complete answer."""
+def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[HttpAnswer]:
+    """Ask the server one after the other."""
     record = loader.send(Round(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None))
-    answers = [read_http(one) for one in record.records]
-    return [(answer.status, answer.body, answer.problem) for answer in answers]
+    return [read_http(one) for one in record.records]
 
 
 class CounterReader:
@@ -328,21 +311,11 @@ class CounterReader:
         """The counts as they are now, None when the server tells none."""
         if not self._tells:
             return None
-        [(status, body, problem)] = fetch(self._loader, Ask("/metrics"), name="metrics")
-        counts = parse_metrics(body.decode("utf-8", "replace")) if status == 200 and not problem else None
+        [answer] = fetch(self._loader, Ask("/metrics"), name="metrics")
+        good = answer.status == 200 and not answer.problem
+        counts = parse_metrics(answer.body.decode("utf-8", "replace")) if good else None
         self._tells = counts is not None
         return counts
-
-
-def _document(status: int | None, body: bytes) -> dict[str, Any]:
-    """The JSON object of a good answer; empty for any other."""
-    if status != 200:
-        return {}
-    try:
-        document = orjson.loads(body)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
@@ -350,19 +323,19 @@ def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
 
     Raises ClusterError when no server answers, UsageError when it serves another model.
     """
-    [(status, body, problem)] = fetch(loader, Ask("/v1/models"))
-    if status is None:
+    [answer] = fetch(loader, Ask("/v1/models"))
+    if answer.status is None:
         raise ClusterError(
-            f"no server answers at {base_url}: {problem}",
+            f"no server answers at {base_url}: {answer.problem}",
             where=f"asked from {loader.where}",
             remedy="`cluster status` shows whether it runs; `--base-url` names another one",
         )
-    document = _document(status, body)
-    models = {str(model.get("id")): model for model in document.get("data", []) if isinstance(model, dict)}
+    listed = json_object(answer).get("data", [])
+    models = {str(model.get("id")): model for model in listed if isinstance(model, dict)}
     if not models:
-        said = error_text(body)
-        remedy = "give the key with --api-key-file" if status in (401, 403) else ""
-        raise ClusterError(f"{base_url}/v1/models answered HTTP {status}: {said}", remedy=remedy)
+        said = error_text(answer.body)
+        remedy = "give the key with --api-key-file" if answer.status in (401, 403) else ""
+        raise ClusterError(f"{base_url}/v1/models answered HTTP {answer.status}: {said}", remedy=remedy)
     if not wanted and len(models) > 1:
         raise UsageError(f"the server offers {len(models)} models: {', '.join(models)}", remedy="name one: --model")
     name = wanted or next(iter(models))
@@ -397,19 +370,18 @@ def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = 
     asks = [_tokenize_ask(model, text, False) for text in (*corpus_pieces(corpus), "a")]
     *pieces, plain, special = fetch(loader, *asks, _tokenize_ask(model, "a", True), name="tokenise")
     ids: list[int] = []
-    for status, body, problem in pieces:
-        piece = _ids(status, body)
+    for answer in pieces:
+        piece = _ids(answer)
         ids += piece
         if piece:
             continue
-        if status in NO_SUCH_PATH and (words := count_words(loader, model, corpus, chat)):
+        if answer.status in NO_SUCH_PATH and (words := count_words(loader, model, corpus, chat)):
             return words
-        said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
         raise ClusterError(
-            f"the server has no /tokenize that answers ({said}), so prompts of known length cannot be made",
+            f"the server has no /tokenize that answers ({_refusal(answer)}), so prompts of known length cannot be made",
             remedy="measure a server that has it (vLLM and llama.cpp do), or that counts prompts in its `usage`",
         )
-    return Corpus(tuple(ids), _begin(_ids(*plain[:2]), _ids(*special[:2])))
+    return Corpus(tuple(ids), _begin(_ids(plain), _ids(special)))
 
 
 def count_words(loader: Loader, model: str, corpus: str, chat: bool) -> Corpus | None:
@@ -419,8 +391,8 @@ def count_words(loader: Loader, model: str, corpus: str, chat: bool) -> Corpus |
     for prompt in (text, text + text):
         ask = {"model": model, "max_tokens": 1, "temperature": 0}
         body = say(ask, prompt) if chat else write(ask, prompt)
-        [(status, answer, _)] = fetch(loader, Ask(CHAT if chat else COMPLETIONS, body), name="count")
-        usage = _document(status, answer).get("usage") or {}
+        [answer] = fetch(loader, Ask(CHAT if chat else COMPLETIONS, body), name="count")
+        usage = json_object(answer).get("usage") or {}
         counts.append(usage.get("prompt_tokens"))
     once, twice = counts
     if not isinstance(once, int) or not isinstance(twice, int) or twice <= once:
@@ -439,13 +411,13 @@ def detokenise(loader: Loader, model: str, prompts: Sequence[Sequence[int]]) -> 
     """The text of token ids. Raises ClusterError when the server has no /detokenize (vLLM and llama.cpp do)."""
     asks = [Ask("/detokenize", {"model": model, "tokens": list(ids)}) for ids in prompts]
     texts = []
-    for status, body, problem in fetch(loader, *asks, name="detokenise"):
-        document = _document(status, body)
+    for answer in fetch(loader, *asks, name="detokenise"):
+        document = json_object(answer)
         text = document.get("prompt", document.get("content", document.get("text")))
         if not isinstance(text, str):
-            said = f"HTTP {status}: {error_text(body, 160)}" if status else problem
             raise ClusterError(
-                f"the server has no /detokenize that answers ({said}), so chats of a known length cannot be made",
+                f"the server has no /detokenize that answers ({_refusal(answer)}), so chats of a known length cannot "
+                "be made",
                 remedy="leave out --chat",
             )
         texts.append(text)
@@ -458,9 +430,14 @@ def _tokenize_ask(model: str, text: str, special: bool) -> Ask:
     return Ask("/tokenize", body)
 
 
-def _ids(status: int | None, body: bytes) -> list[int]:
+def _refusal(answer: HttpAnswer) -> str:
+    """Why there is no answer, in the server's words where it has any."""
+    return f"HTTP {answer.status}: {error_text(answer.body, 160)}" if answer.status else answer.problem
+
+
+def _ids(answer: HttpAnswer) -> list[int]:
     """The token ids of an answer; empty when there are none."""
-    tokens = _document(status, body).get("tokens")
+    tokens = json_object(answer).get("tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
         return []
     return tokens
@@ -481,146 +458,4 @@ def measure_latency(loader: Loader) -> float:
     """
     asks = tuple(Ask("/v1/models") for _ in range(LATENCY_ASKS))
     record = loader.send(Round("latency", asks, timeout_s=FETCH_TIMEOUT_S))
-    return statistics.median(_seconds(one) for one in record.records)
-
-
-def _seconds(record: Record) -> float:
-    """From the first byte sent to the end of the answer."""
-    return record.end_s - record.t0_s
-
-
-OTHERWISE = "cluster up first, or --base-url URL for another server"
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """A server and the client that asks it; for a deployment of ours also its hosts, as they were seen."""
-
-    loader: ProcessLoader
-    server: Server
-    recipe: Recipe | None
-    deployment: Deployment | None = None
-    within: Fleet | None = None
-    seens: Mapping[str, Seen] = field(default_factory=dict)
-
-
-@contextmanager
-def serving(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
-    """What is asked, with its load client running: a deployment of ours in its head's container, else --base-url.
-
-    `why` is said to those who meet the lock meanwhile.
-    """
-    if args.base_url is not None:
-        yield from foreign(args, why)
-    else:
-        yield from ours(args, connect, why)
-
-
-def foreign(args: argparse.Namespace, why: str) -> Iterator[Serving]:
-    """A server that we did not start, asked from this machine."""
-    if args.nodes:
-        raise UsageError(
-            f"with --base-url {why} runs from this machine; it takes no -n", remedy="leave one of the two out"
-        )
-    refuse_url(args.base_url)
-    if args.api_key_file:
-        read_secret(args.api_key_file, "--api-key-file")
-    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
-    recipe = named_recipe(args)
-    host = LocalHost("this machine")
-    try:
-        with load_client(lambda: host.start(*load_command(Target(args.base_url, key_file)))) as loader:
-            yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
-    finally:
-        host.close()
-
-
-def refuse_url(url: str) -> None:
-    """Raise UsageError for what is no server's address, and for one with a password, which would be shown."""
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port that is no number, of half an IPv6 address
-        known, parts = False, urlsplit("")
-    if parts.password is not None:
-        raise UsageError("--base-url holds a password", remedy="--api-key-file FILE gives the server's key")
-    if not known:
-        raise UsageError(f"--base-url {url}: is no address of a server", remedy="e.g. --base-url http://10.0.0.5:8000")
-
-
-def ours(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
-    """The deployment that runs on the hosts, asked in its head's container; the lock is held meanwhile."""
-    named = read_named(args)
-    with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
-        deployment = running_deployment(seens, errors, find(seens, named.hosts))
-        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
-        within = fleet.only(deployment.hosts)
-        recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
-        server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
-        client = client_in(within[deployment.head], container, server)
-        with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
-            yield Serving(loader, server, recipe, deployment, within, seens)
-
-
-@contextmanager
-def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoader]:
-    """A load client in the container of a deployment's head. `server`: the API as that container sees it."""
-    command = load_command(Target(server.url, server.key_file), container)
-    with load_client(lambda: host.start(*command), container) as loader:
-        yield loader
-
-
-@contextmanager
-def load_client(start: Callable[[], Process], container: str = "") -> Iterator[ProcessLoader]:
-    """The load client, ended with the block."""
-    loader = ProcessLoader(start(), container, start)
-    try:
-        yield loader
-    finally:
-        loader.close()
-
-
-def named_recipe(args: argparse.Namespace) -> Recipe | None:
-    """The recipe of `-r`, if one was named."""
-    return load_recipe(args.recipe_option).recipe if args.recipe_option else None
-
-
-def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
-    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
-    if args.recipe_option:
-        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
-    try:
-        return load_recipe(name).recipe
-    except UsageError:
-        return None
-
-
-def running_deployment(
-    seens: Mapping[str, Seen],
-    errors: Sequence[ClusterError],
-    found: Sequence[Deployment],
-    *,
-    otherwise: str = OTHERWISE,
-) -> Deployment:
-    """The one deployment that runs on these hosts. Raises RefusedError when there is none (what to do is `otherwise`),
-    or more than one."""
-    running = [one for one in found if one.running]
-    if len(running) == 1:
-        return running[0]
-    if running:
-        names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
-        raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
-    raise_all(errors)
-    raise nothing_runs(seens, otherwise)
-
-
-def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
-    """That nothing of ours runs; what another version of `cluster` started is not called nothing."""
-    hosts = [name for name, seen in seens.items() if unread(seen)]
-    if not hosts:
-        return RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=otherwise)
-    return RefusedError(
-        f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read",
-        remedy=f"cluster down -n {','.join(hosts)}, then cluster up",
-    )
+    return statistics.median(one.end_s - one.t0_s for one in record.records)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.argv.vllm import serve_flags, weights_of
-from cluster.bench.endpoint import Serving, serving
 from cluster.bench.loader import ProcessLoader
 from cluster.bench.result import HostState, Manifest
 from cluster.bench.run import NO_MACHINE
 from cluster.bench.sampling import Machine, role, watching
+from cluster.bench.serving import Serving, serving
 from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe
 from cluster.config.redact import redact
@@ -45,14 +45,14 @@ def measuring(args: argparse.Namespace, connect: Connect = connect) -> Iterator[
     """What is measured, with its load client running: a deployment of ours in its head's container, else --base-url."""
     with serving(args, connect, "bench") as at:
         if at.deployment is None or at.within is None:
-            yield Measuring(at.loader, manifest_of_foreign(args, at), NO_MACHINE, at.recipe, at.server)
+            yield Measuring(at.loader, manifest_of_url(args, at), NO_MACHINE, at.recipe, at.server)
             return
         with watching(at.within, at.deployment) as machine:
             manifest = manifest_of(at.deployment, at.seens, python=at.loader.python)
             yield Measuring(at.loader, manifest, machine, at.recipe, at.server)
 
 
-def manifest_of_foreign(args: argparse.Namespace, at: Serving) -> Manifest:
+def manifest_of_url(args: argparse.Namespace, at: Serving) -> Manifest:
     """What is known of a server that we did not start."""
     return Manifest(
         model=args.model or "",

@@ -181,11 +181,6 @@ class RequestTrace:
         """Time of the first event that carries a generated token."""
         return self.tokens[0][0] if self.tokens else None
 
-    @property
-    def last_token_s(self) -> float | None:
-        """Time of the last event that carries a generated token."""
-        return self.tokens[-1][0] if self.tokens else None
-
 
 @dataclass(frozen=True, slots=True)
 class _Event:

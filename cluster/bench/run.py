@@ -8,24 +8,24 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from cluster.bench.drift import Sentinel, choose_sentinel, compare_runs
 from cluster.bench.endpoint import (
     Asked,
     CounterReader,
-    Engine,
+    ask_loaded,
+    check_answer,
     detokenise,
-    doubt,
     find_engine,
     find_model,
     ignored,
-    known_as,
-    look_again,
     measure_latency,
     remedy_of,
     same_name,
     tokenise,
+    with_engine,
 )
 from cluster.bench.loader import Ask, ClientLoad, Loader, Round
 from cluster.bench.measure import BatchMeasure, measure_batch
@@ -105,11 +105,12 @@ class Sender:
         if self.maker.chat or self.maker.corpus.words:
             texts = self._texts(bodies)
             sent = [self.maker.corpus.weigh(text) for text in texts] if self.maker.corpus.words else sent
-            bodies = [self._put(body, text) for body, text in zip(bodies, texts, strict=True)]
+            put = partial(say, question=self.maker.question) if self.maker.chat else write
+            bodies = list(map(put, bodies, texts))
         asks = tuple(Ask(self.maker.path, body) for body in bodies)
         wanted = Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s)
         record = self.loader.send(wanted)
-        traces = [doubt(read_stream(one), self.asked, n) for one, n in zip(record.records, sent, strict=True)]
+        traces = [check_answer(read_stream(one), self.asked, n) for one, n in zip(record.records, sent, strict=True)]
         self._learn_name(traces)
         return traces, record.client
 
@@ -126,10 +127,6 @@ class Sender:
         """What the ids of bodies say."""
         ids, corpus = [body["prompt"] for body in bodies], self.maker.corpus
         return [corpus.text(one) for one in ids] if corpus.words else detokenise(self.loader, self.maker.model, ids)
-
-    def _put(self, body: dict[str, Any], text: str) -> dict[str, Any]:
-        """A body with its text: as a chat, or as it is."""
-        return say(body, text, self.maker.question) if self.maker.chat else write(body, text)
 
     def warm_up(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> None:
         """A few tokens of each prompt length and concurrency; learns which fields the server refuses.
@@ -216,7 +213,7 @@ def run_bench(
     on_step("tokenise")
     corpus = tokenise(loader, served.model, wanted.corpus, chat=wanted.chat)
     engine = find_engine(loader, served)  # after a first request: Ollama tells of models in memory only
-    served = known_as(served, engine)
+    served = with_engine(served, engine)
     wanted = fitting(wanted, served)
     shapes = wanted.shapes()
     check_limit(shapes, served)
@@ -225,13 +222,14 @@ def run_bench(
     exact = not corpus.words and not wanted.chat
     sender = Sender(loader, wanted, maker, Asked(served.model, served.names, served.alone and not engine.router, exact))
     sender.warm_up(shapes, on_step)
-    engine = look_again(loader, served, engine)
+    engine = ask_loaded(loader, served, engine)
     bench = _Bench(sender, latency_s, machine)
     rows = bench.measure(on_row, on_step)
     if all(row.failed == row.requests for row in rows):
         error = rows[0].failures[0].partition(" × ")[2]
         raise ClusterError(f"the server served no request: {error}", remedy=remedy_of(error))
     sentinel = bench.watch_drift(shapes, on_step)
+    seen = {"ignored": list(ignored(engine.name)), "answers_as": sender.answers_as}
     return Measured(
         rows=rows,
         model=served.model,
@@ -242,14 +240,8 @@ def run_bench(
         sentinel=sentinel,
         request=sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} tokens]"},
         corpus=corpus_id(wanted.corpus) + (" as words" if corpus.words else ""),
-        engine=engine.document() | told_beside(engine, sender),
+        engine=engine.document() | {key: value for key, value in seen.items() if value},
     )
-
-
-def told_beside(engine: Engine, sender: Sender) -> dict[str, Any]:
-    """What is known of an engine beside what it tells."""
-    told = {"ignored": list(ignored(engine.name)), "answers_as": sender.answers_as}
-    return {key: value for key, value in told.items() if value}
 
 
 @dataclass(slots=True)

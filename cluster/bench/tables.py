@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.bench.ceiling import UNKNOWN, Reading
-from cluster.bench.endpoint import notes as engine_notes
+from cluster.bench.endpoint import engine_notes
 from cluster.bench.result import Baseline, Difference, Result, differences
 from cluster.bench.rows import Row, suffix
 from cluster.bench.sampling import busy_clocks

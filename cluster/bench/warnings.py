@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.bench.endpoint import REMEDIES, lacking, loud
+from cluster.bench.endpoint import REMEDIES, engine_warnings, lacking
 from cluster.bench.result import Result
 
 LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS")
@@ -14,7 +14,7 @@ LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS")
 def warnings(result: Result) -> tuple[str, ...]:
     """What must be said aloud with these numbers."""
     manifest = result.manifest
-    lines = [*loud(manifest.engine, manifest.model)]
+    lines = [*engine_warnings(manifest.engine, manifest.model)]
     if manifest.simulated:
         lines.append(f"SIMULATED HOSTS ({', '.join(manifest.products)}): these numbers say nothing about real ones")
     if manifest.weights == "dummy":
@@ -25,7 +25,7 @@ def warnings(result: Result) -> tuple[str, ...]:
     queued = [row.shape.name for row in result.rows if row.queued]
     if queued:
         lines.append(f"QUEUED in {some_names(queued, 0)}: more clients than max-num-seqs, so the queue is measured too")
-    lines += disbelieved(result)
+    lines += unusable_rows(result)
     if not result.complete:
         lines.append("INTERRUPTED: not all runs were measured")
     lines += dict.fromkeys(note for row in result.rows for note in row.notes if note.startswith(LOUD))
@@ -39,7 +39,7 @@ def warnings(result: Result) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def disbelieved(result: Result) -> list[str]:
+def unusable_rows(result: Result) -> list[str]:
     """Rows with answers of another model, or of a part of the prompt: they measured something else."""
     found = []
     for begin, remedy in REMEDIES.items():

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.bench.endpoint import Engine, Served, Serving, find_engine, find_model, known_as, look_again, loud, serving
+from cluster.bench.endpoint import Engine, Served, ask_loaded, engine_warnings, find_engine, find_model, with_engine
 from cluster.bench.loader import Loader, Progress
+from cluster.bench.serving import Serving, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             summarize(probed, screen)
             raise
         if engine and engine.waits:
-            engine = look_again(at.loader, served, engine)
+            engine = ask_loaded(at.loader, served, engine)
             say_engine(engine, subject, screen)
     summarize(probed, screen)
     screen.document(document(probed, engine))
@@ -53,12 +54,12 @@ def serves(at: Serving, args: argparse.Namespace) -> tuple[Served, Engine | None
     if at.deployment:
         return served, None
     engine = find_engine(at.loader, served)
-    return known_as(served, engine), engine
+    return with_engine(served, engine), engine
 
 
 def say_engine(engine: Engine | None, subject: Subject, screen: Screen) -> None:
     """What must be known of it before its answers: a model split over CPU and GPU, a router."""
-    for line in loud(engine.document(), subject.model) if engine else ():
+    for line in engine_warnings(engine.document(), subject.model) if engine else ():
         screen.warn(line)
 
 

@@ -218,5 +218,5 @@ def _verdict(case: Case, subject: Subject, asker: Asker) -> Verdict:
 
 def _gone(loader: Loader) -> str:
     """Why the server answers nothing any more; empty when it does."""
-    [(status, _, problem)] = fetch(loader, Ask("/v1/models"), name="gone")
-    return problem or "no answer" if status is None else ""
+    [answer] = fetch(loader, Ask("/v1/models"), name="gone")
+    return answer.problem or "no answer" if answer.status is None else ""

@@ -81,10 +81,10 @@ def ask(way: str, user: str, tokens: int) -> Ask:
 
 def read_log(loader: Loader) -> dict[str, Log]:
     """What the server did, by `user`."""
-    [(status, body, problem)] = fetch(loader, Ask("/log"))
-    if status != 200:
-        raise ClusterError(f"the server is not the known one: /log gave HTTP {status} {problem}")
-    return {str(entry["user"]): entry for entry in orjson.loads(body)}
+    [answer] = fetch(loader, Ask("/log"))
+    if answer.status != 200:
+        raise ClusterError(f"the server is not the known one: /log gave HTTP {answer.status} {answer.problem}")
+    return {str(entry["user"]): entry for entry in orjson.loads(answer.body)}
 
 
 def time_round(loader: Loader, concurrency: int, name: str) -> Errors:

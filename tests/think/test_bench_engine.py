@@ -5,7 +5,17 @@ import json
 
 import pytest
 
-from cluster.bench.endpoint import Engine, Served, ignored, known_as, lacking, loud, notes, other_names, read_engine
+from cluster.bench.endpoint import (
+    Engine,
+    Served,
+    engine_notes,
+    engine_warnings,
+    ignored,
+    lacking,
+    other_names,
+    read_engine,
+    with_engine,
+)
 from cluster.bench.read import HttpAnswer
 from cluster.spark.tenants import Loaded
 
@@ -51,7 +61,7 @@ def test_ollamas_model_is_found_among_those_in_memory() -> None:
     assert (engine.name, engine.version, engine.context, engine.waits) == ("ollama", "0.33.0", 8192, False)
     assert engine.loaded == Loaded("toy:latest", 19_000, 6_460, 8192)
     assert [one.name for one in engine.others] == ["other:8b"]
-    [said] = loud(engine.document(), "toy")
+    [said] = engine_warnings(engine.document(), "toy")
     assert said.startswith("SPLIT OVER CPU AND GPU: 66% of toy is on the CPU")
     assert "also loaded: other:8b" in said
 
@@ -61,13 +71,13 @@ def test_ollamas_model_that_is_not_loaded_yet_and_one_that_is_whole() -> None:
     assert waits.waits
     whole = {"models": [{"model": "toy:latest", "size": 5, "size_vram": 5}]}
     engine = read_engine(TOY, {"/api/version": answer(VERSION), "/api/ps": answer(whole)})
-    assert (engine.waits, engine.context, list(loud(engine.document(), "toy"))) == (False, None, [])
+    assert (engine.waits, engine.context, list(engine_warnings(engine.document(), "toy"))) == (False, None, [])
 
 
 def test_the_least_limit_counts_and_a_router_hides_who_serves() -> None:
-    assert known_as(Served("toy", 32768, "vllm"), Engine("vllm", context=4096)) == Served("toy", 4096, "vllm")
-    assert known_as(Served("toy", None), Engine("ollama", context=2048)) == Served("toy", 2048, "ollama")
-    assert not known_as(Served("toy", 100, "vllm"), Engine("vllm", router="llama.cpp's router")).heeds_salt
+    assert with_engine(Served("toy", 32768, "vllm"), Engine("vllm", context=4096)) == Served("toy", 4096, "vllm")
+    assert with_engine(Served("toy", None), Engine("ollama", context=2048)) == Served("toy", 2048, "ollama")
+    assert not with_engine(Served("toy", 100, "vllm"), Engine("vllm", router="llama.cpp's router")).heeds_salt
 
 
 def test_names_of_one_model() -> None:
@@ -84,13 +94,15 @@ def test_what_is_lost_without_a_field_is_said_by_name() -> None:
 
 
 def test_notes_on_slots_and_on_caches_that_nobody_tells_of() -> None:
-    said = [*notes({"name": "llamacpp", "version": "b1", "slots": 2}, concurrency=8, prefix_caching=False)]
+    said = [*engine_notes({"name": "llamacpp", "version": "b1", "slots": 2}, concurrency=8, prefix_caching=False)]
     assert said == [
         "served by llama.cpp b1",
         "llama.cpp takes 2 requests at a time: of 8 the others wait, and that is in the numbers",
     ]
-    assert [*notes({"name": "llamacpp", "slots": 2}, concurrency=2, prefix_caching=False)] == ["served by llama.cpp"]
+    assert [*engine_notes({"name": "llamacpp", "slots": 2}, concurrency=2, prefix_caching=False)] == [
+        "served by llama.cpp"
+    ]
     blind = {"name": "ollama", "tells_cache": False}
-    assert "no hit can be verified" in [*notes(blind, concurrency=1, prefix_caching=True)][-1]
-    assert "OLLAMA_NUM_PARALLEL" in [*notes({"name": "ollama"}, concurrency=2, prefix_caching=False)][-1]
-    assert [*notes({}, concurrency=9, prefix_caching=True)] == []
+    assert "no hit can be verified" in [*engine_notes(blind, concurrency=1, prefix_caching=True)][-1]
+    assert "OLLAMA_NUM_PARALLEL" in [*engine_notes({"name": "ollama"}, concurrency=2, prefix_caching=False)][-1]
+    assert [*engine_notes({}, concurrency=9, prefix_caching=True)] == []

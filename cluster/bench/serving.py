@@ -1,0 +1,154 @@
+"""A server with a load client beside it: a deployment of ours in its head's container, or --base-url from here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.config.load import choose_recipe, load_recipe, read_secret
+from cluster.config.recipe import Recipe
+from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named
+from cluster.errors import ClusterError, RefusedError, UsageError
+from cluster.hosts.fleet import Fleet
+from cluster.hosts.local import LocalHost
+from cluster.hosts.lock import Lock
+from cluster.hosts.protocol import Host, Process
+from cluster.spark.deployments import HOME, Deployment, unread
+from cluster.spark.look import Seen
+from cluster.spark.server import Server
+
+OTHERWISE = "cluster up first, or --base-url URL for another server"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server and the client that asks it; for a deployment of ours also its hosts, as they were seen."""
+
+    loader: ProcessLoader
+    server: Server
+    recipe: Recipe | None
+    deployment: Deployment | None = None
+    within: Fleet | None = None
+    seens: Mapping[str, Seen] = field(default_factory=dict)
+
+
+@contextmanager
+def serving(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
+    """What is asked, with its load client running: a deployment of ours in its head's container, else --base-url.
+
+    `why` is said to those who meet the lock meanwhile.
+    """
+    if args.base_url is not None:
+        yield from at_url(args, why)
+    else:
+        yield from at_deployment(args, connect, why)
+
+
+def at_url(args: argparse.Namespace, why: str) -> Iterator[Serving]:
+    """A server that we did not start, asked from this machine."""
+    if args.nodes:
+        raise UsageError(
+            f"with --base-url {why} runs from this machine; it takes no -n", remedy="leave one of the two out"
+        )
+    refuse_url(args.base_url)
+    if args.api_key_file:
+        read_secret(args.api_key_file, "--api-key-file")
+    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
+    recipe = load_recipe(args.recipe_option).recipe if args.recipe_option else None
+    host = LocalHost("this machine")
+    try:
+        with load_client(lambda: host.start(*load_command(Target(args.base_url, key_file)))) as loader:
+            yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
+    finally:
+        host.close()
+
+
+def refuse_url(url: str) -> None:
+    """Raise UsageError for what is no server's address, and for one with a password, which would be shown."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number, of half an IPv6 address
+        known, parts = False, urlsplit("")
+    if parts.password is not None:
+        raise UsageError("--base-url holds a password", remedy="--api-key-file FILE gives the server's key")
+    if not known:
+        raise UsageError(f"--base-url {url}: is no address of a server", remedy="e.g. --base-url http://10.0.0.5:8000")
+
+
+def at_deployment(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
+    """The deployment that runs on the hosts, asked in its head's container; the lock is held meanwhile."""
+    named = read_named(args)
+    with open_fleet(named.hosts, connect) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        deployment = running_deployment(seens, errors, find(seens, named.hosts))
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
+        within = fleet.only(deployment.hosts)
+        recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
+        server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
+        client = client_in(within[deployment.head], container, server)
+        with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
+            yield Serving(loader, server, recipe, deployment, within, seens)
+
+
+@contextmanager
+def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoader]:
+    """A load client in the container of a deployment's head. `server`: the API as that container sees it."""
+    command = load_command(Target(server.url, server.key_file), container)
+    with load_client(lambda: host.start(*command), container) as loader:
+        yield loader
+
+
+@contextmanager
+def load_client(start: Callable[[], Process], container: str = "") -> Iterator[ProcessLoader]:
+    """The load client, ended with the block."""
+    loader = ProcessLoader(start(), container, start)
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
+    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
+    if args.recipe_option:
+        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
+    try:
+        return load_recipe(name).recipe
+    except UsageError:
+        return None
+
+
+def running_deployment(
+    seens: Mapping[str, Seen],
+    errors: Sequence[ClusterError],
+    found: Sequence[Deployment],
+    *,
+    otherwise: str = OTHERWISE,
+) -> Deployment:
+    """The one deployment that runs on these hosts. Raises RefusedError when there is none (what to do is `otherwise`),
+    or more than one."""
+    running = [one for one in found if one.running]
+    if len(running) == 1:
+        return running[0]
+    if running:
+        names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
+        raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
+    raise_all(errors)
+    raise nothing_runs(seens, otherwise)
+
+
+def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
+    """That nothing of ours runs; what another version of `cluster` started is not called nothing."""
+    hosts = [name for name, seen in seens.items() if unread(seen)]
+    if not hosts:
+        return RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=otherwise)
+    return RefusedError(
+        f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read",
+        remedy=f"cluster down -n {','.join(hosts)}, then cluster up",
+    )
