@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_docker import Image
+from loops import each
 from machine import IMAGE, Desk
 from typed import Typed
 
@@ -48,6 +49,33 @@ def test_an_empty_or_unknown_word_is_refused_before_any_host_is_asked(
     ran = cluster(*words)
     assert ran.code == 2
     assert len(words) < 2 or words[-1] or not words[-2].startswith("-") or words[-2] in ran.err
+    assert not [question for host in desk.hosts.values() for question in host.asked]
+
+
+WRONG: dict[Sequence[str], str] = {
+    ("up", "-n", "spark1,spark2", "toy", "--tp", "4"): "--tp 4",
+    ("up", "-n", "spark1,spark2", "toy", "--tp", "1"): "--tp 1",
+    ("up", "-n", "spark1,sprak2", "toy"): "spark2",
+    ("up", "broken.yaml", "--tp", "2"): "broken.yaml:1: modell: ",
+    ("up", "empty.yaml", "--tp", "2"): "empty.yaml",
+    ("up", "nosuch", "--tp", "2"): "nosuch",
+    ("up", "toy", "--tp", "2", "--set", "vllm.tensor-parallel-size=4"): "tensor-parallel-size",
+    ("up", "toy", "--tp", "2", "--set", "prot=8001"): "--set prot",
+    ("up", "toy", "--tp", "2", "--api-key-file", "nosuch.key"): "--api-key-file nosuch.key",
+    ("up", "toy", "--tp", "2", "-e", "NOVALUE"): "NOVALUE",
+}
+
+
+@each("words, named", WRONG.items())
+def test_wrong_words_are_refused_before_any_host_is_asked(
+    words: Sequence[str], named: str, cluster: Typed, desk: Desk, place: Path
+) -> None:
+    (place / "empty.yaml").write_text("")
+    (place / "broken.yaml").write_text("modell: a/b\nimage: x\n")
+    ran = cluster(*words)
+    assert ran.code == 2, ran.all
+    assert len(ran.errors()) == 1
+    assert named in ran.err
     assert not [question for host in desk.hosts.values() for question in host.asked]
 
 
