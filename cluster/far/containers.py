@@ -37,7 +37,6 @@ def row(container):
         "id": container["Id"],
         "name": container["Name"].lstrip("/"),
         "image": config["Image"],
-        "image_id": container["Image"],
         "state": state["Status"],
         "exit_code": state["ExitCode"],
         "labels": config.get("Labels") or {},

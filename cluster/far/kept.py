@@ -10,7 +10,6 @@ import json
 import os
 import sys
 
-MANY_FILES = 1000
 LONG_FILE = 1 << 20
 
 
@@ -37,7 +36,6 @@ def room(path):
     return {
         "path": path,
         "free_bytes": told.f_bavail * told.f_frsize,
-        "total_bytes": told.f_blocks * told.f_frsize,
         "free_inodes": told.f_favail if told.f_files else None,
         "device": device,
     }
@@ -55,18 +53,7 @@ def look_deployments(given):
 
 def kept(name, path):
     before = read_json(os.path.join(path, "before.json"))
-    return {"id": name, "files": file_names(path), "before": before if isinstance(before, dict) else None}
-
-
-def file_names(place):
-    """Names of all files below a directory, relative to it; the first thousand."""
-    found = []
-    for path, folders, files in os.walk(place):
-        folders.sort()
-        found += [os.path.relpath(os.path.join(path, name), place) for name in sorted(files)]
-        if len(found) >= MANY_FILES:
-            break
-    return found[:MANY_FILES]
+    return {"id": name, "before": before if isinstance(before, dict) else None}
 
 
 def read_json(path):

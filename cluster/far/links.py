@@ -47,7 +47,6 @@ def look_links(given):
     return {
         "links": [link_row(hcas, net, name, addresses, given["gids"]) for name in names_in(hcas)],
         "netdevs": [row for row in rows if row["mtu"] is not None],
-        "default_netdev": default_netdev(read_text_if(f"{root}proc/net/route")),
         "rdma_device": os.path.isdir(f"{root}dev/infiniband"),
     }
 
@@ -67,7 +66,6 @@ def netdev_row(net, name, addresses, sources):
 def link_row(hcas, net, hca, addresses, with_gids):
     port = f"{hcas}/{hca}/ports/1"
     netdev = netdev_of(f"{hcas}/{hca}/device/net", net, addresses)
-    speed = read_number_if(f"{net}/{netdev}/speed") if netdev else None
     rate = re.match(r"[0-9.]+", read_text_if(f"{port}/rate"))
     return {
         "hca": hca,
@@ -78,7 +76,6 @@ def link_row(hcas, net, hca, addresses, with_gids):
         "mtu": read_number_if(f"{net}/{netdev}/mtu") if netdev else None,
         "addresses": addresses.get(netdev, []),
         "operstate": read_text_if(f"{net}/{netdev}/operstate") if netdev else "",
-        "speed_mbps": speed if speed and speed > 0 else None,
         "xmit_bytes": counter(f"{port}/counters/port_xmit_data"),
         "rcv_bytes": counter(f"{port}/counters/port_rcv_data"),
         "gids": gid_rows(port) if with_gids else [],
@@ -111,13 +108,6 @@ def netdev_of(below, net, addresses):
 def uppers(net, name):
     above = [entry[len("upper_") :] for entry in names_in(f"{net}/{name}") if entry.startswith("upper_")]
     return [upper for upper in above if re.search("DEVTYPE=(bond|vlan)", read_text_if(f"{net}/{upper}/uevent"))]
-
-
-def default_netdev(table):
-    """The netdev of the IPv4 default route with the smallest metric (fields of /proc/net/route by position)."""
-    rows = [line.split() for line in table.splitlines()[1:]]
-    found = [(int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"]
-    return min(found)[1] if found else ""
 
 
 def kernel_addresses():

@@ -221,7 +221,6 @@ def look(given):
         "bytes": sum(sizes.values()),
         "problems": problems[:MANY] + ([f"and {len(problems) - MANY} more"] if len(problems) > MANY else []),
         "listing": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
-        "unfinished": begun,
         "hashes": hashes(directory, given.get("files", ()), sizes),
     }
 

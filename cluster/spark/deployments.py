@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container. `id` and `image_id` are full ids, `name` without the slash, `image` as it was named at start.
+    """One container. `id` is the full id, `name` without the slash, `image` as it was named at start.
 
     `state` is docker's word (`created`, `running`, `paused`, `restarting`, `removing`, `exited`, `dead`). `exit_code`
     and `finished_at` are None and empty while it has never ended. Times are RFC 3339 as docker prints them, empty
@@ -33,7 +33,6 @@ class Container:
     id: str
     name: str
     image: str
-    image_id: str
     state: str
     exit_code: int | None
     labels: Mapping[str, str]
@@ -234,10 +233,9 @@ def ours(container: Container) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One deployment's directory: its id, its file names, and before.json (None when absent or not readable)."""
+    """One deployment's directory: its id, and before.json (None when absent or not readable)."""
 
     id: str
-    files: tuple[str, ...]
     before: Mapping[str, Any] | None
 
     @property

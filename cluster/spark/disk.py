@@ -25,7 +25,6 @@ class Room:
 
     path: str
     free_bytes: int
-    total_bytes: int
     free_inodes: int | None
     device: int = 0
 

@@ -26,24 +26,21 @@ class Identity:
     """One host as its own files tell it.
 
     `product` is the firmware's product name (a Spark says `NVIDIA_DGX_Spark`), `arch` as `uname -m` (`aarch64`),
-    `python` the version of the interpreter that answered, `path` the PATH of a non-login shell. `sudo`: `sudo -n` works
-    without a password. `data_dir` and `hf_home` are absolute, `~` expanded on the host. `management_address` is the
-    address the host was reached at over SSH, else the one its default route leaves from; empty when there is neither.
+    `path` the PATH of a non-login shell. `sudo`: `sudo -n` works without a password. `data_dir` and `hf_home` are
+    absolute, `~` expanded on the host. `management_address` is the address the host was reached at over SSH, else the
+    one its default route leaves from; empty when there is neither.
     `named_addresses` are those that /etc/hosts gives `hostname` (Ubuntu's own is 127.0.1.1).
     """
 
     product: str
     machine_id: str
-    boot_id: str
     hostname: str
     kernel: str
     arch: str
     user: str
     uid: int
     gid: int
-    home: str
     groups: tuple[str, ...]
-    python: str
     path: str
     sudo: bool
     data_dir: str

@@ -31,8 +31,8 @@ class PortGid:
 class Link:
     """Port 1 of an HCA and the netdev that carries its addresses (a bond or VLAN above it when that has them).
 
-    `state` is the port's word (`ACTIVE`, `DOWN`, `INIT`), `rate_gbps` what the port claims (100 or 200 on a Spark),
-    `speed_mbps` what the netdev claims, None when it is down. `netdev` is empty for an HCA without one.
+    `state` is the port's word (`ACTIVE`, `DOWN`, `INIT`), `rate_gbps` what the port claims (100 or 200 on a Spark).
+    `netdev` is empty for an HCA without one.
     `xmit_bytes`, `rcv_bytes`: all traffic of the HCA, RDMA included; None when there are no counters.
     `gids` is empty when they were not asked for. `firmware` is the card's (`28.45.4028`).
     """
@@ -44,7 +44,6 @@ class Link:
     mtu: int | None
     addresses: tuple[str, ...]
     operstate: str
-    speed_mbps: int | None
     xmit_bytes: int | None
     rcv_bytes: int | None
     gids: tuple[PortGid, ...] = ()
@@ -93,13 +92,11 @@ class Netdev:
 class Links:
     """All links and netdevs of a host, by name.
 
-    `default_netdev` is the netdev of the IPv4 default route, empty when there is none. `rdma_device` says that
-    /dev/infiniband exists, without which a container cannot use an HCA.
+    `rdma_device` says that /dev/infiniband exists, without which a container cannot use an HCA.
     """
 
     links: tuple[Link, ...]
     netdevs: tuple[Netdev, ...]
-    default_netdev: str = ""
     rdma_device: bool = False
 
 

@@ -24,7 +24,6 @@ FIELDS = {
     "MemTotal": "total",
     "MemAvailable": "available",
     "MemFree": "free",
-    "Cached": "cached",
     "SwapTotal": "swap_total",
     "SwapFree": "swap_free",
     "CmaTotal": "cma_total",
@@ -46,7 +45,6 @@ class Memory:
     total: int | None = None
     available: int | None = None
     free: int | None = None
-    cached: int | None = None
     swap_total: int | None = None
     swap_free: int | None = None
     cma_total: int | None = None
@@ -91,7 +89,7 @@ def recognise(text: str) -> Memory | None:
     cells = [_bytes(cell) for cell in found["cells"].split()] if found else []
     if len(cells) != 6:
         return None
-    return Memory(total=cells[0], free=cells[2], cached=cells[4], available=cells[5])
+    return Memory(total=cells[0], free=cells[2], available=cells[5])
 
 
 def _bytes(cell: str) -> int | None:

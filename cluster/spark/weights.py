@@ -23,8 +23,8 @@ class Weights:
     """A model's directory as found. `path` is absolute on the host, `commit` empty for a plain directory.
 
     `files` and `bytes` count what the directory holds, links followed. `listing` is SHA-256 over names and sizes:
-    equal on two hosts means that both hold the same files. `unfinished` counts blobs whose download did not end
-    (of any revision). `problems` are sentences about what would keep the engine from loading; empty means none.
+    equal on two hosts means that both hold the same files. `problems` are sentences about what would keep the engine
+    from loading; empty means none.
     `hashes`: SHA-256 of the files that were asked for, by path.
     """
 
@@ -36,7 +36,6 @@ class Weights:
     bytes: int
     problems: tuple[str, ...]
     listing: str = ""
-    unfinished: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
 
 

@@ -37,7 +37,7 @@ class Answers:
 
     def tell_kept(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         if given.get("paths") == [self.docker.root]:
-            room = {"path": self.docker.root, "free_bytes": self.root_free_bytes, "total_bytes": 900 * GIB}
+            room = {"path": self.docker.root, "free_bytes": self.root_free_bytes}
             return {"disk": {"value": [{**room, "free_inodes": None, "device": 2}]}}
         return self.sections(given["sections"])
 
@@ -48,16 +48,13 @@ class Answers:
         return {
             "product": self.product,
             "machine_id": self.see_machine(),
-            "boot_id": f"boot-{self.boots}",
             "hostname": self.name,
             "kernel": "6.11.0-1016-nvidia",
             "arch": self.arch,
             "user": "nvidia",
             "uid": 1000,
             "gid": 1000,
-            "home": HOME,
             "groups": ["nvidia"] if self.docker.trouble else ["nvidia", "docker"],
-            "python": "3.12.3",
             "path": "/usr/bin",
             "data_dir": DATA,
             "hf_home": HUB,
@@ -90,7 +87,7 @@ class Answers:
         ]
 
     def see_disk(self: Machine) -> list[dict[str, Any]]:
-        room = {"free_bytes": self.free_bytes, "total_bytes": 3800 * GIB, "free_inodes": 1 << 20, "device": 1}
+        room = {"free_bytes": self.free_bytes, "free_inodes": 1 << 20, "device": 1}
         return [{"path": path, **room} for path in (DATA, HUB, "/var/lib/docker")]
 
     def see_deployments(self: Machine) -> list[dict[str, Any]]:
@@ -110,7 +107,6 @@ class Answers:
         return {
             "links": [port.link() for port in self.ports if port.hca],
             "netdevs": sorted((port.netdev_row() for port in self.ports), key=lambda row: row["name"]),
-            "default_netdev": "enP7s7",
             "rdma_device": self.rdma_device,
         }
 
@@ -152,7 +148,6 @@ class Answers:
                     "files": 5,
                     "bytes": 60 * GIB,
                     "listing": "1f" * 32,
-                    "unfinished": 0,
                     "problems": [
                         *self.model_problems,
                         *self.gone(path, given["files"]),

@@ -69,7 +69,6 @@ class Port:
             "addresses": list(self.addresses),
             "operstate": "up" if up else "down",
             "firmware": "28.45.4028",
-            "speed_mbps": 200000 if up else None,
             "xmit_bytes": self.bytes,
             "rcv_bytes": self.bytes,
             "gids": [{"index": self.gid_index, "gid": f"::ffff:{self.address}", "kind": "RoCE v2"}]

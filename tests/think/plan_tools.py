@@ -58,13 +58,13 @@ def port(
 ) -> tuple[Link | None, Netdev]:
     """An HCA and its netdev; without a name of an HCA, plain Ethernet."""
     operstate = "up" if state == "ACTIVE" else "down"
-    link = Link(hca, netdev, state, 100.0, mtu, addresses, operstate, 200000, moved, moved)
+    link = Link(hca, netdev, state, 100.0, mtu, addresses, operstate, moved, moved)
     return link if hca else None, Netdev(netdev, mtu, operstate, addresses, 0, 0)
 
 
 def links(*ports: tuple[Link | None, Netdev], rdma_device: bool = True) -> Links:
     """The links of a host."""
-    return Links(tuple(link for link, _ in ports if link), tuple(netdev for _, netdev in ports), "enP7s7", rdma_device)
+    return Links(tuple(link for link, _ in ports if link), tuple(netdev for _, netdev in ports), rdma_device)
 
 
 def one_cable(number: int, mtu: int = 9000, connector: int = 0) -> Links:
@@ -83,16 +83,13 @@ def identity(number: int, **changes: Any) -> Identity:
     values: dict[str, Any] = {
         "product": "NVIDIA_DGX_Spark",
         "machine_id": f"{number:032x}",
-        "boot_id": "b",
         "hostname": f"spark{number}",
         "kernel": "6.11",
         "arch": "aarch64",
         "user": "ada",
         "uid": 1000,
         "gid": 1000,
-        "home": "/home/ada",
         "groups": ("ada", "docker"),
-        "python": "3.12.3",
         "path": "/usr/bin",
         "sudo": True,
         "data_dir": DATA,
@@ -116,7 +113,7 @@ def seen(number: int = 1, **changes: Any) -> Seen:
         "image": Image("example.org/vllm:1", f"sha256:{number}", CONTENT, "arm64", 20 * GIB),
         "weights": Weights("example/toy", "main", COMMIT, "/snap", 5, 60 * GIB, (), "1f" * 32),
         "listening": (),
-        "disk": (Room(DATA, 900 * GIB, 3800 * GIB, 1 << 20),),
+        "disk": (Room(DATA, 900 * GIB, 1 << 20),),
         "processes": (),
         "deployments": (),
         "lock": LockState(False),
@@ -143,7 +140,6 @@ def rank_container(number: int, of: Wanted, **changes: Any) -> Container:
         "id": f"{number:064x}",
         "name": f"cluster-{name}-r{number - 1}",
         "image": of.recipe.image,
-        "image_id": "i",
         "state": "running",
         "exit_code": None,
         "labels": labels,
@@ -163,7 +159,7 @@ def stranger(name: str, **changes: Any) -> Container:
 def running(of: Wanted) -> tuple[Seen, ...]:
     """The hosts of a deployment that runs."""
     return tuple(
-        seen(number, containers=(rank_container(number, of),), deployments=(Kept(spec_id(of), (), None),))
+        seen(number, containers=(rank_container(number, of),), deployments=(Kept(spec_id(of), None),))
         for number in range(1, of.size + 1)
     )
 

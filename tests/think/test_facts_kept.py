@@ -20,14 +20,13 @@ def test_room_of_a_path_and_of_one_that_is_not_there(tmp_path: Path) -> None:
     assert not isinstance(found, Missing)
     assert [room.path for room in found] == [str(tmp_path), f"{tmp_path}/not/there/yet", "/dev/shm", "/dev/null/x"]
     told = os.statvfs(tmp_path)
-    assert found[0].total_bytes == found[1].total_bytes == told.f_blocks * told.f_frsize
     assert abs(found[0].free_bytes - told.f_bavail * told.f_frsize) < 1 << 30
     assert found[0].device == found[1].device == tmp_path.stat().st_dev != found[2].device
 
 
 def test_a_file_system_that_counts_no_inodes() -> None:
-    row = {"path": "/x", "free_bytes": 5, "total_bytes": 9, "free_inodes": None, "device": 66}
-    assert disk.parse(said({"disk": {"value": [row]}})) == (Room("/x", 5, 9, None, 66),)
+    row = {"path": "/x", "free_bytes": 5, "free_inodes": None, "device": 66}
+    assert disk.parse(said({"disk": {"value": [row]}})) == (Room("/x", 5, None, 66),)
 
 
 def test_deployments_with_their_files(tmp_path: Path) -> None:
@@ -44,8 +43,8 @@ def test_deployments_with_their_files(tmp_path: Path) -> None:
     )
     answer = ask(deployments.question(str(tmp_path)))
     assert deployments.parse(answer) == (
-        Kept("a-4567", ("before.json", "secrets.json"), None),
-        Kept("b-0123", ("before.json", "rank.json", "evidence/log.txt"), {"available": 118489088}),
+        Kept("a-4567", None),
+        Kept("b-0123", {"available": 118489088}),
     )
     assert b"planted-secret" not in answer.out
 

@@ -76,12 +76,10 @@ def test_one_cable_in_the_right_port(tmp_path: Path) -> None:
         mtu=9000,
         addresses=("192.168.100.11/24",),
         operstate="up",
-        speed_mbps=200000,
         xmit_bytes=4000,
         rcv_bytes=1000,
     )
     assert found.links[2].state == "DOWN"
-    assert found.links[2].speed_mbps is None
     assert found.rdma_device
     assert found.netdevs[0] == Netdev("enP2p1s0f0np0", 9000, "down", (), 10, 20)
     assert "lo" not in [netdev.name for netdev in found.netdevs]
@@ -104,14 +102,14 @@ def test_mlx5_names(tmp_path: Path) -> None:
 def test_no_rdma_at_all(tmp_path: Path) -> None:
     put_netdev(tmp_path, "eth0", mtu=1500)
     found = look(tmp_path, {"eth0": ["10.0.0.1/24"]})
-    assert found == Links((), (Netdev("eth0", 1500, "up", ("10.0.0.1/24",), 10, 20),), "", False)
+    assert found == Links((), (Netdev("eth0", 1500, "up", ("10.0.0.1/24",), 10, 20),), False)
 
 
 def test_hca_without_a_netdev(tmp_path: Path) -> None:
     put_netdev(tmp_path, "eth0")
     put_hca(tmp_path, "mlx5_0", "")
     (link,) = look(tmp_path, {}).links
-    assert (link.netdev, link.mtu, link.operstate, link.speed_mbps, link.addresses) == ("", None, "", None, ())
+    assert (link.netdev, link.mtu, link.operstate, link.addresses) == ("", None, "", ())
 
 
 def test_hca_without_counters_is_not_zero(tmp_path: Path) -> None:
@@ -148,18 +146,6 @@ def test_a_vlan_on_a_bond_is_found_and_a_bridge_is_not(tmp_path: Path) -> None:
     put_upper(tmp_path, "bond0", "bond0.7", "vlan")
     put_upper(tmp_path, "enp1", "br0", "bridge")
     assert look(tmp_path, {"bond0.7": ["10.7.0.1/24"], "br0": ["10.8.0.1/24"]}).links[0].netdev == "bond0.7"
-
-
-def test_default_route_with_the_smallest_metric(tmp_path: Path) -> None:
-    put_netdev(tmp_path, "eth0")
-    head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
-    rows = (
-        "wlP9s9\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n"
-        "enP7s7\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
-        "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
-    )
-    put(tmp_path, {"proc/net/route": head + rows})
-    assert look(tmp_path, {}).default_netdev == "enP7s7"
 
 
 def test_no_sysfs_is_absent(tmp_path: Path) -> None:

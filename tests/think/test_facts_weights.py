@@ -133,7 +133,7 @@ def test_a_download_that_did_not_end_matters_only_with_a_gap(tmp_path: Path) -> 
     (cache.blobs / "blob-of-config-json.incomplete").write_bytes(b"x")
     found = cache.look()
     assert isinstance(found, Weights)
-    assert (found.problems, found.unfinished) == ((), 1)
+    assert found.problems == ()
     (cache.snapshot / SHARDS[0]).unlink()
     assert cache.problems()[1:] == ("1 downloads did not end (.incomplete)",)
 
@@ -200,7 +200,7 @@ def test_a_plain_directory(tmp_path: Path) -> None:
     (tmp_path / ".cache/huggingface/download/x.incomplete").write_bytes(b"x")
     found = weights.parse(ask(weights.question(str(tmp_path), "main", "/nowhere")))
     assert isinstance(found, Weights)
-    assert (found.commit, found.path, found.problems, found.unfinished) == ("", str(tmp_path), (), 1)
+    assert (found.commit, found.path, found.problems) == ("", str(tmp_path), ())
     assert found.files == len(FILES)
 
 
@@ -236,7 +236,6 @@ def test_recorded_reply() -> None:
         "bytes": 62_000_000_000,
         "problems": ["no tokenizer"],
         "listing": "ab",
-        "unfinished": 0,
     }
     found = weights.parse(said({"weights": {"value": row}}))
-    assert found == Weights("/m", "main", "", "/m", 3, 62_000_000_000, ("no tokenizer",), "ab", 0)
+    assert found == Weights("/m", "main", "", "/m", 3, 62_000_000_000, ("no tokenizer",), "ab")

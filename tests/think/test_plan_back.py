@@ -16,7 +16,7 @@ from cluster.spark.tenants import EngineProcess
 
 PAIR = wanted()
 GONE = deployments(running(PAIR))
-BEFORE = (Kept("toy-1", ("before.json",), {"available": 110 * GIB}),)
+BEFORE = (Kept("toy-1", {"available": 110 * GIB}),)
 OURS = rank_container(1, PAIR)
 
 
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "memory": ({"deployments": BEFORE, "memory": Memory(available=105 * GIB)}, ["5.0 GiB less memory than before up"]),
     "memory within 2 GiB": ({"deployments": BEFORE, "memory": Memory(available=108 * GIB)}, []),
     "more memory than before": ({"deployments": BEFORE, "memory": Memory(available=119 * GIB)}, []),
-    "memory before was not kept": ({"deployments": (Kept("x", (), None),), "memory": Memory(available=GIB)}, []),
+    "memory before was not kept": ({"deployments": (Kept("x", None),), "memory": Memory(available=GIB)}, []),
     "memory unknown": ({"deployments": BEFORE, "memory": Missing("no")}, []),
 }
 

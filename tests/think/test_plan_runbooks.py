@@ -19,7 +19,7 @@ from cluster.spark.finding import RUNBOOKS, WATCHED, Finding, check_names
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
 ROOMS = ("spark", "hosts", "deploy", "bench", "cli")
-NAME_AT = {"Finding": 1, "unknown": 0}
+NAME_AT = {"Finding": 1, "differ": 1, "unknown": 0}
 """Which argument of a call is the check's name."""
 
 
