@@ -12,7 +12,7 @@ from cluster.bench.serving import Serving, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
-from cluster.probe.case import Case, Subject, Told, subject_of
+from cluster.probe.case import Case, CaseResult, Subject, subject_of
 from cluster.probe.run import RANDOM, Probed, choose, run_probe
 from cluster.screen import Screen, Waiting
 from cluster.spark.server import Server
@@ -86,7 +86,7 @@ def ask(at: Serving, subject: Subject, cases: Sequence[Case], probed: Probed, sc
     if screen.interactive:
         at.loader.on_progress = show.progress
     try:
-        run_probe(at.loader, subject, cases, on_case=show.begin, on_told=show.end, into=probed)
+        run_probe(at.loader, subject, cases, on_case=show.begin, on_result=show.end, into=probed)
     finally:
         show.stop()
 
@@ -110,15 +110,15 @@ class Lines:
         if self._waiting:
             self._waiting.update(f"{self._title}: {far.chunks} chunks, {far.seconds:.0f} s")
 
-    def end(self, told: Told) -> None:
+    def end(self, result: CaseResult) -> None:
         """What came of it. What random weights are not asked is said once, in the end."""
         self.stop()
-        if told.verdict.why == RANDOM:
+        if result.verdict.why == RANDOM:
             return
-        if told.case.group != self._group:
-            self._group = told.case.group
+        if result.case.group != self._group:
+            self._group = result.case.group
             self._screen.line(self._group)
-        for line, style in lines(told):
+        for line, style in lines(result):
             self._screen.text(line, " " * 10, style)
 
     def stop(self) -> None:
@@ -128,12 +128,12 @@ class Lines:
             self._waiting = None
 
 
-def lines(told: Told) -> list[tuple[str, str | None]]:
+def lines(result: CaseResult) -> list[tuple[str, str | None]]:
     """A case in lines: what it asked and what came of it; below, why, the server's words, what is known, what to do."""
-    verdict = told.verdict
-    head = f"  {MARKS[verdict.outcome]} {told.case.id}: {told.case.title}"
+    verdict = result.verdict
+    head = f"  {MARKS[verdict.outcome]} {result.case.id}: {result.case.title}"
     tokens = f", {verdict.tokens:,} tokens" if verdict.tokens else ""
-    head += f" ({told.seconds:.1f} s{tokens})" if told.requests else ""
+    head += f" ({result.seconds:.1f} s{tokens})" if result.requests else ""
     head += f": {verdict.why}" if verdict.why else ""
     rows = {"said": " ".join(verdict.said.split()), "known": verdict.defect, "try": verdict.remedy}
     below = [f"{label}: {text}" for label, text in rows.items() if text]
@@ -150,7 +150,7 @@ def summarize(probed: Probed, screen: Screen) -> None:
         screen.line(
             f"solved {score['right']} of {score['of']} problems{cut}; {score['seconds_each']:.1f} s{tokens} each"
         )
-    if silent := [one.case.id for one in probed.told if one.verdict.why == RANDOM]:
+    if silent := [one.case.id for one in probed.results if one.verdict.why == RANDOM]:
         screen.text(f"not applicable, {RANDOM}: {', '.join(silent)}", "  ")
     if probed.refused:
         screen.warn(f"the server would not have {', '.join(probed.refused)}: asked without")
@@ -160,7 +160,7 @@ def summarize(probed: Probed, screen: Screen) -> None:
         screen.warn(f"not asked: {', '.join(probed.left)}")
     failed, skipped = len(probed.failed), probed.count("not applicable")
     text = f"{probed.count('pass')} passed, {failed} failed, {skipped} not applicable"
-    if probed.told and len(probed.scored) == len(probed.told):
+    if probed.results and len(probed.scored) == len(probed.results):
         return
     if failed:
         screen.line(text)

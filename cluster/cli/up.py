@@ -225,7 +225,7 @@ def say(probed: Probed, screen: Screen) -> None:
     """One line when all is well, else what failed and how to see more."""
     from cluster.cli.probe import lines
 
-    asked = f"{len(probed.told)} short questions"
+    asked = f"{len(probed.results)} short questions"
     if not probed.failed and not probed.gone:
         screen.line(f"asked {asked}: {probed.count('pass')} passed, {probed.count('not applicable')} not applicable")
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -230,7 +231,6 @@ def _finish(parts: _Parts, answer: HttpAnswer, seconds: float, document: dict[st
         ToolCall(one["id"], one["name"], one["arguments"], index not in parts.objects)
         for index, one in sorted(parts.calls.items())
     )
-    streamed = not document
     return Answer(
         status=answer.status,
         error=parts.error or answer.problem,
@@ -242,13 +242,9 @@ def _finish(parts: _Parts, answer: HttpAnswer, seconds: float, document: dict[st
         prompt_tokens=_count(parts.usage.get("prompt_tokens")),
         completion_tokens=_count(parts.usage.get("completion_tokens")),
         seconds=seconds,
-        events=tuple(_without_repeats(parts.events)) if streamed else (),
+        events=tuple(kind for kind, _ in groupby(parts.events)) if not document else (),
         document=document,
     )
-
-
-def _without_repeats(kinds: list[str]) -> list[str]:
-    return [kind for at, kind in enumerate(kinds) if not at or kinds[at - 1] != kind]
 
 
 def _take(parts: _Parts, document: dict[str, Any]) -> None:
@@ -296,16 +292,16 @@ def _take_call(parts: _Parts, call: dict[str, Any], number: int) -> None:
     parts.events.append("tool")
 
 
-def _dict(told: Any) -> dict[str, Any]:
+def _dict(value: Any) -> dict[str, Any]:
     """A JSON object; anything else that a server may send in its place is an empty one."""
-    return told if isinstance(told, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def objects_of(told: Any) -> list[dict[str, Any]]:
+def objects_of(value: Any) -> list[dict[str, Any]]:
     """The objects of a JSON array; anything else has none."""
-    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _count(told: Any) -> int | None:
+def _count(value: Any) -> int | None:
     """A number of tokens, where it is one."""
-    return told if isinstance(told, int) else None
+    return value if isinstance(value, int) else None

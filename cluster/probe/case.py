@@ -79,6 +79,11 @@ class Defect:
     remedy: str
 
 
+ROUTER = "ask the server itself, not the router before it, with --base-url; then look at the router's fallbacks"
+NEWER = "an image with vLLM 0.20 or later; in an older one the patched file, by the recipe's `mounts`"
+"""Remedies of more than one defect."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """The server as a case sees it: the model's name in its API, its context limit, what its recipe promises.
@@ -121,8 +126,8 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A case and what came of it."""
+class CaseResult:
+    """A case and its verdict."""
 
     case: Case
     verdict: Verdict

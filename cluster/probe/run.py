@@ -16,7 +16,7 @@ from cluster.config.find import nearest
 from cluster.errors import ClusterError, UsageError
 from cluster.probe import problems, service, text, tools, vision
 from cluster.probe.ask import OPTIONAL_FIELDS, Answer, read_answer, without
-from cluster.probe.case import Case, Subject, Told, Verdict, failed, skipped
+from cluster.probe.case import Case, CaseResult, Subject, Verdict, failed, skipped
 
 CASES: tuple[Case, ...] = (
     *text.CASES,
@@ -66,24 +66,24 @@ class Probed:
     """
 
     subject: Subject
-    told: list[Told] = field(default_factory=list)
+    results: list[CaseResult] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     left: tuple[str, ...] = ()
     gone: str = ""
 
     def count(self, outcome: str) -> int:
         """Cases with this outcome; answers to problems are the model's and count elsewhere."""
-        return sum(one.verdict.outcome == outcome and not one.verdict.score for one in self.told)
+        return sum(one.verdict.outcome == outcome and not one.verdict.score for one in self.results)
 
     @property
-    def failed(self) -> list[Told]:
+    def failed(self) -> list[CaseResult]:
         """What the server got wrong."""
-        return [one for one in self.told if one.verdict.outcome == "fail" and not one.verdict.score]
+        return [one for one in self.results if one.verdict.outcome == "fail" and not one.verdict.score]
 
     @property
-    def scored(self) -> list[Told]:
+    def scored(self) -> list[CaseResult]:
         """Problems that were put to the model and judged."""
-        return [one for one in self.told if one.verdict.score]
+        return [one for one in self.results if one.verdict.score]
 
     def score(self) -> dict[str, Any] | None:
         """What the answers to them were, and what one cost on average; None when none was answered."""
@@ -109,7 +109,7 @@ class Probed:
             "failed": len(self.failed),
             "not_applicable": self.count("not applicable"),
             "score": self.score(),
-            "cases": [one.document() for one in self.told],
+            "cases": [one.document() for one in self.results],
             "refused_fields": self.refused,
             "not_asked": list(self.left),
             "gone": self.gone,
@@ -163,13 +163,13 @@ def run_probe(
     cases: Sequence[Case],
     *,
     on_case: Callable[[Case], None] = lambda case: None,
-    on_told: Callable[[Told], None] = lambda told: None,
+    on_result: Callable[[CaseResult], None] = lambda result: None,
     timeout_s: float = TIMEOUT_S,
     budget_s: float = math.inf,
     lenient: bool = False,
     into: Probed | None = None,
 ) -> Probed:
-    """Ask the cases in their order; `into` holds what was told so far when something raises.
+    """Ask the cases in their order; `into` holds the results so far when something raises.
 
     No case is begun after `budget_s`. `lenient`: what is not answered in time is not judged. Raises ClusterError when
     the load client ends.
@@ -181,22 +181,22 @@ def run_probe(
             probed.left = tuple(one.id for one in cases[number:])
             break
         on_case(case)
-        told = _hold(case, subject, asker)
-        probed.told.append(told)
-        on_told(told)
+        result = _ask_case(case, subject, asker)
+        probed.results.append(result)
+        on_result(result)
         if asker.last and asker.last.status is None and (why := _gone(loader)):
             probed.gone, probed.left = why, tuple(one.id for one in cases[number + 1 :])
             break
     return probed
 
 
-def _hold(case: Case, subject: Subject, asker: Asker) -> Told:
-    """Hold one conversation to its end."""
+def _ask_case(case: Case, subject: Subject, asker: Asker) -> CaseResult:
+    """Ask one case to its end."""
     if subject.dummy and case.judges_text:
-        return Told(case, skipped(RANDOM), 0.0)
+        return CaseResult(case, skipped(RANDOM), 0.0)
     began, before = time.monotonic(), asker.sent
     verdict = _verdict(case, subject, asker)
-    return Told(case, verdict, time.monotonic() - began, asker.sent - before)
+    return CaseResult(case, verdict, time.monotonic() - began, asker.sent - before)
 
 
 def _verdict(case: Case, subject: Subject, asker: Asker) -> Verdict:

@@ -8,8 +8,7 @@ from typing import Any
 
 from cluster.bench.loader import Ask
 from cluster.probe.ask import Answer, chat, objects_of
-from cluster.probe.case import PASSED, Case, Subject, Talk, Verdict, failed, skipped
-from cluster.probe.defects import ROUTER
+from cluster.probe.case import PASSED, ROUTER, Case, Subject, Talk, Verdict, failed, skipped
 
 NOBODY = "no-such-model-of-cluster-probe"
 """A name that no server has."""
@@ -72,10 +71,10 @@ def unknown_name(subject: Subject) -> Talk:
 
 def context_limit(subject: Subject) -> Talk:
     """The limit is the recipe's, and a request beyond it is refused, not cut."""
-    told, promised = subject.limit, subject.configured
-    if told and promised and told != promised:
-        return failed(f"the recipe asks for a context of {promised:,} tokens, the server says {told:,}")
-    limit = told or promised
+    reported, promised = subject.limit, subject.configured
+    if reported and promised and reported != promised:
+        return failed(f"the recipe asks for a context of {promised:,} tokens, the server says {reported:,}")
+    limit = reported or promised
     if not limit:
         return skipped("the server does not tell its context limit")
     ask = chat(subject, HELLO, thinking=False, stop=["a", "e", "o", " "])

@@ -9,8 +9,7 @@ from functools import partial
 
 from cluster.diagnosis.rules import OF_OUTPUTS
 from cluster.probe.ask import Answer, chat, without
-from cluster.probe.case import PASSED, Case, Defect, Subject, Talk, Verdict, failed, skipped
-from cluster.probe.defects import NO_REASONING
+from cluster.probe.case import NEWER, PASSED, Case, Defect, Subject, Talk, Verdict, failed, skipped
 from cluster.spark.server import insane, leaked, thinks_aloud
 
 GARBAGE = OF_OUTPUTS["text-insane"].remedy
@@ -112,6 +111,12 @@ RIDDLE = (
 TOKENS = 2048
 _NO_THOUGHTS = re.compile(r"think|reason|effort|chat_template_kwargs", re.IGNORECASE)
 PARSER = "start the server with a reasoning parser: --reasoning-parser gemma4 for Gemma 4, qwen3 for Qwen"
+
+NO_REASONING = Defect(
+    "vLLM issue 38855",
+    "the reasoning of answers that are not streamed is null, since the marks are stripped before the parser sees them",
+    NEWER,
+)
 
 
 def channel(subject: Subject, *, stream: bool) -> Talk:

@@ -11,8 +11,7 @@ from unicodedata import combining, normalize
 
 from cluster.bench.loader import Ask
 from cluster.probe.ask import Answer, Tool, ToolCall, chat, leaked, read_arguments, result, tool
-from cluster.probe.case import PASSED, Case, Defect, Subject, Talk, Verdict, failed, skipped
-from cluster.probe.defects import ARGUMENTS_LOST, BROKEN_JSON, DOUBLED, FAILOVER, LOOP_ENDS
+from cluster.probe.case import NEWER, PASSED, ROUTER, Case, Defect, Subject, Talk, Verdict, failed, skipped
 from cluster.spark.server import TOOL_MARKS
 
 REFUSALS = re.compile(
@@ -24,6 +23,24 @@ REFUSALS = re.compile(
 )
 OTHER_PARSER = "the server has a parser, but not for what this model writes: --tool-call-parser names it"
 LACKS_TOOLS = re.compile(r"does not support tools", re.IGNORECASE)
+
+DOUBLED = Defect("vLLM issue 38910 (PR 38909)", "letters come twice in streamed tool arguments, `<<htmlhtml`", NEWER)
+BROKEN_JSON = Defect("vLLM issue 38946", "streamed tool arguments are not JSON: Gemma 4's own marks are in them", NEWER)
+LOOP_ENDS = Defect(
+    "vLLM issue 39043",
+    "agent loops that are not streamed end early, with the marks of tool calls in the text",
+    "stream in agent loops, or try a newer build: its parsers were rewritten in PR 45588 (June 2026)",
+)
+ARGUMENTS_LOST = Defect(
+    "vLLM issue 41967",
+    "with a drafter the first of several streamed calls loses its arguments",
+    "a newer build: its parsers were rewritten in PR 45588 (June 2026); or leave out speculative-config",
+)
+FAILOVER = Defect(
+    "silent failover (write-up on MTP, May 2026)",
+    "a router sends what the server refuses to another model, without a word",
+    ROUTER,
+)
 
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -138,21 +155,15 @@ def judge_call(answer: Answer, call: ToolCall, tools: Sequence[Tool]) -> Verdict
     if wrong and call.arguments[:half] == call.arguments[half:]:
         return failed(f"the arguments of {call.name} come twice", answer)
     if wrong:
-        return failed(wrong, answer, defect=_of_text(call.arguments) if streamed else None)
+        known = DOUBLED if is_doubled(call.arguments) else BROKEN_JSON if TOOL_MARKS.search(call.arguments) else None
+        return failed(wrong, answer, defect=known if streamed else None)
     if mark := TOOL_MARKS.search(call.arguments.replace('\\"', '"')):
         why = f"the model's own marks ({mark.group()!r}) are in the arguments of {call.name}"
         return failed(why, answer, defect=BROKEN_JSON if streamed else None)
     schema = tools[names.index(call.name)]["function"]["parameters"]
-    wrong = against(schema, arguments)
+    wrong = mismatch(schema, arguments)
     lost = ARGUMENTS_LOST if streamed and not arguments and len(answer.tool_calls) > 1 else None
     return failed(f"{call.name}: {wrong}", answer, defect=lost) if wrong else None
-
-
-def _of_text(arguments: str) -> Defect | None:
-    """The known defect that unreadable arguments look like."""
-    if is_doubled(arguments):
-        return DOUBLED
-    return BROKEN_JSON if TOOL_MARKS.search(arguments) else None
 
 
 def is_doubled(text: str) -> bool:
@@ -160,17 +171,17 @@ def is_doubled(text: str) -> bool:
     return bool(re.search(r"<<|<(\w{2,})\1[\s>]", text))
 
 
-def against(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
+def mismatch(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
     """What of arguments does not fit a tool's schema: missing, of another type, not one of the allowed values."""
     for name in schema["required"]:
         if name not in arguments:
             return f"the argument {name!r} is missing"
     for name, value in arguments.items():
-        told = schema["properties"].get(name)
-        if told and not _is_a(told["type"], value):
-            return f"the argument {name!r} is {value!r}, not of type {told['type']}"
-        if told and value not in told.get("enum", [value]):
-            return f"the argument {name!r} is {value!r}, allowed is {', '.join(map(str, told['enum']))}"
+        expected = schema["properties"].get(name)
+        if expected and not _is_a(expected["type"], value):
+            return f"the argument {name!r} is {value!r}, not of type {expected['type']}"
+        if expected and value not in expected.get("enum", [value]):
+            return f"the argument {name!r} is {value!r}, allowed is {', '.join(map(str, expected['enum']))}"
     return ""
 
 
@@ -185,7 +196,7 @@ MOST_STEPS = 6
 
 
 @dataclass(slots=True)
-class Course:
+class ToolLoop:
     """How a loop went: its answers, the tools that were called, and what was wrong, if anything was."""
 
     answers: list[Answer] = field(default_factory=list)
@@ -198,35 +209,35 @@ class Course:
         return self.answers[-1]
 
 
-def go_through(
+def call_until_answered(
     subject: Subject,
     asked: Ask,
     tools: Sequence[Tool],
     results: Mapping[str, str],
     *,
     first: Answer | None = None,
-) -> Generator[Ask, Answer, Course]:
+) -> Generator[Ask, Answer, ToolLoop]:
     """Ask, and give each call its tool's result, until an answer calls nothing.
 
     `first`: the answer to `asked`, when it is there already.
     """
-    course, messages = Course(), list(asked.body["messages"])
+    loop, messages = ToolLoop(), list(asked.body["messages"])
     for _ in range(MOST_STEPS):
         answer = first or (yield Ask(asked.path, {**asked.body, "messages": messages}))
         first = None
-        course.answers.append(answer)
-        if not answer.tool_calls and course.called:
-            course.wrong = _judge_end(subject, answer)
-            return course
-        course.wrong = judge_calls(subject, answer, tools, later=bool(course.called))
-        if course.wrong:
-            return course
+        loop.answers.append(answer)
+        if not answer.tool_calls and loop.called:
+            loop.wrong = _judge_end(subject, answer)
+            return loop
+        loop.wrong = judge_calls(subject, answer, tools, later=bool(loop.called))
+        if loop.wrong:
+            return loop
         messages.append(answer.turn())
         for call in answer.tool_calls:
-            course.called.add(call.name)
+            loop.called.add(call.name)
             messages.append(result(call, results[call.name]))
-    course.wrong = failed(f"it calls tools for {MOST_STEPS} steps and never answers", course.last)
-    return course
+    loop.wrong = failed(f"it calls tools for {MOST_STEPS} steps and never answers", loop.last)
+    return loop
 
 
 def _judge_end(subject: Subject, answer: Answer) -> Verdict | None:
@@ -285,7 +296,7 @@ def auto_accepted(subject: Subject) -> Talk:
     """A client that sends tools and leaves the choice to the model is not turned away."""
     answer = yield chat(subject, "Say hello.", tools=[WEATHER], max_tokens=32)
     if not answer.error:
-        return (yield from _by_the_same(subject, answer))
+        return (yield from _by_the_same_model(subject, answer))
     if not refused(answer):
         return failed('a request with tools and tool_choice "auto" ends in an error', answer)
     if LACKS_TOOLS.search(answer.error):
@@ -296,7 +307,7 @@ def auto_accepted(subject: Subject) -> Talk:
     return failed(why, answer, remedy=flags_to_add(subject))
 
 
-def _by_the_same(subject: Subject, answer: Answer) -> Talk:
+def _by_the_same_model(subject: Subject, answer: Answer) -> Talk:
     """Requests with tools come from the model that answers without them: a router's fallback gives itself away."""
     if answer.model in ("", subject.model):
         return PASSED
@@ -334,10 +345,10 @@ def parallel_calls(subject: Subject) -> Talk:
     if weather and clock:
         return PASSED
     results = {"get_weather": '{"sky": "clear"}', "get_local_time": '{"time": "08:15"}'}
-    course = yield from go_through(subject, asked, tools, results, first=answer)
-    if course.wrong:
-        return course.wrong
-    if course.called >= results.keys():
+    loop = yield from call_until_answered(subject, asked, tools, results, first=answer)
+    if loop.wrong:
+        return loop.wrong
+    if loop.called >= results.keys():
         return skipped("it calls one tool after the other, not both at once", answer)
     return failed("one of two calls that were asked for was not made", answer)
 
@@ -347,8 +358,8 @@ def agent(subject: Subject, *, stream: bool) -> Talk:
     text = "Where is order K-2281, and in which locker does it lie? Look it up."
     found = '{"order": "K-2281", "status": "arrived", "locker": 4719}'
     asked = chat(subject, text, tools=[ORDER], stream=stream)
-    course = yield from go_through(subject, asked, [ORDER], {"look_up_order": found})
-    return course.wrong or _told(course.last, ["4719"])
+    loop = yield from call_until_answered(subject, asked, [ORDER], {"look_up_order": found})
+    return loop.wrong or _reports(loop.last, ["4719"])
 
 
 def html(subject: Subject) -> Talk:
@@ -366,8 +377,10 @@ def html(subject: Subject) -> Talk:
         return PASSED
     lost = [one for one in wanted if given.count(one) < wanted.count(one)]
     added = [one for one in given if given.count(one) > wanted.count(one)]
-    told = f"missing {' '.join(lost[:4])}" if lost else f"too many {' '.join(added[:4])}" if added else "another order"
-    return failed(f"the markup in the arguments is not the page's: {told}", answer)
+    difference = (
+        f"missing {' '.join(lost[:4])}" if lost else f"too many {' '.join(added[:4])}" if added else "another order"
+    )
+    return failed(f"the markup in the arguments is not the page's: {difference}", answer)
 
 
 def _tags(text: str) -> list[str]:
@@ -394,10 +407,10 @@ def full_loop(subject: Subject) -> Talk:
     text = "How many blue mugs are in stock, and what does one cost? Use the tools, then tell me both numbers."
     results = {"count_stock": '{"pieces": 137}', "get_price": '{"price": 8.45, "currency": "EUR"}'}
     tools = [STOCK, PRICE]
-    course = yield from go_through(subject, chat(subject, text, tools=tools, stream=True), tools, results)
-    if course.wrong:
-        return course.wrong
-    return _called_all(course.called, results, course.last) or _told(course.last, ["137", "8.45"])
+    loop = yield from call_until_answered(subject, chat(subject, text, tools=tools, stream=True), tools, results)
+    if loop.wrong:
+        return loop.wrong
+    return _called_all(loop.called, results, loop.last) or _reports(loop.last, ["137", "8.45"])
 
 
 def steps(subject: Subject) -> Talk:
@@ -405,15 +418,15 @@ def steps(subject: Subject) -> Talk:
     text = "What does the customer Mira Solberg owe? Find her number first, then her balance. Tell me the amount."
     results = {"find_customer": '{"customer": 58213}', "get_balance": '{"balance": 246.8, "currency": "EUR"}'}
     tools = [CUSTOMER, BALANCE]
-    course = yield from go_through(subject, chat(subject, text, tools=tools), tools, results)
-    given = [one for answer in course.answers for one in _arguments(answer, "get_balance")]
-    if course.wrong:
-        return _limited(course.wrong)
-    if wrong := _called_all(course.called, results, course.last, loop_defect(subject, course.last)):
+    loop = yield from call_until_answered(subject, chat(subject, text, tools=tools), tools, results)
+    given = [one for answer in loop.answers for one in _arguments(answer, "get_balance")]
+    if loop.wrong:
+        return _limited(loop.wrong)
+    if wrong := _called_all(loop.called, results, loop.last, loop_defect(subject, loop.last)):
         return _limited(wrong)
     if given[0]["customer"] != 58213:
-        return failed("the second call does not have the number that the first one gave", course.last)
-    return _told(course.last, ["246.8"])
+        return failed("the second call does not have the number that the first one gave", loop.last)
+    return _reports(loop.last, ["246.8"])
 
 
 def _limited(verdict: Verdict) -> Verdict:
@@ -430,7 +443,7 @@ def _called_all(
     return failed(f"it answers without having called {missing}", answer, defect=defect) if missing else None
 
 
-def _told(answer: Answer, numbers: Sequence[str]) -> Verdict:
+def _reports(answer: Answer, numbers: Sequence[str]) -> Verdict:
     """Whether an answer tells what the tools gave, in whatever words; 8,45 and 4,719 are numbers, too."""
     said = "".join(answer.content.split())
     forms = (said, said.replace(",", "."), said.replace(",", ""))

@@ -86,7 +86,7 @@ def probe(loader: Loader, recipe: Mapping[str, Any] | None, case: str, **how: An
 
 
 def replayed(one: Recorded, recipe: Mapping[str, Any] | None, size: int = 1 << 20) -> Verdict:
-    return probe(Replay(one.listed, list(one.answers), size), recipe, one.case).told[0].verdict
+    return probe(Replay(one.listed, list(one.answers), size), recipe, one.case).results[0].verdict
 
 
 def check(one: Recorded, verdict: Verdict) -> None:
@@ -151,7 +151,7 @@ def test_what_nobody_promised_is_no_fault(one: Recorded) -> None:
 def test_the_same_on_the_wire(server: str) -> None:
     one = next(one for one in ALL if one.server == server)
     with serving(one.listed, one.answers) as url, load_client(url) as load:
-        check(one, probe(load, RECIPE, one.case).told[0].verdict)
+        check(one, probe(load, RECIPE, one.case).results[0].verdict)
 
 
 def test_the_few_questions_after_up_catch_the_worst() -> None:
@@ -162,7 +162,7 @@ def test_the_few_questions_after_up_catch_the_worst() -> None:
 
 def test_no_answer_at_all() -> None:
     with serving(ALL[0].listed, ()) as url, load_client(url) as load:
-        [told] = probe(load, RECIPE, QUICK[0].id, timeout_s=0.2).told
+        [told] = probe(load, RECIPE, QUICK[0].id, timeout_s=0.2).results
     assert told.verdict.outcome == "fail"
     assert "time-out: no complete answer in 0.2 s" in f"{told.verdict.why} | {told.verdict.said}"
 

@@ -11,7 +11,7 @@ import pytest
 from probe_talk import BY_ID as BY_CASE
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says
 
-from cluster.probe.case import Told
+from cluster.probe.case import CaseResult
 from cluster.probe.problems import PROBLEMS, final
 from cluster.probe.run import Probed, choose
 
@@ -171,7 +171,7 @@ def test_the_score() -> None:
         "problem-letters": says("", finish_reason="length", completion_tokens=3500),
         "problem-runners": refuses("boom", 500),
     }
-    told = [Told(BY_CASE[name], hold(name, lambda ask, name=name: server[name]), 2.0) for name in server]
+    told = [CaseResult(BY_CASE[name], hold(name, lambda ask, name=name: server[name]), 2.0) for name in server]
     probed = Probed(GEMMA, told)
     assert probed.score() == {"right": 1, "wrong": 1, "cut_off": 1, "of": 3, "seconds_each": 2.0, "tokens_each": 1207}
     assert [one.case.id for one in probed.failed] == ["problem-runners"], "wrong answers are the model's"

@@ -14,7 +14,7 @@ from cluster.bench.endpoint import Served
 from cluster.bench.loader import Ask, ClientLoad, Record, Round, RoundRecord
 from cluster.errors import ConnectionLostError, UsageError
 from cluster.probe.ask import chat
-from cluster.probe.case import PASSED, Case, Score, Subject, Talk, Told, Verdict, failed, skipped, subject_of
+from cluster.probe.case import PASSED, Case, CaseResult, Score, Subject, Talk, Verdict, failed, skipped, subject_of
 from cluster.probe.run import CASES, QUICK, Probed, choose, run_probe
 
 SUBJECT = Subject("m", engine="vllm")
@@ -66,15 +66,15 @@ def give_up(subject: Subject) -> Talk:
 
 
 def outcomes(probed: Probed) -> list[str]:
-    return [one.verdict.outcome for one in probed.told]
+    return [one.verdict.outcome for one in probed.results]
 
 
 def test_cases_in_their_order() -> None:
     server, begun, told = Server(), [], []
     cases = [case("a", greet), case("b", give_up)]
-    probed = run_probe(server, SUBJECT, cases, on_case=begun.append, on_told=told.append)
+    probed = run_probe(server, SUBJECT, cases, on_case=begun.append, on_result=told.append)
     assert begun == cases
-    assert told == probed.told
+    assert told == probed.results
     assert outcomes(probed) == ["pass", "not applicable"]
     assert [one.requests for one in told] == [1, 1]
     assert (probed.count("pass"), probed.failed, probed.left, probed.gone) == (1, [], (), "")
@@ -93,7 +93,7 @@ def test_refused_fields_are_left_out_from_then_on(status: int) -> None:
     probed = run_probe(server, SUBJECT, [case("a", greet), case("b", greet)])
     assert outcomes(probed) == ["pass", "pass"]
     assert probed.refused == ["seed", "chat_template_kwargs"]
-    assert [one.requests for one in probed.told] == [3, 1]
+    assert [one.requests for one in probed.results] == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_other_errors_are_the_cases(status: int, words: str) -> None:
     server = Server(lambda ask: reply(status, {"error": {"message": words}}))
     probed = run_probe(server, SUBJECT, [case("a", greet)])
     assert outcomes(probed) == ["fail"]
-    assert words in probed.told[0].verdict.said
+    assert words in probed.results[0].verdict.said
     assert len(server.sent) == 1
 
 
@@ -133,9 +133,9 @@ def test_a_case_that_breaks_loses_no_other() -> None:
 
     probed = run_probe(Server(), SUBJECT, [case("a", breaks), case("b", forgets), case("c", greet)])
     assert outcomes(probed) == ["fail", "fail", "pass"]
-    assert "KeyError" in probed.told[0].verdict.why
-    assert probed.told[0].verdict.said == "hello"
-    assert probed.told[1].verdict.why == "the case came to no verdict"
+    assert "KeyError" in probed.results[0].verdict.why
+    assert probed.results[0].verdict.said == "hello"
+    assert probed.results[1].verdict.why == "the case came to no verdict"
 
 
 def test_what_was_told_is_kept_when_the_client_ends() -> None:
@@ -156,20 +156,20 @@ def test_random_weights_are_asked_what_needs_no_sense() -> None:
     dummy = Subject("m", dummy=True)
     probed = run_probe(server, dummy, [case("a", greet), case("b", greet, judges_text=False)])
     assert outcomes(probed) == ["not applicable", "pass"]
-    assert "weights are random" in probed.told[0].verdict.why
-    assert probed.told[0].requests == 0
+    assert "weights are random" in probed.results[0].verdict.why
+    assert probed.results[0].requests == 0
     assert len(server.sent) == 1
 
 
 def test_a_budget() -> None:
     probed = run_probe(Server(), SUBJECT, [case("a", greet), case("b", greet)], budget_s=-1)
-    assert (probed.told, probed.left) == ([], ("a", "b"))
+    assert (probed.results, probed.left) == ([], ("a", "b"))
 
 
 def test_short_of_time_a_late_answer_is_not_judged() -> None:
     late = Server(lambda ask: b"", how="timeout")
     probed = run_probe(late, SUBJECT, [case("a", greet)], timeout_s=40, lenient=True)
-    assert probed.told[0].verdict == skipped("no whole answer within 40 s: not judged")
+    assert probed.results[0].verdict == skipped("no whole answer within 40 s: not judged")
     assert late.rounds[0].timeout_s == 40
     patient = Server(lambda ask: b"" if ask.path != "/v1/models" else said(""), how="timeout")
     assert outcomes(run_probe(patient, SUBJECT, [case("a", greet)])) == ["fail"]
@@ -258,7 +258,7 @@ def test_words_behind_the_recipe_count() -> None:
 
 
 def test_told_as_json() -> None:
-    told = Told(case("a", greet), failed("because", remedy="do this"), 1.23456, 2)
+    told = CaseResult(case("a", greet), failed("because", remedy="do this"), 1.23456, 2)
     assert told.document() == {
         "id": "a",
         "title": "a",

@@ -14,7 +14,7 @@ from probe_talk import FOREIGN, GEMMA, hold, refuses, says, streams
 from cluster.bench.loader import Ask, Record
 from cluster.probe.ask import Answer, ToolCall, read_answer
 from cluster.probe.case import Subject, Verdict
-from cluster.probe.tools import CASES, PAGE, TIMER, against, is_doubled, parser_for
+from cluster.probe.tools import CASES, PAGE, TIMER, is_doubled, mismatch, parser_for
 
 AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 TAGS = "<|tool_call>call:get_balance{customer:58213}<tool_call|>"
@@ -470,9 +470,9 @@ def test_the_wrong_one_of_three() -> None:
 
 def test_schema() -> None:
     schema = TIMER["function"]["parameters"]
-    assert against(schema, {"minutes": 5, "label": "x", "more": 1}) == "", "a schema allows more unless it forbids it"
-    assert "true" not in against(schema, {"minutes": True, "label": "x"})
-    assert against(schema, {"minutes": True, "label": "x"})
+    assert mismatch(schema, {"minutes": 5, "label": "x", "more": 1}) == "", "a schema allows more unless it forbids it"
+    assert "true" not in mismatch(schema, {"minutes": True, "label": "x"})
+    assert mismatch(schema, {"minutes": True, "label": "x"})
 
 
 def test_doubled() -> None:
