@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from own_lab import Lab
+from waiting import eventually
 
 HOSTS = ("spark1", "spark2")
 DATA = "~/.local/share/cluster"
@@ -32,10 +33,7 @@ def of_ours(lab: Lab) -> dict[str, list[str]]:
 
 def assert_nothing_of_ours(lab: Lab, within_s: float = 10) -> None:
     """Nothing of ours is left; a process may need a moment to end."""
-    until = time.monotonic() + within_s
-    while any(left := of_ours(lab).values()):
-        assert time.monotonic() < until, left
-        time.sleep(0.3)
+    eventually(lambda: not any(of_ours(lab).values()), within_s, lambda: of_ours(lab))
 
 
 def take_all_away(lab: Lab) -> None:
@@ -113,15 +111,6 @@ def assert_serves(lab: Lab) -> None:
     assert json.loads(said[:-3])["usage"]["completion_tokens"] == 4
 
 
-def await_true(claim: Callable[[], bool], within_s: float, what: str) -> float:
-    """Wait until a claim holds; how many seconds it took."""
-    began = time.monotonic()
-    while not claim():
-        assert time.monotonic() - began < within_s, f"not within {within_s:.0f} s: {what}"
-        time.sleep(0.3)
-    return time.monotonic() - began
-
-
 BACK_S = 90
 """Within this time a rank that lost its peer must have ended, its memory with it."""
 
@@ -132,7 +121,7 @@ def await_end_of_all(lab: Lab) -> float:
     def ended() -> bool:
         return all(state_of(lab, host)["Status"] == "exited" and gpu_rows(lab, host) == "" for host in HOSTS)
 
-    return await_true(ended, BACK_S, "all ranks end and give their memory back")
+    return eventually(ended, BACK_S, "all ranks end and give their memory back")
 
 
 def gpu_rows(lab: Lab, host: str) -> str:

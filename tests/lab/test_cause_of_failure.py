@@ -6,9 +6,10 @@ import json
 import re
 from pathlib import Path
 
-from hosts_now import assert_nothing_of_ours, await_true, rank_of
+from hosts_now import assert_nothing_of_ours, rank_of
 from own_lab import Lab
 from person import MP, Person
+from waiting import eventually
 
 SAYS = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
 
@@ -39,7 +40,7 @@ def test_logs_explain_what_runs_and_what_was_killed(lab: Lab, person: Person) ->
     well = person.must("logs", "--explain")
     assert re.match(r"nothing wrong found in \d+ lines of the logs of spark1, spark2\n", well.out)
     lab.tell("spark2", f"docker kill {rank_of(lab, 'spark2')}")
-    await_true(lambda: lab.tell("spark1", "docker ps -q") == "", 30, "rank 0 has ended")
+    eventually(lambda: lab.tell("spark1", "docker ps -q") == "", 30, "rank 0 has ended")
     told = person("logs", "--explain", "--json")
     assert told.code == 4, told
     [one] = told.document["deployments"]

@@ -12,13 +12,13 @@ from hosts_now import (
     assert_nothing_of_ours,
     assert_serves,
     await_end_of_all,
-    await_true,
     containers,
     rank_of,
     state_of,
 )
 from own_lab import Lab
 from person import MP, RAY, Person
+from waiting import eventually
 
 Make = Callable[[str, str], None]
 WORDS = {"ray": RAY, "mp": MP}
@@ -91,7 +91,7 @@ def test_one_host_off(lab: Lab, person: Person, broken: Make) -> None:
     assert status.code == 3, status
     assert re.search(r"spark2 .*did not answer", status.errors[0]["error"])
     assert "spark1: running" in status.out or "spark1: exited" in status.out
-    took = await_true(lambda: state_of(lab, "spark1")["Status"] == "exited", BACK_S, "the head ends")
+    took = eventually(lambda: state_of(lab, "spark1")["Status"] == "exited", BACK_S, "the head ends")
     print(f"host off: the head ended after {took:.0f} s")
     lab.must("mend")
     assert_told_and_repaired(lab, person, MP, "spark1: exited, exit 76: .*gone without a word", "spark2: exited")

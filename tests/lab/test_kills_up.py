@@ -18,12 +18,12 @@ from hosts_now import (
     assert_nothing_of_ours,
     assert_same,
     assert_serves,
-    await_true,
     containers,
     snapshot,
 )
 from own_lab import Lab
 from person import CLUSTER, MP, RAY, Person, Running, quick
+from waiting import eventually
 
 SLOW = quick(ready_after_s=2)
 MOMENTS = {
@@ -41,7 +41,7 @@ def await_moment(lab: Lab, run: Running, moment: str) -> None:
     """Wait until an `up` has come so far; the lock of spark2 is the last that it takes."""
     if moment == "locked":
         lock = lab.root / "hosts/spark2/upper/home/spark/.local/share/cluster/lock"
-        await_true(lambda: lock.exists() and f"pid {run.process.pid})" in lock.read_text(), 60, "the lock is taken")
+        eventually(lambda: lock.exists() and f"pid {run.process.pid})" in lock.read_text(), 60, "the lock is taken")
     else:
         run.await_said(MOMENTS[moment])
 
@@ -164,7 +164,7 @@ def test_terminal_closed_before_ready_takes_all_back(lab: Lab, person: Person, m
     terminal = Terminal(person, f"exec {CLUSTER} up {' '.join(MP)} -- --additional-config '{SLOW[-1]}'")
     terminal.await_said(moment)
     terminal.close()
-    await_true(lambda: terminal.process.poll() is not None, 90, "up ends with its terminal")
+    eventually(lambda: terminal.process.poll() is not None, 90, "up ends with its terminal")
     assert_nothing_of_ours(lab)
     assert len(person.evidence) == 1
 

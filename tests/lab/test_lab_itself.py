@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from own_lab import CACHE, Lab
+from waiting import eventually
 
 Make = Callable[[str, str], None]
 RUN = "docker run --rm --gpus all --network host --cap-add IPC_LOCK --ulimit memlock=-1 --device /dev/infiniband"
@@ -222,14 +223,12 @@ def test_fault_shows_and_is_undone(
 
 def settle(lab: Lab, command: str, wanted: str, timeout_s: float = 5) -> None:
     """Ask spark2 until it says what is wanted: the simulated RDMA tree follows within a second."""
-    until = time.monotonic() + timeout_s
-    while True:
-        said = lab.ssh("spark2", command).stdout.strip()
-        if said == wanted:
-            return
-        if time.monotonic() > until:
-            raise AssertionError(f"{command}: said {said!r}, wanted {wanted!r}")
-        time.sleep(0.2)
+    eventually(
+        lambda: lab.ssh("spark2", command).stdout.strip() == wanted,
+        timeout_s,
+        lambda: f"{command}: said {lab.ssh('spark2', command).stdout.strip()!r}, wanted {wanted!r}",
+        every_s=0.2,
+    )
 
 
 def test_counters_stand_still_on_purpose(lab: Lab, broken: Make) -> None:

@@ -11,13 +11,13 @@ from hosts_now import (
     assert_nothing_of_ours,
     assert_same,
     assert_serves,
-    await_true,
     containers,
     rank_of,
     snapshot,
 )
 from own_lab import Lab
 from person import MP, PAIR, QUICK, Person, quick
+from waiting import eventually
 
 MOVING = "cluster-lab-test/vllm:moving"
 
@@ -163,7 +163,7 @@ def test_old_one_serves_again_when_the_new_one_fails(lab: Lab, replaced: Person)
     assert re.search("spark[12]", error["where"])  # both ranks' engines fail, at the same moment
     assert re.search(r"all that this run started; lab-tiny-[0-9a-f]{8} was started again", error["put back"])
     assert containers(lab) == before
-    await_true(lambda: lab.ssh("spark1", "curl -sf http://127.0.0.1:8000/health").returncode == 0, 60, "old serves")
+    eventually(lambda: lab.ssh("spark1", "curl -sf http://127.0.0.1:8000/health").returncode == 0, 60, "old serves")
     assert_serves(lab)
     assert "nothing is changed" in replaced.must("up", *MP).out
     [kept] = replaced.evidence

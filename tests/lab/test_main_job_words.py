@@ -14,6 +14,7 @@ import pytest
 from hosts_now import HOSTS, rank_of
 from own_lab import Lab
 from person import CLUSTER, MP, Person, quick
+from waiting import eventually
 
 HOSTILE = ("a b", "it's", '"', "$HOME", "`id`", "a\nb", "ä ✓ 🐍", "", "*", "\\", "--", "-n", "%s", "\t", ";reboot")
 
@@ -125,14 +126,9 @@ def test_logs_are_merged_by_time(serving: Person) -> None:
 
 def test_logs_follow_until_ctrl_c(lab: Lab, serving: Person) -> None:
     run = serving.start("logs", "-f", "--tail", "1")
-    until = time.monotonic() + 30
-    while "spark1:" not in run.out.read_text():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    eventually(lambda: "spark1:" in run.out.read_text(), 30, "the first line", every_s=0.1)
     lab.tell("spark1", "curl -s http://127.0.0.1:8000/planted-in-the-log")
-    while "planted-in-the-log" not in run.out.read_text():
-        assert time.monotonic() < until, run.out.read_text()
-        time.sleep(0.1)
+    eventually(lambda: "planted-in-the-log" in run.out.read_text(), 30, run.out.read_text, every_s=0.1)
     run.send(SIGINT)
     began = time.monotonic()
     ran = run.ended()

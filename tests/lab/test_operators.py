@@ -7,9 +7,10 @@ import re
 import time
 from signal import SIGCONT, SIGINT, SIGSTOP
 
-from hosts_now import HOSTS, assert_nothing_of_ours, assert_serves, await_true, containers
+from hosts_now import HOSTS, assert_nothing_of_ours, assert_serves, containers
 from own_lab import Lab
 from person import MP, PAIR, Person, Ran, Running, quick
+from waiting import eventually
 
 WAITING = (*MP, *quick(ready_after_s=12))
 
@@ -57,7 +58,7 @@ def test_two_at_the_same_moment(lab: Lab, person: Person) -> None:
 def test_bench_holds_the_lock(lab: Lab, person: Person) -> None:
     person.must("up", *MP)
     bench = person.start("bench", "--depth", "0", "--pp", "512", "--tg", "128", "--runs", "5", "--results", "r")
-    await_true(lambda: "bench" in lock_text(lab), 30, "bench takes the lock")
+    eventually(lambda: "bench" in lock_text(lab), 30, "bench takes the lock")
     assert_told_who(person("down"), bench, r"bench lab-tiny-\w+")
     assert bench.ended().code == 0
 

@@ -6,9 +6,10 @@ import json
 import time
 from collections.abc import Callable
 
-from hosts_now import DATA, assert_serves, await_true
+from hosts_now import DATA, assert_serves
 from own_lab import Lab
 from person import MP, Person, quick
+from waiting import eventually
 
 OUT_S = 40
 """More than the 30 s after which a host gives up the lock of a silent owner."""
@@ -26,7 +27,7 @@ def test_a_start_outlasts_an_outage(lab: Lab, person: Person, broken: Callable[[
     broken("spark2", "unreachable")
     time.sleep(OUT_S)
     lab.must("mend")
-    await_true(lambda: lock_since(lab) > began + 30, 20, "the lock of spark2 is taken again")
+    eventually(lambda: lock_since(lab) > began + 30, 20, "the lock of spark2 is taken again")
     ran = run.ended()
     assert ran.code == 0, ran
     assert "; spark2 unreachable for " in ran.err, ran

@@ -7,9 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 
-from hosts_now import assert_serves, await_true
+from hosts_now import assert_serves
 from own_lab import Lab
 from person import MP, Person, Running, quick
+from waiting import eventually
 
 STEPS = 60
 """Enough for the proof of a start and for one completion, not for a second one of 64 tokens."""
@@ -31,14 +32,14 @@ def ask_and_leave(lab: Lab) -> None:
 def test_wedge(lab: Lab, person: Person, broken: Callable[[str, str], None]) -> None:
     person.must("up", *MP, "--no-probe", *quick(hang_after_steps=STEPS))  # whose questions are steps too
     watch = person.start(*WATCH)
-    await_true(lambda: "watching" in events(watch), 20, "the first look")
+    eventually(lambda: "watching" in events(watch), 20, "the first look")
     assert_serves(lab)
     time.sleep(8)
     assert events(watch) == ["watching"], "a healthy pair is no news"
     broken("spark1", "wedged")
     ask_and_leave(lab)
-    took = await_true(lambda: "raised" in events(watch), 60, "the wedge is called")
-    await_true(lambda: "restarted" in events(watch), 90, "all ranks are restarted")
+    took = eventually(lambda: "raised" in events(watch), 60, "the wedge is called")
+    eventually(lambda: "restarted" in events(watch), 90, "all ranks are restarted")
     print(f"wedge called after {took:.0f} s: {watch.out.read_text()}")
     [raised] = [json.loads(line) for line in watch.out.read_text().splitlines() if '"raised"' in line]
     assert (raised["finding"]["level"], raised["finding"]["check"]) == ("fault", "wedge")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 FAR = Path(__file__).parents[2] / "cluster" / "far"
 HEAD, WORKER = ADDRESSES = ["127.0.0.2", "127.0.0.3"]
@@ -171,10 +172,7 @@ def runs(pid: int) -> bool:
 
 
 def until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"did not come: {what}"
-        time.sleep(0.05)
+    eventually(holds, PATIENCE_S, what, every_s=0.05)
 
 
 def names(rank: Rank) -> list[str]:
