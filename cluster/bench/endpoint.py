@@ -49,25 +49,16 @@ def same_name(asked: str, given: str) -> bool:
 
 
 def check_answer(trace: RequestTrace, asked: Asked, sent_tokens: int) -> RequestTrace:
-    """The request as it was, or as failed where its answer is of something else."""
+    """The request as it was, or as failed where another model answered or a part of the prompt was not read."""
     if trace.error:
         return trace
-    return replace(trace, error=_another(trace, asked) or _cut(trace, asked, sent_tokens))
-
-
-def _another(trace: RequestTrace, asked: Asked) -> str:
-    """Who answered in its place; empty when it was the model itself."""
-    names = (asked.model, *asked.names)
-    if not trace.model or asked.alone or any(same_name(name, trace.model) for name in names):
-        return ""
-    return f"{ANOTHER}: {trace.model} instead of {asked.model}"
-
-
-def _cut(trace: RequestTrace, asked: Asked, sent_tokens: int) -> str:
-    """How much of the prompt the server did not read; empty when it read it all."""
-    counted = trace.prompt_tokens
+    names, counted = (asked.model, *asked.names), trace.prompt_tokens
+    if trace.model and not asked.alone and not any(same_name(name, trace.model) for name in names):
+        return replace(trace, error=f"{ANOTHER}: {trace.model} instead of {asked.model}")
     least = sent_tokens if asked.exact else LEAST_OF_TEXT * sent_tokens
-    return "" if counted is None or counted >= least else f"{CUT}: the server read {counted} of {sent_tokens} tokens"
+    if counted is not None and counted < least:
+        return replace(trace, error=f"{CUT}: the server read {counted} of {sent_tokens} tokens")
+    return trace
 
 
 def remedy_of(error: str) -> str:
@@ -182,12 +173,14 @@ class Engine:
 
     def document(self) -> dict[str, Any]:
         """For the result: what decides a number; `loaded` in GB where a part of it is not on the GPU."""
-        told: dict[str, Any] = {name: getattr(self, name) for name in ("name", "version", "router", "context", "slots")}
-        told |= {"tells_cache": self.tells_cache}
+        found: dict[str, Any] = {
+            name: getattr(self, name) for name in ("name", "version", "router", "context", "slots")
+        }
+        found |= {"tells_cache": self.tells_cache}
         if self.loaded:
-            told["model_bytes"], told["gpu_bytes"] = self.loaded.bytes, self.loaded.gpu_bytes
-            told["others"] = [one.name for one in self.others if self.loaded.split]
-        return {key: value for key, value in told.items() if value not in ("", None, [])}
+            found["model_bytes"], found["gpu_bytes"] = self.loaded.bytes, self.loaded.gpu_bytes
+            found["others"] = [one.name for one in self.others if self.loaded.split]
+        return {key: value for key, value in found.items() if value not in ("", None, [])}
 
 
 def find_engine(loader: Loader, served: Served) -> Engine:
@@ -212,15 +205,15 @@ def ask_loaded(loader: Loader, served: Served, engine: Engine) -> Engine:
 
 def read_engine(served: Served, answers: Mapping[str, HttpAnswer]) -> Engine:
     """What the answers say: the engine by what it calls itself, else by the routes that only it has."""
-    told = {path: json_object(answer) for path, answer in answers.items()}
-    props = told.get("/props", {})
+    routes = {path: json_object(answer) for path, answer in answers.items()}
+    props = routes.get("/props", {})
     if served.owner == "llamacpp" or "default_generation_settings" in props:
         return _read_llamacpp(props)
-    if LOADED in told and isinstance(told[LOADED].get("models"), list):
-        version = _text(told.get("/api/version", {}), "version")
-        return _with_loaded(Engine("ollama", version, tells_cache=False), served, told[LOADED])
+    if LOADED in routes and isinstance(routes[LOADED].get("models"), list):
+        version = _text(routes.get("/api/version", {}), "version")
+        return _with_loaded(Engine("ollama", version, tells_cache=False), served, routes[LOADED])
     if served.owner == "vllm":
-        return Engine("vllm", _text(told.get("/version", {}), "version"))
+        return Engine("vllm", _text(routes.get("/version", {}), "version"))
     return Engine()
 
 
@@ -238,9 +231,9 @@ def _read_llamacpp(props: Mapping[str, Any]) -> Engine:
     )
 
 
-def _with_loaded(engine: Engine, served: Served, told: Mapping[str, Any]) -> Engine:
+def _with_loaded(engine: Engine, served: Served, memory: Mapping[str, Any]) -> Engine:
     """Ollama's engine with the models in its memory."""
-    models = read_loaded(told)
+    models = read_loaded(memory)
     own = next((one for one in models if same_name(served.model, one.name)), None)
     others = tuple(one for one in models if one is not own)
     return replace(engine, loaded=own, others=others, context=own.context if own else None)
@@ -257,14 +250,14 @@ def json_object(answer: HttpAnswer) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _text(told: Mapping[str, Any], key: str) -> str:
-    value = told.get(key)
+def _text(document: Mapping[str, Any], key: str) -> str:
+    value = document.get(key)
     return value if isinstance(value, str) else ""
 
 
-def _number(told: Mapping[str, Any], key: str) -> int | None:
+def _number(document: Mapping[str, Any], key: str) -> int | None:
     """A positive whole number."""
-    value = told.get(key)
+    value = document.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 

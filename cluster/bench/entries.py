@@ -56,16 +56,16 @@ def with_recipe(entry: Entry) -> Entry:
 
 def served_recipe(result: Result) -> Recipe | None:
     """The recipe as it was served: the file of that name, with the flags that the result's deployment had."""
-    told = result.manifest.spec.get("recipe")
+    spec = result.manifest.spec.get("recipe")
     if not result.manifest.recipe:
         return None
     try:
         recipe = load_recipe(result.manifest.recipe).recipe
     except UsageError:
         return None
-    if not isinstance(told, dict) or told.get("model", recipe.model) != recipe.model:
-        return None if isinstance(told, dict) else recipe
-    return recipe.model_copy(update={"vllm": dict(told.get("vllm", recipe.vllm))})
+    if not isinstance(spec, dict) or spec.get("model", recipe.model) != recipe.model:
+        return None if isinstance(spec, dict) else recipe
+    return recipe.model_copy(update={"vllm": dict(spec.get("vllm", recipe.vllm))})
 
 
 def newest(directory: Path) -> list[Path]:

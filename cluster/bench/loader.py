@@ -170,7 +170,7 @@ def load_command(target: Target, container: str = "") -> tuple[tuple[str, ...], 
     return words, framed(source("load")) + target.line()
 
 
-AGAIN_WITHIN_S, PAUSE_S = 180.0, 2.0
+RESTART_WITHIN_S, PAUSE_S = 180.0, 2.0
 
 
 class ProcessLoader:
@@ -190,7 +190,7 @@ class ProcessLoader:
     def _begin(self, process: Process) -> None:
         self._process = process
         self._lines: Iterator[str] = iter(process.lines())
-        hello = self._hello()
+        hello: dict[str, Any] = orjson.loads(self._line("{"))
         if "error" in hello:
             raise ClusterError(f"the load client cannot start: {hello['error']}")
         inside = f", in the container {self._container}" if self._container else ""
@@ -223,7 +223,7 @@ class ProcessLoader:
         """Another client in place of a lost one; its host may be unreachable for a while."""
         self._process.close(0)
         self._said.clear()
-        until = time.monotonic() + AGAIN_WITHIN_S
+        until = time.monotonic() + RESTART_WITHIN_S
         while True:
             try:
                 return start()
@@ -240,18 +240,11 @@ class ProcessLoader:
         """The next line that begins with `mark`; others are what Python or docker says on stderr."""
         for line in self._lines:
             if line.startswith('{"progress"'):
-                self._tell(line)
+                progress = orjson.loads(line)
+                self.on_progress(Progress(progress["progress"], progress["done"], progress["chunks"], progress["s"]))
                 continue
             if line.startswith(mark):
                 return line
             self._said.append(line.strip())
         said = f": {' / '.join(self._said)}" if self._said else ""
         raise ConnectionLostError(f"the load client ended{said}", remedy="`cluster status`, then the same again")
-
-    def _tell(self, line: str) -> None:
-        told = orjson.loads(line)
-        self.on_progress(Progress(told["progress"], told["done"], told["chunks"], told["s"]))
-
-    def _hello(self) -> dict[str, Any]:
-        document: dict[str, Any] = orjson.loads(self._line("{"))
-        return document

@@ -43,7 +43,7 @@ _POSITION = re.compile(r'(?:^|,)\s*position="(\d{1,3})"')
 
 def parse_metrics(text: str) -> Counts | None:
     """Prometheus text → our names, summed over engines; None when it is not vLLM's. A name not told is left out."""
-    told: dict[str, float] = {}
+    counts: dict[str, float] = {}
     for name, labels, value in _LINE.findall(text):
         try:
             number = float(value)
@@ -51,12 +51,12 @@ def parse_metrics(text: str) -> Counts | None:
             continue
         if name == BY_POSITION and (position := _POSITION.search(labels)):
             name = f"accepted_at_{position[1]}"
-        told[name] = told.get(name, 0.0) + number
-    if "generation_tokens_total" not in told:
+        counts[name] = counts.get(name, 0.0) + number
+    if "generation_tokens_total" not in counts:
         return None
-    found = {ours: told[name] for ours, names in NAMES.items() for name in names[::-1] if name in told}
-    found |= {name: value for name, value in told.items() if name.startswith("accepted_at_")}
-    return found | {"running": told.get(RUNNING, 0.0)}
+    found = {ours: counts[name] for ours, names in NAMES.items() for name in names[::-1] if name in counts}
+    found |= {name: value for name, value in counts.items() if name.startswith("accepted_at_")}
+    return found | {"running": counts.get(RUNNING, 0.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +152,19 @@ def _acceptance(total: Counts) -> dict[str, Any]:
 def server_notes(rounds: Sequence[Watched], ttft: Stat | None = None) -> list[str]:
     """What a reader must know of a row because of it. `ttft`: ours (ms), which a queue is measured against."""
     notes = []
-    told = server_document(rounds) or {}
+    counted = server_document(rounds) or {}
     if any(one.restarted for one in rounds):
         notes.append("the server's counters went back: it was restarted during the row")
-    if told.get("foreign_requests") or told.get("foreign_tokens"):
-        tokens = told["foreign_tokens"]
+    if counted.get("foreign_requests") or counted.get("foreign_tokens"):
+        tokens = counted["foreign_tokens"]
         how_many = "tokens unknown" if tokens is None else f"{tokens} tokens"
-        notes.append(f"foreign traffic: {told['foreign_requests']} requests ({how_many}) of others meanwhile")
+        notes.append(f"foreign traffic: {counted['foreign_requests']} requests ({how_many}) of others meanwhile")
     running = max((one.running_before for one in rounds), default=0)
     if running:
         notes.append(f"foreign traffic: {running:.0f} requests of others were running when a run began")
-    if told.get("preemptions"):
-        notes.append(f"{told['preemptions']} preemptions: the KV cache did not hold all requests")
-    queue = told.get("queue_ms", 0.0)
+    if counted.get("preemptions"):
+        notes.append(f"{counted['preemptions']} preemptions: the KV cache did not hold all requests")
+    queue = counted.get("queue_ms", 0.0)
     if queue > LONG_QUEUE_MS and queue > 0.05 * (ttft.mean if ttft else 0.0):
         notes.append(f"requests waited {queue:.0f} ms on average before the server began with them")
     if any(one.lags for one in rounds):
@@ -175,14 +175,9 @@ def server_notes(rounds: Sequence[Watched], ttft: Stat | None = None) -> list[st
 NEARLY, HALF = 0.9, 0.5
 
 
-def is_served(trace: RequestTrace) -> bool:
-    """Whether a request was answered to its end with at least one token."""
-    return not trace.error and bool(trace.tokens)
-
-
 def ours_of(traces: Sequence[RequestTrace]) -> Ours:
     """What a batch asked of the server; its tokens are not known when one failed or was not counted."""
-    served = [trace for trace in traces if is_served(trace)]
+    served = [trace for trace in traces if not trace.error and trace.tokens]
     known = len(served) == len(traces) and all(trace.counted != "not" for trace in served)
     generated = sum(n for trace in served for _, n in trace.tokens) if known else None
     return Ours(len(served), len(traces) - len(served), generated)

@@ -267,23 +267,23 @@ def _take_times(stream: _Stream, document: dict[str, Any]) -> None:
     vLLM's time to first token begins when the request is scheduled: the time in the queue is not in it.
     """
     for group, name in (("timings", "prompt_ms"), ("metrics", "time_to_first_token_ms")):
-        told = document.get(group)
-        if not isinstance(told, dict):
+        section = document.get(group)
+        if not isinstance(section, dict):
             continue
-        if isinstance(told.get(name), (int, float)):
-            stream.prefill_s, stream.prefill_from = told[name] / 1e3, f"{group}.{name}"
-        if isinstance(told.get("queue_time_ms"), (int, float)):
-            stream.queue_s = told["queue_time_ms"] / 1e3
-        if isinstance(told.get("cache_n"), int):
-            stream.cached = told["cache_n"]
+        if isinstance(section.get(name), (int, float)):
+            stream.prefill_s, stream.prefill_from = section[name] / 1e3, f"{group}.{name}"
+        if isinstance(section.get("queue_time_ms"), (int, float)):
+            stream.queue_s = section["queue_time_ms"] / 1e3
+        if isinstance(section.get("cache_n"), int):
+            stream.cached = section["cache_n"]
 
 
 def _used(document: dict[str, Any]) -> int | None:
     """Tokens generated so far, by the running usage, or llama.cpp's running `timings`."""
     for group, name in (("usage", "completion_tokens"), ("timings", "predicted_n")):
-        told = document.get(group)
-        if isinstance(told, dict) and isinstance(told.get(name), int):
-            return int(told[name])
+        section = document.get(group)
+        if isinstance(section, dict) and isinstance(section.get(name), int):
+            return int(section[name])
     return None
 
 

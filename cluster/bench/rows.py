@@ -228,14 +228,14 @@ def summarise(
     rates = _rates(shape.concurrency, batches, requests)
     why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
     why |= reasons(shape.concurrency, batches, requests)
-    told: dict[str, Any] = rates | _of_requests(shape, requests)
+    numbers: dict[str, Any] = rates | _of_requests(shape, requests)
     return Row(
         concurrency=shape.concurrency,
         context_size=shape.depth,
         prompt_size=shape.pp,
         response_size=shape.tg,
         is_context_prefill_phase=shape.phase == "context",
-        **told,
+        **numbers,
         runs=len(batches),
         requests=len(requests) + len(failures),
         failed=len(failures),

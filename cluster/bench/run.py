@@ -286,14 +286,14 @@ class _Bench:
     def watch_drift(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> Sentinel | None:
         """One row once more, against its first run; the only row's own last run is the latest there can be."""
         shape = choose_sentinel([shape for shape in shapes if shape.phase != "cached"])
-        kept = again = self.kept[shape]
+        kept = last = self.kept[shape]
         if len(shapes) > 1:
             on_step(f"once more: {shape.name}")
-            again = _Kept()
-            self._measure_once(shape, self.wanted.most_runs, again)
+            last = _Kept()
+            self._measure_once(shape, self.wanted.most_runs, last)
         elif len(kept.batches) < 2:
             return None
-        first, end = (summarise(shape, [batch]) for batch in (kept.batches[0], again.batches[-1]))
+        first, end = (summarise(shape, [batch]) for batch in (kept.batches[0], last.batches[-1]))
         return compare_runs(first, end, self.rows[shape], extra=len(shapes) > 1)
 
     def _measure_once(self, shape: Shape, run: int, kept: _Kept) -> None:
@@ -301,10 +301,10 @@ class _Bench:
         try:
             self._attempt(shape, run, f"run{run}", kept)
         except ConnectionLostError:
-            again = f"run{run} again"
+            name = f"run{run} again"
             if shape.phase == "cached":
-                self.sender.send(replace(shape, phase="context"), again)
-            self._attempt(shape, run, again, kept)
+                self.sender.send(replace(shape, phase="context"), name)
+            self._attempt(shape, run, name, kept)
             kept.repeated.append(run)
 
     def _attempt(self, shape: Shape, run: int, name: str, kept: _Kept) -> None:

@@ -73,29 +73,28 @@ class Sample:
 
 def watch_command(period_s: float = PERIOD_S) -> tuple[tuple[str, ...], bytes]:
     """Words and first stdin of the watching program, for `Host.start`."""
-    questions: tuple[tuple[str, Any], ...] = (("look", {"sections": ["memory"]}), ("gpu", _gpu_given()), ("links", {}))
+    questions: tuple[tuple[str, Any], ...] = (
+        ("look", {"sections": ["memory"]}),
+        ("gpu", orjson.loads(gpu.question().argv[-1])),
+        ("links", {}),
+    )
     programs = [{"source": source(name).decode(), "given": given} for name, given in questions]
     return WORDS, framed(source("watch")) + orjson.dumps({"programs": programs, "period_s": period_s}) + b"\n"
 
 
-def _gpu_given() -> Any:
-    """What far/gpu is asked: the last word of the fact's own question."""
-    return orjson.loads(gpu.question().argv[-1])
-
-
 def read_sample(line: str, fabric: Fabric) -> Sample:
     """One line of the watching program. Raises ValueError, KeyError or TypeError when it is none."""
-    told = orjson.loads(line)
-    looked, card, linked = (Answer(0, said.encode()) for said in told["said"])
-    return Sample(float(told["t"]), read_state(looked, card), _traffic(spark_links.parse(linked), fabric))
+    look = orjson.loads(line)
+    looked, card, linked = (Answer(0, said.encode()) for said in look["said"])
+    return Sample(float(look["t"]), read_state(looked, card), _traffic(spark_links.parse(linked), fabric))
 
 
 def read_state(memory_answer: Answer, gpu_answer: Answer) -> dict[str, Any]:
     """One host's state from its answers; what is not told is left out."""
-    told, card, rows = memory.parse(memory_answer), gpu.parse(gpu_answer), gpu.parse_processes(gpu_answer)
+    ram, card, rows = memory.parse(memory_answer), gpu.parse(gpu_answer), gpu.parse_processes(gpu_answer)
     state: dict[str, Any] = {}
-    if not isinstance(told, Missing) and told.available is not None:
-        state["memory_available_mib"] = told.available // MIB
+    if not isinstance(ram, Missing) and ram.available is not None:
+        state["memory_available_mib"] = ram.available // MIB
     if not isinstance(rows, Missing) and all(row.used_mib is not None for row in rows):
         state["gpu_memory_mib"] = sum(row.used_mib or 0 for row in rows)
     if not isinstance(card, Missing) and card:
@@ -105,15 +104,15 @@ def read_state(memory_answer: Answer, gpu_answer: Answer) -> dict[str, Any]:
     return {key: value for key, value in state.items() if value is not None}
 
 
-def _traffic(told: spark_links.Links | Missing, fabric: Fabric) -> dict[str, tuple[int, int]]:
+def _traffic(links: spark_links.Links | Missing, fabric: Fabric) -> dict[str, tuple[int, int]]:
     """Bytes so far over the links to the peers: (sent, received)."""
-    if isinstance(told, Missing):
+    if isinstance(links, Missing):
         return {}
     found = {}
-    for link in told.links:
+    for link in links.links:
         if link.hca in fabric.hcas and link.xmit_bytes is not None and link.rcv_bytes is not None:
             found[f"hca {link.hca}"] = (link.xmit_bytes, link.rcv_bytes)
-    for netdev in told.netdevs:
+    for netdev in links.netdevs:
         if netdev.name == fabric.netdev:
             found[f"netdev {netdev.name}"] = (netdev.tx_bytes, netdev.rx_bytes)
     return found
@@ -148,7 +147,7 @@ def describe(samples: Mapping[str, Sequence[Sample]], fabrics: Mapping[str, Fabr
 def _extreme(looks: Sequence[Sample], keys: Sequence[str], pick: Any) -> dict[str, Any]:
     """The lowest or highest of each quantity."""
     values = {key: [look.state[key] for look in looks if key in look.state] for key in keys}
-    return {key: pick(told) for key, told in values.items() if told}
+    return {key: pick(found) for key, found in values.items() if found}
 
 
 def _moved(first: Sample, last: Sample) -> list[dict[str, Any]]:
@@ -215,8 +214,8 @@ def _unequal(what: str, values: Mapping[str, float], limit: float, unit: str) ->
     """A note when hosts differ by more than a part of the largest."""
     if len(values) < 2 or min(values.values()) >= (1 - limit) * max(values.values()):
         return []
-    told = ", ".join(f"{host} {value:,.0f} {unit}" for host, value in values.items())
-    return [f"ASYMMETRIC HOSTS: {what}: {told}"]
+    each = ", ".join(f"{host} {value:,.0f} {unit}" for host, value in values.items())
+    return [f"ASYMMETRIC HOSTS: {what}: {each}"]
 
 
 def _silent(runs: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
@@ -287,8 +286,8 @@ class Watchers:
 
     def end(self) -> dict[str, Any]:
         """See Machine.end."""
-        told = self._each(b'{"end": true}\n', "ended")
-        return describe(told, {host: one.fabric for host, one in self._all.items()})
+        samples = self._each(b'{"end": true}\n', "ended")
+        return describe(samples, {host: one.fabric for host, one in self._all.items()})
 
     def close(self) -> None:
         """End the programs."""
