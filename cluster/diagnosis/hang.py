@@ -183,18 +183,13 @@ def _read_links(links: Links, hcas: Sequence[str], netdev: str) -> tuple[dict[st
     """Which facing links are up, bytes over the HCAs, bytes over the netdev."""
     rows = [link for link in links.links if link.hca in hcas]
     up = {f"{link.hca} ({link.netdev})": link.is_active and link.operstate != "down" for link in rows}
-    sums = [
-        None if None in (link.xmit_bytes, link.rcv_bytes) else _sum(link.xmit_bytes, link.rcv_bytes) for link in rows
-    ]
     own = next((one for one in links.netdevs if one.name == netdev), None)
     if own and not any(link.netdev == netdev for link in rows):
         up[netdev] = own.operstate != "down"
-    rdma = None if not sums or None in sums else _sum(*sums)
+    moved = [link.moved_bytes for link in rows]
+    known = [value for value in moved if value is not None]
+    rdma = sum(known) if known and len(known) == len(moved) else None
     return up, rdma, own.rx_bytes + own.tx_bytes if own else None
-
-
-def _sum(*values: int | None) -> int:
-    return sum(value or 0 for value in values)
 
 
 GIB = 1 << 30
@@ -352,12 +347,9 @@ def judge_tokens(course: Course) -> Iterator[Finding]:
     elif course.frozen_s >= TOLD_S:
         works = [host for host, what in doing.items() if what == "works"]
         blind = [host for host, what in doing.items() if what == "unknown"]
-        why = f"{', '.join(works)} is at work: compiling or prefilling" if works else _blind(blind)
+        doubt = f"whether {', '.join(blind)} works is not known"
+        why = f"{', '.join(works)} is at work: compiling or prefilling" if works else doubt
         yield Finding("note", "wedge", "", f"{told}; {why}, not judged yet", shown)
-
-
-def _blind(hosts: Sequence[str]) -> str:
-    return f"whether {', '.join(hosts)} works is not known"
 
 
 def activity(looks: Sequence[HostPulse], seconds: float) -> Activity:

@@ -136,9 +136,9 @@ IN_ORDER = (
 RULES: tuple[Rule, ...] = tuple(rule for stem in IN_ORDER for rule in read_rules(stem))
 """Rules for lines, in the order in which they are tried: the special before the general."""
 OF_OUTPUTS = {rule.id: rule for rule in read_rules("outputs")}
-"""What outputs of commands mean; their conditions are the functions in judge_*.py."""
+"""What outputs of commands mean; the conditions are those of the checks in `spark`, asked in outputs.py."""
 OF_PAIRS = {rule.id: rule for rule in read_rules("pairs")}
-"""Causes that a second text tells apart; their conditions are in pairs.py."""
+"""Causes that a second text tells apart; their conditions are `SETTLERS` in outputs.py."""
 EXPLAINS = {rule.id: rule.explains for rule in (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values()) if rule.explains}
 
 MOMENTS: tuple[tuple[Moment, re.Pattern[str]], ...] = (

@@ -54,6 +54,11 @@ class Link:
         """Whether the HCA's port can carry data."""
         return self.state == "ACTIVE"
 
+    @property
+    def moved_bytes(self) -> int | None:
+        """Sent and received so far; None when there are no counters."""
+        return None if self.xmit_bytes is None or self.rcv_bytes is None else self.xmit_bytes + self.rcv_bytes
+
     def interfaces(self) -> tuple[IPv4Interface | IPv6Interface, ...]:
         """The addresses with their prefix lengths, as values."""
         return interfaces(self.addresses)

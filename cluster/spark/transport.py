@@ -29,14 +29,14 @@ def grown_bytes(before: Links | Missing, after: Links | Missing, hcas: Sequence[
     """Bytes the named HCAs moved between two looks; None when a counter could not be read."""
     if isinstance(before, Missing) or isinstance(after, Missing):
         return None
-    first = {link.hca: link for link in before.links}
+    first = {link.hca: link.moved_bytes for link in before.links}
     total = 0
     for link in after.links:
         if link.hca in hcas and link.hca in first:
-            was = first[link.hca]
-            if None in (link.xmit_bytes, link.rcv_bytes, was.xmit_bytes, was.rcv_bytes):
+            then, now = first[link.hca], link.moved_bytes
+            if then is None or now is None:
                 return None
-            total += (link.xmit_bytes or 0) - (was.xmit_bytes or 0) + (link.rcv_bytes or 0) - (was.rcv_bytes or 0)
+            total += now - then
     return total
 
 
