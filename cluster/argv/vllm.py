@@ -18,6 +18,9 @@ from cluster.errors import UsageError
 
 Backend = Literal["ray", "mp", "none"]
 
+API_KEY = "VLLM_API_KEY"
+"""Variable in which vLLM reads the key that it asks for."""
+
 # Flags that cluster gives: where the user says the same thing.
 OURS = {
     "tensor-parallel-size": "--tp",
@@ -34,7 +37,7 @@ OURS = {
     "served-model-name": "the recipe's key `served_model_name`",
     "port": "the recipe's key `port`",
     "host": "--bind",
-    "api-key": "-e VLLM_API_KEY=…, which stays out of command lines",
+    "api-key": f"-e {API_KEY}=…, which stays out of command lines",
 }
 SHORT = {
     "tp": "tensor-parallel-size",

@@ -36,7 +36,7 @@ from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark import server
-from cluster.spark.deployments import Deployment, LockState, deployments
+from cluster.spark.deployments import Deployment, LockState, deployments, directory
 from cluster.spark.fabric import drift, recorded
 from cluster.spark.fabric_test import Speed
 from cluster.spark.fact import Missing
@@ -139,7 +139,7 @@ def known_secrets(
     for host, seen in seens.items():
         if not isinstance(seen.identity, Missing):
             secrets.add(seen.identity.machine_id)
-            homes = [f"{seen.identity.data_dir}/deployments/{name}" for name, _ in ranks[host]]
+            homes = [directory(seen.identity.data_dir, name) for name, _ in ranks[host]]
             asked[host] = [Question(("cat", f"{home}/{file}")) for home in homes for file in SECRET_FILES]
     for outcome in fleet.ask({host: questions for host, questions in asked.items() if questions}).values():
         for answer in outcome.value or ():

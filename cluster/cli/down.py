@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.deploy.apply import Applied, Guard, Unlocked, apply
+from cluster.deploy.apply import Applied, Guard, apply
 from cluster.deploy.leftovers import Holder, holders
 from cluster.deploy.plan import forget, plan_down
 from cluster.deploy.session import (
@@ -14,6 +14,7 @@ from cluster.deploy.session import (
     Named,
     answered,
     find,
+    locked,
     look,
     open_fleet,
     raise_all,
@@ -25,11 +26,11 @@ from cluster.deploy.steps import Plan
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Outcome
-from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
+from cluster.spark.memory import GIB
 
 DEADLINE_S = 120.0
 POLL_S = 1.0
@@ -49,10 +50,10 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
             raise_all(errors)
         tell_apart({host: seen.machine for host, seen in seens.items()})
         within = fleet.only(list(seens))
-        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in seens}
-        with Unlocked() if dry_run else Lock(within, "down", data_dirs) as guard:
+        answering = [host for host in named.hosts if host.name in seens]
+        with locked(within, answering, "down", dry_run=dry_run) as guard:
             if not dry_run:  # whoever held the lock until now may have changed everything
-                seens = see(within, [host for host in named.hosts if host.name in seens], say=screen.trouble)
+                seens = see(within, answering, say=screen.trouble)
             seens, blind = without_blind(seens)
             found = find(seens, named.hosts)
             told = take_down(named, within, seens, found, guard, dry_run, screen)
@@ -165,7 +166,7 @@ def back_text(seen: Seen) -> str:
     memory = seen.memory
     if isinstance(memory, Missing) or memory.available is None:
         return "containers, ports and processes are back; memory could not be read"
-    return f"containers, ports and processes are back; {memory.available / (1 << 30):.1f} GiB available"
+    return f"containers, ports and processes are back; {memory.available / GIB:.1f} GiB available"
 
 
 def not_back(host: str, held: list[Holder]) -> ClusterError:

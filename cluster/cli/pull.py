@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from cluster.deploy import fetch, gate
-from cluster.deploy.apply import Applied, Guard, Unlocked, apply
+from cluster.deploy.apply import Applied, apply
 from cluster.deploy.plan import remove_probes, remove_token
-from cluster.deploy.session import Connect, open_fleet, reach, read_named, read_recipe, see
+from cluster.deploy.session import Connect, locked, open_fleet, reach, read_named, read_recipe, see
 from cluster.deploy.steps import filled
 from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet
-from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark.fact import Missing
 from cluster.spark.image import Image
 from cluster.spark.look import Seen
+from cluster.spark.memory import GIB
 from cluster.spark.request import Wanted
 from cluster.spark.weights import Weights
-
-GIB = 1 << 30
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -33,7 +29,8 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     how = fetch.How(args.yes, args.dry_run, fetch.read_token(args.hub_token_file))
     with open_fleet(wanted.hosts, connect) as fleet:
         reach(fleet)
-        with guard_for(fleet, wanted, dry_run=args.dry_run) as guard, fetch.naming_what_stays(how):
+        lock = locked(fleet, wanted.hosts, f"pull {wanted.recipe.name}", dry_run=args.dry_run)
+        with lock as guard, fetch.naming_what_stays(how):
             seens = see(fleet, wanted.hosts, wanted, screen.trouble)
             if not args.dry_run:
                 rest = filled(remove_probes(seens), remove_token(seens))
@@ -44,13 +41,6 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
                 gate.judge_stock(wanted, seens, screen)
     tell(wanted, seens, screen)
     return ExitCode.DONE
-
-
-def guard_for(fleet: Fleet, wanted: Wanted, *, dry_run: bool) -> AbstractContextManager[Guard]:
-    """The lock on all hosts; a dry run changes nothing and takes none."""
-    if dry_run:
-        return Unlocked()
-    return Lock(fleet, f"pull {wanted.recipe.name}", {host.name: host.data_dir for host in wanted.hosts})
 
 
 def tell(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:

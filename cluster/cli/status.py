@@ -17,14 +17,13 @@ from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark import ranks
 from cluster.spark import server as spark_server
-from cluster.spark.deployments import Deployment, deployments
+from cluster.spark.deployments import Deployment, deployments, directory
 from cluster.spark.fact import Missing
 from cluster.spark.identity import check_machines
 from cluster.spark.look import Seen
+from cluster.spark.memory import GIB
 from cluster.spark.ranks import Failed, RankState, Ready, State, judge_nodes, judge_ranks
 from cluster.spark.server import Completion, Server
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ def ray_of(deployment: Deployment, nodes: tuple[ranks.RayNode, ...] | Missing) -
 def server_of(deployment: Deployment, seen: Seen) -> Server:
     """Where the deployment's API is, seen from its head."""
     data_dir = "" if isinstance(seen.identity, Missing) else seen.identity.data_dir
-    return Server.of_spec(deployment.spec, f"{data_dir}/deployments/{deployment.id}")
+    return Server.of_spec(deployment.spec, directory(data_dir, deployment.id))
 
 
 def print_hosts(seens: Mapping[str, Seen], errors: Sequence[ClusterError], screen: Screen) -> None:

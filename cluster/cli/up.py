@@ -5,32 +5,33 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from cluster.argv.question import Question
-from cluster.argv.vllm import Layout, vllm_serve
+from cluster.argv.vllm import API_KEY, Layout, vllm_serve
 from cluster.cli.fabric_test import test_fabric
 from cluster.cli.findings import runbook_path
 from cluster.config.load import read_dockerfile, read_mounts, read_secret
 from cluster.config.overrides import split_env
 from cluster.config.redact import hide_text
 from cluster.deploy import evidence, fetch, gate, prove
-from cluster.deploy.apply import Applied, Guard, Unlocked, apply, undo
+from cluster.deploy.apply import Applied, Guard, apply, undo
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.deploy.moments import moment_names
 from cluster.deploy.plan import clean_up, plan_up, remove_probes, stop_ranks
 from cluster.deploy.prove import ENGINE, Clock, Held, Proof
-from cluster.deploy.rank import API_KEY, API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
+from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.deploy.restart import await_back, prove_again, say_held, subject_of
 from cluster.deploy.session import (
     Connect,
     Named,
     answered,
     find,
+    locked,
     look,
     open_fleet,
     raise_all,
@@ -52,15 +53,14 @@ from cluster.errors import (
 )
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
-from cluster.spark.deployments import HOME, Deployment
+from cluster.spark.deployments import HOME, Deployment, directory
 from cluster.spark.fabric import Fabric, drift, recorded
 from cluster.spark.fact import Missing
 from cluster.spark.finding import check_names
 from cluster.spark.look import Seen
-from cluster.spark.memory import check_memory
+from cluster.spark.memory import GIB, check_memory
 from cluster.spark.request import Wanted, choose_sizes
 from cluster.spark.server import Server
 from cluster.spark.transport import Transport
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
     from cluster.diagnosis.explain import Diagnosis
     from cluster.diagnosis.root import Explanation
     from cluster.probe.run import Probed
-
-GIB = 1 << 30
 
 
 def print_ready(
@@ -124,7 +122,7 @@ def sizes(wanted: Wanted) -> str:
 
 def key_note(wanted: Wanted) -> str:
     """Whether a key is asked for."""
-    return "" if "VLLM_API_KEY" in wanted.secrets else " and asks for no key (--api-key-file, --bind)"
+    return "" if API_KEY in wanted.secrets else " and asks for no key (--api-key-file, --bind)"
 
 
 def print_memory(wanted: Wanted, proof: Proof, screen: Screen) -> None:
@@ -147,7 +145,7 @@ def cell(held: Held | None) -> str:
 
 def curl(wanted: Wanted, endpoint: str) -> str:
     """A command that asks the server something."""
-    key = ' -H "Authorization: Bearer $KEY"' if "VLLM_API_KEY" in wanted.secrets else ""
+    key = ' -H "Authorization: Bearer $KEY"' if API_KEY in wanted.secrets else ""
     body = f'{{"model": "{wanted.served_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     return f"curl {endpoint}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
 
@@ -482,7 +480,7 @@ def start_on(fleet: Fleet, wanted: Wanted, options: Options, screen: Screen) -> 
     with ExitStack() as held:
         with clock.stage("connect and lock"):
             reach(fleet)
-            guard = held.enter_context(guard_for(fleet, wanted, options.dry_run))
+            guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=options.dry_run))
         return bring_up(wanted, fleet, guard, options, screen, clock)
 
 
@@ -512,13 +510,6 @@ def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
         read_mounts(recipe.mounts),
         read_dockerfile(recipe.dockerfile),
     )
-
-
-def guard_for(fleet: Fleet, wanted: Wanted, dry_run: bool) -> AbstractContextManager[Guard]:
-    """The lock on all hosts; a dry run changes nothing and takes none."""
-    if dry_run:
-        return Unlocked()
-    return Lock(fleet, f"up {wanted.recipe.name}", {host.name: host.data_dir for host in wanted.hosts})
 
 
 def bring_up(
@@ -624,7 +615,7 @@ def subject_to_prove(
 ) -> prove.Subject:
     """What is to be proven, with the place of its API and, when the hosts were `idle`, what they held then."""
     identity = seens[wanted.names[0]].identity
-    home = "" if isinstance(identity, Missing) else f"{identity.data_dir}/deployments/{deployment}"
+    home = "" if isinstance(identity, Missing) else directory(identity.data_dir, deployment)
     held = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
     return prove.Subject(deployment, wanted, fabric, Server.of_spec(spec, home), held if idle else {})
 
@@ -677,7 +668,7 @@ def changed_secrets(running: Deployment, wanted: Wanted, seens: dict[str, Seen],
     identity = seens[running.head].identity
     if isinstance(identity, Missing):
         return ""
-    home = f"{identity.data_dir}/deployments/{running.id}"
+    home = directory(identity.data_dir, running.id)
     files = {"a secret (-e)": (SECRETS_FILE, secrets_file(wanted))}
     if API_KEY in wanted.secrets:
         files = {"API key": (API_KEY_FILE, wanted.secrets[API_KEY].encode()), **files}

@@ -31,7 +31,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark import deployments, gpu, identity, links, memory, ranks
 from cluster.spark import server as spark_server
-from cluster.spark.deployments import Container, Deployment, LockState, group
+from cluster.spark.deployments import Container, Deployment, LockState, directory, group
 from cluster.spark.fact import NOT_ASKED, Missing
 from cluster.spark.finding import Finding, Shared
 from cluster.spark.gpu import Gpu, GpuProcess
@@ -449,7 +449,7 @@ class Watch:
         for watched in self.watched.values():
             deployment = watched.deployment
             if deployment.head in self.hosts:
-                home = f"{self.hosts[deployment.head].data_dir}/deployments/{deployment.id}"
+                home = directory(self.hosts[deployment.head].data_dir, deployment.id)
                 found[deployment.head] = Server.of_spec(deployment.spec, home)
         return found
 

@@ -22,9 +22,9 @@ from cluster.screen import Screen
 from cluster.spark import weights
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
+from cluster.spark.memory import GIB
 from cluster.spark.request import Model, Wanted
 
-GIB = 1 << 30
 POLL_S = 3.0
 
 

@@ -14,8 +14,8 @@ from packaging.version import Version
 
 from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
+from cluster.spark.memory import GIB
 
-GIB = 1 << 30
 SPARK_GIB = 121.6
 """MemTotal of a DGX Spark."""
 SYSTEM_GIB = 4.5

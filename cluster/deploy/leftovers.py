@@ -10,6 +10,7 @@ from cluster.spark.deployments import Deployment, ours
 from cluster.spark.fact import Missing
 from cluster.spark.gpu import end_process
 from cluster.spark.look import Seen
+from cluster.spark.memory import GIB
 
 SLACK_BYTES = 2 << 30
 """MemAvailable may be this much below the value recorded at `up`."""
@@ -73,7 +74,7 @@ def _processes(seen: Seen) -> Iterator[Holder]:
     strangers = set() if isinstance(seen.containers, Missing) else {one.id for one in seen.containers if not ours(one)}
     for process in seen.processes:
         if process.container not in strangers and process.container:
-            evidence = f"pid {process.pid}, {process.rss_bytes / (1 << 30):.1f} GiB"
+            evidence = f"pid {process.pid}, {process.rss_bytes / GIB:.1f} GiB"
             yield Holder(f"process {process.name} lives on", evidence, end_process(process.pid))
 
 
@@ -85,8 +86,8 @@ def _memory(seen: Seen) -> Iterator[Holder]:
         short = was - seen.memory.available
         if short > SLACK_BYTES:
             yield Holder(
-                f"{short / (1 << 30):.1f} GiB less memory than before up",
-                f"MemAvailable {seen.memory.available / (1 << 30):.1f} GiB, was {was / (1 << 30):.1f} GiB",
+                f"{short / GIB:.1f} GiB less memory than before up",
+                f"MemAvailable {seen.memory.available / GIB:.1f} GiB, was {was / GIB:.1f} GiB",
                 "ps aux --sort -rss | head; nvidia-smi",
                 memory_only=True,
             )

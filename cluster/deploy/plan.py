@@ -11,7 +11,7 @@ from cluster.config.recipe import Recipe
 from cluster.deploy.decide import Start
 from cluster.deploy.rank import Ingredients, container, container_name, rank_files
 from cluster.deploy.steps import Plan, Put, Stage, Step, filled
-from cluster.spark.deployments import DEPLOYMENT, TRY, Container, Deployment
+from cluster.spark.deployments import DEPLOYMENT, TRY, Container, Deployment, directory
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
 from cluster.spark.memory import hides_in_cache
@@ -92,7 +92,7 @@ def forget(seens: Mapping[str, Seen]) -> Stage:
         _remove_path(host, path)
         for host, seen in seens.items()
         if not isinstance(seen.identity, Missing) and not isinstance(seen.deployments, Missing)
-        for path in (f"{seen.identity.data_dir}/deployments/{kept.id}" for kept in seen.deployments)
+        for path in (directory(seen.identity.data_dir, kept.id) for kept in seen.deployments)
     ]
     return Stage("forget", tuple(steps))
 
@@ -103,7 +103,7 @@ def removal(deployment: Deployment, seens: Mapping[str, Seen]) -> Iterator[Step]
         changes = [docker.docker_rm(rank.name, force=True)]
         identity = seens[host].identity
         if not isinstance(identity, Missing):
-            path = f"{identity.data_dir}/deployments/{deployment.id}"
+            path = directory(identity.data_dir, deployment.id)
             changes.append(Question(("rm", "-rf", "--", path), changes=True))
         yield Step(host, f"remove {rank.name}", tuple(changes), repeatable=True)
 
@@ -121,7 +121,7 @@ def _stray_paths(seen: Seen) -> Iterator[str]:
         return
     if not isinstance(seen.containers, Missing):
         ids = {container.labels.get(DEPLOYMENT) for container in seen.containers}
-        yield from (f"{seen.identity.data_dir}/deployments/{one.id}" for one in seen.deployments if one.id not in ids)
+        yield from (directory(seen.identity.data_dir, one.id) for one in seen.deployments if one.id not in ids)
 
 
 def _remove_path(host: str, path: str) -> Step:

@@ -15,17 +15,19 @@ from cluster.argv.far import source
 from cluster.argv.nccl import NON_CARRY_FILE, fabric_environment, non_carry, non_carry_file
 from cluster.argv.ports import PORTS, ports_used
 from cluster.argv.ray import ray_environment, ray_start
-from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
+from cluster.argv.vllm import API_KEY, Layout, measuring_flags, vllm_serve
 from cluster.config.recipe import PACKAGES
 from cluster.deploy.spec import PROGRAMS, built_image, canonical, deployment_id
 from cluster.deploy.steps import Put
 from cluster.errors import RefusedError
 from cluster.spark import deployments
+from cluster.spark.deployments import directory
 from cluster.spark.fabric import Fabric
 from cluster.spark.fact import Missing
 from cluster.spark.identity import Identity
 from cluster.spark.image import Inside
 from cluster.spark.look import Seen
+from cluster.spark.memory import GIB
 from cluster.spark.request import Wanted
 
 NOT_COMPILED = {
@@ -79,7 +81,6 @@ def cache_name(spec: Mapping[str, Any]) -> str:
 
 JOIN_TIMEOUT_S = 120
 SILENCE_S = 60
-API_KEY = "VLLM_API_KEY"
 RAY_TOKEN_FILE, SECRETS_FILE, API_KEY_FILE = "ray-token", "secrets.json", "api-key"
 SECRET_FILES = (RAY_TOKEN_FILE, SECRETS_FILE, API_KEY_FILE)
 """Files in a deployment's directory that hold secrets: secrets.json by name, the others one value each."""
@@ -147,7 +148,7 @@ class Ingredients:
 
     def home(self, host: str) -> str:
         """Directory of this deployment on a host."""
-        return f"{self.identity(host).data_dir}/deployments/{self.id}"
+        return directory(self.identity(host).data_dir, self.id)
 
     def cache(self, host: str) -> str:
         """Directory of compiled kernels on a host."""
@@ -181,7 +182,7 @@ def container(made_of: Ingredients, rank: int) -> Container:
         },
         env=environment(made_of, host),
         binds=tuple(binds),
-        shm_bytes=int(wanted.recipe.shm_gib * (1 << 30)),
+        shm_bytes=int(wanted.recipe.shm_gib * (GIB)),
         infiniband=wanted.size > 1 and not isinstance(links, Missing) and links.rdma_device,
     )
 

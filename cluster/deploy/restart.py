@@ -9,13 +9,12 @@ from cluster.deploy import prove
 from cluster.deploy.apply import Applied, Guard, apply, undo
 from cluster.deploy.leftovers import Holder, held_by_stopped
 from cluster.deploy.plan import start_ranks, stop_ranks, wanted_of
-from cluster.deploy.session import find, see
+from cluster.deploy.session import find, locked, see
 from cluster.deploy.steps import Stage
 from cluster.errors import ClusterError, InterruptedByUser, RefusedError
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.lock import Lock
 from cluster.screen import Screen
-from cluster.spark.deployments import Deployment
+from cluster.spark.deployments import Deployment, directory
 from cluster.spark.fabric import recorded
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
@@ -71,7 +70,7 @@ def subject_of(deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Map
     except ValueError:
         raise RefusedError("another version of cluster made it", remedy="cluster up with this one") from None
     identity = seens[deployment.head].identity
-    home = "" if isinstance(identity, Missing) else f"{identity.data_dir}/deployments/{deployment.id}"
+    home = "" if isinstance(identity, Missing) else directory(identity.data_dir, deployment.id)
     server = Server.of_spec(deployment.spec, home)
     return prove.Subject(deployment.id, wanted, recorded(deployment.seen), server)
 
@@ -96,7 +95,7 @@ def restart(
     """
     began = fleet.time.monotonic()
     within = fleet.only(deployment.hosts)
-    with Lock(within, f"restart {deployment.id}", {host.name: host.data_dir for host in hosts}) as guard:
+    with locked(within, hosts, f"restart {deployment.id}") as guard:
         seens = see(within, hosts, say=screen.trouble)
         subject = subject_of(deployment, hosts, seens)
         now = as_before(deployment, seens)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load_inventory, load_recipe, resolve_hosts
 from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe
+from cluster.deploy.apply import Guard, Unlocked
 from cluster.errors import ClusterError, ManyErrors
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Outcome
+from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
 from cluster.hosts.target import ssh_knows
 from cluster.spark import disk, identity
@@ -54,6 +57,15 @@ Connect = Callable[[Mapping[str, Any]], Fleet]
 def open_fleet(hosts: Sequence[ResolvedHost], connect: Connect = connect) -> Fleet:
     """Hosts that can be asked; connections are opened when first used."""
     return connect({host.name: host for host in hosts})
+
+
+def locked(
+    fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run: bool = False
+) -> AbstractContextManager[Guard]:
+    """The lock on all these hosts; a dry run changes nothing and takes none."""
+    if dry_run:
+        return Unlocked()
+    return Lock(fleet, purpose, {host.name: host.data_dir for host in hosts})
 
 
 def reach(fleet: Fleet) -> None:

@@ -245,6 +245,11 @@ class Kept:
         return int(told) if isinstance(told, int | float) else None
 
 
+def directory(data_dir: str, deployment: str) -> str:
+    """Where a deployment keeps its files on a host."""
+    return f"{data_dir}/deployments/{deployment}"
+
+
 def question(data_dir: str) -> Question:
     """Ask for the deployments' directories alone."""
     return far("kept", {"sections": ["deployments"], "data_dir": data_dir})

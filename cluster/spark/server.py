@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cluster.argv.far import far
+from cluster.argv.vllm import API_KEY
 from cluster.spark.fact import Missing
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class Server:
         """The API of a deployment whose directory on the head is `home`."""
         recipe, bind = spec["recipe"], spec["bind"]
         address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bind, f"[{bind}]" if ":" in bind else bind)
-        key_file = f"{home}/api-key" if "VLLM_API_KEY" in spec["secrets"] else ""
+        key_file = f"{home}/api-key" if API_KEY in spec["secrets"] else ""
         return cls(f"http://{address}:{recipe['port']}", recipe["served_model_name"] or recipe["model"], key_file)
 
 
