@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.deploy.apply import Applied, Guard, apply
+from cluster.config.load import ResolvedHost
 from cluster.deploy.leftovers import Holder, holders
 from cluster.deploy.plan import forget, plan_down
 from cluster.deploy.session import (
     Connect,
     Named,
+    Session,
     answered,
     find,
     locked,
@@ -25,7 +26,7 @@ from cluster.deploy.session import (
 from cluster.deploy.steps import Plan
 from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet, Outcome
+from cluster.hosts.fleet import Outcome
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 from cluster.spark.fact import Missing
@@ -56,7 +57,7 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
                 seens = see(within, answering, say=screen.trouble)
             seens, blind = without_blind(seens)
             found = find(seens, named.hosts)
-            told = take_down(named, within, seens, found, guard, dry_run, screen)
+            told = take_down(answering, seens, found, Session(within, guard, screen, dry_run))
     errors = [*concerned(outcomes, named, found, screen), *blind]
     screen.document({"deployments": [one.id for one in found], **told, "errors": [one.as_dict() for one in errors]})
     if screen.json_mode and errors:
@@ -98,18 +99,13 @@ def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[Cluster
 
 
 def take_down(
-    named: Named,
-    fleet: Fleet,
-    seens: dict[str, Seen],
-    found: tuple[Deployment, ...],
-    guard: Guard,
-    dry_run: bool,
-    screen: Screen,
+    answering: Sequence[ResolvedHost], seens: dict[str, Seen], found: tuple[Deployment, ...], session: Session
 ) -> dict[str, Any]:
     """Remove what is ours on these hosts and prove that they are as before; what `--json` tells of it."""
+    screen = session.screen
     say_partial(found, seens, screen)
     plan = plan_down(found, seens)
-    if dry_run:
+    if session.dry_run:
         lines = [*plan.lines(), *plan_lines_of_forget(seens)]
         for line in lines:
             screen.line(line)
@@ -118,9 +114,9 @@ def take_down(
         screen.line(f"nothing of ours on {', '.join(seens)}")
         return {"hosts": dict.fromkeys(seens, "nothing of ours")}
     screen.stay()
-    apply(plan.stages, fleet, guard, screen.note, Applied())
-    proven = prove_back(named, fleet, seens, found, screen)
-    apply((forget(seens),), fleet, guard, screen.note, Applied())
+    session.apply(plan.stages)
+    proven = prove_back([host for host in answering if host.name in seens], found, session)
+    session.apply((forget(seens),))
     for name, text in proven.items():
         screen.good(f"{name}: {text}")
     return {"hosts": proven}
@@ -143,11 +139,9 @@ def say_partial(found: tuple[Deployment, ...], seens: Mapping[str, Seen], screen
             )
 
 
-def prove_back(
-    named: Named, fleet: Fleet, first: Mapping[str, Seen], found: tuple[Deployment, ...], screen: Screen
-) -> dict[str, str]:
+def prove_back(hosts: Sequence[ResolvedHost], found: tuple[Deployment, ...], session: Session) -> dict[str, str]:
     """Look until every host is as before, 120 s at most. Raises RefusedError with the holders."""
-    hosts = [host for host in named.hosts if host.name in first]
+    fleet, screen = session.fleet, session.screen
     deadline = fleet.time.monotonic() + DEADLINE_S
     with screen.waiting("containers, ports, processes and memory to be back") as line:
         while True:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.deploy import fetch, gate
-from cluster.deploy.apply import Applied, apply
 from cluster.deploy.plan import remove_probes, remove_token
-from cluster.deploy.session import Connect, locked, open_fleet, reach, read_named, read_recipe, see
+from cluster.deploy.session import Connect, Session, locked, open_fleet, reach, read_named, read_recipe
 from cluster.deploy.steps import filled
 from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
@@ -31,13 +30,13 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         reach(fleet)
         lock = locked(fleet, wanted.hosts, f"pull {wanted.recipe.name}", dry_run=args.dry_run)
         with lock as guard, fetch.naming_what_stays(how):
-            seens = see(fleet, wanted.hosts, wanted, screen.trouble)
+            session = Session(fleet, guard, screen, args.dry_run)
+            seens = session.see(wanted.hosts, wanted)
             if not args.dry_run:
-                rest = filled(remove_probes(seens), remove_token(seens))
-                apply(rest, fleet, guard, screen.note, Applied())
+                session.apply(filled(remove_probes(seens), remove_token(seens)))
             gate.judge_stock(wanted, seens, screen)
-            if not args.dry_run and fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
-                seens = see(fleet, wanted.hosts, wanted, screen.trouble)
+            if not args.dry_run and fetch.fetch_missing(wanted, seens, how, session):
+                seens = session.see(wanted.hosts, wanted)
                 gate.judge_stock(wanted, seens, screen)
     tell(wanted, seens, screen)
     return ExitCode.DONE

@@ -19,16 +19,18 @@ from cluster.config.load import read_dockerfile, read_mounts, read_secret
 from cluster.config.overrides import split_env
 from cluster.config.redact import hide_text
 from cluster.deploy import evidence, fetch, gate, prove
-from cluster.deploy.apply import Applied, Guard, apply, undo
+from cluster.deploy.apply import Applied, undo
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.deploy.moments import moment_names
 from cluster.deploy.plan import clean_up, plan_up, remove_probes, stop_ranks
-from cluster.deploy.prove import ENGINE, Clock, Held, Proof
+from cluster.deploy.prove import ENGINE, Held, Proof
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.deploy.restart import await_back, prove_again, say_held, subject_of
 from cluster.deploy.session import (
+    Clock,
     Connect,
     Named,
+    Session,
     answered,
     find,
     locked,
@@ -72,10 +74,11 @@ if TYPE_CHECKING:
 
 
 def print_ready(
-    wanted: Wanted, proof: Proof, clock: Clock, screen: Screen, *, endpoint: str, simulated: str, changed: bool
+    wanted: Wanted, proof: Proof, at: Mapping[str, str], session: Session, *, changed: bool
 ) -> dict[str, Any]:
     """Endpoint, model, time by stage, memory by host, a line to try, and the next command. Returns the same as JSON."""
-    done = proof.completion
+    clock, screen, done = session.clock, session.screen, proof.completion
+    endpoint, simulated = at["endpoint"], at["simulated"]
     screen.good(f"ready: {wanted.served_name} at {endpoint}/v1 ({sizes(wanted)})")
     if wanted.bind in ("0.0.0.0", "::"):
         screen.line(f"the API listens on all addresses of {wanted.names[0]}" + key_note(wanted))
@@ -97,7 +100,7 @@ def print_ready(
     print_memory(wanted, proof, screen)
     screen.line(f"try:  {curl(wanted, endpoint)}")
     screen.line("next: cluster bench --depth 0 4096 16384")
-    return as_document(wanted, proof, clock, endpoint, simulated, changed)
+    return as_document(wanted, proof, at, clock, changed)
 
 
 def simulated_products(seens: Iterable[Seen]) -> str:
@@ -150,20 +153,18 @@ def curl(wanted: Wanted, endpoint: str) -> str:
     return f"curl {endpoint}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
 
 
-def as_document(
-    wanted: Wanted, proof: Proof, clock: Clock, endpoint: str, simulated: str, changed: bool
-) -> dict[str, Any]:
+def as_document(wanted: Wanted, proof: Proof, at: Mapping[str, str], clock: Clock, changed: bool) -> dict[str, Any]:
     """The same for `--json`."""
     transport = proof.transport
     return {
-        "endpoint": f"{endpoint}/v1",
+        "endpoint": f"{at['endpoint']}/v1",
         "model": wanted.served_name,
         "hosts": list(wanted.names),
         "tp": wanted.tp,
         "pp": wanted.pp,
         "backend": wanted.backend,
         "changed": changed,
-        "simulated": simulated,
+        "simulated": at["simulated"],
         "weights": wanted.recipe.weights,
         "ray_nodes": list(proof.nodes),
         "transport": {"verdict": transport.verdict, "why": transport.why, "bytes": dict(transport.grown)}
@@ -288,25 +289,24 @@ def add(root: Explanation, error: ClusterError, directory: str) -> None:
     error.remedy = "; ".join(filter(None, (finding.remedy, steps, error.remedy)))
 
 
-def carry_through(
-    plan: Plan, subject: prove.Subject, fleet: Fleet, guard: Guard, screen: Screen, clock: prove.Clock
-) -> prove.Proof:
+def carry_through(plan: Plan, subject: prove.Subject, session: Session) -> prove.Proof:
     """Apply and prove; whatever goes wrong before the proof is put back after the evidence was saved."""
+    screen, clock = session.screen, session.clock
     applied = Applied()
     screen.stay()
     try:
         with clock.stage("stop the old" if plan.replaces else "apply"):
-            apply(plan.first, fleet, guard, screen.note, applied)
+            session.apply(plan.first, applied)
         if plan.replaces:
             with clock.stage("memory back"):
-                subject = replace(subject, idle=prove_back(plan.replaces, subject, fleet, screen))
+                subject = replace(subject, idle=prove_back(plan.replaces, subject, session))
         with clock.stage("apply"):
-            apply(plan.stages, fleet, guard, screen.note, applied)
-        proof = prove.wait_ready(subject, fleet, screen, clock)
+            session.apply(plan.stages, applied)
+        proof = prove.wait_ready(subject, session.fleet, screen, clock)
     except (Exception, KeyboardInterrupt) as error:
-        raise put_back(error, plan, subject, applied, fleet, guard, screen, clock) from error
+        raise put_back(error, plan, subject, applied, session) from error
     try:
-        apply(plan.after, fleet, guard, screen.note, Applied())
+        session.apply(plan.after)
     except InterruptedByUser as error:
         error.put_back = f"nothing: {plan.deployment} serves"
         raise
@@ -315,15 +315,13 @@ def carry_through(
     return proof
 
 
-def prove_back(
-    old: Sequence[Deployment], subject: prove.Subject, fleet: Fleet, screen: Screen
-) -> dict[str, prove.Held]:
+def prove_back(old: Sequence[Deployment], subject: prove.Subject, session: Session) -> dict[str, prove.Held]:
     """Wait until what was stopped holds nothing; what each host holds then. Raises RefusedError with the holder.
 
     Memory that somebody else took meanwhile is a warning while the rest is enough for what comes.
     """
-    wanted = subject.wanted
-    seens, held = await_back(old, wanted.hosts, fleet, screen)
+    wanted, screen = subject.wanted, session.screen
+    seens, held = await_back(old, wanted.hosts, session.fleet, screen)
     if any(not row.memory_only for rows in held.values() for row in rows):
         holder = next(row for rows in held.values() for row in rows if not row.memory_only)
         raise RefusedError(
@@ -342,12 +340,10 @@ def put_back(
     plan: Plan,
     subject: prove.Subject,
     applied: Applied,
-    fleet: Fleet,
-    guard: Guard,
-    screen: Screen,
-    clock: prove.Clock,
+    session: Session,
 ) -> ClusterError:
     """Save the evidence, undo newest first, and return the error to raise, with its cause and what was put back."""
+    fleet, guard, screen = session.fleet, session.guard, session.screen
     fleet.cancel.renew()
     failure = as_failure(error)
     if not applied.begun:
@@ -355,13 +351,14 @@ def put_back(
         return failure
     saved = ""
     try:
-        saved = evidence.save(subject, fleet, screen, failure, clock.passed)
+        saved = evidence.save(subject, fleet, screen, failure, session.clock.passed)
         left = undo(applied, fleet, guard, screen.note)
     except (InterruptedByUser, KeyboardInterrupt):  # a second Ctrl-C leaves at once
         told, remedy = what_stays(plan, applied)
     else:
         stopped = [old for old in plan.replaces if told_to_stop(old, applied.begun)]
-        back = [started_again(old, failure, left, subject, applied, fleet, screen) for old in stopped]
+        leave = bool(left) or isinstance(failure, InterruptedByUser)
+        back = [started_again(old, subject, applied, session, prove_it=not leave) for old in stopped]
         told = "; ".join(["all but: " + "; ".join(left) if left else "all that this run started", *back])
         remedy = "" if saved else "cluster status"
     if guard.taken() and not isinstance(failure, InterruptedByUser | InternalError):
@@ -402,22 +399,16 @@ def told_to_stop(old: Deployment, steps: Sequence[Step]) -> bool:
 
 
 def started_again(
-    old: Deployment,
-    failure: ClusterError,
-    left: Sequence[str],
-    subject: prove.Subject,
-    applied: Applied,
-    fleet: Fleet,
-    screen: Screen,
+    old: Deployment, subject: prove.Subject, applied: Applied, session: Session, *, prove_it: bool
 ) -> str:
     """What became of a deployment that was started again: proven, unless the user wants to leave."""
     if told_to_stop(old, applied.stays):
         return f"{old.id} could not be started again on every host"
     told = f"{old.id} was started again"
-    if left or isinstance(failure, InterruptedByUser):
+    if not prove_it:
         return f"{told} (cluster status shows when it serves)"
     hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
-    within, begun = fleet.only(old.hosts), False
+    within, screen, begun = session.fleet.only(old.hosts), session.screen, False
     try:
         again = subject_of(old, hosts, see(within, hosts, say=screen.trouble))
         begun = True
@@ -476,12 +467,12 @@ def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = c
 
 def start_on(fleet: Fleet, wanted: Wanted, options: Options, screen: Screen) -> ExitCode:
     """The same on hosts that are connected, or will be when they are first asked."""
-    clock = prove.Clock()
+    clock = Clock()
     with ExitStack() as held:
         with clock.stage("connect and lock"):
             reach(fleet)
             guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=options.dry_run))
-        return bring_up(wanted, fleet, guard, options, screen, clock)
+        return bring_up(wanted, Session(fleet, guard, screen, options.dry_run, clock), options)
 
 
 def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
@@ -512,32 +503,35 @@ def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
     )
 
 
-def bring_up(
-    wanted: Wanted, fleet: Fleet, guard: Guard, options: Options, screen: Screen, clock: prove.Clock
-) -> ExitCode:
+def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
     """From connected hosts to a proven deployment."""
+    fleet, screen, clock = session.fleet, session.screen, session.clock
     with clock.stage("look"):
-        seens = see(fleet, wanted.hosts, wanted, screen.trouble)
+        seens = session.see(wanted.hosts, wanted)
     found = find(seens, wanted.hosts)
     refuse_beyond(wanted.names, found)
     fabric = gate.pair_of(wanted.hosts, seens)
     if not options.dry_run:
-        apply(filled(remove_probes(seens)), fleet, guard, screen.note, Applied())
+        session.apply(filled(remove_probes(seens)))
     if has_images(seens):
         _, decision = settle(wanted, seens, found, fleet)
         if isinstance(decision, Same):
-            return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
-    vet(wanted, seens, fabric, found, fleet, options, screen, clock)
+            return leave(decision, wanted, fabric, seens, session)
+    with clock.stage("check"):
+        gate.check_seen(wanted, seens, fabric, found, session)
+    if options.fabric_test and not options.dry_run:
+        with clock.stage("fabric test"):
+            gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
     how = fetch.How(options.yes, options.dry_run, options.hub_token)
     with clock.stage("fetch"), fetch.naming_what_stays(how):
-        if fetch.fetch_missing(wanted, seens, fleet, guard, how, screen):
-            seens = see(fleet, wanted.hosts, wanted, screen.trouble)
+        if fetch.fetch_missing(wanted, seens, how, session):
+            seens = session.see(wanted.hosts, wanted)
             gate.judge_stock(wanted, seens, screen)
     with clock.stage("try"), fetch.naming_what_stays(how):
         inside = gate.try_image(wanted, fleet, screen)
     spec, decision = settle(wanted, seens, found, fleet)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
-        return leave(decision, wanted, fabric, seens, fleet, guard, options, screen, clock)
+        return leave(decision, wanted, fabric, seens, session)
     made_of = Ingredients(wanted, spec, seens, fabric, inside, before(wanted, seens), secrets.token_hex(32))
     plan = plan_up(made_of, decision)
     show(plan, decision, options, screen)
@@ -545,32 +539,17 @@ def bring_up(
         return ExitCode.DONE
     if decision.outgoing and not options.yes and screen.interactive and not screen.confirm("replace it?"):
         raise RefusedError("not replaced", remedy="--yes replaces without asking")
-    subject = subject_to_prove(plan.deployment, spec, wanted, fabric, seens, idle=not decision.outgoing)
+    subject = subject_to_prove(plan.deployment, spec, wanted, fabric, seens)
+    if not decision.outgoing:
+        idle = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
+        subject = replace(subject, idle=idle)
     with fetch.naming_what_stays(how):
-        proof = carry_through(plan, subject, fleet, guard, screen, clock)
-    told = print_ready(wanted, proof, clock, screen, changed=True, **where(wanted, seens))
+        proof = carry_through(plan, subject, session)
+    told = print_ready(wanted, proof, where(wanted, seens), session, changed=True)
     if options.probe:
         told["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
     screen.document(told)
     return ExitCode.DONE
-
-
-def vet(
-    wanted: Wanted,
-    seens: dict[str, Seen],
-    fabric: Fabric,
-    found: Sequence[Deployment],
-    fleet: Fleet,
-    options: Options,
-    screen: Screen,
-    clock: prove.Clock,
-) -> None:
-    """Refuse what cannot be started on these hosts."""
-    with clock.stage("check"):
-        gate.check_seen(wanted, seens, fabric, fleet, found, screen)
-    if options.fabric_test and not options.dry_run:
-        with clock.stage("fabric test"):
-            gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
 
 
 def leave(
@@ -578,46 +557,42 @@ def leave(
     wanted: Wanted,
     fabric: Fabric,
     seens: dict[str, Seen],
-    fleet: Fleet,
-    guard: Guard,
-    options: Options,
-    screen: Screen,
-    clock: prove.Clock,
+    session: Session,
 ) -> ExitCode:
     """What is wanted runs already, ready or on its way: change nothing of it, and prove it all the same.
 
     It is proven at the addresses that it was started with. What another `up` left behind is removed.
     """
+    screen = session.screen
     deployment, was = same.deployment, recorded(same.deployment.seen)
     rest = filled(clean_up(same.remains, seens))
     screen.line(f"{deployment.id} runs already on {', '.join(wanted.names)}: nothing is changed")
     for finding in drift(was, fabric):
         gate.warn(finding, screen)
-    if options.dry_run:
+    if session.dry_run:
         show_lines(Plan(deployment.id, (), rest), screen)
         return ExitCode.DONE
-    apply(rest, fleet, guard, screen.note, Applied())
-    subject = subject_to_prove(deployment.id, deployment.spec, wanted, was, seens, idle=False)
+    session.apply(rest)
+    subject = subject_to_prove(deployment.id, deployment.spec, wanted, was, seens)
     try:
-        proof = prove.wait_ready(subject, fleet, screen, clock)
+        proof = prove.wait_ready(subject, session.fleet, screen, session.clock)
     except ClusterError as error:
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
             one.what = hide_text(one.what, wanted.secrets.values())
             one.put_back = "only remains of another deployment were removed" if same.remains else "nothing was changed"
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
         raise
-    screen.document(print_ready(wanted, proof, clock, screen, changed=False, **where(wanted, seens)))
+    screen.document(print_ready(wanted, proof, where(wanted, seens), session, changed=False))
     return ExitCode.DONE
 
 
 def subject_to_prove(
-    deployment: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], *, idle: bool
+    deployment: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: dict[str, Seen]
 ) -> prove.Subject:
-    """What is to be proven, with the place of its API and, when the hosts were `idle`, what they held then."""
+    """What is to be proven, with the place of its API."""
     identity = seens[wanted.names[0]].identity
     home = "" if isinstance(identity, Missing) else directory(identity.data_dir, deployment)
-    held = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
-    return prove.Subject(deployment, wanted, fabric, Server.of_spec(spec, home), held if idle else {})
+    return prove.Subject(deployment, wanted, fabric, Server.of_spec(spec, home))
 
 
 def where(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, str]:

@@ -12,9 +12,8 @@ from cluster.argv import hub
 from cluster.argv.docker import docker_inspect, docker_pull, why_failed
 from cluster.argv.question import Question
 from cluster.config.load import read_secret
-from cluster.deploy.apply import Guard
 from cluster.deploy.plan import HUB_TOKEN
-from cluster.deploy.session import raise_all
+from cluster.deploy.session import Session, raise_all
 from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
@@ -64,9 +63,7 @@ def naming_what_stays(how: How) -> Iterator[None]:
         raise
 
 
-def fetch_missing(
-    wanted: Wanted, seens: Mapping[str, Seen], fleet: Fleet, guard: Guard, how: How, screen: Screen
-) -> bool:
+def fetch_missing(wanted: Wanted, seens: Mapping[str, Seen], how: How, session: Session) -> bool:
     """Fetch image and weights where they are missing, after asking; whether anything was fetched.
 
     Raises RefusedError when the user does not agree, cannot be asked, or on a dry run (which fetches nothing).
@@ -78,27 +75,19 @@ def fetch_missing(
     }
     if images:
         missing = f"image {wanted.recipe.image} is not on {', '.join(images)}"
-        refuse_unasked(missing, how, screen)
-        agree(f"{missing}: pull it there", how, screen)
-        pull_images(wanted, images, fleet, guard, screen)
+        refuse_unasked(missing, how, session.screen)
+        agree(f"{missing}: pull it there", how, session.screen)
+        pull_images(wanted, images, session)
         how.fetched.append(f"image {wanted.recipe.image} on {', '.join(images)}")
     for model, hosts in models.items():
         if hosts:
-            fetch_model(model, wanted.recipe.image, seens, hosts, fleet, guard, how, screen)
+            fetch_model(model, wanted.recipe.image, {name: seens[name] for name in hosts}, how, session)
     return bool(images or any(models.values()))
 
 
-def fetch_model(
-    model: Model,
-    image: str,
-    seens: Mapping[str, Seen],
-    hosts: list[str],
-    fleet: Fleet,
-    guard: Guard,
-    how: How,
-    screen: Screen,
-) -> None:
-    """Say the bytes, ask, download on each host; the hub token lies there only meanwhile."""
+def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, session: Session) -> None:
+    """Say the bytes, ask, download on each of the hosts seen; the hub token lies there only meanwhile."""
+    fleet, screen, hosts = session.fleet, session.screen, list(seens)
     missing = f"model {model.id} is not on {', '.join(hosts)}"
     refuse_unasked(missing, how, screen)
     tokens = {name: token_path(seens[name], how.token) for name in hosts}
@@ -106,9 +95,9 @@ def fetch_model(
         there = [name for name, path in tokens.items() if path]
         fleet.keep_trying(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there, screen.trouble)
         size, told = size_of(model, hosts[0], tokens[hosts[0]], fleet, screen)
-        refuse_full(model, size, [seens[name] for name in hosts])
+        refuse_full(model, size, list(seens.values()))
         agree(f"{missing}: download {told} there", how, screen)
-        download(model, image, seens, tokens, fleet, guard, screen)
+        download(model, image, seens, tokens, session)
         how.fetched.append(f"model {model.id} on {', '.join(hosts)}")
     finally:
         forget_tokens(tokens, fleet)
@@ -135,14 +124,14 @@ def agree(question: str, how: How, screen: Screen) -> None:
         raise RefusedError(f"{question}: not agreed", put_back="nothing was changed")
 
 
-def pull_images(wanted: Wanted, hosts: list[str], fleet: Fleet, guard: Guard, screen: Screen) -> None:
+def pull_images(wanted: Wanted, hosts: list[str], session: Session) -> None:
     """`docker pull` on each host. Raises docker's own words."""
     for name in hosts:
-        guard.note(name, f"docker pull {wanted.recipe.image}")
-    with screen.waiting(f"docker pull {wanted.recipe.image} on {', '.join(hosts)}") as line:
+        session.guard.note(name, f"docker pull {wanted.recipe.image}")
+    with session.screen.waiting(f"docker pull {wanted.recipe.image} on {', '.join(hosts)}") as line:
         asked = {name: docker_pull(wanted.recipe.image) for name in hosts}
         remedy = "see that the image's name is right, and docker login where it is asked"
-        run_on(fleet, guard, asked, "pull the image", remedy, line.beside)
+        run_on(session, asked, "pull the image", remedy, line.beside)
 
 
 def token_path(seen: Seen, token: str) -> str:
@@ -210,20 +199,12 @@ def size_of(model: Model, host: str, token_file: str, fleet: Fleet, screen: Scre
     return (known * GIB, f"about {known:g} GiB by the recipe") if known else (0, "size unknown")
 
 
-def download(
-    model: Model,
-    image: str,
-    seens: Mapping[str, Seen],
-    tokens: Mapping[str, str],
-    fleet: Fleet,
-    guard: Guard,
-    screen: Screen,
-) -> None:
+def download(model: Model, image: str, seens: Mapping[str, Seen], tokens: Mapping[str, str], session: Session) -> None:
     """The hub's own tool in a container of the image, as the user, so that the files belong to them."""
     folders: dict[str, list[Question]] = {}
     asked: dict[str, Question] = {}
     for name, token_file in tokens.items():
-        guard.note(name, f"download {model.id}")
+        session.guard.note(name, f"download {model.id}")
         identity = seens[name].identity
         assert not isinstance(identity, Missing)  # token_path has refused that
         folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
@@ -237,26 +218,24 @@ def download(
             token_file=token_file,
             dummy=model.dummy,
         )
-    fleet.keep_asking(folders, screen.trouble)
-    with screen.waiting(f"download of {model.id} on {', '.join(tokens)}") as line:
-        run_on(fleet, guard, asked, "download the model", "run it again: it goes on where it stopped", line.beside)
+    session.fleet.keep_asking(folders, session.screen.trouble)
+    with session.screen.waiting(f"download of {model.id} on {', '.join(tokens)}") as line:
+        run_on(session, asked, "download the model", "run it again: it goes on where it stopped", line.beside)
 
 
-def run_on(
-    fleet: Fleet, guard: Guard, asked: Mapping[str, Question], what: str, remedy: str, say: Callable[[str], None]
-) -> None:
+def run_on(session: Session, asked: Mapping[str, Question], what: str, remedy: str, say: Callable[[str], None]) -> None:
     """Run one long change on each host; raise every host's own last words.
 
     One whose connection is lost is run again when the host answers: docker and the hub's tool go on where they were.
     """
 
     def fetch(host: Host) -> None:
-        guard.require([host.name])
+        session.guard.require([host.name])
         while host.ask([docker_inspect(hub.DOWNLOAD)])[0].exit == 0:  # the one of the lost connection goes on
-            fleet.time.sleep(POLL_S)
+            session.fleet.time.sleep(POLL_S)
         [answer] = host.ask([asked[host.name]])
         if answer.exit != 0:
             failed = f"could not {what}: {why_failed(answer)}"
             raise ClusterError(failed, where=host.name, put_back="nothing was started", remedy=remedy)
 
-    fleet.keep_trying(fetch, tuple(asked), say)
+    session.fleet.keep_trying(fetch, tuple(asked), say)

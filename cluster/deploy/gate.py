@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cluster.argv.docker import docker_try
 from cluster.config.load import ResolvedHost
-from cluster.deploy.session import raise_all
+from cluster.deploy.session import Session, raise_all
 from cluster.errors import RefusedError
 from cluster.hosts.fleet import Fleet, Outcome
 from cluster.hosts.protocol import Host
@@ -25,10 +25,10 @@ STOCK = {"docker", "platform", "disk", "image", "weights", "image-parity", "weig
 
 
 def check_seen(
-    wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, fleet: Fleet, found: Sequence[Deployment], screen: Screen
+    wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, found: Sequence[Deployment], session: Session
 ) -> None:
     """Judge what was seen, and ping the peers at full size. Raises RefusedError for faults not named by `--force`."""
-    judge([*check_facts(wanted, seens, fabric, found), *ping(fabric, fleet)], wanted, screen)
+    judge([*check_facts(wanted, seens, fabric, found), *ping(fabric, session.fleet)], wanted, session.screen)
 
 
 def check_facts(

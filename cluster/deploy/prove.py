@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cluster.argv.docker import docker_exec
 from cluster.deploy.rank import container_name
+from cluster.deploy.session import Clock
 from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
@@ -65,28 +65,6 @@ class Proof:
     transport: Transport | None
     memory: Mapping[str, Mapping[str, Held]]
     nodes: tuple[str, ...]
-
-
-@dataclass
-class Clock:
-    """Seconds by stage, in order; `engine` is the time spent waiting for Ray and vLLM, the rest is ours."""
-
-    stages: dict[str, float] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
-
-    @property
-    def passed(self) -> float:
-        """Seconds since the command began."""
-        return time.monotonic() - self.began
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Measure a block."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.stages[name] = self.stages.get(name, 0.0) + time.monotonic() - began
 
 
 def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> Proof:

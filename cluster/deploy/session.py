@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load_inventory, load_recipe, resolve_hosts
 from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe
-from cluster.deploy.apply import Guard, Unlocked
+from cluster.deploy.apply import Applied, Guard, Unlocked, apply
+from cluster.deploy.steps import Stage
 from cluster.errors import ClusterError, ManyErrors
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Outcome
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
 from cluster.hosts.target import ssh_knows
+from cluster.screen import Screen
 from cluster.spark import disk, identity
 from cluster.spark import look as spark_look
 from cluster.spark.deployments import Deployment, deployments
@@ -57,6 +60,50 @@ Connect = Callable[[Mapping[str, Any]], Fleet]
 def open_fleet(hosts: Sequence[ResolvedHost], connect: Connect = connect) -> Fleet:
     """Hosts that can be asked; connections are opened when first used."""
     return connect({host.name: host for host in hosts})
+
+
+@dataclass
+class Clock:
+    """Seconds by stage, in order; `engine` is the time spent waiting for Ray and vLLM, the rest is ours."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def passed(self) -> float:
+        """Seconds since the command began."""
+        return time.monotonic() - self.began
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a block."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + time.monotonic() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What one command works with: its hosts, the lock on them, the screen, and the time of each stage.
+
+    A dry run changes nothing and holds no lock.
+    """
+
+    fleet: Fleet
+    guard: Guard
+    screen: Screen
+    dry_run: bool = False
+    clock: Clock = field(default_factory=Clock)
+
+    def see(self, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Seen]:
+        """Look at these hosts until every one of them has answered, or was silent for too long."""
+        return see(self.fleet, hosts, wanted, self.screen.trouble)
+
+    def apply(self, stages: Sequence[Stage], applied: Applied | None = None) -> None:
+        """Carry out stages of a plan; what was begun is added to `applied`."""
+        apply(stages, self.fleet, self.guard, self.screen.note, Applied() if applied is None else applied)
 
 
 def locked(
