@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.config.load import ResolvedHost
-from cluster.deploy.leftovers import Holder, holders
+from cluster.deploy.leftovers import Holder
 from cluster.deploy.plan import forget, plan_down
+from cluster.deploy.restart import BACK_S, await_released
 from cluster.deploy.session import (
     Connect,
     Named,
@@ -32,9 +33,6 @@ from cluster.spark.deployments import Deployment
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
 from cluster.spark.memory import GIB
-
-DEADLINE_S = 120.0
-POLL_S = 1.0
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -141,18 +139,10 @@ def say_partial(found: tuple[Deployment, ...], seens: Mapping[str, Seen], screen
 
 def prove_back(hosts: Sequence[ResolvedHost], found: tuple[Deployment, ...], session: Session) -> dict[str, str]:
     """Look until every host is as before, 120 s at most. Raises RefusedError with the holders."""
-    fleet, screen = session.fleet, session.screen
-    deadline = fleet.time.monotonic() + DEADLINE_S
-    with screen.waiting("containers, ports, processes and memory to be back") as line:
-        while True:
-            seens = see(fleet, hosts, say=line.beside)
-            left = {name: holders(seen, found) for name, seen in seens.items()}
-            if not any(left.values()):
-                return {name: back_text(seen) for name, seen in seens.items()}
-            line.update("; ".join(f"{name}: {held[0].what}" for name, held in left.items() if held))
-            if fleet.time.monotonic() > deadline:
-                raise ManyErrors([not_back(name, held) for name, held in left.items() if held])
-            fleet.time.sleep(POLL_S)
+    seens, held = await_released(found, hosts, session.fleet, session.screen, removed=True)
+    if held:
+        raise ManyErrors([not_back(name, rows) for name, rows in held.items()])
+    return {name: back_text(seen) for name, seen in seens.items()}
 
 
 def back_text(seen: Seen) -> str:
@@ -166,4 +156,4 @@ def back_text(seen: Seen) -> str:
 def not_back(host: str, held: list[Holder]) -> ClusterError:
     """What still holds something after two minutes."""
     rows = "; ".join(f"{one.what} ({one.evidence})" for one in held[:4])
-    return RefusedError(f"not back after {DEADLINE_S:.0f} s: {rows}", where=host, remedy=held[0].remedy)
+    return RefusedError(f"not back after {BACK_S:.0f} s: {rows}", where=host, remedy=held[0].remedy)

@@ -25,7 +25,7 @@ from cluster.deploy.moments import moment_names
 from cluster.deploy.plan import clean_up, plan_up, remove_probes, stop_ranks
 from cluster.deploy.prove import ENGINE, Held, Proof
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
-from cluster.deploy.restart import await_back, prove_again, say_held, subject_of
+from cluster.deploy.restart import await_released, prove_again, say_held, subject_of
 from cluster.deploy.session import (
     Clock,
     Connect,
@@ -321,7 +321,7 @@ def prove_back(old: Sequence[Deployment], subject: prove.Subject, session: Sessi
     Memory that somebody else took meanwhile is a warning while the rest is enough for what comes.
     """
     wanted, screen = subject.wanted, session.screen
-    seens, held = await_back(old, wanted.hosts, session.fleet, screen)
+    seens, held = await_released(old, wanted.hosts, session.fleet, screen)
     if any(not row.memory_only for rows in held.values() for row in rows):
         holder = next(row for rows in held.values() for row in rows if not row.memory_only)
         raise RefusedError(

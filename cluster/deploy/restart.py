@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cluster.config.load import ResolvedHost
 from cluster.deploy import prove
 from cluster.deploy.apply import Applied, Guard, apply, undo
-from cluster.deploy.leftovers import Holder, held_by_stopped
+from cluster.deploy.leftovers import Holder, held_by_stopped, holders
 from cluster.deploy.plan import start_ranks, stop_ranks, wanted_of
 from cluster.deploy.session import find, locked, see
 from cluster.deploy.steps import Stage
@@ -27,22 +27,24 @@ STIR_BYTES = 256 << 20
 POLL_S = 1.0
 
 
-def await_back(
-    stopped: Sequence[Deployment], hosts: Sequence[ResolvedHost], fleet: Fleet, screen: Screen
+def await_released(
+    stopped: Sequence[Deployment], hosts: Sequence[ResolvedHost], fleet: Fleet, screen: Screen, *, removed: bool = False
 ) -> tuple[dict[str, Seen], dict[str, list[Holder]]]:
-    """Wait until the stopped ranks hold no port, process or memory, 120 s at most.
+    """Wait until the stopped ranks hold no port, process or memory, 120 s at most; if `removed`, no container either.
 
-    Returns the hosts as they are then, and by host what is still held.
+    Returns the hosts as they are then, and by host what is still held. Unless `removed`, the wait ends early when only
+    memory is short, and stays so.
     """
+    held_on, what = (holders, "containers, ports") if removed else (held_by_stopped, "ports")
     deadline, moved, level = fleet.time.monotonic() + BACK_S, fleet.time.monotonic(), dict[str, int]()
-    with screen.waiting("ports, processes and memory to be back") as line:
+    with screen.waiting(f"{what}, processes and memory to be back") as line:
         while True:
             seens, now = see(fleet, hosts, say=line.beside), fleet.time.monotonic()
-            held = {name: held_by_stopped(seen, stopped) for name, seen in seens.items()}
+            held = {name: held_on(seen, stopped) for name, seen in seens.items()}
             held = {name: rows for name, rows in held.items() if rows}
             if stirs(level, available(seens)) or not all(row.memory_only for rows in held.values() for row in rows):
                 level, moved = available(seens), now
-            if not held or now > deadline or now - moved >= STEADY_S:
+            if not held or now > deadline or (not removed and now - moved >= STEADY_S):
                 return seens, held
             line.update(say_held(held))
             fleet.time.sleep(POLL_S)
@@ -104,7 +106,7 @@ def restart(
         applied = Applied()
         try:
             apply((Stage("stop", stop_ranks(now)),), within, guard, screen.note, applied)
-            _, held = await_back([now], hosts, within, screen)
+            _, held = await_released([now], hosts, within, screen)
         except (ClusterError, KeyboardInterrupt) as error:
             fleet.cancel.renew()
             failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before it serves")
