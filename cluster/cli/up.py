@@ -19,13 +19,12 @@ from cluster.config.load import read_dockerfile, read_mounts, read_secret
 from cluster.config.overrides import split_env
 from cluster.config.redact import hide_text
 from cluster.deploy import evidence, fetch, gate, prove
-from cluster.deploy.apply import Applied, undo
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.deploy.moments import moment_names
-from cluster.deploy.plan import clean_up, plan_up, remove_probes, stop_ranks
+from cluster.deploy.plan import clean_up, plan_up, remove_probes
 from cluster.deploy.prove import ENGINE, Held, Proof
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
-from cluster.deploy.restart import await_released, prove_again, say_held, subject_of
+from cluster.deploy.restart import await_released, say_held
 from cluster.deploy.session import (
     Clock,
     Connect,
@@ -40,14 +39,13 @@ from cluster.deploy.session import (
     reach,
     read_named,
     read_recipe,
-    see,
 )
 from cluster.deploy.spec import spec_of
-from cluster.deploy.steps import Plan, Step, filled
+from cluster.deploy.steps import Plan, filled
+from cluster.deploy.undo import also, undoing
 from cluster.errors import (
     ClusterError,
     ExitCode,
-    InternalError,
     InterruptedByUser,
     ManyErrors,
     RefusedError,
@@ -289,143 +287,6 @@ def add(root: Explanation, error: ClusterError, directory: str) -> None:
     error.remedy = "; ".join(filter(None, (finding.remedy, steps, error.remedy)))
 
 
-def carry_through(plan: Plan, subject: prove.Subject, session: Session) -> prove.Proof:
-    """Apply and prove; whatever goes wrong before the proof is put back after the evidence was saved."""
-    screen, clock = session.screen, session.clock
-    applied = Applied()
-    screen.stay()
-    try:
-        with clock.stage("stop the old" if plan.replaces else "apply"):
-            session.apply(plan.first, applied)
-        if plan.replaces:
-            with clock.stage("memory back"):
-                subject = replace(subject, idle=prove_back(plan.replaces, subject, session))
-        with clock.stage("apply"):
-            session.apply(plan.stages, applied)
-        proof = prove.wait_ready(subject, session.fleet, screen, clock)
-    except (Exception, KeyboardInterrupt) as error:
-        raise put_back(error, plan, subject, applied, session) from error
-    try:
-        session.apply(plan.after)
-    except InterruptedByUser as error:
-        error.put_back = f"nothing: {plan.deployment} serves"
-        raise
-    except ClusterError as error:
-        screen.warn(f"what was replaced could not be removed ({error.what}); the next cluster up or down removes it")
-    return proof
-
-
-def prove_back(old: Sequence[Deployment], subject: prove.Subject, session: Session) -> dict[str, prove.Held]:
-    """Wait until what was stopped holds nothing; what each host holds then. Raises RefusedError with the holder.
-
-    Memory that somebody else took meanwhile is a warning while the rest is enough for what comes.
-    """
-    wanted, screen = subject.wanted, session.screen
-    seens, held = await_released(old, wanted.hosts, session.fleet, screen)
-    if any(not row.memory_only for rows in held.values() for row in rows):
-        holder = next(row for rows in held.values() for row in rows if not row.memory_only)
-        raise RefusedError(
-            f"what was stopped is not gone: {say_held(held)} ({holder.evidence})",
-            where=", ".join(held),
-            remedy=holder.remedy,
-        )
-    gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
-    for name, rows in held.items():
-        screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
-    return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
-
-
-def put_back(
-    error: Exception | KeyboardInterrupt,
-    plan: Plan,
-    subject: prove.Subject,
-    applied: Applied,
-    session: Session,
-) -> ClusterError:
-    """Save the evidence, undo newest first, and return the error to raise, with its cause and what was put back."""
-    fleet, guard, screen = session.fleet, session.guard, session.screen
-    fleet.cancel.renew()
-    failure = as_failure(error)
-    if not applied.begun:
-        failure.put_back = "nothing was changed"
-        return failure
-    saved = ""
-    try:
-        saved = evidence.save(subject, fleet, screen, failure, session.clock.passed)
-        left = undo(applied, fleet, guard, screen.note)
-    except (InterruptedByUser, KeyboardInterrupt):  # a second Ctrl-C leaves at once
-        told, remedy = what_stays(plan, applied)
-    else:
-        stopped = [old for old in plan.replaces if told_to_stop(old, applied.begun)]
-        leave = bool(left) or isinstance(failure, InterruptedByUser)
-        back = [started_again(old, subject, applied, session, prove_it=not leave) for old in stopped]
-        told = "; ".join(["all but: " + "; ".join(left) if left else "all that this run started", *back])
-        remedy = "" if saved else "cluster status"
-    if guard.taken() and not isinstance(failure, InterruptedByUser | InternalError):
-        both = ManyErrors([*guard.taken(), failure])  # what another operator did may be why it failed
-        failure = ManyErrors(list(dict.fromkeys(both.errors)))
-    errors = failure.errors if isinstance(failure, ManyErrors) else (failure,)
-    for one in errors:
-        one.put_back, one.remedy = told, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
-    name_cause(failure, errors, saved, screen)
-    secrets = subject.wanted.secrets.values()
-    for one in errors:
-        one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
-    return failure
-
-
-def as_failure(error: Exception | KeyboardInterrupt) -> ClusterError:
-    """What ended a start, as an error to show; what nobody expected is put back like everything else."""
-    if isinstance(error, KeyboardInterrupt):
-        return InterruptedByUser("interrupted before ready")
-    return error if isinstance(error, ClusterError) else InternalError(error)
-
-
-def what_stays(plan: Plan, applied: Applied) -> tuple[str, str]:
-    """What is on the hosts after an undo that was interrupted, or not begun; and the command that removes it."""
-    hosts = tuple(dict.fromkeys(step.host for step in applied.stays))
-    if not hosts:
-        return "all that this run started", "cluster status"
-    new = [step.host for step in applied.stays if not any(told_to_stop(old, [step]) for old in plan.replaces)]
-    stays = [f"the containers of {plan.deployment} stay on {', '.join(dict.fromkeys(new))}"] if new else []
-    stays += [f"{old.id} stays stopped" for old in plan.replaces if told_to_stop(old, applied.stays)]
-    how_much = "only in part" if applied.undone else "nothing"
-    return f"{how_much}: {'; '.join(stays)}", f"cluster down -n {','.join(hosts)} removes what is there"
-
-
-def told_to_stop(old: Deployment, steps: Sequence[Step]) -> bool:
-    """Whether one of the steps stops a rank of a deployment."""
-    return bool({step.what for step in steps} & {step.what for step in stop_ranks(old)})
-
-
-def started_again(
-    old: Deployment, subject: prove.Subject, applied: Applied, session: Session, *, prove_it: bool
-) -> str:
-    """What became of a deployment that was started again: proven, unless the user wants to leave."""
-    if told_to_stop(old, applied.stays):
-        return f"{old.id} could not be started again on every host"
-    told = f"{old.id} was started again"
-    if not prove_it:
-        return f"{told} (cluster status shows when it serves)"
-    hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
-    within, screen, begun = session.fleet.only(old.hosts), session.screen, False
-    try:
-        again = subject_of(old, hosts, see(within, hosts, say=screen.trouble))
-        begun = True
-        prove_again(again, within, screen)
-    except (InterruptedByUser, KeyboardInterrupt):
-        return f"{told} (cluster status shows when it serves)"
-    except ClusterError as error:
-        known = begun and error.exit_code != ExitCode.UNREACHABLE
-        return f"{told} and does not serve: {error.what}" if known else f"{told}, but was not proven: {error.what}"
-    return f"{told} and serves"
-
-
-def also(remedy: str, another: str) -> str:
-    """Two remedies in one line; either may be empty."""
-    return "; ".join(filter(None, (remedy, another)))
-
-
 SECRETS_VERSION = "secrets_version"
 """Key of a spec: how often the secrets of what serves were changed. It tells two deployments apart, and no secret."""
 
@@ -544,7 +405,16 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
         idle = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
         subject = replace(subject, idle=idle)
     with fetch.naming_what_stays(how):
-        proof = carry_through(plan, subject, session)
+        with undoing(plan, subject, session, name_cause) as applied:
+            with clock.stage("stop the old" if plan.replaces else "apply"):
+                session.apply(plan.first, applied)
+            if plan.replaces:
+                with clock.stage("memory back"):
+                    subject = replace(subject, idle=await_old(plan.replaces, subject, session))
+            with clock.stage("apply"):
+                session.apply(plan.stages, applied)
+            proof = prove.wait_ready(subject, fleet, screen, clock)
+        remove_old(plan, session)
     told = print_ready(wanted, proof, where(wanted, seens), session, changed=True)
     if options.probe:
         told["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
@@ -584,6 +454,39 @@ def leave(
         raise
     screen.document(print_ready(wanted, proof, where(wanted, seens), session, changed=False))
     return ExitCode.DONE
+
+
+def await_old(old: Sequence[Deployment], subject: prove.Subject, session: Session) -> dict[str, prove.Held]:
+    """Wait until what was stopped holds nothing; what each host holds then. Raises RefusedError with the holder.
+
+    Memory that somebody else took meanwhile is a warning while the rest is enough for what comes.
+    """
+    wanted, screen = subject.wanted, session.screen
+    seens, held = await_released(old, wanted.hosts, session.fleet, screen)
+    if any(not row.memory_only for rows in held.values() for row in rows):
+        holder = next(row for rows in held.values() for row in rows if not row.memory_only)
+        raise RefusedError(
+            f"what was stopped is not gone: {say_held(held)} ({holder.evidence})",
+            where=", ".join(held),
+            remedy=holder.remedy,
+        )
+    gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
+    for name, rows in held.items():
+        screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
+    return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
+
+
+def remove_old(plan: Plan, session: Session) -> None:
+    """Remove what was replaced; the new one serves, so a failure here is a warning."""
+    try:
+        session.apply(plan.after)
+    except InterruptedByUser as error:
+        error.put_back = f"nothing: {plan.deployment} serves"
+        raise
+    except ClusterError as error:
+        session.screen.warn(
+            f"what was replaced could not be removed ({error.what}); the next cluster up or down removes it"
+        )
 
 
 def subject_to_prove(
