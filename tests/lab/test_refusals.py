@@ -207,7 +207,7 @@ def test_head_of_a_pair_is_not_a_solo_host(lab: Lab, person: Person) -> None:
         assert_refused(
             ran,
             4,
-            (f"holds a rank of {name}, whose other ranks are on spark", "spark", "cluster down -n spark1,spark2"),
+            (f"holds a rank of {name}, whose other ranks are on spark", "spark", "name all of its hosts with -n"),
         )
     assert_same(lab, before, without=KEPT)
     assert_serves(lab)
