@@ -39,6 +39,12 @@ class Table:
     text_columns: int = 1
 
 
+def table_document(table: Table) -> dict[str, Any]:
+    """A table of texts as JSON."""
+    rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+    return {"title": table.title, "rows": rows, "notes": list(table.notes)}
+
+
 def bench_table(result: Result) -> Table:
     """llama-benchy's columns in its order, then ours: the wall-clock total under concurrency, and failures."""
     many = result.most_concurrency > 1

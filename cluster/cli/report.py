@@ -14,10 +14,9 @@ from typing import Any
 
 from cluster import __version__
 from cluster.bench.entries import newest, read_files
-from cluster.bench.page import page_of, table_document
+from cluster.bench.page import Page, page_of, render
 from cluster.bench.result import results_dir
-from cluster.bench.svg import Page, render
-from cluster.bench.tables import Entry, to_csv, to_markdown
+from cluster.bench.tables import Entry, table_document, to_csv, to_markdown
 from cluster.errors import ClusterError, ExitCode, UsageError
 from cluster.screen import Screen
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from cluster.bench.ceiling import bytes_a_token
-from cluster.bench.page import table_document
 from cluster.bench.result import find_baseline, results_dir
 from cluster.bench.series import Point, Series, find_series, new_series, read_point, write_series
 from cluster.bench.tables import (
@@ -27,6 +26,7 @@ from cluster.bench.tables import (
     prompt_table,
     steps_table,
     sweep_tables,
+    table_document,
 )
 from cluster.bench.vary import SIZES, Vary, combinations, label_of, parse_vary
 from cluster.bench.warnings import warnings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -10,17 +11,21 @@ import pytest
 from report_tools import entry, row
 from test_report_sweep import SEED, series
 
-from cluster.bench.page import (
+from cluster.bench.charts import (
+    Bars,
+    Chart,
+    Dot,
+    Line,
     concurrency_chart,
     depth_charts,
-    fill,
     moments_chart,
+    number,
     numeric,
-    page_of,
     sweep_chart,
     time_charts,
 )
-from cluster.bench.svg import Chart, Dot, Line, draw, nice_low, nice_ticks, number, render, time_ticks
+from cluster.bench.page import WITHOUT_CHARTS, page_of, render
+from cluster.bench.plot import NAMES, NO_MARKERS, draw
 from cluster.bench.tables import Entry, moments_table
 
 ONE, TWO = (6.4, 6.5, 6.6), (11.0, 11.2, 11.4)
@@ -36,16 +41,57 @@ def drawings(text: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
 
 
+def caps(svg: ElementTree.Element) -> int:
+    """How many ends of error bars are drawn: short lines across, each placed by its definition's name."""
+    across = {
+        f"#{path.attrib['id']}"
+        for path in svg.iter("path")
+        if "id" in path.attrib and re.fullmatch(r"M 4 0\s+L -4 -?0\s*", path.attrib["d"])
+    }
+    return len([use for use in svg.iter("use") if use.attrib["href"] in across])
+
+
 def words(svg: ElementTree.Element) -> list[str]:
     return [element.text or "" for element in svg.iter("text")]
 
 
 def test_the_page_needs_no_network_and_no_script(pair: list[Entry]) -> None:
     text = render(page_of(pair, (), "cluster 1"))
-    assert not re.search(r"https?://|<script|<link|<img|@import|url\(|src=|href=", text)
-    assert "prefers-color-scheme:dark" in text
+    assert not re.search(r"https?://|<script|<link|<img|@import|url\((?!#)|src=|href=(?!\"#)", text)
     assert len(text) < 200_000
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids)), "drawings share no name"
     assert drawings(text), "every drawing is well-formed"
+
+
+def test_every_color_is_one_of_the_page_which_has_a_light_and_a_dark_one(pair: list[Entry]) -> None:
+    text = render(page_of(pair, (), "cluster 1"))
+    light, dark = text.split("@media (prefers-color-scheme:dark)")
+    assert [name for name in NAMES if f"--{name}:" not in light or f"--{name}:" not in dark[:600]] == []
+    painted = {
+        found for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL) for found in re.findall(r"#[0-9a-f]{6}\b", svg)
+    }
+    assert painted == set()
+
+
+def test_the_same_measurements_make_the_same_page(pair: list[Entry]) -> None:
+    assert render(page_of(pair, (), "cluster 1")) == render(page_of(pair, (), "cluster 1"))
+
+
+def test_without_matplotlib_the_page_has_its_tables_and_says_what_adds_charts(
+    pair: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = render(page_of(pair, (), "cluster 1"))
+    assert "spark-cluster[report]" not in whole
+    monkeypatch.delitem(sys.modules, "cluster.bench.plot")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = render(page_of(pair, (), "cluster 1"))
+    assert drawings(text) == []
+    assert "The machines" not in text
+    assert text.count("spark-cluster[report]") == 1
+    assert "spark-cluster[report]" in WITHOUT_CHARTS
+    assert text.count("<details>") == whole.count("<details>") > 3
+    assert "1.72×" in text
 
 
 def test_hostile_names_stay_text(pair: list[Entry]) -> None:
@@ -93,9 +139,14 @@ def test_generation_over_depth(pair: list[Entry]) -> None:
     assert generation.x_ticks == ((0, "0"), (16384, "16K"))
     assert prompts.levels == ()
     assert waits.y_title == "time to first token (ms)"
-    [svg] = drawings(draw(generation))
-    assert {"11.2", "6.5", "16K", "context depth (tokens)", "tokens per second (t/s)"} <= set(words(svg))
-    assert len([one for one in svg.iter("path") if "bar" in one.attrib["class"]]) == 4, "an error bar each"
+    [svg] = drawings(draw(generation, ""))
+    names = {"TP=1", "TP=2", "published TP=1", "published TP=2"}
+    shown = {"11.2", "6.5", "16K", "context depth (tokens)", "tokens per second (t/s)", "ceiling TP=2: 17.6 t/s"}
+    assert names | shown <= set(words(svg))
+    bare = tuple(replace(line, dots=tuple(replace(dot, spread=0.0) for dot in line.dots)) for line in generation.lines)
+    [plain] = drawings(draw(replace(generation, lines=bare), ""))
+    assert caps(svg) - caps(plain) == 12, "an error bar has two ends: four measured values, and two names"
+    assert caps(plain) == 0
 
 
 def test_numbers_in_another_depth_mode_are_not_drawn() -> None:
@@ -126,9 +177,9 @@ def test_memory_as_bars_from_idle_to_measured(pair: list[Entry]) -> None:
     assert chart is not None
     assert [text for _, text in chart.x_ticks] == ["idle", "loaded", "ready", "measuring"]
     assert [one.name for one in chart.bars] == ["TP=1 spark1", "TP=2 spark1", "TP=2 spark2"]
-    assert (chart.bars[2].bars[-1].held, chart.bars[2].bars[-1].left) == (102.0, pytest.approx(13.8, abs=0.01))
-    svg = drawings(render(page_of(pair, (), "")))
-    assert any("103" in words(one) for one in svg)
+    assert (chart.bars[2].used[-1], chart.bars[2].available[-1]) == (102.0, pytest.approx(13.8, abs=0.01))
+    [svg] = drawings(draw(chart, ""))
+    assert {"TP=2 spark2", "103", "13.5", "measuring"} <= set(words(svg))
 
 
 def test_power_and_clock_over_time_with_what_was_throttled() -> None:
@@ -140,7 +191,7 @@ def test_power_and_clock_over_time_with_what_was_throttled() -> None:
     assert {dot.y for dot in power.lines[0].dots} == {60.0}, "of the run, not of the rest before it"
     assert [dot.alarm for dot in power.lines[1].dots].count(True) == 3
     assert [dot.alarm for dot in power.lines[0].dots].count(True) == 0
-    assert "power cap" in next(dot.tip for dot in power.lines[1].dots if dot.alarm)
+    assert power.notes == ("spark2: throttled (power cap)",)
     assert "ringed: throttled" in power.subtitle
     assert power.lines[0].dots[-1].x == pytest.approx((163.84 + 40) / 60, abs=0.01), "minutes"
 
@@ -179,38 +230,37 @@ def test_a_sweep_of_numbers_and_one_of_words() -> None:
     assert numeric(["ray", "mp"]) == []
 
 
-def test_labels_keep_out_of_each_other() -> None:
-    close = tuple(Line(f"l{n}", (Dot(0, 10 + n / 10, text=f"{10 + n / 10}"), Dot(1, 5)), n) for n in range(6))
-    [svg] = drawings(draw(Chart("t", "s", "x", "y", close, ((0, "0"), (1, "1")))))
-    at = [
-        (float(one.attrib["x"]), float(one.attrib["y"])) for one in svg.iter("text") if "value" in one.attrib["class"]
-    ]
-    assert len(at) >= 3
-    assert all(abs(a[0] - b[0]) > 25 or abs(a[1] - b[1]) > 14 for a in at for b in at if a is not b)
+def test_what_is_drawn_needs_no_luck() -> None:
+    odd = (Line("_$x^$ 温度 <&>", (Dot(0, 1, 0.5), Dot(0, 1))), Line("", ()))
+    [svg] = drawings(draw(Chart("t", "<s>", "", "", odd), ""))
+    assert "_$x^$ 温度 <&>" in words(svg)
+    assert svg.attrib["aria-label"] == "t. <s>"
+    nothing = Bars("spark1", (None, 4.0), (None, None))
+    [svg] = drawings(draw(Chart("t", "", "", "", x_ticks=((0, "idle"), (1, "ready")), bars=(nothing,)), ""))
+    assert {"idle", "ready", "spark1"} <= set(words(svg))
 
 
-def test_axes_have_round_numbers() -> None:
-    assert nice_ticks(0, 12.3) == [0, 2.5, 5, 7.5, 10]
-    assert nice_ticks(0, 2900) == [0, 1000, 2000]
-    assert nice_ticks(2300, 2360) == [2300, 2320, 2340, 2360]
-    assert nice_low(2368, 2418) == 2350
-    assert nice_low(10, 100) == 0
-    assert nice_low(70, 70) > 60
-    assert time_ticks(9.4) == [0, 2, 4, 6, 8]
-    assert [number(value) for value in (0, 0.254, 1.5, 6.52, 873.4, 12400)] == [
-        "0",
-        "0.25",
-        "1.5",
-        "6.5",
-        "873",
-        "12,400",
-    ]
+def test_many_looks_are_a_line_without_dots() -> None:
+    def uses(count: int) -> int:
+        line = Line("spark1", tuple(Dot(at, 1 + at % 7) for at in range(count)))
+        [svg] = drawings(draw(Chart("t", "", "", "", (line,)), ""))
+        return len(list(svg.iter("use")))
+
+    assert uses(NO_MARKERS - 1) > NO_MARKERS - 1
+    assert uses(NO_MARKERS) < 40, "ticks only"
 
 
-def test_an_odd_chart_takes_the_whole_width() -> None:
-    charts = [Chart("a", "", "", "", (), ()), Chart("b", "", "", "", (), (), wide=True)]
-    assert [chart.wide for chart in fill(charts)] == [True, True]
-    assert [chart.wide for chart in fill([charts[0], charts[0]])] == [False, False]
+def test_ticks_that_would_stand_on_each_other_have_no_words() -> None:
+    depths = (0, 512, 1024, 32768, 65536)
+    line = Line("TP=1", tuple(Dot(depth, 5) for depth in depths))
+    [svg] = drawings(draw(Chart("t", "", "", "", (line,), tuple((depth, str(depth)) for depth in depths)), ""))
+    assert {"0", "32768", "65536"} <= set(words(svg))
+    assert not {"512", "1024"} & set(words(svg))
+
+
+def test_numbers_have_the_digits_that_can_be_told_apart() -> None:
+    shown = [number(value) for value in (0, 0.254, 1.5, 6.52, 873.4, 12400)]
+    assert shown == ["0", "0.25", "1.5", "6.5", "873", "12,400"]
 
 
 def test_a_result_of_which_nothing_is_known_is_drawn_too() -> None:

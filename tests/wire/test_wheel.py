@@ -115,3 +115,12 @@ def test_the_lab_says_what_it_needs(place: Path) -> None:
     )
     assert said.returncode in (2, 4), said
     assert said.stderr.startswith("error: ")
+
+
+def test_a_stored_result_becomes_the_same_page_each_time(place: Path) -> None:
+    for name in ("one.html", "two.html"):
+        said = run(place, "report", str(ROOT / "tests/samples/result_schema_1.json"), "-o", name)
+        assert said.stderr == f"written: {name}\n"
+    one, two = ((place / "home" / name).read_bytes() for name in ("one.html", "two.html"))
+    assert one == two
+    assert one.count(b"<svg ") > 1

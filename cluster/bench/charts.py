@@ -1,0 +1,488 @@
+"""Which charts a report has, as values: rates over depth and clients, what was varied, the machines. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.bench.rows import Row, suffix
+from cluster.bench.series import Series
+from cluster.bench.statistics import Stat, stat
+from cluster.bench.tables import GIB, Entry, extreme, generation, hosts_of
+from cluster.bench.vary import short_key
+from cluster.deploy.moments import moment_names
+
+MOST_LINES = 6
+MOST_HOSTS = 8
+FAR_ABOVE = 2.5
+"""A ceiling so many times above the highest value is told in words: drawn, it would squeeze everything else."""
+
+Pick = Callable[[Row], Stat | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A value. `spread`: half the error bar; `alarm`: ringed."""
+
+    x: float
+    y: float
+    spread: float = 0.0
+    alarm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Dots of one name. `style`: line, dashed, dots (unconnected), or hollow (larger rings, drawn below the others)."""
+
+    name: str
+    dots: tuple[Dot, ...]
+    color: int = 0
+    style: str = "line"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A horizontal line over the whole width, with its words on it."""
+
+    y: float
+    text: str
+    color: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """The bars of one name, one a tick of x: what is used, and above it what is available; None where not known."""
+
+    name: str
+    used: tuple[float | None, ...]
+    available: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What is drawn: lines, or bars. `x_ticks`: places with their words, round numbers when there are none.
+
+    `doubling`: each doubling of x takes the same room; `from_zero`: the y axis begins at 0.
+    """
+
+    title: str
+    subtitle: str
+    x_title: str
+    y_title: str
+    lines: tuple[Line, ...] = ()
+    x_ticks: tuple[tuple[float, str], ...] = ()
+    levels: tuple[Level, ...] = ()
+    doubling: bool = False
+    from_zero: bool = True
+    notes: tuple[str, ...] = ()
+    bars: tuple[Bars, ...] = ()
+
+
+def number(value: float) -> str:
+    """A number with as many digits as can be told apart: 0.25, 6.5, 11.2, 873, 12,400."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 2 else f"{value:.2g}"
+
+
+def depth_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """Token generation, prompt processing and time to first token over depth, for one client."""
+    if len(entries) > MOST_LINES or len({row.context_size for entry in entries for row in alone(entry)}) < 2:
+        return
+    tg = max(row.response_size for entry in entries for row in alone(entry))
+    pp = max(row.prompt_size for entry in entries for row in alone(entry))
+    runs = runs_of(entries)
+    yield rate_chart(
+        entries,
+        lambda row: row.tg_throughput if row.response_size == tg else None,
+        f"tg{tg}",
+        "Token generation over context depth",
+        f"tg{tg}, {runs}; higher is better",
+    )
+    yield rate_chart(
+        entries,
+        lambda row: row.pp_throughput if row.prompt_size == pp else None,
+        f"pp{pp}",
+        "Prompt processing over context depth",
+        f"pp{pp} and all of its context, {runs}; higher is better",
+    )
+    yield ttft_chart(entries, pp, runs)
+
+
+def alone(entry: Entry) -> list[Row]:
+    """The rows with the fewest clients, without those that only load a context."""
+    rows = [row for row in entry.result.rows if not row.is_context_prefill_phase]
+    fewest = min((row.concurrency for row in rows), default=1)
+    return [row for row in rows if row.concurrency == fewest]
+
+
+def runs_of(entries: Sequence[Entry]) -> str:
+    """`one client, bars: ± sample standard deviation of 3 runs`."""
+    rows = [row for entry in entries for row in alone(entry)]
+    clients = {row.concurrency for row in rows}
+    who = "one client" if clients == {1} else f"{max(clients, default=1)} clients"
+    counts = sorted({row.runs for row in rows})
+    times = "–".join(str(count) for count in (counts[:1] + counts[-1:] if len(counts) > 1 else counts))
+    return f"{who}, one run" if counts == [1] else f"{who}, bars: ± sample standard deviation of {times} runs"
+
+
+def rate_chart(entries: Sequence[Entry], pick: Pick, test: str, title: str, subtitle: str) -> Chart:
+    """Tokens a second over depth: a line each, the published numbers hollow, ceilings of token generation."""
+    lines = [Line(entry.label, tuple(depth_dots(entry, pick)), place) for place, entry in enumerate(entries)]
+    lines += [
+        Line(f"published {entry.label}", dots, place, "hollow")
+        for place, entry in enumerate(entries)
+        if (dots := tuple(published_dots(entry, test)))
+    ]
+    levels, notes = ceilings(entries, lines) if test.startswith("tg") else ((), ())
+    return Chart(
+        title,
+        subtitle,
+        "context depth (tokens)",
+        "tokens per second (t/s)",
+        tuple(lines),
+        depth_ticks(lines),
+        levels,
+        notes=notes,
+    )
+
+
+def depth_dots(entry: Entry, pick: Pick, scale: float = 1.0) -> Iterator[Dot]:
+    """A dot for each depth, over the values of all rows that `pick` takes."""
+    found: dict[int, list[float]] = {}
+    for row in alone(entry):
+        value = pick(row)
+        if value is not None:
+            found.setdefault(row.context_size, []).extend(value.values)
+    for depth, values in sorted(found.items()):
+        all_of_them = stat([value / scale for value in values])
+        if all_of_them:
+            yield dot_of(depth, all_of_them)
+
+
+def dot_of(x: float, value: Stat) -> Dot:
+    """A mean with its spread."""
+    return Dot(x, value.mean, value.std or 0.0)
+
+
+def published_dots(entry: Entry, test: str) -> Iterator[Dot]:
+    """The recipe's numbers of this row and size, in the same depth mode; the first published one of a depth."""
+    seen: set[int] = set()
+    for reference in entry.references:
+        if reference.depth_mode != entry.result.manifest.depth_mode:
+            continue
+        for row in reference.rows:
+            name, _, depth = row.test.removesuffix(" (c1)").partition(" @ d")
+            at = int(depth or 0) if depth.isdigit() or not depth else -1
+            if name == test and row.tp == entry.tp and row.t_s and at >= 0 and at not in seen:
+                seen.add(at)
+                yield Dot(at, row.t_s, row.t_s_sd or 0.0)
+
+
+def ceilings(entries: Sequence[Entry], lines: Sequence[Line]) -> tuple[tuple[Level, ...], tuple[str, ...]]:
+    """The most that the memory of that many Sparks allows; in words when it is far above, or not known."""
+    highest = max((dot.y for line in lines for dot in line.dots), default=0.0)
+    levels, notes = [], []
+    for place, entry in enumerate(entries):
+        ceiling = entry.reading.ceiling_t_s(entry.tp)
+        if ceiling is None:
+            notes.append(f"ceiling of {entry.label}: n/a, {entry.reading.why}")
+        elif ceiling > FAR_ABOVE * highest:
+            notes.append(f"ceiling of {entry.label}: {number(ceiling)} t/s, far above this plot ({entry.reading.why})")
+        else:
+            levels.append(Level(ceiling, f"ceiling {entry.label}: {number(ceiling)} t/s", place))
+    if levels:
+        why = next(entry.reading.why for entry in entries if entry.reading.bytes)
+        notes.append(f"ceiling: 273 GB/s of each Spark ÷ bytes read a token ({why})")
+    return tuple(levels), tuple(dict.fromkeys(notes))
+
+
+def depth_ticks(lines: Sequence[Line]) -> tuple[tuple[float, str], ...]:
+    """The measured depths, as people write them."""
+    depths = sorted({dot.x for line in lines for dot in line.dots})
+    return tuple((depth, tokens(int(depth))) for depth in depths)
+
+
+def tokens(count: int) -> str:
+    """`16K` for 16384, else with thousands."""
+    return f"{count // 1024}K" if count and count % 1024 == 0 else f"{count:,}"
+
+
+def ttft_chart(entries: Sequence[Entry], pp: int, runs: str) -> Chart:
+    """Time to the first token over depth, in ms or s."""
+    most = max((row.e2e_ttft.mean for entry in entries for row in alone(entry) if row.e2e_ttft), default=0.0)
+    unit, scale = ("s", 1e3) if most >= 5000 else ("ms", 1.0)
+    pick: Pick = lambda row: row.e2e_ttft if row.prompt_size == pp else None  # noqa: E731
+    lines = [Line(entry.label, tuple(depth_dots(entry, pick, scale)), place) for place, entry in enumerate(entries)]
+    return Chart(
+        "Time to first token over context depth",
+        f"e2e_ttft of pp{pp}, {runs}; lower is better",
+        "context depth (tokens)",
+        f"time to first token ({unit})",
+        tuple(lines),
+        depth_ticks(lines),
+    )
+
+
+def concurrency_chart(entries: Sequence[Entry]) -> Chart | None:
+    """Total and per-request tokens a second over clients, at the least depth; None for one number of clients."""
+    rows = [row for entry in entries for row in entry.result.rows if not row.is_context_prefill_phase]
+    counts = sorted({row.concurrency for row in rows})
+    if len(counts) < 2 or len(entries) > MOST_LINES:
+        return None
+    depth = min(row.context_size for row in rows)
+    tg = max(row.response_size for row in rows if row.context_size == depth)
+    lines, notes = [], []
+    for place, entry in enumerate(entries):
+        own = [row for row in entry.result.rows if (row.context_size, row.response_size) == (depth, tg)]
+        own.sort(key=lambda row: row.concurrency)
+        total, each = client_dots(own, "tg_throughput"), client_dots(own, "tg_req_throughput")
+        lines += [Line(f"{entry.label} total", tuple(total), place)] if total else []
+        lines += [Line(f"{entry.label} each request", tuple(each), place, "dashed")] if each else []
+        notes += missing(own, f"{entry.label} total")
+    return Chart(
+        "Throughput over concurrency",
+        f"tg{tg}{suffix(depth, 1, 1)}; total: while all clients decode; bars: ± sample standard deviation",
+        "clients at the same time",
+        "tokens per second (t/s)",
+        tuple(lines),
+        tuple((count, str(count)) for count in counts),
+        doubling=counts[-1] / counts[0] >= 8,
+        notes=tuple(notes),
+    )
+
+
+def client_dots(rows: Sequence[Row], field: str) -> list[Dot]:
+    """A dot for each number of clients, where the number is known."""
+    found = ((row.concurrency, getattr(row, field)) for row in rows)
+    return [dot_of(count, value) for count, value in found if value is not None]
+
+
+def missing(rows: Sequence[Row], what: str) -> list[str]:
+    """Why a total is not drawn for some numbers of clients."""
+    absent = [row for row in rows if row.tg_throughput is None]
+    if not absent:
+        return []
+    why = (absent[0].why or {}).get("tg_throughput", "")
+    counts = ", ".join(str(row.concurrency) for row in absent)
+    return [f"{what}: n/a for {counts} clients" + (f": {why}" if why else "")]
+
+
+def sweep_chart(series: Series, entries: Sequence[Entry]) -> Chart | None:
+    """Token generation over what was varied, a line a test; None when fewer than two values were measured.
+
+    Numbers stand at their place; words stand side by side, and nothing is drawn between them.
+    """
+    if series.kind != "sweep" or len(entries) < 2:
+        return None
+    names = [value_of(series, entry) for entry in entries]
+    places = numeric(names)
+    tests = list(dict.fromkeys(test for entry in entries for test in generation(entry)))
+    lines = []
+    for place, test in enumerate(tests[:MOST_LINES]):
+        dots = [
+            dot_of(places[at] if places else at, value)
+            for at, entry in enumerate(entries)
+            if (value := generation(entry).get(test)) is not None
+        ]
+        if dots:
+            lines.append(Line(test, tuple(sorted(dots, key=lambda dot: dot.x)), place, "line" if places else "dots"))
+    what = ", ".join(map(short_key, series.varied))
+    notes = [f"{point.label}: {point.stage} failed: {point.failed}" for point in series.points if point.failed]
+    notes += [f"in the table only: {', '.join(tests[MOST_LINES:])}"] if tests[MOST_LINES:] else []
+    ticks = sorted(zip(places or range(len(names)), names, strict=True))
+    return Chart(
+        f"Token generation over {what}",
+        "bars: ± sample standard deviation; higher is better",
+        what,
+        "tokens per second (t/s)",
+        tuple(lines),
+        tuple(ticks),
+        notes=tuple(notes),
+        doubling=bool(places) and min(places) > 0 and max(places) / min(places) >= 8,
+    )
+
+
+def value_of(series: Series, entry: Entry) -> str:
+    """What was varied in this step, in the fewest words."""
+    if len(series.varied) == 1 and entry.point:
+        return str(entry.point.values.get(series.varied[0], entry.label))
+    return entry.label
+
+
+def numeric(names: Sequence[str]) -> list[float]:
+    """The names as numbers; empty unless all are, and differ."""
+    try:
+        found = [float(name) for name in names]
+    except ValueError:
+        return []
+    return found if len(set(found)) == len(found) and all(map(math.isfinite, found)) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number that hosts report: its key, the title and axis of its chart; of several readings which one counts."""
+
+    key: str
+    title: str
+    axis: str
+    unit: float = 1.0
+    lowest: bool = False
+    from_zero: bool = True
+
+
+QUANTITIES = (
+    Quantity("gpu_memory_mib", "GPU memory per host", "memory of GPU processes (GiB)", 1024.0),
+    Quantity("memory_available_mib", "Available memory per host", "MemAvailable (GiB)", 1024.0, lowest=True),
+    Quantity("power_w", "GPU power per host", "power (W)"),
+    Quantity("sm_clock_mhz", "SM clock per host", "SM clock (MHz)", lowest=True, from_zero=False),
+    Quantity("temperature_c", "GPU temperature per host", "temperature (°C)", from_zero=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedState:
+    """What one host reported at one time (seconds since the measurement began)."""
+
+    at_s: float
+    state: dict[str, Any]
+
+
+def timeline(entry: Entry) -> dict[str, list[TimedState]]:
+    """What each host reported, by time: every look, or where only the run's end is known, one for each run."""
+    found: dict[str, list[TimedState]] = {}
+    for row in entry.result.rows:
+        for ended_s, sample in _timed(row):
+            for host, reading in (*_looks(sample), *_ends(sample, ended_s)):
+                found.setdefault(host, []).append(reading)
+    began = min((one.at_s for readings in found.values() for one in readings), default=0.0)
+    return {
+        host: sorted((TimedState(one.at_s - began, one.state) for one in readings), key=lambda one: one.at_s)
+        for host, readings in sorted(found.items())
+    }
+
+
+def _looks(sample: dict[str, Any]) -> Iterator[tuple[str, TimedState]]:
+    """Every look at every host during a run; what throttled it meanwhile is known of the complete run only."""
+    for host, looks in (sample.get("series") or {}).items():
+        times = looks.get("t", [])
+        for at, t in enumerate(times):
+            values = {one.key: looks[one.key][at] for one in QUANTITIES if one.key in looks}
+            state = {key: value for key, value in values.items() if value is not None}
+            last = at == len(times) - 1
+            reasons = sample.get("most", {}).get(host, {}).get("throttle", []) if last else []
+            yield host, TimedState(t, state | {"throttle": list(reasons)})
+
+
+def _ends(sample: dict[str, Any], ended_s: float | None) -> Iterator[tuple[str, TimedState]]:
+    """One reading a host at the run's end, of samples without looks; what was read before the run says how it idled."""
+    if sample.get("series") or ended_s is None:
+        return
+    moments = [states for moment, states in sample.items() if isinstance(states, dict) and moment != "before"]
+    for host in {name for moment in moments for name in moment}:
+        states = [moment[host] for moment in moments if isinstance(moment.get(host), dict)]
+        yield host, TimedState(ended_s, worst(states))
+
+
+def worst(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Several readings of one run as one."""
+    found: dict[str, Any] = {}
+    for quantity in QUANTITIES:
+        values = [state[quantity.key] for state in states if isinstance(state.get(quantity.key), (int, float))]
+        if values:
+            found[quantity.key] = min(values) if quantity.lowest else max(values)
+    reasons = [str(reason) for state in states for reason in state.get("throttle") or ()]
+    return found | {"throttle": list(dict.fromkeys(reasons))}
+
+
+def _timed(row: Row) -> Iterator[tuple[float | None, dict[str, Any]]]:
+    """A row's samples with when their run ended (unix seconds), None where that is not known."""
+    for sample in row.machine:
+        run = sample.get("run", -1)
+        client = row.client[run] if isinstance(run, int) and 0 <= run < len(row.client) else {}
+        began = client.get("started_unix_s")
+        yield None if began is None else began + client.get("wall_s", 0.0), sample
+
+
+def moments_chart(entries: Sequence[Entry]) -> Chart | None:
+    """Memory of each host from idle to measured; None when no start was watched."""
+    known = {moment for entry in entries if entry.point for moment in entry.point.moments}
+    called = moment_names(*(entry.result.manifest.backend for entry in entries))
+    moments = [moment for moment in called if moment in known]
+    names = [(entry, host) for entry in entries for host in hosts_of(entry.result)]
+    if len(moments) < 2 or len(names) > MOST_HOSTS:
+        return None
+    ticks = tuple(enumerate([*(called[moment] for moment in moments), "measuring"]))
+    return Chart(
+        "Memory per host, from idle to measured",
+        "full tone: GPU processes, light tone: still available; measuring: the most and the least of all rows",
+        "",
+        "memory (GiB)",
+        x_ticks=ticks,
+        bars=tuple(_memory_bars(entry, host, moments) for entry, host in names),
+    )
+
+
+def _memory_bars(entry: Entry, host: str, moments: Sequence[str]) -> Bars:
+    """GiB of one host at each moment, and the extremes while measuring."""
+    known = entry.point.moments if entry.point else {}
+    states = [known.get(moment, {}).get(host, {}) for moment in moments]
+    most = extreme(entry.result, host, "gpu_memory_mib", most=True)
+    least = extreme(entry.result, host, "memory_available_mib", most=False)
+    used = (*(_scaled(state.get("gpu"), GIB) for state in states), _scaled(most, 1024))
+    available = (*(_scaled(state.get("available"), GIB) for state in states), _scaled(least, 1024))
+    return Bars(f"{entry.label} {host}", used, available)
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def time_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """Memory, power, clock and temperature over time; all measurements in one chart, or one each when they are many."""
+    hosts = sum(len(timeline(entry)) for entry in entries)
+    groups = [list(entries)] if hosts <= MOST_HOSTS else [[entry] for entry in entries]
+    for quantity in QUANTITIES:
+        for group in groups:
+            chart = time_chart(group, quantity)
+            if chart:
+                yield chart
+
+
+def time_chart(entries: Sequence[Entry], quantity: Quantity) -> Chart | None:
+    """One quantity of every host; None when nobody reported it twice."""
+    readings = [(entry, host, states) for entry in entries for host, states in timeline(entry).items()]
+    last = max((one.at_s for _, _, states in readings for one in states), default=0.0)
+    scale, clock = (60.0, "min") if last > 180 else (1.0, "s")
+    lines: list[Line] = []
+    notes: list[str] = []
+    for entry, host, states in readings:
+        name = f"{entry.label} {host}" if len(entries) > 1 else host
+        known = [one for one in states if one.state.get(quantity.key) is not None]
+        dots = [
+            Dot(one.at_s / scale, one.state[quantity.key] / quantity.unit, alarm=bool(one.state["throttle"]))
+            for one in known
+        ]
+        if len(dots) > 1:
+            lines.append(Line(name, tuple(dots), len(lines)))
+            reasons = dict.fromkeys(reason for one in known for reason in one.state["throttle"])
+            notes += [f"{name}: throttled ({', '.join(reasons)})"] if reasons else []
+    if not lines:
+        return None
+    looked = any(sample.get("series") for entry in entries for row in entry.result.rows for sample in row.machine)
+    subtitle = "every look during the runs" if looked else f"{'low' if quantity.lowest else 'high'}est of each run"
+    subtitle += "" if quantity.from_zero else "; the axis does not begin at 0"
+    subtitle += "; ringed: throttled during the run" if notes else ""
+    return Chart(
+        quantity.title if len(entries) > 1 else f"{quantity.title}, {entries[0].label}",
+        subtitle,
+        f"time since the first look ({clock})",
+        quantity.axis,
+        tuple(lines),
+        from_zero=quantity.from_zero,
+        notes=tuple(notes),
+    )

@@ -1,0 +1,166 @@
+"""A chart as SVG that stands inside a page, drawn by matplotlib: the same bytes for the same chart, light and dark.
+
+Importing this needs the extra `report`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.container import Container
+from matplotlib.figure import Figure
+
+from cluster.bench.charts import Chart, Line, number
+
+NAMES = ("c0", "c1", "c2", "c3", "c4", "c5", "card", "soft", "grid", "axis", "alarm")
+COLORS = {name: f"#fe01{place:02x}" for place, name in enumerate(NAMES)}
+"""Stand-ins: in the drawing each is a variable of the page, which has a light and a dark color for it."""
+LINES = [COLORS[f"c{place}"] for place in range(6)]
+MARKERS = "os^D"
+MOST_NUMBERS = 12
+"""Dots of a line from which on their numbers are not written beside them."""
+NO_MARKERS = 150
+"""Dots of a line from which on only the line is drawn."""
+STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.color": COLORS["soft"],
+    "axes.labelcolor": COLORS["soft"],
+    "axes.edgecolor": COLORS["axis"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": COLORS["grid"],
+    "xtick.color": COLORS["soft"],
+    "ytick.color": COLORS["soft"],
+    "ytick.left": False,
+    "legend.frameon": False,
+}
+
+
+def draw(chart: Chart, salt: str) -> str:
+    """The chart as an `<svg>` element; `salt` keeps its ids apart from those of the page's other charts."""
+    with style.context(["default", STYLE | {"svg.hashsalt": salt}], after_reset=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter that the font lacks is drawn by the reader's own
+        figure = Figure(figsize=(7.2, 4), layout="constrained")
+        axes = figure.add_subplot(xlabel=chart.x_title, ylabel=chart.y_title)
+        handles = draw_bars(chart, axes) if chart.bars else draw_lines(chart, axes)
+        names = [one.name for one in chart.bars or chart.lines]
+        figure.legend(handles, names, loc="outside lower center", ncols=min(3, len(names)))
+        out = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    return inline(out.getvalue(), f"{chart.title}. {chart.subtitle}")
+
+
+def inline(svg: str, name: str) -> str:
+    """A drawing as part of a page: named for those who do not see it, without sizes and namespaces, in its colors."""
+    box = re.search(r'viewBox="[^"]*"', svg)
+    body = svg[svg.index(">", svg.index("<svg")) + 1 :].replace("xlink:href", "href")
+    used = set(re.findall(r"#([\w-]+)", body))
+    body = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", body)
+    for variable, color in COLORS.items():
+        body = body.replace(color, f"var(--{variable})")
+    return f'<svg {box[0] if box else ""} role="img" aria-label="{escape(name)}">{body.rstrip()}'
+
+
+def draw_lines(chart: Chart, axes: Axes) -> list[Any]:
+    """Lines with error bars, ringed dots, levels; both axes."""
+    if chart.doubling:
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+    handles = [draw_line(line, MARKERS[place % len(MARKERS)], axes) for place, line in enumerate(chart.lines)]
+    alarms = [dot for line in chart.lines for dot in line.dots if dot.alarm]
+    xs, ys = [dot.x for dot in alarms], [dot.y for dot in alarms]
+    axes.plot(xs, ys, "o", color=COLORS["alarm"], markersize=11, fillstyle="none")
+    measured = [line for line in chart.lines if line.style != "hollow"]
+    if chart.x_ticks and len(measured) <= 2 and all(len(line.dots) <= MOST_NUMBERS for line in measured):
+        write_numbers(measured, axes)
+    for level in chart.levels:
+        color = LINES[level.color % len(LINES)]
+        axes.axhline(level.y, color=color, linestyle=":")
+        at_right = axes.get_yaxis_transform()
+        axes.annotate(
+            level.text, (1, level.y), (0, 3), at_right, "offset points", color=color, ha="right", annotation_clip=False
+        )
+    if chart.x_ticks:
+        axes.set_xticks(*readable(chart))
+    axes.margins(y=0.12)
+    if chart.from_zero:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
+    return handles
+
+
+def draw_line(line: Line, marker: str, axes: Axes) -> Container:
+    """One line. Published numbers are larger rings without a line, drawn below the others."""
+    color, hollow = LINES[line.color % len(LINES)], line.style == "hollow"
+    return axes.errorbar(
+        [dot.x for dot in line.dots],
+        [dot.y for dot in line.dots],
+        yerr=None if hollow or not any(dot.spread for dot in line.dots) else [dot.spread for dot in line.dots],
+        color=color,
+        linestyle={"line": "-", "dashed": "--"}.get(line.style, "none"),
+        marker="" if len(line.dots) >= NO_MARKERS else marker,
+        markersize=10 if hollow else 5,
+        markerfacecolor=COLORS["card"] if line.style in ("hollow", "dashed") else color,
+        capsize=4,
+        zorder=2 if hollow else 3,
+    )
+
+
+def write_numbers(lines: Sequence[Line], axes: Axes) -> None:
+    """Each dot's number: above the higher line, below the lower one."""
+    order = sorted(lines, key=lambda line: -max((dot.y for dot in line.dots), default=0.0))
+    for line, above in zip(order, (True, False), strict=False):
+        place: dict[str, Any] = {"xytext": (0, 5 if above else -5), "va": "bottom" if above else "top"}
+        for dot in line.dots:
+            at = (dot.x, dot.y + dot.spread if above else dot.y - dot.spread)
+            color = LINES[line.color % len(LINES)]
+            axes.annotate(number(dot.y), at, textcoords="offset points", ha="center", color=color, **place)
+
+
+def readable(chart: Chart) -> tuple[list[float], list[str]]:
+    """The ticks of x; words that would stand on the ones before are left out."""
+    first, last = chart.x_ticks[0][0], chart.x_ticks[-1][0]
+    taken, kept = -1.0, []
+    for place, (at, text) in enumerate(chart.x_ticks):
+        part = place / len(chart.x_ticks) if chart.doubling or last == first else (at - first) / (last - first)
+        half = 0.0075 * len(text)
+        free = part - half > taken
+        kept.append((at, text if free else ""))
+        taken = part + half if free else taken
+    return [at for at, _ in kept], [text for _, text in kept]
+
+
+def draw_bars(chart: Chart, axes: Axes) -> list[Any]:
+    """A bar for each name at each tick: what is used, and above it, in a light tone, what is available."""
+    handles: list[Any] = []
+    width = 0.8 / len(chart.bars)
+    for place, bars in enumerate(chart.bars):
+        color = LINES[place % len(LINES)]
+        xs = [at - 0.4 + (place + 0.5) * width for at, _ in chart.x_ticks]
+        used, available = ([value or 0.0 for value in values] for values in (bars.used, bars.available))
+        lower = axes.bar(xs, used, width * 0.92, color=color)
+        upper = axes.bar(xs, available, width * 0.92, used, color=color, alpha=0.22)
+        handles.append(lower)
+        if len(chart.bars) <= 3:
+            for drawn, values, text_color in ((lower, used, COLORS["card"]), (upper, available, color)):
+                texts = [number(value) if value >= 0.06 * max(used + available) else "" for value in values]
+                axes.bar_label(drawn, texts, label_type="center", color=text_color)
+    axes.set_xticks(*readable(chart))
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
+    return handles
