@@ -120,15 +120,20 @@ class Screen:
         """A line that says that something was proven."""
         self._result.print(text, markup=False, style="green")
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table; columns whose name ends in a unit or number are set right by the caller's alignment mark `>`."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
+    ) -> None:
+        """A table, and its notes below; a column is set right by the caller's mark `>`. Without columns only notes."""
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for column in columns:
             right = column.startswith(">")
             table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
-        self._result.print(table, soft_wrap=False)
+        if columns:
+            self._result.print(table, soft_wrap=False)
+        for note in notes:
+            self.line(f"  {note}")
 
     def document(self, value: Any) -> None:
         """The one JSON document; printed only when it was asked for."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster.bench.ceiling import Reading, bytes_a_token
+from cluster.bench.compare import Entry, name_results
 from cluster.bench.result import PARTIAL, Result, find_baseline, read_result
 from cluster.bench.series import ENDING, Series, read_point, read_series
-from cluster.bench.tables import Entry, name_results
 from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe
 from cluster.errors import ClusterError, UsageError

@@ -18,24 +18,21 @@ from cluster.bench.charts import (
     time_charts,
     tokens,
 )
-from cluster.bench.rows import suffix
-from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
-from cluster.bench.series import Series
-from cluster.bench.tables import (
+from cluster.bench.compare import (
     Entry,
-    Table,
     against,
-    bench_table,
     bests,
     compare,
     interval,
     moments_table,
     prompt_table,
-    server_table,
-    show,
     steps_table,
     sweep_tables,
 )
+from cluster.bench.rows import suffix
+from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
+from cluster.bench.series import Series
+from cluster.bench.tables import Table, bench_table, columns_of, server_table, show, table
 from cluster.bench.warnings import warnings
 
 MOST_FIGURES = 4
@@ -210,10 +207,10 @@ def tables(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
             found.append(steps_table(one, {entry.label: entry.result for entry in own}))
     if not any(one.kind == "sweep" for one in series):
         by_size = sorted(entries, key=lambda entry: entry.tp or 0)
-        found += [table for entry in by_size[1:] for table in compare(by_size[0], entry) if entry.tp]
+        found += [one for entry in by_size[1:] for one in compare(by_size[0], entry) if entry.tp]
     found += [replace(bench_table(entry.result), title=entry.label) for entry in entries]
     counted = [(entry.label, server_table(entry.result)) for entry in entries]
-    found += [replace(table, title=f"{label}: {table.title}") for label, table in counted if table]
+    found += [replace(one, title=f"{label}: {one.title}") for label, one in counted if one]
     memory = moments_table(entries)
     return [*found, *([memory] if memory else []), conditions(entries)]
 
@@ -253,10 +250,8 @@ def conditions(entries: Sequence[Entry]) -> Table:
     documents = [entry.result.manifest.document() for entry in entries]
     rows = [(key, *(plain(document.get(key)) for document in documents)) for key in CONDITIONS]
     rows = [row for row in rows if any(row[1:])]
-    headers = ("condition", *(entry.label for entry in entries))
-    return Table(
-        "conditions", headers, tuple(rows), ("all of it is in the result's JSON, under manifest",), len(headers)
-    )
+    columns = columns_of(("condition", *(entry.label for entry in entries)))
+    return table("conditions", columns, rows, ("all of it is in the result's JSON, under manifest",), len(columns))
 
 
 def plain(value: Any) -> str:

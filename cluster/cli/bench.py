@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.argv.vllm import serve_flags
+from cluster.bench.compare import scaling_table
 from cluster.bench.loader import Progress
 from cluster.bench.measured import Measuring, measuring, solo_command
 from cluster.bench.result import Baseline, Journal, Manifest, Result, clocks, find_baseline, read_result, results_dir
@@ -23,7 +24,6 @@ from cluster.bench.tables import (
     latency_table,
     machine_table,
     memory_table,
-    scaling_table,
     server_table,
     show,
     suite_tables,
@@ -64,8 +64,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 def end(finished: Sequence[tuple[Result, Path]], args: argparse.Namespace, screen: Screen) -> ExitCode:
     """What a suite's parts say together, the one document, the exit code."""
-    for table in suite_tables(args.suite or "", [result for result, _ in finished]):
-        print_table(table, screen)
+    print_tables(suite_tables(args.suite or "", [result for result, _ in finished]), screen)
     documents = [result.document() | {"path": str(path)} for result, path in finished]
     screen.document({"suite": args.suite, "results": documents} if args.suite else documents[0])
     return ExitCode.PARTIAL if any(result.failed for result, _ in finished) else ExitCode.DONE
@@ -218,11 +217,8 @@ def print_result(result: Result, subject: Measuring, directory: Path, args: argp
     """The tables of the rows, of the server, of the hosts, and what the second Spark bought."""
     for line in warnings(result):
         screen.warn(line)
-    print_table(bench_table(result), screen)
-    print_table(latency_table(result), screen)
-    for table in (server_table(result), memory_table(result), machine_table(result)):
-        if table:
-            print_table(table, screen)
+    of_hosts = (server_table(result), memory_table(result), machine_table(result))
+    print_tables([bench_table(result), latency_table(result), *(table for table in of_hosts if table)], screen)
     if result.manifest.tp and result.manifest.tp > 1:
         baseline = find_baseline(directory, result.manifest, 1, [row.shape for row in result.rows])
         print_scaling(result, baseline, subject.recipe.reference if subject.recipe else (), args, screen)
@@ -234,7 +230,7 @@ def print_scaling(
     """The scaling table, or why there is none and the command that makes the baseline."""
     if baseline.result:
         rows = scaling_rows(baseline.result, result, references)
-        print_table(scaling_table(rows, baseline, result, references), screen)
+        print_tables([scaling_table(rows, baseline, result, references)], screen)
         return
     for path, against in baseline.refused[:3]:
         screen.warn(f"not compared with {path.name}: {'; '.join(str(item) for item in against[:5])}")
@@ -242,9 +238,7 @@ def print_scaling(
     screen.line(f"  cluster down && {solo_command(result.manifest)} && {typed('bench', bench_options, args)}")
 
 
-def print_table(table: Table, screen: Screen) -> None:
-    """A table with its notes."""
-    headers = [text if number < table.text_columns else f">{text}" for number, text in enumerate(table.headers)]
-    screen.table(table.title, headers, table.rows)
-    for note in table.notes:
-        screen.line(f"  {note}")
+def print_tables(tables: Sequence[Table], screen: Screen) -> None:
+    """Tables with their notes."""
+    for table in tables:
+        screen.table(table.title, table.marked_headers, table.rows, table.notes)

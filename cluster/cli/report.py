@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster import __version__
+from cluster.bench.compare import Entry
 from cluster.bench.entries import newest, read_files
 from cluster.bench.page import Page, page_of, render
 from cluster.bench.result import results_dir
-from cluster.bench.tables import Entry, table_document, to_csv, to_markdown
+from cluster.bench.tables import to_csv, to_markdown
 from cluster.errors import ClusterError, ExitCode, UsageError
 from cluster.screen import Screen
 
@@ -131,5 +132,5 @@ def document(page: Page, entries: Sequence[Entry]) -> dict[str, Any]:
     return told | {
         "title": page.title,
         "warnings": list(page.banners),
-        "tables": [table_document(table) for table in page.tables if table.title != "conditions"],
+        "tables": [table.document() for table in page.tables if table.title != "conditions"],
     }

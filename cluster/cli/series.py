@@ -15,19 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from cluster.bench.ceiling import bytes_a_token
+from cluster.bench.compare import Entry, compare, moments_table, prompt_table, steps_table, sweep_tables
 from cluster.bench.result import find_baseline, results_dir
 from cluster.bench.series import Point, Series, find_series, new_series, read_point, write_series
-from cluster.bench.tables import (
-    Entry,
-    Table,
-    bench_table,
-    compare,
-    moments_table,
-    prompt_table,
-    steps_table,
-    sweep_tables,
-    table_document,
-)
+from cluster.bench.tables import Table, bench_table
 from cluster.bench.vary import SIZES, Vary, combinations, label_of, parse_vary
 from cluster.bench.warnings import warnings
 from cluster.cli import bench, down, up
@@ -352,16 +343,6 @@ def say_warnings(entries: Sequence[Entry], screen: Screen) -> None:
         screen.line(f"! {line}" if len(labels) == len(entries) else f"! {', '.join(labels)}: {line}")
 
 
-def print_tables(tables: Sequence[Table], screen: Screen) -> None:
-    """Tables with their notes; one without rows is its notes."""
-    for table in tables:
-        if table.rows:
-            headers = [text if number < table.text_columns else f">{text}" for number, text in enumerate(table.headers)]
-            screen.table(table.title, headers, table.rows)
-        for note in table.notes:
-            screen.line(f"  {note}")
-
-
 def end(steps: Sequence[Step], log: Log, tables: Sequence[Table], entries: Sequence[Entry], screen: Screen) -> ExitCode:
     """The files, the error that ended it early, the one document, the exit code."""
     screen.line(f"series: {log.path}")
@@ -376,7 +357,7 @@ def end(steps: Sequence[Step], log: Log, tables: Sequence[Table], entries: Seque
     screen.document(
         log.series.document()
         | {"path": str(log.path), "exit": int(code), "results": [entry.result.document() for entry in entries]}
-        | {"tables": [table_document(table) for table in tables]}
+        | {"tables": [table.document() for table in tables]}
         | ({"error": log.error.as_dict()} if log.error else {})
     )
     return code
@@ -435,7 +416,7 @@ def finish_scaling(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
     entries = [entry for step in steps if (entry := entry_of(step, log))]
     tables = report_scaling(entries, log)
     say_warnings(entries, screen)
-    print_tables(tables, screen)
+    bench.print_tables(tables, screen)
     return end(steps, log, tables, entries, screen)
 
 
@@ -519,7 +500,7 @@ def finish_sweep(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
     entries = [entry for step in steps if (entry := entry_of(step, log))]
     tables = report_sweep(log, entries)
     say_warnings(entries, screen)
-    print_tables(tables, screen)
+    bench.print_tables(tables, screen)
     return end(steps, log, tables, entries, screen)
 
 

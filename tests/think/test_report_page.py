@@ -24,9 +24,9 @@ from cluster.bench.charts import (
     sweep_chart,
     time_charts,
 )
+from cluster.bench.compare import Entry, moments_table
 from cluster.bench.page import WITHOUT_CHARTS, page_of, render
 from cluster.bench.plot import NAMES, NO_MARKERS, draw
-from cluster.bench.tables import Entry, moments_table
 
 ONE, TWO = (6.4, 6.5, 6.6), (11.0, 11.2, 11.4)
 

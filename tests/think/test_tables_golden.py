@@ -13,11 +13,11 @@ from typing import Any
 
 from report_tools import entry, row, stats, up
 
+from cluster.bench.compare import Entry
 from cluster.bench.page import tables
 from cluster.bench.result import Result
 from cluster.bench.series import Point, Series
 from cluster.bench.tables import (
-    Entry,
     Table,
     bench_table,
     latency_table,
