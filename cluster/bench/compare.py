@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from cluster.bench.result import Baseline, Difference, Result, differences
 from cluster.bench.rows import Row, suffix
 from cluster.bench.scaling import TG, TTFR, ScalingRow, scaling_rows
 from cluster.bench.series import Point, Series
-from cluster.bench.statistics import Ratio, Stat, ratio, t95
+from cluster.bench.statistics import Ratio, Stat, half_width, ratio
 from cluster.bench.tables import MISSING, Column, Table, extreme, hosts_of, known_columns, show, table
 from cluster.bench.vary import short_key
 from cluster.config.recipe import Reference
@@ -317,11 +316,8 @@ class Best:
 
 def mean_interval(value: Stat) -> tuple[float, float] | None:
     """The 95 % interval of a mean that is not negative (Student's t); None for a single run."""
-    count = len(value.values)
-    if value.std is None or count < 2:
-        return None
-    half = t95(count - 1) * value.std / math.sqrt(count)
-    return max(0.0, value.mean - half), value.mean + half
+    half = half_width(value)
+    return None if half is None else (max(0.0, value.mean * (1 - half)), value.mean * (1 + half))
 
 
 def find_best(test: str, values: Mapping[str, Stat]) -> Best | None:

@@ -373,15 +373,23 @@ class Journal:
         return self.path
 
 
-def write_result(result: Result, path: Path) -> None:
-    """Write by rename, so that a reader sees the whole file or none. Raises ClusterError when it cannot."""
+def write_whole(path: Path, content: bytes) -> None:
+    """Write by rename, so that a reader sees the complete file or none. Raises OSError, and leaves nothing behind."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        fresh.write_bytes(orjson.dumps(result.document(), option=orjson.OPT_INDENT_2) + b"\n")
+        fresh.write_bytes(content)
         fresh.rename(path)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             fresh.unlink()
+        raise
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Raises ClusterError when it cannot be written."""
+    try:
+        write_whole(path, orjson.dumps(result.document(), option=orjson.OPT_INDENT_2) + b"\n")
+    except OSError as error:
         raise ClusterError(f"the result cannot be written to {path}: {error.strerror or error}") from error
 
 

@@ -6,10 +6,8 @@ The measurements themselves are results of their own; this file names them and k
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 import orjson
 
 from cluster import __version__
-from cluster.bench.result import Result, read_result
+from cluster.bench.result import Result, read_result, write_whole
 from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, UsageError
 
@@ -124,15 +122,11 @@ def read_series(path: Path) -> Series:
 
 
 def write_series(series: Series, path: Path) -> None:
-    """Write by rename. Raises UsageError when the directory is not writable."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    """Raises UsageError when the directory is not writable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_bytes(orjson.dumps(series.document(), option=orjson.OPT_INDENT_2) + b"\n")
-        fresh.rename(path)
+        write_whole(path, orjson.dumps(series.document(), option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink()
         raise UsageError(
             f"results cannot be written to {path.parent}: {error.strerror or error}", remedy="--results DIRECTORY"
         ) from error

@@ -8,7 +8,6 @@ import io
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from cluster import __version__
 from cluster.bench.compare import Entry
 from cluster.bench.entries import newest, read_files
 from cluster.bench.page import Page, page_of, render
-from cluster.bench.result import results_dir
+from cluster.bench.result import results_dir, write_whole
 from cluster.bench.tables import to_csv, to_markdown
 from cluster.errors import ClusterError, ExitCode, UsageError
 from cluster.screen import Screen
@@ -74,14 +73,10 @@ def text_of(ending: str, page: Page, entries: Sequence[Entry]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write by rename. Raises UsageError when it cannot."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    """Raises UsageError when it cannot be written."""
     try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.rename(path)
+        write_whole(path, text.encode())
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink()
         raise UsageError(
             f"{path} cannot be written: {error.strerror or error}", remedy="-o FILE in another directory"
         ) from error
