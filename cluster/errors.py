@@ -36,34 +36,42 @@ class ExitCode(IntEnum):
 
 
 class ClusterError(Exception):
-    """An error a user can meet: what, where, what was put back, what to try (four lines at most).
+    """An error a user can meet: what, where, what was rolled back, what to do (four lines at most).
 
-    `where` is for people: a host, a login, a file and its line. `host` is the name of the one host it is about.
+    `code` names the kind of error for scripts, tests and pages, and outlives its words: lower case, words joined by
+    hyphens. `where` is for people: a host, a login, a file and its line. `host` is the one host it is about.
     """
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, what: str, *, where: str = "", put_back: str = "", remedy: str = "", host: str = "") -> None:
+    def __init__(
+        self, what: str, *, code: str = "", where: str = "", rolled_back: str = "", remedy: str = "", host: str = ""
+    ) -> None:
         super().__init__(what)
+        self.code = code
         self.what = what
         self.where = where
-        self.put_back = put_back
+        self.rolled_back = rolled_back
         self.remedy = remedy
         self.host = host
 
     def lines(self) -> list[tuple[str, str]]:
         """The lines to print, as (label, text); empty ones are left out."""
-        rows = [
-            ("error", self.what),
-            ("where", self.where),
-            ("put back", self.put_back),
-            ("try", self.remedy),
-        ]
+        what = f"{self.what} [{self.code}]" if self.code else self.what
+        rows = [("error", what), ("where", self.where), ("rolled back", self.rolled_back), ("hint", self.remedy)]
         return [(label, text) for label, text in rows if text]
 
     def as_dict(self) -> dict[str, str]:
-        """The same for a JSON document, with the host where there is one."""
-        return dict(self.lines()) | ({"host": self.host} if self.host else {})
+        """For a JSON document: code, error, where, rolled_back, hint, host; those that are not empty."""
+        rows = {
+            "code": self.code,
+            "error": self.what,
+            "where": self.where,
+            "rolled_back": self.rolled_back,
+            "hint": self.remedy,
+            "host": self.host,
+        }
+        return {name: text for name, text in rows.items() if text}
 
 
 class UsageError(ClusterError):
@@ -112,12 +120,13 @@ class PartialError(ClusterError):
 class InternalError(ClusterError):
     """A fault of this program: what was raised and nobody expected is its `bug`."""
 
-    def __init__(self, bug: BaseException, *, put_back: str = "") -> None:
+    def __init__(self, bug: BaseException, *, rolled_back: str = "") -> None:
         said = " ".join(str(bug).split())
         said = said if len(said) <= LONGEST_MESSAGE else f"{said[:LONGEST_MESSAGE]}…"
         super().__init__(
             f"internal error: {type(bug).__name__}" + (f": {said}" if said else ""),
-            put_back=put_back,
+            code="internal",
+            rolled_back=rolled_back,
             remedy="--debug shows the details; please report them",
         )
         self.bug = bug

@@ -87,7 +87,7 @@ def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[Cluster
         RefusedError(
             f"the containers cannot be listed: {seen.containers.why}",
             where=name,
-            put_back="nothing was changed there",
+            rolled_back="nothing was changed there",
             remedy="run cluster down again when docker ps works there",
         )
         for name, seen in seens.items()

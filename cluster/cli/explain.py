@@ -89,7 +89,7 @@ def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:
     yield f"{label}: {found.finding.what} [{found.id}]"
     yield f"  {where}: {found.finding.evidence}"
     if found.finding.remedy:
-        yield f"  try: {found.finding.remedy}"
+        yield f"  hint: {found.finding.remedy}"
     if found.finding.runbook:
         yield f"  read: {runbook_path(found.finding.runbook)}"
 

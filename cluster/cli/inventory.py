@@ -128,7 +128,7 @@ def _is_known(name: str, shown: ShownKey, target: SshTarget) -> bool:
         raise RefusedError(
             f"{name}: the host key {what}, shown {fingerprint(shown.key.key)}",
             where=where,
-            put_back="nothing was recorded",
+            rolled_back="nothing was recorded",
             remedy=f"if the host was set up anew: ssh-keygen -R '{target.key_name}' -f {verdict.by.file}, then again",
         )
     return verdict.is_trusted

@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None, **given: Any) -> int:
     except Exception as caught:
         error = InternalError(caught)
     if helpers.bug is not None and not isinstance(error, InternalError):
-        error = InternalError(helpers.bug, put_back=error.put_back)
+        error = InternalError(helpers.bug, rolled_back=error.rolled_back)
     return crash.show(error, screen, words)
 
 

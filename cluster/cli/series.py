@@ -274,7 +274,7 @@ def make_room(
     own = args.resume and all(any(is_of(one, step) for step in steps) for one in running)
     if not own and not args.yes and not screen.confirm(f"{names} runs; take it down?"):
         raise RefusedError(
-            f"{names} runs and would be taken down", put_back="nothing was changed", remedy="cluster down, or --yes"
+            f"{names} runs and would be taken down", rolled_back="nothing was changed", remedy="cluster down, or --yes"
         )
     down.take(named, Told(), connect, dry_run=False)
 

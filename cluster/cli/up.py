@@ -210,7 +210,7 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
             finally:
                 deadline.cancel()
     except (KeyboardInterrupt, InterruptedByUser):
-        raise InterruptedByUser("interrupted at the last questions", put_back="nothing: it is ready") from None
+        raise InterruptedByUser("interrupted at the last questions", rolled_back="nothing: it is ready") from None
     except ClusterError as error:
         screen.warn(f"not probed: {error.what}; cluster probe asks again")
         return {"error": error.what}
@@ -449,7 +449,9 @@ def leave(
     except ClusterError as error:
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
             one.what = hide_text(one.what, wanted.secrets.values())
-            one.put_back = "only remains of another deployment were removed" if same.remains else "nothing was changed"
+            one.rolled_back = (
+                "only remains of another deployment were removed" if same.remains else "nothing was changed"
+            )
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
         raise
     screen.document(print_ready(wanted, proof, where(wanted, seens), session, changed=False))
@@ -481,7 +483,7 @@ def remove_old(plan: Plan, session: Session) -> None:
     try:
         session.apply(plan.after)
     except InterruptedByUser as error:
-        error.put_back = f"nothing: {plan.deployment} serves"
+        error.rolled_back = f"nothing: {plan.deployment} serves"
         raise
     except ClusterError as error:
         session.screen.warn(

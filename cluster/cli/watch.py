@@ -285,12 +285,12 @@ class Restarts:
             seconds = restart(deployment, hosts, moment.fleet, moment.teller.screen, begun)
             say("restarted", deployment.id, f"restarted, and it serves again after {seconds:.0f} s")
         except InterruptedByUser as error:
-            if error.put_back:
-                say("restart-interrupted", deployment.id, f"restart interrupted: {error.put_back}")
+            if error.rolled_back:
+                say("restart-interrupted", deployment.id, f"restart interrupted: {error.rolled_back}")
             raise
         except ClusterError as error:
             word = "restart failed" if self.done > before else "not restarted"
-            text = "; ".join(filter(None, (f"{word}: {error.what}", error.put_back)))
+            text = "; ".join(filter(None, (f"{word}: {error.what}", error.rolled_back)))
             say(word.replace(" ", "-"), deployment.id, text, remedy=error.remedy)
         self.not_before = moment.fleet.time.monotonic() + (self.pause_s if self.done > before else TRY_AGAIN_S)
 

@@ -163,7 +163,7 @@ def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
     """
     left: list[str] = []
 
-    def put_back(host: Host) -> None:
+    def rolled_back(host: Host) -> None:
         for step in reversed(applied.begun):
             if step.host != host.name or not step.undo:
                 continue
@@ -186,7 +186,7 @@ def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
         say("undo")
         lost = guard.lost()
         left += [f"{name}: nothing was undone there ({lost[name].what})" for name in hosts if name in lost]
-        for name, outcome in fleet.each(put_back, [name for name in hosts if name not in lost]).items():
+        for name, outcome in fleet.each(rolled_back, [name for name in hosts if name not in lost]).items():
             if outcome.error is not None:
                 left.append(f"{name}: {outcome.error}")
     return left

@@ -58,8 +58,8 @@ def naming_what_stays(how: How) -> Iterator[None]:
         yield
     except ClusterError as error:
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
-            if how.fetched and one.put_back.startswith("nothing"):
-                one.put_back = f"nothing; what was fetched stays: {'; '.join(how.fetched)}"
+            if how.fetched and one.rolled_back.startswith("nothing"):
+                one.rolled_back = f"nothing; what was fetched stays: {'; '.join(how.fetched)}"
         raise
 
 
@@ -113,7 +113,7 @@ def refuse_unasked(missing: str, how: How, screen: Screen) -> None:
     if how.dry_run:
         raise RefusedError(f"{missing}; a dry run fetches nothing", remedy="cluster up fetches it after asking")
     if not how.yes and not screen.interactive:
-        raise RefusedError(missing, put_back="nothing was changed", remedy="--yes fetches it without asking")
+        raise RefusedError(missing, rolled_back="nothing was changed", remedy="--yes fetches it without asking")
 
 
 def agree(question: str, how: How, screen: Screen) -> None:
@@ -121,7 +121,7 @@ def agree(question: str, how: How, screen: Screen) -> None:
     if how.yes:
         screen.note(question)
     elif not screen.confirm(f"{question}?"):
-        raise RefusedError(f"{question}: not agreed", put_back="nothing was changed")
+        raise RefusedError(f"{question}: not agreed", rolled_back="nothing was changed")
 
 
 def pull_images(wanted: Wanted, hosts: list[str], session: Session) -> None:
@@ -169,7 +169,7 @@ def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
                     f"{model.id} needs {size / GIB:.1f} GiB,"
                     f" {room.free_bytes / GIB:.1f} GiB are free under {room.path}",
                     where=seen.host,
-                    put_back="nothing was downloaded",
+                    rolled_back="nothing was downloaded",
                     remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
                 )
             )
@@ -236,6 +236,6 @@ def run_on(session: Session, asked: Mapping[str, Question], what: str, remedy: s
         [answer] = host.ask([asked[host.name]])
         if answer.exit != 0:
             failed = f"could not {what}: {why_failed(answer)}"
-            raise ClusterError(failed, where=host.name, put_back="nothing was started", remedy=remedy)
+            raise ClusterError(failed, where=host.name, rolled_back="nothing was started", remedy=remedy)
 
     session.fleet.keep_trying(fetch, tuple(asked), say)

@@ -110,7 +110,7 @@ def restart(
         except (ClusterError, KeyboardInterrupt) as error:
             fleet.cancel.renew()
             failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before it serves")
-            failure.put_back = start_again(applied, within, guard, screen)
+            failure.rolled_back = start_again(applied, within, guard, screen)
             raise failure from error
         if held:
             raise RefusedError(f"{say_held(held)}: the ranks stay stopped", remedy="cluster doctor; reboot it")

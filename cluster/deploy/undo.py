@@ -57,7 +57,7 @@ def roll_back(
     fleet.cancel.renew()
     failure = as_failure(error)
     if not applied.begun:
-        failure.put_back = "nothing was changed"
+        failure.rolled_back = "nothing was changed"
         return failure, ""
     saved = ""
     try:
@@ -75,7 +75,7 @@ def roll_back(
         both = ManyErrors([*guard.taken(), failure])  # what another operator did may be why it failed
         failure = ManyErrors(list(dict.fromkeys(both.errors)))
     for one in errors_of(failure):
-        one.put_back, one.remedy = told, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
+        one.rolled_back, one.remedy = told, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
     return failure, saved
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import shlex
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from cluster.errors import UsageError
 from cluster.lab.images import REAL
@@ -22,6 +24,13 @@ NEWER = ("needs.vllm=", "the lab's is 0.32")
 NO_NVFP4 = ("vllm.quantization=", "vLLM has no NVFP4 for CPU")
 NO_EXPERTS = "vLLM has no FP8 experts for CPU; the toy's are BF16, its other layers FP8"
 DENSE, MIXTURE = "tiny-gemma-4-dense", "tiny-gemma-4-moe"
+WITHOUT_AVX512 = ("vllm.kv-cache-dtype=", "this CPU has no AVX-512, which vLLM's FP8 cache on x86 requires")
+
+
+def cpu_flags() -> frozenset[str]:
+    """What this machine's CPU can do: `flags` of /proc/cpuinfo; empty on other architectures."""
+    rows = (row.partition(":") for row in Path("/proc/cpuinfo").read_text().splitlines())
+    return frozenset(next((words for name, _colon, words in rows if name.strip() == "flags"), "").split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +40,20 @@ class StandIn:
     toy: str
     replaced: tuple[Replaced, ...] = ()
     note: str = ""
+    fp8_cache: bool = False
 
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """All that `--set` is to say."""
-        return f"model=cluster-lab/{self.toy}", *(text for text, _why in (*EVERYWHERE, *self.replaced))
+    def all_replaced(self, flags: Collection[str]) -> tuple[Replaced, ...]:
+        """With what a CPU of these flags lacks; one without flags is no x86 and has an FP8 cache."""
+        lacks = self.fp8_cache and flags and not {"avx512f", "amx_tile"} & set(flags)
+        return (*EVERYWHERE, *((WITHOUT_AVX512,) if lacks else ()), *self.replaced)
 
 
 STAND_INS = {
     "gemma-4-31b-fp8": StandIn(
-        DENSE, note="the lab's plugin makes the weights FP8; vLLM's CPU build lacks that kernel"
+        DENSE, note="the lab's plugin makes the weights FP8; vLLM's CPU build lacks that kernel", fp8_cache=True
     ),
     "gemma-4-31b-bf16": StandIn(DENSE),
-    "gemma-4-31b-awq": StandIn(f"{DENSE}-awq"),
+    "gemma-4-31b-awq": StandIn(f"{DENSE}-awq", fp8_cache=True),
     "gemma-4-31b-nvfp4": StandIn(DENSE, (NEWER, NO_NVFP4)),
     "gemma-4-31b-nvfp4-marlin": StandIn(
         DENSE, (NEWER, NO_NVFP4, ("expect_log=", "no layer is in NVFP4, so the log names no kernel"))
@@ -67,6 +77,7 @@ STAND_INS = {
             ("expect_log=", "so the log does not name it"),
         ),
         "its gemma4_patched.py is a copy of vLLM's own file, mounted as the recipe says",
+        fp8_cache=True,
     ),
     "qwen3.5-35b-a3b-fp8": StandIn("tiny-qwen-3.5-moe", note="BF16, without pictures"),
 }
@@ -77,7 +88,9 @@ def words_for(recipe: str) -> str:
     if recipe not in STAND_INS:
         near = difflib.get_close_matches(recipe, STAND_INS, 1, 0.0)[0]
         raise UsageError(f"no toy stands in for {recipe!r}, nearest: {near}", remedy="cluster lab toy")
-    return shlex.join([recipe, *(word for text in STAND_INS[recipe].sets for word in ("--set", text))])
+    made = STAND_INS[recipe]
+    sets = [f"model=cluster-lab/{made.toy}", *(text for text, _why in made.all_replaced(cpu_flags()))]
+    return shlex.join([recipe, *(word for text in sets for word in ("--set", text))])
 
 
 def table() -> list[str]:
@@ -86,5 +99,6 @@ def table() -> list[str]:
     rows: list[str] = []
     for recipe, made in STAND_INS.items():
         rows.append(f"{recipe:<{width}}  {made.toy}" + (f"  ({made.note})" if made.note else ""))
-        rows += [f"  --set {text}  {why}" for text, why in made.replaced]
+        own = made.all_replaced(cpu_flags())[len(EVERYWHERE) :]
+        rows += [f"  --set {text}  {why}" for text, why in own]
     return [*rows, "all of them", *(f"  --set {text}  {why}" for text, why in EVERYWHERE)]

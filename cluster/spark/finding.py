@@ -178,7 +178,7 @@ def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
         RefusedError(
             f"{fault.what}: {fault.evidence}" if fault.evidence else fault.what,
             where=f"{', '.join(hosts)}, check `{fault.check}`",
-            put_back="nothing was changed",
+            rolled_back="nothing was changed",
             remedy=fault.remedy,
         )
         for fault, hosts in ((shared.finding, shared.hosts) for shared in share(faults))

@@ -94,7 +94,9 @@ def test_what_a_start_began_is_taken_back(at: int, cluster: Typed, desk: Desk, p
     breaks(desk.hosts["spark2"], is_nth, ZeroDivisionError("nobody thought of it"))
     ran = cluster(*UP)
     check_line(ran, place, "ZeroDivisionError: nobody thought of it")
-    assert any(line.startswith("put back: ") for line in ran.errors()[0]) == (at > 1), "the first only tries the image"
+    assert any(line.startswith("rolled back: ") for line in ran.errors()[0]) == (at > 1), (
+        "the first only tries the image"
+    )
     assert desk.serving() == {}
     for name, state in desk.state().items():
         assert state.containers == before[name].containers

@@ -165,7 +165,7 @@ def test_a_container_whose_labels_cannot_be_read_goes_too(spec: str | None, clus
         ran = cluster(*words)
         assert ran.code == 4
         assert "nothing of ours runs" not in ran.err
-        assert "try: cluster down -n spark1" in ran.err
+        assert "hint: cluster down -n spark1" in ran.err
     assert cluster("down").code == 0
     assert desk["spark1"].docker.containers == {}
     assert cluster(*UP).code == 0

@@ -108,7 +108,7 @@ def test_where_somebody_else_took_the_lock_nothing_is_undone(cluster: Typed, des
     taken, _ = ran.errors()
     assert taken[0].startswith("error: the lock of spark2 was lost, and another took it: ada@desk (pid 7)")
     assert taken[1] == "where: spark2"
-    assert taken[2].startswith("put back: all but: spark2: nothing was undone there")
+    assert taken[2].startswith("rolled back: all but: spark2: nothing was undone there")
     assert len(desk["spark2"].docker.containers) == 1
     assert not desk["spark1"].docker.containers
 

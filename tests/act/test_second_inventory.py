@@ -129,7 +129,7 @@ def test_what_fails_comes_back(way: Way, desk: Desk) -> None:
     before = containers(desk)
     ran = elsewhere("up", "toy", "--tp", "2", "--set", "vllm.max-num-seqs=8")
     assert ran.code == 1
-    assert re.search(r"put back: all that this run started; toy-\w{8} was started again and serves", ran.err)
+    assert re.search(r"rolled back: all that this run started; toy-\w{8} was started again and serves", ran.err)
     assert [row[:2] for row in containers(desk)] == [row[:2] for row in before]
     assert elsewhere("status").code == 0
 

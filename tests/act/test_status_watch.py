@@ -99,7 +99,7 @@ def test_a_wedge_is_said_once_with_what_was_seen_and_what_to_do(pair: Typed, des
     [said] = lines(ran)
     assert said.startswith("fault: wedge: no token came for ")
     assert "seen: generation_tokens_total 0, /health 200; spark1 95 % busy at 20 W, 2405 MHz; spark2 95 %" in ran.out
-    assert "try: restart all ranks together" in ran.out
+    assert "hint: restart all ranks together" in ran.out
     assert "docs/runbooks/it-hangs.md #wedged" in ran.out
 
 

@@ -132,8 +132,8 @@ def test_what_was_fetched_before_a_refusal_is_named(words: Sequence[str], cluste
     ran = cluster(*words)
     assert ran.code == 4, ran.all
     assert IMAGE in desk["spark2"].docker.images
-    [put_back] = [line for line in ran.errors()[0] if line.startswith("put back: ")]
-    assert f"image {IMAGE} on spark2" in put_back
+    [rolled_back] = [line for line in ran.errors()[0] if line.startswith("rolled back: ")]
+    assert f"image {IMAGE} on spark2" in rolled_back
 
 
 def test_doctor_asks_no_completion_of_a_deployment_that_is_in_use(cluster: Typed, desk: Desk) -> None:

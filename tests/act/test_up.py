@@ -398,7 +398,7 @@ def test_a_failed_start_of_the_old_one_is_said(cluster: Typed, desk: Desk) -> No
     ran = cluster(*UP, "--", "--max-num-seqs", "8")
     [error] = ran.errors()
     assert re.search(
-        r"put back: all but: spark1: stop cluster-toy-\w{8}-r0 \(.*no such file or directory", "\n".join(error)
+        r"rolled back: all but: spark1: stop cluster-toy-\w{8}-r0 \(.*no such file or directory", "\n".join(error)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,14 +50,15 @@ class Ran:
 
     @property
     def errors(self) -> list[dict[str, str]]:
-        """The errors shown, each as label → text."""
+        """The errors shown, each as in a JSON document: error and code, where, rolled_back, hint."""
         found: list[dict[str, str]] = []
         for line in self.err.splitlines():
             label, colon, text = line.partition(": ")
             if label == "error" and colon:
-                found.append({label: text})
-            elif found and label in ("where", "put back", "try"):
-                found[-1][label] = text
+                what, code = re.findall(r"^(.*?)(?: \[([a-z0-9-]+)\])?$", text)[0]
+                found.append({"error": what, "code": code})
+            elif found and label in ("where", "rolled back", "hint"):
+                found[-1][label.replace(" ", "_")] = text
         return found
 
 

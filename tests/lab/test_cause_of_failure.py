@@ -25,11 +25,11 @@ def test_an_up_that_fails_names_the_cause(lab: Lab, person: Person) -> None:
     assert "spark2: " in error["error"]
     assert "cause: the weights alone need more than gpu-memory-utilization allows" in error["error"]
     assert re.search(r"spark2-log.txt:\d+", error["where"]), ran
-    assert error["put back"] == "all that this run started"
+    assert error["rolled_back"] == "all that this run started"
     [kept] = person.evidence
-    assert error["try"].startswith("raise --gpu-memory-utilization")
-    assert "docs/runbooks/memory-is-full.md #" in error["try"]
-    assert error["try"].endswith(f"; read {kept}")
+    assert error["hint"].startswith("raise --gpu-memory-utilization")
+    assert "docs/runbooks/memory-is-full.md #" in error["hint"]
+    assert error["hint"].endswith(f"; read {kept}")
     assert "cause: the weights alone" in (kept / "diagnosis.txt").read_text()
     assert "[kv-cache-none]" in person("explain", str(kept)).out
     assert_nothing_of_ours(lab)

@@ -81,7 +81,7 @@ def test_interrupted_up_takes_back_what_it_began(lab: Lab, person: Person, momen
     assert_nothing_of_ours(lab)
     assert_same(lab, before, without=KEPT)
     if moment not in ("locked", "prepare"):
-        assert error["put back"] == "all that this run started"
+        assert error["rolled_back"] == "all that this run started"
         [kept] = person.evidence
         assert (kept / "spark1-log.txt").exists()
     assert ran.seconds < 90, ran

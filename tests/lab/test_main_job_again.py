@@ -161,7 +161,7 @@ def test_old_one_serves_again_when_the_new_one_fails(lab: Lab, replaced: Person)
     [error] = ran.errors
     assert "CUDA error: out of patience" in error["error"]
     assert re.search("spark[12]", error["where"])  # both ranks' engines fail, at the same moment
-    assert re.search(r"all that this run started; lab-tiny-[0-9a-f]{8} was started again", error["put back"])
+    assert re.search(r"all that this run started; lab-tiny-[0-9a-f]{8} was started again", error["rolled_back"])
     assert containers(lab) == before
     eventually(lambda: lab.ssh("spark1", "curl -sf http://127.0.0.1:8000/health").returncode == 0, 60, "old serves")
     assert_serves(lab)

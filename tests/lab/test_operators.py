@@ -30,7 +30,7 @@ def assert_told_who(ran: Ran, holder: Running, why: str) -> None:
     assert re.search(
         rf"^\S+@\S+ \(pid {pid}\) is at work on spark1 since \d\d:\d\d:\d\d \(\d+ s\): {why}$", error["error"]
     )
-    assert "ends by itself within 30 s" in error["try"]
+    assert "ends by itself within 30 s" in error["hint"]
     assert ran.seconds < 15
 
 
@@ -96,7 +96,7 @@ def test_frozen_operator_loses_the_lock_and_undoes_nothing_later(lab: Lab, perso
     assert late.code != 0, late
     assert containers(lab) == before, late
     assert_serves(lab)
-    assert late.errors[0]["put back"].count("nothing was undone there (the lock of spark") == 2, late
+    assert late.errors[0]["rolled_back"].count("nothing was undone there (the lock of spark") == 2, late
 
 
 def test_every_change_is_noted_on_its_host(lab: Lab, person: Person) -> None:

@@ -26,8 +26,8 @@ def assert_refused(ran: Ran, code: int, *errors: tuple[str, str, str]) -> None:
     for shown, (what, where, remedy) in zip(ran.errors, errors, strict=True):
         assert re.search(what, shown["error"]), ran
         assert re.search(where, shown.get("where", "")), ran
-        assert re.search(remedy, shown["try"]), ran
-        assert shown.get("put back", "nothing was changed") == "nothing was changed"
+        assert re.search(remedy, shown["hint"]), ran
+        assert shown.get("rolled_back", "nothing was changed") == "nothing was changed"
     assert ran.seconds < SECONDS, ran
 
 
@@ -150,7 +150,7 @@ def test_recorded_key_cures_as_the_remedy_says(lab: Lab, person: Person, broken:
     shutil.copy(lab.root / "known_hosts", known)
     here = {"CLUSTER_INVENTORY": str(inventory)}
     [error] = person("up", *MP, **here).errors
-    command = error["try"].partition("cluster ")[2].split()
+    command = error["hint"].partition("cluster ")[2].split()
     assert command[:3] == ["inventory", "add", "spark2"]
     person.must(*command, "--yes", **here)
     assert "docker run" in person.must("up", *MP, "--dry-run", **here).out
@@ -166,9 +166,9 @@ def test_what_was_begun_is_put_back_and_explained(lab: Lab, person: Person) -> N
     assert ran.code == 1, ran
     [error] = ran.errors
     assert re.search(r"spark2: .*before_serve sh exited with 3: no patch for this host", error["error"]), ran
-    assert error["put back"] == "all that this run started"
+    assert error["rolled_back"] == "all that this run started"
     [kept] = person.evidence
-    assert error["try"] == f"read {kept}"
+    assert error["hint"] == f"read {kept}"
     assert "no patch for this host" in (kept / "spark2-log.txt").read_text()
     assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
     assert kept.stat().st_mode & 0o777 == 0o700
@@ -182,7 +182,7 @@ def test_sockets_where_rdma_was_to_be_had_are_refused(lab: Lab, person: Person, 
     ran = person(*words)
     assert ran.code == 4, ran
     assert re.search("RDMA was not used between the ranks: .*spark2", ran.errors[0]["error"]), ran
-    assert "--allow-socket" in ran.errors[0]["try"]
+    assert "--allow-socket" in ran.errors[0]["hint"]
     assert_nothing_of_ours(lab)
     allowed = person.must(*words, "--allow-socket")
     assert "--allow-socket" in allowed.err
@@ -194,7 +194,7 @@ def test_not_ready_in_time_says_what_it_waited_for(lab: Lab, person: Person) -> 
     assert ran.code == 1, ran
     [error] = ran.errors
     assert re.search(r"not ready after 3 s; last: the engine", error["error"]), ran
-    assert "ready_timeout_s=" in error["try"]
+    assert "ready_timeout_s=" in error["hint"]
     assert_nothing_of_ours(lab)
 
 

@@ -86,4 +86,4 @@ def test_inventory_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
 def test_errors_are_a_json_document_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inventory", "show", "sprak1", "--json"]) == 2
     (error,) = json.loads(capsys.readouterr().out)["errors"]
-    assert (error["exit"], "nearest: spark1" in error["try"]) == (2, True)
+    assert (error["exit"], "nearest: spark1" in error["hint"]) == (2, True)

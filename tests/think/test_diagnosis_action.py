@@ -72,7 +72,7 @@ def test_what_people_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  fault: NCCL sees no RDMA device" in out
     assert "[nccl-no-device]" in out
     assert "    line 3: (RayWorkerWrapper pid=285" in out
-    assert "    try: run every rank with --device /dev/infiniband" in out
+    assert "    hint: run every rank with --device /dev/infiniband" in out
     assert "  follows from it: nccl-socket (line 4)" in out
 
 

@@ -13,7 +13,7 @@ from cluster.cli import lab
 from cluster.config.load import read_recipe
 from cluster.config.overrides import final_recipe
 from cluster.errors import UsageError
-from cluster.lab.stand_ins import EVERYWHERE, STAND_INS
+from cluster.lab.stand_ins import EVERYWHERE, STAND_INS, WITHOUT_AVX512, cpu_flags
 
 ROOT = Path(__file__).parents[2]
 REAL = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml") if not path.stem.startswith("lab-"))
@@ -54,8 +54,16 @@ def test_words_are_those_of_up_and_each_replaces_something(name: str) -> None:
     for text in words[1::2]:
         assert final_recipe(whole, [text]) != whole, text
     kept = set(final.vllm) - {"speculative-config"}
-    gone = {text.partition("=")[0].removeprefix("vllm.") for text, _why in STAND_INS[name].replaced}
+    gone = {text.partition("=")[0].removeprefix("vllm.") for text, _why in STAND_INS[name].all_replaced(cpu_flags())}
     assert set(whole.vllm) - kept - {"speculative-config"} == gone & set(whole.vllm)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_fp8_cache_is_left_out_only_where_the_cpu_has_none(name: str) -> None:
+    """vLLM 0.32: "FP8 KV cache on CPU requires x86 with AVX-512 or AMX."; Arm has one and tells no flags here."""
+    fp8_cache = read_recipe(ROOT / f"recipes/{name}.yaml").vllm.get("kv-cache-dtype") == "fp8"
+    for flags, lacks in (({"avx2"}, True), ({"avx2", "avx512f"}, False), ({"amx_tile"}, False), (set(), False)):
+        assert (WITHOUT_AVX512 in STAND_INS[name].all_replaced(flags)) == (lacks and fp8_cache)
 
 
 def test_table_says_why() -> None:

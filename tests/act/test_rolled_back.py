@@ -25,7 +25,7 @@ def ctrl_c() -> None:
 def fields(ran: Ran) -> dict[str, str]:
     """The only error by label."""
     [error] = ran.errors()
-    return dict(line.split(": ", 1) for line in error)
+    return {label.replace(" ", "_"): text for label, text in (line.split(": ", 1) for line in error)}
 
 
 def containers(desk: Desk) -> list[tuple[str, str]]:
@@ -34,7 +34,7 @@ def containers(desk: Desk) -> list[tuple[str, str]]:
 
 def typed_remedy(ran: Ran) -> list[str]:
     """The command of a remedy, as words."""
-    found = re.search(r"cluster (down -n \S+?)(?=[;.]|\s|$)", fields(ran)["try"])
+    found = re.search(r"cluster (down -n \S+?)(?=[;.]|\s|$)", fields(ran)["hint"])
     assert found, ran.err
     return found[1].split()
 
@@ -48,7 +48,7 @@ def test_a_second_ctrl_c_says_what_stays(second: str, cluster: Typed, desk: Desk
     assert containers(desk) == [("spark1", "running"), ("spark2", "running")], "it leaves at once"
     [deployment] = desk["spark1"].kept()
     told = fields(ran)
-    assert all(word in told["put back"] for word in (deployment, "spark1", "spark2"))
+    assert all(word in told["rolled_back"] for word in (deployment, "spark1", "spark2"))
     assert cluster(*typed_remedy(ran)).code == 0
     assert containers(desk) == []
 
@@ -59,8 +59,8 @@ def test_a_second_ctrl_c_during_the_undo_says_what_stays(cluster: Typed, desk: D
     ran = cluster(*UP)
     assert ran.code == 130
     [deployment] = desk["spark2"].kept()
-    assert deployment in fields(ran)["put back"]
-    assert "spark2" in fields(ran)["put back"]
+    assert deployment in fields(ran)["rolled_back"]
+    assert "spark2" in fields(ran)["rolled_back"]
     assert cluster(*typed_remedy(ran)).code == 0
     assert containers(desk) == []
 
@@ -73,7 +73,7 @@ def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, de
     desk.when_asked("spark2", "journalctl", ctrl_c)
     ran = cluster(*NEW)
     assert ran.code == 130
-    assert old in fields(ran)["put back"]
+    assert old in fields(ran)["rolled_back"]
     desk.on_sleep.clear()
     assert cluster(*typed_remedy(ran)).code == 0
     assert containers(desk) == []
@@ -102,7 +102,7 @@ def test_strangers_in_the_directory_of_evidence_do_not_hide_the_cause(cluster: T
     kept = sorted(one.name for one in place.iterdir())
     [new] = [name for name in kept if name.startswith("2") and not name.startswith("2020")]
     assert "[kv-cache-none]" in fields(ran)["error"]
-    assert str(place / new) in fields(ran)["try"]
+    assert str(place / new) in fields(ran)["hint"]
     assert {"mine", "0-note.txt"} <= set(kept)
     assert len(kept) == 20 + 2
 
@@ -118,7 +118,7 @@ def test_evidence_that_is_saved_in_part_is_read(cluster: Typed, desk: Desk) -> N
     desk.when_asked("spark2", "journalctl", block)
     ran = cluster(*UP)
     assert "[kv-cache-none]" in fields(ran)["error"]
-    assert str(evidence(cluster)) in fields(ran)["try"]
+    assert str(evidence(cluster)) in fields(ran)["hint"]
 
 
 def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk: Desk) -> None:
@@ -128,7 +128,7 @@ def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk
     desk["spark2"].docker.broken = {"rm": (1, "Error response from daemon: driver failed to remove root filesystem")}
     ran = cluster(*NEW)
     assert ran.code == 1
-    told = fields(ran)["put back"]
+    told = fields(ran)["rolled_back"]
     assert old in told
     assert "spark2: " in told
     desk.pass_time(20)
@@ -142,7 +142,7 @@ def test_what_could_not_be_started_again_is_not_said_to_be(cluster: Typed, desk:
     desk["spark2"].docker.broken = {"start": (1, "Error response from daemon: cannot start")}
     ran = cluster(*NEW)
     assert ran.code == 1
-    assert f"{old} was started again" not in fields(ran)["put back"]
+    assert f"{old} was started again" not in fields(ran)["rolled_back"]
     assert desk.serving() == {}
 
 
