@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from docker_lines import shorten
 from typed import Ran
 
 from cluster.config.find import shipped
@@ -40,7 +41,7 @@ def plain(text: str, place: Path) -> str:
 def written(words: tuple[str, ...], ran: Ran, place: Path) -> str:
     """One command as it stands in a file."""
     parts = [f"$ cluster {' '.join(words)}", *filter(None, (plain(ran.out, place), plain(ran.err, place)))]
-    return "\n".join([*parts, f"exit {ran.code}"]) + "\n"
+    return shorten("\n".join([*parts, f"exit {ran.code}"]) + "\n")
 
 
 def compare(name: str, text: str) -> None:
