@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
+UNCHANGED = "no changes were made"
+"""What `rolled back:` says of a refusal before the first change."""
 LONGEST_MESSAGE = 300
 """Characters of an unexpected exception's message that are shown in its line."""
 

@@ -25,7 +25,7 @@ from cluster.deploy.session import (
     tell_apart,
 )
 from cluster.deploy.steps import Plan
-from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
+from cluster.errors import UNCHANGED, ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Outcome
 from cluster.screen import Screen
@@ -87,7 +87,7 @@ def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[Cluster
         RefusedError(
             f"the containers cannot be listed: {seen.containers.why}",
             where=name,
-            rolled_back="nothing was changed there",
+            rolled_back=UNCHANGED,
             remedy="run cluster down again when docker ps works there",
         )
         for name, seen in seens.items()

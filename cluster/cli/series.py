@@ -31,7 +31,7 @@ from cluster.config.recipe import Recipe
 from cluster.deploy import fetch
 from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.deploy.spec import differing, spec_like
-from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
@@ -274,7 +274,7 @@ def make_room(
     own = args.resume and all(any(is_of(one, step) for step in steps) for one in running)
     if not own and not args.yes and not screen.confirm(f"{names} runs; take it down?"):
         raise RefusedError(
-            f"{names} runs and would be taken down", rolled_back="nothing was changed", remedy="cluster down, or --yes"
+            f"{names} runs and would be taken down", rolled_back=UNCHANGED, remedy="cluster down, or --yes"
         )
     down.take(named, Told(), connect, dry_run=False)
 

@@ -44,6 +44,7 @@ from cluster.deploy.spec import spec_of
 from cluster.deploy.steps import Plan, filled
 from cluster.deploy.undo import also, undoing
 from cluster.errors import (
+    UNCHANGED,
     ClusterError,
     ExitCode,
     InterruptedByUser,
@@ -449,9 +450,7 @@ def leave(
     except ClusterError as error:
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
             one.what = hide_text(one.what, wanted.secrets.values())
-            one.rolled_back = (
-                "only remains of another deployment were removed" if same.remains else "nothing was changed"
-            )
+            one.rolled_back = "only remains of another deployment were removed" if same.remains else UNCHANGED
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
         raise
     screen.document(print_ready(wanted, proof, where(wanted, seens), session, changed=False))

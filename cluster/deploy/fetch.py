@@ -14,7 +14,7 @@ from cluster.argv.question import Question
 from cluster.config.load import read_secret
 from cluster.deploy.plan import HUB_TOKEN
 from cluster.deploy.session import Session, raise_all
-from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, RefusedError
+from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
@@ -53,7 +53,7 @@ class How:
 
 @contextmanager
 def naming_what_stays(how: How) -> Iterator[None]:
-    """Errors that would say that nothing was changed name what was fetched, and stays."""
+    """Errors that would say UNCHANGED name what was fetched, and stays."""
     try:
         yield
     except ClusterError as error:
@@ -113,7 +113,7 @@ def refuse_unasked(missing: str, how: How, screen: Screen) -> None:
     if how.dry_run:
         raise RefusedError(f"{missing}; a dry run fetches nothing", remedy="cluster up fetches it after asking")
     if not how.yes and not screen.interactive:
-        raise RefusedError(missing, rolled_back="nothing was changed", remedy="--yes fetches it without asking")
+        raise RefusedError(missing, rolled_back=UNCHANGED, remedy="--yes fetches it without asking")
 
 
 def agree(question: str, how: How, screen: Screen) -> None:
@@ -121,7 +121,7 @@ def agree(question: str, how: How, screen: Screen) -> None:
     if how.yes:
         screen.note(question)
     elif not screen.confirm(f"{question}?"):
-        raise RefusedError(f"{question}: not agreed", rolled_back="nothing was changed")
+        raise RefusedError(f"{question}: not agreed", rolled_back=UNCHANGED)
 
 
 def pull_images(wanted: Wanted, hosts: list[str], session: Session) -> None:

@@ -12,7 +12,7 @@ from cluster.deploy.plan import stop_ranks
 from cluster.deploy.restart import prove_again, subject_of
 from cluster.deploy.session import Session, see
 from cluster.deploy.steps import Plan, Step
-from cluster.errors import ClusterError, ExitCode, InternalError, InterruptedByUser, ManyErrors
+from cluster.errors import UNCHANGED, ClusterError, ExitCode, InternalError, InterruptedByUser, ManyErrors
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 
@@ -57,7 +57,7 @@ def roll_back(
     fleet.cancel.renew()
     failure = as_failure(error)
     if not applied.begun:
-        failure.rolled_back = "nothing was changed"
+        failure.rolled_back = UNCHANGED
         return failure, ""
     saved = ""
     try:

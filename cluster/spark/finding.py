@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cluster.config.find import nearest
-from cluster.errors import RefusedError, UsageError
+from cluster.errors import UNCHANGED, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from cluster.spark.fact import Missing
@@ -178,7 +178,7 @@ def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
         RefusedError(
             f"{fault.what}: {fault.evidence}" if fault.evidence else fault.what,
             where=f"{', '.join(hosts)}, check `{fault.check}`",
-            rolled_back="nothing was changed",
+            rolled_back=UNCHANGED,
             remedy=fault.remedy,
         )
         for fault, hosts in ((shared.finding, shared.hosts) for shared in share(faults))

@@ -320,7 +320,7 @@ def test_up_is_refused_before_anything_changes(cluster: Typed, rdma: Desk) -> No
     ((error, where, rolled_back, remedy),) = ran.errors()
     assert error.startswith("error: 12.0 Gb/s by RDMA over spark1 enp1s0f0np0 → spark2 enp1s0f0np0, of about 100")
     assert where == "where: spark1, check `fabric-speed`"
-    assert rolled_back == "rolled back: nothing was changed"
+    assert rolled_back == "rolled back: no changes were made"
     assert RESET in remedy
     assert_all_is_over(rdma)
 

@@ -12,6 +12,8 @@ from hosts_now import KEPT, assert_nothing_of_ours, assert_same, assert_serves, 
 from own_lab import Lab
 from person import MP, PAIR, QUICK, Person, Ran, quick
 
+from cluster.errors import UNCHANGED
+
 Make = Callable[[str, str], None]
 SECONDS = 40
 """What an answer may take at most, on a machine that does other things too."""
@@ -27,7 +29,7 @@ def assert_refused(ran: Ran, code: int, *errors: tuple[str, str, str]) -> None:
         assert re.search(what, shown["error"]), ran
         assert re.search(where, shown.get("where", "")), ran
         assert re.search(remedy, shown["hint"]), ran
-        assert shown.get("rolled_back", "nothing was changed") == "nothing was changed"
+        assert shown.get("rolled_back", UNCHANGED) == UNCHANGED
     assert ran.seconds < SECONDS, ran
 
 
