@@ -55,7 +55,7 @@ class Ran:
         for line in self.err.splitlines():
             if line.startswith("error: "):
                 found.append([line])
-            elif found and re.match(r"(where|put back|try): ", line):
+            elif found and re.match(r"(where|rolled back|hint): ", line):
                 found[-1].append(line)
         return found
 
