@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.bench.ceiling import GIB
 from cluster.bench.compare import Entry, generation
 from cluster.bench.rows import Row, suffix
-from cluster.bench.series import Series
+from cluster.bench.scaling import GIB
+from cluster.bench.series import Series, short_key
 from cluster.bench.statistics import Stat, stat
 from cluster.bench.tables import extreme, hosts_of
-from cluster.bench.vary import short_key
 from cluster.deploy.moments import moment_names
 
 MOST_LINES = 6

@@ -1,24 +1,23 @@
-"""Measurements side by side: what may be compared, sizes, the steps of a series, memory by moment, the best. Pure."""
+"""Stored measurements side by side: their names, what may be compared, the steps of a series, memory, the best."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cluster.bench.ceiling import GIB, UNKNOWN, Reading
-from cluster.bench.result import Baseline, Difference, Result, differences
+from cluster.bench.result import PARTIAL, Baseline, Difference, Result, differences, find_baseline, read_result
 from cluster.bench.rows import Row, suffix
-from cluster.bench.scaling import TG, TTFR, ScalingRow, scaling_rows
-from cluster.bench.series import Point, Series
+from cluster.bench.scaling import GIB, UNKNOWN, Ceiling, Reading, bytes_a_token, scaling_rows, scaling_table
+from cluster.bench.series import ENDING, Point, Series, read_point, read_series, short_key
 from cluster.bench.statistics import Ratio, Stat, half_width, ratio
-from cluster.bench.tables import MISSING, Column, Table, extreme, hosts_of, known_columns, show, table
-from cluster.bench.vary import short_key
-from cluster.config.recipe import Reference
+from cluster.bench.tables import Column, Table, extreme, hosts_of, known_columns, show, table
+from cluster.config.load import load_recipe
+from cluster.config.recipe import Recipe, Reference
 from cluster.deploy.moments import moment_names
+from cluster.errors import ClusterError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,106 +98,6 @@ def compare(base: Entry, now: Entry) -> list[Table]:
     baseline = Baseline(base.result, base.path, differences(base.result.manifest, now.result.manifest))
     title = f"scaling: {now.label} beside {base.label}"
     return [scaling_table(rows, baseline, now.result, now.references, Ceiling(now.label, now.reading, now.tp), title)]
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What the memory of that many Sparks allows, as a column of a scaling table."""
-
-    label: str
-    reading: Reading
-    tp: int | None
-
-    def cell(self, row: ScalingRow) -> str:
-        """The most for a row of token generation, and how much of it was reached."""
-        if row.what != TG:
-            return ""
-        clients = re.search(r" \(c(\d+)\)$", row.test)
-        ceiling = self.reading.ceiling_t_s(self.tp, int(clients[1]) if clients else 1)
-        if ceiling is None:
-            return MISSING
-        return f"{ceiling:,.1f}" + (f" ({row.now.mean / ceiling:.0%})" if row.now else "")
-
-    @property
-    def note(self) -> str:
-        """Where it is from."""
-        if self.reading.bytes is None:
-            return f"ceiling n/a: {self.reading.why}"
-        return (
-            f"ceiling (part of it reached): 273 GB/s × {self.tp} ÷ {self.reading.bytes / 1e9:,.3g} GB a token "
-            f"({self.reading.why}); the cache read at depth is not counted"
-        )
-
-
-def scaling_table(
-    rows: Sequence[ScalingRow],
-    baseline: Baseline,
-    now: Result,
-    references: Sequence[Reference] = (),
-    ceiling: Ceiling | None = None,
-    title: str = "scaling",
-) -> Table:
-    """TP=1 beside TP=N: t/s (or ms), speed-up with its 95 % interval, efficiency, the published numbers."""
-    old, new = (f"TP={side.manifest.tp}" if side else "TP=?" for side in (baseline.result, now))
-    columns = [
-        Column("what", lambda row: row.what),
-        Column("test", lambda row: row.test),
-        Column(old, lambda row: row.base),
-        Column(new, lambda row: row.now),
-        Column("speed-up", lambda row: _times(row.speed_up and row.speed_up.value)),
-        Column("95 %", interval),
-        Column("efficiency", lambda row: row.efficiency, ".0%"),
-    ]
-    if ceiling and ceiling.reading.bytes is not None:
-        columns.append(Column(f"ceiling {ceiling.label}", ceiling.cell))
-    published = any(row.published.base is not None or row.published.now is not None for row in rows)
-    if published:
-        columns += [
-            Column(f"published {old}", lambda row: _number(row.published.base)),
-            Column(f"published {new}", lambda row: _number(row.published.now)),
-            Column("published speed-up", lambda row: _times(row.published.speed_up) or ""),
-        ]
-    notes = [*_scaling_notes(baseline, now, references, published), *([ceiling.note] if ceiling else [])]
-    return table(title, columns, rows, notes, text_columns=2)
-
-
-def interval(row: ScalingRow) -> str:
-    """The interval of a speed-up in words."""
-    gain = row.speed_up
-    if gain is None:
-        return MISSING
-    if gain.low is None or gain.high is None:
-        return "one run"
-    text = f"{gain.low:.2f}–{gain.high:.2f}"
-    return text if gain.significant else f"{text} (not significant)"
-
-
-def _times(gain: float | None) -> str | None:
-    return None if gain is None else f"{gain:.2f}×"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
-
-
-def _scaling_notes(
-    baseline: Baseline, now: Result, references: Sequence[Reference], published: bool
-) -> tuple[str, ...]:
-    """Units, conditions, sources."""
-    notes = [f"t/s; {TTFR} in ms; a speed-up above 1 is better; ± is the sample standard deviation"]
-    if baseline.path:
-        notes.append(f"baseline: {baseline.path.name}")
-    told = [str(item) for item in baseline.differences if not item.must_agree]
-    if told:
-        notes.append("also different: " + "; ".join(told))
-    for reference in references:
-        if reference.depth_mode != now.manifest.depth_mode:
-            mode = now.manifest.depth_mode
-            notes.append(f"not shown, measured in mode {reference.depth_mode!r}, this in {mode!r}: {reference.source}")
-        elif published:
-            with_what = f" ({reference.measured_with})" if reference.measured_with else ""
-            notes.append(f"published: {reference.source}{with_what}")
-    return tuple(notes)
 
 
 def steps_table(series: Series, results: Mapping[str, Result]) -> Table:
@@ -460,3 +359,83 @@ def prompt_table(entries: Sequence[Entry]) -> Table:
         Column("e2e_ttft (ms)", lambda line: line[1].e2e_ttft),
     ]
     return table("prompt processing", columns, list(lines.items()), text_columns=2)
+
+
+def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:
+    """What the files hold: results, and series with their results. Raises ClusterError naming the file."""
+    entries: list[Entry] = []
+    series: list[Series] = []
+    loose: list[tuple[Path, Result]] = []
+    for path in paths:
+        if path.name.endswith(ENDING):
+            series.append(read_series(path))
+            entries += series_entries(series[-1], path.parent)
+        else:
+            loose.append((path, read_result(path)))
+    names = name_results([result for _, result in loose])
+    known = {entry.path.resolve() for entry in entries if entry.path}
+    entries += [
+        with_recipe(Entry(name, result, path))
+        for name, (path, result) in zip(names, loose, strict=True)
+        if path.resolve() not in known
+    ]
+    return entries, series
+
+
+def series_entries(series: Series, directory: Path) -> list[Entry]:
+    """The measurements of a series, in its order."""
+    found = []
+    for point in series.points:
+        result = read_point(point, directory)
+        if result is not None:
+            found.append(with_recipe(Entry(point.label, result, directory / point.result, point)))
+    return found
+
+
+def with_recipe(entry: Entry) -> Entry:
+    """The same with what the recipe says of it, as far as the recipe is still found and serves the same model."""
+    recipe = served_recipe(entry.result)
+    if recipe is None:
+        return replace(entry, reading=Reading(None, "the recipe of this result is not found here"))
+    return replace(entry, reading=bytes_a_token(recipe), references=tuple(recipe.reference))
+
+
+def served_recipe(result: Result) -> Recipe | None:
+    """The recipe as it was served: the file of that name, with the flags that the result's deployment had."""
+    spec = result.manifest.spec.get("recipe")
+    if not result.manifest.recipe:
+        return None
+    try:
+        recipe = load_recipe(result.manifest.recipe).recipe
+    except UsageError:
+        return None
+    if not isinstance(spec, dict) or spec.get("model", recipe.model) != recipe.model:
+        return None if isinstance(spec, dict) else recipe
+    return recipe.model_copy(update={"vllm": dict(spec.get("vllm", recipe.vllm))})
+
+
+def newest(directory: Path) -> list[Path]:
+    """What `cluster report` takes by itself: the newest result, with the series it is of or its stored baseline.
+
+    Raises UsageError when nothing is stored.
+    """
+    kept = {name: path for path in sorted(directory.glob(f"*{ENDING}")) for name in names_of(path)}
+    results = [path for path in directory.glob("*.json") if not path.name.endswith(ENDING)]
+    for path in sorted((*results, *directory.glob(f"*{PARTIAL}")), reverse=True):
+        try:
+            result = read_result(path)
+        except ClusterError:
+            continue
+        if path.name in kept:
+            return [kept[path.name]]
+        baseline = find_baseline(directory, result.manifest, 1, [row.shape for row in result.rows])
+        return [baseline.path, path] if (result.manifest.tp or 1) > 1 and baseline.path else [path]
+    raise UsageError(f"no results in {directory}", remedy="cluster bench makes one; cluster report FILE… takes others")
+
+
+def names_of(path: Path) -> list[str]:
+    """The results that a series names; none when it cannot be read."""
+    try:
+        return [point.result for point in read_series(path).points if point.result]
+    except ClusterError:
+        return []

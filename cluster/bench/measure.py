@@ -23,7 +23,7 @@ Tokens = Sequence[tuple[float, float]]
 class RequestMeasure:
     """The numbers of one served request. Times in ms, rates in tokens a second; `itl_ms` has one value a token.
 
-    `cached_from`: who told `cached_tokens` (answer, counters), empty when nobody did. `cache`: see `cache.verify_hits`.
+    `cached_from`: where `cached_tokens` is from (answer, counters), empty if unknown. `cache`: `metrics.verify_hits`.
     """
 
     ttfr_ms: float

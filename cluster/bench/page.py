@@ -23,17 +23,16 @@ from cluster.bench.compare import (
     against,
     bests,
     compare,
-    interval,
     moments_table,
     prompt_table,
     steps_table,
     sweep_tables,
 )
+from cluster.bench.result import warnings
 from cluster.bench.rows import suffix
-from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
+from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, interval, scaling_rows
 from cluster.bench.series import Series
 from cluster.bench.tables import Table, bench_table, columns_of, server_table, show, table
-from cluster.bench.warnings import warnings
 
 MOST_FIGURES = 4
 WITHOUT_CHARTS = (
@@ -215,40 +214,11 @@ def tables(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
     return [*found, *([memory] if memory else []), conditions(entries)]
 
 
-CONDITIONS = (
-    "recipe",
-    "model",
-    "revision",
-    "weights",
-    "tp",
-    "pipeline",
-    "nodes",
-    "backend",
-    "image",
-    "image_content",
-    "versions",
-    "products",
-    "drivers",
-    "simulated",
-    "depth_mode",
-    "corpus",
-    "api",
-    "seed",
-    "runs",
-    "refused_fields",
-    "client_on",
-    "client_where",
-    "client_python",
-    "deployment",
-    "argv",
-    "command",
-)
-
-
 def conditions(entries: Sequence[Entry]) -> Table:
     """The manifest of each measurement, a column each."""
     documents = [entry.result.manifest.document() for entry in entries]
-    rows = [(key, *(plain(document.get(key)) for document in documents)) for key in CONDITIONS]
+    keys = [key for key in documents[0] if key not in ("spec", "hosts")]
+    rows = [(key, *(plain(document[key]) for document in documents)) for key in keys]
     rows = [row for row in rows if any(row[1:])]
     columns = columns_of(("condition", *(entry.label for entry in entries)))
     return table("conditions", columns, rows, ("all of it is in the result's JSON, under manifest",), len(columns))

@@ -14,58 +14,17 @@ from typing import Any
 import orjson
 
 from cluster import __version__
-from cluster.bench.drift import Sentinel, parse_sentinel, sentinel_document
-from cluster.bench.rows import Row, Shape, parse_row
+from cluster.bench.endpoint import REMEDIES, engine_warnings, lacking
+from cluster.bench.rows import Row, Sentinel, Shape, parse_row, parse_sentinel, sentinel_document
 from cluster.bench.workload import corpus_id
 from cluster.errors import ClusterError, UsageError
 
-MUST_AGREE = (
-    "recipe",
-    "model",
-    "revision",
-    "weights",
-    "image_content",
-    "versions",
-    "spec",
-    "products",
-    "drivers",
-    "simulated",
-    "seed",
-    "depth_mode",
-    "corpus",
-    "natural_stop",
-    "api",
-    "extra_fields",
-    "est_ppt_from",
-    "refused_fields",
-    "client_on",
-    "engine",
-)
-"""Fields of a manifest that decide a number: a difference forbids the comparison."""
-
-MAY_DIFFER = (
-    "tp",
-    "pipeline",
-    "nodes",
-    "backend",
-    "deployment",
-    "base_url",
-    "image",
-    "hosts",
-    "argv",
-    "command",
-    "runs",
-    "client_where",
-    "client_python",
-    "suite",
-)
-"""Fields that are compared, or that do not decide a number by themselves; a difference is named in the report."""
+NAMED, SILENT = {"may_differ": "named"}, {"may_differ": "silent"}
+"""Fields of a manifest that are compared, or that do not decide a number by themselves: a difference is named in the
+report, or is between any two sizes anyway. A difference of any other field forbids the comparison."""
 
 SPEC_MAY_DIFFER = ("tp", "pp", "backend", "hosts", "host_env", "bind", "secrets", "rank_program", "recipe.port")
-"""The same for the dotted keys of `spec`; every other key of it must agree."""
-
-UNTOLD = ("suite", "deployment", "hosts", "argv", "command", "base_url", "client_where", "client_python")
-"""May differ without a word, since they do between any two sizes; so may what SPEC_MAY_DIFFER lists."""
+"""The same for the dotted keys of `spec`, silently; every other key of it must agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,40 +48,40 @@ class Manifest:
     `nodes` is the number of hosts that served, `spec` the deployment's own (deploy/spec.py), `argv` the server's words
     by host, `command` the words of our own command line, `client_on` is container (the server's, on the head) or
     local, `est_ppt_from` says whose clock the prompt's time is from. `engine`: what a server that is not ours says of
-    itself (engine.py), with the fields that it does not look at.
+    itself (endpoint.py), with the fields that it does not look at.
     """
 
     model: str
     recipe: str = ""
     revision: str = ""
     weights: str = ""
-    tp: int | None = None
-    pipeline: int | None = None
-    nodes: int | None = None
-    backend: str = ""
-    deployment: str = ""
+    tp: int | None = field(default=None, metadata=NAMED)
+    pipeline: int | None = field(default=None, metadata=NAMED)
+    nodes: int | None = field(default=None, metadata=NAMED)
+    backend: str = field(default="", metadata=NAMED)
+    deployment: str = field(default="", metadata=SILENT)
     spec: dict[str, Any] = field(default_factory=dict)
-    image: str = ""
+    image: str = field(default="", metadata=NAMED)
     image_content: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    hosts: tuple[HostState, ...] = ()
-    argv: dict[str, list[str]] = field(default_factory=dict)
-    base_url: str = ""
-    command: tuple[str, ...] = ()
+    hosts: tuple[HostState, ...] = field(default=(), metadata=SILENT)
+    argv: dict[str, list[str]] = field(default_factory=dict, metadata=SILENT)
+    base_url: str = field(default="", metadata=SILENT)
+    command: tuple[str, ...] = field(default=(), metadata=SILENT)
     seed: int = 1
-    runs: int | str = 3
+    runs: int | str = field(default=3, metadata=NAMED)
     depth_mode: str = "cold"
     api: str = "/v1/completions"
     corpus: str = field(default_factory=corpus_id)
     natural_stop: bool = False
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    suite: str = ""
+    suite: str = field(default="", metadata=SILENT)
     refused_fields: tuple[str, ...] = ()
     est_ppt_from: tuple[str, ...] = ()
     engine: dict[str, Any] = field(default_factory=dict)
     client_on: str = "local"
-    client_where: str = ""
-    client_python: str = ""
+    client_where: str = field(default="", metadata=SILENT)
+    client_python: str = field(default="", metadata=SILENT)
 
     @property
     def products(self) -> tuple[str, ...]:
@@ -143,6 +102,9 @@ class Manifest:
         """As JSON holds it, with the derived fields beside the others."""
         derived = {"products": self.products, "drivers": self.drivers, "simulated": self.simulated}
         return asdict(self) | derived
+
+
+MAY_DIFFER = {item.name: item.metadata["may_differ"] for item in fields(Manifest) if item.metadata}
 
 
 def parse_manifest(document: Mapping[str, Any]) -> Manifest:
@@ -188,7 +150,7 @@ def _compare(prefix: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterato
     for key in sorted({*a, *b}):
         name = prefix + key
         old, new = a.get(key), b.get(key)
-        if old == new or name in UNTOLD or _part(name, old, new):
+        if old == new or MAY_DIFFER.get(name) == "silent" or _part(name, old, new):
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _compare(name + ".", old, new)
@@ -429,3 +391,53 @@ def find_baseline(directory: Path, manifest: Manifest, tp: int = 1, shapes: Sequ
         return Baseline(refused=tuple(refused))
     _, _, path, best = max(agreeing, key=lambda item: item[:3])
     return Baseline(best, path, differences(best.manifest, manifest), tuple(refused))
+
+
+LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS")
+"""How notes on the machines begin that make a row worth nothing; they are said before the numbers too."""
+
+
+def warnings(result: Result) -> tuple[str, ...]:
+    """What must be said aloud with these numbers."""
+    manifest = result.manifest
+    lines = [*engine_warnings(manifest.engine, manifest.model)]
+    if manifest.simulated:
+        lines.append(f"SIMULATED HOSTS ({', '.join(manifest.products)}): these numbers say nothing about real ones")
+    if manifest.weights == "dummy":
+        lines.append("DUMMY WEIGHTS: the model's weights are random; speed only, the text has no meaning")
+    if result.failed:
+        total = sum(row.requests for row in result.rows)
+        lines.append(f"{result.failed} of {total} requests FAILED; the numbers are those of the others")
+    queued = [row.shape.name for row in result.rows if row.queued]
+    if queued:
+        lines.append(f"QUEUED in {some_names(queued, 0)}: more clients than max-num-seqs, so the queue is measured too")
+    lines += unusable_rows(result)
+    if not result.complete:
+        lines.append("INTERRUPTED: not all runs were measured")
+    lines += dict.fromkeys(note for row in result.rows for note in row.notes if note.startswith(LOUD))
+    missed = [row.shape.name for row in result.rows if row.cache and set(row.cache) - {"hit", "partial"}]
+    if missed:
+        lines.append(f"NO VERIFIED CACHE HIT in {some_names(missed, 0)}: see the notes")
+    if result.sentinel and result.sentinel.drifted:
+        lines.append(f"THE MACHINE DRIFTED: {result.sentinel}")
+    if manifest.refused_fields:
+        lines.append(f"the server refused {lacking(manifest.refused_fields)}")
+    return tuple(lines)
+
+
+def unusable_rows(result: Result) -> list[str]:
+    """Rows with answers of another model, or of a part of the prompt: they measured something else."""
+    found = []
+    for begin, remedy in REMEDIES.items():
+        doubted = [(row.shape.name, said) for row in result.rows for said in row.failures if begin in said]
+        if doubted:
+            names = some_names(list(dict.fromkeys(name for name, _ in doubted)), 0)
+            found.append(f"DO NOT BELIEVE {names}: {doubted[0][1].partition(' × ')[2]}; {remedy}")
+    return found
+
+
+def some_names(names: Sequence[str], total: int) -> str:
+    """A few names in words; `total`: how many there could be."""
+    if len(names) == total and total > 1:
+        return "all rows"
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,16 +1,20 @@
-"""One row of a benchmark: a shape of request, measured some times. Field names follow llama-benchy 0.4; ours add."""
+"""One row of a benchmark: a shape of request, measured some times, and what its repetition at the end shows. Pure.
+
+Field names follow llama-benchy 0.4; ours add.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from cluster.bench.measure import BatchMeasure, RequestMeasure
 from cluster.bench.metrics import Watched, server_document, server_notes, verify_hits
 from cluster.bench.sampling import machine_notes
-from cluster.bench.statistics import Stat, spread, stat
+from cluster.bench.statistics import Stat, spread, stat, t95
 
 MISSES = {
     "miss": "missed the prefix cache",
@@ -144,10 +148,11 @@ class Row:
 
     The first fields are llama-benchy's BenchmarkRun; `tg_throughput` under concurrency is the steady window's rate,
     llama-benchy's own is `tg_wall_throughput`. `why` says for a field that is None why it is. `machine` holds what
-    the hosts were like in each run (`machine.describe`), `server` what it counted of itself (`server_document`).
+    the hosts were like in each run (`sampling.describe`), `server` what it counted of itself (`server_document`).
     `percentiles`: by `e2e_ttft_ms`, `tpot_ms` (over requests) and `itl_ms` (over tokens).
     `repeated`: runs (from 0) that were measured once more, since the connection to the load client was lost.
-    `cache`: in a cached row, how many requests met their context there (`cache.py`). `queue`: before the server began.
+    `cache`: in a cached row, how many requests met their context there (`metrics.verify_hits`). `queue`: ms before the
+    server began.
     `queued`: of the requests at the same time, how many the server has no place for, so that they wait for the others.
     """
 
@@ -314,3 +319,86 @@ def _rates(
         "e2e_ttft": prompt(lambda r: r.e2e_ttft_ms),
         "tg_wall_throughput": None if alone else total(lambda b: b.tg_wall_t_s),
     }
+
+
+WHAT = {"pp_throughput": "pp t/s", "tg_throughput": "tg t/s", "e2e_ttft": "e2e_ttft"}
+NOTABLE = 0.02
+NOTABLE_ALONE = 0.05
+"""Change from which on a drift is said aloud; the second where no repetition tells how much runs differ anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One number of the sentinel in its first and its last run. `change` is a part of the first.
+
+    `noise`: what two single runs differ by in 95 of 100 cases, by the spread of the row's runs; None for one run.
+    """
+
+    what: str
+    begin: float
+    end: float
+    change: float
+    noise: float | None
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether it is more than runs differ by anyway."""
+        return abs(self.change) > (NOTABLE_ALONE if self.noise is None else max(NOTABLE, self.noise))
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinel:
+    """The row `test` at the begin and at the end; `extra` says that it was measured once more for this."""
+
+    test: str
+    extra: bool
+    changes: tuple[Change, ...]
+
+    @property
+    def drifted(self) -> tuple[Change, ...]:
+        """The numbers that changed."""
+        return tuple(change for change in self.changes if change.is_drift)
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{change.what} {change.change:+.1%}" for change in self.changes)
+        return f"{self.test} at the end, against its first run: {said}"
+
+
+def choose_sentinel(shapes: Sequence[Shape]) -> Shape:
+    """The shape that costs the server least, with the longest output of those."""
+    return min(shapes, key=lambda shape: (shape.depth, shape.concurrency, shape.pp, -shape.tg))
+
+
+def compare_runs(first: Row, last: Row, all_runs: Row, *, extra: bool) -> Sentinel | None:
+    """The sentinel of two rows of one run each; None when they have no number in common."""
+    changes = []
+    for key, what in WHAT.items():
+        begin, end, spread = getattr(first, key), getattr(last, key), getattr(all_runs, key)
+        if begin is None or end is None or not begin.mean:
+            continue
+        changes.append(Change(what, begin.mean, end.mean, end.mean / begin.mean - 1, _noise(spread)))
+    return Sentinel(first.shape.name, extra, tuple(changes)) if changes else None
+
+
+def _noise(spread: Stat | None) -> float | None:
+    """How far two single runs lie apart by chance: the spread of a difference is √2 times that of one."""
+    if spread is None or spread.std is None or not spread.mean:
+        return None
+    return t95(len(spread.values) - 1) * math.sqrt(2) * spread.std / spread.mean
+
+
+def sentinel_document(sentinel: Sentinel | None) -> dict[str, Any] | None:
+    """As JSON holds it; whether a change is a drift stands beside it."""
+    if sentinel is None:
+        return None
+    changes = [asdict(change) | {"drift": change.is_drift} for change in sentinel.changes]
+    return {"test": sentinel.test, "extra": sentinel.extra, "changes": changes}
+
+
+def parse_sentinel(document: Mapping[str, Any] | None) -> Sentinel | None:
+    """The inverse. Raises KeyError or TypeError."""
+    if document is None:
+        return None
+    names = ("what", "begin", "end", "change", "noise")
+    changes = tuple(Change(**{name: one[name] for name in names}) for one in document["changes"])
+    return Sentinel(document["test"], document["extra"], changes)

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from cluster.bench.drift import Sentinel, choose_sentinel, compare_runs
 from cluster.bench.endpoint import (
     Asked,
     CounterReader,
@@ -31,7 +30,7 @@ from cluster.bench.loader import Ask, ClientLoad, Loader, Round
 from cluster.bench.measure import BatchMeasure, measure_batch
 from cluster.bench.metrics import Counts, Ours, Watched, credit_hits, ours_of, watch
 from cluster.bench.read import RequestTrace, read_stream
-from cluster.bench.rows import Row, Shape, summarise
+from cluster.bench.rows import Row, Sentinel, Shape, choose_sentinel, compare_runs, summarise
 from cluster.bench.sampling import Machine, NoMachine
 from cluster.bench.wanted import AUTO_LEAST, BenchWanted, check_limit, fitting, imprecise
 from cluster.bench.workload import OPTIONAL_FIELDS, BodyMaker, corpus_id, refused_field, say, write

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.bench.endpoint import engine_notes
-from cluster.bench.result import Result
+from cluster.bench.result import Result, some_names
 from cluster.bench.rows import Row, suffix
 from cluster.bench.sampling import busy_clocks
 from cluster.bench.statistics import PERCENTILES, Ratio, Stat, ratio
-from cluster.bench.warnings import some_names
 
 MISSING = "n/a"
 
@@ -403,17 +402,21 @@ def _tools(results: Sequence[Result]) -> Table | None:
 
 
 def _sequential(results: Sequence[Result]) -> Table:
-    """Each output: tokens, seconds from the request to the last token, tokens a second over all of that."""
+    """Each output: tokens, seconds from the request to the last token, tokens a second over all of that.
+
+    A request that lacks one of its numbers is missing from that list alone, so only complete lists belong together.
+    """
     row = results[0].rows[0]
+    lists = [value.values if value else () for value in (row.e2e_ttft, row.tg_throughput, row.output_tokens)]
+    complete = {len(values) for values in lists} == {row.requests - row.failed}
     lines = []
-    if row.e2e_ttft and row.tg_throughput and row.output_tokens:
-        measured = zip(row.e2e_ttft.values, row.tg_throughput.values, row.output_tokens.values, strict=False)
-        for number, (ttft_ms, rate, tokens) in enumerate(measured, 1):
-            seconds = ttft_ms / 1e3 + (tokens - 1) / rate
-            lines.append((number, tokens, seconds, tokens / seconds, rate))
+    for number, (ttft_ms, rate, tokens) in enumerate(zip(*lists, strict=True) if complete else (), 1):
+        seconds = ttft_ms / 1e3 + (tokens - 1) / rate
+        lines.append((number, tokens, seconds, tokens / seconds, rate))
     columns = columns_of(("run", "tokens", "time (s)", "t/s", "tg t/s"), ("", ".0f", ".2f", ".1f", ".1f"))
     notes = ("t/s: tokens ÷ all of the time; tg t/s: without the time to the first token",)
-    return table("one after the other", columns, lines, notes, text_columns=0)
+    missing = ("n/a: not every output has its time to first token, its rate and its count of tokens",)
+    return table("one after the other", columns, lines, notes if complete else missing, text_columns=0)
 
 
 SUITES: dict[str, Callable[[Sequence[Result]], Table | None]] = {

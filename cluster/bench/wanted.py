@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from typing import Any, Literal
 
 from cluster.bench.endpoint import COLD, IGNORED, INSTEAD, Served
@@ -156,3 +157,35 @@ def check_limit(shapes: tuple[Shape, ...], served: Served) -> None:
             f"{served.model} serves {served.max_tokens} tokens of context; too long: {names}",
             remedy=f"--depth {most} at most with these --pp and --tg" if most >= 0 else "smaller --pp or --tg",
         )
+
+
+FILE = resources.files("cluster.bench") / "suites.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One measurement of a suite. `question` ends the text of a chat, `extra` are more fields of each request."""
+
+    title: str
+    pp: tuple[int, ...] = (128,)
+    tg: tuple[int, ...] = (128,)
+    depth: tuple[int, ...] = (0,)
+    concurrency: tuple[int, ...] = (1,)
+    runs: int = 3
+    depth_mode: Literal["cold", "prefix-caching"] = "cold"
+    chat: bool = False
+    natural_stop: bool = False
+    question: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parts_of(suite: str) -> tuple[Part, ...]:
+    """The parts of a suite in order. Raises TypeError for a key that no part has."""
+    import yaml
+
+    parts: list[dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))[suite]["parts"]
+    return tuple(Part(**{key: _frozen(value) for key, value in part.items()}) for part in parts)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

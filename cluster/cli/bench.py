@@ -10,14 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from cluster.argv.vllm import serve_flags
-from cluster.bench.compare import scaling_table
 from cluster.bench.loader import Progress
-from cluster.bench.measured import Measuring, measuring, solo_command
-from cluster.bench.result import Baseline, Journal, Manifest, Result, clocks, find_baseline, read_result, results_dir
+from cluster.bench.result import (
+    Baseline,
+    Journal,
+    Manifest,
+    Result,
+    clocks,
+    find_baseline,
+    read_result,
+    results_dir,
+    warnings,
+)
 from cluster.bench.rows import Row
 from cluster.bench.run import Measured, run_bench
-from cluster.bench.scaling import scaling_rows
-from cluster.bench.suites import parts_of
+from cluster.bench.scaling import scaling_rows, scaling_table
 from cluster.bench.tables import (
     Table,
     bench_table,
@@ -28,8 +35,8 @@ from cluster.bench.tables import (
     show,
     suite_tables,
 )
-from cluster.bench.wanted import BenchWanted, conditions
-from cluster.bench.warnings import warnings
+from cluster.bench.target import Measuring, measuring, solo_command
+from cluster.bench.wanted import BenchWanted, conditions, parts_of
 from cluster.cli.options import bench as bench_options
 from cluster.cli.typed import typed
 from cluster.config.recipe import BenchDefaults, Reference

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.argv.vllm import AUTO, read_length
-from cluster.bench.ceiling import SPARK_BYTES_PER_S, bytes_a_token
+from cluster.bench.scaling import SPARK_BYTES_PER_S, bytes_a_token
 from cluster.config.find import recipe_files
 from cluster.config.load import load_inventory
 from cluster.config.load import read_recipe as read_file

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 LISTED = " (default: see `cluster recipes list`)"
@@ -410,6 +412,12 @@ def measuring(parser: Parser) -> None:
     results(parser)
 
 
+def suite_abouts() -> dict[str, str]:
+    """What each suite of bench answers, by its name. Read without YAML, since every help lists them."""
+    text = (resources.files("cluster.bench") / "suites.yaml").read_text("utf-8")
+    return {name: about.strip('"') for name, about in re.findall(r"^([a-z-]+):\n  about: (.+)$", text, re.MULTILINE)}
+
+
 def bench(parser: Parser) -> None:
     """Options of `cluster bench`."""
     parser.add_argument(
@@ -421,9 +429,7 @@ def bench(parser: Parser) -> None:
     )
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     measuring(parser)
-    from cluster.bench.suites import abouts
-
-    suites = abouts()
+    suites = suite_abouts()
     about = "; ".join(f"{name}: {text}" for name, text in suites.items())
     parser.add_argument("--suite", choices=tuple(suites), metavar="NAME", help=f"named shapes. {about}")
     parser.add_argument("--base-url", metavar="URL", help="measure this server, from this machine")

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.bench.endpoint import Engine, Served, ask_loaded, engine_warnings, find_engine, find_model, with_engine
 from cluster.bench.loader import Loader, Progress
-from cluster.bench.serving import Serving, serving
+from cluster.bench.target import Serving, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect

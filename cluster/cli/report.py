@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import __version__
-from cluster.bench.compare import Entry
-from cluster.bench.entries import newest, read_files
+from cluster.bench.compare import Entry, newest, read_files
 from cluster.bench.page import Page, page_of, render
 from cluster.bench.result import results_dir, write_whole
 from cluster.bench.tables import to_csv, to_markdown

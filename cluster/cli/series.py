@@ -14,13 +14,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.bench.ceiling import bytes_a_token
 from cluster.bench.compare import Entry, compare, moments_table, prompt_table, steps_table, sweep_tables
-from cluster.bench.result import find_baseline, results_dir
-from cluster.bench.series import Point, Series, find_series, new_series, read_point, write_series
+from cluster.bench.result import find_baseline, results_dir, warnings
+from cluster.bench.scaling import bytes_a_token
+from cluster.bench.series import (
+    SIZES,
+    Point,
+    Series,
+    Vary,
+    combinations,
+    find_series,
+    label_of,
+    new_series,
+    parse_vary,
+    read_point,
+    write_series,
+)
 from cluster.bench.tables import Table, bench_table
-from cluster.bench.vary import SIZES, Vary, combinations, label_of, parse_vary
-from cluster.bench.warnings import warnings
 from cluster.cli import bench, down, up
 from cluster.cli.options import bench as bench_options
 from cluster.cli.options import down as down_options

@@ -195,7 +195,7 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
 
     `spec` is that of the deployment. A probe that could not be made is a warning. Raises InterruptedByUser only.
     """
-    from cluster.bench.serving import client_in
+    from cluster.bench.target import client_in
     from cluster.cli.probe import subject_from
     from cluster.probe.run import QUICK, run_probe
 
@@ -616,7 +616,7 @@ def with_hosts(named: Named, fleet: Fleet) -> Named:
 
     Raises RefusedError when nothing runs, or more than one deployment and no host was named.
     """
-    from cluster.bench.serving import nothing_runs, running_deployment
+    from cluster.bench.target import nothing_runs, running_deployment
 
     seens, errors = answered(look(fleet, named.hosts))
     found = find(seens, named.hosts)

@@ -7,10 +7,10 @@ from typing import Any
 
 from bench_results import manifest
 
-from cluster.bench.ceiling import Reading
 from cluster.bench.compare import Entry
 from cluster.bench.result import Result
 from cluster.bench.rows import Row
+from cluster.bench.scaling import Reading
 from cluster.bench.series import Point
 from cluster.bench.statistics import Stat, stat
 from cluster.config.recipe import Reference, ReferenceRow

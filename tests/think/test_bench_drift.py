@@ -5,17 +5,18 @@ import dataclasses
 import pytest
 from bench_results import result, row
 
-from cluster.bench.drift import (
+from cluster.bench.result import warnings
+from cluster.bench.rows import (
     Change,
+    Row,
     Sentinel,
+    Shape,
     choose_sentinel,
     compare_runs,
     parse_sentinel,
     sentinel_document,
 )
-from cluster.bench.rows import Row, Shape
 from cluster.bench.tables import bench_table
-from cluster.bench.warnings import warnings
 
 SHAPE = Shape(2048, 128, 0)
 

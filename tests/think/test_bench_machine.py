@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from bench_results import result, row
 
+from cluster.bench.result import warnings
 from cluster.bench.rows import Shape, parse_row
 from cluster.bench.sampling import Fabric, Sample, describe, machine_notes, read_sample
 from cluster.bench.tables import machine_table, memory_table
-from cluster.bench.warnings import warnings
 
 GIB = 1 << 30
 RDMA = Fabric("head", ("rocep1s0f0", "roceP2p1s0f0"), "enp1s0f0np0")

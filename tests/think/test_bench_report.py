@@ -8,14 +8,12 @@ import pytest
 from bench_results import result, row
 from bench_tools import trace
 
-from cluster.bench.compare import interval, scaling_table
 from cluster.bench.measure import measure_batch
-from cluster.bench.result import Baseline, Result
+from cluster.bench.result import Baseline, Result, warnings
 from cluster.bench.rows import Shape, summarise
-from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, scaling_rows
+from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, interval, scaling_rows, scaling_table
 from cluster.bench.tables import bench_table, latency_table, memory_table, to_csv, to_markdown
 from cluster.bench.wanted import BenchWanted
-from cluster.bench.warnings import warnings
 from cluster.cli.bench import max_num_seqs
 from cluster.config.recipe import Reference, ReferenceRow
 

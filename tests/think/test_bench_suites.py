@@ -13,9 +13,9 @@ from cluster.bench.measure import measure_batch
 from cluster.bench.result import Result
 from cluster.bench.rows import Row, Shape, summarise
 from cluster.bench.statistics import stat
-from cluster.bench.suites import FILE, Part, abouts, parts_of
 from cluster.bench.tables import suite_tables
-from cluster.bench.wanted import BenchWanted, fitting
+from cluster.bench.wanted import FILE, BenchWanted, Part, fitting, parts_of
+from cluster.cli.options import suite_abouts as abouts
 
 
 def wanted(suite: str, part: int = 0) -> BenchWanted:
@@ -113,6 +113,14 @@ def test_outputs_one_after_the_other_are_timed_from_the_request() -> None:
     assert table.rows == (("1", "800", "16.05", "49.9", "50.0"), ("2", "800", "20.06", "39.9", "40.0"))
 
 
+def test_outputs_that_lack_a_number_shift_no_other() -> None:
+    three = row(Shape(128, 800, 0), (50.0, 40.0, 30.0))
+    assert three.tg_throughput
+    without_the_second = dataclasses.replace(three, tg_throughput=stat((50.0, 30.0)))
+    [table] = suite_tables("sequential", [result(without_the_second)])
+    assert (table.rows, len(table.notes)) == ((), 1)
+
+
 @pytest.mark.parametrize("suite", sorted({"single-stream", "long-context", "matrix"}))
 def test_other_suites_are_their_rows(suite: str) -> None:
     assert suite_tables(suite, [result(row(Shape(128, 100, 0)))]) == []
@@ -141,7 +149,7 @@ def test_help_lists_every_suite_without_loading_the_benchmark() -> None:
     import sys
 
     check = (
-        "import sys; from cluster.bench.suites import abouts; assert len(abouts()) == 7; "
+        "import sys; from cluster.cli.options import suite_abouts as abouts; assert len(abouts()) == 7; "
         "print([m for m in sys.modules if m in ('orjson', 'httptools', 'rich', 'yaml')])"
     )
     said: Any = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout

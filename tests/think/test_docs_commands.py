@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loops import each
 
-from cluster.bench.vary import SIZES, parse_vary
+from cluster.bench.series import SIZES, parse_vary
 from cluster.cli.main import COMMANDS, build_parser, parse
 from cluster.config.find import DEFAULT_RECIPE, recipe_files
 from cluster.config.load import load_recipe

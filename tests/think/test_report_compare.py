@@ -8,8 +8,8 @@ import pytest
 from bench_results import result
 from report_tools import entry
 
-from cluster.bench.ceiling import bytes_a_token
 from cluster.bench.compare import against, compare, moments_table, name_results
+from cluster.bench.scaling import bytes_a_token
 from cluster.config.recipe import Recipe
 
 ONE, TWO = (6.4, 6.5, 6.6), (11.0, 11.2, 11.4)

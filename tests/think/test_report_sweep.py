@@ -9,8 +9,7 @@ import pytest
 from report_tools import entry, row, stats
 
 from cluster.bench.compare import Entry, bests, find_best, mean_interval, sweep_tables
-from cluster.bench.series import Point, Series, parse_series
-from cluster.bench.vary import combinations, label_of, parse_vary
+from cluster.bench.series import Point, Series, combinations, label_of, parse_series, parse_vary
 from cluster.errors import ClusterError, UsageError
 
 KEY = "speculative_config.num_speculative_tokens"
