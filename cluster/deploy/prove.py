@@ -147,7 +147,8 @@ def poll(subject: Subject, fleet: Fleet, known: dict[str, RankState]) -> State:
 def lost(state: Failed) -> ClusterError:
     """A failed rank as the error that the user sees."""
     said = next((line.strip() for line in reversed(state.tail) if line.strip()), "")
-    detail = f"; last line: {said[:300]}" if said and said not in state.why else ""
+    # a rank that names its cause after a colon has chosen the line that tells most
+    detail = f"; last line: {said[:300]}" if said and ": " not in state.why else ""
     return ClusterError(
         f"{state.host}: {state.why}{detail}", where=f"{state.host}, waiting for the server", host=state.host
     )

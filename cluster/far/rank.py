@@ -35,8 +35,17 @@ Words = list[str]
 NOT_JOINED, CORD_ENDED = 75, 76
 GRACE_S = {"engine": 5.0, "ray": 2.0}  # from SIGTERM to SIGKILL; with the rest under the 10 s that we promise
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-TELLING = (r"\bdied\b", r"(Error|Exception): \S", r"(?i)error|fatal|exit code|killed|out of memory|no space left")
-SAYS_NOTHING = r"WARNING|See (root cause|stack trace)|Executor failed|Remaining processes will be killed"
+TELLING = (
+    r"\bdied\b(?!.*exit code: (None|[1-9]))",  # killed: nobody else knows; one that exited has printed its exception
+    r"(Error|Exception): \S",
+    r"\bdied\b",
+    r"(?i)error|fatal|exit code|killed|out of memory|no space left",
+)
+SAYS_NOTHING = (
+    r"WARNING|[Ss]ee (root cause|stack trace)|Executor failed|Remaining processes will be killed|: cancelled$"
+)
+CAUSE = r"Worker failed with error '(.+?)(', please check|$)"  # vLLM's engine repeats what its worker raised
+PREFIX = r"^(\([^()]*\bpid=[^()]*\) )?([A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?"  # vLLM's: who, level, time, place
 stdout_lock = threading.Lock()
 RAY_TIMED_OUT = "node timed out during startup"  # Ray waits 30 s for its own parts, whatever they are busy with
 SETTLE_S = 1.0  # when something ended here: time for a peer to say that it ended first, and why
@@ -84,11 +93,20 @@ class Child:
 
 
 def telling_line(lines: Words) -> str:
-    """The last line that names an error, else the last one; Ray's version mismatch with the lines it spans."""
+    """The innermost exception, else the last line that names an error, else the last one, without vLLM's prefix.
+
+    Ray's version mismatch comes with the lines it spans.
+    """
+    cause = next((found[1] for line in reversed(lines) if (found := re.search(CAUSE, line))), None)
+    if cause:
+        raised = (line for line in lines if re.search(r"(Error|Exception): " + re.escape(cause), line))
+        return re.sub(PREFIX, "", next(raised, cause))[:500]
     for pattern in TELLING:
         for at in reversed(range(len(lines))):
             if re.search(pattern, lines[at]) and not re.search(SAYS_NOTHING, lines[at]):
-                return " ".join(lines[at : at + 7]) if "ersion mismatch" in lines[at] else lines[at][-500:]
+                if "ersion mismatch" in lines[at]:
+                    return " ".join(lines[at : at + 7])
+                return re.sub(PREFIX, "", lines[at])[-500:]
     return lines[-1][-500:] if lines else "no output"
 
 

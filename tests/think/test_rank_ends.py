@@ -1,0 +1,60 @@
+"""far/rank.py: which line of an engine's output says why it ended."""
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RANK = Path(__file__).parents[2] / "cluster/far/rank.py"
+AVX = "FP8 KV cache on CPU requires x86 with AVX-512 or AMX."
+# vLLM 0.22 over a worker of its own; places shortened
+REFUSED = f"""\
+(Worker pid=37) ERROR 11-28 09:12:40 [multiproc_executor.py:1063] WorkerProc hit an exception.
+(Worker pid=37) ERROR 11-28 09:12:40 [multiproc_executor.py:1063] Traceback (most recent call last):
+(Worker pid=37) ERROR 11-28 09:12:40 [multiproc_executor.py:1063] NotImplementedError: {AVX}
+(EngineCore pid=26) ERROR 11-28 09:12:40 [core.py:1168] EngineCore failed to start.
+(EngineCore pid=26) ERROR 11-28 09:12:40 [core.py:1168]     raise RuntimeError(
+(EngineCore pid=26) ERROR 11-28 09:12:40 [core.py:1168] RuntimeError: Worker failed with error '{AVX}', please check \
+the stack trace above for the root cause
+(EngineCore pid=26) ERROR 11-28 09:12:42 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly \
+(exit code: None), shutting down executor.
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {{}}
+/usr/lib/python3.12/multiprocessing/resource_tracker.py:279: UserWarning: resource_tracker: There appear to be 1 leaked
+  warnings.warn('resource_tracker: There appear to be %d '"""
+KILLED = """\
+(EngineCore pid=26) ERROR 11-28 09:12:42 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly \
+(exit code: -9), shutting down executor.
+(EngineCore pid=26) ERROR 11-28 09:12:43 [core.py:1168] RuntimeError: cancelled
+RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.100.12]:4711"""
+
+
+@pytest.fixture(scope="module")
+def telling_line() -> Callable[[list[str]], str]:
+    before = list(sys.path)
+    try:
+        found: Callable[[list[str]], str] = runpy.run_path(str(RANK))["telling_line"]
+        return found
+    finally:
+        sys.path[:] = before
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (REFUSED, f"NotImplementedError: {AVX}"),
+        (REFUSED.replace("NotImplementedError: ", ""), AVX),
+        (REFUSED.replace("Worker failed with", "Something"), f"RuntimeError: Something error '{AVX}', please check"),
+        (KILLED, "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."),
+        ("ERROR first\nTraceback\nValueError: no\n  warnings.warn(", "ValueError: no"),
+        ("loading\nstill loading", "still loading"),
+    ],
+    ids=["worker-raised", "its-exception-is-gone", "exited-after-exception", "killed", "exception", "nothing"],
+)
+def test_line_that_tells_why_an_engine_ended(telling_line: Callable[[list[str]], str], text: str, line: str) -> None:
+    assert telling_line([row.strip() for row in text.splitlines()]).startswith(line)
+
+
+def test_no_output(telling_line: Callable[[list[str]], str]) -> None:
+    assert telling_line([]) == "no output"
