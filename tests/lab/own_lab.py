@@ -7,9 +7,18 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 
 CACHE = os.environ.get("CLUSTER_LAB_CACHE", "/var/lib/cluster-lab/cache")
 DIRECTORY = os.environ.get("CLUSTER_TEST_LAB_DIR", "/var/lib/cluster-lab-of-tests")
+
+
+def campaign(*values: Any) -> Any:
+    """A case that only `scripts/test --all` runs."""
+    return pytest.param(*values, marks=pytest.mark.campaign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +46,9 @@ class Lab:
 
     def ssh(self, host: str, command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """A line of shell on a host, as the inventory's user."""
-        argv = [
-            "ssh",
-            "-F",
-            "none",
-            "-i",
-            str(self.root / "id_ed25519"),
-            "-o",
-            "BatchMode=yes",
-            "-o",
-            "ConnectTimeout=5",
-        ]
-        argv += ["-o", f"UserKnownHostsFile={self.root / 'known_hosts'}", f"spark@{self.address(host)}", command]
+        options = ("BatchMode=yes", "ConnectTimeout=5", f"UserKnownHostsFile={self.root / 'known_hosts'}")
+        argv = ["ssh", "-F", "none", "-i", str(self.root / "id_ed25519"), *(f"-o{option}" for option in options)]
+        argv += [f"spark@{self.address(host)}", command]
         return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s)
 
     def tell(self, host: str, command: str) -> str:
@@ -59,6 +59,4 @@ class Lab:
 
     def address(self, host: str) -> str:
         """A host's management address."""
-        import yaml
-
         return str(yaml.safe_load(self.inventory.read_text())["hosts"][host]["address"])

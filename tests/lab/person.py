@@ -19,9 +19,9 @@ from own_lab import Lab
 CLUSTER = str(Path(sys.executable).with_name("cluster"))
 PAIR = ("-n", "spark1,spark2", "--tp", "2")
 QUICK = ("--set", "image=cluster-lab/vllm:quick")
-MP = (*PAIR, *QUICK, "--backend", "mp")
+MP = (*PAIR, *QUICK, "--no-probe", "--backend", "mp")
 """A pair of the quick image without Ray: serves within seconds."""
-RAY = (*PAIR, *QUICK)
+RAY = (*PAIR, *QUICK, "--no-probe")
 """The same with real Ray."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from own_lab import CACHE
 
+pytestmark = pytest.mark.campaign
 ROOT = Path(__file__).parents[2]
 DIRECTORY = "/var/lib/cluster-lab-of-demo-test"
 

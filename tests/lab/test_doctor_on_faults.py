@@ -1,4 +1,4 @@
-"""`cluster doctor` on real hosts: silent when all is well, names each fault of the lab, silent again when it is mended.
+"""`cluster doctor` on real hosts: silent when all is well, names each fault of the lab, silent when all are mended.
 
 Faults that do not hide each other are made together, on both hosts, to save time.
 """
@@ -82,7 +82,7 @@ def assert_silent(person: Person) -> None:
 
 
 @pytest.mark.parametrize("one", ROUNDS, ids=lambda one: "+".join((*one.spark1, *one.spark2)))
-def test_faults_are_named_and_silent_when_mended(lab: Lab, resident: Person, one: Round) -> None:
+def test_faults_are_named(lab: Lab, resident: Person, one: Round) -> None:
     try:
         for host, faults in ((SPARK1, one.spark1), (SPARK2, one.spark2)):
             for fault in faults:
@@ -94,7 +94,6 @@ def test_faults_are_named_and_silent_when_mended(lab: Lab, resident: Person, one
     assert ran.code == one.code, ran
     assert len(ran.document["errors"]) == len(one.lost), ran
     assert set(ran.document["hosts"]) == {SPARK1, SPARK2} - set(one.lost)
-    assert_silent(resident)
 
 
 def test_every_fault_is_tried(lab: Lab) -> None:

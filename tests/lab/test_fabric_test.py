@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hosts_now import KEPT, assert_same, snapshot
 from own_lab import Lab
 from person import QUICK, Person, Ran
@@ -41,6 +42,7 @@ def test_both_twins_both_ways_and_nothing_stays(lab: Lab, person: Person) -> Non
     assert_same(lab, before, without=KEPT)
 
 
+@pytest.mark.campaign
 def test_a_pulled_twin_and_a_slow_one(lab: Lab, person: Person, broken: Callable[[str, str], None]) -> None:
     """The link that is down is named and not tested; the other sends as slowly as it was made, in one direction."""
     broken("spark2", "one-twin")

@@ -16,7 +16,7 @@ from hosts_now import (
     rank_of,
     state_of,
 )
-from own_lab import Lab
+from own_lab import Lab, campaign
 from person import MP, RAY, Person
 from waiting import eventually
 
@@ -46,7 +46,7 @@ def assert_told_and_repaired(lab: Lab, person: Person, words: tuple[str, ...], *
     assert_nothing_of_ours(lab)
 
 
-@pytest.mark.parametrize(("backend", "victim"), [("mp", "spark1"), ("mp", "spark2"), ("ray", "spark1")])
+@pytest.mark.parametrize(("backend", "victim"), [campaign("mp", "spark1"), ("mp", "spark2"), ("ray", "spark1")])
 def test_container_killed_while_serving(lab: Lab, person: Person, backend: str, victim: str) -> None:
     """Ray's worker: on the real engine in test_main_job."""
     person.must("up", *WORDS[backend])
@@ -56,9 +56,9 @@ def test_container_killed_while_serving(lab: Lab, person: Person, backend: str, 
     assert_told_and_repaired(lab, person, WORDS[backend], f"{victim}: exited, exit 137", f"{victim}.*exit 137")
 
 
-@pytest.mark.parametrize("backend", ["ray"])
+@pytest.mark.parametrize("backend", ["mp", campaign("ray")])
 def test_link_cut_while_serving(lab: Lab, person: Person, broken: Make, backend: str) -> None:
-    """The fabric goes silent: neither rank hears the other's cord any more. mp: on the real engine."""
+    """The fabric goes silent: neither rank hears the other's cord any more."""
     person.must("up", *WORDS[backend])
     broken("spark2", "link-down")
     took = await_end_of_all(lab)
@@ -67,6 +67,7 @@ def test_link_cut_while_serving(lab: Lab, person: Person, broken: Make, backend:
     assert_told_and_repaired(lab, person, WORDS[backend], "spark1: exited, exit 76", "was silent for 60 s.*link is cut")
 
 
+@pytest.mark.campaign
 def test_engine_of_one_rank_dies(lab: Lab, person: Person) -> None:
     """Not the container but a process of the engine in it: the rank says so, and its peer ends with it."""
     person.must("up", *MP)
@@ -83,6 +84,7 @@ def test_both_hosts_rebooted(lab: Lab, person: Person) -> None:
     assert_told_and_repaired(lab, person, MP, "spark1: exited", "spark2: exited", "spark[12]")
 
 
+@pytest.mark.campaign
 def test_one_host_off(lab: Lab, person: Person, broken: Make) -> None:
     """A host without power: `status` says which does not answer (3), its peer ends; `up` repairs when it is back."""
     person.must("up", *MP)

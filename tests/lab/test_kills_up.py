@@ -1,6 +1,7 @@
 """`up` ended at every moment by Ctrl-C, a lost terminal, SIGTERM and SIGKILL; afterwards the hosts are right.
 
-On the quick image; four of the kills are made on the real engine too, in test_main_job.py.
+On the quick image; some of the kills are made on the real engine too, in test_main_job.py. Of each kind one is tried at
+every change, all in the campaign; every step with every end: tests/act/test_steps.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hosts_now import (
     containers,
     snapshot,
 )
-from own_lab import Lab
+from own_lab import Lab, campaign
 from person import CLUSTER, MP, RAY, Person, Running, quick
 from waiting import eventually
 
@@ -46,8 +47,11 @@ def await_moment(lab: Lab, run: Running, moment: str) -> None:
         run.await_said(MOMENTS[moment])
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("then", ["up", "down"])
+KILLS = [(moment, then) for moment in MOMENTS for then in ("up", "down")]
+OFTEN = [("engine", "up"), ("start containers", "down")]
+
+
+@pytest.mark.parametrize(("moment", "then"), OFTEN + [campaign(*kill) for kill in KILLS if kill not in OFTEN])
 def test_killed_up_is_repaired(lab: Lab, person: Person, moment: str, then: str) -> None:
     run = person.start("up", *MP, *SLOW)
     await_moment(lab, run, moment)
@@ -63,8 +67,9 @@ def test_killed_up_is_repaired(lab: Lab, person: Person, moment: str, then: str)
     assert_nothing_of_ours(lab)
 
 
-INTERRUPTIONS = [(moment, SIGINT) for moment in MOMENTS]
-INTERRUPTIONS += [("start containers", SIGTERM), ("prove", SIGTERM), ("prepare", SIGHUP), ("engine", SIGHUP)]
+INTERRUPTIONS = [("engine", SIGINT), *(campaign(moment, SIGINT) for moment in MOMENTS if moment != "engine")]
+INTERRUPTIONS += [campaign("start containers", SIGTERM), campaign("prove", SIGTERM)]
+INTERRUPTIONS += [campaign("prepare", SIGHUP), campaign("engine", SIGHUP)]
 
 
 @pytest.mark.parametrize(("moment", "number"), INTERRUPTIONS)
@@ -110,7 +115,7 @@ def test_killed_up_with_ray_is_repaired(lab: Lab, person: Person) -> None:
     assert_nothing_of_ours(lab)
 
 
-@pytest.mark.parametrize("moment", ["stop the old", "waiting: the engine", "remove the old"])
+@pytest.mark.parametrize("moment", [campaign("stop the old"), "waiting: the engine", campaign("remove the old")])
 def test_killed_replacement_is_repaired(lab: Lab, person: Person, moment: str) -> None:
     """Killed while one deployment replaces another: the next `up` brings what it is told, and only that."""
     person.must("up", *MP)
@@ -125,7 +130,7 @@ def test_killed_replacement_is_repaired(lab: Lab, person: Person, moment: str) -
     assert_nothing_of_ours(lab)
 
 
-@pytest.mark.parametrize("moment", ["stop the old", "waiting: the engine"])
+@pytest.mark.parametrize("moment", [campaign("stop the old"), "waiting: the engine"])
 def test_interrupted_replacement_gives_the_old_one_back(lab: Lab, person: Person, moment: str) -> None:
     person.must("up", *MP)
     before = containers(lab)
@@ -139,7 +144,7 @@ def test_interrupted_replacement_gives_the_old_one_back(lab: Lab, person: Person
     assert_serves(lab)
 
 
-@pytest.mark.parametrize("moment", ["stop\n", "remove\n", "forget\n"])
+@pytest.mark.parametrize("moment", [campaign("stop\n"), "remove\n", campaign("forget\n")])
 def test_killed_down_is_finished_by_the_next(lab: Lab, person: Person, moment: str) -> None:
     person.must("up", *MP)
     run = person.start("down")
@@ -158,7 +163,7 @@ def test_terminal_closed_after_ready_leaves_the_server_serving(lab: Lab, person:
     assert "nothing is changed" in person.must("up", *MP).out
 
 
-@pytest.mark.parametrize("moment", ["start containers", "the engine"])
+@pytest.mark.parametrize("moment", [campaign("start containers"), campaign("the engine")])
 def test_terminal_closed_before_ready_takes_all_back(lab: Lab, person: Person, moment: str) -> None:
     """Nobody can read any more what is said, and all is put back and explained all the same."""
     terminal = Terminal(person, f"exec {CLUSTER} up {' '.join(MP)} -- --additional-config '{SLOW[-1]}'")

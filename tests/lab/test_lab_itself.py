@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from own_lab import CACHE, Lab
+from own_lab import CACHE, Lab, campaign
 from waiting import eventually
 
 Make = Callable[[str, str], None]
@@ -208,6 +208,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("fault", "command", "while_broken", "when_mended"), FAULTS)
 def test_fault_shows_and_is_undone(
     lab: Lab, broken: Make, fault: str, command: str, while_broken: str, when_mended: str
@@ -250,6 +251,7 @@ def test_clock_runs_ahead(lab: Lab, broken: Make) -> None:
     assert abs(int(lab.tell("spark2", "date +%s")) - time.time()) < 5
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -346,7 +348,7 @@ def test_killed_lab_is_cleaned_by_the_next_up(lab: Lab) -> None:
     assert lab.tell("spark2", "docker version -f '{{.Server.Version}}'")
 
 
-@pytest.mark.parametrize("after_s", [0.3, 0.6, 1.0, 1.5, 2.2])
+@pytest.mark.parametrize("after_s", [campaign(0.3), campaign(0.6), 1.0, campaign(1.5), campaign(2.2)])
 def test_up_killed_half_way_is_repaired(lab: Lab, after_s: float) -> None:
     lab.must("down")
     words = [sys.executable, "-m", "cluster.cli.lab", "up", "--dir", str(lab.root)]

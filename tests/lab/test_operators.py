@@ -7,6 +7,7 @@ import re
 import time
 from signal import SIGCONT, SIGINT, SIGSTOP
 
+import pytest
 from hosts_now import HOSTS, assert_nothing_of_ours, assert_serves, containers
 from own_lab import Lab
 from person import MP, PAIR, Person, Ran, Running, quick
@@ -68,15 +69,7 @@ def lock_text(lab: Lab) -> str:
     return lab.tell("spark2", "cat ~/.local/share/cluster/lock 2>/dev/null || true")
 
 
-def test_killed_operator_leaves_no_lock(lab: Lab, person: Person) -> None:
-    begin(person, *WAITING).kill()
-    before = containers(lab)
-    joined = person.must("up", *WAITING)
-    assert "nothing is changed" in joined.out
-    assert containers(lab) == before
-    assert_serves(lab)
-
-
+@pytest.mark.campaign
 def test_frozen_operator_loses_the_lock_and_undoes_nothing_later(lab: Lab, person: Person) -> None:
     """SIGSTOP: free within 30 s of silence. Another one takes over; the first, thawed, must not take that away."""
     first = begin(person, *WAITING)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hosts_now import KEPT, assert_nothing_of_ours, assert_same, assert_serves, rank_of, snapshot
-from own_lab import Lab
+from own_lab import Lab, campaign
 from person import MP, PAIR, QUICK, Person, Ran, quick
 
 from cluster.errors import UNCHANGED
@@ -33,13 +33,13 @@ def assert_refused(ran: Ran, code: int, *errors: tuple[str, str, str]) -> None:
     assert ran.seconds < SECONDS, ran
 
 
-FAULTS: list[tuple[str, str, int, str, str, str]] = [
+FAULTS = [
     # fault, host, exit, what, where, remedy; the others: test_doctor_on_faults.py, tests/transcripts/up
-    ("unreachable", "spark2", 3, "spark2 .*did not answer within 5 s", "^spark2$", "is it on"),
+    campaign("unreachable", "spark2", 3, "spark2 .*did not answer within 5 s", "^spark2$", "is it on"),
     ("host-key", "spark2", 3, "spark2: the host key has changed", r"known_hosts:\d", "ssh-keygen -R"),
-    ("docker-down", "spark2", 4, "Docker's daemon does not answer", "^spark2", "systemctl start docker"),
+    campaign("docker-down", "spark2", 4, "Docker's daemon does not answer", "^spark2", "systemctl start docker"),
     ("no-gpu", "spark2", 4, "GPU can be started: .*could not select device driver", "^spark2", "nvidia-ctk"),
-    ("cut-model", "spark2", 4, "not whole: model.safetensors: .* bytes", "^spark2", "then cluster up again"),
+    campaign("cut-model", "spark2", 4, "not whole: model.safetensors: .* bytes", "^spark2", "then cluster up again"),
 ]
 
 
@@ -56,10 +56,12 @@ def test_refused(
     assert_refused(ran, code, (what, where, remedy))
 
 
-IMAGES: list[tuple[str, tuple[str, ...], str, str]] = [
+IMAGES = [
     ("no-ray", ("spark1", "spark2"), "cluster-lab/vllm:real holds no Ray", "an image with Ray >=2.52 .*--backend mp"),
-    ("other-image", ("spark2",), r"not the same on all hosts: spark1 \w+, spark2 \w+", "docker pull .*docker save"),
-    ("no-image", ("spark2",), "image cluster-lab/vllm:real is not on spark2", "--yes fetches it"),
+    campaign(
+        "other-image", ("spark2",), r"not the same on all hosts: spark1 \w+, spark2 \w+", "docker pull .*docker save"
+    ),
+    campaign("no-image", ("spark2",), "image cluster-lab/vllm:real is not on spark2", "--yes fetches it"),
 ]
 
 
@@ -75,6 +77,7 @@ def test_image_refused(
     assert_refused(ran, 4, (what, ", ".join(hosts) if fault == "no-ray" else "", remedy))
 
 
+@pytest.mark.campaign
 def test_every_hosts_error_is_shown(person: Person, broken: Make) -> None:
     broken("spark1", "unknown-key")
     broken("spark2", "no-ssh")
@@ -97,6 +100,7 @@ def test_missing_image_and_model_are_fetched_when_it_was_agreed(lab: Lab, person
     assert lab.tell("spark2", "docker ps -aq --filter label=cluster.try") == ""
 
 
+@pytest.mark.campaign
 def test_gated_model_without_token_and_unknown_model_are_refused(lab: Lab, person: Person) -> None:
     before = snapshot(lab, without=KEPT)
     ran = person("up", *MP, "--yes", "--set", "model=cluster-lab/gated-gemma-4")
@@ -107,6 +111,7 @@ def test_gated_model_without_token_and_unknown_model_are_refused(lab: Lab, perso
     assert_nothing_of_ours(lab)
 
 
+@pytest.mark.campaign
 def test_stranger_with_our_name_is_refused_and_not_touched(lab: Lab, person: Person) -> None:
     plan = person.must("up", *MP, "--dry-run").out
     [name] = re.findall(r"--name (cluster-lab-tiny-\w+-r1)", plan)
@@ -132,6 +137,7 @@ def test_strangers_container_on_port_8000_is_named_and_not_touched(lab: Lab, per
     assert_same(lab, before, without=KEPT)
 
 
+@pytest.mark.campaign
 def test_strangers_that_are_in_nobodys_way_are_left_alone(lab: Lab, person: Person, broken: Make) -> None:
     broken("spark1", "stranger")
     broken("spark2", "gpu-stranger")
@@ -144,6 +150,7 @@ def test_strangers_that_are_in_nobodys_way_are_left_alone(lab: Lab, person: Pers
     assert_same(lab, before, without=KEPT)
 
 
+@pytest.mark.campaign
 def test_recorded_key_cures_as_the_remedy_says(lab: Lab, person: Person, broken: Make) -> None:
     """The remedy for an unknown host key, typed as it is shown (in a copy of the inventory)."""
     inventory, known = person.place / "inventory.yaml", person.place / "known_hosts"
@@ -178,6 +185,7 @@ def test_what_was_begun_is_put_back_and_explained(lab: Lab, person: Person) -> N
     assert_nothing_of_ours(lab)
 
 
+@pytest.mark.campaign
 def test_sockets_where_rdma_was_to_be_had_are_refused(lab: Lab, person: Person, broken: Make) -> None:
     broken("spark2", "counters-still")
     words = ("up", *MP, "--set", "transport=rdma")
@@ -191,6 +199,7 @@ def test_sockets_where_rdma_was_to_be_had_are_refused(lab: Lab, person: Person, 
     assert_serves(lab)
 
 
+@pytest.mark.campaign
 def test_not_ready_in_time_says_what_it_waited_for(lab: Lab, person: Person) -> None:
     ran = person("up", *MP, "--set", "ready_timeout_s=3", *quick(ready_after_s=600))
     assert ran.code == 1, ran
@@ -200,6 +209,7 @@ def test_not_ready_in_time_says_what_it_waited_for(lab: Lab, person: Person) -> 
     assert_nothing_of_ours(lab)
 
 
+@pytest.mark.campaign
 def test_head_of_a_pair_is_not_a_solo_host(lab: Lab, person: Person) -> None:
     person.must("up", *MP)
     name = rank_of(lab, "spark2").removeprefix("cluster-").removesuffix("-r1")

@@ -174,7 +174,12 @@ def desk(lab: Lab, tmp_path: Path) -> Iterator[Desk]:
     take_all_away(lab)
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+OFTEN = ("first-set-up", "it-does-not-start", "swap-a-model")
+"""Tried at every change; the others in the campaign."""
+PAGES = [pytest.param(page, marks=() if page.stem in OFTEN else pytest.mark.campaign, id=page.stem) for page in pages()]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_page_is_true(desk: Desk, page: Path) -> None:
     told: dict[str, str] = {}
     for step in steps(page):

@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hosts_now import DATA, HOSTS, ask_model, assert_nothing_of_ours, rank_of
 from own_lab import Lab
 from person import MP, QUICK, RAY, Person, quick
@@ -151,6 +152,7 @@ def test_hub_token_is_there_for_the_download_only(lab: Lab, person: Person) -> N
             lab.tell(host, "rm -rf ~/.cache/huggingface/hub/models--cluster-lab--gated-gemma-4")
 
 
+@pytest.mark.campaign
 def test_token_of_a_killed_download_is_removed_by_the_next_command(lab: Lab, person: Person) -> None:
     (person.place / "t").write_text(f"{HUB}\n")
     words = ("--yes", "--set", "model=cluster-lab/gated-gemma-4", "--hub-token-file", "t")

@@ -9,6 +9,7 @@ import pytest
 from own_lab import DIRECTORY, Lab
 from person import QUICK, Person
 
+pytestmark = pytest.mark.campaign
 THREE = ("spark1", "spark2", "spark3")
 
 

@@ -11,6 +11,7 @@ import re
 import shlex
 from typing import Any
 
+import pytest
 from hosts_now import assert_nothing_of_ours
 from own_lab import Lab
 from person import Person, Ran
@@ -65,6 +66,7 @@ def usage_with_picture(lab: Lab, model: str) -> Any:
     return json.loads(lab.tell("spark1", f"{post} {shlex.quote(body)}"))["usage"]
 
 
+@pytest.mark.campaign
 def test_dense_reference_then_the_mixture(lab: Lab, person: Person) -> None:
     """up → probe → bench → swap → probe → down, through recipes/gemma-4-31b-fp8 and gemma-4-26b-a4b-nvfp4."""
     up = person.must("up", *toy(person, "gemma-4-31b-fp8"), *ALONE)

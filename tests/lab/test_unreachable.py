@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 
+import pytest
 from hosts_now import DATA, assert_serves
 from own_lab import Lab
 from person import MP, Person, quick
@@ -20,6 +21,7 @@ def lock_since(lab: Lab) -> float:
     return float(json.loads(lab.tell("spark2", f"cat {DATA}/lock"))["since"])
 
 
+@pytest.mark.campaign
 def test_a_start_outlasts_an_outage(lab: Lab, person: Person, broken: Callable[[str, str], None]) -> None:
     run = person.start("up", *MP, *quick(ready_after_s=OUT_S + 20))
     run.await_said("waiting: the engine")
