@@ -50,9 +50,16 @@ def assert_told_and_repaired(lab: Lab, person: Person, words: tuple[str, ...], *
 def test_container_killed_while_serving(lab: Lab, person: Person, backend: str, victim: str) -> None:
     """Ray's worker: on the real engine in test_main_job."""
     person.must("up", *WORDS[backend])
+    well = person.must("logs", "--explain")
+    assert re.match(r"nothing wrong found in \d+ lines of the logs of spark1, spark2\n", well.out)
     lab.tell(victim, f"docker kill {rank_of(lab, victim)}")
     took = await_end_of_all(lab)
     print(f"{backend}, {victim} killed: all ended after {took:.0f} s")
+    explained = person("logs", "--explain", "--json")
+    assert explained.code == 4, explained
+    [one] = explained.document["deployments"]
+    assert (one["root"]["id"], one["root"]["host"]) == ("rank-lost", "spark2" if victim == "spark1" else "spark1")
+    assert "is gone without a word" in one["root"]["evidence"]
     assert_told_and_repaired(lab, person, WORDS[backend], f"{victim}: exited, exit 137", f"{victim}.*exit 137")
 
 

@@ -22,36 +22,58 @@ from waiting import eventually
 MOVING = "cluster-lab-test/vllm:moving"
 
 
-def test_up_again_changes_nothing(lab: Lab, person: Person) -> None:
-    first = person.must("up", *MP, "--json")
-    assert first.document["changed"] is True
+@pytest.fixture
+def running(resident: Person) -> Person:
+    """A pair runs, that of an earlier test or a new one."""
+    resident.must("up", *MP)
+    return resident
+
+
+def test_up_again_changes_nothing(lab: Lab, running: Person) -> None:
+    """Nor does what was only observed: another address on the fabric, a machine that does not tell its name."""
     before = snapshot(lab, without=r"\.local/share/cluster")
-    again = person.must("up", *MP)
-    assert re.search(r"lab-tiny-[0-9a-f]{8} runs already on spark1, spark2: nothing is changed", again.out)
-    assert re.search(r"one completion: \d+ tokens", again.out)
+    again = running.must("up", *MP, "--json")
+    assert again.document["changed"] is False
     assert_same(lab, before, without=r"\.local/share/cluster")
     assert again.seconds < 20, again
-
-
-def test_what_was_only_observed_is_no_reason_to_replace(lab: Lab, person: Person) -> None:
-    person.must("up", *MP)
-    before = containers(lab)
     lab.tell("spark2", "sudo -n ip addr add 169.254.7.7/16 dev enp1s0f1np1")
     lab.tell("spark2", "sudo -n chmod 0 /sys/class/dmi/id/product_name 2>/dev/null; true")
     try:
-        again = person.must("up", *MP)
+        again = running.must("up", *MP)
     finally:
         lab.tell("spark2", "sudo -n ip addr del 169.254.7.7/16 dev enp1s0f1np1")
         lab.tell("spark2", "sudo -n chmod 444 /sys/class/dmi/id/product_name 2>/dev/null; true")
-    assert "nothing is changed" in again.out
+    assert re.search(r"lab-tiny-[0-9a-f]{8} runs already on spark1, spark2: nothing is changed", again.out)
+    assert re.search(r"one completion: \d+ tokens", again.out)
+    assert_same(lab, before, without=r"\.local/share/cluster")
+
+
+def test_dry_run_of_a_replacement_leaves_all_as_it_was(lab: Lab, running: Person) -> None:
+    before = snapshot(lab)
+    ran = running.must("up", *MP, "--dry-run", "-e", "VLLM_LOGGING_LEVEL=DEBUG")
+    assert "env.VLLM_LOGGING_LEVEL" in ran.out
+    assert "docker stop" in ran.out
+    down = running.must("down", "--dry-run")
+    assert "docker rm" in down.out
+    assert_same(lab, before)
+    assert_serves(lab)
+
+
+def test_old_one_serves_again_when_the_new_one_fails(lab: Lab, running: Person) -> None:
+    before = containers(lab)
+    ran = running("up", *MP, *quick(fail="CUDA error: out of patience"))
+    assert ran.code == 1, ran
+    [error] = ran.errors
+    assert "CUDA error: out of patience" in error["error"]
+    assert re.search("spark[12]", error["where"])  # both ranks' engines fail, at the same moment
+    assert re.search(r"all that this run started; lab-tiny-[0-9a-f]{8} was started again", error["rolled_back"])
     assert containers(lab) == before
-
-
-@pytest.fixture
-def replaced(lab: Lab, person: Person) -> Person:
-    """A pair runs that the test will replace."""
-    person.must("up", *MP)
-    return person
+    eventually(lambda: lab.ssh("spark1", "curl -sf http://127.0.0.1:8000/health").returncode == 0, 60, "old serves")
+    assert_serves(lab)
+    assert "nothing is changed" in running.must("up", *MP).out
+    [*_, kept] = running.evidence
+    assert b"CUDA error: out of patience" in (kept / "spark1-log.txt").read_bytes()
+    assert (kept / "spark1-inspect.json").stat().st_mode & 0o777 == 0o600
 
 
 def assert_replaced(lab: Lab, before: dict[str, list[str]]) -> None:
@@ -64,22 +86,67 @@ def assert_replaced(lab: Lab, before: dict[str, list[str]]) -> None:
     assert_serves(lab)
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("--set", "vllm.max-num-seqs=3"), r"recipe\.vllm\.max-num-seqs: 4 → 3"),
-        (("--", "--max-num-seqs", "8"), r"words: .*--max-num-seqs.*8"),
-        (("-e", "VLLM_LOGGING_LEVEL=DEBUG"), r"env\.VLLM_LOGGING_LEVEL: .*DEBUG"),
-    ],
-)
-def test_change_replaces_and_is_named(lab: Lab, replaced: Person, words: tuple[str, ...], named: str) -> None:
+def test_change_replaces_and_is_named(lab: Lab, running: Person) -> None:
     before = containers(lab)
-    ran = replaced.must("up", *MP, *words)
-    assert re.search(rf"replace lab-tiny-[0-9a-f]{{8}}: {named}", ran.out), ran
+    changed = (*MP, "-e", "VLLM_LOGGING_LEVEL=DEBUG", "--", "--max-num-seqs", "8")
+    ran = running.must("up", *changed)
+    assert re.search(r"replace lab-tiny-[0-9a-f]{8}: .*env\.VLLM_LOGGING_LEVEL: .*DEBUG", ran.out), ran
     assert_replaced(lab, before)
-    assert "nothing is changed" in replaced.must("up", *MP, *words).out
+    assert "nothing is changed" in running.must("up", *changed).out
+    running.must("down")
+    assert_nothing_of_ours(lab)
 
 
+def test_dockerfile_and_mounted_files_replace(lab: Lab, person: Person) -> None:
+    recipe = own_recipe(
+        person.place,
+        "dockerfile: own.Dockerfile",
+        "mounts: [{model_file: config.json, target: /opt/of-the-model.json},"
+        " {source: patch.py, target: /opt/patch.py}]",
+        "before_serve: [[grep, -H, -e, built, -e, model_type, /opt/built, /opt/of-the-model.json]]",
+        "expect_log: {require: ['/opt/built:built (once|again)', 'of-the-model.json:.*gemma4'], forbid: [Traceback]}",
+    )
+    dockerfile = recipe.with_name("own.Dockerfile")
+    dockerfile.write_text("ARG IMAGE\nFROM $IMAGE\nRUN echo built once > /opt/built\n")
+    patch = recipe.with_name("patch.py")
+    patch.write_text("one = 1\n")
+    words = ("up", str(recipe), *MP)
+    try:
+        person.must(*words)
+        before = containers(lab)
+        assert "nothing is changed" in person.must(*words).out
+        refused = person(*words, "--set", "expect_log.require=[built twice]")
+        assert refused.code == 4, refused
+        assert "no log has `built twice`, but: /opt/built:built once" in refused.err
+        assert containers(lab) == before
+        dockerfile.write_text("ARG IMAGE\nFROM $IMAGE\nRUN echo built again > /opt/built\n")
+        patch.write_text("one = 2\n")
+        ran = person.must(*words)
+        assert re.search(r"replace own-[0-9a-f]{8}: .*dockerfile: ", ran.out), ran
+        assert re.search(r"replace own-[0-9a-f]{8}: .*mounts\./opt/patch\.py: ", ran.out), ran
+        assert_replaced(lab, before)
+        assert (
+            lab.tell("spark2", f"docker exec {rank_of(lab, 'spark2')} cat /opt/built /opt/patch.py")
+            == "built again\none = 2"
+        )
+        person.must("down")
+        assert lab.tell("spark1", "docker images -q cluster-built/own | wc -l") == "2", "images stay"
+    finally:
+        for host in HOSTS:
+            lab.tell(host, "docker ps -aq | xargs -r docker rm -f >/dev/null")
+            lab.tell(host, "docker images -q cluster-built/own | xargs -r docker rmi -f >/dev/null")
+
+
+def own_recipe(place: Path, *lines: str) -> Path:
+    """The lab's recipe with more lines, under the name `own`."""
+    packaged = Path(__file__).parents[2] / "recipes/lab-tiny.yaml"
+    path = place / "recipes/own.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(packaged.read_text() + "\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.campaign
 def test_content_behind_the_tag_replaces(lab: Lab, person: Person) -> None:
     for host in HOSTS:
         lab.tell(host, f"docker tag cluster-lab/vllm:quick {MOVING}")
@@ -98,81 +165,6 @@ def test_content_behind_the_tag_replaces(lab: Lab, person: Person) -> None:
             lab.tell(host, f"docker ps -aq | xargs -r docker rm -f >/dev/null; docker rmi -f {MOVING} >/dev/null")
 
 
-def test_mounted_file_replaces(lab: Lab, person: Person) -> None:
-    recipe = own_recipe(person.place, "mounts: [{source: patch.py, target: /opt/patch.py}]")
-    patch = recipe.with_name("patch.py")
-    patch.write_text("one = 1\n")
-    words = ("up", str(recipe), *MP)
-    person.must(*words)
-    before = containers(lab)
-    assert "nothing is changed" in person.must(*words).out
-    patch.write_text("one = 2\n")
-    ran = person.must(*words)
-    assert re.search(r"replace own-[0-9a-f]{8}: mounts\./opt/patch\.py: ", ran.out), ran
-    assert_replaced(lab, before)
-    assert lab.tell("spark2", f"docker exec {rank_of(lab, 'spark2')} cat /opt/patch.py") == "one = 2"
-
-
-def test_image_is_changed_by_a_dockerfile_and_a_file_of_the_model(lab: Lab, person: Person) -> None:
-    recipe = own_recipe(
-        person.place,
-        "dockerfile: own.Dockerfile",
-        "mounts: [{model_file: config.json, target: /opt/of-the-model.json}]",
-        "before_serve: [[grep, -H, -e, built, -e, model_type, /opt/built, /opt/of-the-model.json]]",
-        "expect_log: {require: ['/opt/built:built (once|again)', 'of-the-model.json:.*gemma4'], forbid: [Traceback]}",
-    )
-    dockerfile = recipe.with_name("own.Dockerfile")
-    dockerfile.write_text("ARG IMAGE\nFROM $IMAGE\nRUN echo built once > /opt/built\n")
-    words = ("up", str(recipe), *MP)
-    try:
-        person.must(*words)
-        before = containers(lab)
-        assert "nothing is changed" in person.must(*words).out
-        refused = person(*words, "--set", "expect_log.require=[built twice]")
-        assert refused.code == 4, refused
-        assert "no log has `built twice`, but: /opt/built:built once" in refused.err
-        assert containers(lab) == before
-        dockerfile.write_text("ARG IMAGE\nFROM $IMAGE\nRUN echo built again > /opt/built\n")
-        ran = person.must(*words)
-        assert re.search(r"replace own-[0-9a-f]{8}: dockerfile: ", ran.out), ran
-        assert_replaced(lab, before)
-        assert lab.tell("spark2", f"docker exec {rank_of(lab, 'spark2')} cat /opt/built") == "built again"
-        person.must("down")
-        assert lab.tell("spark1", "docker images -q cluster-built/own | wc -l") == "2", "images stay"
-    finally:
-        for host in HOSTS:
-            lab.tell(host, "docker ps -aq | xargs -r docker rm -f >/dev/null")
-            lab.tell(host, "docker images -q cluster-built/own | xargs -r docker rmi -f >/dev/null")
-
-
-def own_recipe(place: Path, *lines: str) -> Path:
-    """The lab's recipe with more lines, under the name `own`."""
-    packaged = Path(__file__).parents[2] / "recipes/lab-tiny.yaml"
-    path = place / "recipes/own.yaml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(packaged.read_text() + "\n" + "\n".join(lines) + "\n")
-    return path
-
-
-def test_old_one_serves_again_when_the_new_one_fails(lab: Lab, replaced: Person) -> None:
-    before = containers(lab)
-    ran = replaced("up", *MP, *quick(fail="CUDA error: out of patience"))
-    assert ran.code == 1, ran
-    [error] = ran.errors
-    assert "CUDA error: out of patience" in error["error"]
-    assert re.search("spark[12]", error["where"])  # both ranks' engines fail, at the same moment
-    assert re.search(r"all that this run started; lab-tiny-[0-9a-f]{8} was started again", error["rolled_back"])
-    assert containers(lab) == before
-    eventually(lambda: lab.ssh("spark1", "curl -sf http://127.0.0.1:8000/health").returncode == 0, 60, "old serves")
-    assert_serves(lab)
-    assert "nothing is changed" in replaced.must("up", *MP).out
-    [kept] = replaced.evidence
-    assert b"CUDA error: out of patience" in (kept / "spark1-log.txt").read_bytes()
-    assert (kept / "spark1-inspect.json").stat().st_mode & 0o777 == 0o600
-    replaced.must("down")
-    assert_nothing_of_ours(lab)
-
-
 def test_dry_run_leaves_all_as_it_was(lab: Lab, person: Person) -> None:
     before = snapshot(lab)
     ran = person.must("up", *PAIR, *QUICK, "--dry-run")
@@ -187,17 +179,6 @@ def test_dry_run_leaves_all_as_it_was(lab: Lab, person: Person) -> None:
     assert stages == ["prepare", "start containers"]
     document = person.must("up", *PAIR, *QUICK, "--dry-run", "--json").document
     assert runs[0] in document["plan"]
-
-
-def test_dry_run_of_a_replacement_leaves_all_as_it_was(lab: Lab, replaced: Person) -> None:
-    before = snapshot(lab)
-    ran = replaced.must("up", *MP, "--dry-run", "-e", "VLLM_LOGGING_LEVEL=DEBUG")
-    assert "env.VLLM_LOGGING_LEVEL" in ran.out
-    assert "docker stop" in ran.out
-    down = replaced.must("down", "--dry-run")
-    assert "docker rm" in down.out
-    assert_same(lab, before)
-    assert_serves(lab)
 
 
 def test_lines_of_the_dry_run_can_be_pasted(lab: Lab, person: Person) -> None:

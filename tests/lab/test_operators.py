@@ -8,9 +8,10 @@ import time
 from signal import SIGCONT, SIGINT, SIGSTOP
 
 import pytest
+import yaml
 from hosts_now import HOSTS, assert_nothing_of_ours, assert_serves, containers
 from own_lab import Lab
-from person import MP, PAIR, Person, Ran, Running, quick
+from person import MP, PAIR, QUICK, Person, Ran, Running, quick
 from waiting import eventually
 
 WAITING = (*MP, *quick(ready_after_s=12))
@@ -35,6 +36,73 @@ def assert_told_who(ran: Ran, holder: Running, why: str) -> None:
     assert ran.seconds < 15
 
 
+def test_two_at_the_same_moment(lab: Lab, resident: Person) -> None:
+    """Exactly one gets the lock, and nobody waits for the other for ever."""
+    runs = [resident.start("up", *MP) for _ in range(2)]
+    codes = sorted(run.ended().code for run in runs)
+    assert codes in ([0, 5], [0, 0]), [str(run.ended()) for run in runs]
+    assert_serves(lab)
+    assert {host: len(found) for host, found in containers(lab).items()} == {"spark1": 1, "spark2": 1}
+
+
+@pytest.fixture
+def pair(resident: Person) -> Person:
+    """What the two at the same moment have started."""
+    resident.must("up", *MP)
+    return resident
+
+
+def test_bench_holds_the_lock(lab: Lab, pair: Person) -> None:
+    bench = pair.start("bench", "--depth", "0", "--pp", "512", "--tg", "64", "--runs", "5", "--results", "r")
+    eventually(lambda: "bench" in lock_text(lab), 30, "bench takes the lock")
+    assert_told_who(pair("down"), bench, r"bench lab-tiny-\w+")
+    assert bench.ended().code == 0
+
+
+def lock_text(lab: Lab) -> str:
+    """What the holder wrote into the lock's file of spark2."""
+    return lab.tell("spark2", "cat ~/.local/share/cluster/lock 2>/dev/null || true")
+
+
+def test_another_inventory_sees_the_same_deployment(lab: Lab, pair: Person) -> None:
+    """A second laptop, whose inventory calls the same hosts otherwise."""
+    before = containers(lab)
+    names = {"spark1": "left", "spark2": "right"}
+    shared = yaml.safe_load(lab.inventory.read_text())
+    hosts = {names[name]: entry for name, entry in shared["hosts"].items()}
+    second = pair.place / "second.yaml"
+    second.write_text(yaml.safe_dump(shared | {"hosts": hosts, "groups": {}}, sort_keys=False))
+    there = ("-i", str(second))
+    [one] = pair.must("status", *there, "--json").document["deployments"]
+    assert (one["state"], one["hosts"]) == ("ready", list(names.values()))
+    again = pair.must("up", *there, "--tp", "2", *QUICK, "--backend", "mp", "--json")
+    assert (again.document["changed"], again.document["hosts"]) == (False, list(names.values()))
+    assert containers(lab) == before
+    inspected = lab.tell("spark1", "docker inspect $(docker ps -q)")
+    assert re.search(r'"cluster.hosts": "[0-9a-f]{12},[0-9a-f]{12}"', inspected)
+    assert [host for host in HOSTS if lab.tell(host, "cat /etc/machine-id") in inspected] == []
+    pair.must("down", *there)
+    assert_nothing_of_ours(lab)
+
+
+def test_every_change_is_noted_on_its_host(lab: Lab, resident: Person) -> None:
+    """The pair of the tests above came and went."""
+    for rank, host in enumerate(HOSTS):
+        rows = [json.loads(row) for row in lab.tell(host, "cat ~/.local/share/cluster/audit.log").splitlines()]
+        what = [re.sub(r"lab-tiny-\w+", "ID", row["what"]) for row in rows]
+        home = "/home/spark/.local/share/cluster/deployments/ID"
+        wanted = [
+            f"write {home}",
+            f"start cluster-ID-r{rank}",
+            f"stop cluster-ID-r{rank}",
+            f"remove cluster-ID-r{rank}",
+        ]
+        assert what == [*wanted, f"remove {home}"]
+        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["time"]) for row in rows)
+        assert all(re.fullmatch(r"\S+@\S+ \(pid \d+\)", row["who"]) for row in rows)
+        assert lab.tell(host, "stat -c %a ~/.local/share/cluster/audit.log ~/.local/share/cluster/lock") == "600\n600"
+
+
 def test_second_operator_is_told_and_the_first_is_not_disturbed(lab: Lab, person: Person) -> None:
     first = begin(person, *WAITING)
     assert_told_who(person("up", *MP), first, "up lab-tiny")
@@ -45,28 +113,6 @@ def test_second_operator_is_told_and_the_first_is_not_disturbed(lab: Lab, person
     assert "docker run" in person.must("up", *PAIR, "--dry-run", "--backend", "mp").out
     assert first.ended().code == 0
     assert_serves(lab)
-
-
-def test_two_at_the_same_moment(lab: Lab, person: Person) -> None:
-    """Exactly one gets the lock, and nobody waits for the other for ever."""
-    runs = [person.start("up", *MP) for _ in range(2)]
-    codes = sorted(run.ended().code for run in runs)
-    assert codes in ([0, 5], [0, 0]), [str(run.ended()) for run in runs]
-    assert_serves(lab)
-    assert {host: len(found) for host, found in containers(lab).items()} == {"spark1": 1, "spark2": 1}
-
-
-def test_bench_holds_the_lock(lab: Lab, person: Person) -> None:
-    person.must("up", *MP)
-    bench = person.start("bench", "--depth", "0", "--pp", "512", "--tg", "128", "--runs", "5", "--results", "r")
-    eventually(lambda: "bench" in lock_text(lab), 30, "bench takes the lock")
-    assert_told_who(person("down"), bench, r"bench lab-tiny-\w+")
-    assert bench.ended().code == 0
-
-
-def lock_text(lab: Lab) -> str:
-    """What the holder wrote into the lock's file of spark2."""
-    return lab.tell("spark2", "cat ~/.local/share/cluster/lock 2>/dev/null || true")
 
 
 @pytest.mark.campaign
@@ -90,23 +136,3 @@ def test_frozen_operator_loses_the_lock_and_undoes_nothing_later(lab: Lab, perso
     assert containers(lab) == before, late
     assert_serves(lab)
     assert late.errors[0]["rolled_back"].count("nothing was undone there (the lock of spark") == 2, late
-
-
-def test_every_change_is_noted_on_its_host(lab: Lab, person: Person) -> None:
-    person.must("up", *MP)
-    person.must("down")
-    for rank, host in enumerate(HOSTS):
-        rows = [json.loads(row) for row in lab.tell(host, "cat ~/.local/share/cluster/audit.log").splitlines()]
-        what = [re.sub(r"lab-tiny-\w+", "ID", row["what"]) for row in rows]
-        home = "/home/spark/.local/share/cluster/deployments/ID"
-        wanted = [
-            f"write {home}",
-            f"start cluster-ID-r{rank}",
-            f"stop cluster-ID-r{rank}",
-            f"remove cluster-ID-r{rank}",
-        ]
-        assert what == [*wanted, f"remove {home}"]
-        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["time"]) for row in rows)
-        assert all(re.fullmatch(r"\S+@\S+ \(pid \d+\)", row["who"]) for row in rows)
-        assert lab.tell(host, "stat -c %a ~/.local/share/cluster/audit.log ~/.local/share/cluster/lock") == "600\n600"
-    assert_nothing_of_ours(lab)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -165,26 +166,6 @@ def test_recorded_key_cures_as_the_remedy_says(lab: Lab, person: Person, broken:
     assert "docker run" in person.must("up", *MP, "--dry-run", **here).out
 
 
-def test_what_was_begun_is_put_back_and_explained(lab: Lab, person: Person) -> None:
-    """A rank of the worker fails before it serves: named with its own words, all put back, evidence kept."""
-    packaged = (Path(__file__).parents[2] / "recipes/lab-tiny.yaml").read_text()
-    check = "test $VLLM_HOST_IP = 192.168.100.11 || { echo no patch for this host; exit 3; }"
-    (person.place / "own.yaml").write_text(f'{packaged}\nbefore_serve: [["sh", "-c", "{check}"]]\n')
-    before = snapshot(lab, without=KEPT)
-    ran = person("up", "own.yaml", *MP)
-    assert ran.code == 1, ran
-    [error] = ran.errors
-    assert re.search(r"spark2: .*before_serve sh exited with 3: no patch for this host", error["error"]), ran
-    assert error["rolled_back"] == "all that this run started"
-    [kept] = person.evidence
-    assert error["hint"] == f"read {kept}"
-    assert "no patch for this host" in (kept / "spark2-log.txt").read_text()
-    assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
-    assert kept.stat().st_mode & 0o777 == 0o700
-    assert_same(lab, before, without=KEPT)
-    assert_nothing_of_ours(lab)
-
-
 @pytest.mark.campaign
 def test_sockets_where_rdma_was_to_be_had_are_refused(lab: Lab, person: Person, broken: Make) -> None:
     broken("spark2", "counters-still")
@@ -223,3 +204,31 @@ def test_head_of_a_pair_is_not_a_solo_host(lab: Lab, person: Person) -> None:
         )
     assert_same(lab, before, without=KEPT)
     assert_serves(lab)
+
+
+SAYS = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+
+
+def test_failed_up_is_rolled_back_and_names_the_cause(lab: Lab, person: Person) -> None:
+    """The worker says it before it serves; rank 0 only learns that a peer has ended. Evidence is kept."""
+    packaged = (Path(__file__).parents[2] / "recipes/lab-tiny.yaml").read_text()
+    check = f"test $VLLM_HOST_IP = 192.168.100.11 || {{ echo '{SAYS}'; exit 1; }}"
+    (person.place / "own.yaml").write_text(f"{packaged}\nbefore_serve: {json.dumps([['sh', '-c', check]])}\n")
+    before = snapshot(lab, without=KEPT)
+    ran = person("up", "own.yaml", *MP)
+    assert ran.code == 1, ran
+    [error] = ran.errors
+    assert "spark2: " in error["error"]
+    assert "cause: the weights alone need more than gpu-memory-utilization allows" in error["error"]
+    assert re.search(r"spark2-log.txt:\d+", error["where"]), ran
+    assert error["rolled_back"] == "all that this run started"
+    [kept] = person.evidence
+    assert error["hint"].startswith("raise --gpu-memory-utilization")
+    assert "docs/runbooks/memory-is-full.md #" in error["hint"]
+    assert error["hint"].endswith(f"; read {kept}")
+    assert "cause: the weights alone" in (kept / "diagnosis.txt").read_text()
+    assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert "[kv-cache-none]" in person("explain", str(kept)).out
+    assert_same(lab, before, without=KEPT)
+    assert_nothing_of_ours(lab)
