@@ -154,3 +154,10 @@ class Person:
         ran = self(*words, timeout_s=timeout_s, **more_environment)
         assert ran.code == 0, ran
         return ran
+
+    def assert_unchanged(self, *words: str) -> Ran:
+        """Type an `up` of what runs already: it is proven, and nothing is changed."""
+        at = words.index("--") if "--" in words else len(words)
+        ran = self.must(*words[:at], "--json", *words[at:])
+        assert ran.document["changed"] is False, ran
+        return ran

@@ -58,10 +58,10 @@ def test_killed_up_is_repaired(lab: Lab, person: Person, moment: str, then: str)
     assert run.kill().code == -SIGKILL
     left = containers(lab)
     if then == "up":
-        again = person.must("up", *MP, *SLOW)
+        again = person.must("up", *MP, "--json", *SLOW)
         assert_serves(lab)
         if moment in ("engine", "prove"):  # it was on its way, and is joined
-            assert "nothing is changed" in again.out
+            assert again.document["changed"] is False
             assert containers(lab) == left
     person.must("down")
     assert_nothing_of_ours(lab)
@@ -140,7 +140,7 @@ def test_interrupted_replacement_gives_the_old_one_back(lab: Lab, person: Person
     ran = run.ended()
     assert ran.code == 130, ran
     assert containers(lab) == before
-    assert "nothing is changed" in person.must("up", *MP).out
+    person.assert_unchanged("up", *MP)
     assert_serves(lab)
 
 
@@ -160,7 +160,7 @@ def test_terminal_closed_after_ready_leaves_the_server_serving(lab: Lab, person:
     terminal.close()
     time.sleep(2)
     assert_serves(lab)
-    assert "nothing is changed" in person.must("up", *MP).out
+    person.assert_unchanged("up", *MP)
 
 
 @pytest.mark.parametrize("moment", [campaign("start containers"), campaign("the engine")])

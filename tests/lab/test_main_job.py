@@ -82,8 +82,7 @@ def test_pair_with_ray(lab: Lab, person: Person) -> None:
     assert_proven(told, "ray", "idle", "ray_up", "loaded", "ready")
     assert sorted(told["ray_nodes"]) == [f"{address} (1 GPU)" for address in FABRIC.values()]
     before = containers(lab)
-    again = person.must("up", "-n", "spark1,spark2", "--tp", "2")
-    assert "nothing is changed" in again.out
+    again = person.assert_unchanged("up", "-n", "spark1,spark2", "--tp", "2")
     assert containers(lab) == before
     print(f"up again: {again.seconds:.1f} s")
     bench = person.must("bench", "--depth", "0", "2048", "--runs", "2")
@@ -100,7 +99,7 @@ def test_pair_with_ray(lab: Lab, person: Person) -> None:
     killed.await_said("waiting: the engine")
     killed.kill()
     on_its_way = containers(lab)
-    assert "nothing is changed" in person.must("up", *PAIR).out
+    person.assert_unchanged("up", *PAIR)
     assert containers(lab) == on_its_way != before
     assert_serves(lab)
     down = person.must("down")
@@ -157,7 +156,7 @@ def test_pair_without_ray_against_one_host(lab: Lab, person: Person, one_host: R
     killed = person.start("up", *PAIR, "--backend", "mp")
     killed.await_said("real completion")
     killed.kill()
-    assert "nothing is changed" in person.must("up", *PAIR, "--backend", "mp").out
+    person.assert_unchanged("up", *PAIR, "--backend", "mp")
     assert_serves(lab)
     person.must("down")
     assert_nothing_of_ours(lab)
