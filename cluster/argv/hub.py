@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.argv.docker import TRY_LABEL, Bind, mount_word
 from cluster.argv.question import Question
 
-WEIGHTS = (".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".bin", ".safetensors")
+WEIGHT_ENDINGS = (".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".bin", ".safetensors")
 """How names of weight files end."""
 DOWNLOAD = "cluster-download"
 """Name of the container that downloads; on a host there is one at a time."""
@@ -35,6 +35,6 @@ def hub_download(
     if token_file:
         words += ["--env", "HF_TOKEN_PATH=/hub-token", "--mount", mount_word(Bind(token_file, "/hub-token"))]
     words += ["--entrypoint", "hf", image, "download", model, "--revision", revision]
-    for ending in WEIGHTS if dummy else ():
+    for ending in WEIGHT_ENDINGS if dummy else ():
         words += ["--exclude", f"*{ending}"]
     return Question(tuple(words), timeout_s=timeout_s, changes=True)

@@ -15,7 +15,7 @@ from cluster.bench.metrics import Counts, parse_metrics
 from cluster.bench.read import HttpAnswer, RequestTrace, error_text, read_http
 from cluster.bench.workload import CHAT, COMPLETIONS, Corpus, corpus_pieces, corpus_words, say, write
 from cluster.errors import ClusterError, UsageError
-from cluster.spark.tenants import Loaded, read_loaded
+from cluster.spark.processes import Loaded, read_loaded
 
 ANOTHER = "another model answered"
 CUT = "the prompt was cut"

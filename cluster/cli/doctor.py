@@ -36,15 +36,16 @@ from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark import server
-from cluster.spark.deployments import Deployment, LockState, deployments, directory
-from cluster.spark.fabric import drift, recorded
-from cluster.spark.fabric_test import Speed
+from cluster.spark.deployments import DEPLOYED, Deployment, LockState, deployments, directory
+from cluster.spark.fabric import TRANSPORT, Transport, drift, recorded
+from cluster.spark.fabric_test import FABRIC_SPEED, Speed
 from cluster.spark.fact import Missing
-from cluster.spark.finding import RUNBOOKS, Finding, share, unknown, worst_first
-from cluster.spark.look import Seen
+from cluster.spark.finding import Finding, share, worst_first
+from cluster.spark.image import IMAGE
+from cluster.spark.look import CHECKS, Seen
 from cluster.spark.ranks import Failed, Ready, Waiting
 from cluster.spark.request import Wanted, choose_sizes
-from cluster.spark.transport import Transport
+from cluster.spark.weights import WEIGHTS
 
 ENDINGS = (".tar.gz", ".tgz")
 TAIL = 5000
@@ -187,14 +188,14 @@ def check_traffic(
         lock = seens[host].lock
         if isinstance(lock, LockState) and lock.held:  # a measurement may be under way, which one more request spoils
             what = f"the way of {deployment.id}'s traffic was not looked at: the hosts are in use"
-            yield Finding("note", "transport", host, what, f"{lock.who}: {lock.why}", "run it again when that is done")
+            yield TRANSPORT.note(host, what, f"{lock.who}: {lock.why}", "run it again when that is done")
             return
     try:
         yield from _ask(subject_of(deployment, hosts, seens), deployment, fleet)
     except InterruptedByUser:
         raise
     except ClusterError as error:
-        yield unknown("transport", deployment.head, Missing(error.what), f"the way of {deployment.id}'s traffic")
+        yield TRANSPORT.unknown(deployment.head, f"the way of {deployment.id}'s traffic", Missing(error.what))
 
 
 def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterator[Finding]:
@@ -208,7 +209,7 @@ def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterat
     wrong = done.wrong(subject.wanted.served_name, judge_text=False) if not isinstance(done, Missing) else ""
     if answered and wrong:
         remedy = "cluster logs --explain says why"
-        yield Finding("fault", "deployment", head, f"{deployment.id} answers, but {wrong}", remedy=remedy)
+        yield DEPLOYED.fault(head, f"{deployment.id} answers, but {wrong}", remedy=remedy)
         return
     fleet.time.sleep(prove.COUNTERS_SETTLE_S)
     transport = prove.read_transport(subject, fleet, before)
@@ -216,7 +217,7 @@ def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterat
         return
     if not answered:
         late = Missing(f"the server did not answer within {ANSWER_S:.0f} s", "timeout")
-        yield unknown("transport", head, late, f"the way of {deployment.id}'s traffic")
+        yield TRANSPORT.unknown(head, f"the way of {deployment.id}'s traffic", late)
         return
     yield from _judge(deployment, transport)
 
@@ -225,14 +226,12 @@ def _judge(deployment: Deployment, transport: Transport) -> Iterator[Finding]:
     accepted = str(deployment.seen.get("accepts_sockets", ""))
     if transport.verdict == "unknown":
         why = Missing(transport.why)
-        yield unknown("transport", deployment.head, why, f"the way of {deployment.id}'s traffic")
+        yield TRANSPORT.unknown(deployment.head, f"the way of {deployment.id}'s traffic", why)
     elif accepted:
         what = f"the traffic of {deployment.id} goes over sockets, as was accepted: {accepted}"
-        yield Finding("note", "transport", deployment.head, what, transport.why)
+        yield TRANSPORT.note(deployment.head, what, transport.why)
     else:
-        yield Finding(
-            "fault",
-            "transport",
+        yield TRANSPORT.fault(
             deployment.head,
             f"RDMA is not used between the ranks of {deployment.id}",
             transport.why,
@@ -326,7 +325,7 @@ def test_speed(wanted: Wanted, examined: Examined, fleet: Fleet, screen: Screen)
         raise
     except ClusterError as error:
         why = Missing(error.what)
-        tested = Tested([unknown("fabric-speed", error.host or hosts[0].name, why, "the speed of the fabric")])
+        tested = Tested([FABRIC_SPEED.unknown(error.host or hosts[0].name, "the speed of the fabric", why)])
     examined.findings = worst_first([*examined.findings, *tested.findings])
     examined.speeds = tested.speeds
 
@@ -336,12 +335,12 @@ def check_absent(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     recipe, fetches = wanted.recipe, "cluster up fetches it after asking"
     if isinstance(seen.image, Missing) and not isinstance(seen.docker, Missing):
         if is_absent(seen.image):
-            yield Finding("note", "image", seen.host, f"image {recipe.image} is not there", remedy=fetches)
+            yield IMAGE.note(seen.host, f"image {recipe.image} is not there", remedy=fetches)
         else:
-            yield unknown("image", seen.host, seen.image, f"image {recipe.image}")
+            yield IMAGE.unknown(seen.host, f"image {recipe.image}", seen.image)
     for model, copy in zip(wanted.models, seen.copies, strict=False):
         if is_absent(copy) and not model.id.startswith("/"):
-            yield Finding("note", "weights", seen.host, f"model {model.id} is not there", remedy=fetches)
+            yield WEIGHTS.note(seen.host, f"model {model.id} is not there", remedy=fetches)
 
 
 def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) -> Iterator[Finding]:
@@ -350,9 +349,7 @@ def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) 
     known = {host: rank for host, rank in status.ranks.items() if host in seens}
     if isinstance(status.state, Failed):
         ranks = ", ".join(f"{host} {rank_text(rank)}" for host, rank in known.items())
-        yield Finding(
-            "fault",
-            "deployment",
+        yield DEPLOYED.fault(
             status.state.host,
             f"{deployment.id} is {status.word}: {status.state.why}",
             ranks,
@@ -360,13 +357,13 @@ def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) 
         )
     elif isinstance(status.state, Waiting) and head in known:
         what = f"{deployment.id} is not ready yet"
-        yield Finding("note", "deployment", head, what, f"waiting for {status.state.what}", "cluster up waits for it")
+        yield DEPLOYED.note(head, what, f"waiting for {status.state.what}", "cluster up waits for it")
     for wrong in status.wrong:
         remedy = "cluster down and cluster up start it anew"
-        yield Finding("fault", "deployment", head, f"{deployment.id} is not whole", wrong, remedy)
+        yield DEPLOYED.fault(head, f"{deployment.id} is not whole", wrong, remedy)
     for host, rank in known.items():
         if isinstance(rank, Missing) and not isinstance(seens[host].containers, Missing):
-            yield unknown("deployment", host, rank, f"the rank of {deployment.id}")
+            yield DEPLOYED.unknown(host, f"the rank of {deployment.id}", rank)
     if deployment.running and set(deployment.hosts) <= set(seens):
         yield from drift(recorded(deployment.seen), gate.pair_of(ranked(deployment, wanted), seens))
 
@@ -380,7 +377,7 @@ def ranked(deployment: Deployment, wanted: Wanted) -> list[ResolvedHost]:
 def summary(examined: Examined) -> str:
     """The last line: how many findings by level, the hosts looked at, how long it took."""
     made = (
-        f"{len(RUNBOOKS.keys() - (set() if examined.speeds else {'fabric-speed'}))} checks"
+        f"{len(CHECKS.keys() - (set() if examined.speeds else {'fabric-speed'}))} checks"
         if len(examined.hosts) > 1
         else "checks between hosts need two"
     )

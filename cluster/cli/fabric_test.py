@@ -21,7 +21,18 @@ from cluster.spark import fabric_test, links
 from cluster.spark import server as spark_server
 from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric
-from cluster.spark.fabric_test import STREAMS, Bandwidth, Flood, Obstacle, Speed, Way, judge_speeds, rounds, untested
+from cluster.spark.fabric_test import (
+    FABRIC_SPEED,
+    STREAMS,
+    Bandwidth,
+    Flood,
+    Obstacle,
+    Speed,
+    Way,
+    judge_speeds,
+    rounds,
+    untested,
+)
 from cluster.spark.fact import WHY_LENGTH, Missing, plain, refuse
 from cluster.spark.finding import Finding
 from cluster.spark.links import Links
@@ -76,7 +87,7 @@ def untold(fabric: Fabric, why: str, speeds: Sequence[Speed] = ()) -> Tested:
     """Nothing can be said of the links: they could not be tested, or something else went over them."""
     remedy = "" if "requests" not in why else "test again when no requests run"
     host = [*fabric.hosts][-1]
-    return Tested([Finding("unknown", "fabric-speed", host, "the links cannot be judged", why, remedy)], list(speeds))
+    return Tested([FABRIC_SPEED.found("unknown", host, "the links cannot be judged", why, remedy)], list(speeds))
 
 
 def ask_ends(fabric: Fabric, fleet: Fleet) -> tuple[dict[str, Links | Missing], dict[str, Missing | None]]:

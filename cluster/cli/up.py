@@ -57,14 +57,12 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark.deployments import HOME, Deployment, directory
-from cluster.spark.fabric import Fabric, drift, recorded
+from cluster.spark.fabric import Fabric, Transport, drift, recorded
 from cluster.spark.fact import Missing
-from cluster.spark.finding import check_names
-from cluster.spark.look import Seen
+from cluster.spark.look import Seen, check_names
 from cluster.spark.memory import GIB, check_memory
 from cluster.spark.request import Wanted, choose_sizes
 from cluster.spark.server import Server
-from cluster.spark.transport import Transport
 
 if TYPE_CHECKING:
     from cluster.diagnosis.explain import Diagnosis

@@ -13,7 +13,7 @@ from cluster.hosts.fleet import Fleet, Outcome
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
-from cluster.spark.fabric import Fabric, check_pings, pair, ping_questions
+from cluster.spark.fabric import PING, Fabric, check_pings, pair, ping_questions
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding, as_errors, refusing, worst_first
 from cluster.spark.image import Inside, check_equal, check_inside, parse_inside
@@ -59,7 +59,7 @@ def ping(fabric: Fabric, fleet: Fleet) -> list[Finding]:
     findings: list[Finding] = []
     for host, outcome in fleet.ask({host: list(questions.values()) for host, questions in asked.items()}).items():
         if outcome.value is None:
-            findings.append(Finding("unknown", "ping", host, "peers could not be pinged", str(outcome.error)))
+            findings.append(PING.found("unknown", host, "peers could not be pinged", str(outcome.error)))
         else:
             findings += check_pings(host, dict(zip(asked[host], outcome.value, strict=True)))
     return findings

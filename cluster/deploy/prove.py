@@ -13,7 +13,7 @@ from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark import gpu, links, memory, ranks, server
-from cluster.spark.fabric import Fabric
+from cluster.spark.fabric import Fabric, Transport, grown_bytes, judge_transport
 from cluster.spark.fact import Missing
 from cluster.spark.gpu import GpuProcess
 from cluster.spark.links import Links
@@ -21,7 +21,6 @@ from cluster.spark.memory import Memory
 from cluster.spark.ranks import Failed, RankState, Ready, State, is_whole, judge_nodes, judge_ranks, patterns_of, unmet
 from cluster.spark.request import Wanted
 from cluster.spark.server import Completion, Server
-from cluster.spark.transport import Transport, grown_bytes, judge_transport
 
 Say = Callable[[str], None] | None
 """What is told which hosts are unreachable while all are waited for."""

@@ -11,12 +11,21 @@ from typing import Literal
 from cluster.diagnosis.rules import OF_OUTPUTS, read_rules
 from cluster.spark.deployments import LockState
 from cluster.spark.fact import Missing
-from cluster.spark.finding import Finding
+from cluster.spark.finding import Check, Finding
 from cluster.spark.gpu import Gpu, GpuProcess, judge_gpu
 from cluster.spark.links import Links
-from cluster.spark.memory import Memory
+from cluster.spark.memory import GIB, Memory
 from cluster.spark.ranks import Failed
 from cluster.spark.server import Load
+
+RANK = Check("rank", "it-hangs#a-rank-is-gone")
+SERVER = Check("server", "it-hangs")
+MEMORY_FALLING = Check("memory-falling", "memory-is-full")
+SOCKET_FALLBACK = Check("socket-fallback", "it-is-slow#tcp-instead-of-roce")
+WEDGE = Check("wedge", "it-hangs#wedged")
+MEMORY_LOW = Check("memory-low", "memory-is-full")
+CLOCKS = Check("clocks", "it-is-slow#power-cap")
+LINK = Check("link", "it-hangs#the-link-is-cut")
 
 KEPT_S = 900.0
 MOST = 450
@@ -192,7 +201,6 @@ def _read_links(links: Links, hcas: Sequence[str], netdev: str) -> tuple[dict[st
     return up, rdma, own.rx_bytes + own.tx_bytes if own else None
 
 
-GIB = 1 << 30
 FLOOR = 2 * GIB
 """With less available a Spark begins to stand still: the GPU's memory is the host's."""
 HORIZON_S = 7200.0
@@ -209,9 +217,7 @@ def judge_memory(course: Course) -> Iterator[Finding]:
     for host in course.last.hosts:
         low = [look.available for look in course.of_host(host, HELD_S)]
         if low and all(value is not None and value < FLOOR for value in low):
-            yield Finding(
-                "fault",
-                "memory-low",
+            yield MEMORY_LOW.fault(
                 host,
                 f"only {(low[-1] or 0) / GIB:.1f} GiB of memory are available",
                 f"MemAvailable below {FLOOR / GIB:.0f} GiB for {HELD_S:.0f} s",
@@ -233,9 +239,7 @@ def _falling(host: str, course: Course) -> Iterator[Finding]:
     left_s = max(0.0, (told[-1][1] - FLOOR) / rate)
     if left_s < HORIZON_S:
         first, last = told[0][1] / GIB, told[-1][1] / GIB
-        yield Finding(
-            "warning",
-            "memory-falling",
+        yield MEMORY_FALLING.warning(
             host,
             f"memory falls by {rate * 60 / GIB:.2f} GiB a minute and will be out in {left_s / 60:.0f} min",
             f"MemAvailable {first:.1f} → {last:.1f} GiB in {(told[-1][0] - told[0][0]) / 60:.0f} min",
@@ -271,11 +275,9 @@ def judge_clocks(course: Course) -> Iterator[Finding]:
         evidence = f"{now.gpu.utilization_pct} % busy at {power} W, {now.gpu.sm_clock_mhz} MHz; {reasons}"
         if "capped" in states:
             what = "the GPU is held at low clocks and power: its power is capped by supply or firmware"
-            yield Finding("fault", "clocks", host, what, evidence, rule.remedy)
+            yield CLOCKS.fault(host, what, evidence, rule.remedy)
         else:
-            yield Finding(
-                "warning", "clocks", host, "the GPU works at low clocks", evidence, "nvidia-smi -q -d PERFORMANCE"
-            )
+            yield CLOCKS.warning(host, "the GPU works at low clocks", evidence, "nvidia-smi -q -d PERFORMANCE")
 
 
 def judge_links(course: Course) -> Iterator[Finding]:
@@ -291,7 +293,7 @@ def judge_links(course: Course) -> Iterator[Finding]:
                 else "one of its links to the peers is down: half the bandwidth"
             )
             remedy = f"see the cable at both ends; on {host}: rdma link; ip link"
-            yield Finding("fault" if alone else "warning", "link", host, what, ", ".join(down), remedy)
+            yield LINK.found("fault" if alone else "warning", host, what, ", ".join(down), remedy)
 
 
 def judge_transport(course: Course) -> Iterator[Finding]:
@@ -305,9 +307,7 @@ def judge_transport(course: Course) -> Iterator[Finding]:
     still = all(value is not None and value < CARRIES_BYTES for value in rdma.values())
     if still and all(value is not None and value >= TCP_BYTES for value in tcp.values()):
         moved = ", ".join(f"{host} {(value or 0) >> 20} MiB" for host, value in tcp.items())
-        yield Finding(
-            "warning",
-            "socket-fallback",
+        yield SOCKET_FALLBACK.warning(
             "",
             "the traffic between the ranks goes over sockets, no longer over RDMA",
             f"the HCAs stood still for {CARRIED_S:.0f} s while tokens came; over TCP: {moved}",
@@ -341,15 +341,15 @@ def judge_tokens(course: Course) -> Iterator[Finding]:
     shown = "; ".join(evidence)
     if set(doing.values()) == {"rests"}:
         remedy = f"{OF_OUTPUTS['server-wedged'].remedy}; {RESTARTS}"
-        yield Finding("fault", "wedge", "", f"{told}, and no host is at work: it hangs", shown, remedy)
+        yield WEDGE.fault("", f"{told}, and no host is at work: it hangs", shown, remedy)
     elif course.frozen_s >= PATIENT_S:
-        yield Finding("fault", "wedge", "", f"{told}: no compile and no prefill takes so long", shown, RESTARTS)
+        yield WEDGE.fault("", f"{told}: no compile and no prefill takes so long", shown, RESTARTS)
     elif course.frozen_s >= TOLD_S:
         works = [host for host, what in doing.items() if what == "works"]
         blind = [host for host, what in doing.items() if what == "unknown"]
         doubt = f"whether {', '.join(blind)} works is not known"
         why = f"{', '.join(works)} is at work: compiling or prefilling" if works else doubt
-        yield Finding("note", "wedge", "", f"{told}; {why}, not judged yet", shown)
+        yield WEDGE.note("", f"{told}; {why}, not judged yet", shown)
 
 
 def activity(looks: Sequence[HostPulse], seconds: float) -> Activity:
@@ -384,9 +384,7 @@ def judge_ranks(course: Course) -> Iterator[Finding]:
     if lost is None or course.last.changing or (lost.by_peer and not (before and before[0].lost)):
         return
     tail = next((line.strip() for line in reversed(lost.tail) if line.strip()), "")
-    yield Finding(
-        "fault",
-        "rank",
+    yield RANK.fault(
         lost.host,
         f"its rank has ended: {lost.why}",
         f"last line: {tail[:300]}" if tail else "",
@@ -402,9 +400,7 @@ def judge_server(course: Course) -> Iterator[Finding]:
     if course.served_since is None and course.last.t - course.since < PATIENT_S:
         return
     since = "any more" if course.served_since is not None else f"within {PATIENT_S / 60:.0f} min"
-    yield Finding(
-        "fault",
-        "server",
+    yield SERVER.fault(
         next(iter(course.last.hosts)),
         f"all ranks run and the server does not answer {since}",
         f"/health is not 200 for {looks[-1].t - looks[0].t:.0f} s",

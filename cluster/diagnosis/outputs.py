@@ -20,7 +20,7 @@ from cluster.spark.finding import twice
 from cluster.spark.gpu import IDLE_W, Gpu, GpuProcess, judge_gpu
 from cluster.spark.identity import cannot_register
 from cluster.spark.links import Gid, Interface, LinkEvent, Neighbour, Port, half_ports, is_crossed, is_fabric
-from cluster.spark.memory import Memory
+from cluster.spark.memory import GIB, Memory
 from cluster.spark.ranks import RayStatus
 from cluster.spark.server import Load, insane
 
@@ -215,7 +215,6 @@ def judge_link_events(outputs: Outputs) -> Iterator[Explanation]:
                 yield output.say(id, (found[0].line.strip(),), netdevs=names)
 
 
-GIB = 1 << 30
 OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}
 HELD_SHARE, CACHE_SHARE = 0.5, 0.8
 OF_ROOM = {"little": "disk-nearly-full", "full": "disk-full"}

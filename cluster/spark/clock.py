@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, unknown
+from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
+
+CLOCK = Check("clock", "first-set-up#clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,13 @@ CLOCK_WARNING_S = 5.0
 def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
     """The hosts' clocks agree with each other and with the operator's, as far as the round trips can tell."""
     clocks = {seen.host: seen.clock for seen in seens if not isinstance(seen.clock, Missing)}
-    yield from (unknown("clock", seen.host, seen.clock, "clock") for seen in seens if isinstance(seen.clock, Missing))
+    yield from (CLOCK.unknown(seen.host, "clock", seen.clock) for seen in seens if isinstance(seen.clock, Missing))
     wrong = {
         host: clock for host, clock in clocks.items() if abs(clock.offset_s) > CLOCK_WARNING_S + clock.uncertainty_s
     }
     if len(wrong) == len(clocks) > 1 and _spread(clocks) <= CLOCK_WARNING_S:
         first = next(iter(wrong))
-        yield Finding(
-            "note",
-            "clock",
+        yield CLOCK.note(
             first,
             "the hosts' clocks agree, and differ from the one of this machine",
             f"{wrong[first].offset_s:+.0f} s",
@@ -75,9 +75,7 @@ def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
         return
     for host, clock in wrong.items():
         kept = {True: "synchronised", False: "not synchronised", None: "synchronised or not, it does not say"}
-        yield Finding(
-            "warning",
-            "clock",
+        yield CLOCK.warning(
             host,
             "the clock is wrong, or this machine's is",
             f"{clock.offset_s:+.0f} s from this machine's; {kept[clock.synchronised]}",

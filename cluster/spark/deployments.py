@@ -13,11 +13,15 @@ from cluster.argv.ports import PortUse, ports_used
 from cluster.argv.question import Answer, Question
 from cluster.spark.docker import explain
 from cluster.spark.fact import Missing, as_shape, find_section, read_section, refuse
-from cluster.spark.finding import Finding
+from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
     from cluster.config.load import ResolvedHost
     from cluster.spark.look import Seen
+
+NAMES = Check("names", "it-does-not-start#ports-and-names")
+DEPLOYED = Check("deployment", "reboot-or-replace#after-a-reboot")
+STRANGER = Check("stranger", "memory-is-full#another-tenant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,27 +294,21 @@ def check_containers(seen: Seen, found: Sequence[Deployment]) -> Iterator[Findin
         return
     for container in seen.containers:
         if container.name.startswith("cluster-") and not ours(container):
-            yield Finding(
-                "fault",
-                "names",
+            yield NAMES.fault(
                 seen.host,
                 f"a container that is not ours is named {container.name}",
                 f"{container.id[:12]} of image {container.image}, {container.state}",
                 f"on {seen.host}: docker rename {container.name} another-name",
             )
         elif container.labels.get(DEPLOYMENT, "") not in known and TRY not in container.labels and ours(container):
-            yield Finding(
-                "fault",
-                "names",
+            yield NAMES.fault(
                 seen.host,
                 f"the labels of {container.name} cannot be read",
                 "another version of cluster made it",
                 f"cluster down -n {seen.host}",
             )
         if container.gpu and container.state == "running" and not ours(container):
-            yield Finding(
-                "note",
-                "stranger",
+            yield STRANGER.note(
                 seen.host,
                 f"a container that is not ours has the GPU too: {container.name}",
                 f"{container.id[:12]} of image {container.image}, running since {container.started_at}",

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 from cluster.argv.far import far
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, unknown
+from cluster.spark.finding import Check, Finding
+from cluster.spark.memory import GIB
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
+
+DISK = Check("disk", "memory-is-full#the-disk-is-full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,6 @@ def recognise(text: str) -> tuple[Filled, ...] | None:
     return tuple(rows) or None
 
 
-GIB = 1 << 30
 NEARLY_FULL_PCT = 95
 NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
 NOT_DISKS = ("/dev/loop", "squashfs", "efivarfs")
@@ -98,15 +100,13 @@ def judge_room(free_bytes: int, used_pct: int = 0) -> Literal["", "little", "ful
 def check_disk(seen: Seen) -> Iterator[Finding]:
     """Some room, in bytes and in files, where images, weights and caches live; a file system is named once."""
     if isinstance(seen.disk, Missing):
-        yield unknown("disk", seen.host, seen.disk, "disk room")
+        yield DISK.unknown(seen.host, "disk room", seen.disk)
         return
     for room in {room.device or room.path: room for room in reversed(seen.disk)}.values():
         few_files = room.free_inodes is not None and room.free_inodes < MIN_INODES
         if judge_room(room.free_bytes) or few_files:
             files = f", {room.free_inodes} inodes free" if few_files else ""
-            yield Finding(
-                "warning",
-                "disk",
+            yield DISK.warning(
                 seen.host,
                 f"little room under {room.path}",
                 f"{room.free_bytes / GIB:.1f} GiB free{files}",

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, as_shape, last_words, load_json, plain, refuse
-from cluster.spark.finding import Finding, differ
+from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
+
+DOCKER = Check("docker", "it-does-not-start#docker")
+IMAGE_STORE = Check("image-store", "upgrade#the-image-is-not-the-same-on-all-hosts")
 
 NO_DAEMON = re.compile(
     "cannot connect to the docker daemon|failed to connect to the docker api|daemon running|daemon is running"
@@ -122,9 +125,7 @@ def check_docker(seen: Seen) -> Iterator[Finding]:
     """Docker answers this user, and lists its containers."""
     if not isinstance(seen.docker, Missing):
         if isinstance(seen.containers, Missing):
-            yield Finding(
-                "fault",
-                "docker",
+            yield DOCKER.fault(
                 seen.host,
                 "the containers cannot be listed, so nothing can be decided",
                 seen.containers.why,
@@ -136,7 +137,7 @@ def check_docker(seen: Seen) -> Iterator[Finding]:
         "absent": f"on {seen.host}: install Docker, or start it with sudo systemctl start docker",
         "timeout": f"on {seen.host}: sudo systemctl restart docker; look at journalctl -u docker",
     }.get(seen.docker.kind, f"on {seen.host}: docker info")
-    yield Finding("fault", "docker", seen.host, "Docker cannot be used", _why(seen, seen.docker), remedy)
+    yield DOCKER.fault(seen.host, "Docker cannot be used", _why(seen, seen.docker), remedy)
 
 
 def _why(seen: Seen, docker: Missing) -> str:
@@ -153,4 +154,4 @@ def check_stores(seens: Sequence[Seen]) -> Iterator[Finding]:
     stores = {seen.host: seen.docker.image_store for seen in seens if not isinstance(seen.docker, Missing)}
     what = "the hosts keep images in different stores, so ids differ"
     remedy = "nothing to do for cluster, which compares content; containerd-snapshotter in /etc/docker/daemon.json"
-    yield from differ("note", "image-store", stores, what, remedy)
+    yield from IMAGE_STORE.differ("note", stores, what, remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing
-from cluster.spark.finding import Finding, Level, twice, unknown
+from cluster.spark.finding import Check, Finding, Level, twice
 from cluster.spark.links import Link, Links, half_ports, is_crossed, port_of
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
+
+FABRIC = Check("fabric", "first-set-up#fabric-addresses")
+RDMA = Check("rdma", "it-is-slow#tcp-instead-of-roce")
+ADDRESS = Check("address", "first-set-up#fabric-addresses")
+TRANSPORT = Check("transport", "it-is-slow#tcp-instead-of-roce")
+PING = Check("ping", "first-set-up#fabric-addresses")
+RDMA_DEVICE = Check("rdma-device", "it-is-slow#tcp-instead-of-roce")
+TWINS = Check("twins", "it-is-slow#one-twin")
+CABLING = Check("cabling", "first-set-up#fabric-addresses")
+MTU = Check("mtu", "it-is-slow#mtu")
+RATE = Check("rate", "it-is-slow#bandwidth")
+GID = Check("gid", "reboot-or-replace#the-fabric-is-not-what-it-was")
+ROUTE = Check("route", "first-set-up#fabric-addresses")
+FIREWALL = Check("firewall", "first-set-up#firewall")
+DRIFT = Check("drift", "reboot-or-replace#the-fabric-is-not-what-it-was")
 
 Network = IPv4Network | IPv6Network
 N = TypeVar("N", IPv4Network, Network)
@@ -121,7 +137,7 @@ def drift(before: Fabric, now: Fabric) -> list[Finding]:
         ):
             if was != is_now:
                 said = f"{what} was {was or 'none'} at the start and is {is_now or 'none'} now"
-                found_otherwise.append(Finding("warning", "drift", name, said, remedy=ANEW))
+                found_otherwise.append(DRIFT.warning(name, said, remedy=ANEW))
     return found_otherwise
 
 
@@ -169,7 +185,7 @@ SLOWEST_GBPS = 100.0
 
 def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
     """All findings about what lies between the hosts."""
-    unread = [unknown("fabric", seen.host, seen.links, "links") for seen in seens if isinstance(seen.links, Missing)]
+    unread = [FABRIC.unknown(seen.host, "links", seen.links) for seen in seens if isinstance(seen.links, Missing)]
     if unread:
         yield from unread
         return
@@ -183,13 +199,8 @@ def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Itera
     yield from check_device(wanted, seens)
     if needs_rdma(wanted) and not fabric.rdma:
         without = [name for name, end in fabric.hosts.items() if not end.hcas]
-        yield Finding(
-            "warning",
-            "rdma",
-            without[0],
-            "no RDMA device faces the peers",
-            ", ".join(without),
-            "ls /sys/class/infiniband; ibdev2netdev",
+        yield RDMA.warning(
+            without[0], "no RDMA device faces the peers", ", ".join(without), "ls /sys/class/infiniband; ibdev2netdev"
         )
     for seen in seens:
         facing = fabric.hosts[seen.host].facing
@@ -205,9 +216,8 @@ def needs_rdma(wanted: Wanted) -> bool:
 
 def _unpaired(wanted: Wanted, seens: Sequence[Seen]) -> Finding:
     has_hcas = [seen.host for seen in seens if not isinstance(seen.links, Missing) and seen.links.links]
-    return Finding(
+    return FABRIC.found(
         "fault" if has_hcas and needs_rdma(wanted) else "warning",
-        "fabric",
         seens[-1].host,
         "the hosts share no fabric subnet; traffic would take the management network",
         "; ".join(_links_text(seen) for seen in seens),
@@ -219,9 +229,7 @@ def check_addresses(fabric: Fabric) -> Iterator[Finding]:
     """No two hosts have one address: a ping to it is answered at home, and nothing reaches the peer."""
     netdevs = {(name, link.address): link.netdev for name, end in fabric.hosts.items() for link in end.facing}
     for address, hosts in twice(netdevs).items():
-        yield Finding(
-            "fault",
-            "address",
+        yield ADDRESS.fault(
             hosts[-1],
             f"{' and '.join(hosts)} have the same fabric address",
             f"{address}: {', '.join(f'{host} {netdevs[host, address]}' for host in hosts)}",
@@ -234,9 +242,8 @@ def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
     level: Level = "fault" if needs_rdma(wanted) else "warning"
     for seen in seens:
         if not isinstance(seen.links, Missing) and seen.links.links and not seen.links.rdma_device:
-            yield Finding(
+            yield RDMA_DEVICE.found(
                 level,
-                "rdma-device",
                 seen.host,
                 "there are HCAs, but no /dev/infiniband",
                 _links_text(seen),
@@ -253,9 +260,7 @@ def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
         links = {link.netdev: link for link in seen.links.links}
         for netdev, other in half_ports(facing, links):
             link = links[other]
-            yield Finding(
-                "warning",
-                "twins",
+            yield TWINS.warning(
                 seen.host,
                 f"only {netdev} of its port faces the peers: half the bandwidth",
                 f"{link.netdev} {link.state}, {' '.join(link.addresses) or 'no address'}",
@@ -278,9 +283,7 @@ def check_cabling(fabric: Fabric) -> Iterator[Finding]:
     for name in others:
         if is_crossed(netdevs[name], netdevs[first]):
             ports = [", ".join(sorted(set(map(port_of, netdevs[one])))) for one in (first, name)]
-            yield Finding(
-                "note",
-                "cabling",
+            yield CABLING.note(
                 name,
                 f"the cable is in another port than on {first}: names of HCAs differ",
                 f"{first} {ports[0]}; {name} {ports[1]}",
@@ -306,9 +309,9 @@ def check_mtu(fabric: Fabric) -> Iterator[Finding]:
         worst, netdev, _ = min(ends, key=lambda end: end[2])
         remedy = f"on {worst}: sudo ip link set {netdev} mtu 9000, and in netplan to keep it"
         if state == "differs":
-            yield Finding("fault", "mtu", worst, f"the MTU differs within {network}", evidence, remedy)
+            yield MTU.fault(worst, f"the MTU differs within {network}", evidence, remedy)
         elif state == "small":
-            yield Finding("warning", "mtu", worst, f"{network} runs at MTU 1500; 9000 is faster", evidence, remedy)
+            yield MTU.warning(worst, f"{network} runs at MTU 1500; 9000 is faster", evidence, remedy)
 
 
 def check_links(wanted: Wanted, seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
@@ -319,9 +322,7 @@ def check_links(wanted: Wanted, seen: Seen, facing: Sequence[Facing]) -> Iterato
         if link is None:
             continue
         if link.rate_gbps is not None and link.rate_gbps < SLOWEST_GBPS:
-            yield Finding(
-                "warning",
-                "rate",
+            yield RATE.warning(
                 seen.host,
                 f"{link.hca} runs at less than {SLOWEST_GBPS:g} Gb/s",
                 f"{link.rate_gbps:g} Gb/s",
@@ -329,9 +330,8 @@ def check_links(wanted: Wanted, seen: Seen, facing: Sequence[Facing]) -> Iterato
             )
         if link.gids and end.network.version == 4 and link.gid_index(end.address) is None:
             told = ", ".join(f"{row.index}: {row.gid} {row.kind}" for row in link.gids)
-            yield Finding(
+            yield GID.found(
                 "fault" if needs_rdma(wanted) else "warning",
-                "gid",
                 seen.host,
                 f"{link.hca} has no RoCE v2 GID for {end.address}, so no RDMA can use that address",
                 told,
@@ -350,9 +350,7 @@ def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
         within = {one.netdev for one in facing if one.network == end.network}
         source = netdevs[end.netdev].sources.get(end.address, "")
         if source and owners.get(source) not in within:
-            yield Finding(
-                "warning",
-                "route",
+            yield ROUTE.warning(
                 seen.host,
                 f"what goes to {end.network} does not leave over {end.netdev}",
                 f"it leaves from {source} ({owners.get(source, 'another netdev')})",
@@ -365,13 +363,11 @@ def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
     if isinstance(seen.firewall, Missing):
         no_sudo = not isinstance(seen.identity, Missing) and not seen.identity.sudo
         if not (no_sudo and seen.firewall.kind == "refused"):  # `sudo` says it then
-            yield unknown("firewall", seen.host, seen.firewall, "firewall rules")
+            yield FIREWALL.unknown(seen.host, "firewall rules", seen.firewall)
         return
     for end in facing:
         if isinstance(end.network, IPv4Network) and not seen.firewall.may_pass(end.netdev, end.network):
-            yield Finding(
-                "warning",
-                "firewall",
+            yield FIREWALL.warning(
                 seen.host,
                 f"the firewall lets nothing in from {end.network} on {end.netdev}",
                 seen.firewall.drops,
@@ -415,14 +411,61 @@ def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterato
         if answer.exit == 0:
             continue
         if answer.exit == 127:
-            yield Finding("unknown", "ping", host, "peers could not be pinged", "ping is not installed")
+            yield PING.found("unknown", host, "peers could not be pinged", "ping is not installed")
             return
         said = (answer.error_text.strip() or answer.text.strip() or "no answer").splitlines()[-1]
-        yield Finding(
-            "fault",
-            "ping",
+        yield PING.fault(
             host,
             f"no full-size packet from {netdev} to {peer}",
             said,
             f"on {host}: ping -M do -s 8972 {peer} (1472 at MTU 1500); compare MTU and addresses at both ends",
         )
+
+
+_OVER_RDMA = re.compile(r"NET/IB\w* : Using|via NET/IB")
+ENOUGH_BYTES = 64 << 10
+"""A completion over N ranks moves at least this much; idle links carry a few hundred bytes a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """The verdict. `grown` is bytes sent and received by each host's facing HCAs during the completion."""
+
+    verdict: Literal["rdma", "socket", "unknown"]
+    why: str
+    grown: Mapping[str, int]
+    lines: tuple[str, ...] = ()
+
+
+def grown_bytes(before: Links | Missing, after: Links | Missing, hcas: Sequence[str]) -> int | None:
+    """Bytes the named HCAs moved between two looks; None when a counter could not be read."""
+    if isinstance(before, Missing) or isinstance(after, Missing):
+        return None
+    first = {link.hca: link.moved_bytes for link in before.links}
+    total = 0
+    for link in after.links:
+        if link.hca in hcas and link.hca in first:
+            then, now = first[link.hca], link.moved_bytes
+            if then is None or now is None:
+                return None
+            total += now - then
+    return total
+
+
+def judge_transport(grown: Mapping[str, int | None], lines: Mapping[str, Sequence[str]]) -> Transport:
+    """RDMA is proven by every host's counters; NCCL's lines say why not, and decide where counters are silent."""
+    known = {host: value for host, value in grown.items() if value is not None}
+    every = [line for host_lines in lines.values() for line in host_lines]
+    kept = tuple(dict.fromkeys(line.strip() for line in every))[:8]
+    still = [host for host, value in known.items() if value < ENOUGH_BYTES]
+    socket = next((line for line in every if "network Socket" in line or "NET/Socket" in line), "")
+    if socket:
+        return Transport("socket", socket.strip(), known, kept)
+    if still:
+        return Transport("socket", f"the HCAs' counters stood still on {', '.join(still)}", known, kept)
+    silent = [host for host in grown if host not in known]
+    if grown and not silent:
+        return Transport("rdma", "the HCAs' own counters grew on every host", known, kept)
+    if grown and all(any(_OVER_RDMA.search(line) for line in lines.get(host, ())) for host in silent):
+        return Transport("rdma", f"NCCL says so; the HCAs' counters cannot be read on {', '.join(silent)}", known, kept)
+    return Transport("unknown", f"the HCAs' counters cannot be read on {', '.join(silent) or 'any host'}", known, kept)

@@ -9,12 +9,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from cluster.spark.fact import WHY_LENGTH, Missing, as_shape, last_words, load_json, plain, refuse
-from cluster.spark.finding import Finding, Level
+from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer
     from cluster.spark.fabric import Fabric, Facing, HostFabric, Network
     from cluster.spark.links import Link, Links
+
+FABRIC_SPEED = Check("fabric-speed", "it-is-slow#bandwidth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +352,8 @@ def _judge_broken(link: Sequence[Speed]) -> Iterator[Finding]:
             continue
         sender, receiver = speed.way.sender, speed.way.receiver
         level: Level = "unknown" if speed.result.kind == "timeout" else "fault"
-        yield Finding(
+        yield FABRIC_SPEED.found(
             level,
-            "fabric-speed",
             sender.host,
             f"no TCP from {sender.text} to {receiver.text}",
             speed.result.why,
@@ -370,9 +371,8 @@ def _judge_rdma(link: Sequence[Speed]) -> Iterator[Finding]:
     if verdict:
         told = f"{_number(worst):.1f} Gb/s by RDMA over {worst.way.text}, of about {min(rate or 0, TWIN_GBPS):.0f}"
         one_way = "" if all(judge_rdma(_number(speed), rate or 0) for speed in link) else ", in this direction only"
-        yield Finding(
+        yield FABRIC_SPEED.found(
             "fault" if verdict == "degraded" else "warning",
-            "fabric-speed",
             worst.way.sender.host,
             f"{told}{one_way}" + (": the ConnectX of one end came up degraded" if verdict == "degraded" else ""),
             "ib_write_bw: " + ", ".join(speed.text for speed in link),
@@ -385,9 +385,7 @@ def _judge_tcp(link: Sequence[Speed]) -> Iterator[Finding]:
     told = [one for one in link if (one.way.rate_gbps or 0.0) >= TWIN_GBPS and not one.cpu_bound]
     worst = min(told, key=_number, default=None)
     if worst and _number(worst) < LOW_TCP_GBPS:
-        yield Finding(
-            "warning",
-            "fabric-speed",
+        yield FABRIC_SPEED.warning(
             worst.way.sender.host,
             f"only {_number(worst):.1f} Gb/s by TCP over {worst.way.text} while no CPU core was busy: could be a "
             "degraded ConnectX",
@@ -405,7 +403,7 @@ def _judge_unequal(alone: Sequence[Speed]) -> Iterator[Finding]:
         worst, best = min(told, key=_number), max(told, key=_number)
         if _number(best) >= UNEQUAL * _number(worst):
             evidence = ", ".join(f"{speed.way.text} {_number(speed):.1f} Gb/s" for speed in (best, worst))
-            yield Finding("note", "fabric-speed", worst.way.sender.host, "links or directions differ", evidence)
+            yield FABRIC_SPEED.note(worst.way.sender.host, "links or directions differ", evidence)
 
 
 def _judge_together(between: Sequence[Speed]) -> Iterator[Finding]:
@@ -419,7 +417,7 @@ def _judge_together(between: Sequence[Speed]) -> Iterator[Finding]:
     if total < TOGETHER * sum_alone:
         what = f"{len(ways)} links give {total:.1f} Gb/s together, {sum_alone:.1f} one after another"
         evidence = "ib_write_bw, together: " + ", ".join(speed.text for speed in together)
-        yield Finding("warning", "fabric-speed", ways[0].sender.host, what, evidence, REST)
+        yield FABRIC_SPEED.warning(ways[0].sender.host, what, evidence, REST)
 
 
 def _unknown(alone: Sequence[Speed]) -> Iterator[Finding]:
@@ -429,7 +427,7 @@ def _unknown(alone: Sequence[Speed]) -> Iterator[Finding]:
     for host, why in dict.fromkeys(obstacle for speed in without for obstacle in speed.no_rdma):
         remedy = "sudo apt install perftest, test again" if why.kind == "absent" else "try ib_write_bw by hand"
         what = f"the RDMA bandwidth is not known; TCP shows that it is at least {least:.1f} Gb/s a link"
-        yield Finding("unknown", "fabric-speed", host, what, why.why, remedy)
+        yield FABRIC_SPEED.found("unknown", host, what, why.why, remedy)
 
 
 def _number(speed: Speed) -> float:

@@ -1,92 +1,19 @@
-"""What a check says, and the runbook page of each check."""
+"""What a check finds: levels, the check's name and its page, findings that several hosts share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from cluster.config.find import nearest
-from cluster.errors import UNCHANGED, RefusedError, UsageError
+from cluster.errors import UNCHANGED, RefusedError
 
 if TYPE_CHECKING:
     from cluster.spark.fact import Missing
 
-RUNBOOKS: Mapping[str, str] = {
-    "platform": "first-set-up#platform",
-    "sudo": "first-set-up#before-the-first-command",
-    "kernel": "upgrade#kernel",
-    "hostname": "first-set-up#names",
-    "docker": "it-does-not-start#docker",
-    "container": "it-does-not-start#container-and-gpu",
-    "names": "it-does-not-start#ports-and-names",
-    "ports": "it-does-not-start#ports-and-names",
-    "gpu": "it-does-not-start#container-and-gpu",
-    "power-cap": "it-is-slow#power-cap",
-    "throttle": "it-is-slow#power-cap",
-    "wedged": "it-hangs#wedged",
-    "gpu-stranger": "memory-is-full#another-tenant",
-    "stranger": "memory-is-full#another-tenant",
-    "orphan": "memory-is-full#a-leftover-holds-it",
-    "tenants": "memory-is-full#another-tenant",
-    "memory": "memory-is-full",
-    "page-cache": "memory-is-full#page-cache",
-    "disk": "memory-is-full#the-disk-is-full",
-    "image": "it-does-not-start#image",
-    "weights": "it-does-not-start#model",
-    "machine-id": "first-set-up#same-machine",
-    "clock": "first-set-up#clock",
-    "image-parity": "upgrade#the-image-is-not-the-same-on-all-hosts",
-    "image-store": "upgrade#the-image-is-not-the-same-on-all-hosts",
-    "weights-parity": "swap-a-model#the-hosts-have-different-copies",
-    "versions": "upgrade#driver-kernel-firmware",
-    "fabric": "first-set-up#fabric-addresses",
-    "address": "first-set-up#fabric-addresses",
-    "rdma": "it-is-slow#tcp-instead-of-roce",
-    "rdma-device": "it-is-slow#tcp-instead-of-roce",
-    "twins": "it-is-slow#one-twin",
-    "rate": "it-is-slow#bandwidth",
-    "mtu": "it-is-slow#mtu",
-    "cabling": "first-set-up#fabric-addresses",
-    "route": "first-set-up#fabric-addresses",
-    "gid": "reboot-or-replace#the-fabric-is-not-what-it-was",
-    "firewall": "first-set-up#firewall",
-    "ping": "first-set-up#fabric-addresses",
-    "drift": "reboot-or-replace#the-fabric-is-not-what-it-was",
-    "deployment": "reboot-or-replace#after-a-reboot",
-    "transport": "it-is-slow#tcp-instead-of-roce",
-    "fabric-speed": "it-is-slow#bandwidth",
-}
-"""Check → the file's stem, with `#anchor` where one section is meant."""
-
-WATCHED: Mapping[str, str] = {
-    "wedge": "it-hangs#wedged",
-    "rank": "it-hangs#a-rank-is-gone",
-    "server": "it-hangs",
-    "memory-low": "memory-is-full",
-    "memory-falling": "memory-is-full",
-    "clocks": "it-is-slow#power-cap",
-    "link": "it-hangs#the-link-is-cut",
-    "socket-fallback": "it-is-slow#tcp-instead-of-roce",
-}
-"""The same for what is only found by watching; no start waits for it, so `--force` does not know it."""
-
-
-def check_names(given: Iterable[str]) -> frozenset[str]:
-    """Names of checks as `--force` takes them. Raises UsageError for a name that no check has."""
-    given = frozenset(given)
-    for name in sorted(given - RUNBOOKS.keys()):
-        known = ", ".join(RUNBOOKS)
-        near = nearest(name, RUNBOOKS)
-        raise UsageError(
-            f"--force {name}: there is no check of that name", remedy=f"{near}; all: {known}" if near else known
-        )
-    return given
-
-
 X = TypeVar("X")
 Level = Literal["fault", "warning", "note", "unknown"]
-PAGES = {**RUNBOOKS, **WATCHED}
 ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
 
 
@@ -94,7 +21,7 @@ ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
 class Finding:
     """One finding: `check` is the name that `--force` takes, `evidence` the very words or numbers.
 
-    `runbook` is the page of docs/runbooks about it, `stem` or `stem#anchor`; of a check it need not be given.
+    `runbook` is the page of docs/runbooks about it, `stem` or `stem#anchor`.
     """
 
     level: Level
@@ -105,26 +32,53 @@ class Finding:
     remedy: str = ""
     runbook: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "runbook", self.runbook or PAGES.get(self.check, ""))
-
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
         return asdict(self)
 
 
-def unknown(check: str, host: str, fact: Missing, what: str) -> Finding:
-    """A fact that could not be read: never a pass and never a fault."""
-    return Finding("unknown", check, host, f"{what} could not be read", fact.why)
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is looked for under one name: a constant of the file whose subject it is, which makes its findings.
+
+    `runbook` as in Finding.
+    """
+
+    name: str
+    runbook: str
+
+    def found(self, level: Level, host: str, what: str, evidence: str = "", remedy: str = "") -> Finding:
+        """One finding."""
+        return Finding(level, self.name, host, what, evidence, remedy, self.runbook)
+
+    def fault(self, host: str, what: str, evidence: str = "", remedy: str = "") -> Finding:
+        """What stops a start, unless `--force` names the check."""
+        return self.found("fault", host, what, evidence, remedy)
+
+    def warning(self, host: str, what: str, evidence: str = "", remedy: str = "") -> Finding:
+        """What works, and not well."""
+        return self.found("warning", host, what, evidence, remedy)
+
+    def note(self, host: str, what: str, evidence: str = "", remedy: str = "") -> Finding:
+        """What is worth knowing."""
+        return self.found("note", host, what, evidence, remedy)
+
+    def unknown(self, host: str, what: str, fact: Missing) -> Finding:
+        """A fact that could not be read: never a pass and never a fault."""
+        return self.found("unknown", host, f"{what} could not be read", fact.why)
+
+    def differ(
+        self, level: Level, values: Mapping[str, str], what: str, remedy: str, length: int | None = None
+    ) -> Iterator[Finding]:
+        """That the hosts' values differ, if they do, at the last host. `length`: characters of one value shown."""
+        if len(set(values.values())) > 1:
+            rows = ", ".join(f"{host} {(value or 'none')[:length]}" for host, value in values.items())
+            yield self.found(level, list(values)[-1], what, rows, remedy)
 
 
-def differ(
-    level: Level, check: str, values: Mapping[str, str], what: str, remedy: str, length: int | None = None
-) -> Iterator[Finding]:
-    """That the hosts' values are not the same, if they are not, at the last host. `length`: characters of one shown."""
-    if len(set(values.values())) > 1:
-        rows = ", ".join(f"{host} {(value or 'none')[:length]}" for host, value in values.items())
-        yield Finding(level, check, list(values)[-1], what, rows, remedy)
+def checks_in(modules: Iterable[ModuleType]) -> dict[str, Check]:
+    """The checks that are defined in these modules, by name, in their order."""
+    return {one.name: one for module in modules for one in vars(module).values() if isinstance(one, Check)}
 
 
 def twice(rows: Iterable[tuple[X, str]]) -> dict[str, list[X]]:

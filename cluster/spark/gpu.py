@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Literal
 from cluster.argv.far import far
 from cluster.spark.deployments import ours
 from cluster.spark.fact import WHY_LENGTH, Missing, plain, read_section
-from cluster.spark.finding import Finding, Level, unknown
+from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
+
+GPU = Check("gpu", "it-does-not-start#container-and-gpu")
+THROTTLED = Check("throttle", "it-is-slow#power-cap")
+GPU_STRANGER = Check("gpu-stranger", "memory-is-full#another-tenant")
+POWER_CAP = Check("power-cap", "it-is-slow#power-cap")
+ORPHAN = Check("orphan", "memory-is-full#a-leftover-holds-it")
+WEDGED = Check("wedged", "it-hangs#wedged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,9 +393,8 @@ def check_gpu(seen: Seen) -> Iterator[Finding]:
     """nvidia-smi answers, and what it tells of a busy GPU's power and clocks makes sense."""
     if isinstance(seen.gpu, Missing):
         level: Level = "fault" if seen.gpu.kind == "absent" or "NVML" in seen.gpu.why else "unknown"
-        yield Finding(
+        yield GPU.found(
             level,
-            "gpu",
             seen.host,
             "the GPU cannot be asked",
             seen.gpu.why,
@@ -404,36 +410,28 @@ def check_state(host: str, gpu: Gpu) -> Iterator[Finding]:
     state, numbers = judge_gpu(gpu), _numbers(gpu)
     held_back = [reason for reason in gpu.throttle or () if reason in HELD_BACK]
     if held_back or state == "slowed":
-        yield Finding(
-            "warning",
-            "throttle",
+        yield THROTTLED.warning(
             host,
             f"the GPU's clocks are lowered: {', '.join(held_back) or 'no reason told'}",
             numbers,
             f"on {host}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE; free the air's way, let it cool",
         )
     elif state == "capped":
-        yield Finding(
-            "fault",
-            "power-cap",
+        yield POWER_CAP.fault(
             host,
             "the GPU is busy at low clocks: its power is capped by supply or firmware",
             numbers,
             f"on {host}: shut down, unplug the power brick for a minute; else sudo fwupdmgr update",
         )
     elif state == "spinning":
-        yield Finding(
-            "warning",
-            "wedged",
+        yield WEDGED.warning(
             host,
             "the GPU is busy at idle power with full clocks: a kernel spins and waits",
             numbers,
             f"cluster status: do tokens move? if not, cluster down; on {host}: nvidia-smi names the holder",
         )
     elif state == "stalled":
-        yield Finding(
-            "warning",
-            "wedged",
+        yield WEDGED.warning(
             host,
             "the GPU is busy at idle power: a kernel spins, or the power is capped",
             numbers,
@@ -458,7 +456,7 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
     """Processes on the GPU that are not in a container of ours: strangers', and engines that outlived theirs."""
     if isinstance(seen.gpu_processes, Missing):
         if not isinstance(seen.gpu, Missing):
-            yield unknown("gpu-stranger", seen.host, seen.gpu_processes, "processes on the GPU")
+            yield GPU_STRANGER.unknown(seen.host, "processes on the GPU", seen.gpu_processes)
         return
     if isinstance(seen.containers, Missing):
         return
@@ -468,9 +466,7 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
         if process.container in mine:
             continue
         if process.is_engine and process.container not in names:
-            yield Finding(
-                "warning",
-                "orphan",
+            yield ORPHAN.warning(
                 seen.host,
                 f"{process.name} uses the GPU and is in no container that Docker has",
                 _held(process),
@@ -478,9 +474,7 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
             )
             continue
         place = names.get(process.container, "")
-        yield Finding(
-            "warning",
-            "gpu-stranger",
+        yield GPU_STRANGER.warning(
             seen.host,
             "a process that is not ours uses the GPU",
             _held(process) + (f", container {place}" if place else ""),

@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Literal
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, twice, unknown
+from cluster.spark.finding import Check, Finding, twice
 
 if TYPE_CHECKING:
     from cluster.spark.links import Links
     from cluster.spark.look import Seen
     from cluster.spark.memory import Memory
     from cluster.spark.request import Wanted
+
+KERNEL = Check("kernel", "upgrade#kernel")
+PLATFORM = Check("platform", "first-set-up#platform")
+SUDO = Check("sudo", "first-set-up#before-the-first-command")
+HOSTNAME = Check("hostname", "first-set-up#names")
+MACHINE_ID = Check("machine-id", "first-set-up#same-machine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,6 @@ def recognise_hostnames(text: str) -> tuple[str, ...] | None:
     return tuple(found["name"] for found in _HOSTNAME.finditer(text)) or None
 
 
-GIB = 1 << 30
 BAD_KERNEL = re.compile(r"7\.0\.0-(10\d\d|31)\b")
 """Releases on which memory cannot be registered for RDMA although it is free; `kho=off` cures them."""
 
@@ -140,13 +145,11 @@ MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "a
 def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """The host's CPU architecture is the one the recipe is for."""
     if isinstance(seen.identity, Missing):
-        yield unknown("platform", seen.host, seen.identity, "identity")
+        yield PLATFORM.unknown(seen.host, "identity", seen.identity)
         return
     found = MACHINES.get(seen.identity.arch, seen.identity.arch)
     if wanted.recipe.platform not in ("any", found):
-        yield Finding(
-            "fault",
-            "platform",
+        yield PLATFORM.fault(
             seen.host,
             f"recipe {wanted.recipe.name} is for {wanted.recipe.platform} machines",
             f"uname -m: {seen.identity.arch}",
@@ -158,9 +161,7 @@ def check_sudo(seen: Seen) -> Iterator[Finding]:
     """Without sudo everything works but dropping the page cache and reading the firewall."""
     if not isinstance(seen.identity, Missing) and not seen.identity.sudo:
         user = seen.identity.user
-        yield Finding(
-            "note",
-            "sudo",
+        yield SUDO.note(
             seen.host,
             f"{user} cannot use sudo without a password: the firewall is not known, the page cache is not dropped",
             "sudo -n true: refused",
@@ -192,9 +193,8 @@ def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     said = [f"uname -r: {kernel}"] if kernel else []
     if memory and sure == "counted":
         said.append(f"CmaTotal {(memory.cma_total or 0) >> 10} kB, CmaFree {(memory.cma_free or 0) >> 10} kB")
-    yield Finding(
+    yield KERNEL.found(
         "fault" if sure == "counted" and rdma else "warning",
-        "kernel",
         seen.host,
         "this kernel cannot register memory for RDMA, however much is free",
         ", ".join(said),
@@ -209,9 +209,7 @@ def check_name(seen: Seen) -> Iterator[Finding]:
     name = seen.identity.hostname
     strange = [one for one in seen.identity.named_addresses if not _is_own(one, seen.identity, seen.links)]
     if strange:
-        yield Finding(
-            "warning",
-            "hostname",
+        yield HOSTNAME.warning(
             seen.host,
             f"/etc/hosts gives {name} an address that this host does not have",
             f"{strange[0]} {name}",
@@ -219,9 +217,7 @@ def check_name(seen: Seen) -> Iterator[Finding]:
         )
     for tenant in () if isinstance(seen.tenants, Missing) else seen.tenants:
         if tenant.kind == "mdns" and tenant.name.partition(".")[0].lower() != name.partition(".")[0].lower():
-            yield Finding(
-                "note",
-                "hostname",
+            yield HOSTNAME.note(
                 seen.host,
                 f"{name}.local is taken: this host is {tenant.name} now",
                 f"avahi-daemon (pid {tenant.pid}): running [{tenant.name}]",
@@ -244,9 +240,7 @@ def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
     """Every host says which machine it is, and no two names are one machine. Nothing is looked up before that holds."""
     for host, machine in machines.items():
         if isinstance(machine, Missing):
-            yield Finding(
-                "fault",
-                "machine-id",
+            yield MACHINE_ID.fault(
                 host,
                 "its machine-id cannot be read",
                 machine.why,
@@ -254,9 +248,7 @@ def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
             )
     ids = twice((host, machine) for host, machine in machines.items() if not isinstance(machine, Missing))
     for machine, hosts in ids.items():
-        yield Finding(
-            "fault",
-            "machine-id",
+        yield MACHINE_ID.fault(
             hosts[1],
             f"{' and '.join(hosts)} are the same machine",
             f"machine-id {machine}",
@@ -269,9 +261,7 @@ def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
     machines = {seen.host_id: seen for seen in seens if seen.host_id}.values()
     rows = [(seen.host, seen.identity.hostname) for seen in machines if not isinstance(seen.identity, Missing)]
     for name, hosts in twice(rows).items():
-        yield Finding(
-            "warning",
-            "hostname",
+        yield HOSTNAME.warning(
             hosts[1],
             f"{' and '.join(hosts)} have the same hostname",
             name,

@@ -16,13 +16,17 @@ from cluster.argv.docker import docker_image_inspect, why_failed
 from cluster.config.recipe import PACKAGES
 from cluster.spark.docker import explain
 from cluster.spark.fact import Missing, as_shape, last_words, load_json, refuse
-from cluster.spark.finding import Finding, differ
+from cluster.spark.finding import Check, Finding
 from cluster.spark.identity import MACHINES
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
+
+CONTAINER = Check("container", "it-does-not-start#container-and-gpu")
+IMAGE = Check("image", "it-does-not-start#image")
+IMAGE_PARITY = Check("image-parity", "upgrade#the-image-is-not-the-same-on-all-hosts")
 
 RUNS = ("Cmd", "Entrypoint", "Env", "StopSignal", "User", "Volumes", "WorkingDir")
 """The parts of Config that change what runs; labels and what is there for builds are left out."""
@@ -132,21 +136,17 @@ def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterato
         configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
         look = f"docker run --rm --gpus all --entrypoint nvidia-smi {image} -L"
         remedy = f"on {host}: {configure if gpu else look}"
-        yield Finding("fault", "container", host, "no container with a GPU can be started", inside.why, remedy)
+        yield CONTAINER.fault(host, "no container with a GPU can be started", inside.why, remedy)
         return
     if not inside.gpus:
-        yield Finding(
-            "fault",
-            "container",
+        yield CONTAINER.fault(
             host,
             "no GPU is seen inside a container",
             inside.gpu_error or "nvidia-smi -L: nothing",
             f"on {host}: docker run --rm --gpus all --entrypoint nvidia-smi {image} -L",
         )
     if not inside.packages and any(mount.target.startswith(PACKAGES) for mount in wanted.recipe.mounts):
-        yield Finding(
-            "fault",
-            "image",
+        yield IMAGE.fault(
             host,
             f"image {image} does not tell where its Python has vLLM",
             "",
@@ -154,9 +154,7 @@ def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterato
         )
     yield from _check_versions(wanted, host, inside)
     if wanted.recipe.architecture and inside.knows_architecture is False:
-        yield Finding(
-            "fault",
-            "image",
+        yield IMAGE.fault(
             host,
             f"vLLM {inside.vllm} in {image} does not know {wanted.recipe.architecture}",
             "not in its model registry",
@@ -172,9 +170,9 @@ def _check_versions(wanted: Wanted, host: str, inside: Inside) -> Iterator[Findi
     for what, version, need, also in rows:
         remedy = f"use an image with {what} {need}".rstrip() + f" (--set image=…){also}"
         if not version and (need or what != "transformers"):
-            yield Finding("fault", "image", host, f"image {image} holds no {what}", "", remedy)
+            yield IMAGE.fault(host, f"image {image} holds no {what}", "", remedy)
         elif version and not _within(version, need):
-            yield Finding("fault", "image", host, f"image {image} holds {what} {version}", f"needs {need}", remedy)
+            yield IMAGE.fault(host, f"image {image} holds {what} {version}", f"needs {need}", remedy)
 
 
 def _within(version: str, specifier: str) -> bool:
@@ -190,7 +188,7 @@ def check_equal(insides: Mapping[str, Inside | Missing]) -> Iterator[Finding]:
     for key in ("python", "vllm", "ray"):
         values = {host: getattr(one, key) for host, one in insides.items() if not isinstance(one, Missing)}
         what = f"{key} differs between the hosts' images"
-        yield from differ("fault", "image-parity", values, what, "pull the same image on all hosts")
+        yield from IMAGE_PARITY.differ("fault", values, what, "pull the same image on all hosts")
 
 
 def check_images(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -200,7 +198,7 @@ def check_images(seens: Sequence[Seen]) -> Iterator[Finding]:
         contents = {host: image.content_id for host, image in found.items()}
         what = f"image {reference} is not the same on all hosts"
         remedy = f"on all: docker pull {reference}, or copy it with docker save and docker load"
-        yield from differ("fault", "image-parity", contents, what, remedy, 12)
+        yield from IMAGE_PARITY.differ("fault", contents, what, remedy, 12)
 
 
 def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
@@ -209,9 +207,7 @@ def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         return
     machine = MACHINES.get(seen.identity.arch, seen.identity.arch)
     if MACHINES.get(seen.image.architecture, seen.image.architecture) != machine:
-        yield Finding(
-            "fault",
-            "image",
+        yield IMAGE.fault(
             seen.host,
             f"image {wanted.recipe.image} is for {seen.image.architecture}",
             f"uname -m: {seen.identity.arch}",

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
-from cluster.spark import clock, deployments, disk, docker, gpu, identity, image, links, memory, ports, tenants, weights
+from cluster.config.find import nearest
+from cluster.errors import UsageError
+from cluster.spark import (
+    clock,
+    deployments,
+    disk,
+    docker,
+    fabric,
+    fabric_test,
+    gpu,
+    identity,
+    image,
+    links,
+    memory,
+    ports,
+    processes,
+    weights,
+)
 from cluster.spark.clock import Clock, check_clocks
 from cluster.spark.deployments import Container, Deployment, Kept, LockState, check_containers
 from cluster.spark.disk import Room, check_disk
 from cluster.spark.docker import Docker, check_docker, check_stores
 from cluster.spark.fabric import Fabric, check_fabric
 from cluster.spark.fact import NOT_ASKED, Missing
-from cluster.spark.finding import Finding, differ
+from cluster.spark.finding import Check, Finding, checks_in
 from cluster.spark.gpu import Gpu, GpuProcess, check_gpu, check_strangers
 from cluster.spark.identity import (
     Identity,
@@ -29,10 +46,29 @@ from cluster.spark.image import Image, check_image, check_images
 from cluster.spark.links import Links
 from cluster.spark.memory import Memory, check_memory
 from cluster.spark.ports import Listener, check_ports
+from cluster.spark.processes import EngineProcess, Firewall, Tenant, check_tenants
 from cluster.spark.request import Wanted
-from cluster.spark.tenants import EngineProcess, Firewall, Tenant, check_tenants
 from cluster.spark.weights import Weights, check_copies, check_weights
 
+VERSIONS = Check("versions", "upgrade#driver-kernel-firmware")
+
+SUBJECTS = (
+    identity,
+    docker,
+    deployments,
+    ports,
+    gpu,
+    processes,
+    memory,
+    disk,
+    image,
+    weights,
+    clock,
+    fabric,
+    fabric_test,
+)
+CHECKS = {**checks_in(SUBJECTS), VERSIONS.name: VERSIONS}
+"""All checks that `--force` knows."""
 IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 
 
@@ -123,13 +159,13 @@ def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, f
         weights=weights.parse(told["weights"]) if look.model else NOT_ASKED,
         listening=ports.parse(told["look"]),
         disk=disk.parse(told["kept"]),
-        processes=tenants.parse_processes(told["look"]),
+        processes=processes.parse_processes(told["look"]),
         deployments=deployments.parse(told["kept"]),
         lock=deployments.parse_lock(told["kept"]),
         drafter=weights.parse(told["drafter"]) if look.drafter else NOT_ASKED,
         clock=clock.parse(told["look"], asked) if look.thorough else NOT_ASKED,
-        tenants=tenants.parse(told["others"]) if look.thorough else NOT_ASKED,
-        firewall=tenants.parse_firewall(told["others"]) if look.thorough else NOT_ASKED,
+        tenants=processes.parse(told["others"]) if look.thorough else NOT_ASKED,
+        firewall=processes.parse_firewall(told["others"]) if look.thorough else NOT_ASKED,
     )
 
 
@@ -148,7 +184,7 @@ def _asked(look: Look) -> dict[str, Question]:
         "containers": deployments.containers_question(),
     }
     if look.thorough:
-        asked["others"] = tenants.question()
+        asked["others"] = processes.question()
     if look.image:
         asked["image"] = image.question(look.image)
     if look.model:
@@ -207,4 +243,18 @@ def check_versions(seens: Sequence[Seen]) -> Iterator[Finding]:
             versions["ConnectX firmware"][seen.host] = seen.links.links[0].firmware or "unknown"
     for what, values in versions.items():
         remedy = "bring them to one version when there is time"
-        yield from differ("note", "versions", values, f"the hosts differ in {what}", remedy)
+        yield from VERSIONS.differ("note", values, f"the hosts differ in {what}", remedy)
+
+
+def check_names(given: Iterable[str]) -> frozenset[str]:
+    """Names of checks as `--force` takes them. Raises UsageError for a name that no check has."""
+    given = frozenset(given)
+    for name in sorted(given - CHECKS.keys()):
+        known = ", ".join(CHECKS)
+        near = nearest(name, CHECKS)
+        raise UsageError(
+            f"--force {name}: unknown check",
+            code="unknown-check",
+            remedy=f"{near}; all: {known}" if near else known,
+        )
+    return given

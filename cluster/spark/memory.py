@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from cluster.argv.far import far
 from cluster.spark.deployments import ours
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, unknown
+from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
+
+MEMORY = Check("memory", "memory-is-full")
+PAGE_CACHE = Check("page-cache", "memory-is-full#page-cache")
 
 FIELDS = {
     "MemTotal": "total",
@@ -109,24 +112,20 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """
     need, memory = needed_bytes(wanted), seen.memory
     if isinstance(memory, Missing):
-        yield unknown("memory", seen.host, memory, "memory")
+        yield MEMORY.unknown(seen.host, "memory", memory)
         return
     if not need or memory.available is None:
         return
     room = memory.available + held_by_us(seen)
     if room < need:
-        yield Finding(
-            "fault",
-            "memory",
+        yield MEMORY.fault(
             seen.host,
             f"the recipe needs {need / GIB:.1f} GiB, {room / GIB:.1f} GiB are to be had",
             f"MemAvailable {memory.available / GIB:.1f} GiB; {_holders(seen, memory)}",
             f"{_free_it(seen)}, or lower gpu-memory-utilization and memory.per_host_gib with --set",
         )
     elif hides_in_cache(wanted, seen) and not (isinstance(seen.identity, Missing) or seen.identity.sudo):
-        yield Finding(
-            "note",
-            "page-cache",
+        yield PAGE_CACHE.note(
             seen.host,
             "page cache takes memory that an older vLLM counts as used",
             f"MemFree {(memory.free or 0) / GIB:.1f} GiB, MemAvailable {memory.available / GIB:.1f} GiB",

@@ -10,12 +10,14 @@ from cluster.argv.far import far
 from cluster.argv.ports import ports_used
 from cluster.spark.deployments import Deployment
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, unknown
+from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
+
+PORTS = Check("ports", "it-does-not-start#ports-and-names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def parse(answer: Answer) -> tuple[Listener, ...] | Missing:
 def check_ports(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
     """The ports a rank needs are free, or held by a rank of ours that goes first."""
     if isinstance(seen.listening, Missing):
-        yield unknown("ports", seen.host, seen.listening, "listening ports")
+        yield PORTS.unknown(seen.host, "listening ports", seen.listening)
         return
     mine = [use for deployment in found for use in deployment.ports_on(seen.host)]
     rank = wanted.names.index(seen.host)
@@ -65,4 +67,4 @@ def _taken(host: str, holder: str, ports: Mapping[int, str], api_port: int) -> F
     what = f"port {rows} is taken" if len(ports) == 1 else f"ports {rows} are taken"
     other = ", or take another with --set port=N" if api_port in ports else ""
     see = f"sudo ss -ltnp sport = :{next(iter(ports))}"
-    return Finding("fault", "ports", host, what, f"{holder} listens there", f"on {host}: {see}; stop it{other}")
+    return PORTS.fault(host, what, f"{holder} listens there", f"on {host}: {see}; stop it{other}")

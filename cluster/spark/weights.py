@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
-from cluster.argv.hub import WEIGHTS
+from cluster.argv.hub import WEIGHT_ENDINGS
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, differ
+from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
+
+WEIGHTS_PARITY = Check("weights-parity", "swap-a-model#the-hosts-have-different-copies")
+WEIGHTS = Check("weights", "it-does-not-start#model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,12 @@ def hub_question(model: str, revision: str, token_file: str, *, dummy: bool = Fa
 
     `dummy`: the weights are not counted.
     """
-    given = {"model": model, "revision": revision, "token_file": token_file, "leave_out": WEIGHTS if dummy else ()}
+    given = {
+        "model": model,
+        "revision": revision,
+        "token_file": token_file,
+        "leave_out": WEIGHT_ENDINGS if dummy else (),
+    }
     return far("hub_model", given, timeout_s=20)
 
 
@@ -82,18 +90,14 @@ def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     for model, copy in zip(wanted.models, seen.copies, strict=False):
         if not isinstance(copy, Missing):
             for problem in copy.problems:
-                yield Finding(
-                    "fault",
-                    "weights",
+                yield WEIGHTS.fault(
                     seen.host,
                     f"the weights of {model.id} are not whole",
                     problem,
                     f"on {seen.host}: rm -r {place_of(copy)}, then cluster up again",
                 )
         elif model.id.startswith("/") or copy.kind != "absent":
-            yield Finding(
-                "fault",
-                "weights",
+            yield WEIGHTS.fault(
                 seen.host,
                 f"the model {model.id} cannot be read",
                 copy.why,
@@ -108,7 +112,7 @@ def check_copies(seens: Sequence[Seen]) -> Iterator[Finding]:
         there = {seen.host: one for seen, one in zip(seens, copies, strict=True) if not isinstance(one, Missing)}
         ids = {host: one.commit or one.listing for host, one in there.items()}
         remedy = "pin one with --set revision=COMMIT, or copy the directory again"
-        yield from differ("fault", "weights-parity", ids, "the hosts have different copies of the model", remedy, 12)
+        yield from WEIGHTS_PARITY.differ("fault", ids, "the hosts have different copies of the model", remedy, 12)
     hashes = {seen.host: seen.weights.hashes for seen in seens if not isinstance(seen.weights, Missing)}
     for name in sorted({name for own in hashes.values() for name in own}):
         contents = {host: own[name] for host, own in hashes.items() if name in own}
@@ -116,4 +120,4 @@ def check_copies(seens: Sequence[Seen]) -> Iterator[Finding]:
             f"the hosts have different copies of {name}",
             "sha256sum it on all; copy the right one over the other",
         )
-        yield from differ("fault", "weights-parity", contents, what, remedy, 12)
+        yield from WEIGHTS_PARITY.differ("fault", contents, what, remedy, 12)

@@ -21,8 +21,8 @@ from cluster.spark.image import Image
 from cluster.spark.links import Link, Links, Netdev
 from cluster.spark.look import Seen
 from cluster.spark.memory import Memory
+from cluster.spark.processes import Firewall
 from cluster.spark.request import Backend, Wanted
-from cluster.spark.tenants import Firewall
 from cluster.spark.weights import Weights
 
 GIB = 1 << 30

@@ -17,7 +17,7 @@ from cluster.bench.endpoint import (
     with_engine,
 )
 from cluster.bench.read import HttpAnswer
-from cluster.spark.tenants import Loaded
+from cluster.spark.processes import Loaded
 
 GONE = HttpAnswer(404, {}, [(0.0, b'{"detail":"Not Found"}')], True)
 VERSION = {"version": "0.33.0"}

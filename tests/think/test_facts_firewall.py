@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from facts_tools import put_program, run_far, said
 
-from cluster.spark import tenants
+from cluster.spark import processes
 from cluster.spark.fact import Missing
-from cluster.spark.tenants import Firewall, parse_rules
+from cluster.spark.processes import Firewall, parse_rules
 
 NETWORK = ip_network("192.168.100.0/24")
 DOCKER = """table ip nat {
@@ -107,7 +107,7 @@ def test_other_networks_do_not_count() -> None:
 
 def test_without_sudo_it_is_not_known(plain_user: Path) -> None:
     env = put_program(plain_user / "bin", "sudo", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
-    found = tenants.parse_firewall(run_far("others", {"sections": ["firewall"]}, env))
+    found = processes.parse_firewall(run_far("others", {"sections": ["firewall"]}, env))
     assert found == Missing("sudo: a password is required", "refused")
 
 
@@ -117,8 +117,8 @@ def test_rules_are_read_by_either_tool(tmp_path: Path) -> None:
     env = put_program(tmp_path / "bin", "sudo", shown) | {"PATH": f"{tmp_path / 'bin'}"}
     (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
     put_program(tmp_path / "bin", "iptables", "#!/bin/sh\necho '-P INPUT DROP'\n")
-    assert tenants.parse_firewall(run_far("others", {"sections": ["firewall"]}, env)) == Firewall("-P INPUT DROP")
+    assert processes.parse_firewall(run_far("others", {"sections": ["firewall"]}, env)) == Firewall("-P INPUT DROP")
 
 
 def test_recorded_reply() -> None:
-    assert tenants.parse_firewall(said({"firewall": {"value": "-P INPUT ACCEPT\n"}})) == Firewall()
+    assert processes.parse_firewall(said({"firewall": {"value": "-P INPUT ACCEPT\n"}})) == Firewall()

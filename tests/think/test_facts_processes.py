@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from facts_tools import put, run_far
 
-from cluster.spark import tenants
+from cluster.spark import processes
 from cluster.spark.fact import Missing
-from cluster.spark.tenants import EngineProcess
+from cluster.spark.processes import EngineProcess
 
 ID = "0123456789abcdef" * 4
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -25,7 +25,7 @@ def put_process(root: Path, pid: int, argv: list[str], *, comm: str = "x", cgrou
 
 
 def look(root: Path) -> tuple[EngineProcess, ...]:
-    found = tenants.parse_processes(run_far("look", {"sections": ["processes"], "root": f"{root}/"}))
+    found = processes.parse_processes(run_far("look", {"sections": ["processes"], "root": f"{root}/"}))
     assert not isinstance(found, Missing), found
     return found
 

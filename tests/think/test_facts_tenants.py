@@ -3,13 +3,13 @@ from pathlib import Path
 import pytest
 from facts_tools import put, run_far, said
 
-from cluster.spark import tenants
+from cluster.spark import processes
 from cluster.spark.fact import Missing
-from cluster.spark.tenants import NAMES, Tenant
+from cluster.spark.processes import NAMES, Tenant
 
 
 def told(*words: str, uid: int = 1000) -> tuple[Tenant, ...]:
-    found = tenants.parse(said({"tenants": {"value": [{"pid": 7, "uid": uid, "words": list(words)}]}}))
+    found = processes.parse(said({"tenants": {"value": [{"pid": 7, "uid": uid, "words": list(words)}]}}))
     assert not isinstance(found, Missing), found
     return found
 
@@ -57,6 +57,6 @@ def test_found_among_all_processes(tmp_path: Path) -> None:
         },
     )
     given = {"sections": ["tenants"], "names": list(NAMES), "root": f"{tmp_path}/"}
-    found = tenants.parse(run_far("others", given))
+    found = processes.parse(run_far("others", given))
     assert not isinstance(found, Missing)
     assert [(one.pid, one.name) for one in found] == [(9, "earlyoom"), (12, "spark1.local")]

@@ -12,7 +12,7 @@ from cluster.spark.deployments import Kept, deployments
 from cluster.spark.fact import Missing
 from cluster.spark.memory import Memory
 from cluster.spark.ports import Listener
-from cluster.spark.tenants import EngineProcess
+from cluster.spark.processes import EngineProcess
 
 PAIR = wanted()
 GONE = deployments(running(PAIR))

@@ -11,13 +11,13 @@ from plan_tools import CONTENT, DATA, GIB, identity, names, rank_container, reci
 from cluster.spark.deployments import deployments
 from cluster.spark.disk import Room
 from cluster.spark.fact import Missing
-from cluster.spark.finding import Finding, refusing, unknown, worst_first
+from cluster.spark.finding import Check, Finding, refusing, worst_first
 from cluster.spark.gpu import GpuProcess
 from cluster.spark.image import Image
 from cluster.spark.look import check_host
 from cluster.spark.memory import Memory
 from cluster.spark.ports import Listener
-from cluster.spark.tenants import EngineProcess
+from cluster.spark.processes import EngineProcess
 from cluster.spark.weights import Weights
 
 PAIR = wanted()
@@ -195,7 +195,7 @@ def test_force_names_the_check() -> None:
     faults = check(memory=Memory(available=0), listening=(Listener("0.0.0.0", 8000, 1, "x"),))
     assert names(refusing(faults, frozenset())) == [("fault", "memory"), ("fault", "ports")]
     assert names(refusing(faults, frozenset({"memory"}))) == [("fault", "ports")]
-    assert refusing([unknown("ports", "spark1", Missing("no"), "ports")], frozenset()) == []
+    assert refusing([Check("ports", "").unknown("spark1", "ports", Missing("no"))], frozenset()) == []
 
 
 def test_the_worst_comes_first() -> None:

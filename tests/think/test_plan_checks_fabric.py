@@ -13,7 +13,7 @@ from cluster.spark.fact import Missing
 from cluster.spark.finding import Finding
 from cluster.spark.links import Links, PortGid
 from cluster.spark.look import Seen, check_set
-from cluster.spark.tenants import Firewall
+from cluster.spark.processes import Firewall
 
 
 def check(seens: Sequence[Seen], **changes: Any) -> list[Finding]:

@@ -16,7 +16,7 @@ from cluster.spark.finding import Finding
 from cluster.spark.gpu import GpuProcess
 from cluster.spark.look import check_host
 from cluster.spark.memory import Memory
-from cluster.spark.tenants import Tenant
+from cluster.spark.processes import Tenant
 
 ROOM = Room(DATA, 900 * GIB, 1 << 20, 1)
 CMA_BUG = Memory(120 * GIB, 110 * GIB, 100 * GIB, cma_total=0, cma_free=940604 << 10)

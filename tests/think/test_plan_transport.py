@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from plan_tools import links, port
 
+from cluster.spark.fabric import ENOUGH_BYTES, grown_bytes, judge_transport
 from cluster.spark.fact import Missing
 from cluster.spark.links import Links
-from cluster.spark.transport import ENOUGH_BYTES, grown_bytes, judge_transport
 
 IB = "spark1:7:7 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB enp1s0f0np0"
 VIA = "spark2:2981:3113 [0] NCCL INFO Channel 08/0 : 0[0] -> 1[0] [receive] via NET/IBext_v10/0"

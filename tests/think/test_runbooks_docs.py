@@ -11,8 +11,10 @@ from loops import each
 from runbook_pages import FOLDER, INDEX, ORDER, Listed, Typed, headings, links, pages, slug, steps
 
 from cluster.cli.main import parse
+from cluster.diagnosis import hang
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS, RULES
-from cluster.spark.finding import RUNBOOKS, WATCHED
+from cluster.spark.finding import checks_in
+from cluster.spark.look import CHECKS
 
 STEMS = (
     "first-set-up",
@@ -30,7 +32,8 @@ LONGEST = 120
 
 
 OF_RULES = {rule.page for rule in (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())}
-POINTED_AT = sorted({*RUNBOOKS.values(), *WATCHED.values(), *OF_RULES})
+OF_CHECKS = {check.runbook for check in (*CHECKS.values(), *checks_in([hang]).values())}
+POINTED_AT = sorted({*OF_CHECKS, *OF_RULES})
 """What checks and rules name as their page."""
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cluster.argv.far import far
 from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Finding, Level, unknown
+from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
+
+OTHERS = Check("tenants", "memory-is-full#another-tenant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +239,11 @@ TENANTS: Mapping[Kind, tuple[Level, str, str]] = {
 def check_tenants(seen: Seen) -> Iterator[Finding]:
     """Others that take memory which a model needs, or end what takes much; those on the GPU are named elsewhere."""
     if isinstance(seen.tenants, Missing):
-        yield unknown("tenants", seen.host, seen.tenants, "other programs")
+        yield OTHERS.unknown(seen.host, "other programs", seen.tenants)
         return
     on_gpu = set() if isinstance(seen.gpu_processes, Missing) else {row.pid for row in seen.gpu_processes}
     for kind, (level, what, remedy) in TENANTS.items():
         here = [one for one in seen.tenants if one.kind == kind and one.pid not in on_gpu]
         if here:
             evidence = ", ".join(f"{one.name} (pid {one.pid}, uid {one.uid})" for one in here)
-            yield Finding(level, "tenants", seen.host, what, evidence, f"on {seen.host}: {remedy}")
+            yield OTHERS.found(level, seen.host, what, evidence, f"on {seen.host}: {remedy}")
