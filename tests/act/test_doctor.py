@@ -188,7 +188,7 @@ def test_more_hosts_than_a_line_holds(place: Path, capsys: pytest.CaptureFixture
     assert ran.code == 4
     assert "fault    8 hosts  docker  Docker cannot be used" in ran.out
     assert f"hosts: {', '.join(names)}" in ran.out
-    assert "hint: on each: install Docker" in ran.out
+    assert "on each: install Docker" in ran.out
 
 
 REFUSED = [name for name, (code, words, _) in STORIES.items() if code == 4 and words == UP and name.startswith("up/")]
