@@ -11,11 +11,11 @@ from cluster.bench.rows import Row, suffix
 from cluster.bench.statistics import Ratio, Stat, ratio, stat
 from cluster.bench.tables import MISSING, Column, Table, table
 from cluster.config.recipe import Recipe, Reference, ReferenceRow
+from cluster.spark.memory import GIB
 
 SPARK_BYTES_PER_S = 273e9
 """Memory bandwidth of a GB10 as NVIDIA's data sheet of the DGX Spark has it."""
 
-GIB = 1 << 30
 BYTES_A_PARAMETER = {
     "fp8": 1.0,
     "modelopt_fp4": 0.5625,  # 4 bits, and an FP8 scale for 16 values
