@@ -9,11 +9,11 @@ from typing import Any
 
 from cluster.bench.compare import Entry, generation
 from cluster.bench.rows import Row, suffix
-from cluster.bench.scaling import GIB
 from cluster.bench.series import Series, short_key
 from cluster.bench.statistics import Stat, stat
 from cluster.bench.tables import extreme, hosts_of
 from cluster.deploy.moments import moment_names
+from cluster.spark.memory import GIB
 
 MOST_LINES = 6
 MOST_HOSTS = 8

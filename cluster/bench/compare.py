@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.bench.result import PARTIAL, Baseline, Difference, Result, differences, find_baseline, read_result
 from cluster.bench.rows import Row, suffix
-from cluster.bench.scaling import GIB, UNKNOWN, Ceiling, Reading, bytes_a_token, scaling_rows, scaling_table
+from cluster.bench.scaling import UNKNOWN, Ceiling, Reading, bytes_a_token, scaling_rows, scaling_table
 from cluster.bench.series import ENDING, Point, Series, read_point, read_series, short_key
 from cluster.bench.statistics import Ratio, Stat, half_width, ratio
 from cluster.bench.tables import Column, Table, extreme, hosts_of, known_columns, show, table
@@ -18,6 +18,7 @@ from cluster.config.load import load_recipe
 from cluster.config.recipe import Recipe, Reference
 from cluster.deploy.moments import moment_names
 from cluster.errors import ClusterError, UsageError
+from cluster.spark.memory import GIB
 
 
 @dataclass(frozen=True, slots=True)
