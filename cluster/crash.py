@@ -84,7 +84,7 @@ def details(error: BaseException, words: Sequence[str]) -> str:
 
 def without_secrets(text: str, words: Sequence[str]) -> str:
     """A text without the secrets that a command line and the environment give us."""
-    from cluster.config.redact import is_secret, redact_text
+    from cluster.config.secrets import is_secret, redact_text
 
     given = [*os.environ.items(), *(word.partition("=")[::2] for word in words)]
     secrets = [value for name, value in given if is_secret(name, value)]

@@ -13,13 +13,10 @@ from pydantic import JsonValue
 
 from cluster.argv.ports import PORTS
 from cluster.config.recipe import Recipe
-from cluster.config.redact import secrets_in
+from cluster.config.secrets import API_KEY, secrets_in
 from cluster.errors import UsageError
 
 Backend = Literal["ray", "mp", "none"]
-
-API_KEY = "VLLM_API_KEY"
-"""Variable in which vLLM reads the key that it asks for."""
 
 # Flags that cluster gives: where the user says the same thing.
 OURS = {

@@ -14,8 +14,7 @@ from cluster.bench.scaling import UNKNOWN, Ceiling, Reading, bytes_a_token, scal
 from cluster.bench.series import ENDING, Point, Series, read_point, read_series, short_key
 from cluster.bench.statistics import Ratio, Stat, half_width, ratio
 from cluster.bench.tables import Column, Table, extreme, hosts_of, known_columns, show, table
-from cluster.config.load import load_recipe
-from cluster.config.recipe import Recipe, Reference
+from cluster.config.recipe import Recipe, Reference, load_recipe
 from cluster.deploy.moments import moment_names
 from cluster.errors import ClusterError, UsageError
 from cluster.spark.memory import GIB

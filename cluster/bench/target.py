@@ -18,13 +18,13 @@ from cluster.bench.loader import ProcessLoader, Target, load_command
 from cluster.bench.result import HostState, Manifest
 from cluster.bench.run import NO_MACHINE
 from cluster.bench.sampling import Machine, role, watching
-from cluster.config.load import choose_recipe, load_recipe, read_secret
-from cluster.config.recipe import Recipe
-from cluster.config.redact import redact
+from cluster.config.recipe import Recipe, choose_recipe, load_recipe
+from cluster.config.secrets import read_secret, redact
 from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named
 from cluster.errors import ClusterError, RefusedError, UsageError
-from cluster.hosts.connect import LocalHost, connect
+from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
+from cluster.hosts.local import LocalHost
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host, Process
 from cluster.spark.deployments import HOME, Deployment, unread

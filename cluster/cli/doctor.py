@@ -22,8 +22,8 @@ from cluster.cli.fabric_test import Tested, test_fabric
 from cluster.cli.findings import show
 from cluster.cli.status import Status, inspect, rank_text
 from cluster.cli.up import simulated_products
-from cluster.config.load import ResolvedHost
-from cluster.config.redact import is_secret, redact, redact_text
+from cluster.config.inventory import ResolvedHost
+from cluster.config.secrets import is_secret, redact, redact_text
 from cluster.deploy import evidence, gate, prove
 from cluster.deploy.fetch import is_absent, read_token
 from cluster.deploy.rank import SECRET_FILES

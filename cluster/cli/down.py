@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.config.load import ResolvedHost
+from cluster.config.inventory import ResolvedHost
 from cluster.deploy.leftovers import Holder
 from cluster.deploy.plan import forget, plan_down
 from cluster.deploy.restart import BACK_S, await_released

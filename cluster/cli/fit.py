@@ -11,10 +11,9 @@ from typing import Any
 from cluster.argv.vllm import AUTO, read_length
 from cluster.bench.scaling import SPARK_BYTES_PER_S, bytes_a_token
 from cluster.config.find import recipe_files
-from cluster.config.load import load_inventory
-from cluster.config.load import read_recipe as read_file
-from cluster.config.model_config import read_attention
-from cluster.config.recipe import Recipe
+from cluster.config.inventory import load_inventory
+from cluster.config.recipe import Recipe, read_attention
+from cluster.config.recipe import read_recipe as read_file
 from cluster.deploy.fit import GRAPHS_GIB, HOST_SIDE_GIB, LAYERWISE_FROM, SYSTEM_GIB, Asked, Fit, fit, quantises_whole
 from cluster.deploy.session import read_recipe
 from cluster.errors import ExitCode, UsageError
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     length = wanted_length(recipe) if args.length is None else args.length
     sizes = args.tp or [1, 2]
     if min([1 if length is None else length, args.sequences, *sizes]) < 1 or args.memory_gib <= 0:
-        raise UsageError("--tp, --length, --sequences and --memory-gib are above 0")
+        raise UsageError("expected --tp, --length, --sequences and --memory-gib above 0", code="option-invalid")
     asked = Asked(length, args.sequences, args.memory_gib)
     fits = [fit(recipe, attention, tp, asked) for tp in sizes]
     tokens = "the longest that fits" if length is None else f"{length} tokens"
@@ -63,7 +62,7 @@ def wanted_length(recipe: Recipe) -> int | None:
     try:
         length = read_length(recipe.vllm.get("max-model-len", UNSAID_LENGTH))
     except ValueError as error:
-        raise UsageError(f"vllm.{error}") from None
+        raise UsageError(f"vllm.{error}", code="value-invalid") from None
     return None if length == AUTO else length
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
 from cluster.cli.options import Parser, common
+from cluster.config.find import find_recipe, recipe_files
+from cluster.config.inventory import load_inventory
+from cluster.config.overrides import final_recipe
+from cluster.config.recipe import Recipe, choose_recipe, load_recipe, read_dockerfile, read_recipe
+from cluster.config.written import annotated
+from cluster.deploy.rank import SETTINGS
 from cluster.errors import ClusterError, ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from cluster.config.recipe import Recipe
-    from cluster.screen import Screen
+from cluster.screen import Screen
 
 
 def configure(parser: Parser) -> None:
@@ -36,9 +39,6 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _list(args: argparse.Namespace, screen: Screen) -> ExitCode:
-    from cluster.config.find import recipe_files
-    from cluster.config.load import choose_recipe, load_inventory
-
     default = choose_recipe(None, None, load_inventory(args.inventory).inventory)
     rows = [_row(name, path) for name, path in recipe_files().items()]
     screen.table(
@@ -46,28 +46,22 @@ def _list(args: argparse.Namespace, screen: Screen) -> ExitCode:
         ("recipe", "where", "summary"),
         [(row["name"] + (" *" if row["name"] == default else ""), row["where"], row["summary"]) for row in rows],
     )
-    screen.line(f"* is taken when none is named: {default}")
+    screen.line(f"* is the default: {default}")
     screen.document({"default": default, "recipes": rows})
     return ExitCode.DONE
 
 
 def _row(name: str, path: Path) -> dict[str, str]:
     """What `list` says of a recipe; a broken one is listed too."""
-    from cluster.config.load import read_recipe
-
     row = {"name": name, "path": str(path), "where": "packaged" if path.is_absolute() else "./recipes"}
     try:
         recipe = read_recipe(path)
     except UsageError as error:
-        return row | {"summary": f"broken: `cluster recipes check {name}` says why", "error": error.what}
+        return row | {"summary": f"broken: see `cluster recipes check {name}`", "error": error.what}
     return row | {"summary": recipe.summary, "model": recipe.model, "image": recipe.image}
 
 
 def _show(args: argparse.Namespace, screen: Screen) -> ExitCode:
-    from cluster.config.describe import annotated
-    from cluster.config.load import choose_recipe, load_inventory, load_recipe
-    from cluster.config.overrides import final_recipe
-
     wanted = args.recipe or choose_recipe(None, None, load_inventory(args.inventory).inventory)
     file = load_recipe(wanted)
     recipe = final_recipe(file.recipe, args.set)
@@ -79,11 +73,9 @@ def _show(args: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _check(args: argparse.Namespace, screen: Screen) -> ExitCode:
-    from cluster.config.find import find_recipe, recipe_files
-
     paths = [find_recipe(name) for name in args.recipes] or list(recipe_files().values())
     if not paths:
-        raise UsageError("there are no recipes to check", remedy="name a file: cluster recipes check FILE")
+        raise UsageError("no recipes found", code="recipe-not-found", remedy="name a file: cluster recipes check FILE")
     results = {str(path): list(problems_of(path)) for path in paths}
     for path, problems in results.items():
         for problem in problems:
@@ -96,8 +88,6 @@ def _check(args: argparse.Namespace, screen: Screen) -> ExitCode:
 
 def problems_of(path: Path) -> Iterator[str]:
     """What is wrong with a recipe file, one line each; nothing when it can be used."""
-    from cluster.config.load import read_dockerfile, read_recipe
-
     try:
         recipe = read_recipe(path)
         read_dockerfile(recipe.dockerfile)
@@ -105,22 +95,19 @@ def problems_of(path: Path) -> Iterator[str]:
         yield error.what
         return
     if recipe.name != path.stem:
-        yield f"{path}: name: found `{recipe.name}`, but the file's name is what `up` looks for: {path.stem}"
+        yield f"{path}: name: expected `{path.stem}`, as the file is called and `up` finds it, got `{recipe.name}`"
     yield from (f"{path}: {problem}" for problem in _collisions(recipe))
 
 
 def _collisions(recipe: Recipe) -> Iterator[str]:
     """Flags and variables that cluster gives itself."""
-    from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
-    from cluster.deploy.rank import SETTINGS
-
     for flag in recipe.vllm:
-        ours = SHORT.get(flag, flag)
-        if ours in OURS:
-            yield f"vllm.{flag}: is given by cluster; use {OURS[ours]}"
+        managed = SHORT.get(flag, flag)
+        if managed in OURS:
+            yield f"vllm.{flag}: set by cluster; use {OURS[managed]}"
     for name in recipe.env:
         if name in SETTINGS:
-            yield f"env.{name}: is set by cluster to `{SETTINGS[name]}` in every container"
+            yield f"env.{name}: set by cluster to `{SETTINGS[name]}` in every container"
     if not any(SHORT.get(flag, flag) in OURS for flag in recipe.vllm):
         try:
             vllm_serve(recipe, Layout(1, 1, "none", ("127.0.0.1",)))

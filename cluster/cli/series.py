@@ -36,8 +36,7 @@ from cluster.cli.options import bench as bench_options
 from cluster.cli.options import down as down_options
 from cluster.cli.options import up as up_options
 from cluster.cli.typed import bench_args, bench_defaults, typed
-from cluster.config.load import choose_recipe
-from cluster.config.recipe import Recipe
+from cluster.config.recipe import Recipe, choose_recipe
 from cluster.deploy import fetch
 from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.deploy.spec import differing, spec_like

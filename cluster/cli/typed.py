@@ -9,7 +9,7 @@ from typing import Any
 
 from cluster.cli import options
 from cluster.cli.options import Parser
-from cluster.config.redact import is_secret, redact
+from cluster.config.secrets import is_secret, redact
 
 Configure = Callable[[Parser], Any]
 

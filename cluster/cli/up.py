@@ -12,12 +12,12 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from cluster.argv.question import Question
-from cluster.argv.vllm import API_KEY, Layout, vllm_serve
+from cluster.argv.vllm import Layout, vllm_serve
 from cluster.cli.fabric_test import test_fabric
 from cluster.cli.findings import runbook_path
-from cluster.config.load import read_dockerfile, read_mounts, read_secret
 from cluster.config.overrides import split_env
-from cluster.config.redact import hide_text
+from cluster.config.recipe import read_dockerfile, read_mounts
+from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import evidence, fetch, gate, prove
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.deploy.moments import moment_names

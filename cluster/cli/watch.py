@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol
 
 from cluster.argv.question import Answer, Question
 from cluster.cli.findings import STYLES, below
-from cluster.config.load import ResolvedHost
+from cluster.config.inventory import ResolvedHost
 from cluster.deploy.restart import restart
 from cluster.deploy.session import Connect, Named, open_fleet, read_named, tell_apart
 from cluster.diagnosis.hang import Change, Course, HostPulse, Key, Pulse, Standing, follow, read_host, why_no_restart

@@ -21,13 +21,15 @@ def usual_inventories() -> tuple[Path, Path]:
 def find_inventory(option: str | None = None) -> Path | None:
     """`-i FILE`, else `$CLUSTER_INVENTORY`, else the first usual place that exists, else None.
 
-    Raises UsageError when a file that was named is not there.
+    Raises UsageError when a file that was named does not exist.
     """
     for given, origin in ((option, "-i"), (os.environ.get(VARIABLE), f"${VARIABLE}")):
         if given:
             path = expand(given)
             if not path.exists():
-                raise UsageError(f"{path}: there is no such inventory (named by {origin})", remedy=_neighbours(path))
+                raise UsageError(
+                    f"inventory not found: {path} (from {origin})", code="inventory-not-found", remedy=_neighbor(path)
+                )
             return path
     return next((path for path in usual_inventories() if path.exists()), None)
 
@@ -38,9 +40,7 @@ def inventory_to_change(option: str | None = None) -> Path:
     Without any: `~/.config/cluster/inventory.yaml`.
     """
     named = option or os.environ.get(VARIABLE)
-    if named:
-        return expand(named)
-    return find_inventory() or usual_inventories()[1]
+    return expand(named) if named else find_inventory() or usual_inventories()[1]
 
 
 def shipped(folder: str) -> Path:
@@ -72,14 +72,15 @@ def find_recipe(wanted: str, child: Path | None = None) -> Path:
     if is_path(wanted):
         path = child.parent / expand(wanted) if child else expand(wanted)
         if not path.exists():
-            raise UsageError(f"{path}: there is no such recipe", remedy=_neighbours(path))
+            raise UsageError(f"recipe not found: {path}", code="recipe-not-found", remedy=_neighbor(path))
         return path
     files = recipe_files(child)
     if wanted in files:
         return files[wanted]
     raise UsageError(
-        f"no recipe is called `{wanted}` (looked in ./recipes and in the packaged ones)",
-        remedy=nearest(wanted, files) or f"one of: {', '.join(files)}",
+        f"recipe not found: `{wanted}`, neither in ./recipes nor among the packaged ones",
+        code="recipe-not-found",
+        remedy=did_you_mean(wanted, files) or f"one of: {', '.join(files)}",
     )
 
 
@@ -88,7 +89,7 @@ def expand(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise UsageError(f"{text}: there is no such user here") from None
+        raise UsageError(f"{text}: no such user on this machine", code="user-not-found") from None
 
 
 def is_path(wanted: str) -> bool:
@@ -97,15 +98,21 @@ def is_path(wanted: str) -> bool:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`nearest: x` for a word that is nearly one of `known`, else the empty text."""
+    """The one of `known` that a word is nearly; empty for none."""
     import difflib  # here: it costs as much as the rest of this file, and only errors need it
 
     by_folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
-    return f"nearest: {by_folded[close[0]]}" if close else ""
+    return by_folded[close[0]] if close else ""
 
 
-def _neighbours(path: Path) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The same as a hint; empty for none."""
+    near = nearest(word, known)
+    return f"did you mean `{near}`?" if near else ""
+
+
+def _neighbor(path: Path) -> str:
     folder = path.parent
     names = [entry.name for entry in folder.iterdir() if entry.suffix in _ENDINGS] if folder.is_dir() else []
-    return nearest(path.name, names)
+    return did_you_mean(path.name, names)

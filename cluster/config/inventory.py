@@ -1,62 +1,80 @@
-"""What an inventory may say; every key described, unknown keys are errors. And how a host is added to its text."""
+"""What an inventory may say, every key described; the hosts that names mean; how a host is added to its text."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from cluster.config.validate import validate
-from cluster.config.written import Environment, RemotePath, Strict, Word, compose, parse_document, wrong_at
+from cluster.config.find import VARIABLE, did_you_mean, expand, find_inventory, is_path, usual_inventories
+from cluster.config.written import (
+    Environment,
+    RemotePath,
+    Strict,
+    Word,
+    compose,
+    parse_document,
+    read_document,
+    validate,
+    wrong_at,
+)
 from cluster.errors import UsageError
 
+Entry = TypeVar("Entry", "HostEntry", "Defaults")
+LOOKED_AT = f"looked at -i, ${VARIABLE}, ./{{}}, {{}}"
+_BARE = r"(?P<bare>[0-9A-Fa-f:.]+(?:%\w+)?)"
+_PORTED = r"(?:\[(?P<v6>[^]\s]+)]|(?P<host>[^@:/\s\[\]-][^@:/\s\[\]]*))(?::(?P<port>[0-9]{1,5}))?"
+_ADDRESS = re.compile(rf"(?:(?P<user>[^@\s-][^@\s]*)@)?(?:{_PORTED}|{_BARE})")
 _NAME = re.compile(r"[^\s,@:/\[\]\x00-][^\s,@:/\[\]\x00]*")
 
 
 def _check_address(text: str) -> str:
-    if text.startswith("["):
-        raise ValueError(f"found `{text}`; an IPv6 address is written without brackets, the port has its own key")
-    if "@" in text:
-        raise ValueError(f"found `{text}`; the login name has its own key, `user`")
-    if "/" in text:
-        raise ValueError(f"found `{text}`; an address or a name is wanted, no URL and no subnet")
-    if ":" in text:
-        _check_v6(text)
+    mistakes = {
+        "[": "an IPv6 address without brackets (the port has its own key)",
+        "@": "an address without a login name (which has its own key, `user`)",
+        "/": "an address or a name, not a URL or a subnet",
+    }
+    for sign, wanted in mistakes.items():
+        if sign in text:
+            raise ValueError(f"expected {wanted}, got `{text}`")
+    if ":" in text and not _is_address(text):
+        raise ValueError(f"expected an IPv6 address, got `{text}`; the port has its own key, `port`")
     if not text:
-        raise ValueError("found empty text; an address or a name that ssh knows is wanted")
+        raise ValueError("expected an address or a name that ssh knows, got empty text")
     return text
 
 
-def _check_v6(text: str) -> None:
+def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        raise ValueError(f"found `{text}`, no IPv6 address; the port has its own key, `port`") from None
-
-
-def _nfc(value: Any) -> Any:
-    return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
+        return False
+    return True
 
 
 def _compose_names(data: Any) -> Any:
     """Names in Unicode's composed form, so that two ways to type `ä` are one name."""
+
+    def nfc(value: Any) -> Any:
+        return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
+
     if not isinstance(data, dict):
         return data
     composed = {
-        _nfc(name): [_nfc(v) for v in value] if isinstance(value, list) else value for name, value in data.items()
+        nfc(name): [nfc(item) for item in value] if isinstance(value, list) else value for name, value in data.items()
     }
     if len(composed) != len(data):
         raise ValueError("two names are equal in Unicode's composed form")
     for name in composed:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"`{name}` cannot be a name: no blanks, none of , @ : / [ ] and no dash in front")
+            raise ValueError(f"`{name}` is not a valid name: no blanks, none of , @ : / [ ] and no dash in front")
     return composed
 
 
@@ -125,13 +143,16 @@ class Inventory(Strict):
     def _check_groups(self) -> Inventory:
         for name, members in self.groups.items():
             if name in self.hosts:
-                raise wrong_at(("groups", name), "a host has the same name")
+                raise wrong_at(("groups", name), "a host has this name already")
             for member in members:
                 if member not in self.hosts:
-                    raise wrong_at(("groups", name), f"`{member}` is no host; hosts: {', '.join(self.hosts) or 'none'}")
+                    raise wrong_at(
+                        ("groups", name), f"unknown host `{member}`; hosts: {', '.join(self.hosts) or 'none'}"
+                    )
             if len(set(members)) < len(members) or not members:
-                found = ", ".join(members) or "none"
-                raise wrong_at(("groups", name), f"found {found}, wanted one or more different hosts")
+                raise wrong_at(
+                    ("groups", name), f"expected one or more different hosts, got {', '.join(members) or 'none'}"
+                )
         return self
 
 
@@ -146,6 +167,194 @@ class InventoryFile:
     def title(self) -> str:
         """What to call it in messages."""
         return str(self.path) if self.path else "the inventory"
+
+
+def load_inventory(option: str | None = None) -> InventoryFile:
+    """Read the one inventory that counts (see `find_inventory`); without any, an empty one.
+
+    Raises UsageError that names file, line and key.
+    """
+    path = find_inventory(option)
+    return InventoryFile(Inventory()) if path is None else InventoryFile(read_inventory(path), path)
+
+
+def read_inventory(path: Path) -> Inventory:
+    """Read an inventory file; relative paths in it are meant from its folder. Raises UsageError."""
+    inventory = validate(Inventory, read_document(path))
+    hosts = {name: _anchored(entry, path.parent) for name, entry in inventory.hosts.items()}
+    changes: dict[str, object] = {"hosts": hosts, "defaults": _anchored(inventory.defaults, path.parent)}
+    if is_path(inventory.default_recipe):
+        changes["default_recipe"] = absolute(inventory.default_recipe, path.parent)
+    return inventory.model_copy(update=changes)
+
+
+def _anchored(entry: Entry, folder: Path) -> Entry:
+    files = {key: getattr(entry, key) for key in ("identity_file", "known_hosts_file")}
+    return entry.model_copy(update={key: absolute(text, folder) for key, text in files.items() if text})
+
+
+def absolute(text: str, folder: Path) -> str:
+    """`~` expanded; a relative path is meant from `folder`. Links are kept."""
+    return str((folder / expand(text)).absolute())
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedHost:
+    """One machine with the inventory's defaults applied; empty text and port 0 mean what ssh would use.
+
+    `identity_file` and `known_hosts_file` are absolute paths on this machine; `data_dir` and `hf_home` are paths
+    on the host, in which `~` stands for the login's home.
+    """
+
+    name: str
+    address: str
+    user: str = ""
+    port: int = 0
+    identity_file: str = ""
+    jump: str = ""
+    known_hosts_file: str = ""
+    fabric: tuple[str, ...] = ()
+    data_dir: str = "~/.local/share/cluster"
+    hf_home: str = "~/.cache/huggingface"
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+def with_defaults(name: str, entry: HostEntry, base: Defaults) -> ResolvedHost:
+    """A host of an inventory as it is used."""
+    return ResolvedHost(
+        name=name,
+        address=entry.address,
+        user=entry.user or base.user,
+        port=entry.port or base.port,
+        identity_file=entry.identity_file or base.identity_file,
+        jump=entry.jump,
+        known_hosts_file=entry.known_hosts_file or base.known_hosts_file,
+        fabric=tuple(entry.fabric),
+        data_dir=entry.data_dir or base.data_dir,
+        hf_home=entry.hf_home or base.hf_home,
+        env={**base.env, **entry.env},
+    )
+
+
+def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable[[str], bool]) -> list[ResolvedHost]:
+    """The hosts that names mean, in order. Each of `names` may be a comma-separated list, as `-n` takes it.
+
+    A name is a host of the inventory, a group of it, an address, `user@host:port`, `[v6]:port`, or what ssh knows
+    (`ssh_knows`, asked last). Without names: every host of the inventory, in its order.
+    Raises UsageError: an unknown name (with the nearest), a host twice, a key file that does not exist.
+    """
+    inventory = file.inventory
+    words = split_names(names) if names else list(inventory.hosts)
+    if not words:
+        raise _no_hosts(file)
+    members = [name for word in words for name in inventory.groups.get(word, [word])]
+    hosts = [_host(file, name, ssh_knows) for name in members]
+    for at, name in enumerate(members):
+        if name in members[:at]:
+            raise UsageError(
+                f"host `{name}` is named twice",
+                code="host-named-twice",
+                remedy="name each host once; a group counts as its hosts",
+            )
+    for first, second in _same_machines(hosts):
+        raise UsageError(
+            f"`{first.name}` and `{second.name}` are the same machine: {second.address} port {second.port or 22}",
+            code="host-named-twice",
+            remedy="name each machine once",
+        )
+    for problem in missing_files(file, hosts):
+        raise UsageError(
+            problem,
+            code="key-file-not-found",
+            remedy="give the path of a private key on this machine, or leave it out to let ssh choose",
+        )
+    return hosts
+
+
+def split_names(names: Sequence[str]) -> list[str]:
+    """Words of comma-separated lists, in Unicode's composed form. Raises UsageError for an empty one."""
+    words = [unicodedata.normalize("NFC", word.strip()) for text in names for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"-n {','.join(names)}: empty host name (a comma too many?)", code="host-not-found")
+    return words
+
+
+def _host(file: InventoryFile, name: str, ssh_knows: Callable[[str], bool]) -> ResolvedHost:
+    inventory = file.inventory
+    entry = inventory.hosts.get(name)
+    if entry:
+        return with_defaults(name, entry, inventory.defaults)
+    found = parse_address(name)
+    if found and (found.user or found.port or _is_address(found.address) or ssh_knows(found.address)):
+        base = inventory.defaults
+        return with_defaults(name, found, Defaults(data_dir=base.data_dir, hf_home=base.hf_home, env=base.env))
+    known = [*inventory.hosts, *inventory.groups]
+    listed = f"known: {', '.join(known)}" if known else "add it with `cluster inventory add NAME ADDRESS`"
+    raise UsageError(
+        f"host not found: `{name}` is neither in {file.title} nor known to ssh",
+        code="host-not-found",
+        remedy=f"{did_you_mean(name, known)} {listed}".strip(),
+    )
+
+
+def parse_address(word: str) -> HostEntry | None:
+    """`user@host:port`, `[v6]:port`, a bare IPv6 address, or a name; None for what is none of them.
+
+    Raises UsageError for a port that is none.
+    """
+    match = _ADDRESS.fullmatch(word)
+    if match is None or word.startswith("-"):
+        return None
+    bare = match["bare"] or ""
+    host, v6 = match["host"] or bare, match["v6"] or (bare if ":" in bare else "")
+    if v6 and not _is_address(v6):
+        return None
+    port = int(match["port"] or 0)
+    if match["port"] and not 0 < port < 65536:
+        raise UsageError(f"`{word}`: expected a port from 1 to 65535, got {port}", code="address-invalid")
+    return HostEntry(address=v6 or host, user=match["user"] or "", port=port)
+
+
+def _same_machines(hosts: Sequence[ResolvedHost]) -> Iterator[tuple[ResolvedHost, ResolvedHost]]:
+    places: dict[tuple[str, int, str], ResolvedHost] = {}
+    for host in hosts:
+        first = places.setdefault((place_of(host.address), host.port or 22, host.jump), host)
+        if first is not host:
+            yield first, host
+
+
+def place_of(address: str) -> str:
+    """An address in the one form that equal addresses share."""
+    return str(ipaddress.ip_address(address)) if _is_address(address) else address.casefold().rstrip(".")
+
+
+def inventory_problems(file: InventoryFile) -> Iterator[str]:
+    """A line for each host that `resolve_hosts` would refuse for its files, or that is listed under two names."""
+    hosts = [with_defaults(name, entry, file.inventory.defaults) for name, entry in file.inventory.hosts.items()]
+    yield from missing_files(file, hosts)
+    for first, second in _same_machines(hosts):
+        yield f"{file.title}: hosts.{second.name} is the same machine as hosts.{first.name}: {second.address}"
+
+
+def missing_files(file: InventoryFile, hosts: Sequence[ResolvedHost]) -> Iterator[str]:
+    """A line for each key file that does not exist."""
+    for host in hosts:
+        if host.identity_file and not Path(host.identity_file).is_file():
+            yield f"{file.title}: hosts.{host.name}.identity_file: file not found: `{host.identity_file}`"
+
+
+def _no_hosts(file: InventoryFile) -> UsageError:
+    if file.path:
+        return UsageError(
+            f"{file.path}: no hosts listed",
+            code="no-hosts",
+            remedy="add one with `cluster inventory add NAME ADDRESS`, or name hosts: -n",
+        )
+    return UsageError(
+        f"no hosts named and no inventory found ({LOOKED_AT.format(*usual_inventories())})",
+        code="no-hosts",
+        remedy="create one with `cluster inventory add NAME ADDRESS`; or name hosts that ssh knows: -n HOST,HOST",
+    )
 
 
 HEADER = "# Hosts of `cluster`; every key is explained in inventory/example.yaml and docs/configuration.md.\n"
@@ -165,22 +374,21 @@ def with_host(text: str, name: str, values: Mapping[str, str | int], file: str) 
         before = dict(document.values)
     hosts = dict(before.get("hosts") or {})
     if name in hosts:
-        raise UsageError(f"{file}: hosts.{name} is there already")
+        raise UsageError(f"{file}: hosts.{name} already exists", code="host-exists")
     wanted = before | {"hosts": hosts | {name: {key: str(value) for key, value in values.items()}}}
     result = _insert(text, root, name, values)
-    if not _says(result, wanted, file):
-        lines = _block({name: dict(values)}, 2)
-        raise UsageError(f"{file}: a host cannot be added to hosts as it is written", remedy=f"add by hand:\n{lines}")
-    return result
-
-
-def _says(text: str, wanted: Mapping[str, Any], file: str) -> bool:
     try:
-        document = parse_document(text, file)
+        document = parse_document(result, file)
         validate(Inventory, document)
+        if document.values == wanted:
+            return result
     except UsageError:
-        return False
-    return document.values == wanted
+        pass  # a file of a shape that lines cannot be added to
+    raise UsageError(
+        f"{file}: cannot add a host to `hosts` as it is written",
+        code="inventory-not-editable",
+        remedy=f"add by hand:\n{_block({name: dict(values)}, 2)}",
+    )
 
 
 def _insert(text: str, root: yaml.Node | None, name: str, values: Mapping[str, str | int]) -> str:
@@ -193,7 +401,7 @@ def _insert(text: str, root: yaml.Node | None, name: str, values: Mapping[str, s
     found = next((pair for pair in root.value if pair[0].value == "hosts"), None) if root else None
     if found is None:
         head.append("hosts:\n")
-    elif _is_block(found[1]):
+    elif isinstance(found[1], yaml.MappingNode) and not found[1].flow_style and found[1].value:
         last_key, last_value = found[1].value[-1]
         at, indent = _last_line(last_value) + 1, last_key.start_mark.column
         flow = isinstance(last_value, yaml.MappingNode) and bool(last_value.flow_style)
@@ -204,16 +412,10 @@ def _insert(text: str, root: yaml.Node | None, name: str, values: Mapping[str, s
     return "".join([*lines[:at], added.replace("\n", end), *lines[at:]])
 
 
-def _is_block(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.MappingNode) and not node.flow_style and bool(node.value)
-
-
 def _last_line(node: yaml.Node) -> int:
     """Line (from 0) on which a value ends. A block's own end mark lies behind the comments and blanks after it."""
-    if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
-        return max(_last_line(value) for pair in node.value for value in pair)
-    if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
-        return max(_last_line(item) for item in node.value)
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        return max(_last_line(one) for item in node.value for one in (item if isinstance(item, tuple) else (item,)))
     is_block_text = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
     return int(node.end_mark.line) - (1 if is_block_text else 0)
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.config.describe import ITEM, keys
 from cluster.config.find import nearest
 from cluster.config.recipe import Recipe, flag_name
-from cluster.config.redact import is_secret
-from cluster.config.validate import validate
-from cluster.config.written import Document, check_env_name, parse_value
+from cluster.config.secrets import is_secret
+from cluster.config.written import ITEM, Document, check_env_name, keys, parse_value, validate
 from cluster.errors import UsageError
 
 
@@ -37,17 +35,17 @@ def split_env(words: Sequence[str]) -> Variables:
         try:
             check_env_name(name)
         except ValueError as error:
+            remedy = "-e KEY=VALUE, or -e KEY to take it from your environment"
+            raise UsageError(f"-e: {error}", code="variable-invalid", remedy=remedy) from None
+        if not sign and name not in os.environ:
             raise UsageError(
-                f"-e: {error}", remedy="-e KEY=VALUE, or -e KEY to take it from your environment"
-            ) from None
-        if not sign:
-            if name not in os.environ:
-                raise UsageError(f"-e {name}: is not set in your environment", remedy=f"-e {name}=VALUE")
-            value = os.environ[name]
+                f"-e {name}: not set in your environment", code="variable-not-set", remedy=f"-e {name}=VALUE"
+            )
+        value = value if sign else os.environ[name]
         if "\x00" in value:
-            raise UsageError(f"-e {name}: the value holds a NUL character")
-        kept, other = variables.secret, variables.plain
-        if not is_secret(name, value):
+            raise UsageError(f"-e {name}: the value contains a NUL character", code="variable-invalid")
+        kept, other = variables.plain, variables.secret
+        if is_secret(name, value):
             kept, other = other, kept
         kept[name] = value
         other.pop(name, None)
@@ -59,7 +57,7 @@ SIGNS = tuple(">|&*!%@`")
 
 
 def final_recipe(recipe: Recipe, sets: Sequence[str]) -> Recipe:
-    """The recipe with each `KEY.SUB=VALUE` applied in order; VALUE is YAML, an empty one or null takes the key away.
+    """The recipe with each `KEY.SUB=VALUE` applied in order; VALUE is YAML, an empty one or null removes the key.
 
     A first key that is no recipe key but a flag the recipe gives to vLLM is taken as `vllm.<flag>`. A relative path
     of a file is meant from the current directory. Raises UsageError: unknown key (with the nearest), wrong value.
@@ -83,46 +81,46 @@ def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:
     key, sign, written = text.partition("=")
     path = [part.strip() for part in key.split(".")]
     if not sign or not all(path):
-        raise UsageError(f"--set {key}: KEY=VALUE is wanted", remedy="e.g. --set vllm.max-model-len=32768")
+        raise UsageError(
+            f"--set {key}: expected KEY=VALUE", code="set-invalid", remedy="e.g. --set vllm.max-model-len=32768"
+        )
     if path[0] not in Recipe.model_fields and path[0].replace("_", "-") in recipe.vllm:
         path = ["vllm", *path]
     if path[0] not in Recipe.model_fields:
-        raise UsageError(
-            f"--set {key}: is no recipe key",
-            remedy=_nearest_key(path[0], recipe) or "a flag of vLLM is set as vllm.FLAG=VALUE",
-        )
+        near = _nearest_key(path[0], recipe)
+        remedy = f"did you mean `{near}`?" if near else "a flag of vLLM is set as vllm.FLAG=VALUE"
+        raise UsageError(f"--set {key}: unknown recipe key", code="unknown-key", remedy=remedy)
     if path[0] == "vllm" and len(path) > 1:
         try:
             path[1] = flag_name(path[1])
         except ValueError as error:
-            raise UsageError(f"--set {key}: {error}") from None
+            raise UsageError(f"--set {key}: {error}", code="set-invalid") from None
     try:
         return path, parse_value(written, f"--set {key}")
     except UsageError as error:
         if written[:1] in SIGNS:
-            error.remedy = f"such a value is quoted twice: --set '{key}=\"{written}\"'"
+            error.remedy = f"quote such a value twice: --set '{key}=\"{written}\"'"
         raise
 
 
 def _nearest_key(word: str, recipe: Recipe) -> str:
-    """The nearest key by its last part: `rnus` is meant as `bench.runs`."""
+    """The nearest key by its last part: `rnus` is meant as `bench.runs`; empty for none."""
     dotted = [key.path for key in keys(Recipe) if ITEM not in key.path] + [f"vllm.{flag}" for flag in recipe.vllm]
     by_end = {path.rpartition(".")[2]: path for path in reversed(dotted)}
-    label, sign, end = nearest(word.replace("_", "-"), by_end).partition(": ")
-    if not sign:
-        label, sign, end = nearest(word, by_end).partition(": ")
-    return f"{label}{sign}{by_end[end]}" if sign else ""
+    return by_end.get(nearest(word.replace("_", "-"), by_end) or nearest(word, by_end), "")
 
 
 def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set one value in nested mappings; None takes the key away."""
+    """Set one value in nested mappings; None removes the key."""
     target: Any = values
     for part in path[:-1]:
         if target.get(part) is None:
             target[part] = {}
         target = target[part]
         if not isinstance(target, dict):
-            raise UsageError(f"--set {'.'.join(path)}: `{part}` is not a mapping", remedy="set it as a whole")
+            raise UsageError(
+                f"--set {'.'.join(path)}: `{part}` is not a mapping", code="set-invalid", remedy="set it as one value"
+            )
     if value is None:
         target.pop(path[-1], None)
     else:

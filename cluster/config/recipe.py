@@ -1,39 +1,54 @@
-"""What a recipe may say. One model, every key described; unknown keys are errors."""
+"""What a recipe may say, every key described, and how one is read with the files that it names."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from cluster.config.redact import secrets_in
-from cluster.config.written import Count, Environment, Strict, Word, resolve, wrong_at
+from cluster.config.extend import read_extended
+from cluster.config.find import DEFAULT_RECIPE, find_recipe
+from cluster.config.inventory import Inventory, absolute
+from cluster.config.secrets import API_KEY, secrets_in
+from cluster.config.written import (
+    LOOKS_SECRET,
+    Count,
+    Document,
+    Environment,
+    KeyPath,
+    Strict,
+    Word,
+    dotted,
+    read_text,
+    resolve,
+    validate,
+    wrong_at,
+)
+from cluster.errors import UsageError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
-_MODEL = re.compile(r"/\S+|[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 PACKAGES = "site-packages/"
 """How a mount's target begins that lies where the image's Python has its packages, whatever that folder is called."""
-_ROW = re.compile(r"(pp[0-9]+|tg[0-9]+|ctx_pp|ctx_tg)( @ d[0-9]+)?( \(c[0-9]+\))?")
 
 
-def _check_name(text: str) -> str:
-    if text and not _NAME.fullmatch(text):
-        raise ValueError(f"found `{text}`; letters, digits, `.`, `_` and `-` are allowed, the first a letter or digit")
-    return text
+_PLAIN = r"(?!(.*/)?\.\.(/|$)).*"
+"""The beginning of a path that has no `..` in it."""
 
 
-def _check_image(text: str) -> str:
-    if not _IMAGE.fullmatch(text):
-        raise ValueError(f"found `{text}`; an image reference is wanted: registry/name:tag or name@sha256:…")
-    return text
+def _text(form: str, wanted: str) -> AfterValidator:
+    """Text of one form, a regular expression; `wanted` says it in words, for the message."""
 
+    def check(text: str) -> str:
+        if not re.fullmatch(form, text, re.ASCII):
+            raise ValueError(f"expected {wanted}, got `{text}`")
+        return text
 
-def _check_model(text: str) -> str:
-    if not _MODEL.fullmatch(text):
-        raise ValueError(f"found `{text}`; a hub id (google/gemma-4-31B-it) or an absolute path on the hosts is wanted")
-    return text
+    return AfterValidator(check)
 
 
 def _check_specifier(text: str) -> str:
@@ -42,22 +57,7 @@ def _check_specifier(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
-        raise ValueError(f"found `{text}`; a PEP 440 version range is wanted, e.g. `>=0.19,<0.34`") from None
-    return text
-
-
-def _check_target(text: str) -> str:
-    rooted = text.startswith(("/", PACKAGES))
-    if not rooted or text.endswith("/") or ".." in text.split("/") or ":" in text or "," in text:
-        raise ValueError(
-            f"found `{text}`; an absolute path of a file in the container is wanted, or {PACKAGES}…, without : and ,"
-        )
-    return text
-
-
-def _check_model_file(text: str) -> str:
-    if text.startswith("/") or text.endswith("/") or ".." in text.split("/"):
-        raise ValueError(f"found `{text}`; the path of a file in the model's own repository is wanted")
+        raise ValueError(f"expected a PEP 440 version range, e.g. `>=0.19,<0.34`, got `{text}`") from None
     return text
 
 
@@ -65,19 +65,13 @@ def _check_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"found `{text}`, which is no regular expression: {error}") from None
+        raise ValueError(f"expected a regular expression, got `{text}`: {error}") from None
     return text
 
 
 def _check_extends(text: str) -> str:
     if text:  # a file's own is resolved before it is validated, so this one is from --set
-        raise ValueError("can be written in a recipe file only")
-    return text
-
-
-def _check_row(text: str) -> str:
-    if not _ROW.fullmatch(text):
-        raise ValueError(f"found `{text}`; a row name is wanted: tg128, pp2048 @ d4096, tg32 (c4)")
+        raise ValueError("allowed in a recipe file only")
     return text
 
 
@@ -89,9 +83,9 @@ def name_flags(data: Any) -> Any:
     for written, value in data.items():
         name = flag_name(str(written))
         if name in flags:
-            raise wrong_at(written, "is there twice, with - and with _")
+            raise wrong_at(written, "duplicate flag, with - and with _")
         if value is None:
-            raise wrong_at(written, "has no value; true gives the bare flag, false its --no- form")
+            raise wrong_at(written, "missing value; true gives the bare flag, false its --no- form")
         try:
             flags[name] = resolve(value)
         except ValueError as error:
@@ -102,17 +96,19 @@ def name_flags(data: Any) -> Any:
 def flag_name(written: str) -> str:
     """`max_model_len` and `max-model-len` are one flag to vLLM; the second form is kept. Raises ValueError."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", written):
-        raise ValueError(f"`{written}` is no flag's name; it is written without dashes in front: max-model-len")
+        raise ValueError(f"expected the name of a flag without dashes in front (max-model-len), got `{written}`")
     head, dot, tail = written.partition(".")
     return head.replace("_", "-") + dot + tail
 
 
-Name = Annotated[str, AfterValidator(_check_name)]
-Image = Annotated[str, AfterValidator(_check_image)]
-ModelId = Annotated[str, AfterValidator(_check_model)]
-ModelFile = Annotated[str, AfterValidator(_check_model_file)]
-Target = Annotated[str, AfterValidator(_check_target)]
-Row = Annotated[str, AfterValidator(_check_row)]
+Name = Annotated[str, _text(r"([A-Za-z0-9][\w.-]*)?", "letters, digits, . _ and -, the first a letter or digit")]
+Image = Annotated[str, _text(r"[A-Za-z0-9][\w.:/@-]*", "an image reference (registry/name:tag or name@sha256:…)")]
+ModelId = Annotated[str, _text(r"/\S+|[A-Za-z0-9][\w.-]*(/[\w.-]+)?", "a hub id or an absolute path on the hosts")]
+ModelFile = Annotated[str, _text(rf"(?!/){_PLAIN}[^/]", "the path of a file in the model's own repository")]
+Target = Annotated[str, _text(rf"(/|{PACKAGES})(?!.*[:,]){_PLAIN}[^/]", f"a file in the container: /… or {PACKAGES}…")]
+Row = Annotated[
+    str, _text(r"((pp|tg)\d+|ctx_(pp|tg))( @ d\d+)?( \(c\d+\))?", "a row name (tg128, pp2048 @ d4096, tg32 (c4))")
+]
 Parent = Annotated[str, AfterValidator(_check_extends)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 Specifier = Annotated[str, AfterValidator(_check_specifier)]
@@ -150,7 +146,7 @@ class Mount(Strict):
     @model_validator(mode="after")
     def _check_one(self) -> Mount:
         if bool(self.source) == bool(self.model_file):
-            raise ValueError("one of source and model_file is wanted")
+            raise ValueError("expected one of source and model_file")
         return self
 
 
@@ -284,7 +280,9 @@ class Recipe(Strict):
     ready_timeout_s: float = Field(
         default=1800, description="longest wait in seconds from the first container to a proven answer", gt=0
     )
-    expect_log: ExpectLog = Field(default=ExpectLog(), description="what the ranks' logs tell once the server answers")
+    expect_log: ExpectLog = Field(
+        default=ExpectLog(), description="what the ranks' logs must hold once the server answers"
+    )
     bench: BenchDefaults = Field(default=BenchDefaults(), description="defaults of `cluster bench`")
     reference: list[Reference] = Field(default=[], description="published numbers to stand beside ours")
     problems: list[Problem] = Field(default=[], description="known problems")
@@ -294,11 +292,10 @@ class Recipe(Strict):
         """Flags and commands become words of a command line, which everybody on a host can read (`env` is checked)."""
         for key in ("vllm", "before_serve"):
             for name in secrets_in(getattr(self, key)):
-                where = (key, *name.split(".")) if name else (key,)
-                given = {"": "NAME", "api-key": "VLLM_API_KEY"}.get(
-                    name, name.rpartition(".")[2].upper().replace("-", "_")
+                last = name.rpartition(".")[2].upper().replace("-", "_") or "NAME"
+                raise wrong_at(
+                    (key, *filter(None, name.split("."))), f"{LOOKS_SECRET} {API_KEY if name == 'api-key' else last}"
                 )
-                raise wrong_at(where, f"looks like a secret, which no file here may hold; give it with -e {given}")
         return self
 
     @model_validator(mode="after")
@@ -308,3 +305,115 @@ class Recipe(Strict):
             if targets.count(target) > 1:
                 raise wrong_at("mounts", f"two files have the target `{target}`")
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFile:
+    """A recipe, the file it was read from, and the file of the recipe that it extends."""
+
+    recipe: Recipe
+    path: Path
+    parent: Path | None = None
+
+
+def choose_recipe(positional: str | None, option: str | None, inventory: Inventory) -> str:
+    """Name or path of the recipe meant: the command line, else the inventory's default, else the built-in one.
+
+    Raises UsageError when RECIPE and --recipe differ.
+    """
+    if positional and option and positional != option:
+        raise UsageError(
+            f"two recipes are named: {positional} and --recipe {option}", code="recipe-conflict", remedy="leave one out"
+        )
+    return positional or option or inventory.default_recipe or DEFAULT_RECIPE
+
+
+def load_recipe(wanted: str) -> RecipeFile:
+    """Find a recipe by name or path and read it: its name filled in, mount sources made absolute and found to be files.
+
+    Raises UsageError that names file, line and key.
+    """
+    path = find_recipe(wanted)
+    document, parent = read_extended(path)
+    document.values.setdefault("name", path.stem)
+    recipe = validate(Recipe, document)
+    mounts = [
+        mount.model_copy(update={"source": _file_of(document, ("mounts", number, "source"), mount.source)})
+        for number, mount in enumerate(recipe.mounts)
+    ]
+    dockerfile = _file_of(document, ("dockerfile",), recipe.dockerfile)
+    return RecipeFile(recipe.model_copy(update={"mounts": mounts, "dockerfile": dockerfile}), path, parent)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a file; see `load_recipe`."""
+    return load_recipe(str(path)).recipe
+
+
+def _file_of(document: Document, key: KeyPath, text: str) -> str:
+    """The file that a key names, empty for none; a relative path is meant from the folder of the file it stands in."""
+    path = absolute(text, Path(document.place_of(key)[0]).parent) if text else ""
+    if path and not Path(path).is_file():
+        raise UsageError(f"{document.where(key)}: {dotted(key)}file not found: `{path}`", code="recipe-file-not-found")
+    return path
+
+
+def read_mounts(mounts: Sequence[Mount]) -> dict[str, bytes]:
+    """Content by target path of files mounted from this machine. Raises UsageError when one cannot be read."""
+    return {mount.target: _content(mount.source, "mounts") for mount in mounts if mount.source}
+
+
+def read_dockerfile(path: str) -> bytes:
+    """Text of a recipe's Dockerfile; empty without one.
+
+    Raises UsageError when it cannot be read, or does not begin with the recipe's image, which is what was checked.
+    """
+    text = _content(path, "dockerfile") if path else b""
+    bases = re.findall(rb"^\s*FROM\s+(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    if path and (not bases or bases[-1] not in (b"$IMAGE", b"${IMAGE}")):
+        raise UsageError(
+            f"{path}: the last stage is not built from the recipe's image",
+            code="dockerfile-base",
+            remedy="begin it with `ARG IMAGE` and `FROM $IMAGE`",
+        )
+    return text
+
+
+def _content(path: str, key: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror or error} ({key})", code="file-unreadable"
+        ) from error
+
+
+def read_attention(path: Path) -> tuple[AttentionLayers, ...]:
+    """Layers by shape from a model's config.json, as Hugging Face writes it; linear ones keep a state of fixed size,
+    which is left out.
+
+    Raises UsageError: not a config.json, or a kind of attention that is not counted here.
+    """
+    full, sliding, linear = "full_attention", "sliding_attention", "linear_attention"
+    try:
+        config = json.loads(read_text(path))
+        text: Mapping[str, Any] = config.get("text_config") or config
+        if "kv_lora_rank" in text:
+            raise ValueError("latent attention (kv_lora_rank) does not keep heads")
+        kinds = Counter(text.get("layer_types") or [full] * text["num_hidden_layers"])
+        if unknown := kinds.keys() - {full, sliding, linear}:
+            raise ValueError(f"layers of type {', '.join(sorted(unknown))}")
+        heads = text.get("num_key_value_heads") or text["num_attention_heads"]
+        size = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+        all_heads, all_size = text.get("num_global_key_value_heads") or heads, text.get("global_head_dim") or size
+        window = text["sliding_window"] if kinds[sliding] else None
+        shapes = ((kinds[sliding], heads, size, window), (kinds[full], all_heads, all_size, None))
+        return tuple(
+            AttentionLayers(layers=layers, kv_heads=kv_heads, head_dim=head_dim, window=length)
+            for layers, kv_heads, head_dim, length in shapes
+            if layers
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path}: expected a config.json with a known kind of attention: {error!r}", code="model-config-unknown"
+        ) from None

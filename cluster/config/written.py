@@ -1,31 +1,44 @@
-"""YAML as it was written: scalars stay text until a model says what they are; what all models of user files share."""
+"""YAML as it was written, and how it becomes a model: every error names file, line and key.
+
+Scalars stay text until a model says what they are. The keys of the models are described in words here, for messages,
+for `recipes show` and for the generated docs.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import textwrap
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from cluster.config.redact import is_secret
+from cluster.config.find import did_you_mean
+from cluster.config.secrets import is_secret
 from cluster.errors import UsageError
 
 KeyPath = tuple[str | int, ...]
+M = TypeVar("M", bound=BaseModel)
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_NODES = 50_000
+SHOWN = 4
+"""Problems of one file that are shown; more are counted."""
+NAME, ITEM = "NAME", "[]"
 
 _TAGS = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
 _NULLS = ("", "~", "null", "Null", "NULL")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SWITCH = re.compile(r"(yes|no|on|off)", re.IGNORECASE)
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Written(str):
@@ -66,32 +79,35 @@ def read_document(path: Path) -> Document:
 
 def read_text(path: Path) -> str:
     """Text of a file, without a byte-order mark. Raises UsageError that says what is wrong with the file."""
+
+    def unreadable(why: str, place: object = path) -> UsageError:
+        return UsageError(f"{place}: {why}", code="file-unreadable")
+
     try:
         data = path.read_bytes() if path.is_file() or not path.exists() else None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise unreadable(f"cannot be read: {error.strerror or error}") from error
     if data is None:
-        kind = "a directory" if path.is_dir() else "not a plain file"
-        raise UsageError(f"{path}: is {kind}; a YAML file is wanted")
+        raise unreadable(f"expected a YAML file, got {'a directory' if path.is_dir() else 'a special file'}")
     if len(data) > MAX_BYTES:
-        raise UsageError(f"{path}: is {len(data)} bytes long; a YAML file of at most {MAX_BYTES} is wanted")
+        raise unreadable(f"expected a YAML file of at most {MAX_BYTES} bytes, got {len(data)} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})") from error
+        raise unreadable(f"not UTF-8 text (byte 0x{data[error.start]:02x})", f"{path}:{line}") from error
 
 
 def parse_document(text: str, name: str) -> Document:
     """Read one YAML mapping from text; `name` stands in messages. Raises UsageError."""
     node = compose(text, name)
-    if node is None or (_is_null(node)):
-        raise UsageError(f"{name}: is empty; a mapping of keys to values is wanted")
+    if node is None or _is_null(node):
+        raise _not_yaml(name, "expected a mapping of keys to values, got nothing")
     reader = _Reader(name)
     values = reader.value(node, ())
     if not isinstance(values, dict):
-        found = "a list" if isinstance(values, list) else f"`{shorten(str(values))}`"
-        raise UsageError(f"{name}:{_line(node)}: found {found}; a mapping of keys to values is wanted")
+        found = "a list" if isinstance(values, list) else show(values)
+        raise _not_yaml(f"{name}:{_line(node)}", f"expected a mapping of keys to values, got {found}")
     return Document(name, values, reader.lines)
 
 
@@ -114,18 +130,12 @@ def resolve(value: Any) -> Any:
     if not isinstance(value, Written):
         return value
     if _SWITCH.fullmatch(value):
-        raise ValueError(f"found `{value}`, which may mean text or a switch: write true or false, or use quotes")
+        raise ValueError(f"`{value}` is ambiguous (text or a switch): write true or false, or use quotes")
     if value in ("true", "True", "TRUE", "false", "False", "FALSE"):
         return value.lower() == "true"
     if _INT.fullmatch(value):
         return int(value)
     return float(value) if _FLOAT.fullmatch(value) else str(value)
-
-
-def shorten(text: str, limit: int = 40) -> str:
-    """Text on one line, cut to `limit` characters."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 def compose(text: str, name: str) -> yaml.Node | None:
@@ -135,22 +145,26 @@ def compose(text: str, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise UsageError(f"{where}: is not YAML: {_plain_words(error)}") from error
+        raise _not_yaml(where, f"not valid YAML: {_plain_words(error)}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise UsageError(f"{name}:{line}: is not text: character U+{error.character:04X}") from error
+        raise _not_yaml(f"{name}:{line}", f"unprintable character U+{error.character:04X}") from error
     except RecursionError as error:
-        raise UsageError(f"{name}: is nested too deeply") from error
+        raise _not_yaml(name, "nested too deeply") from error
+
+
+def _not_yaml(where: str, why: str) -> UsageError:
+    return UsageError(f"{where}: {why}", code="yaml-invalid")
 
 
 def _plain_words(error: yaml.MarkedYAMLError) -> str:
-    problem = error.problem or "cannot be read"
+    problem = error.problem or "cannot be parsed"
     if "'\\t'" in problem:
-        return "found a tab; YAML is indented with spaces"
+        return "indented with a tab; use spaces"
     if "but found another document" in problem:
-        return "found a second document (`---`); one is wanted"
+        return "expected one document, found a second one (`---`)"
     if "mapping values are not allowed" in problem:
-        return "found a `:` where no key can stand (wrong indentation, or text that needs quotes)"
+        return "unexpected `:` (wrong indentation, or text that needs quotes)"
     return problem.replace("<block end>", "the end of the block").replace("<block mapping start>", "a mapping")
 
 
@@ -173,8 +187,10 @@ class _Reader:
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self._left -= 1
         if len(path) > MAX_DEPTH or self._left < 0:
-            raise UsageError(f"{self.name}:{_line(node)}: is nested too deeply or too large")
-        self._refuse_tag(node)
+            raise self._wrong(node, "nested too deeply or too large")
+        prefix, _, kind = str(node.tag).rpartition(":")
+        if prefix != "tag:yaml.org,2002" or kind not in _TAGS:
+            raise self._wrong(node, f"unsupported tag `{node.tag}`; plain values only")
         if isinstance(node, yaml.MappingNode):
             return dict(self._pairs(node, path))
         if isinstance(node, yaml.SequenceNode):
@@ -192,22 +208,15 @@ class _Reader:
         seen: dict[str, int] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise UsageError(f"{self.name}:{_line(key_node)}: a key must be text, found a list or mapping")
+                raise self._wrong(key_node, "expected text as a key, got a list or mapping")
             key = str(key_node.value)
             if key in seen:
-                dotted = ".".join(map(str, (*path, key)))
-                raise UsageError(f"{self.name}:{_line(key_node)}: {dotted} is there twice (first in line {seen[key]})")
-            seen[key] = _line(key_node)
-            self.lines[(*path, key)] = seen[key]
+                raise self._wrong(key_node, f"{dotted((*path, key))}duplicate key (first in line {seen[key]})")
+            seen[key] = self.lines[(*path, key)] = _line(key_node)
             yield key, self.value(value_node, (*path, key))
 
-    def _refuse_tag(self, node: yaml.Node) -> None:
-        prefix, _, kind = str(node.tag).rpartition(":")
-        if prefix != "tag:yaml.org,2002" or kind not in _TAGS:
-            raise UsageError(f"{self.name}:{_line(node)}: found the tag `{node.tag}`; plain values are wanted")
-
-
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+    def _wrong(self, node: yaml.Node, why: str) -> UsageError:
+        return _not_yaml(f"{self.name}:{_line(node)}", why)
 
 
 class Strict(BaseModel):
@@ -222,6 +231,56 @@ class Strict(BaseModel):
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
+def validate(model: type[M], document: Document) -> M:
+    """The model made of a document. Raises UsageError with a line for each problem, a few at most; its code is that
+    of the first: `unknown-key`, `key-missing` or `value-invalid`.
+    """
+    try:
+        return model.model_validate(document.values)
+    except ValidationError as error:
+        problems = [_problem(model, row) for row in error.errors(include_url=False)]
+    problems.sort(key=lambda problem: document.place_of(problem[0]))
+    lines = [f"{document.where(path)}: {message}" for path, _, message in problems]
+    if len(lines) > SHOWN:
+        lines = [*lines[:SHOWN], f"… and {len(lines) - SHOWN} more"]
+    raise UsageError("\n".join(lines), code=problems[0][1])
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as text for the front of a message; empty for the complete file."""
+    return ".".join(map(str, path)) + ": " if path else ""
+
+
+def _problem(model: type[BaseModel], row: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
+    """Keys that lead to a problem (a validator may have named one below what it was given), code, and message."""
+    kind, place = row["type"], place_at(model, row["loc"])
+    path: KeyPath = tuple(part for part in row["loc"] if part != "[key]")
+    description = f" ({place.description})" if place.description else ""
+    if kind == "extra_forbidden":
+        known = place_at(model, row["loc"][:-1]).keys
+        hint = did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
+        return path, "unknown-key", f"{dotted(path[:-1])}unknown key `{path[-1]}`; {hint}"
+    if kind == "missing":
+        return path, "key-missing", f"{dotted(path[:-1])}missing key `{path[-1]}`{description}"
+    if kind == "wrong_at":
+        path = (*path, *row["ctx"]["at"])
+        return path, "value-invalid", dotted(path) + row["msg"]
+    if kind == "value_error":
+        return path, "value-invalid", dotted(path) + row["msg"].partition(", ")[2]
+    wanted = _kind(place.annotation, place.constraints)
+    return path, "value-invalid", f"{dotted(path)}expected {wanted}, got {show(row['input'])}{description}"
+
+
+def show(value: Any) -> str:
+    """A value for a message: text in backquotes on one line and cut, mappings and lists by what they are."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "an empty list" if not value else "a list"
+    flat = " ".join(str(value).split())
+    return "nothing" if value is None else f"`{flat if len(flat) <= 40 else flat[:39] + '…'}`"
+
+
 def wrong_at(key: str | tuple[str, ...], message: str) -> PydanticCustomError:
     """An error of a validator about one key below the value it was given."""
     return PydanticCustomError(
@@ -232,14 +291,13 @@ def wrong_at(key: str | tuple[str, ...], message: str) -> PydanticCustomError:
 def check_env_name(name: str) -> str:
     """The name of an environment variable. Raises ValueError."""
     if not _ENV_NAME.fullmatch(name):
-        raise ValueError(f"`{name}` is no name of an environment variable (letters, digits and _)")
+        raise ValueError(f"expected the name of an environment variable (letters, digits and _), got `{name}`")
     return name
 
 
-def check_word(text: str) -> str:
-    """Text that stands as one word in a command: no blanks, no dash in front. Raises ValueError."""
+def _check_word(text: str) -> str:
     if text.startswith("-") or re.search(r"\s|\x00", text):
-        raise ValueError(f"found `{text}`; one word without blanks and without a dash in front is wanted")
+        raise ValueError(f"expected one word without blanks and without a dash in front, got `{text}`")
     return text
 
 
@@ -247,19 +305,149 @@ def _check_env(env: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in env.items():
         check_env_name(name)
         if "\x00" in value:
-            raise wrong_at(name, "holds a NUL character")
+            raise wrong_at(name, "contains a NUL character")
         if is_secret(name, value):
-            raise wrong_at(name, f"looks like a secret, which no file here may hold; give it with -e {name}")
+            raise wrong_at(name, f"{LOOKS_SECRET} {name}")
     return env
 
 
 def _check_remote_path(text: str) -> str:
     if text and not re.match(r"/|~/|~$", text):
-        raise ValueError(f"found `{text}`; a path on the host that starts with / or ~/ is wanted")
+        raise ValueError(f"expected a path on the host that starts with / or ~/, got `{text}`")
     return text
 
 
+LOOKS_SECRET = "looks like a secret, which is not allowed in a file; give it with -e"
 Count = Annotated[int, Field(ge=1)]
 Environment = Annotated[dict[str, str], AfterValidator(_check_env)]
 RemotePath = Annotated[str, AfterValidator(_check_remote_path)]
-Word = Annotated[str, AfterValidator(check_word)]
+Word = Annotated[str, AfterValidator(_check_word)]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key: its dotted path (NAME stands for a name of yours, [] for an item), type, default, description."""
+
+    path: str
+    kind: str
+    default: str
+    required: bool
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A type with its constraints, and the description of the key it belongs to."""
+
+    annotation: Any
+    constraints: tuple[Any, ...]
+    description: str
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys that may stand there; empty when it is not a mapping of known keys."""
+        annotation, _ = _bare(self.annotation)
+        return list(annotation.model_fields) if _is_model(annotation) else []
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
+    """Every key of a model, depth first, in the order it is declared."""
+    for name, info in model.model_fields.items():
+        path, value = f"{prefix}{name}", info.get_default()
+        is_empty = info.is_required() or isinstance(value, BaseModel) or value in (None, "", [], {})
+        kind = _kind(info.annotation, info.metadata)
+        yield Key(path, kind, "" if is_empty else str(value), info.is_required(), info.description or "")
+        inner, mark = _inner_model(info.annotation)
+        if inner:
+            yield from keys(inner, f"{path}{mark}.")
+
+
+def place_at(model: type[BaseModel], path: KeyPath) -> Place:
+    """What stands at a path of keys, names and list positions; `[key]` at its end means the name itself."""
+    place = Place(model, (), "")
+    for part, following in zip(path, (*path, "")[1:], strict=True):
+        annotation, _ = _bare(place.annotation)
+        args = get_args(annotation)
+        if _is_model(annotation) and part in annotation.model_fields:
+            info = annotation.model_fields[str(part)]
+            place = Place(info.annotation, tuple(info.metadata), info.description or "")
+        elif get_origin(annotation) is dict:
+            place = Place(args[0 if following == "[key]" else 1], (), place.description)
+        elif get_origin(annotation) is list:
+            place = Place(args[0], (), place.description)
+    return place
+
+
+def annotated(value: BaseModel, width: int = 110) -> str:
+    """A model as YAML, each key under its description; keys that hold their default say so. Loads again as it is."""
+    blocks = []
+    for name, info in type(value).model_fields.items():
+        given = value.model_dump(mode="json", include={name}, exclude_none=True)
+        note = (info.description or "") + ("" if name in value.model_fields_set else " (default)")
+        comment = "\n".join(f"# {line}" for line in textwrap.wrap(note, width - 2))
+        body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, width=width).rstrip() if given else f"{name}:"
+        blocks.append(f"{comment}\n{body}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    """The model inside a mapping or list, and how its place is written in a dotted path."""
+    annotation, _ = _bare(annotation)
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is dict:
+        return _inner_model(args[1])[0], f".{NAME}"
+    if origin is list:
+        return _inner_model(args[0])[0], ITEM
+    return (annotation, "") if _is_model(annotation) else (None, "")
+
+
+def _bare(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
+    """A type without Annotated and without `| None`, and its constraints (of Field(…) one level deeper)."""
+    while True:
+        if hasattr(annotation, "__metadata__"):
+            metadata = [
+                inner
+                for outer in annotation.__metadata__
+                for inner in (outer.metadata if isinstance(outer, FieldInfo) else [outer])
+            ]
+            annotation = annotation.__origin__
+        elif get_origin(annotation) in (Union, types.UnionType):
+            annotation = next(arg for arg in get_args(annotation) if arg is not types.NoneType)
+        else:
+            return annotation, metadata
+
+
+def _kind(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """A type in words: `a whole number from 0 to 65535`."""
+    annotation, metadata = _bare(annotation, metadata)
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in args)
+    if origin is dict:
+        names = "names" if _bare(args[0])[0] is str else "whole numbers"
+        return f"a mapping of {names} to {_many(args[1])}"
+    if origin is list:
+        return f"a list of {_many(args[0])}"
+    if _is_model(annotation):
+        return f"a mapping with {', '.join(annotation.model_fields)}"
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return words.get(annotation, "any value") + _range(metadata)
+
+
+def _many(annotation: Any) -> str:
+    kind = _kind(annotation)
+    for one in ("whole number", "number", "mapping", "list"):
+        if kind.startswith(f"a {one}"):
+            return f"{one}s{kind.removeprefix(f'a {one}')}"
+    return kind.replace("any value", "values")
+
+
+def _range(metadata: Sequence[Any]) -> str:
+    bounds = {name: getattr(item, name) for item in metadata for name in ("ge", "gt", "le") if hasattr(item, name)}
+    if "ge" in bounds:
+        return f" from {bounds['ge']} to {bounds['le']}" if "le" in bounds else f", {bounds['ge']} or more"
+    return f" above {bounds['gt']}" if "gt" in bounds else ""

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from cluster.argv.docker import docker_inspect, docker_logs
 from cluster.argv.question import Answer, Question
-from cluster.config.redact import hide
+from cluster.config.secrets import hide
 from cluster.deploy.prove import Subject
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.hosts.fleet import Fleet

@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster.argv import hub
 from cluster.argv.docker import docker_inspect, docker_pull, why_failed
 from cluster.argv.question import Question
-from cluster.config.load import read_secret
+from cluster.config.secrets import read_secret
 from cluster.deploy.plan import HUB_TOKEN
 from cluster.deploy.session import Session, raise_all
 from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, ManyErrors, RefusedError

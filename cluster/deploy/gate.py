@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 
 from cluster.argv.docker import docker_try
-from cluster.config.load import ResolvedHost
+from cluster.config.inventory import ResolvedHost
 from cluster.deploy.session import Session, raise_all
 from cluster.errors import RefusedError
 from cluster.hosts.fleet import Fleet, Outcome

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cluster.argv import docker
 from cluster.argv.question import Question
-from cluster.config.load import ResolvedHost
+from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import Recipe
 from cluster.deploy.decide import Start
 from cluster.deploy.rank import Ingredients, container, container_name, rank_files

@@ -15,8 +15,9 @@ from cluster.argv.far import source
 from cluster.argv.nccl import NON_CARRY_FILE, fabric_environment, non_carry, non_carry_file
 from cluster.argv.ports import PORTS, ports_used
 from cluster.argv.ray import ray_environment, ray_start
-from cluster.argv.vllm import API_KEY, Layout, measuring_flags, vllm_serve
+from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
 from cluster.config.recipe import PACKAGES
+from cluster.config.secrets import API_KEY
 from cluster.deploy.spec import PROGRAMS, built_image, canonical, deployment_id
 from cluster.deploy.steps import Put
 from cluster.errors import RefusedError

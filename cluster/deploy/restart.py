@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cluster.config.load import ResolvedHost
+from cluster.config.inventory import ResolvedHost
 from cluster.deploy import prove
 from cluster.deploy.apply import Applied, Guard, apply, undo
 from cluster.deploy.leftovers import Holder, held_by_stopped, holders

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.config.load import InventoryFile, ResolvedHost, choose_recipe, load_inventory, load_recipe, resolve_hosts
+from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory, resolve_hosts
 from cluster.config.overrides import final_recipe
-from cluster.config.recipe import Recipe
+from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.deploy.apply import Applied, Guard, Unlocked, apply
 from cluster.deploy.steps import Stage
 from cluster.errors import ClusterError, ManyErrors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cluster.config.redact import hide_text
+from cluster.config.secrets import hide_text
 from cluster.deploy import evidence, prove
 from cluster.deploy.apply import Applied, undo
 from cluster.deploy.plan import stop_ranks

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.bench.endpoint import fetch
 from cluster.bench.loader import Ask, Loader, Round
-from cluster.config.find import nearest
+from cluster.config.find import did_you_mean
 from cluster.errors import ClusterError, UsageError
 from cluster.probe import problems, service, text, tools, vision
 from cluster.probe.ask import OPTIONAL_FIELDS, Answer, read_answer, without
@@ -42,8 +42,8 @@ def choose(only: Sequence[str], *, quick: bool = False, full: bool = False) -> t
     for name in names:
         if name not in known:
             all_known = f"groups: {', '.join(groups)}; cases: {', '.join(case.id for case in CASES)}"
-            remedy = nearest(name, known) or all_known
-            raise UsageError(f"no case or group of cases is called {name!r}", remedy=remedy)
+            remedy = did_you_mean(name, known) or all_known
+            raise UsageError(f"case not found: {name!r}", code="case-not-found", remedy=remedy)
     if names:
         return tuple(case for case in CASES if case.id in names or case.group in names)
     if quick:

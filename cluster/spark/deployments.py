@@ -16,7 +16,7 @@ from cluster.spark.fact import Missing, as_shape, find_section, read_section, re
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
-    from cluster.config.load import ResolvedHost
+    from cluster.config.inventory import ResolvedHost
     from cluster.spark.look import Seen
 
 NAMES = Check("names", "it-does-not-start#ports-and-names")

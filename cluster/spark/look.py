@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
-from cluster.config.find import nearest
+from cluster.config.find import did_you_mean
 from cluster.errors import UsageError
 from cluster.spark import (
     clock,
@@ -251,10 +251,10 @@ def check_names(given: Iterable[str]) -> frozenset[str]:
     given = frozenset(given)
     for name in sorted(given - CHECKS.keys()):
         known = ", ".join(CHECKS)
-        near = nearest(name, CHECKS)
+        near = did_you_mean(name, CHECKS)
         raise UsageError(
             f"--force {name}: unknown check",
             code="unknown-check",
-            remedy=f"{near}; all: {known}" if near else known,
+            remedy=f"{near} all: {known}" if near else known,
         )
     return given

@@ -10,7 +10,7 @@ from cluster.argv.vllm import serve_flags, weights_of
 from cluster.errors import UsageError
 
 if TYPE_CHECKING:
-    from cluster.config.load import ResolvedHost
+    from cluster.config.inventory import ResolvedHost
     from cluster.config.recipe import Recipe
 
 Backend = Literal["ray", "mp", "none"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cluster.argv.far import far
-from cluster.argv.vllm import API_KEY
+from cluster.config.secrets import API_KEY
 from cluster.spark.fact import Missing
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from machine import DATA, IMAGE, Desk, Killed, Machine, Stranger
 from typed import write_files
 
 from cluster.cli import down, up
-from cluster.config.inventory import InventoryFile
-from cluster.config.load import read_inventory, read_recipe, resolve_hosts
+from cluster.config.inventory import InventoryFile, read_inventory, resolve_hosts
+from cluster.config.recipe import read_recipe
 from cluster.deploy.session import Named
 from cluster.errors import ClusterError, ExitCode, ManyErrors
 from cluster.screen import Screen

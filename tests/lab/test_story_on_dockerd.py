@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from docker_story import Story, chapters
 
-from cluster.config.inventory import InventoryFile
-from cluster.config.load import read_inventory, resolve_hosts
+from cluster.config.inventory import InventoryFile, read_inventory, resolve_hosts
 from cluster.hosts.connect import connect
 
 IMAGE = "cluster-lab/vllm:quick"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from cluster.config.load import ResolvedHost
+from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import Recipe
 from cluster.deploy.spec import canonical, deployment_id, spec_of
 from cluster.spark.clock import Clock

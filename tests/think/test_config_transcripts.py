@@ -1,16 +1,15 @@
-"""Files a user might write, commands they might type, and exactly what they are told.
+"""Files a user might write, commands they might type, and exactly what is printed.
 
 Each file of tests/transcripts/config is one story: `--- FILE` starts a file's text (FILE ending in ` crlf` is written
 with CRLF, ` bom` with a byte-order mark), `$ cluster …` a command; the lines up to the next `$`, `---` or end are its
-stderr (stdout where the line starts with `| `), the last one `exit N`.
+stderr (stdout where the line starts with `| `), the last one `exit N`. UPDATE_TRANSCRIPTS=1 writes them.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,6 @@ import pytest
 from cluster.cli.main import main
 
 STORIES = sorted((Path(__file__).resolve().parents[1] / "transcripts/config").glob("*.txt"))
-
-
-@dataclass
-class Command:
-    """A command line and what it should say."""
-
-    words: list[str]
-    said: list[str] = field(default_factory=list)
 
 
 def write(name: str, lines: list[str]) -> None:
@@ -37,20 +28,6 @@ def write(name: str, lines: list[str]) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + data if kind == "bom" else data)
 
 
-def read_story(text: str) -> Iterator[Command | tuple[str, list[str]]]:
-    current: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("--- "):
-            current = []
-            yield line[4:], current
-        elif line.startswith("$ cluster "):
-            command = Command(shlex.split(line)[2:])
-            current = command.said
-            yield command
-        else:
-            current.append(line)
-
-
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
 def test_a_story(
     story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -58,14 +35,20 @@ def test_a_story(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("CLUSTER_INVENTORY", raising=False)
-    for part in list(read_story(story.read_text(encoding="utf-8"))):
-        if isinstance(part, tuple):
-            write(*part)
-            continue
-        code = main(part.words)
-        told = capsys.readouterr()
-        said = [f"| {line}" for line in told.out.splitlines()] + told.err.splitlines() + [f"exit {code}"]
-        assert [re.sub(re.escape(str(tmp_path)), "~", line).rstrip() for line in said] == part.said
+    before, printed = story.read_text(encoding="utf-8"), ""
+    for part in re.split(r"^(?=--- |\$ cluster )", before, flags=re.MULTILINE):
+        head, *lines = part.splitlines() or [""]
+        if head.startswith("$ cluster "):
+            code = main(shlex.split(head)[2:])
+            shown = capsys.readouterr()
+            rows = [*(f"| {line}" for line in shown.out.splitlines()), *shown.err.splitlines(), f"exit {code}"]
+            lines = [line.replace(str(tmp_path), "~").rstrip() for line in rows]
+        elif head:
+            write(head.removeprefix("--- "), lines)
+        printed += "".join(f"{line}\n" for line in (head, *lines) if head)
+    if os.environ.get("UPDATE_TRANSCRIPTS"):
+        story.write_text(printed, encoding="utf-8")
+    assert printed == before or os.environ.get("UPDATE_TRANSCRIPTS")
 
 
 def test_there_are_stories() -> None:

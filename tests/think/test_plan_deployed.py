@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from plan_tools import IDS, identity, one, rank_container, running, seen, spec_for, wanted
 
-from cluster.config.load import ResolvedHost
+from cluster.config.inventory import ResolvedHost
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.spark.deployments import Container, Deployment, deployments
 from cluster.spark.fabric import recorded

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from plan_tools import CONTENT, IDS, recipe, spec_for, wanted
 
-from cluster.config.load import ResolvedHost
+from cluster.config.inventory import ResolvedHost
 from cluster.deploy.spec import built_image, canonical, deployment_id, differing, fingerprint, named, spec_like, spec_of
 from cluster.spark.request import Wanted
 

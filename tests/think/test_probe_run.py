@@ -223,7 +223,7 @@ def test_choose() -> None:
 def test_choose_a_name_that_is_none() -> None:
     with pytest.raises(UsageError, match="'tools-hmtl'") as caught:
         choose(["tools-hmtl"])
-    assert caught.value.remedy == "nearest: tools-html"
+    assert caught.value.remedy == "did you mean `tools-html`?"
     with pytest.raises(UsageError) as caught:
         choose(["xyzzy"])
     assert "groups: " in caught.value.remedy

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cluster.cli import lab
-from cluster.config.load import read_recipe
 from cluster.config.overrides import final_recipe
+from cluster.config.recipe import read_recipe
 from cluster.errors import UsageError
 from cluster.lab.stand_ins import EVERYWHERE, STAND_INS, WITHOUT_AVX512, cpu_flags
 

@@ -28,8 +28,7 @@ from cluster.bench.tables import (
     to_csv,
     to_markdown,
 )
-from cluster.config.load import load_recipe
-from cluster.config.recipe import Reference, ReferenceRow
+from cluster.config.recipe import Reference, ReferenceRow, load_recipe
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/samples/tables.md"

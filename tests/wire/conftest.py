@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from loopback import SSHD, Sshd
 
-from cluster.hosts.connect import LocalHost
+from cluster.hosts.local import LocalHost
 from cluster.hosts.wire import WireHost
 
 

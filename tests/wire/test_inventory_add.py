@@ -14,7 +14,7 @@ from loopback import Sshd, make_key, public
 
 from cluster.argv.question import Question
 from cluster.cli.main import main, parse
-from cluster.config.load import read_inventory
+from cluster.config.inventory import read_inventory
 from cluster.errors import RefusedError, UsageError
 from cluster.screen import Screen
 
@@ -118,7 +118,7 @@ def test_a_changed_key_is_refused(make_sshd: Callable[..., Any], files: tuple[Pa
     before = files[1].read_bytes()
     with pytest.raises(RefusedError) as caught:
         add(Answering(True), *words(sshd, files), "--yes")
-    assert "has changed" in caught.value.what
+    assert caught.value.code == "host-key-changed"
     assert caught.value.where == f"{files[1]}:1"
     assert f"ssh-keygen -R '{sshd.name}' -f {files[1]}" in caught.value.remedy
     assert files[1].read_bytes() == before
@@ -128,11 +128,17 @@ def test_a_changed_key_is_refused(make_sshd: Callable[..., Any], files: tuple[Pa
 def test_what_is_there_must_agree(sshd: Sshd, files: tuple[Path, Path]) -> None:
     add(Answering(True), *words(sshd, files))
     before = files[0].read_bytes()
-    for more in (["--port", "1"], ["--user", "somebody-else"], ["--jump", "gate"]):
-        with pytest.raises(UsageError, match=f"hosts.spark1.{more[0][2:]} is "):
-            add(Answering(True), *words(sshd, files), *more)
-    with pytest.raises(UsageError, match=r"hosts.spark1.address is `127.0.0.1` there, `10.9.9.9` here"):
-        add(Answering(True), "spark1", "10.9.9.9", "-i", str(files[0]))
+    same = words(sshd, files)
+    other_address = ["spark1", "10.9.9.9", "-i", str(files[0])]
+    for key, given in (
+        ("port", [*same, "--port", "1"]),
+        ("user", [*same, "--user", "somebody-else"]),
+        ("jump", [*same, "--jump", "gate"]),
+        ("address", other_address),
+    ):
+        with pytest.raises(UsageError, match=f"hosts.spark1.{key} is ") as caught:
+            add(Answering(True), *given)
+        assert caught.value.code == "host-exists"
     assert files[0].read_bytes() == before
 
 
@@ -156,9 +162,9 @@ def test_a_second_host_keeps_what_the_user_wrote(sshd: Sshd, files: tuple[Path, 
     [
         (["spark1", "127.0.0.1", "--port", "{closed}"], 3, "Connection refused"),
         (["spark1", "no-such-host.invalid"], 3, "spark1 shows no host key"),
-        (["spark1", "127.0.0.1", "--port", "99999"], 2, "found `99999`, wanted a whole number from 0 to 65535"),
-        (["spark1", "a/b"], 2, "`a/b` is no address"),
-        (["a:b", "127.0.0.1"], 2, "`a:b` cannot be a name"),
+        (["spark1", "127.0.0.1", "--port", "99999"], 2, "[value-invalid]"),
+        (["spark1", "a/b"], 2, "[address-invalid]"),
+        (["a:b", "127.0.0.1"], 2, "[value-invalid]"),
         (["spark1", "127.0.0.1", "--identity-file", "/no/such/key"], 2, "/no/such/key"),
     ],
 )

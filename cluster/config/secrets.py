@@ -1,4 +1,4 @@
-"""Secrets taken out of what is shown, kept or sent: by their value where it is known, else by their name or form."""
+"""Secrets: read from files; taken out of what is shown, kept or sent, by value where known, else by name or form."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cluster.config.find import expand
+from cluster.errors import UsageError
+
+API_KEY = "VLLM_API_KEY"
+"""The variable in which vLLM expects the API key that clients must send."""
 HIDDEN = "(hidden)"
 SHORTEST = 4
 """Characters from which on a known value is looked for: shorter ones are everywhere."""
@@ -60,6 +65,21 @@ _WORD = re.compile(r"-?[0-9.]{1,3}|true|false|yes|no|on|off|none|null", re.IGNOR
 _FIGURE = re.compile(r"-?[0-9.]{1,9}")
 _PLACE = re.compile(r"(?:~/|/(?:Users|[a-z][a-z0-9_.-]*)(?:/|$))[\w./@+-]*")
 """A path: base64 may begin with a slash, but has capitals soon."""
+
+
+def read_secret(path: str, option: str) -> str:
+    """First line of a file that holds a key or token. Raises UsageError when it cannot be read or is empty."""
+    try:
+        text = expand(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}"
+    except ValueError:
+        why = "not UTF-8 text"
+    else:
+        if text:
+            return text.splitlines()[0].strip()
+        why = "the file is empty"
+    raise UsageError(f"{option} {path}: {why}", code="file-unreadable")
 
 
 def hide(data: bytes, secrets: Iterable[str]) -> bytes:

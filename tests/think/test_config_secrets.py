@@ -8,7 +8,7 @@ import pytest
 from loops import each
 from secret_cases import INNOCENT, SECRET
 
-from cluster.config.redact import HIDDEN, hide, hide_text, is_secret, redact, redact_text, secrets_in
+from cluster.config.secrets import HIDDEN, hide, hide_text, is_secret, redact, redact_text, secrets_in
 
 GIVEN = [
     ("HF_TOKEN=abc x", "HF_TOKEN=(hidden) x"),

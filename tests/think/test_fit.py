@@ -1,4 +1,4 @@
-"""What `cluster fit` counts, beside what the write-ups saw; docs/fit.md has the same rows."""
+"""`cluster fit`: what it counts, beside what the write-ups saw (docs/fit.md has the same rows), and as typed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.config.load import load_recipe
-from cluster.config.model_config import read_attention
+from cluster.cli.main import main
 from cluster.config.overrides import final_recipe
-from cluster.config.recipe import Recipe
+from cluster.config.recipe import Recipe, load_recipe, read_attention
 from cluster.deploy.fit import SPARK_GIB, Asked, Fit, fit
 from cluster.errors import UsageError
 
@@ -141,5 +140,104 @@ def test_other_configs(config: dict[str, Any], shapes: list[tuple[object, ...]],
     ["{", "[]", "{}", {"kv_lora_rank": 512, "num_hidden_layers": 2}, {"layer_types": ["mamba"]}],
 )
 def test_a_config_that_is_not_known(config: object, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"config.json: is not a config.json whose attention is known here"):
+    with pytest.raises(UsageError) as caught:
         read_attention(written(tmp_path, config))
+    assert caught.value.code == "model-config-unknown"
+
+
+@pytest.fixture(autouse=True)
+def empty_desk(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("CLUSTER_INVENTORY", raising=False)
+
+
+def test_a_dense_model_is_told_of_its_sibling(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "2"]) == 0
+    said = capsys.readouterr()
+    rows = {line.split("  ")[0].strip(): line.split() for line in said.out.splitlines() if line}
+    assert rows["ceiling, tokens a second"][-2:] == ["8.8", "17.6"]
+    assert rows["verdict"][-2:] == ["fits", "fits"]
+    assert "run the mixture of experts instead: gemma-4-26b-a4b-fp8-mtp" in said.out
+    assert "published at 75.7 tokens a second" in said.out
+    assert "vLLM quantises a layer at a time (from 0.19 on, as the recipe asks for)" in said.err
+
+
+def test_an_older_vllm_holds_the_weights_twice_as_large_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--set", "needs.vllm=<0.19"]) == 0
+    said = capsys.readouterr()
+    assert "weights while loading, at most   57.7" in said.out
+    assert "vLLM before 0.19, which the recipe allows, holds all of it before it quantises" in said.err
+
+
+def test_a_length_that_nobody_gave_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--set", "vllm.max-model-len="]) == 0
+    assert "4096 tokens were taken, since the recipe has no max-model-len" in capsys.readouterr().err
+
+
+def test_a_mixture_of_experts_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-26b-a4b-nvfp4", "--tp", "1"]) == 0
+    assert "instead" not in capsys.readouterr().out
+
+
+def test_what_fits_nowhere_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-bf16", "--tp", "1", "2", "--sequences", "99"]) == 4
+    said = capsys.readouterr()
+    assert "TP=2: does not fit: the cache asked for is" in said.err
+    assert main(["fit", "gemma-4-31b-bf16", "--tp", "1", "2", "--memory-gib", "64"]) == 0, "two of them hold it"
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fits"][0]["tp"] == 2
+    assert told["fits"][0]["wrong"] == []
+    assert told["fits"][0]["ceiling_t_s"] == pytest.approx(17.6, abs=0.1)
+
+
+@pytest.mark.parametrize(("written", "tokens"), [("128k", 128_000), ("25.6k", 25_600), ("16K", 16_384)])
+def test_a_length_in_thousands(written: str, tokens: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", "--json", "--set", f"vllm.max-model-len={written}"]) == 0
+    as_written = json.loads(capsys.readouterr().out)
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", "--json", "--length", str(tokens)]) == 0
+    assert as_written["fits"] == json.loads(capsys.readouterr().out)["fits"]
+    assert as_written["fits"][0]["length"] == tokens
+
+
+@pytest.mark.parametrize("written", ["auto", "-1"])
+def test_auto_is_the_longest_that_fits(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "gemma-4-31b-fp8", "--tp", "1", "2", "--json"]
+    assert main([*words, "--set", f"vllm.max-model-len={written}"]) == 0
+    one, two = json.loads(capsys.readouterr().out)["fits"]
+    assert 0 < one["length"] < two["length"]
+    assert main([*words, "--length", str(one["length"])]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"][0]["wrong"] == []
+    main([*words, "--length", str(one["length"] + 1)])
+    assert json.loads(capsys.readouterr().out)["fits"][0]["wrong"] != [], "one token more does not fit"
+
+
+def test_auto_where_the_attention_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--json", "--set", "vllm.max-model-len=auto", "--set", "attention=[]"]
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", *words]) == 0
+    [fit] = json.loads(capsys.readouterr().out)["fits"]
+    assert (fit["length"], fit["cache"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--tp", "0"], "option-invalid"),
+        (["--length", "0"], "option-invalid"),
+        (["--sequences", "-1"], "option-invalid"),
+        (["--memory-gib", "0"], "option-invalid"),
+        (["--set", "vllm.max-model-len=lots"], "value-invalid"),
+        (["--set", "vllm.gpu-memory-utilization=most"], ""),
+        (["--set", "vllm.gpu-memory-utilization=[1]"], ""),
+        (["--set", "vllm.gpu-memory-utilization=1.2"], ""),
+    ],
+)
+def test_sizes_that_are_none(words: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "gemma-4-31b-fp8", *words, "--json"]) == 2
+    [error] = json.loads(capsys.readouterr().out)["errors"]
+    assert error.get("code", "") == code or not code

@@ -1,16 +1,115 @@
-"""Each recipe serves with the words of its write-up, typed or derived, but for what is listed with a reason."""
+"""The packaged recipes: checked, planned, taken by vLLM's own parser, and what their write-ups published."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from engine_parser import parse
+from golden_plans import compare, plan
+from plan_tools import seen, wanted
 
 from cluster.argv.vllm import MEASURING_FLAGS, Layout, vllm_serve
-from cluster.config.load import load_recipe
+from cluster.cli.fit import reference_rate
+from cluster.cli.recipes import problems_of
+from cluster.config.find import shipped
 from cluster.config.overrides import final_recipe
+from cluster.config.recipe import load_recipe, read_dockerfile, read_mounts
+
+NAMES = sorted(path.stem for path in shipped("recipes").glob("*.yaml"))
+SIZES = [(name, 1) for name in NAMES] + [("gemma-4-31b-fp8", 2), ("gemma-4-26b-a4b-bf16", 2)]
+"""Every recipe on one host, and one of each backend on two."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_can_be_used(name: str) -> None:
+    assert list(problems_of(shipped("recipes") / f"{name}.yaml")) == []
+    recipe = load_recipe(name).recipe
+    assert max(recipe.bench.concurrency) <= int(str(recipe.vllm.get("max-num-seqs", 256)))
+
+
+@pytest.mark.parametrize(("name", "size"), SIZES)
+def test_the_plan(name: str, size: int) -> None:
+    recipe = load_recipe(name).recipe
+    of = wanted(
+        size,
+        recipe.backend if size > 1 else "none",
+        recipe,
+        mounted=read_mounts(recipe.mounts),
+        dockerfile=read_dockerfile(recipe.dockerfile),
+    )
+    hosts = [seen(number) for number in range(1, size + 1)]
+    compare(f"recipes/{name}-tp{size}", plan(of, hosts).lines(), recipe=name)
+
+
+def test_the_real_parser_takes_every_argv(tmp_path: Path) -> None:
+    recipes = [load_recipe(name).recipe for name in NAMES]
+    parsed = parse([vllm_serve(recipe, Layout(1, 1, "none", ("127.0.0.1",))) for recipe in recipes], tmp_path)
+    for recipe, arguments in zip(recipes, parsed.arguments, strict=True):
+        assert arguments["model_tag"] == recipe.model, recipe.name
+        arrived = {flag: arguments[flag.replace("-", "_")] for flag in recipe.vllm}
+        assert arrived == recipe.vllm, recipe.name
+
+
+def test_the_reference_recipe() -> None:
+    recipe = load_recipe("gemma-4-31b-fp8").recipe
+    assert recipe.model == "google/gemma-4-31B-it"
+    assert recipe.vllm["quantization"] == recipe.vllm["kv-cache-dtype"] == "fp8"
+    assert recipe.env == {"VLLM_DISABLE_COMPILE_CACHE": "1", "VLLM_ENGINE_READY_TIMEOUT_S": "1800"}
+    assert ":" in recipe.image
+    assert "latest" not in recipe.image
+    assert set(recipe.memory.per_host_gib) == {1, 2}
+    share = float(str(recipe.vllm["gpu-memory-utilization"])) * 121.6
+    assert all(share < need < 121.6 for need in recipe.memory.per_host_gib.values())
+
+
+def test_its_reference_numbers_give_the_published_speed_up() -> None:
+    first = load_recipe("gemma-4-31b-fp8").recipe.reference[0]
+    assert first.depth_mode == "cold"
+    rows = {(row.test, row.tp): row for row in first.rows}
+    for test, ratio in (("tg128", 1.7), ("tg128 @ d4096", 1.6), ("tg128 @ d16384", 1.7), ("pp2048", 1.4)):
+        one, two = rows[test, 1].t_s, rows[test, 2].t_s
+        assert one is not None
+        assert two is not None
+        assert round(two / one, 1) == ratio
+    assert (rows["pp2048 @ d16384", 1].ttfr_ms, rows["pp2048 @ d16384", 2].ttfr_ms) == (22669, 13432)
+    assert first.vram_mb == {"head": 105721, "worker": 103161}
+    tests = [(reference.source, row.test, row.tp) for reference in (first,) for row in reference.rows]
+    assert len(set(tests)) == len(tests)
+
+
+def test_forced_marlin_is_not_ready_without_it() -> None:
+    """A variable that a vLLM does not know is ignored; lines as vLLM 0.19 and later versions write them."""
+    require = load_recipe("gemma-4-31b-nvfp4-marlin").recipe.expect_log.require
+    assert set(load_recipe("gemma-4-31b-nvfp4").recipe.expect_log.require) < set(require)
+    for line, held in (
+        ("Using NvFp4LinearBackend.MARLIN for NVFP4 GEMM", True),
+        ("Using MarlinNvFp4LinearKernel for NVFP4 GEMM", True),
+        ("Using NvFp4LinearBackend.FLASHINFER_CUTLASS for NVFP4 GEMM", False),
+        ("Using 'MARLIN' NvFp4 MoE backend", False),
+    ):
+        assert any(re.search(pattern, line) for pattern in require) is held
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "rate"),
+    [
+        ("gemma-4-31b-fp8", 1, 6.5),
+        ("gemma-4-31b-fp8", 2, 11.2),
+        ("gemma-4-31b-nvfp4", 1, 6.8),
+        ("gemma-4-26b-a4b-fp8", 1, 35),
+        ("gemma-4-26b-a4b-nvfp4", 1, 51),
+        ("gemma-4-31b-awq", 1, None),
+        ("gemma-4-31b-nvfp4-marlin", 1, None),
+    ],
+)
+def test_the_reference_is_the_first_published_number(name: str, tp: int, rate: float | None) -> None:
+    assert reference_rate(load_recipe(name).recipe, tp) == rate
+
 
 ADDED = {"revision", "host", "tensor-parallel-size", "pipeline-parallel-size", "distributed-executor-backend"}
 """Flags that `up` says itself, whatever a recipe holds."""

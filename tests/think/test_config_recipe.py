@@ -1,0 +1,433 @@
+"""Which recipe is read and what it is made of: `extends`, files beside it, --set, -e, and the command's documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import each
+
+from cluster.cli.main import main
+from cluster.cli.recipes import problems_of
+from cluster.config.extend import read_extended
+from cluster.config.find import find_recipe, recipe_files, shipped
+from cluster.config.inventory import Inventory
+from cluster.config.overrides import final_recipe, split_env
+from cluster.config.recipe import Recipe, choose_recipe, load_recipe, read_dockerfile, read_mounts, read_recipe
+from cluster.config.written import parse_document, validate
+from cluster.errors import UsageError
+
+RECIPE = "model: a/b\nimage: x:1\n"
+PARENT = """\
+name: the-parent
+summary: parent
+model: a/b
+image: x:1
+vllm:
+  max-model-len: 4096
+  quantization: fp8
+  speculative-config: {method: mtp, num_speculative_tokens: 4}
+env: {LEVEL: INFO, CACHE: 1}
+mounts:
+  - {source: patch.py, target: /opt/p.py}
+problems:
+  - what: an old one
+"""
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home and a current folder with nothing in it but a parent and its patch in a folder of their own."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "desk").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CLUSTER_INVENTORY", raising=False)
+    monkeypatch.chdir(tmp_path / "desk")
+    write("family/parent.yaml", PARENT)
+    write("family/patch.py", "patched")
+    return tmp_path / "desk"
+
+
+def write(path: str, text: str) -> Path:
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def child(text: str, file: str = "child.yaml") -> Path:
+    return write(file, "extends: family/parent.yaml\n" + text)
+
+
+def error_of(path: Path) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read_recipe(path)
+    return caught.value
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """The one JSON document of a command that succeeds."""
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_which_recipe_is_the_default() -> None:
+    bare, own = Inventory(hosts={}), Inventory(hosts={}, default_recipe="own")
+    assert choose_recipe(None, None, bare) == "gemma-4-31b-fp8"
+    assert choose_recipe(None, None, own) == "own"
+    assert choose_recipe(None, "option", own) == "option"
+    assert choose_recipe("word", None, own) == "word"
+    assert choose_recipe("same", "same", own) == "same"
+    with pytest.raises(UsageError) as caught:
+        choose_recipe("a", "b", own)
+    assert caught.value.code == "recipe-conflict"
+
+
+def test_a_name_is_looked_up_here_then_among_the_packaged_ones() -> None:
+    packaged = find_recipe("gemma-4-31b-fp8")
+    assert packaged.parent == shipped("recipes")
+    here = write("recipes/gemma-4-31b-fp8.yaml", RECIPE)
+    assert find_recipe("gemma-4-31b-fp8").resolve() == here.resolve()
+    assert recipe_files()["gemma-4-31b-fp8"].resolve() == here.resolve()
+    write("recipes/mine.yml", RECIPE)
+    write("recipes/.hidden.yaml", RECIPE)
+    assert load_recipe("mine").recipe.name == "mine"
+    assert ".hidden" not in recipe_files()
+
+
+def test_a_path_is_a_path() -> None:
+    write("recipes/a.yaml", RECIPE)
+    write("a.yaml", RECIPE + "summary: here\n")
+    assert load_recipe("a.yaml").recipe.summary == "here"
+    assert load_recipe("recipes/a.yaml").recipe.summary == ""
+
+
+@each(
+    "wanted, near",
+    [
+        ("family/parnt.yaml", "`parent.yaml`"),
+        ("no/folder/b.yaml", ""),
+        ("gema-4-31b-fp8", "`gemma-4-31b-fp8`"),
+        ("zzz", "one of: "),
+    ],
+)
+def test_a_recipe_that_does_not_exist(wanted: str, near: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe(wanted)
+    assert caught.value.code == "recipe-not-found"
+    assert near in caught.value.remedy
+
+
+def test_a_dockerfile_starts_at_the_recipes_folder_and_ends_in_its_image() -> None:
+    path = write("recipes/d.yaml", RECIPE + "dockerfile: own/Dockerfile\n")
+    error = error_of(path)
+    assert error.code == "recipe-file-not-found"
+    assert error.what.startswith("recipes/d.yaml:3: dockerfile: ")
+    for text in ("FROM other:1\n", "FROM $IMAGE\nFROM other:1\n", "# FROM $IMAGE\n"):
+        write("recipes/own/Dockerfile", text)
+        with pytest.raises(UsageError) as caught:
+            read_dockerfile(read_recipe(path).dockerfile)
+        assert caught.value.code == "dockerfile-base"
+    write("recipes/own/Dockerfile", "ARG IMAGE\nFROM alpine AS tools\nFROM ${IMAGE}\nCOPY --from=tools /x /x\n")
+    assert read_dockerfile(read_recipe(path).dockerfile).endswith(b"/x\n")
+    assert read_dockerfile("") == b""
+
+
+def test_mounts_start_at_the_recipes_folder_and_must_exist() -> None:
+    write("recipes/patches/p.py", "patched")
+    text = RECIPE + "mounts:\n  - source: patches/p.py\n    target: /opt/p.py\n"
+    recipe = read_recipe(write("recipes/m.yaml", text))
+    assert recipe.mounts[0].source == str(Path.cwd() / "recipes/patches/p.py")
+    assert read_mounts(recipe.mounts) == {"/opt/p.py": b"patched"}
+    assert error_of(write("other/m.yaml", text)).what.startswith("other/m.yaml:4: mounts.0.source: ")
+    Path("recipes/patches/p.py").unlink()
+    with pytest.raises(UsageError) as caught:
+        read_mounts(recipe.mounts)
+    assert caught.value.code == "file-unreadable"
+
+
+def test_a_file_name_that_is_not_a_name() -> None:
+    assert error_of(write("recipes/my recipe.yaml", RECIPE)).code == "value-invalid"
+    assert read_recipe(write("recipes/my recipe.yaml", RECIPE + "name: mine\n")).name == "mine"
+
+
+def test_a_read_recipe_can_be_hashed_into_a_fingerprint() -> None:
+    """The same file gives the same dump, whatever the folder it is read from."""
+    first = read_recipe(write("a/r.yaml", RECIPE)).model_dump(mode="json")
+    assert read_recipe(write("b/r.yaml", RECIPE)).model_dump(mode="json") == first
+
+
+def test_scalars_and_lists_replace_and_mappings_merge() -> None:
+    recipe = read_recipe(
+        child(
+            "summary: child\n"
+            "vllm: {max_model_len: 8192, speculative-config: {num_speculative_tokens: 2}, seed: 1}\n"
+            "env: {LEVEL: DEBUG}\nproblems: [{what: a new one}]\n"
+        )
+    )
+    assert (recipe.name, recipe.summary, recipe.model) == ("child", "child", "a/b")
+    assert recipe.vllm == {
+        "quantization": "fp8",
+        "speculative-config": {"method": "mtp", "num_speculative_tokens": 2},
+        "max-model-len": 8192,
+        "seed": 1,
+    }
+    assert recipe.env == {"LEVEL": "DEBUG", "CACHE": "1"}
+    assert [problem.what for problem in recipe.problems] == ["a new one"]
+
+
+def test_a_key_without_a_value_is_taken_away() -> None:
+    recipe = read_recipe(child("vllm: {quantization: }\nenv: {CACHE: }\nproblems:\nmounts:\n"))
+    assert "quantization" not in recipe.vllm
+    assert recipe.env == {"LEVEL": "INFO"}
+    assert (recipe.problems, recipe.mounts) == ([], [])
+
+
+def test_what_is_not_said_is_as_the_parent_has_it(desk: Path) -> None:
+    recipe, parent = read_recipe(child("")), read_recipe(Path("family/parent.yaml"))
+    assert recipe.name == "child"
+    assert recipe.model_dump(exclude={"name"}) == parent.model_dump(exclude={"name"})
+    assert recipe.mounts[0].source == str(desk / "family/patch.py")
+    assert recipe.extends == ""
+
+
+def test_a_mount_of_the_child_starts_at_its_own_folder() -> None:
+    path = child("mounts: [{source: own.py, target: /opt/p.py}]\n")
+    Path("own.py").write_text("own")
+    assert read_recipe(path).mounts[0].source == str(Path("own.py").absolute())
+
+
+def test_each_key_keeps_its_file_and_line() -> None:
+    document, parent = read_extended(child("vllm:\n  max_model_len: 1\nproblems:\n  - what: x\n"))
+    assert parent == Path("family/parent.yaml")
+    assert document.where(("vllm", "max_model_len")) == "child.yaml:3"
+    assert document.where(("vllm", "quantization")) == "family/parent.yaml:7"
+    assert document.where(("image",)) == "family/parent.yaml:4"
+    assert document.where(("problems", 0, "what")) == "child.yaml:5"
+    assert document.where(("nothing",)) == "child.yaml"
+
+
+def test_a_message_names_the_file_that_is_wrong() -> None:
+    assert error_of(child("vlm: {seed: 1}\n")).what.startswith("child.yaml:2: unknown key `vlm`")
+    write("family/parent.yaml", PARENT + "port: x\n")
+    assert error_of(child("")).what.startswith("family/parent.yaml:14: port: ")
+    write("family/parent.yaml", PARENT.replace("patch.py", "no.py"))
+    assert error_of(child("")).what.startswith("family/parent.yaml:11: mounts.0.source: ")
+
+
+@each(
+    "written, code, remedy",
+    [
+        ("gema-4-31b-fp8", "recipe-not-found", "`gemma-4-31b-fp8`"),
+        ("family/parnt.yaml", "recipe-not-found", "`parent.yaml`"),
+        ("[a, b]", "extends-invalid", ""),
+        ("./child.yaml", "extends-invalid", ""),
+        ("middle.yaml", "extends-invalid", "extend `family/parent.yaml`"),
+    ],
+)
+def test_a_parent_that_cannot_be_used(written: str, code: str, remedy: str) -> None:
+    child("", "middle.yaml")
+    error = error_of(write("child.yaml", f"extends: {written}\n"))
+    assert error.code == code
+    assert error.what.startswith("child.yaml:1: extends: ")
+    assert remedy in error.remedy
+
+
+def test_a_name_finds_what_lies_beside_it_first_and_never_itself() -> None:
+    Path("family/mine.yaml").write_text("extends: parent\nsummary: mine\n")
+    assert read_recipe(Path("family/mine.yaml")).model == "a/b"
+    own = child("", "recipes/gemma-4-31b-fp8.yaml")
+    own.write_text("extends: gemma-4-31b-fp8\nport: 9000\n")
+    file = load_recipe("gemma-4-31b-fp8")
+    assert file.path.samefile(own)
+    assert file.parent == shipped("recipes") / "gemma-4-31b-fp8.yaml"
+    assert (file.recipe.port, file.recipe.model) == (9000, "google/gemma-4-31B-it")
+
+
+SET = """
+name: r
+model: a/b
+image: x:1
+vllm: {max_model_len: 4096, gpu-memory-utilization: 0.85, speculative-config: {method: mtp, num: 4}}
+env: {A: 1}
+memory: {per_host_gib: {1: 100, 2: 60}}
+"""
+
+
+def recipe() -> Recipe:
+    return validate(Recipe, parse_document(SET, "r.yaml"))
+
+
+@each(
+    "text, path, value",
+    [
+        ("port=8001", "port", 8001),
+        ("vllm.max-model-len=32768", "vllm.max-model-len", 32768),
+        ("vllm.max_model_len=32768", "vllm.max-model-len", 32768),
+        ("max_model_len=32768", "vllm.max-model-len", 32768),
+        ("vllm.enforce-eager=true", "vllm.enforce-eager", True),
+        ("vllm.kv-cache-dtype='1'", "vllm.kv-cache-dtype", "1"),
+        ("vllm.speculative_config.num=2", "vllm.speculative-config", {"method": "mtp", "num": 2}),
+        ("speculative_config.num=2", "vllm.speculative-config", {"method": "mtp", "num": 2}),
+        ("vllm.speculative-config={method: x}", "vllm.speculative-config", {"method": "x"}),
+        ("vllm.new.deep.key=1", "vllm.new", {"deep": {"key": 1}}),
+        ("env.B=on", "env.B", "on"),
+        ("env.A=1.10", "env.A", "1.10"),
+        ("bench.tg=[16, 32]", "bench.tg", [16, 32]),
+        ("memory.per_host_gib.2=50", "memory.per_host_gib", {1: 100.0, 2: 50.0}),
+        ("summary='a: b = c'", "summary", "a: b = c"),
+        ("image=reg:5000/x@sha256:ab", "image", "reg:5000/x@sha256:ab"),
+        ("weights=dummy", "weights", "dummy"),
+    ],
+)
+def test_a_value_is_set(text: str, path: str, value: object) -> None:
+    found: object = final_recipe(recipe(), [text])
+    for part in path.split(".", 1):
+        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    assert found == value
+
+
+def test_an_empty_value_removes_the_key() -> None:
+    changed = final_recipe(recipe(), ["vllm.gpu-memory-utilization=", "env.A=null", "memory="])
+    assert "gpu-memory-utilization" not in changed.vllm
+    assert changed.env == {}
+    assert changed.memory.per_host_gib == {}
+
+
+def test_sets_apply_in_order() -> None:
+    assert final_recipe(recipe(), []) == recipe()
+    assert final_recipe(recipe(), ["port=1", "port=2"]).port == 2
+
+
+@each(
+    "text, code, place, named",
+    [
+        ("port", "set-invalid", "--set port: ", "--set vllm.max-model-len=32768"),
+        ("=1", "set-invalid", "--set : ", ""),
+        ("a..b=1", "set-invalid", "--set a..b: ", ""),
+        ("prot=1", "unknown-key", "--set prot: ", "`port`"),
+        ("rnus=1", "unknown-key", "--set rnus: ", "`bench.runs`"),
+        ("max_model_length=1", "unknown-key", "--set max_model_length: ", "`vllm.max-model-len`"),
+        ("frobnicate=1", "unknown-key", "--set frobnicate: ", "vllm.FLAG=VALUE"),
+        ("bench.rnus=1", "unknown-key", "--set: bench: ", "`runs`"),
+        ("port=abc", "value-invalid", "--set: port: ", "`abc`"),
+        ("port.x=1", "value-invalid", "--set: port: ", "a mapping"),
+        ("env.A.x=1", "set-invalid", "--set env.A.x: ", "`A`"),
+        ("mounts.0.source=x", "value-invalid", "--set: mounts: ", "a mapping"),
+        ("extends=x", "value-invalid", "--set: extends: ", "recipe file"),
+        ("vllm.x=on", "value-invalid", "--set: vllm.x: ", "`on`"),
+        ("vllm.--x=1", "set-invalid", "--set vllm.--x: ", "`--x`"),
+        ("needs.vllm=>=0.24", "yaml-invalid", "--set needs.vllm:1:2: ", "--set 'needs.vllm=\">=0.24\"'"),
+        ("vllm.x=[1", "yaml-invalid", "--set vllm.x:1:3: ", ""),
+        ("env.MY_TOKEN=abc", "value-invalid", "--set: env.MY_TOKEN: ", "-e MY_TOKEN"),
+        ("model=", "key-missing", "--set: ", "`model`"),
+    ],
+)
+def test_what_cannot_be_set(text: str, code: str, place: str, named: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        final_recipe(recipe(), [text])
+    assert (caught.value.code, caught.value.what.startswith(place)) == (code, True)
+    assert named in caught.value.what + caught.value.remedy
+
+
+def test_secrets_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "from-the-environment")
+    variables = split_env(
+        [
+            "A=1",
+            "B=x=y",
+            "E=",
+            "my_token=t1",
+            "OPENAI_API_KEY=t2",
+            "DbPassword=t3",
+            "X_SECRET=t4",
+            "HF_TOKEN",
+            "TOKENIZERS_PARALLELISM=false",
+            "A=2",
+        ]
+    )
+    assert variables.plain == {"A": "2", "B": "x=y", "E": "", "TOKENIZERS_PARALLELISM": "false"}
+    assert variables.secret == {
+        "my_token": "t1",
+        "OPENAI_API_KEY": "t2",
+        "DbPassword": "t3",
+        "X_SECRET": "t4",
+        "HF_TOKEN": "from-the-environment",
+    }
+    assert "t1" not in repr(variables)
+
+
+@each(
+    "word, code",
+    [
+        ("NOT_SET_ANYWHERE", "variable-not-set"),
+        ("A B=hunter2", "variable-invalid"),
+        ("=hunter2", "variable-invalid"),
+        ("A=hunter2\x00", "variable-invalid"),
+    ],
+)
+def test_what_is_not_a_variable(word: str, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        split_env([word])
+    assert caught.value.code == code
+    assert "hunter2" not in f"{caught.value.what}{caught.value.remedy}"
+
+
+@each(
+    "text, named",
+    [
+        ("vllm: {tensor-parallel-size: 2}", "vllm.tensor-parallel-size: ..., --tp"),
+        ("vllm: {tensor_parallel_size: 2}", "vllm.tensor-parallel-size: ..., --tp"),
+        ("vllm: {tp: 2}", "vllm.tp: ..., --tp"),
+        ("vllm: {port: 9000}", "vllm.port: ..., `port`"),
+        ("vllm: {distributed-executor-backend: mp}", "vllm.distributed-executor-backend: ..., --backend"),
+        ("vllm: {allowed-origins: []}", "vllm.allowed-origins..., empty"),
+        ("name: other", "name: ..., `r`"),
+        ("env: {HF_HOME: /x}", "env.HF_HOME: ..., `/hf`"),
+        ("mounts: [{source: no.py, target: /x}]", "mounts.0.source: ..., no.py"),
+        ("bakend: mp", "unknown key..., `backend`"),
+    ],
+)
+def test_what_check_finds(text: str, named: str) -> None:
+    path = write("r.yaml", f"{RECIPE}{text}\n")
+    (found,) = problems_of(path)
+    begin, _, rest = named.partition("..., ")
+    assert found.removeprefix(str(path)).lstrip(":0123456789 ").startswith(begin)
+    assert rest in found
+
+
+@pytest.fixture
+def two_recipes() -> None:
+    """One that can be used and is the default, and one that is broken."""
+    write("recipes/mine.yaml", RECIPE + "summary: mine\n")
+    write("recipes/broken.yaml", "model: a/b\n")
+    write("inventory/default.yaml", "default_recipe: mine\n")
+
+
+def test_recipes_list_has_broken_ones_too(two_recipes: None, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "recipes", "list")
+    rows = {row["name"]: row for row in found["recipes"]}
+    assert found["default"] == "mine"
+    assert rows["mine"]["where"] == "./recipes"
+    assert rows["gemma-4-31b-fp8"]["where"] == "packaged"
+    assert "missing key `image`" in rows["broken"]["error"]
+    assert main(["recipes", "list"]) == 0
+    assert "mine *" in capsys.readouterr().out
+
+
+def test_recipes_show_takes_the_default_and_sets(two_recipes: None, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = document(capsys, "recipes", "show", "--set", "vllm.max_model_len=5")
+    assert (shown["path"], shown["recipe"]["name"]) == ("recipes/mine.yaml", "mine")
+    assert shown["recipe"]["vllm"] == {"max-model-len": 5}
+    assert main(["recipes", "show", "mine"]) == 0
+    assert "# port of the OpenAI API on the head (default)\nport: 8000\n" in capsys.readouterr().out
+
+
+def test_recipes_check_is_2_when_one_is_broken(two_recipes: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "check"]) == 2
+    out = capsys.readouterr().out
+    assert "recipes/mine.yaml: ok" in out
+    assert "recipes/broken.yaml: missing key `image`" in out
+    assert main(["recipes", "check", "mine"]) == 0
