@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from importlib import resources
-from typing import Any
+from typing import Any, Self
 
 LISTED = " (default: see `cluster recipes list`)"
 
@@ -153,6 +153,38 @@ def no_probe(parser: Parser) -> None:
         action="store_false",
         help="leave out the few questions that are asked in the end, once something was started",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions:
+    """What stands on the command line of `up` and `swap`; each field is named as its option's `dest`."""
+
+    recipe: str | None = None
+    recipe_option: str | None = None
+    set: Sequence[str] = ()
+    env: Sequence[str] = ()
+    inventory: str | None = None
+    nodes: str | None = None
+    tp: int | None = None
+    pipeline: int = 1
+    solo: bool = False
+    backend: str | None = None
+    dry_run: bool = False
+    yes: bool = False
+    allow_socket: bool = False
+    force: Sequence[str] = ()
+    bind: str = "0.0.0.0"
+    api_key_file: str | None = None
+    hub_token_file: str | None = None
+    fabric_test: bool = False
+    probe: bool = True
+    words: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        """What was typed; options of other commands are left out, those not known there have their defaults."""
+        given = vars(args)
+        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
 
 
 def swap(parser: Parser) -> None:

@@ -32,6 +32,7 @@ from cluster.bench.series import (
 )
 from cluster.bench.tables import Table, bench_table
 from cluster.cli import bench, down, up
+from cluster.cli.options import UpOptions
 from cluster.cli.options import bench as bench_options
 from cluster.cli.options import down as down_options
 from cluster.cli.options import up as up_options
@@ -398,7 +399,7 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[Step]:
         own = {"recipe": name, "recipe_option": None, "tp": tp, "solo": False, "backend": backend}
         own |= {"nodes": ",".join(host.name for host in hosts), **changed_defaults(args, recipe)}
         given = argparse.Namespace(**vars(args) | own)
-        wanted = up.read_wanted(given, Named(named.file, hosts, True))
+        wanted = up.read_wanted(UpOptions.of(given), Named(named.file, hosts, True))
         steps.append(Step(f"TP={tp}", {"tp": tp}, wanted, given))
     return steps
 
@@ -495,7 +496,7 @@ def read_step(args: argparse.Namespace, values: Mapping[str, str], name: str, na
         need = given.pipeline if given.solo else given.tp * given.pipeline
         hosts = named.hosts[:need] if {"tp", "pp"} & set(values) or given.solo else named.hosts
     try:
-        wanted = up.read_wanted(given, Named(named.file, hosts, True))
+        wanted = up.read_wanted(UpOptions.of(given), Named(named.file, hosts, True))
     except UsageError as error:
         error.what = f"{label_of(dict(values))}: {error.what}"
         raise

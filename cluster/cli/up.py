@@ -15,8 +15,9 @@ from cluster.argv.question import Question
 from cluster.argv.vllm import Layout, vllm_serve
 from cluster.cli.fabric_test import test_fabric
 from cluster.cli.findings import runbook_path
-from cluster.config.overrides import split_env
-from cluster.config.recipe import read_dockerfile, read_mounts
+from cluster.cli.options import UpOptions
+from cluster.config.overrides import final_recipe, split_env
+from cluster.config.recipe import Recipe, choose_recipe, load_recipe, read_dockerfile, read_mounts
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import evidence, fetch, gate, prove
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
@@ -38,7 +39,6 @@ from cluster.deploy.session import (
     raise_all,
     reach,
     read_named,
-    read_recipe,
 )
 from cluster.deploy.spec import spec_of
 from cluster.deploy.steps import Plan, filled
@@ -303,20 +303,13 @@ class Options:
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster up`."""
-    named = read_named(args)
-    wanted = read_wanted(args, named)
-    return start(wanted, options_of(args), screen, connect)
+    line = UpOptions.of(args)
+    return start(read_wanted(line, read_named(args)), options_of(line), screen, connect)
 
 
-def options_of(args: argparse.Namespace) -> Options:
+def options_of(line: UpOptions) -> Options:
     """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
-    return Options(
-        args.dry_run,
-        args.yes,
-        fetch.read_token(args.hub_token_file),
-        args.fabric_test,
-        probe=args.probe,
-    )
+    return Options(line.dry_run, line.yes, fetch.read_token(line.hub_token_file), line.fabric_test, line.probe)
 
 
 def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -335,32 +328,38 @@ def start_on(fleet: Fleet, wanted: Wanted, options: Options, screen: Screen) -> 
         return bring_up(wanted, Session(fleet, guard, screen, options.dry_run, clock), options)
 
 
-def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
+def read_wanted(line: UpOptions, named: Named) -> Wanted:
     """What a command line wants, checked against itself. Raises UsageError; no host is asked."""
-    recipe = read_recipe(args, named.file)
+    recipe = recipe_of(line, named)
     hosts, tp, backend = choose_sizes(
-        named.hosts, tp=args.tp, pp=args.pipeline, solo=args.solo, backend=args.backend, recipe=recipe
+        named.hosts, tp=line.tp, pp=line.pipeline, solo=line.solo, backend=line.backend, recipe=recipe
     )
-    variables = split_env(args.env)
+    variables = split_env(line.env)
     hidden = dict(variables.secret)
-    if args.api_key_file:
-        hidden[API_KEY] = read_secret(args.api_key_file, "--api-key-file")
-    vllm_serve(recipe, Layout(tp, args.pipeline, backend, ("",) * len(hosts), args.bind), extra=args.words)
+    if line.api_key_file:
+        hidden[API_KEY] = read_secret(line.api_key_file, "--api-key-file")
+    vllm_serve(recipe, Layout(tp, line.pipeline, backend, ("",) * len(hosts), line.bind), extra=line.words)
     return Wanted(
         recipe,
         hosts,
         tp,
-        args.pipeline,
+        line.pipeline,
         backend,
         dict(variables.plain),
         hidden,
-        tuple(args.words),
-        args.bind,
-        args.allow_socket,
-        check_names(args.force),
+        tuple(line.words),
+        line.bind,
+        line.allow_socket,
+        check_names(line.force),
         read_mounts(recipe.mounts),
         read_dockerfile(recipe.dockerfile),
     )
+
+
+def recipe_of(line: UpOptions, named: Named) -> Recipe:
+    """The recipe of a command line, `--set` applied. Raises UsageError."""
+    name = choose_recipe(line.recipe, line.recipe_option, named.file.inventory)
+    return final_recipe(load_recipe(name).recipe, line.set)
 
 
 def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
@@ -599,13 +598,14 @@ FIRST = "cluster up starts the first one"
 
 def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster swap`."""
-    if not (args.recipe or args.recipe_option):
+    line = UpOptions.of(args)
+    if not (line.recipe or line.recipe_option):
         raise UsageError("swap to which recipe?", remedy="cluster swap RECIPE; cluster recipes list shows them")
     named = read_named(args)
-    read_recipe(args, named.file)  # what is wrong with it is said before any host is asked
-    options = options_of(args)
+    recipe_of(line, named)  # what is wrong with it is said before any host is asked
+    options = options_of(line)
     with open_fleet(named.hosts, connect) as fleet:
-        wanted = read_wanted(args, with_hosts(named, fleet))
+        wanted = read_wanted(line, with_hosts(named, fleet))
         return start_on(fleet.only(wanted.names), wanted, options, screen)
 
 
