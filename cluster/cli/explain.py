@@ -26,8 +26,9 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     try:
         diagnosis = explain(source for given in args.files for source in texts(given))
     except OSError as error:
-        raise UsageError(f"{error.filename or 'standard input'} cannot be read: {error.strerror}") from None
-    for line in told(diagnosis):
+        what = f"{error.filename or 'standard input'} cannot be read: {error.strerror}"
+        raise UsageError(what, code="file-unreadable") from None
+    for line in view(diagnosis):
         screen.line(line)
     screen.document(as_document(diagnosis))
     return ExitCode.REFUSED if diagnosis.failed else ExitCode.DONE
@@ -37,9 +38,10 @@ def refuse_nothing(given: str) -> None:
     """Raises UsageError when there is nothing to read."""
     path = Path(given)
     if given != STDIN and not path.exists():
-        raise UsageError(f"no file {given}", remedy="cluster explain FILE, or pipe the text into cluster explain -")
+        remedy = "cluster explain FILE, or pipe the text into cluster explain -"
+        raise UsageError(f"file not found: {given}", code="file-not-found", remedy=remedy)
     if path.is_dir() and not any(file.is_file() for file in path.iterdir()):
-        raise UsageError(f"no file in {given}")
+        raise UsageError(f"no files in {given}", code="directory-empty")
 
 
 def texts(given: str) -> Iterator[Source]:
@@ -53,10 +55,10 @@ def texts(given: str) -> Iterator[Source]:
         yield Source(given, evidence.pieces(path))
 
 
-def told(diagnosis: Diagnosis) -> Iterator[str]:
+def view(diagnosis: Diagnosis) -> Iterator[str]:
     """For people: of several files the common cause, then each file with what it is and says, its own cause first."""
     if len(diagnosis.files) > 1 and diagnosis.root:
-        yield f"cause of it all: {place(diagnosis.root)}: {diagnosis.root.finding.what} [{diagnosis.root.id}]"
+        yield f"root cause: {place(diagnosis.root)}: {diagnosis.root.finding.what} [{diagnosis.root.id}]"
         yield from others("follows from it", [f"{row.id} ({place(row)})" for row in diagnosis.secondary])
     for file in diagnosis.files:
         yield heading(file)
@@ -80,7 +82,7 @@ def heading(file: FileDiagnosis) -> str:
     if file.note:
         return f"{name}: {file.note}"
     if not file.known:
-        return f"{name}: nothing in it is known ({file.lines} lines)"
+        return f"{name}: nothing in it is recognized ({file.lines} lines)"
     return f"{name}{f' ({kind})' if kind else ''}:{'' if file.findings else ' nothing wrong'}"
 
 

@@ -44,7 +44,7 @@ def explain_all(
 
     Errors of hosts that are lost meanwhile are added to `errors`.
     """
-    told, failed = [], False
+    documents, failed = [], False
     for one in found:
         with tempfile.TemporaryDirectory(prefix="cluster-") as place:
             missing = {f"{host}-log.txt": "no container of it was seen" for host in one.hosts if host not in one.ranks}
@@ -57,8 +57,8 @@ def explain_all(
         for line in view(diagnosis, missing):
             screen.line(line)
         failed = failed or diagnosis.failed
-        told.append(document(one.id, diagnosis, missing, place))
-    screen.document({"deployments": told, "errors": [error.as_dict() for error in errors]})
+        documents.append(document(one.id, diagnosis, missing, place))
+    screen.document({"deployments": documents, "errors": [error.as_dict() for error in errors]})
     return ExitCode.REFUSED if failed else ExitCode.DONE
 
 
@@ -79,10 +79,10 @@ def since(started_at: str) -> str:
 
 def document(deployment: str, diagnosis: Diagnosis, missing: Mapping[str, str], place: str) -> dict[str, Any]:
     """For `--json`: as `cluster explain`, with the names of files as evidence has them."""
-    told = as_document(diagnosis)
-    for row in [*told["files"], *told["secondary"], *filter(None, [told["root"]])]:
+    parts = as_document(diagnosis)
+    for row in [*parts["files"], *parts["secondary"], *filter(None, [parts["root"]])]:
         row["file"] = row["file"].removeprefix(f"{place}/")
-    return {"deployment": deployment, **told, "missing": dict(missing)}
+    return {"deployment": deployment, **parts, "missing": dict(missing)}
 
 
 def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
@@ -106,7 +106,7 @@ def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
 
 
 def unread(missing: Mapping[str, str]) -> Iterator[str]:
-    """What could not be had of what matters, and why."""
+    """What is missing of what matters, and why."""
     hosts: dict[tuple[str, str], list[str]] = {}
     for name, why in missing.items():
         host, part = evidence.of_host(name)
@@ -139,10 +139,10 @@ def read_in(diagnosis: Diagnosis) -> str:
 TAIL = 200
 LOST_S = 180.0
 """A host that is silent for so long is given up; the others are followed further."""
-AGAIN_S = 5.0
+RETRY_S = 5.0
 
 
-class Line(NamedTuple):
+class RankLine(NamedTuple):
     """A line of a rank. `time` is docker's (RFC 3339), empty where it gave none."""
 
     time: str
@@ -160,7 +160,9 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         found = find(seens, named.hosts)
         if not found:
             raise_all(errors)
-            raise RefusedError(f"nothing of ours on {', '.join(seens)}", remedy="cluster up")
+            raise RefusedError(
+                f"no deployment on {', '.join(seens)}", code="no-deployment", remedy="start one with: cluster up"
+            )
         code = ExitCode.DONE
         if args.explain:
             code = explain_all(found, fleet, args.tail, screen, errors)
@@ -177,7 +179,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     return code
 
 
-def show(lines: Sequence[Line], errors: Sequence[ClusterError], screen: Screen, *, several: bool) -> None:
+def show(lines: Sequence[RankLine], errors: Sequence[ClusterError], screen: Screen, *, several: bool) -> None:
     """All lines, then which hosts' are missing."""
     for line in lines:
         screen.line(written(line, several=several))
@@ -185,7 +187,7 @@ def show(lines: Sequence[Line], errors: Sequence[ClusterError], screen: Screen, 
     screen.document({"lines": rows, "errors": [one.as_dict() for one in errors]})
 
 
-def written(line: Line, *, several: bool) -> str:
+def written(line: RankLine, *, several: bool) -> str:
     """One line as it is shown, with its deployment where there are several."""
     rank = f"{line.host}/{line.deployment}" if several else line.host
     return f"{line.time[:23]} {rank}: {line.text}"
@@ -196,7 +198,7 @@ def ranks_of(found: Sequence[Deployment]) -> Iterator[tuple[str, str, str]]:
     yield from ((host, one.id, rank.name) for one in found for host, rank in one.ranks.items())
 
 
-def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[ClusterError]) -> list[Line]:
+def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[ClusterError]) -> list[RankLine]:
     """The last lines of every rank, stdout and stderr, in the order of their times.
 
     What could not be read is added to `errors`.
@@ -204,7 +206,7 @@ def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[Clus
     asked: dict[str, dict[str, Question]] = {}
     for host, deployment, name in ranks_of(found):
         asked.setdefault(host, {})[deployment] = docker_logs(name, tail=tail)
-    lines: list[Line] = []
+    lines: list[RankLine] = []
     for host, outcome in fleet.ask({host: tuple(logs.values()) for host, logs in asked.items()}).items():
         errors += [outcome.error] if outcome.error else []
         for deployment, answer in zip(asked[host], outcome.value or (), strict=False):
@@ -215,14 +217,14 @@ def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[Clus
                 why = why_failed(Answer(answer.exit, err=answer.err))
                 what = f"the log of {deployment} could not be read to its end: {why}"
                 remedy = f"on {host} run: {shlex.join(asked[host][deployment].argv)}"
-                errors.append(ClusterError(what, where=host, host=host, remedy=remedy))
+                errors.append(ClusterError(what, code="log-incomplete", where=host, host=host, remedy=remedy))
     return sorted(lines, key=lambda line: line.time)
 
 
-def split(host: str, deployment: str, line: str) -> Line:
+def split(host: str, deployment: str, line: str) -> RankLine:
     """One line of `docker logs --timestamps`."""
     time, _, text = line.partition(" ")
-    return Line(time, host, deployment, text) if time[4:5] == "-" else Line("", host, deployment, line)
+    return RankLine(time, host, deployment, text) if time[4:5] == "-" else RankLine("", host, deployment, line)
 
 
 def follow(found: Sequence[Deployment], fleet: Fleet, tail: int, screen: Screen, errors: list[ClusterError]) -> None:
@@ -230,7 +232,7 @@ def follow(found: Sequence[Deployment], fleet: Fleet, tail: int, screen: Screen,
 
     A host that stays lost is added to `errors`; the others are followed on.
     """
-    arrived: queue.Queue[Line | str | ClusterError | None] = queue.Queue(maxsize=10_000)
+    arrived: queue.Queue[RankLine | str | ClusterError | None] = queue.Queue(maxsize=10_000)
     ranks = list(ranks_of(found))
 
     def pump(host: str, deployment: str, name: str) -> None:
@@ -250,7 +252,7 @@ def follow(found: Sequence[Deployment], fleet: Fleet, tail: int, screen: Screen,
             one = arrived.get(timeout=0.2)
         except queue.Empty:
             continue
-        if isinstance(one, Line):
+        if isinstance(one, RankLine):
             screen.line(written(one, several=len(found) > 1))
         elif isinstance(one, str):
             screen.warn(one)
@@ -259,22 +261,22 @@ def follow(found: Sequence[Deployment], fleet: Fleet, tail: int, screen: Screen,
             errors += [one] if one else []
 
 
-def come(fleet: Fleet, host: str, deployment: str, name: str, tail: int) -> Iterator[Line | str]:
+def come(fleet: Fleet, host: str, deployment: str, name: str, tail: int) -> Iterator[RankLine | str]:
     """A rank's lines as they come; a word where its host is lost, then what it printed meanwhile.
 
     Raises ClusterError when the host stays lost.
     """
     last, lost_at = "", 0.0
     while True:
-        again, began = last, fleet.time.monotonic()
-        asked = docker_logs(name, since=again, tail=None if again else tail, follow=True)
+        seen, started_at = last, fleet.time.monotonic()
+        asked = docker_logs(name, since=seen, tail=None if seen else tail, follow=True)
         try:
             with about(host):
                 process = fleet[host].start(asked.argv)
                 try:
                     for text in process.lines():
                         line = split(host, deployment, text)
-                        if not again or line.time > again:
+                        if not seen or line.time > seen:
                             last = max(last, line.time)
                             yield line
                 finally:
@@ -282,9 +284,9 @@ def come(fleet: Fleet, host: str, deployment: str, name: str, tail: int) -> Iter
             return
         except ConnectionLostError as error:
             now = fleet.time.monotonic()
-            if not lost_at or now - began > AGAIN_S:
+            if not lost_at or now - started_at > RETRY_S:
                 lost_at = now
                 yield f"{error.what}; its lines follow when it answers again"
             if now - lost_at > LOST_S:
                 raise
-        fleet.time.sleep(AGAIN_S)
+        fleet.time.sleep(RETRY_S)

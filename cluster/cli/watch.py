@@ -24,7 +24,17 @@ from cluster.cli.findings import STYLES, below
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.restart import restart
 from cluster.deploy.session import Connect, Named, open_fleet, read_named, tell_apart
-from cluster.diagnosis.hang import Change, Course, HostPulse, Key, Pulse, Standing, follow, read_host, why_no_restart
+from cluster.diagnosis.hang import (
+    History,
+    HostSnapshot,
+    Key,
+    OpenFinding,
+    Snapshot,
+    Update,
+    follow,
+    read_host,
+    why_no_restart,
+)
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -143,7 +153,7 @@ class Teller:
         for label, said in below(Shared(finding, (finding.host,) if finding.host else ())):
             self.screen.text(f"{INDENT}{label}: {said}", INDENT + " " * (len(label) + 2))
 
-    def over(self, deployment: str, ended: Standing, now: float) -> None:
+    def over(self, deployment: str, ended: OpenFinding, now: float) -> None:
         """A finding that does not stand any more."""
         finding, seconds = ended.finding, now - ended.since
         where = f" on {finding.host}" if finding.host else ""
@@ -163,8 +173,8 @@ class Moment:
     """One look at a deployment: what is remembered of it, what stands and is new; and whom to ask, whom to tell."""
 
     deployment: Deployment
-    course: Course
-    change: Change
+    history: History
+    change: Update
     fleet: Fleet
     hosts: Mapping[str, ResolvedHost]
     teller: Teller
@@ -242,8 +252,8 @@ class Restarts:
 
     def __call__(self, moment: Moment) -> None:
         """See Act."""
-        faults = [one.finding for one in moment.change.standing.values() if one.finding.level == "fault"]
-        curable = [one for one in faults if not why_no_restart(one, moment.course)]
+        faults = [one.finding for one in moment.change.open_findings.values() if one.finding.level == "fault"]
+        curable = [one for one in faults if not why_no_restart(one, moment.history)]
         why = self.why_not(curable, faults, moment)
         if faults and why and why != self.refused.get(moment.deployment.id):
             moment.teller.say("not-restarted", moment.deployment.id, f"not restarted: {why}")
@@ -254,14 +264,14 @@ class Restarts:
     def why_not(self, curable: list[Finding], faults: list[Finding], moment: Moment) -> str:
         """Why nothing is restarted now; empty when it is."""
         if not curable:
-            return next((why_no_restart(one, moment.course) for one in faults), "")
+            return next((why_no_restart(one, moment.history) for one in faults), "")
         if self.done >= self.most:
             return f"{self.done} restarts were made, as many as --max-restarts allows"
-        silent = [host for host, one in moment.course.last.hosts.items() if one.why]
+        silent = [host for host, one in moment.history.last.hosts.items() if one.why]
         if silent:
             return f"{', '.join(silent)} does not answer"
-        if moment.course.last.lock:
-            return f"{moment.course.last.lock.who} is at work: {moment.course.last.lock.why}"
+        if moment.history.last.lock:
+            return f"{moment.history.last.lock.who} is at work: {moment.history.last.lock.why}"
         if moment.fleet.time.monotonic() < self.not_before:
             return f"a pause of {self.pause_s / 60:.0f} min comes first"
         return ""
@@ -361,8 +371,8 @@ class Watched:
     """One deployment, what is remembered of it, and what stands."""
 
     deployment: Deployment
-    course: Course = field(default_factory=Course)
-    standing: Mapping[Key, Standing] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    open_findings: Mapping[Key, OpenFinding] = field(default_factory=dict)
 
     def is_as_before(self, now: Deployment) -> bool:
         """Whether the ranks that are known now are those of the last look, not started since."""
@@ -435,13 +445,13 @@ class Watch:
         for deployment in self.deployments(heard):
             watched = self.watch_over(deployment)
             lost = ask_ranks(deployment, self.fleet, heard)
-            watched.course = watched.course.after(self.pulse(deployment, heard, lost))
-            change = follow(watched.standing, watched.course)
-            watched.standing = change.standing
+            watched.history = watched.history.after(self.pulse(deployment, heard, lost))
+            change = follow(watched.open_findings, watched.history)
+            watched.open_findings = change.open_findings
             for finding in change.raised:
                 self.teller.raised(deployment.id, finding)
             self.say_over(deployment.id, change.over)
-            self.act(Moment(deployment, watched.course, change, self.fleet, self.hosts, self.teller))
+            self.act(Moment(deployment, watched.history, change, self.fleet, self.hosts, self.teller))
 
     def servers(self) -> dict[str, Server]:
         """By head, the server of each deployment that is watched."""
@@ -479,7 +489,7 @@ class Watch:
         silent = {host: self.hosts[host].address for host in blind - self.ids.keys()}
         found = group({**listed, **known}, self.ids, silent)
         for name in self.watched.keys() - {one.id for one in found}:
-            self.say_over(name, self.watched.pop(name).standing.values())
+            self.say_over(name, self.watched.pop(name).open_findings.values())
             self.teller.say("gone", name, "it is no longer there: taken down or replaced")
         return list(found)
 
@@ -491,26 +501,26 @@ class Watch:
             self.teller.say("watching", deployment.id, f"watching {what}")
             watched = Watched(deployment)
         elif not watched.is_as_before(deployment):
-            self.say_over(deployment.id, watched.standing.values())
+            self.say_over(deployment.id, watched.open_findings.values())
             self.teller.say("anew", deployment.id, "its ranks were started anew")
-            watched = Watched(deployment, Course(rdma=watched.course.rdma))
+            watched = Watched(deployment, History(rdma=watched.history.rdma))
         watched.deployment = deployment
         self.watched[deployment.id] = watched
         return watched
 
-    def say_over(self, deployment: str, ended: Iterable[Standing]) -> None:
+    def say_over(self, deployment: str, ended: Iterable[OpenFinding]) -> None:
         """Say of each finding that it does not stand any more."""
         for one in ended:
             self.teller.over(deployment, one, self.fleet.time.monotonic())
 
-    def pulse(self, deployment: Deployment, heard: Mapping[str, Heard], lost: Failed | None) -> Pulse:
+    def pulse(self, deployment: Deployment, heard: Mapping[str, Heard], lost: Failed | None) -> Snapshot:
         """The look at one deployment in what all hosts told."""
         hosts = {host: self.host_pulse(host, deployment, heard) for host in deployment.hosts}
         here = [heard[host] for host in deployment.hosts if host in heard]
         locks = [told.lock for told in here if isinstance(told.lock, LockState) and told.lock.held]
         server = heard[deployment.head].server if deployment.head in heard else None
         known = None if server is None or isinstance(server, Missing) else server
-        return Pulse(
+        return Snapshot(
             self.fleet.time.monotonic(),
             hosts,
             known.healthy if known else None,
@@ -519,11 +529,11 @@ class Watch:
             locks[0] if locks else None,
         )
 
-    def host_pulse(self, host: str, deployment: Deployment, heard: Mapping[str, Heard]) -> HostPulse:
+    def host_pulse(self, host: str, deployment: Deployment, heard: Mapping[str, Heard]) -> HostSnapshot:
         """One host of it."""
         told = heard.get(host)
         if told is None or told.why:
-            return HostPulse(why=told.why if told else "it is not among the hosts that are watched")
+            return HostSnapshot(why=told.why if told else "it is not among the hosts that are watched")
         end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
         ids = [deployment.ranks[host].id] if host in deployment.ranks else []
         facing = (end.get("hcas", ()), end.get("netdev") or "")

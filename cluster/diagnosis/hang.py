@@ -1,4 +1,4 @@
-"""A deployment that serves, watched: hangs told from compiles and long prefills, lost ranks, what gets worse."""
+"""Watches a deployment that serves: tells hangs from compiles and long prefills, lost ranks, what gets worse."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANGING = ("up", "down", "restart", "swap")
 
 
 @dataclass(frozen=True, slots=True)
-class HostPulse:
+class HostSnapshot:
     """One look at one host of the deployment.
 
     `cpu_s`: CPU time so far of our ranks' GPU processes and all below them. `available`: bytes. `links`: the links that
@@ -57,7 +57,7 @@ class HostPulse:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class Snapshot:
     """One look at a deployment. `t`: seconds that only grow. `hosts`: every host of it, in rank order.
 
     `healthy`: what /health says. `load`: the server's counters. `lost`: the rank that ended first. `lock`: a lock that
@@ -65,7 +65,7 @@ class Pulse:
     """
 
     t: float
-    hosts: Mapping[str, HostPulse]
+    hosts: Mapping[str, HostSnapshot]
     healthy: bool | None = None
     load: Load | None = None
     lost: Failed | None = None
@@ -91,74 +91,76 @@ class Pulse:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class History:
     """What is remembered of a deployment since its ranks were started: the latest looks, and what went before them.
 
     `since`: the first look. `served_since`: the first one at which the server answered. `frozen_since`: the first one
     of those in a row at which requests were there and no counter moved. `rdma`: the HCAs were seen to carry tokens.
     """
 
-    pulses: tuple[Pulse, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
     since: float = 0.0
     served_since: float | None = None
     frozen_since: float | None = None
     rdma: bool = False
 
     @property
-    def last(self) -> Pulse:
+    def last(self) -> Snapshot:
         """The latest look."""
-        return self.pulses[-1]
+        return self.snapshots[-1]
 
     @property
     def frozen_s(self) -> float:
         """For how long requests have been there without a counter moving."""
         return 0.0 if self.frozen_since is None else self.last.t - self.frozen_since
 
-    def recent(self, seconds: float, looks: int = 3) -> tuple[Pulse, ...]:
+    def recent(self, seconds: float, looks: int = 3) -> tuple[Snapshot, ...]:
         """The looks of the last `seconds` with the one before them, more when they are rare; empty when there are fewer
         than `looks`, or none so old."""
         begin = self.last.t - seconds
-        old = [at for at, pulse in enumerate(self.pulses) if pulse.t <= begin]
-        return self.pulses[min(old[-1], len(self.pulses) - looks) :] if old and len(self.pulses) >= looks else ()
+        old = [at for at, snapshot in enumerate(self.snapshots) if snapshot.t <= begin]
+        return (
+            self.snapshots[min(old[-1], len(self.snapshots) - looks) :] if old and len(self.snapshots) >= looks else ()
+        )
 
-    def of_host(self, host: str, seconds: float) -> tuple[HostPulse, ...]:
+    def of_host(self, host: str, seconds: float) -> tuple[HostSnapshot, ...]:
         """The same for one host."""
-        return tuple(pulse.hosts[host] for pulse in self.recent(seconds))
+        return tuple(snapshot.hosts[host] for snapshot in self.recent(seconds))
 
-    def after(self, pulse: Pulse) -> Course:
-        """The course with one more look."""
-        if not self.pulses:
-            served, frozen = pulse.t if pulse.healthy else None, pulse.t if pulse.requests else None
-            return Course((pulse,), pulse.t, served, frozen, self.rdma)
-        kept = tuple(old for old in self.pulses if old.t >= pulse.t - KEPT_S)[1 - MOST :]
-        served = pulse.t if self.served_since is None and pulse.healthy else self.served_since
-        more = replace(self, pulses=(*kept, pulse), served_since=served, frozen_since=self._frozen(pulse))
+    def after(self, snapshot: Snapshot) -> History:
+        """The history with one more look."""
+        if not self.snapshots:
+            served, frozen = snapshot.t if snapshot.healthy else None, snapshot.t if snapshot.requests else None
+            return History((snapshot,), snapshot.t, served, frozen, self.rdma)
+        kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - KEPT_S)[1 - MOST :]
+        served = snapshot.t if self.served_since is None and snapshot.healthy else self.served_since
+        more = replace(self, snapshots=(*kept, snapshot), served_since=served, frozen_since=self._frozen(snapshot))
         return replace(more, rdma=self.rdma or _rdma_carried(more.recent(CARRIED_S)))
 
-    def _frozen(self, pulse: Pulse) -> float | None:
+    def _frozen(self, snapshot: Snapshot) -> float | None:
         """A look that tells no counters changes nothing: the next one is compared with the last that did."""
-        if pulse.requests is None:
+        if snapshot.requests is None:
             return self.frozen_since
-        if not pulse.requests:
+        if not snapshot.requests:
             return None
-        before = next((old.load for old in reversed(self.pulses) if old.requests is not None), None)
-        moved = before is None or pulse.load is None or before.counters != pulse.load.counters
-        return pulse.t if moved or self.frozen_since is None else self.frozen_since
+        before = next((old.load for old in reversed(self.snapshots) if old.requests is not None), None)
+        moved = before is None or snapshot.load is None or before.counters != snapshot.load.counters
+        return snapshot.t if moved or self.frozen_since is None else self.frozen_since
 
 
-def tokens_between(first: Pulse, last: Pulse) -> float:
-    """Tokens generated between two looks; 0 when not known, or when the server began anew."""
+def tokens_between(first: Snapshot, last: Snapshot) -> float:
+    """Tokens generated between two looks; 0 when not known, or when the server started again."""
     if first.load is None or last.load is None or first.load.tokens is None or last.load.tokens is None:
         return 0.0
     return max(0.0, last.load.tokens - first.load.tokens)
 
 
 def grown(first: int | None, last: int | None) -> int | None:
-    """How far a counter came; None when not known, or when it began anew."""
+    """How far a counter came; None when not known, or when it started again."""
     return None if first is None or last is None or last < first else last - first
 
 
-def _rdma_carried(looks: Sequence[Pulse]) -> bool:
+def _rdma_carried(looks: Sequence[Snapshot]) -> bool:
     if not looks or len(looks[-1].hosts) < 2 or tokens_between(looks[0], looks[-1]) < CARRIES_TOKENS:
         return False
     first, last = looks[0], looks[-1]
@@ -173,12 +175,12 @@ def read_host(
     gpus: tuple[Gpu, ...] | Missing,
     processes: tuple[GpuProcess, ...] | Missing,
     links: Links | Missing,
-) -> HostPulse:
+) -> HostSnapshot:
     """One host's facts as a look. `containers`: ids of our ranks there; `facing`: HCAs and netdev towards the peers."""
     spent = () if isinstance(processes, Missing) else [one.cpu_s for one in processes if one.container in containers]
     known = [one for one in spent if one is not None]
     up, rdma, tcp = ({}, None, None) if isinstance(links, Missing) else _read_links(links, *facing)
-    return HostPulse(
+    return HostSnapshot(
         gpu=None if isinstance(gpus, Missing) or not gpus else gpus[0],
         cpu_s=sum(known) if known and len(known) == len(spent) else None,
         available=None if isinstance(memory, Missing) else memory.available,
@@ -212,10 +214,10 @@ HOLDERS = "docker ps; nvidia-smi --query-compute-apps=pid,process_name,used_gpu_
 TCP_BYTES = 1 << 20
 
 
-def judge_memory(course: Course) -> Iterator[Finding]:
+def judge_memory(history: History) -> Iterator[Finding]:
     """Memory that is nearly out, or falls steadily so that it will be within two hours. Loading is no decline."""
-    for host in course.last.hosts:
-        low = [look.available for look in course.of_host(host, HELD_S)]
+    for host in history.last.hosts:
+        low = [look.available for look in history.of_host(host, HELD_S)]
         if low and all(value is not None and value < FLOOR for value in low):
             yield MEMORY_LOW.fault(
                 host,
@@ -224,38 +226,40 @@ def judge_memory(course: Course) -> Iterator[Finding]:
                 HOLDERS,
             )
         else:
-            yield from _falling(host, course)
+            yield from _falling(host, history)
 
 
-def _falling(host: str, course: Course) -> Iterator[Finding]:
-    serving = [look for look in course.pulses if course.served_since is not None and look.t >= course.served_since]
+def _falling(host: str, history: History) -> Iterator[Finding]:
+    serving = [
+        look for look in history.snapshots if history.served_since is not None and look.t >= history.served_since
+    ]
     rows = [(look.t, look.hosts[host].available) for look in serving]
-    told = [(t, value) for t, value in rows if value is not None]
-    trends = [[row for row in told if row[0] >= course.last.t - seconds] for seconds in TRENDS_S]
-    told = next((rows for rows in trends if steady_fall(rows)), [])
-    rate = steady_fall(told)
+    series = [(t, value) for t, value in rows if value is not None]
+    trends = [[row for row in series if row[0] >= history.last.t - seconds] for seconds in TRENDS_S]
+    series = next((rows for rows in trends if steady_fall(rows)), [])
+    rate = steady_fall(series)
     if not rate:
         return
-    left_s = max(0.0, (told[-1][1] - FLOOR) / rate)
+    left_s = max(0.0, (series[-1][1] - FLOOR) / rate)
     if left_s < HORIZON_S:
-        first, last = told[0][1] / GIB, told[-1][1] / GIB
+        first, last = series[0][1] / GIB, series[-1][1] / GIB
         yield MEMORY_FALLING.warning(
             host,
-            f"memory falls by {rate * 60 / GIB:.2f} GiB a minute and will be out in {left_s / 60:.0f} min",
-            f"MemAvailable {first:.1f} → {last:.1f} GiB in {(told[-1][0] - told[0][0]) / 60:.0f} min",
+            f"memory falls by {rate * 60 / GIB:.2f} GiB a minute and will run out in {left_s / 60:.0f} min",
+            f"MemAvailable {first:.1f} → {last:.1f} GiB in {(series[-1][0] - series[0][0]) / 60:.0f} min",
             HOLDERS,
         )
 
 
-def steady_fall(told: Sequence[tuple[float, int]]) -> float:
+def steady_fall(series: Sequence[tuple[float, int]]) -> float:
     """Bytes a second by which memory falls; 0 when it does not, or not steadily: the most that is available in each
     quarter of the time is well below that of the one before, so neither dips nor a single step count."""
-    if len(told) < 8 or told[-1][0] - told[0][0] < TRENDS_S[0] * 0.9:
+    if len(series) < 8 or series[-1][0] - series[0][0] < TRENDS_S[0] * 0.9:
         return 0.0
-    span = (told[-1][0] - told[0][0]) / 4
+    span = (series[-1][0] - series[0][0]) / 4
     quarters: list[list[int]] = [[], [], [], []]
-    for t, value in told:
-        quarters[min(3, int((t - told[0][0]) / span))].append(value)
+    for t, value in series:
+        quarters[min(3, int((t - series[0][0]) / span))].append(value)
     if not all(quarters):
         return 0.0
     falls = [before - after for before, after in pairwise(map(max, quarters))]
@@ -263,15 +267,15 @@ def steady_fall(told: Sequence[tuple[float, int]]) -> float:
     return sum(falls) / (3 * span) if steady else 0.0
 
 
-def judge_clocks(course: Course) -> Iterator[Finding]:
+def judge_clocks(history: History) -> Iterator[Finding]:
     """Low clocks under load, at every look of half a minute."""
-    for host, now in course.last.hosts.items():
-        looks = course.of_host(host, HELD_S)
+    for host, now in history.last.hosts.items():
+        looks = history.of_host(host, HELD_S)
         states = {judge_gpu(look.gpu) if look.gpu else "unknown" for look in looks}
         if not now.gpu or not states or not states <= {"capped", "slowed"}:
             continue
         rule, power = OF_OUTPUTS["gpu-power-capped"], f"{now.gpu.power_w:.0f}"
-        reasons = ", ".join(now.gpu.throttle or ()) or "no reason told"
+        reasons = ", ".join(now.gpu.throttle or ()) or "no reason reported"
         evidence = f"{now.gpu.utilization_pct} % busy at {power} W, {now.gpu.sm_clock_mhz} MHz; {reasons}"
         if "capped" in states:
             what = "the GPU is held at low clocks and power: its power is capped by supply or firmware"
@@ -280,10 +284,10 @@ def judge_clocks(course: Course) -> Iterator[Finding]:
             yield CLOCKS.warning(host, "the GPU works at low clocks", evidence, "nvidia-smi -q -d PERFORMANCE")
 
 
-def judge_links(course: Course) -> Iterator[Finding]:
+def judge_links(history: History) -> Iterator[Finding]:
     """A link to the peers that is down at two looks in a row; one twin of two halves the bandwidth."""
-    for host, now in course.last.hosts.items():
-        before = course.pulses[-2].hosts.get(host) if len(course.pulses) > 1 else None
+    for host, now in history.last.hosts.items():
+        before = history.snapshots[-2].hosts.get(host) if len(history.snapshots) > 1 else None
         down = [name for name, up in now.links.items() if not up and before and before.links.get(name) is False]
         if down:
             alone = len(down) == len(now.links)
@@ -296,10 +300,10 @@ def judge_links(course: Course) -> Iterator[Finding]:
             yield LINK.found("fault" if alone else "warning", host, what, ", ".join(down), remedy)
 
 
-def judge_transport(course: Course) -> Iterator[Finding]:
+def judge_transport(history: History) -> Iterator[Finding]:
     """Tokens come, the HCAs that carried them before stand still, and the netdevs carry bytes instead."""
-    looks = course.recent(CARRIED_S)
-    if not looks or not course.rdma or tokens_between(looks[0], looks[-1]) < CARRIES_TOKENS:
+    looks = history.recent(CARRIED_S)
+    if not looks or not history.rdma or tokens_between(looks[0], looks[-1]) < CARRIES_TOKENS:
         return
     first, last = looks[0].hosts, looks[-1].hosts
     rdma = {host: grown(first[host].rdma_bytes, one.rdma_bytes) for host, one in last.items()}
@@ -310,14 +314,14 @@ def judge_transport(course: Course) -> Iterator[Finding]:
         yield SOCKET_FALLBACK.warning(
             "",
             "the traffic between the ranks goes over sockets, no longer over RDMA",
-            f"the HCAs stood still for {CARRIED_S:.0f} s while tokens came; over TCP: {moved}",
-            "cluster doctor; cluster down and cluster up, which proves the way again",
+            f"the HCAs moved nothing for {CARRIED_S:.0f} s while tokens came; over TCP: {moved}",
+            "cluster doctor; cluster down and cluster up, which proves the transport again",
         )
 
 
 FROZEN_S = 25.0
-TOLD_S = 60.0
-"""Time without a token after which it is said that nothing is judged yet."""
+NOTED_S = 60.0
+"""Time without a token after which a note says that nothing is judged yet."""
 PATIENT_S = 2700.0
 """No compile and no prefill takes longer: autotuning after a change of hosts was seen to take 36 minutes."""
 WORKING_CORES = 0.5
@@ -328,31 +332,31 @@ RESTARTS = "cluster status --watch --on-wedge restart does it by itself; by hand
 Activity = Literal["works", "rests", "unknown"]
 
 
-def judge_tokens(course: Course) -> Iterator[Finding]:
+def judge_tokens(history: History) -> Iterator[Finding]:
     """Requests and no token: a hang, or not judged yet, or for too long whatever the reason."""
-    load, looks = course.last.load, course.recent(FROZEN_S)
-    if course.frozen_s < FROZEN_S or not course.last.healthy or course.last.lost or load is None:
+    load, looks = history.last.load, history.recent(FROZEN_S)
+    if history.frozen_s < FROZEN_S or not history.last.healthy or history.last.lost or load is None:
         return
     seconds = looks[-1].t - looks[0].t if looks else 0.0
-    doing = {host: activity([look.hosts[host] for look in looks], seconds) for host in course.last.hosts}
-    told = f"no token came for {course.frozen_s:.0f} s ({load.queue or f'{load.running:g} running'})"
+    doing = {host: activity([look.hosts[host] for look in looks], seconds) for host in history.last.hosts}
+    what = f"no token came for {history.frozen_s:.0f} s ({load.queue or f'{load.running:g} running'})"
     evidence = [f"generation_tokens_total {load.tokens:.0f}, /health 200"] if load.tokens is not None else []
-    evidence += [f"{host} {_figures(one)}" for host, one in course.last.hosts.items()]
+    evidence += [f"{host} {_figures(one)}" for host, one in history.last.hosts.items()]
     shown = "; ".join(evidence)
     if set(doing.values()) == {"rests"}:
         remedy = f"{OF_OUTPUTS['server-wedged'].remedy}; {RESTARTS}"
-        yield WEDGE.fault("", f"{told}, and no host is at work: it hangs", shown, remedy)
-    elif course.frozen_s >= PATIENT_S:
-        yield WEDGE.fault("", f"{told}: no compile and no prefill takes so long", shown, RESTARTS)
-    elif course.frozen_s >= TOLD_S:
-        works = [host for host, what in doing.items() if what == "works"]
-        blind = [host for host, what in doing.items() if what == "unknown"]
+        yield WEDGE.fault("", f"{what}, and no host is at work: it hangs", shown, remedy)
+    elif history.frozen_s >= PATIENT_S:
+        yield WEDGE.fault("", f"{what}: no compile and no prefill takes so long", shown, RESTARTS)
+    elif history.frozen_s >= NOTED_S:
+        works = [host for host, state in doing.items() if state == "works"]
+        blind = [host for host, state in doing.items() if state == "unknown"]
         doubt = f"whether {', '.join(blind)} works is not known"
         why = f"{', '.join(works)} is at work: compiling or prefilling" if works else doubt
-        yield WEDGE.note("", f"{told}; {why}, not judged yet", shown)
+        yield WEDGE.note("", f"{what}; {why}, not judged yet", shown)
 
 
-def activity(looks: Sequence[HostPulse], seconds: float) -> Activity:
+def activity(looks: Sequence[HostSnapshot], seconds: float) -> Activity:
     """Whether a host does anything in these looks, `seconds` apart: power is drawn, or a GPU process or its compilers
     use CPU time while no kernel spins. A GPU held back by its power supply works, slowly."""
     states = {judge_gpu(look.gpu) if look.gpu else "unknown" for look in looks}
@@ -369,60 +373,60 @@ def activity(looks: Sequence[HostPulse], seconds: float) -> Activity:
     return "works" if last - first >= WORKING_CORES * seconds else "rests"
 
 
-def _figures(one: HostPulse) -> str:
+def _figures(one: HostSnapshot) -> str:
     """A host's GPU in words."""
     if one.gpu is None:
-        return one.why or "tells nothing of its GPU"
+        return one.why or "GPU not reported"
     power = "? W" if one.gpu.power_w is None else f"{one.gpu.power_w:.0f} W"
     busy = "? %" if one.gpu.utilization_pct is None else f"{one.gpu.utilization_pct} %"
     return f"{busy} busy at {power}, {one.gpu.sm_clock_mhz or '?'} MHz"
 
 
-def judge_ranks(course: Course) -> Iterator[Finding]:
+def judge_ranks(history: History) -> Iterator[Finding]:
     """A rank that ended or is gone. One that only lost a peer may be explained by that peer at the next look."""
-    lost, before = course.last.lost, course.pulses[-2:-1]
-    if lost is None or course.last.changing or (lost.by_peer and not (before and before[0].lost)):
+    lost, before = history.last.lost, history.snapshots[-2:-1]
+    if lost is None or history.last.changing or (lost.by_peer and not (before and before[0].lost)):
         return
     tail = next((line.strip() for line in reversed(lost.tail) if line.strip()), "")
     yield RANK.fault(
         lost.host,
         f"its rank has ended: {lost.why}",
-        f"last line: {tail[:300]}" if tail else "",
+        f"last line: {tail[:300]}" if tail and ": " not in lost.why else "",
         "cluster logs --explain names the cause; cluster up starts it again",
     )
 
 
-def judge_server(course: Course) -> Iterator[Finding]:
+def judge_server(history: History) -> Iterator[Finding]:
     """All ranks run and /health is not 200. A server that never answered may still be starting."""
-    looks = course.recent(FROZEN_S)
-    if not looks or course.last.lost or course.last.changing or any(look.healthy is not False for look in looks):
+    looks = history.recent(FROZEN_S)
+    if not looks or history.last.lost or history.last.changing or any(look.healthy is not False for look in looks):
         return
-    if course.served_since is None and course.last.t - course.since < PATIENT_S:
+    if history.served_since is None and history.last.t - history.since < PATIENT_S:
         return
-    since = "any more" if course.served_since is not None else f"within {PATIENT_S / 60:.0f} min"
+    since = "any more" if history.served_since is not None else f"within {PATIENT_S / 60:.0f} min"
     yield SERVER.fault(
-        next(iter(course.last.hosts)),
+        next(iter(history.last.hosts)),
         f"all ranks run and the server does not answer {since}",
         f"/health is not 200 for {looks[-1].t - looks[0].t:.0f} s",
         f"cluster logs --explain; {RESTARTS}",
     )
 
 
-def why_no_restart(finding: Finding, course: Course) -> str:
+def why_no_restart(finding: Finding, history: History) -> str:
     """Why a restart is no cure for a finding; empty when it is one."""
-    if any(one.available is not None and one.available < FLOOR for one in course.last.hosts.values()):
+    if any(one.available is not None and one.available < FLOOR for one in history.last.hosts.values()):
         return "memory is nearly out: a restart would make it worse"
-    cut = [host for host, one in course.last.hosts.items() if one.links and not any(one.links.values())]
+    cut = [host for host, one in history.last.hosts.items() if one.links and not any(one.links.values())]
     if cut:
         return f"the link of {', '.join(cut)} has to be up first"
     if finding.check in ("wedge", "server"):
         return ""
-    lost = course.last.lost
+    lost = history.last.lost
     if finding.check != "rank" or lost is None:
         return f"a restart is no cure for this ({finding.check})"
     if "asked to end" in lost.why:
         return "it was asked to end"
-    known = [look.hosts[lost.host].available for look in course.pulses]
+    known = [look.hosts[lost.host].available for look in history.snapshots]
     least = min((value for value in known if value is not None), default=None)
     return "it ended for memory: restarts would make it worse" if is_memory_error(lost, least) else ""
 
@@ -430,13 +434,13 @@ def why_no_restart(finding: Finding, course: Course) -> str:
 def is_memory_error(lost: Failed, available: int | None) -> bool:
     """Whether a rank ended for memory. SIGKILL counts as that unless memory (`available`, bytes) was ample."""
     said = (lost.why, *lost.tail)
-    told = [rule for rule in read_rules("memory") if rule.id != "killed" and any(rule.search(line) for line in said)]
+    known = [rule for rule in read_rules("memory") if rule.id != "killed" and any(rule.search(line) for line in said)]
     killed = re.search(r"\b137\b|SIGKILL", lost.why)
     scarce = available is None or available < AMPLE
-    return bool(told) or "killed for memory" in lost.why or bool(killed and scarce)
+    return bool(known) or "killed for memory" in lost.why or bool(killed and scarce)
 
 
-JUDGES: tuple[Callable[[Course], Iterator[Finding]], ...] = (
+JUDGES: tuple[Callable[[History], Iterator[Finding]], ...] = (
     judge_ranks,
     judge_tokens,
     judge_server,
@@ -452,14 +456,14 @@ Key = tuple[str, str]
 """Check and host."""
 
 
-def judge(course: Course) -> tuple[Finding, ...]:
+def judge(history: History) -> tuple[Finding, ...]:
     """All that can be said after the latest look."""
-    return tuple(finding for judged in JUDGES for finding in judged(course))
+    return tuple(finding for judged in JUDGES for finding in judged(history))
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A finding that was told and is not over. `since`: when it was; `calm`: looks that did not show it any more."""
+class OpenFinding:
+    """A finding that was shown and is not over. `since`: when it was; `calm`: looks that did not show it any more."""
 
     finding: Finding
     since: float
@@ -467,30 +471,30 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Update:
     """What one look changed: findings that are new or have another level, and those that are over."""
 
-    standing: Mapping[Key, Standing] = field(default_factory=dict)
+    open_findings: Mapping[Key, OpenFinding] = field(default_factory=dict)
     raised: tuple[Finding, ...] = ()
-    over: tuple[Standing, ...] = ()
+    over: tuple[OpenFinding, ...] = ()
 
 
-def follow(before: Mapping[Key, Standing], course: Course) -> Change:
+def follow(before: Mapping[Key, OpenFinding], history: History) -> Update:
     """What stands after the latest look, and what that changes. A look that could not show a finding ends none."""
-    found = {(one.check, one.host): one for one in judge(course)}
-    standing: dict[Key, Standing] = {}
+    found = {(one.check, one.host): one for one in judge(history)}
+    open_findings: dict[Key, OpenFinding] = {}
     raised, over = [], []
     for key, finding in found.items():
         known = before.get(key)
         is_new = known is None or known.finding.level != finding.level
         raised += [finding] if is_new else []
-        standing[key] = Standing(finding, course.last.t if is_new or known is None else known.since)
+        open_findings[key] = OpenFinding(finding, history.last.t if is_new or known is None else known.since)
     for key, known in before.items():
         if key in found:
             continue
-        calm = known.calm + course.last.knows(known.finding.host)
+        calm = known.calm + history.last.knows(known.finding.host)
         if calm < CALM_LOOKS:
-            standing[key] = replace(known, calm=calm)
+            open_findings[key] = replace(known, calm=calm)
         else:
             over.append(known)
-    return Change(standing, tuple(raised), tuple(over))
+    return Update(open_findings, tuple(raised), tuple(over))

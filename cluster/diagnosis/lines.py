@@ -1,4 +1,4 @@
-"""Lines of a log: their time, rank and message; whether one that no rule knows tells of an error."""
+"""Lines of a log: their time, rank and message; whether one that no rule knows is an error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """One line of a text, as it can be printed."""
 
     number: int
@@ -56,20 +56,20 @@ class Kept:
         else:
             self.tail = [*self.tail[-1:], chunk]
 
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[TextLine, ...]:
         """The lines that are kept, captions left out."""
         first = list(split(self.head)) if self.head else []
         late = [line for chunk in self.tail for line in split(chunk)]
         return (*first, *late[-TAIL_LINES:])
 
 
-def split(chunk: Chunk) -> Iterator[Line]:
+def split(chunk: Chunk) -> Iterator[TextLine]:
     """A chunk's lines without those that only describe the text."""
     for number, data in enumerate(chunk.data.split(b"\n"), chunk.first):
         for part in data.split(b"\r"):
             text = printable(part)
             if text.strip() and not is_caption(text):
-                yield Line(number, text)
+                yield TextLine(number, text)
 
 
 def printable(data: bytes) -> str:
@@ -200,8 +200,8 @@ def read_line(text: str) -> LogLine:
 def _of_docker(text: str) -> LogLine:
     """A line of Docker's json-file log: {"log": …, "stream": …, "time": …}."""
     try:
-        told = json.loads(text)
-        inner = read_line(f"{told['time']} {told['log']}".removesuffix("\n"))
+        row = json.loads(text)
+        inner = read_line(f"{row['time']} {row['log']}".removesuffix("\n"))
     except (ValueError, KeyError, TypeError):
         inner = LogLine("", None, text)
     return inner
@@ -212,10 +212,10 @@ def _of_rank(text: str) -> LogLine | None:
     if not text.startswith('{"cluster"'):
         return None
     try:
-        told = json.loads(text)
-        ended = told["stage"] == "ended" and told.get("exit") != 0
-        hearsay = ended and told.get("exit") in PEER_LOST
-        return LogLine("ERROR" if ended else "INFO", float(told["t"]), str(told.get("why", "")), True, hearsay)
+        row = json.loads(text)
+        ended = row["stage"] == "ended" and row.get("exit") != 0
+        hearsay = ended and row.get("exit") in PEER_LOST
+        return LogLine("ERROR" if ended else "INFO", float(row["t"]), str(row.get("why", "")), True, hearsay)
     except (ValueError, KeyError, TypeError):
         return None
 

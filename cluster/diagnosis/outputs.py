@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from cluster.diagnosis.lines import Line
+from cluster.diagnosis.lines import TextLine
 from cluster.diagnosis.root import EVIDENCE_LENGTH, Explanation, of_rule, settled
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS
 from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
@@ -68,9 +68,9 @@ class Output:
     value: Any
     file: str
     host: str
-    lines: tuple[Line, ...]
+    lines: tuple[TextLine, ...]
 
-    def find(self, *words: str) -> Line | None:
+    def find(self, *words: str) -> TextLine | None:
         """The first line with all of these words in it."""
         return next((line for line in self.lines if all(word in line.text for word in words)), None)
 
@@ -89,14 +89,14 @@ class Outputs(tuple[Output, ...]):
         return [output for output in self if output.kind == kind]
 
 
-def recognise(file: str, host: str, lines: tuple[Line, ...]) -> tuple[Output, ...]:
+def recognise(file: str, host: str, lines: tuple[TextLine, ...]) -> tuple[Output, ...]:
     """Every output that the readers know in one file's text."""
     text = "".join(f"{line.text}\n" for line in lines)
     found = ((kind, read(text)) for kind, read in READERS)
     return tuple(Output(kind, value, file, host, lines) for kind, value in found if value is not None)
 
 
-def logs_in(lines: tuple[Line, ...]) -> Iterator[str]:
+def logs_in(lines: tuple[TextLine, ...]) -> Iterator[str]:
     """Which logs a text holds lines of."""
     return (name for name, pattern in LOGS if any(pattern.search(line.text) for line in lines))
 
@@ -429,8 +429,8 @@ def settle_rdma_memory(found: Explanation, outputs: Outputs) -> Explanation:
     limits: list[int] = [output.value for output in outputs.named("memlock")]
     memory = _memory(found, outputs)
     if any(cannot_register(memory, kernel) for kernel in kernels or [""]):
-        told = f"kernel {kernels[0]}" if kernels else "CmaFree is more than CmaTotal"
-        return settled(found, OF_PAIRS["rdma-enomem-kernel"], told=told)
+        sign = f"kernel {kernels[0]}" if kernels else "CmaFree is more than CmaTotal"
+        return settled(found, OF_PAIRS["rdma-enomem-kernel"], told=sign)
     if any(0 <= limit < SMALL_MEMLOCK for limit in limits):
         return settled(found, OF_PAIRS["rdma-enomem-memlock"], limit=str(limits[0] >> 10))
     if memory and memory.available is not None and memory.available < FULL:
@@ -472,8 +472,8 @@ def settle_gid(found: Explanation, outputs: Outputs) -> Explanation:
     right = sorted({gid.index for gid in gids if gid.is_v2 and gid.ipv4})
     if not right:
         return found
-    told = f"{found.finding.what}; the table shows it at {' and '.join(map(str, right))}"
-    return replace(found, finding=replace(found.finding, what=told))
+    what = f"{found.finding.what}; the table shows it at {' and '.join(map(str, right))}"
+    return replace(found, finding=replace(found.finding, what=what))
 
 
 SETTLERS: dict[str, Settle] = {

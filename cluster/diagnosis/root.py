@@ -21,7 +21,7 @@ NAME_LENGTH = 80
 class Explanation:
     """A finding read from a text: the rule it is by, in which file and line, and when, if the line says so.
 
-    `hearsay`: said of another rank, or repeated.
+    `hearsay`: reported of another rank, or repeated.
     """
 
     finding: Finding
@@ -67,8 +67,8 @@ def of_rule(
 
 def settled(found: Explanation, rule: Rule, **values: str) -> Explanation:
     """The same place, now that another rule is known to apply."""
-    again = of_rule(rule, values, found.file, found.line, found.finding.evidence, found.finding.host)
-    return replace(again, time=found.time, hearsay=found.hearsay)
+    settled_as = of_rule(rule, values, found.file, found.line, found.finding.evidence, found.finding.host)
+    return replace(settled_as, time=found.time, hearsay=found.hearsay)
 
 
 def of_cluster(found: Explanation) -> Explanation:
@@ -92,20 +92,20 @@ UNKNOWN = Rule(
     "unknown",
     "unknown",
     "",
-    "no rule knows this error; it is the first real one here",
+    "unknown error, the first one here",
     "read the lines around it, and the same time on the other hosts: cluster logs, journalctl -k",
 )
 OVERCOME = Rule(
     "unknown-overcome",
     "note",
     "",
-    "no rule knows this error; the text goes on after it",
+    "unknown error; the text goes on after it",
     "if a request failed at that time, look at what was asked",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Causes:
     """All that was found: `root` first among `findings`, then worst first. `secondary`: what follows from causes."""
 
     root: Explanation | None
@@ -149,9 +149,9 @@ def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
     """An engine that fails ten minutes after the start, with no process to name, ran out of time."""
     if found.id != "engine-start-failed" or "proc(s): {}" not in found.finding.evidence:
         return found
-    if found.time is None or scan.began is None:
+    if found.time is None or scan.started_at is None:
         return found
-    passed = (of_year(found.time) - of_year(scan.began)) % YEAR_S
+    passed = (of_year(found.time) - of_year(scan.started_at)) % YEAR_S
     if not READY_TIMEOUT_S[0] <= passed <= READY_TIMEOUT_S[1]:
         return found
     return settled(found, OF_PAIRS["vllm-ready-timeout"], passed=f"{passed:.0f}")
@@ -173,7 +173,7 @@ def explain_trouble(scan: Scan) -> Iterator[Explanation]:
         yield replace(found, time=trouble.line.time, hearsay=trouble.line.hearsay)
 
 
-def judge(found: Sequence[Explanation], unknown: Sequence[Explanation]) -> Verdict:
+def judge(found: Sequence[Explanation], unknown: Sequence[Explanation]) -> Causes:
     """Separate causes from consequences, and name the earliest cause that ends things."""
     explained = {id for one in found for id in EXPLAINS.get(one.id, ())}
     follows = [one for one in found if one.id in explained]
@@ -188,7 +188,7 @@ def judge(found: Sequence[Explanation], unknown: Sequence[Explanation]) -> Verdi
     grave = [one for one in causes if one.level in ("fault", "unknown")]
     root = next((one for one in grave if not one.rule.slow), grave[0] if grave else None)
     ordered = sorted([*causes, *others], key=lambda one: (one != root, ORDER.index(one.level)))
-    return Verdict(root, tuple(ordered), (*deaths, *follows))
+    return Causes(root, tuple(ordered), (*deaths, *follows))
 
 
 def _most_telling(deaths: list[Explanation], unknown: list[Explanation]) -> tuple[list[Explanation], list[Explanation]]:
@@ -203,7 +203,7 @@ def _most_telling(deaths: list[Explanation], unknown: list[Explanation]) -> tupl
 def in_time(found: Sequence[Explanation]) -> list[Explanation]:
     """In the order of events: by file and line; of several files by time, those last that tell none.
 
-    What a rank has heard of another one comes last: the other knows better, and may say it a second later.
+    What a rank reports of another one comes last: the other knows better, and may say it a second later.
     """
     files = list(dict.fromkeys(one.file for one in found))
     ordered = sorted(found, key=lambda one: (files.index(one.file), one.line or 0))

@@ -36,7 +36,7 @@ class Kind:
     """What lines that differ in digits only are candidates for. `count`: how many there were."""
 
     rules: tuple[Rule, ...]
-    may_be_moment: bool
+    moments: tuple[tuple[Moment, re.Pattern[str]], ...]
     may_be_trouble: bool
     count: int = 0
 
@@ -67,8 +67,8 @@ class Kinds:
 def _judge(line: bytes) -> Kind:
     text = line.decode("utf-8", "replace")
     rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
-    moment = any(piece in text for _, pattern in MOMENTS for piece in literals(pattern.pattern))
-    return Kind(rules, moment, any(piece in text for piece in lines.NEEDLES))
+    moments = tuple(row for row in MOMENTS if any(piece in text for piece in literals(row[1].pattern)))
+    return Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
 
 
 def any_of(pieces: Iterable[str]) -> re.Pattern[bytes]:
@@ -151,7 +151,7 @@ class Trouble:
 class Scan:
     """What was found in one source. `moments`: the last line on which each was reached.
 
-    `began`: when the engine was started last, else the first time that is told.
+    `started_at`: when the engine was started last, else the first time that is told.
     """
 
     source: Source
@@ -160,7 +160,7 @@ class Scan:
     moments: dict[Moment, int] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     lines: int = 0
-    began: float | None = None
+    started_at: float | None = None
     binary: bool = False
     cut: bool = False
     _well: str = ""
@@ -170,16 +170,18 @@ class Scan:
     def add(self, number: int, data: bytes, kind: Kind) -> None:
         """Judge one line of a kind that is worth it; the first of the rules that matches has it."""
         is_due = kind.is_due()
-        if not kind.may_be_moment and not (is_due and (kind.rules or self._wants_trouble())):
+        if not kind.moments and not (is_due and (kind.rules or self._wants_trouble())):
             return
         text = printable(data)
         if is_caption(text):
             return
-        if kind.may_be_moment:
-            reached = {name: number for name, pattern in MOMENTS if pattern.search(text)}
-            self.moments.update(reached)
-            self.began = self.time_of(text) or self.began if "started" in reached else self.began
-            self._well = text if reached.keys() & {"ready", "alive"} else self._well
+        for name, pattern in kind.moments:
+            if pattern.search(text):
+                self.moments[name] = number
+                if name == "started":
+                    self.started_at = self.time_of(text) or self.started_at
+                elif name in ("ready", "alive"):
+                    self._well = text
         if is_due:
             self._judge(number, text, kind)
 
@@ -231,8 +233,8 @@ def scan(source: Source) -> Scan:
     for chunk in chunks(_bounded(source.pieces, found)):
         found.kept.add(chunk)
         found.lines = chunk.first + chunk.data.count(b"\n")
-        if found.began is None:
-            found.began = _first_time(chunk, found)
+        if found.started_at is None:
+            found.started_at = _first_time(chunk, found)
         for number, data, plain in _lines(chunk):
             kind = kinds.of(plain)
             if kind is not None:

@@ -79,14 +79,14 @@ def test_what_people_read(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_common_cause_of_several_files_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, path("ray_worker_died_system_error"), path("journal_kernel_oom"))
     first, second = out.splitlines()[:2]
-    assert first.startswith(f"cause of it all: {path('journal_kernel_oom')}:3: the kernel ran out of memory")
+    assert first.startswith(f"root cause: {path('journal_kernel_oom')}:3: the kernel ran out of memory")
     assert "worker-died" in second
 
 
 def test_healthy_and_unknown_texts_say_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "(ray status): nothing wrong" in run(capsys, path("ray_status_two_nodes_ok"))[1]
     (tmp_path / "poem").write_text("roses are red\n")
-    assert "nothing in it is known (1 lines)" in run(capsys, str(tmp_path / "poem"))[1]
+    assert "nothing in it is recognized (1 lines)" in run(capsys, str(tmp_path / "poem"))[1]
     (tmp_path / "binary").write_bytes(bytes(range(256)) * 300)
     assert "not text" in run(capsys, str(tmp_path / "binary"))[1]
 
@@ -114,13 +114,13 @@ def test_a_directory_of_evidence(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_a_file_that_is_not_there(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, *argv)
     assert code == 2
-    assert "error: no file" in err
+    assert "[file-not-found]" in err
 
 
 def test_an_empty_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, err = run(capsys, str(tmp_path))
     assert code == 2
-    assert "no file in" in err
+    assert "[directory-empty]" in err
 
 
 def test_markup_in_a_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

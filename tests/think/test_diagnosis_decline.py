@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 from watch_tools import CAPPED, GIB, HOSTS, LINKS, Story, gpu, host, pulse, with_host, with_hosts
 
-from cluster.diagnosis.hang import Pulse, steady_fall
+from cluster.diagnosis.hang import Snapshot, steady_fall
 
 TURN = 600.0
 
 
-def memory(shape: Callable[[float], float]) -> Callable[[float], Pulse]:
+def memory(shape: Callable[[float], float]) -> Callable[[float], Snapshot]:
     """Looks with so many GiB available on spark2, by the seconds since TURN."""
     return lambda t: with_host(pulse(t), "spark2", available=int(shape(t - TURN) * GIB))
 
@@ -25,9 +25,9 @@ def test_memory_that_falls_is_told_with_the_time_that_is_left() -> None:
     story = Story().go(TURN).go(900, memory(lambda s: 22 - s / 60 + noise.uniform(-0.05, 0.05)))
     assert story.told() == [("warning", "memory-falling", "spark2")]
     assert story.said[0][0] <= TURN + 600
-    [standing] = story.standing.values()
-    assert re.fullmatch(r"memory falls by (0\.9|1\.0)\d GiB a minute and will be out in 5 min", standing.finding.what)
-    assert standing.finding.runbook == "memory-is-full"
+    [one] = story.open_findings.values()
+    assert re.fullmatch(r"memory falls by (0\.9|1\.0)\d GiB a minute and will run out in 5 min", one.finding.what)
+    assert one.finding.runbook == "memory-is-full"
 
 
 NO_TREND: dict[str, Callable[[float], float]] = {
@@ -48,7 +48,7 @@ def test_what_is_no_trend(shape: Callable[[float], float]) -> None:
 
 
 def test_loading_is_no_decline() -> None:
-    def loads(t: float) -> Pulse:
+    def loads(t: float) -> Snapshot:
         return with_hosts(pulse(t, healthy=False, load=None), available=int((115 - t / 6) * GIB))
 
     assert Story().go(540, loads).go(240, lambda t: with_hosts(pulse(t), available=25 * GIB)).told() == []
@@ -90,7 +90,7 @@ def test_links() -> None:
 def test_a_link_that_flaps_is_said_once() -> None:
     down = dict.fromkeys(LINKS, False)
 
-    def flaps(t: float) -> Pulse:
+    def flaps(t: float) -> Snapshot:
         return with_host(pulse(t), "spark2", links=down if t // 10 % 3 else LINKS)
 
     story = Story().go(60).go(300, flaps)
@@ -99,7 +99,7 @@ def test_a_link_that_flaps_is_said_once() -> None:
     assert Story().go(60).go(10, lambda t: with_host(pulse(t), "spark2", links=down)).go(60).told() == []
 
 
-def over_tcp(t: float) -> Pulse:
+def over_tcp(t: float) -> Snapshot:
     """Tokens come, the HCAs stand still, the netdevs carry."""
     return replace(pulse(t), hosts={name: host(t, rdma_bytes=7, tcp_bytes=int(t * 1e6)) for name in HOSTS})
 
@@ -110,7 +110,7 @@ def test_fall_back_to_sockets() -> None:
     assert story.over == []
 
 
-NO_FALLBACK: dict[str, Callable[[float], Pulse]] = {
+NO_FALLBACK: dict[str, Callable[[float], Snapshot]] = {
     "no tokens": lambda t: replace(over_tcp(t), load=pulse(0, running=0).load),
     "counters of one host cannot be read": lambda t: with_host(over_tcp(t), "spark2", rdma_bytes=None),
     "one HCA carries": lambda t: with_host(over_tcp(t), "spark2", rdma_bytes=int(t * 1e7)),
@@ -119,7 +119,7 @@ NO_FALLBACK: dict[str, Callable[[float], Pulse]] = {
 
 
 @pytest.mark.parametrize("look", NO_FALLBACK.values(), ids=NO_FALLBACK)
-def test_what_is_no_fall_back(look: Callable[[float], Pulse]) -> None:
+def test_what_is_no_fall_back(look: Callable[[float], Snapshot]) -> None:
     assert "socket-fallback" not in [check for _, check, _ in Story().go(600).go(600, look).told()]
 
 

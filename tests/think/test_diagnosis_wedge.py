@@ -8,26 +8,26 @@ from collections.abc import Callable
 import pytest
 from watch_tools import CAPPED, GIB, LINKS, RESTS, SPINS, Story, gpu, pulse, with_host, with_hosts
 
-from cluster.diagnosis.hang import MOST, Pulse, is_memory_error, why_no_restart
+from cluster.diagnosis.hang import MOST, Snapshot, is_memory_error, why_no_restart
 from cluster.spark.deployments import LockState
 from cluster.spark.ranks import Failed
 
 FROZEN = 6000.0
 
 
-def frozen(t: float) -> Pulse:
+def frozen(t: float) -> Snapshot:
     """Requests run, no token comes, both GPUs spin."""
     return with_hosts(pulse(t, tokens=FROZEN, running=2), gpu=SPINS)
 
 
-def resting(t: float) -> Pulse:
+def resting(t: float) -> Snapshot:
     """The same with GPUs and processes at rest."""
     return with_hosts(pulse(t, tokens=FROZEN, running=2), gpu=RESTS, cpu_s=700.0)
 
 
 @pytest.mark.parametrize("interval", [2.0, 10.0, 15.0])
 @pytest.mark.parametrize("look", [frozen, resting, lambda t: with_host(frozen(t), "spark2", gpu=RESTS, cpu_s=7.0)])
-def test_wedge_is_called_within_a_minute(interval: float, look: Callable[[float], Pulse]) -> None:
+def test_wedge_is_called_within_a_minute(interval: float, look: Callable[[float], Snapshot]) -> None:
     story = Story(interval).go(600).go(60, look)
     assert story.told() == [("fault", "wedge", "")]
     [(when, finding)] = story.said
@@ -36,7 +36,7 @@ def test_wedge_is_called_within_a_minute(interval: float, look: Callable[[float]
         r"no token came for \d\d s \(2 running, 0 waiting\), and no host is at work: it hangs", finding.what
     )
     assert finding.runbook == "it-hangs#wedged"
-    assert why_no_restart(finding, story.course) == ""
+    assert why_no_restart(finding, story.history) == ""
     story.go(60)
     assert story.over == [(600 + 60 + 3 * interval, "wedge")], "tokens come again"
 
@@ -50,7 +50,7 @@ def test_evidence_holds_the_numbers() -> None:
     )
 
 
-QUIET: dict[str, Callable[[float], Pulse]] = {
+QUIET: dict[str, Callable[[float], Snapshot]] = {
     "idle server": lambda t: with_hosts(pulse(t, tokens=FROZEN, running=0), gpu=RESTS, cpu_s=7.0),
     "idle server whose ranks spin": lambda t: with_hosts(pulse(t, tokens=FROZEN, running=0), gpu=SPINS),
     "tokens come slowly": lambda t: with_hosts(pulse(t, tokens=t // 20), gpu=SPINS),
@@ -58,17 +58,17 @@ QUIET: dict[str, Callable[[float], Pulse]] = {
     "only a prefill's cache grows": lambda t: with_hosts(
         pulse(t, tokens=FROZEN).__class__(t, pulse(t).hosts, True, pulse(t, tokens=t).load), gpu=SPINS
     ),
-    "no counters": lambda t: with_hosts(Pulse(t, pulse(t).hosts, True, None), gpu=SPINS),
+    "no counters": lambda t: with_hosts(Snapshot(t, pulse(t).hosts, True, None), gpu=SPINS),
     "server began anew": lambda t: pulse(t, tokens=t % 100),
 }
 
 
 @pytest.mark.parametrize("look", QUIET.values(), ids=QUIET)
-def test_nothing_is_said(look: Callable[[float], Pulse]) -> None:
+def test_nothing_is_said(look: Callable[[float], Snapshot]) -> None:
     assert Story().go(1800, look).told() == []
 
 
-NOT_JUDGED: dict[str, Callable[[float], Pulse]] = {
+NOT_JUDGED: dict[str, Callable[[float], Snapshot]] = {
     "long prefill": lambda t: pulse(t, tokens=FROZEN),
     "compile on the GPUs": lambda t: with_hosts(pulse(t, tokens=0), gpu=gpu(40, 38.0)),
     "compile on the CPUs": lambda t: with_hosts(pulse(t, tokens=0), gpu=RESTS, cpu_s=3 * t),
@@ -83,7 +83,7 @@ NOT_JUDGED: dict[str, Callable[[float], Pulse]] = {
 
 
 @pytest.mark.parametrize("look", NOT_JUDGED.values(), ids=NOT_JUDGED)
-def test_five_minutes_of_work_or_of_not_knowing_are_no_wedge(look: Callable[[float], Pulse]) -> None:
+def test_five_minutes_of_work_or_of_not_knowing_are_no_wedge(look: Callable[[float], Snapshot]) -> None:
     story = Story().go(600).go(310, look)
     assert story.told() == [("note", "wedge", "")]
     assert story.said[0][1].what.endswith("not judged yet")
@@ -97,7 +97,7 @@ def test_patience_ends() -> None:
 
 
 def test_unknown_host_in_a_wedge_delays_the_call_and_does_not_end_it() -> None:
-    def away(t: float) -> Pulse:
+    def away(t: float) -> Snapshot:
         return with_host(frozen(t), "spark2", gpu=None, cpu_s=None, why="timed out")
 
     story = Story().go(600).go(120, away)
@@ -116,7 +116,7 @@ def test_power_cap_is_no_wedge() -> None:
         ("fault", "clocks", "spark2"),
     ]
     for _, finding in story.faults():
-        assert why_no_restart(finding, story.course) == "a restart is no cure for this (clocks)"
+        assert why_no_restart(finding, story.history) == "a restart is no cure for this (clocks)"
     assert "611 MHz" in next(story.faults())[1].evidence
 
 
@@ -126,11 +126,11 @@ def test_frozen_while_only_waiting() -> None:
 
 
 def test_a_rank_that_ended() -> None:
-    lost = Failed("spark2", "engine exited with 1: RuntimeError: NCCL error", ("a", "RuntimeError: NCCL error", ""))
+    lost = Failed("spark2", "container exited, exit 1", ("a", "RuntimeError: NCCL error", ""))
     story = Story().go(60).go(10, lambda t: pulse(t, lost=lost, healthy=False))
     assert story.told() == [("fault", "rank", "spark2")]
     assert story.said[0][1].evidence == "last line: RuntimeError: NCCL error"
-    assert why_no_restart(story.said[0][1], story.course) == ""
+    assert why_no_restart(story.said[0][1], story.history) == ""
     story.go(300, lambda t: pulse(t, lost=lost, healthy=False))
     assert len(story.said) == 1, "once"
 
@@ -158,7 +158,7 @@ def test_a_server_that_does_not_answer() -> None:
     assert story.told() == []
     story.go(30, lambda t: pulse(t, healthy=False, load=None))
     assert story.told() == [("fault", "server", "spark1")]
-    assert why_no_restart(story.said[0][1], story.course) == ""
+    assert why_no_restart(story.said[0][1], story.history) == ""
 
 
 def test_a_server_that_loads_for_five_minutes() -> None:
@@ -194,7 +194,7 @@ def test_memory_errors(why: str, tail: tuple[str, ...], available: int | None, m
 def test_no_restart_for_memory_nor_against_somebodys_wish() -> None:
     def reason(lost: Failed, available: int = 30 * GIB) -> str:
         story = Story().go(60).go(10, lambda t: with_hosts(pulse(t, lost=lost), available=available))
-        return why_no_restart(story.said[0][1], story.course)
+        return why_no_restart(story.said[0][1], story.history)
 
     assert "memory" in reason(Failed("spark1", "killed for memory"))
     assert reason(Failed("spark1", "asked to end (SIGTERM)")) == "it was asked to end"
@@ -206,14 +206,14 @@ def test_no_restart_while_a_link_is_cut() -> None:
     down = dict.fromkeys(LINKS, False)
     lost = Failed("spark1", "rank 1 was silent for 60 s")
     story = Story().go(60).go(10, lambda t: with_host(pulse(t, lost=lost), "spark2", links=down))
-    assert why_no_restart(story.said[0][1], story.course) == "the link of spark2 has to be up first"
+    assert why_no_restart(story.said[0][1], story.history) == "the link of spark2 has to be up first"
     one_twin = {**down, next(iter(LINKS)): True}
     story = Story().go(60).go(10, lambda t: with_host(pulse(t, lost=lost), "spark2", links=one_twin))
-    assert why_no_restart(story.said[0][1], story.course) == ""
+    assert why_no_restart(story.said[0][1], story.history) == ""
 
 
 def test_what_is_remembered_is_bounded() -> None:
     story = Story(0.5).go(2000)
-    assert len(story.course.pulses) == MOST
+    assert len(story.history.snapshots) == MOST
     slow = Story(10).go(5000)
-    assert len(slow.course.pulses) == 91
+    assert len(slow.history.snapshots) == 91

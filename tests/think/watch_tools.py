@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cluster.diagnosis.hang import Course, HostPulse, Key, Pulse, Standing, follow
+from cluster.diagnosis.hang import History, HostSnapshot, Key, OpenFinding, Snapshot, follow
 from cluster.spark.finding import Finding
 from cluster.spark.gpu import Gpu
 from cluster.spark.server import Load
@@ -26,7 +26,7 @@ RESTS = gpu(0, 11.0, 2411)
 CAPPED = gpu(96, 16.4, 611)
 
 
-def host(t: float = 0.0, **changes: Any) -> HostPulse:
+def host(t: float = 0.0, **changes: Any) -> HostSnapshot:
     """A host at work: a CPU core spins beside the GPU, the HCAs carry."""
     values: dict[str, Any] = {
         "gpu": gpu(),
@@ -36,24 +36,24 @@ def host(t: float = 0.0, **changes: Any) -> HostPulse:
         "rdma_bytes": int(t * 1e7),
         "tcp_bytes": int(t * 300),
     }
-    return HostPulse(**values | changes)
+    return HostSnapshot(**values | changes)
 
 
 def pulse(
     t: float, *, tokens: float | None = None, running: float = 1.0, waiting: float = 0.0, **changes: Any
-) -> Pulse:
+) -> Snapshot:
     """A look at a pair that generates ten tokens a second."""
     load = Load(running, waiting, 10 * t if tokens is None else tokens, 2048.0, 0.1)
     values: dict[str, Any] = {"hosts": {name: host(t) for name in HOSTS}, "healthy": True, "load": load}
-    return replace(Pulse(t, values.pop("hosts"), **values), **changes)
+    return replace(Snapshot(t, values.pop("hosts"), **values), **changes)
 
 
-def with_hosts(one: Pulse, **changes: Any) -> Pulse:
+def with_hosts(one: Snapshot, **changes: Any) -> Snapshot:
     """The same look with all hosts changed."""
     return replace(one, hosts={name: replace(host, **changes) for name, host in one.hosts.items()})
 
 
-def with_host(one: Pulse, name: str, **changes: Any) -> Pulse:
+def with_host(one: Snapshot, name: str, **changes: Any) -> Snapshot:
     """The same look with one host changed."""
     return replace(one, hosts={**one.hosts, name: replace(one.hosts[name], **changes)})
 
@@ -64,19 +64,19 @@ class Story:
 
     interval: float = 10.0
     t: float = 0.0
-    course: Course = field(default_factory=Course)
-    standing: Mapping[Key, Standing] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    open_findings: Mapping[Key, OpenFinding] = field(default_factory=dict)
     said: list[tuple[float, Finding]] = field(default_factory=list)
     over: list[tuple[float, str]] = field(default_factory=list)
 
-    def go(self, seconds: float, look: Callable[[float], Pulse] = pulse) -> Story:
+    def go(self, seconds: float, look: Callable[[float], Snapshot] = pulse) -> Story:
         """Let time pass with these looks."""
         until = self.t + seconds
         while self.t < until:
             self.t += self.interval
-            self.course = self.course.after(look(self.t))
-            change = follow(self.standing, self.course)
-            self.standing = change.standing
+            self.history = self.history.after(look(self.t))
+            change = follow(self.open_findings, self.history)
+            self.open_findings = change.open_findings
             self.said += [(self.t, finding) for finding in change.raised]
             self.over += [(self.t, ended.finding.check) for ended in change.over]
         return self
