@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster.cli.findings import runbook_path
 from cluster.deploy import evidence
+from cluster.deploy.cause import of_finding, place
 from cluster.diagnosis.explain import Diagnosis, FileDiagnosis, explain
 from cluster.diagnosis.root import Explanation
 from cluster.diagnosis.scan import Source
@@ -84,21 +84,6 @@ def heading(file: FileDiagnosis) -> str:
     if not file.known:
         return f"{name}: nothing in it is recognized ({file.lines} lines)"
     return f"{name}{f' ({kind})' if kind else ''}:{'' if file.findings else ' nothing wrong'}"
-
-
-def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:
-    """Label and cause, the very line and where it stands, remedy, and the page that has the steps."""
-    yield f"{label}: {found.finding.what} [{found.id}]"
-    yield f"  {where}: {found.finding.evidence}"
-    if found.finding.remedy:
-        yield f"  hint: {found.finding.remedy}"
-    if found.finding.runbook:
-        yield f"  read: {runbook_path(found.finding.runbook)}"
-
-
-def place(found: Explanation) -> str:
-    """File and line."""
-    return f"{found.file}:{found.line}" if found.line else found.file
 
 
 def as_document(diagnosis: Diagnosis) -> dict[str, Any]:

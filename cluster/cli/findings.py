@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from cluster.config.find import shipped
+from cluster.config.find import runbook_path
 from cluster.screen import Screen
 from cluster.spark.finding import Finding, Shared, share
 
@@ -43,14 +42,3 @@ def below(one: Shared) -> list[tuple[str, str]]:
     rows = [("hosts", names if hosts_text(one) != names else ""), ("seen", found.evidence), ("try", found.remedy)]
     rows.append(("read", runbook_path(found.runbook) if found.runbook else ""))
     return [(label, text) for label, text in rows if text]
-
-
-def runbook_path(runbook: str) -> str:
-    """A path that opens, and the section: `docs/runbooks/it-is-slow.md #one-twin` in a checkout, else the whole path.
-
-    The space ends the path for a shell, which takes the rest for a comment.
-    """
-    stem, mark, anchor = runbook.partition("#")
-    pages = shipped("docs/runbooks")
-    shown = pages.relative_to(Path.cwd()) if pages == Path.cwd() / "docs/runbooks" else pages
-    return f"{shown}/{stem}.md" + (f" #{anchor}" if mark else "")

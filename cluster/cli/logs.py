@@ -8,31 +8,23 @@ import shlex
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cluster.argv.docker import docker_logs, why_failed
 from cluster.argv.question import Answer, Question
-from cluster.cli.explain import as_document, of_finding
+from cluster.cli.explain import as_document
 from cluster.deploy import evidence
+from cluster.deploy.cause import view
 from cluster.deploy.session import Connect, answered, find, look, open_fleet, raise_all, read_named
 from cluster.diagnosis.explain import Diagnosis, explain
 from cluster.diagnosis.lines import read_time
-from cluster.diagnosis.root import Explanation
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, ManyErrors, RefusedError, about
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 
-KINDS = {
-    "log.txt": "log",
-    "kernel.txt": "kernel's journal",
-    "docker.txt": "Docker's journal",
-    "inspect.json": "docker inspect",
-    "ray-logs.tar": "Ray's logs",
-}
 EVER = "-30d"
 """How far back a host's journal is read where it is not known when the container was started."""
 
@@ -83,57 +75,6 @@ def document(deployment: str, diagnosis: Diagnosis, missing: Mapping[str, str], 
     for row in [*parts["files"], *parts["secondary"], *filter(None, [parts["root"]])]:
         row["file"] = row["file"].removeprefix(f"{place}/")
     return {"deployment": deployment, **parts, "missing": dict(missing)}
-
-
-def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
-    """For people: the cause with its evidence and remedy, what else there is, what follows from it."""
-    root = diagnosis.root
-    if root:
-        yield from of_finding(root, "unknown" if root.level == "unknown" else "cause", where(root))
-    elif not diagnosis.failed:
-        yield f"nothing wrong found in {read_in(diagnosis)}"
-    seen = {root.id} if root else set()
-    for one in diagnosis.findings:
-        if one.id not in seen:
-            yield from of_finding(one, "also" if one.level == "fault" else one.level, where(one))
-        seen.add(one.id)
-    follows: dict[str, list[str]] = {}
-    for one in diagnosis.secondary:
-        follows.setdefault(one.id, []).append(place_of(one))
-    if follows:
-        yield "follows from it: " + "; ".join(f"{id} ({', '.join(places[:4])})" for id, places in follows.items())
-    yield from unread(missing)
-
-
-def unread(missing: Mapping[str, str]) -> Iterator[str]:
-    """What is missing of what matters, and why."""
-    hosts: dict[tuple[str, str], list[str]] = {}
-    for name, why in missing.items():
-        host, part = evidence.of_host(name)
-        if part in KINDS:
-            hosts.setdefault((KINDS[part], why), []).append(host)
-    yield from (f"not read: {kind} of {', '.join(names)}: {why}" for (kind, why), names in hosts.items())
-
-
-def place_of(found: Explanation) -> str:
-    """Host, which log, line."""
-    path = Path(found.file)
-    _, name = evidence.of_host(path.name)
-    kind = f"Ray's {path.name}" if path.parent.suffix == ".tar" else KINDS.get(name, name)
-    return ", ".join(filter(None, (found.finding.host, f"{kind}{f' line {found.line}' if found.line else ''}")))
-
-
-def where(found: Explanation) -> str:
-    """The place, and the time without a date, which half of all lines do not tell."""
-    at = "" if found.time is None else f", at {datetime.fromtimestamp(found.time, UTC):%H:%M:%S} UTC"
-    return place_of(found) + at
-
-
-def read_in(diagnosis: Diagnosis) -> str:
-    """How much was read of what the ranks printed."""
-    logs = [file for file in diagnosis.files if evidence.of_host(Path(file.name).name)[1] == "log.txt"]
-    hosts = ", ".join(evidence.of_host(Path(file.name).name)[0] for file in logs)
-    return f"{sum(file.lines for file in logs)} lines of the logs of {hosts or 'no host'}"
 
 
 TAIL = 200

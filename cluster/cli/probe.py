@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cluster.bench.endpoint import Engine, Served, ask_loaded, engine_warnings, find_engine, find_model, with_engine
-from cluster.bench.loader import Loader, Progress
+from cluster.bench.loader import Progress
 from cluster.bench.target import Serving, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
-from cluster.probe.case import Case, CaseResult, Subject, subject_of
+from cluster.probe.case import Case, CaseResult, Subject, lines, subject_of
 from cluster.probe.run import RANDOM, Probed, choose, run_probe
 from cluster.screen import Screen, Waiting
-from cluster.spark.server import Server
-
-MARKS = {"pass": "✓", "fail": "✗", "not applicable": "–"}
-STYLES = {"pass": None, "fail": "red", "not applicable": "dim"}
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -75,11 +71,6 @@ def subject_at(at: Serving, args: argparse.Namespace, served: Served) -> Subject
     return subject_of(served, at.recipe.model_dump(mode="json") if at.recipe else None, ())
 
 
-def subject_from(loader: Loader, server: Server, recipe: Mapping[str, Any] | None, words: Sequence[str]) -> Subject:
-    """What a server says of itself beside what its recipe promises. Raises ClusterError when none answers."""
-    return subject_of(find_model(loader, server.model, server.url), recipe, words)
-
-
 def ask(at: Serving, subject: Subject, cases: Sequence[Case], probed: Probed, screen: Screen) -> None:
     """All cases, each told as it ends; on a terminal a line shows the one under way."""
     show = Lines(screen)
@@ -126,20 +117,6 @@ class Lines:
         if self._waiting:
             self._waiting.stop()
             self._waiting = None
-
-
-def lines(result: CaseResult) -> list[tuple[str, str | None]]:
-    """A case in lines: what it asked and what came of it; below, why, the server's words, what is known, what to do."""
-    verdict = result.verdict
-    head = f"  {MARKS[verdict.outcome]} {result.case.id}: {result.case.title}"
-    tokens = f", {verdict.tokens:,} tokens" if verdict.tokens else ""
-    head += f" ({result.seconds:.1f} s{tokens})" if result.requests else ""
-    head += f": {verdict.why}" if verdict.why else ""
-    rows = {"said": " ".join(verdict.said.split()), "known": verdict.defect, "try": verdict.remedy}
-    below = [f"{label}: {text}" for label, text in rows.items() if text]
-    if verdict.outcome == "pass":
-        return [(head, STYLES["pass"])]
-    return [(head, None if verdict.score else STYLES[verdict.outcome]), *((f"      {text}", None) for text in below)]
 
 
 def summarize(probed: Probed, screen: Screen) -> None:

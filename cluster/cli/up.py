@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
-from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cluster.argv.question import Question
 from cluster.argv.vllm import Layout, vllm_serve
-from cluster.cli.fabric_test import test_fabric
-from cluster.cli.findings import runbook_path
 from cluster.cli.options import UpOptions
 from cluster.config.overrides import final_recipe, split_env
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe, read_dockerfile, read_mounts
 from cluster.config.secrets import API_KEY, hide_text, read_secret
-from cluster.deploy import evidence, fetch, gate, prove
+from cluster.deploy import fetch, gate, prove
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
-from cluster.deploy.moments import moment_names
 from cluster.deploy.plan import clean_up, plan_up, remove_probes
-from cluster.deploy.prove import ENGINE, Held, Proof
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
+from cluster.deploy.ready import print_ready, simulated_products
 from cluster.deploy.restart import await_released, say_held
 from cluster.deploy.session import (
     Clock,
@@ -54,236 +49,21 @@ from cluster.errors import (
 )
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.protocol import Host
 from cluster.screen import Screen
-from cluster.spark.deployments import HOME, Deployment, directory
-from cluster.spark.fabric import Fabric, Transport, drift, recorded
+from cluster.spark.deployments import Deployment, directory
+from cluster.spark.fabric import Fabric, drift, recorded
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen, check_names
-from cluster.spark.memory import GIB, check_memory
+from cluster.spark.memory import check_memory
 from cluster.spark.request import Wanted, choose_sizes
 from cluster.spark.server import Server
 
-if TYPE_CHECKING:
-    from cluster.diagnosis.explain import Diagnosis
-    from cluster.diagnosis.root import Explanation
-    from cluster.probe.run import Probed
-
-
-def print_ready(
-    wanted: Wanted, proof: Proof, at: Mapping[str, str], session: Session, *, changed: bool
-) -> dict[str, Any]:
-    """Endpoint, model, time by stage, memory by host, a line to try, and the next command. Returns the same as JSON."""
-    clock, screen, done = session.clock, session.screen, proof.completion
-    endpoint, simulated = at["endpoint"], at["simulated"]
-    screen.good(f"ready: {wanted.served_name} at {endpoint}/v1 ({sizes(wanted)})")
-    if wanted.bind in ("0.0.0.0", "::"):
-        screen.line(f"the API listens on all addresses of {wanted.names[0]}" + key_note(wanted))
-    if simulated:
-        screen.warn(f"simulated hosts: {simulated}")
-    if wanted.random_weights:
-        said = "recipe says weights" if wanted.recipe.weights == "dummy" else "vLLM is given load-format"
-        screen.warn(f"weights are random ({said}: dummy): answers mean nothing")
-    if proof.nodes:
-        screen.line(f"Ray: {len(proof.nodes)} nodes: {', '.join(proof.nodes)}")
-    screen.line(f"one completion: {done.tokens} tokens in {done.seconds:.1f} s: {done.text[:60]!r}")
-    if proof.transport:
-        moved = ", ".join(f"{host} {value / 1e6:.1f} MB" for host, value in proof.transport.grown.items())
-        why = "; ".join(filter(None, (proof.transport.why, moved)))
-        screen.line(f"between the ranks: {way(wanted, proof.transport)} ({why})")
-    rows = [[stage, f"{seconds:.1f}"] for stage, seconds in clock.stages.items() if seconds >= 0.05]
-    own = sum(seconds for stage, seconds in clock.stages.items() if stage != ENGINE)
-    screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
-    print_memory(wanted, proof, screen)
-    screen.line(f"try:  {curl(wanted, endpoint)}")
-    screen.line("next: cluster bench --depth 0 4096 16384")
-    return as_document(wanted, proof, at, clock, changed)
-
-
-def simulated_products(seens: Iterable[Seen]) -> str:
-    """The product names of the hosts that are simulated; empty when none is."""
-    products = {seen.identity.product for seen in seens if not isinstance(seen.identity, Missing)}
-    return ", ".join(sorted(product for product in products if "simulated" in product.lower()))
-
-
-def way(wanted: Wanted, transport: Transport) -> str:
-    """What carried the traffic; counters that grow prove RDMA only where RDMA was asked for."""
-    if transport.verdict == "rdma" and wanted.recipe.transport == "socket":
-        return "over the fabric, by TCP as the recipe says"
-    return transport.verdict
-
-
-def sizes(wanted: Wanted) -> str:
-    """`TP=2 on spark1, spark2, Ray`."""
-    pipeline = f" PP={wanted.pp}" if wanted.pp > 1 else ""
-    how = {"ray": ", Ray", "mp": ", mp", "none": ""}[wanted.backend]
-    return f"TP={wanted.tp}{pipeline} on {', '.join(wanted.names)}{how}"
-
-
-def key_note(wanted: Wanted) -> str:
-    """Whether a key is asked for."""
-    return "" if API_KEY in wanted.secrets else " and asks for no key (--api-key-file, --bind)"
-
-
-def print_memory(wanted: Wanted, proof: Proof, screen: Screen) -> None:
-    """Memory of each host at each moment."""
-    names = moment_names(wanted.backend)
-    hosts = list(proof.memory["ready"])
-    moments = [moment for moment in names if moment in proof.memory]
-    columns = ["GiB available / GPU processes", *(f">{names[moment]}" for moment in moments)]
-    rows = [[host, *(cell(proof.memory[moment].get(host)) for moment in moments)] for host in hosts]
-    screen.table("", columns, rows)
-
-
-def cell(held: Held | None) -> str:
-    """`101.2 / 18.5`, with `?` for what was not told."""
-    if held is None:
-        return "?"
-    shown = ["?" if value is None else f"{value / GIB:.1f}" for value in (held.available, held.gpu)]
-    return " / ".join(shown)
-
-
-def curl(wanted: Wanted, endpoint: str) -> str:
-    """A command that asks the server something."""
-    key = ' -H "Authorization: Bearer $KEY"' if API_KEY in wanted.secrets else ""
-    body = f'{{"model": "{wanted.served_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-    return f"curl {endpoint}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
-
-
-def as_document(wanted: Wanted, proof: Proof, at: Mapping[str, str], clock: Clock, changed: bool) -> dict[str, Any]:
-    """The same for `--json`."""
-    transport = proof.transport
-    return {
-        "endpoint": f"{at['endpoint']}/v1",
-        "model": wanted.served_name,
-        "hosts": list(wanted.names),
-        "tp": wanted.tp,
-        "pp": wanted.pp,
-        "backend": wanted.backend,
-        "changed": changed,
-        "simulated": at["simulated"],
-        "weights": wanted.recipe.weights,
-        "ray_nodes": list(proof.nodes),
-        "transport": {"verdict": transport.verdict, "why": transport.why, "bytes": dict(transport.grown)}
-        if transport
-        else None,
-        "completion": {
-            "text": proof.completion.text,
-            "tokens": proof.completion.tokens,
-            "seconds": proof.completion.seconds,
-        },
-        "stages_s": {stage: round(seconds, 3) for stage, seconds in clock.stages.items()},
-        "memory_bytes": {
-            moment: {host: {"available": held.available, "gpu": held.gpu} for host, held in hosts.items()}
-            for moment, hosts in proof.memory.items()
-        },
-    }
-
-
-REQUEST_S = 40.0
-"""Of one request: 280 tokens of a 31B on one Spark. The questions ask for a tenth of that."""
-BEGIN_S = 60.0
-"""No case is begun later."""
-END_S = 120.0
-"""All of it, a client that hangs included."""
-
-
-def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
-    """Ask what runs in a container on this host, the head of a deployment, and say what it got wrong.
-
-    `spec` is that of the deployment. A probe that could not be made is a warning. Raises InterruptedByUser only.
-    """
-    from cluster.bench.target import client_in
-    from cluster.cli.probe import subject_from
-    from cluster.probe.run import QUICK, run_probe
-
-    server = Server.of_spec(spec, HOME)
-    try:
-        with screen.waiting("a few questions to what is ready"), client_in(host, container, server) as loader:
-            deadline = Timer(END_S, loader.close)
-            deadline.daemon = True
-            deadline.start()
-            try:
-                subject = subject_from(loader, server, spec["recipe"], spec["words"])
-                probed = run_probe(loader, subject, QUICK, timeout_s=REQUEST_S, budget_s=BEGIN_S, lenient=True)
-            finally:
-                deadline.cancel()
-    except (KeyboardInterrupt, InterruptedByUser):
-        raise InterruptedByUser("interrupted at the last questions", rolled_back="nothing: it is ready") from None
-    except ClusterError as error:
-        screen.warn(f"not probed: {error.what}; cluster probe asks again")
-        return {"error": error.what}
-    say(probed, screen)
-    return probed.document()
-
-
-def say(probed: Probed, screen: Screen) -> None:
-    """One line when all is well, else what failed and how to see more."""
-    from cluster.cli.probe import lines
-
-    asked = f"{len(probed.results)} short questions"
-    if not probed.failed and not probed.gone:
-        screen.line(f"asked {asked}: {probed.count('pass')} passed, {probed.count('not applicable')} not applicable")
-        return
-    screen.warn(f"it serves, but of {asked} {len(probed.failed)} failed:")
-    for told in probed.failed:
-        for line, _ in lines(told):
-            screen.warn(line)
-    screen.warn(
-        f"  {'the server answers no more: cluster logs --explain' if probed.gone else 'cluster probe asks more'}"
-    )
-
-
-SHOWN_LENGTH = 160
-
 
 def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory: str, screen: Screen) -> None:
-    """Say in one of the errors what the evidence names as the cause. Unknown causes change nothing.
+    """Say in one of the errors what the evidence names as the cause. What reads logs is loaded on failure only."""
+    from cluster.deploy import cause
 
-    All has been put back by now. What goes wrong here, or is interrupted here, is not the user's trouble.
-    """
-    from cluster.cli.logs import view
-    from cluster.diagnosis.explain import explain
-
-    if not directory:
-        return
-    try:
-        diagnosis = explain(evidence.sources(Path(directory)), by_cluster=True)
-        text = "\n".join(view(diagnosis, {}))
-        evidence.write(Path(directory) / evidence.OWN, f"{text}\n".encode(), ())
-    except (Exception, KeyboardInterrupt) as error:
-        screen.warn(f"the evidence could not be explained: {error or type(error).__name__}")
-        return
-    root = known_root(diagnosis)
-    if root and not isinstance(failure, InterruptedByUser):
-        told_by = next((one for one in errors if root.finding.host and root.finding.host == one.host), errors[0])
-        add(root, told_by, directory)
-
-
-def known_root(diagnosis: Diagnosis) -> Explanation | None:
-    """The cause, where a rule knows it; our own words about the failure are no evidence of what it follows from."""
-    root = diagnosis.root
-    if root is None or root.level != "fault" or (root.rule.secondary and root.file.endswith(evidence.ERROR)):
-        return None
-    return root
-
-
-def add(root: Explanation, error: ClusterError, directory: str) -> None:
-    """Cause, the place that shows it, and the remedy, in the four lines of an error.
-
-    Of a consequence that stands alone only the remedy: the rank's own words say more than the rule's.
-    """
-    from cluster.cli.explain import place
-    from cluster.diagnosis.lines import read_line
-
-    finding = root.finding
-    shown = read_line(finding.evidence).message[:SHOWN_LENGTH]
-    if not root.rule.secondary:
-        at = place(root).removeprefix(f"{directory}/")
-        error.where = "; ".join(filter(None, (error.where, at if shown in error.what else f"{at}: {shown}")))
-        error.what = f"{error.what}; cause: {finding.what} [{root.id}]"
-    steps = f"read {runbook_path(finding.runbook)}" if finding.runbook else ""
-    error.remedy = "; ".join(filter(None, (finding.remedy, steps, error.remedy)))
+    cause.name_cause(failure, errors, directory, screen)
 
 
 SECRETS_VERSION = "secrets_version"
@@ -379,6 +159,8 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
     with clock.stage("check"):
         gate.check_seen(wanted, seens, fabric, found, session)
     if options.fabric_test and not options.dry_run:
+        from cluster.cli.fabric_test import test_fabric
+
         with clock.stage("fabric test"):
             gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
     how = fetch.How(options.yes, options.dry_run, options.hub_token)
@@ -413,10 +195,12 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
                 session.apply(plan.stages, applied)
             proof = prove.wait_ready(subject, fleet, screen, clock)
         remove_old(plan, session)
-    told = print_ready(wanted, proof, where(wanted, seens), session, changed=True)
+    ready = print_ready(wanted, proof, where(wanted, seens), session, changed=True)
     if options.probe:
-        told["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
-    screen.document(told)
+        from cluster.probe.quick import probe_quickly
+
+        ready["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
+    screen.document(ready)
     return ExitCode.DONE
 
 

@@ -116,3 +116,14 @@ def _neighbor(path: Path) -> str:
     folder = path.parent
     names = [entry.name for entry in folder.iterdir() if entry.suffix in _ENDINGS] if folder.is_dir() else []
     return did_you_mean(path.name, names)
+
+
+def runbook_path(runbook: str) -> str:
+    """A path that opens, and the section: `docs/runbooks/it-is-slow.md #one-twin` in a checkout, else the whole path.
+
+    The space ends the path for a shell, which takes the rest for a comment.
+    """
+    stem, mark, anchor = runbook.partition("#")
+    pages = shipped("docs/runbooks")
+    shown = pages.relative_to(Path.cwd()) if pages == Path.cwd() / "docs/runbooks" else pages
+    return f"{shown}/{stem}.md" + (f" #{anchor}" if mark else "")

@@ -164,3 +164,21 @@ def failed(why: str, answer: Answer | None = None, *, defect: Defect | None = No
 def skipped(why: str, answer: Answer | None = None, *, defect: Defect | None = None, remedy: str = "") -> Verdict:
     """The server does not have what the case is about, and need not; or it is limited in a known way."""
     return replace(failed(why, answer, defect=defect, remedy=remedy), outcome="not applicable")
+
+
+MARKS = {"pass": "✓", "fail": "✗", "not applicable": "–"}
+STYLES = {"pass": None, "fail": "red", "not applicable": "dim"}
+
+
+def lines(result: CaseResult) -> list[tuple[str, str | None]]:
+    """A case in lines: what it asked and what came of it; below, why, the server's words, what is known, what to do."""
+    verdict = result.verdict
+    head = f"  {MARKS[verdict.outcome]} {result.case.id}: {result.case.title}"
+    tokens = f", {verdict.tokens:,} tokens" if verdict.tokens else ""
+    head += f" ({result.seconds:.1f} s{tokens})" if result.requests else ""
+    head += f": {verdict.why}" if verdict.why else ""
+    rows = {"said": " ".join(verdict.said.split()), "known": verdict.defect, "try": verdict.remedy}
+    below = [f"{label}: {text}" for label, text in rows.items() if text]
+    if verdict.outcome == "pass":
+        return [(head, STYLES["pass"])]
+    return [(head, None if verdict.score else STYLES[verdict.outcome]), *((f"      {text}", None) for text in below)]

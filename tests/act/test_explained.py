@@ -12,7 +12,7 @@ from test_transcripts import NO_CACHE, OOM
 from typed import Typed
 
 from cluster.cli.main import main
-from cluster.cli.up import name_cause
+from cluster.deploy.cause import name_cause
 from cluster.errors import ClusterError
 from cluster.screen import Screen
 

@@ -14,8 +14,8 @@ from transcript import compare, written
 from typed import RECIPE, Ran, Typed, write_files
 
 from cluster.argv.far import source
-from cluster.cli import up
 from cluster.errors import ConnectionLostError
+from cluster.probe import quick
 
 WITH_TOOLS = "enable-auto-tool-choice: true, tool-call-parser: hermes, max-model-len"
 BROKEN = '{"city": "<|\\Paris<|\\"|"}'
@@ -251,7 +251,7 @@ def test_a_client_that_does_not_start_is_a_warning(tools: Typed, desk: Desk, lin
 
 
 def test_a_client_that_hangs_is_ended(tools: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(up, "END_S", 0.3)
+    monkeypatch.setattr(quick, "END_S", 0.3)
     clients_that(desk, FakeProcess(['{"ready": true, "python": "3", "hostname": "h"}']))
     ran = tools("up", "toy")
     assert ran.code == 0

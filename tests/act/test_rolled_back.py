@@ -10,7 +10,7 @@ from machine import Desk
 from test_transcripts import NO_CACHE, OOM
 from typed import Ran, Typed
 
-from cluster.cli.up import name_cause
+from cluster.deploy.cause import name_cause
 from cluster.errors import ClusterError, ManyErrors
 from cluster.screen import Screen
 

@@ -69,7 +69,7 @@ def installed(place: Path) -> Path:
 def test_the_path_that_is_printed_opens(where: str, tmp_path: Path) -> None:
     root = installed(tmp_path / "site") if where == "installed" else PACKAGE.parent
     here = root if where == "the checkout" else tmp_path
-    program = "from cluster.cli.findings import runbook_path; print(runbook_path('it-is-slow#mtu'))"
+    program = "from cluster.config.find import runbook_path; print(runbook_path('it-is-slow#mtu'))"
     ran = subprocess.run(
         [sys.executable, "-c", program],
         cwd=here,

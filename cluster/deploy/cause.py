@@ -1,0 +1,133 @@
+"""What a diagnosis says in words, and the cause that evidence names in the error of a start that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cluster.config.find import runbook_path
+from cluster.deploy import evidence
+from cluster.diagnosis.explain import Diagnosis, explain
+from cluster.diagnosis.lines import read_line
+from cluster.diagnosis.root import Explanation
+from cluster.errors import ClusterError, InterruptedByUser
+from cluster.screen import Screen
+
+SHOWN_LENGTH = 160
+KINDS = {
+    "log.txt": "log",
+    "kernel.txt": "kernel's journal",
+    "docker.txt": "Docker's journal",
+    "inspect.json": "docker inspect",
+    "ray-logs.tar": "Ray's logs",
+}
+
+
+def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory: str, screen: Screen) -> None:
+    """Say in one of the errors what the evidence names as the cause. Unknown causes change nothing.
+
+    All has been put back by now. What goes wrong here, or is interrupted here, is not the user's trouble.
+    """
+    if not directory:
+        return
+    try:
+        diagnosis = explain(evidence.sources(Path(directory)), by_cluster=True)
+        text = "\n".join(view(diagnosis, {}))
+        evidence.write(Path(directory) / evidence.OWN, f"{text}\n".encode(), ())
+    except (Exception, KeyboardInterrupt) as error:
+        screen.warn(f"the evidence could not be explained: {error or type(error).__name__}")
+        return
+    root = known_root(diagnosis)
+    if root and not isinstance(failure, InterruptedByUser):
+        named = next((one for one in errors if root.finding.host and root.finding.host == one.host), errors[0])
+        add(root, named, directory)
+
+
+def known_root(diagnosis: Diagnosis) -> Explanation | None:
+    """The cause, where a rule knows it; our own words about the failure are no evidence of what it follows from."""
+    root = diagnosis.root
+    if root is None or root.level != "fault" or (root.rule.secondary and root.file.endswith(evidence.ERROR)):
+        return None
+    return root
+
+
+def add(root: Explanation, error: ClusterError, directory: str) -> None:
+    """Cause, the place that shows it, and the remedy, in the four lines of an error.
+
+    Of a consequence that stands alone only the remedy: the rank's own words say more than the rule's.
+    """
+    finding = root.finding
+    shown = read_line(finding.evidence).message[:SHOWN_LENGTH]
+    if not root.rule.secondary:
+        at = place(root).removeprefix(f"{directory}/")
+        error.where = "; ".join(filter(None, (error.where, at if shown in error.what else f"{at}: {shown}")))
+        error.what = f"{error.what}; cause: {finding.what} [{root.id}]"
+    steps = f"read {runbook_path(finding.runbook)}" if finding.runbook else ""
+    error.remedy = "; ".join(filter(None, (finding.remedy, steps, error.remedy)))
+
+
+def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
+    """For people: the cause with its evidence and remedy, what else there is, what follows from it."""
+    root = diagnosis.root
+    if root:
+        yield from of_finding(root, "unknown" if root.level == "unknown" else "cause", where(root))
+    elif not diagnosis.failed:
+        yield f"nothing wrong found in {read_in(diagnosis)}"
+    seen = {root.id} if root else set()
+    for one in diagnosis.findings:
+        if one.id not in seen:
+            yield from of_finding(one, "also" if one.level == "fault" else one.level, where(one))
+        seen.add(one.id)
+    follows: dict[str, list[str]] = {}
+    for one in diagnosis.secondary:
+        follows.setdefault(one.id, []).append(place_of(one))
+    if follows:
+        yield "follows from it: " + "; ".join(f"{id} ({', '.join(places[:4])})" for id, places in follows.items())
+    yield from unread(missing)
+
+
+def unread(missing: Mapping[str, str]) -> Iterator[str]:
+    """What is missing of what matters, and why."""
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for name, why in missing.items():
+        host, part = evidence.of_host(name)
+        if part in KINDS:
+            hosts.setdefault((KINDS[part], why), []).append(host)
+    yield from (f"not read: {kind} of {', '.join(names)}: {why}" for (kind, why), names in hosts.items())
+
+
+def place_of(found: Explanation) -> str:
+    """Host, which log, line."""
+    path = Path(found.file)
+    _, name = evidence.of_host(path.name)
+    kind = f"Ray's {path.name}" if path.parent.suffix == ".tar" else KINDS.get(name, name)
+    return ", ".join(filter(None, (found.finding.host, f"{kind}{f' line {found.line}' if found.line else ''}")))
+
+
+def where(found: Explanation) -> str:
+    """The place, and the time without a date, which half of all lines do not tell."""
+    at = "" if found.time is None else f", at {datetime.fromtimestamp(found.time, UTC):%H:%M:%S} UTC"
+    return place_of(found) + at
+
+
+def read_in(diagnosis: Diagnosis) -> str:
+    """How much was read of what the ranks printed."""
+    logs = [file for file in diagnosis.files if evidence.of_host(Path(file.name).name)[1] == "log.txt"]
+    hosts = ", ".join(evidence.of_host(Path(file.name).name)[0] for file in logs)
+    return f"{sum(file.lines for file in logs)} lines of the logs of {hosts or 'no host'}"
+
+
+def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:
+    """Label and cause, the very line and where it stands, remedy, and the page that has the steps."""
+    yield f"{label}: {found.finding.what} [{found.id}]"
+    yield f"  {where}: {found.finding.evidence}"
+    if found.finding.remedy:
+        yield f"  hint: {found.finding.remedy}"
+    if found.finding.runbook:
+        yield f"  read: {runbook_path(found.finding.runbook)}"
+
+
+def place(found: Explanation) -> str:
+    """File and line."""
+    return f"{found.file}:{found.line}" if found.line else found.file
