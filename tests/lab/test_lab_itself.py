@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from own_lab import CACHE, Lab, campaign
-from waiting import eventually
 
 Make = Callable[[str, str], None]
 RUN = "docker run --rm --gpus all --network host --cap-add IPC_LOCK --ulimit memlock=-1 --device /dev/infiniband"
@@ -179,59 +178,6 @@ def await_text(lab: Lab, command: str, timeout_s: float = 20) -> str:
     raise AssertionError(f"nothing said: {command}: {said.stderr}")
 
 
-REACH = "true"
-FAULTS = [
-    # fault, a line of shell on spark2, what it says while broken, what it says when mended
-    ("link-down", "cat /sys/class/infiniband/rocep1s0f1/ports/1/state", "1: DOWN", "4: ACTIVE"),
-    ("link-down", "ping -q -c 1 -W 1 192.168.101.11 >/dev/null; echo $?", "1", "0"),
-    ("one-twin", "ibdev2netdev | grep -c Up", "1", "2"),
-    ("mtu", "cat /sys/class/net/enP2p1s0f1np1/mtu", "1500", "9000"),
-    ("no-ipv4", "ip -j -4 addr show enp1s0f1np1 | grep -c 192.168.100", "0", "1"),
-    ("no-ipv4", "ls /sys/class/infiniband/rocep1s0f1/ports/1/gids | wc -l", "2", "4"),
-    ("other-port", "ibdev2netdev | grep -c 'f0np0 (Up)'", "2", "0"),
-    ("other-port", "ping -q -c 1 -W 1 192.168.100.11 >/dev/null; echo $?", "0", "0"),
-    ("no-docker", "docker version >/dev/null 2>&1; echo $?", "1", "0"),
-    ("no-sudo", "sudo -n true 2>/dev/null; echo $?", "1", "0"),
-    ("docker-down", "docker version >/dev/null 2>&1; echo $?", "1", "0"),
-    ("no-gpu", "docker run --rm --gpus all --entrypoint true cluster-lab/vllm:real 2>/dev/null; echo $?", "125", "0"),
-    ("no-image", "docker image inspect cluster-lab/vllm:real >/dev/null 2>&1; echo $?", "1", "0"),
-    ("no-ray", "docker run --rm --entrypoint which cluster-lab/vllm:real ray >/dev/null; echo $?", "1", "0"),
-    ("other-image", "docker image inspect -f '{{.Config.Env}}' cluster-lab/vllm:real | grep -c OTHER", "1", "0"),
-    ("no-model", f"ls -d {MODEL} | wc -l", "0", "1"),
-    ("cut-model", f"du -sLb {MODEL}/snapshots | awk '{{print ($1 > 6000000)}}'", "0", "1"),
-    ("stranger", "docker ps --format '{{.Names}}' | grep -c stranger", "1", "0"),
-    ("port-taken", "ss -Hltn sport = :8000 | wc -l", "1", "0"),
-    ("low-memory", "awk '/^MemAvailable/ {print ($2 < 2000000)}' /proc/meminfo", "1", "0"),
-    ("power-cap", "nvidia-smi --query-gpu=clocks.sm --format=csv,noheader,nounits", "640", "208"),
-    ("wedged", "nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits", "95", "0"),
-    ("gpu-stranger", "nvidia-smi --query-compute-apps=used_memory --format=csv,noheader | wc -l", "1", "0"),
-]
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(("fault", "command", "while_broken", "when_mended"), FAULTS)
-def test_fault_shows_and_is_undone(
-    lab: Lab, broken: Make, fault: str, command: str, while_broken: str, when_mended: str
-) -> None:
-    broken("spark2", fault)
-    assert f"broken: {fault}" in lab.must("status")
-    settle(lab, command, while_broken)
-    assert lab.ssh("spark1", f"({command}) | head -1").stdout.strip() == when_mended or "ping" in command
-    lab.must("mend", "spark2")
-    settle(lab, command, when_mended)
-    assert "broken" not in lab.must("status")
-
-
-def settle(lab: Lab, command: str, wanted: str, timeout_s: float = 5) -> None:
-    """Ask spark2 until it says what is wanted: the simulated RDMA tree follows within a second."""
-    eventually(
-        lambda: lab.ssh("spark2", command).stdout.strip() == wanted,
-        timeout_s,
-        lambda: f"{command}: said {lab.ssh('spark2', command).stdout.strip()!r}, wanted {wanted!r}",
-        every_s=0.2,
-    )
-
-
 def test_counters_stand_still_on_purpose(lab: Lab, broken: Make) -> None:
     read = "cat /sys/class/infiniband/rocep1s0f1/ports/1/counters/port_xmit_data"
     broken("spark2", "counters-still")
@@ -249,28 +195,6 @@ def test_clock_runs_ahead(lab: Lab, broken: Make) -> None:
     assert lab.tell("spark2", "sudo -n id -u; docker version >/dev/null && echo fine") == "0\nfine"
     lab.must("mend")
     assert abs(int(lab.tell("spark2", "date +%s")) - time.time()) < 5
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("host-key", "REMOTE HOST IDENTIFICATION HAS CHANGED"),
-        ("unknown-key", "Host key verification failed"),
-        ("no-ssh", "Connection refused"),
-        ("unreachable", "timed out|No route to host"),
-        ("killed", "timed out|No route to host"),
-    ],
-)
-def test_ssh_fails_as_it_should(lab: Lab, broken: Make, fault: str, words: str) -> None:
-    broken("spark2", fault)
-    lab.must("up", "--hosts", "2") if fault == "unknown-key" else None
-    said = lab.ssh("spark2", REACH)
-    assert said.returncode == 255
-    assert re.search(words, said.stderr), said.stderr
-    assert lab.ssh("spark1", REACH).returncode == 0
-    lab.must("mend", "spark2")
-    assert lab.ssh("spark2", REACH).returncode == 0
 
 
 def test_reboot_ends_containers_and_keeps_files(lab: Lab) -> None:
