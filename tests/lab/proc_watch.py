@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from pathlib import Path
 from types import TracebackType
 
@@ -62,9 +61,3 @@ class Watch:
         if any(planted in text for planted in self._planted):
             shown = words.replace(b"\0", b" ").decode("utf-8", "replace")[:200]
             self.shown.add(f"{what} of {place.name}: {shown}")
-
-    def await_rounds(self, count: int) -> None:
-        """Let it look a few times more."""
-        until = self.rounds + count
-        while self.rounds < until:
-            time.sleep(EVERY_S)

@@ -36,6 +36,12 @@ def pair() -> list[Entry]:
     return [entry(1, ONE), entry(2, TWO)]
 
 
+@pytest.fixture(scope="module")
+def page() -> str:
+    """The pair's page, drawn once: that takes seconds."""
+    return render(page_of([entry(1, ONE), entry(2, TWO)], (), "cluster 1"))
+
+
 def drawings(text: str) -> list[ElementTree.Element]:
     """Every SVG of a page, read as XML."""
     return [ElementTree.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
@@ -55,34 +61,31 @@ def words(svg: ElementTree.Element) -> list[str]:
     return [element.text or "" for element in svg.iter("text")]
 
 
-def test_the_page_needs_no_network_and_no_script(pair: list[Entry]) -> None:
-    text = render(page_of(pair, (), "cluster 1"))
-    assert not re.search(r"https?://|<script|<link|<img|@import|url\((?!#)|src=|href=(?!\"#)", text)
-    assert len(text) < 200_000
-    ids = re.findall(r' id="([^"]*)"', text)
+def test_the_page_needs_no_network_and_no_script(page: str) -> None:
+    assert not re.search(r"https?://|<script|<link|<img|@import|url\((?!#)|src=|href=(?!\"#)", page)
+    assert len(page) < 200_000
+    ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids)), "drawings share no name"
-    assert drawings(text), "every drawing is well-formed"
+    assert drawings(page), "every drawing is well-formed"
 
 
-def test_every_color_is_one_of_the_page_which_has_a_light_and_a_dark_one(pair: list[Entry]) -> None:
-    text = render(page_of(pair, (), "cluster 1"))
-    light, dark = text.split("@media (prefers-color-scheme:dark)")
+def test_every_color_is_one_of_the_page_which_has_a_light_and_a_dark_one(page: str) -> None:
+    light, dark = page.split("@media (prefers-color-scheme:dark)")
     assert [name for name in NAMES if f"--{name}:" not in light or f"--{name}:" not in dark[:600]] == []
     painted = {
-        found for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL) for found in re.findall(r"#[0-9a-f]{6}\b", svg)
+        found for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL) for found in re.findall(r"#[0-9a-f]{6}\b", svg)
     }
     assert painted == set()
 
 
-def test_the_same_measurements_make_the_same_page(pair: list[Entry]) -> None:
-    assert render(page_of(pair, (), "cluster 1")) == render(page_of(pair, (), "cluster 1"))
+def test_the_same_measurements_make_the_same_page(pair: list[Entry], page: str) -> None:
+    assert render(page_of(pair, (), "cluster 1")) == page
 
 
 def test_without_matplotlib_the_page_has_its_tables_and_says_what_adds_charts(
-    pair: list[Entry], monkeypatch: pytest.MonkeyPatch
+    pair: list[Entry], page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = render(page_of(pair, (), "cluster 1"))
-    assert "spark-cluster[report]" not in whole
+    assert "spark-cluster[report]" not in page
     monkeypatch.delitem(sys.modules, "cluster.bench.plot")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = render(page_of(pair, (), "cluster 1"))
@@ -90,7 +93,7 @@ def test_without_matplotlib_the_page_has_its_tables_and_says_what_adds_charts(
     assert "The machines" not in text
     assert text.count("spark-cluster[report]") == 1
     assert "spark-cluster[report]" in WITHOUT_CHARTS
-    assert text.count("<details>") == whole.count("<details>") > 3
+    assert text.count("<details>") == page.count("<details>") > 3
     assert "1.72×" in text
 
 
