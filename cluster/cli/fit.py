@@ -40,13 +40,13 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     screen.line(f"{recipe.name}: {recipe.model}, {asked.sequences} × {tokens}, hosts of {asked.memory_gib:g} GiB")
     screen.table("", ("GiB on each host", *(f"TP={one.tp}" for one in fits)), list(rows(recipe, fits)))
     if not attention:
-        screen.note("the cache is not counted: the recipe does not say `attention`, and no --config was given")
+        screen.note("the cache is not counted: the recipe has no `attention`, and --config is not given")
     if any(one.loading > one.weights for one in fits):
         screen.note(f"while loading: {HELD_WHOLE if quantises_whole(recipe) else LAYERWISE}")
     if length is None:
         screen.note("max-model-len is auto: vLLM takes the longest that fits, or less where the model allows no more")
     if args.length is None and "max-model-len" not in recipe.vllm:
-        screen.note(f"{length} tokens were taken, since the recipe has no max-model-len; --length says how many")
+        screen.note(f"{length} tokens assumed, since the recipe has no max-model-len; set --length")
     for one in fits:
         for wrong in one.wrong:
             screen.warn(f"TP={one.tp}: does not fit: {wrong}")
@@ -90,8 +90,8 @@ def rows(recipe: Recipe, fits: list[Fit]) -> Iterator[tuple[str, ...]]:
 
 def as_row(recipe: Recipe, one: Fit) -> dict[str, Any]:
     """One size for --json."""
-    told = {"cache": one.cache, "cache_room": one.cache_room, "left": one.left, "wrong": list(one.wrong)}
-    return asdict(one) | told | {"ceiling_t_s": bytes_a_token(recipe).ceiling_t_s(one.tp)}
+    derived = {"cache": one.cache, "cache_room": one.cache_room, "left": one.left, "wrong": list(one.wrong)}
+    return asdict(one) | derived | {"ceiling_t_s": bytes_a_token(recipe).ceiling_t_s(one.tp)}
 
 
 def advice(recipe: Recipe, tp: int) -> Iterator[str]:

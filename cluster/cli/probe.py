@@ -12,8 +12,8 @@ from cluster.bench.target import Serving, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
-from cluster.probe.case import Case, CaseResult, Subject, lines, subject_of
-from cluster.probe.run import RANDOM, Probed, choose, run_probe
+from cluster.probe.ask import Case, CaseResult, Subject, lines, subject_of
+from cluster.probe.cases import RANDOM, Probed, choose, run_probe
 from cluster.screen import Screen, Waiting
 
 
@@ -130,9 +130,9 @@ def summarize(probed: Probed, screen: Screen) -> None:
     if silent := [one.case.id for one in probed.results if one.verdict.why == RANDOM]:
         screen.text(f"not applicable, {RANDOM}: {', '.join(silent)}", "  ")
     if probed.refused:
-        screen.warn(f"the server would not have {', '.join(probed.refused)}: asked without")
+        screen.warn(f"fields refused by the server and left out: {', '.join(probed.refused)}")
     if probed.gone:
-        screen.warn(f"the server answers no more ({probed.gone}); cluster logs --explain")
+        screen.warn(f"the server no longer answers ({probed.gone}); run cluster logs --explain")
     if probed.left:
         screen.warn(f"not asked: {', '.join(probed.left)}")
     failed, skipped = len(probed.failed), probed.count("not applicable")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
-from cluster.probe.ask import Answer, chat, without
-from cluster.probe.case import Case, Subject, Talk, Verdict, failed
+from cluster.probe.ask import Answer, Case, Subject, Talk, Verdict, chat, failed, table, without
 
 FORM = "\n\nThink as long as you need. End with one line that begins with `Answer:` and holds the final answer alone"
 
@@ -85,69 +85,21 @@ def read_names(text: str, known: Sequence[str]) -> str:
     return " ".join(re.findall(rf"\b(?:{'|'.join(known)})\b", text))
 
 
-PROBLEMS = (
-    Problem(
-        "price",
-        "arithmetic with percentages",
-        "A shop raised the price of a lamp by 20 percent. Later it lowered the new price by 25 percent, and at last it "
-        "raised that price by 10 percent. The lamp now costs 118.80 euros. How many euros did it cost at first?",
-        "120",
-        read_number,
-    ),
-    Problem(
-        "islanders",
-        "who tells the truth",
-        "On an island each person is either a knight, who says only what is true, or a knave, who says only what is "
-        "false. Four islanders speak.\nP: Q and S are of the same kind.\nQ: An odd number of the four of us are "
-        "knights.\nR: P is a knave.\nS: If Q is a knight, then R is a knight.\nWhich of P, Q, R and S are knights? "
-        "Give their letters in alphabetical order.",
-        "R S",
-        partial(read_names, known="PQRS"),
-    ),
-    Problem(
-        "divisors",
-        "counting without counting twice",
-        "How many whole numbers from 1 to 300, both included, are divisible by exactly one of the three numbers 6, 10 "
-        "and 15?",
-        "70",
-        read_number,
-    ),
-    Problem(
-        "ticket",
-        "a date across a leap day",
-        "A ticket is valid for 100 days in a row. Its first valid day is 14 February 2024. What is its last valid day?",
-        "2024-05-23",
-        read_date,
-        ", as YYYY-MM-DD",
-    ),
-    Problem(
-        "marbles",
-        "a probability",
-        "A bag holds 4 red, 3 blue and 2 green marbles. Three are drawn at once, without looking. What is the "
-        "probability that the three show exactly two different colours?",
-        "55/84",
-        read_fraction,
-        ", as a fraction in lowest terms",
-    ),
-    Problem(
-        "letters",
-        "letters of a word",
-        "Take the word thunderstorm. Strike out every letter that occurs in it more than once, all of its occurrences. "
-        "Write what is left backwards. Which string of letters is that?",
-        "mosednuh",
-        read_word,
-    ),
-    Problem(
-        "runners",
-        "an order from hints",
-        "Ana, Ben, Cleo, Dan and Eva ran a race, and no two arrived together. Exactly one runner arrived between Ana "
-        "and Ben. Cleo arrived before Dan, and Dan before Ben. Eva was neither first nor last. At least one runner "
-        "arrived between Cleo and Eva. Ben was not last. In which order did they arrive, from first to last?",
-        "Cleo Dan Ben Eva Ana",
-        partial(read_names, known=("Ana", "Ben", "Cleo", "Dan", "Eva")),
-    ),
-)
+READERS: Mapping[str, Callable[[str], str]] = {
+    "number": read_number,
+    "fraction": read_fraction,
+    "date": read_date,
+    "word": read_word,
+}
 
+
+def problem_of(row: Mapping[str, Any]) -> Problem:
+    """A row of known.yaml. `read` names a reader of READERS; `names`: those of the names that the answer has."""
+    read = partial(read_names, known=row["names"]) if row["read"] == "names" else READERS[row["read"]]
+    return Problem(row["id"], row["title"], row["text"], row["answer"], read, row.get("form", ""))
+
+
+PROBLEMS = tuple(map(problem_of, table("problems")))
 
 TOKENS = 3500
 """Of one answer with its thoughts: within the time limit of a request at the 6.8 tok/s of a 31B on one Spark."""

@@ -10,8 +10,8 @@ from cluster.bench.endpoint import find_model
 from cluster.bench.target import client_in
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.hosts.protocol import Host
-from cluster.probe.case import lines, subject_of
-from cluster.probe.run import QUICK, Probed, run_probe
+from cluster.probe.ask import lines, subject_of
+from cluster.probe.cases import QUICK, Probed, run_probe
 from cluster.screen import Screen
 from cluster.spark.deployments import HOME
 from cluster.spark.server import Server
@@ -62,5 +62,5 @@ def say(probed: Probed, screen: Screen) -> None:
         for line, _ in lines(failed):
             screen.warn(line)
     screen.warn(
-        f"  {'the server answers no more: cluster logs --explain' if probed.gone else 'cluster probe asks more'}"
+        f"  {'the server no longer answers; run cluster logs --explain' if probed.gone else 'cluster probe asks more'}"
     )

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.bench.loader import Ask
-from cluster.probe.ask import Answer, chat, objects_of
-from cluster.probe.case import PASSED, ROUTER, Case, Subject, Talk, Verdict, failed, skipped
+from cluster.probe.ask import PASSED, REMEDIES, Answer, Case, Subject, Talk, Verdict, chat, failed, objects_of, skipped
 
 NOBODY = "no-such-model-of-cluster-probe"
 """A name that no server has."""
@@ -35,11 +34,13 @@ def served_name(subject: Subject) -> Talk:
         return failed("the request ends in an error", answer)
     roots = _roots(listed.document)
     if not {subject.model, f"{subject.model}:latest"} & roots.keys() and subject.engine != "llamacpp":
-        return failed(f"/v1/models has {', '.join(roots) or 'nothing'}, not {subject.model}", answer, remedy=ROUTER)
+        return failed(
+            f"/v1/models has {', '.join(roots) or 'nothing'}, not {subject.model}", answer, remedy=REMEDIES["router"]
+        )
     if not answer.model:
-        return skipped("the answer does not tell which model gave it", answer)
+        return skipped("the answer does not name its model", answer)
     if not _same(subject.model, answer.model, roots):
-        return failed(f"asked of {subject.model}, answered by {answer.model}", answer, remedy=ROUTER)
+        return failed(f"asked of {subject.model}, answered by {answer.model}", answer, remedy=REMEDIES["router"])
     return PASSED
 
 
@@ -65,7 +66,9 @@ def unknown_name(subject: Subject) -> Talk:
     if subject.engine == "llamacpp" or answer.model == NOBODY:
         return skipped("it gives its one model under any name", answer)
     return failed(
-        f"a model that does not exist was asked for, {answer.model or 'another'} answered", answer, remedy=ROUTER
+        f"a model that does not exist was asked for, {answer.model or 'another'} answered",
+        answer,
+        remedy=REMEDIES["router"],
     )
 
 
@@ -73,17 +76,18 @@ def context_limit(subject: Subject) -> Talk:
     """The limit is the recipe's, and a request beyond it is refused, not cut."""
     reported, promised = subject.limit, subject.configured
     if reported and promised and reported != promised:
-        return failed(f"the recipe asks for a context of {promised:,} tokens, the server says {reported:,}")
+        return failed(f"the recipe requires a context of {promised:,} tokens, the server reports {reported:,}")
     limit = reported or promised
     if not limit:
-        return skipped("the server does not tell its context limit")
+        return skipped("the server does not report its context limit")
     ask = chat(subject, HELLO, thinking=False, stop=["a", "e", "o", " "])
     answer = yield Ask(ask.path, ask.body | {"max_tokens": limit + 1})
     if answer.status is not None and 400 <= answer.status < 500:
         return PASSED
     if answer.error:
         return failed(f"a request for {limit + 1:,} tokens is not refused, it ends in an error", answer)
-    why = f"a request for {limit + 1:,} tokens is taken, though {limit:,} is the limit: it cuts without a word"
+    asked = f"a request for {limit + 1:,} tokens is accepted"
+    why = f"{asked}, though {limit:,} is the limit: it is cut without an error message"
     return failed(why, answer) if subject.engine == "vllm" or promised else skipped(why, answer)
 
 
@@ -186,7 +190,7 @@ CASES = (
         "context-limit",
         "the context limit, and a request beyond it",
         context_limit,
-        "ollama/ollama#7484: prompts cut without a word",
+        "ollama/ollama#7484: prompts truncated without an error message",
         quick=True,
     ),
     _case("stream-order", "the order of a stream's events", stream_order, "OpenAI's API", quick=True),

@@ -8,8 +8,20 @@ from collections.abc import Callable
 from functools import partial
 
 from cluster.diagnosis.rules import OF_OUTPUTS
-from cluster.probe.ask import Answer, chat, without
-from cluster.probe.case import NEWER, PASSED, Case, Defect, Subject, Talk, Verdict, failed, skipped
+from cluster.probe.ask import (
+    DEFECTS,
+    PASSED,
+    Answer,
+    Case,
+    Defect,
+    Subject,
+    Talk,
+    Verdict,
+    chat,
+    failed,
+    skipped,
+    without,
+)
 from cluster.spark.server import insane, leaked, thinks_aloud
 
 GARBAGE = OF_OUTPUTS["text-insane"].remedy
@@ -112,12 +124,6 @@ TOKENS = 2048
 _NO_THOUGHTS = re.compile(r"think|reason|effort|chat_template_kwargs", re.IGNORECASE)
 PARSER = "start the server with a reasoning parser: --reasoning-parser gemma4 for Gemma 4, qwen3 for Qwen"
 
-NO_REASONING = Defect(
-    "vLLM issue 38855",
-    "the reasoning of answers that are not streamed is null, since the marks are stripped before the parser sees them",
-    NEWER,
-)
-
 
 def channel(subject: Subject, *, stream: bool) -> Talk:
     """Thinking is asked for as the engine wants it; how it then samples is left to the model's own settings.
@@ -132,7 +138,11 @@ def channel(subject: Subject, *, stream: bool) -> Talk:
         return skipped("the model does not think", answer) if no else failed("the request ends in an error", answer)
     if not answer.reasoning and not {"chat_template_kwargs", "reasoning_effort"}.isdisjoint(answer.left_out):
         return skipped("the server cannot be asked to think: it refuses the switch for it", answer)
-    return _mixed_up(subject, answer, None if stream else NO_REASONING) or _incomplete(subject, answer) or PASSED
+    return (
+        _mixed_up(subject, answer, None if stream else DEFECTS["no_reasoning"])
+        or _incomplete(subject, answer)
+        or PASSED
+    )
 
 
 def _mixed_up(subject: Subject, answer: Answer, defect: Defect | None) -> Verdict | None:

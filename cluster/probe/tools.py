@@ -10,8 +10,25 @@ from typing import Any
 from unicodedata import combining, normalize
 
 from cluster.bench.loader import Ask
-from cluster.probe.ask import Answer, Tool, ToolCall, chat, leaked, read_arguments, result, tool
-from cluster.probe.case import NEWER, PASSED, ROUTER, Case, Defect, Subject, Talk, Verdict, failed, skipped
+from cluster.probe.ask import (
+    DEFECTS,
+    PASSED,
+    Answer,
+    Case,
+    Defect,
+    Subject,
+    Talk,
+    Tool,
+    ToolCall,
+    Verdict,
+    chat,
+    failed,
+    leaked,
+    read_arguments,
+    result,
+    skipped,
+    tool,
+)
 from cluster.spark.server import TOOL_MARKS
 
 REFUSALS = re.compile(
@@ -23,24 +40,6 @@ REFUSALS = re.compile(
 )
 OTHER_PARSER = "the server has a parser, but not for what this model writes: --tool-call-parser names it"
 LACKS_TOOLS = re.compile(r"does not support tools", re.IGNORECASE)
-
-DOUBLED = Defect("vLLM issue 38910 (PR 38909)", "letters come twice in streamed tool arguments, `<<htmlhtml`", NEWER)
-BROKEN_JSON = Defect("vLLM issue 38946", "streamed tool arguments are not JSON: Gemma 4's own marks are in them", NEWER)
-LOOP_ENDS = Defect(
-    "vLLM issue 39043",
-    "agent loops that are not streamed end early, with the marks of tool calls in the text",
-    "stream in agent loops, or try a newer build: its parsers were rewritten in PR 45588 (June 2026)",
-)
-ARGUMENTS_LOST = Defect(
-    "vLLM issue 41967",
-    "with a drafter the first of several streamed calls loses its arguments",
-    "a newer build: its parsers were rewritten in PR 45588 (June 2026); or leave out speculative-config",
-)
-FAILOVER = Defect(
-    "silent failover (write-up on MTP, May 2026)",
-    "a router sends what the server refuses to another model, without a word",
-    ROUTER,
-)
 
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -130,7 +129,7 @@ def cut(answer: Answer) -> Verdict:
 
 def loop_defect(subject: Subject, answer: Answer) -> Defect | None:
     """The known defect of vLLM that marks in a text, or a loop that ends early, look like when nothing is streamed."""
-    return LOOP_ENDS if not answer.events and subject.engine in ("", "vllm") else None
+    return DEFECTS["loop_ends"] if not answer.events and subject.engine in ("", "vllm") else None
 
 
 def _wrong_id(answer: Answer, call: ToolCall, others: Sequence[str]) -> Verdict | None:
@@ -155,14 +154,20 @@ def judge_call(answer: Answer, call: ToolCall, tools: Sequence[Tool]) -> Verdict
     if wrong and call.arguments[:half] == call.arguments[half:]:
         return failed(f"the arguments of {call.name} come twice", answer)
     if wrong:
-        known = DOUBLED if is_doubled(call.arguments) else BROKEN_JSON if TOOL_MARKS.search(call.arguments) else None
+        known = (
+            DEFECTS["doubled"]
+            if is_doubled(call.arguments)
+            else DEFECTS["broken_json"]
+            if TOOL_MARKS.search(call.arguments)
+            else None
+        )
         return failed(wrong, answer, defect=known if streamed else None)
     if mark := TOOL_MARKS.search(call.arguments.replace('\\"', '"')):
         why = f"the model's own marks ({mark.group()!r}) are in the arguments of {call.name}"
-        return failed(why, answer, defect=BROKEN_JSON if streamed else None)
+        return failed(why, answer, defect=DEFECTS["broken_json"] if streamed else None)
     schema = tools[names.index(call.name)]["function"]["parameters"]
     wrong = mismatch(schema, arguments)
-    lost = ARGUMENTS_LOST if streamed and not arguments and len(answer.tool_calls) > 1 else None
+    lost = DEFECTS["arguments_lost"] if streamed and not arguments and len(answer.tool_calls) > 1 else None
     return failed(f"{call.name}: {wrong}", answer, defect=lost) if wrong else None
 
 
@@ -315,7 +320,7 @@ def _by_the_same_model(subject: Subject, answer: Answer) -> Talk:
     if plain.error or plain.model in ("", answer.model):
         return PASSED
     why = f"asked with tools, {answer.model} answers; without them, {plain.model} does"
-    return failed(why, answer, defect=FAILOVER)
+    return failed(why, answer, defect=DEFECTS["failover"])
 
 
 def single_call(subject: Subject, *, stream: bool) -> Talk:
@@ -371,7 +376,7 @@ def html(subject: Subject) -> Talk:
         return wrong
     content = _arguments(answer, "save_file")[0]["content"]
     if is_doubled(content):
-        return failed("markup in the arguments came twice", answer, defect=DOUBLED)
+        return failed("markup in the arguments came twice", answer, defect=DEFECTS["doubled"])
     wanted, given = _tags(PAGE), _tags(content)
     if wanted == given:
         return PASSED
@@ -404,7 +409,7 @@ def choice_of_three(subject: Subject) -> Talk:
 
 def full_loop(subject: Subject) -> Talk:
     """Two tools, their results, the answer; streamed."""
-    text = "How many blue mugs are in stock, and what does one cost? Use the tools, then tell me both numbers."
+    text = "How many blue mugs are in stock, and what does one cost? Use the tools, then state both numbers."
     results = {"count_stock": '{"pieces": 137}', "get_price": '{"price": 8.45, "currency": "EUR"}'}
     tools = [STOCK, PRICE]
     loop = yield from call_until_answered(subject, chat(subject, text, tools=tools, stream=True), tools, results)
@@ -431,7 +436,7 @@ def steps(subject: Subject) -> Talk:
 
 def _limited(verdict: Verdict) -> Verdict:
     """A loop that ended after its first step: the limitation that vLLM is known for is named and fails nothing."""
-    if not verdict.defect.startswith(LOOP_ENDS.name):
+    if not verdict.defect.startswith(DEFECTS["loop_ends"].name):
         return verdict
     return replace(verdict, outcome="not applicable", why=f"known limitation of vLLM: {verdict.why}")
 
@@ -448,7 +453,9 @@ def _reports(answer: Answer, numbers: Sequence[str]) -> Verdict:
     said = "".join(answer.content.split())
     forms = (said, said.replace(",", "."), said.replace(",", ""))
     missing = [number for number in numbers if not any(number in form for form in forms)]
-    return failed(f"the answer does not tell what the tool gave ({', '.join(missing)})", answer) if missing else PASSED
+    return (
+        failed(f"the answer does not contain the tool's result ({', '.join(missing)})", answer) if missing else PASSED
+    )
 
 
 def _case(name: str, title: str, talk: Callable[[Subject], Talk], source: str = SEED, **how: bool) -> Case:

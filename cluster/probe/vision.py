@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from cluster.probe.ask import Answer, Message, chat, user
-from cluster.probe.case import PASSED, Case, Subject, Talk, Verdict, failed, skipped
+from cluster.probe.ask import PASSED, Answer, Case, Message, Subject, Talk, Verdict, chat, failed, skipped, user
 from cluster.probe.text import judge_text
 
 SIDE = 448
@@ -171,7 +170,7 @@ def prompt_grows(subject: Subject) -> Talk:
     if without.error:
         return failed("the request ends in an error", without)
     if answer.prompt_tokens is None or without.prompt_tokens is None:
-        return skipped("the server does not tell how long prompts are", answer)
+        return skipped("the server does not report the length of prompts", answer)
     return _blind(answer) if _unseen(answer, without) else PASSED
 
 

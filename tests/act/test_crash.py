@@ -18,7 +18,7 @@ from typed import Ran, Typed
 
 from cluster import crash
 from cluster.argv.question import Answer, Question
-from cluster.probe.run import choose
+from cluster.probe.cases import choose
 
 UP = ("up", "toy", "--tp", "2")
 PLANTED = "hf_planted_in_a_message_4711"

@@ -86,7 +86,7 @@ def test_the_server_dies_meanwhile(tools: Typed, desk: Desk, monkeypatch: pytest
     started(tools)
     dies_after(desk, monkeypatch, 4)
     ran = story("dies", tools, "probe", "--quick", code=4)
-    assert "the server answers no more" in ran.err
+    assert "the server no longer answers" in ran.err
     assert "not asked: " in ran.err
 
 

@@ -18,8 +18,8 @@ from recorded_server import MODEL, Answer, Recorded, read_all, serving, whole
 from cluster.bench.endpoint import find_model
 from cluster.bench.loader import Ask, ClientLoad, How, Loader, Record, Round, RoundRecord
 from cluster.errors import UsageError
-from cluster.probe.case import Verdict, subject_of
-from cluster.probe.run import CASES, QUICK, Probed, run_probe
+from cluster.probe.ask import Verdict, subject_of
+from cluster.probe.cases import CASES, QUICK, Probed, run_probe
 
 RECIPE: dict[str, Any] = {
     "vllm": {

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster.bench.loader import Ask
-from cluster.probe.ask import Answer
-from cluster.probe.case import Case, Subject, Verdict
-from cluster.probe.run import CASES
+from cluster.probe.ask import Answer, Case, Subject, Verdict
+from cluster.probe.cases import CASES
 
 GEMMA = Subject("gemma", limit=65536, configured=65536, tools=True, reasoning=True, vision=True, engine="vllm")
 FOREIGN = Subject("gemma")

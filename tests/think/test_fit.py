@@ -173,7 +173,7 @@ def test_an_older_vllm_holds_the_weights_twice_as_large_first(capsys: pytest.Cap
 
 def test_a_length_that_nobody_gave_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--set", "vllm.max-model-len="]) == 0
-    assert "4096 tokens were taken, since the recipe has no max-model-len" in capsys.readouterr().err
+    assert "4096 tokens assumed, since the recipe has no max-model-len" in capsys.readouterr().err
 
 
 def test_a_mixture_of_experts_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,9 @@ import pytest
 from probe_talk import BY_ID as BY_CASE
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says
 
-from cluster.probe.case import CaseResult
+from cluster.probe.ask import CaseResult
+from cluster.probe.cases import Probed, choose
 from cluster.probe.problems import PROBLEMS, final
-from cluster.probe.run import Probed, choose
 
 BY_ID = {one.id: one for one in PROBLEMS}
 

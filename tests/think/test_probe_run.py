@@ -13,9 +13,8 @@ import pytest
 from cluster.bench.endpoint import Served
 from cluster.bench.loader import Ask, ClientLoad, Record, Round, RoundRecord
 from cluster.errors import ConnectionLostError, UsageError
-from cluster.probe.ask import chat
-from cluster.probe.case import PASSED, Case, CaseResult, Score, Subject, Talk, Verdict, failed, skipped, subject_of
-from cluster.probe.run import CASES, QUICK, Probed, choose, run_probe
+from cluster.probe.ask import PASSED, Case, CaseResult, Score, Subject, Talk, Verdict, chat, failed, skipped, subject_of
+from cluster.probe.cases import CASES, QUICK, Probed, choose, run_probe
 
 SUBJECT = Subject("m", engine="vllm")
 

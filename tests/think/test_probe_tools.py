@@ -12,8 +12,7 @@ import pytest
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says, streams
 
 from cluster.bench.loader import Ask, Record
-from cluster.probe.ask import Answer, ToolCall, read_answer
-from cluster.probe.case import Subject, Verdict
+from cluster.probe.ask import Answer, Subject, ToolCall, Verdict, read_answer
 from cluster.probe.tools import CASES, PAGE, TIMER, is_doubled, mismatch, parser_for
 
 AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
@@ -408,7 +407,7 @@ def last(case: str, end: Callable[[Ask], Answer]) -> Verdict:
 
 @pytest.mark.parametrize("case", list(FINAL))
 def test_an_answer_that_is_not_the_tools(case: str) -> None:
-    assert "does not tell what the tool gave" in last(case, lambda ask: talks(ask, "Gladly: it is 12.")).why
+    assert "does not contain the tool's result" in last(case, lambda ask: talks(ask, "Gladly: it is 12.")).why
     assert last(case, lambda ask: talks(ask, " ")).why.startswith(("the answer to a tool's result is empty", "known"))
     assert "error" in last(case, lambda ask: refuses("unexpected role 'tool'", 400)).why
 

@@ -38,9 +38,9 @@ RIDDLES = {"told", "heard", "again", "carry", "anew", "standing", "belief", "bac
 """Names that explain nothing, of modules, functions, classes, fields and variables."""
 
 ROOMS = {path.relative_to(PACKAGE).parts[0] for path in FILES}
-WORDS_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts"}
-NAMES_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts"}
-CODES_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts"}
+WORDS_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts", "probe"}
+NAMES_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts", "probe"}
+CODES_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts", "probe"}
 """Rooms that are still to be gone through; a room leaves its list and does not come back."""
 
 ERRORS = re.compile(r"(Usage|Unreachable|Silent|ConnectionLost|Refused|Locked|Partial|Cluster|Written)Error$")

@@ -15,8 +15,18 @@ from cluster.bench.loader import Ask, Loader, Round
 from cluster.config.find import did_you_mean
 from cluster.errors import ClusterError, UsageError
 from cluster.probe import problems, service, text, tools, vision
-from cluster.probe.ask import OPTIONAL_FIELDS, Answer, read_answer, without
-from cluster.probe.case import Case, CaseResult, Subject, Verdict, failed, skipped
+from cluster.probe.ask import (
+    OPTIONAL_FIELDS,
+    Answer,
+    Case,
+    CaseResult,
+    Subject,
+    Verdict,
+    failed,
+    read_answer,
+    skipped,
+    without,
+)
 
 CASES: tuple[Case, ...] = (
     *text.CASES,
@@ -174,10 +184,10 @@ def run_probe(
     No case is begun after `budget_s`. `lenient`: what is not answered in time is not judged. Raises ClusterError when
     the load client ends.
     """
-    probed, asker, began = into or Probed(subject), Asker(loader, timeout_s, lenient), time.monotonic()
+    probed, asker, started = into or Probed(subject), Asker(loader, timeout_s, lenient), time.monotonic()
     probed.refused = asker.refused
     for number, case in enumerate(cases):
-        if time.monotonic() - began > budget_s:
+        if time.monotonic() - started > budget_s:
             probed.left = tuple(one.id for one in cases[number:])
             break
         on_case(case)
@@ -194,9 +204,9 @@ def _ask_case(case: Case, subject: Subject, asker: Asker) -> CaseResult:
     """Ask one case to its end."""
     if subject.dummy and case.judges_text:
         return CaseResult(case, skipped(RANDOM), 0.0)
-    began, before = time.monotonic(), asker.sent
+    started, before = time.monotonic(), asker.sent
     verdict = _verdict(case, subject, asker)
-    return CaseResult(case, verdict, time.monotonic() - began, asker.sent - before)
+    return CaseResult(case, verdict, time.monotonic() - started, asker.sent - before)
 
 
 def _verdict(case: Case, subject: Subject, asker: Asker) -> Verdict:
