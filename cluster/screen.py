@@ -204,10 +204,10 @@ class Waiting:
     def beside(self, trouble: str) -> None:
         """Say what is in the way of it; "" when nothing is. Where no line can be changed its seconds do not count."""
         what = f"{self._what}; {trouble}" if trouble else self._what
-        told = what if self._status or not trouble else f"{self._what}; {without_seconds(trouble)}"
-        if told == self._last:
+        shown = what if self._status or not trouble else f"{self._what}; {without_seconds(trouble)}"
+        if shown == self._last:
             return
-        self._last = told
+        self._last = shown
         if self._status:
             self._status.update(escape(what))
         else:

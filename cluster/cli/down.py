@@ -55,9 +55,9 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
                 seens = see(within, answering, say=screen.trouble)
             seens, blind = without_blind(seens)
             found = find(seens, named.hosts)
-            told = take_down(answering, seens, found, Session(within, guard, screen, dry_run))
+            removed = take_down(answering, seens, found, Session(within, guard, screen, dry_run))
     errors = [*concerned(outcomes, named, found, screen), *blind]
-    screen.document({"deployments": [one.id for one in found], **told, "errors": [one.as_dict() for one in errors]})
+    screen.document({"deployments": [one.id for one in found], **removed, "errors": [one.as_dict() for one in errors]})
     if screen.json_mode and errors:
         return ManyErrors(errors).exit_code
     raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
@@ -86,6 +86,7 @@ def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[Cluster
     errors: list[ClusterError] = [
         RefusedError(
             f"the containers cannot be listed: {seen.containers.why}",
+            code="containers-not-listed",
             where=name,
             rolled_back=UNCHANGED,
             remedy="run cluster down again when docker ps works there",
@@ -109,11 +110,11 @@ def take_down(
             screen.line(line)
         return {"plan": lines}
     if not plan.stages and not forget(seens).steps:
-        screen.line(f"nothing of ours on {', '.join(seens)}")
-        return {"hosts": dict.fromkeys(seens, "nothing of ours")}
+        screen.line(f"no deployment on {', '.join(seens)}")
+        return {"hosts": dict.fromkeys(seens, "no deployment")}
     screen.stay()
     session.apply(plan.stages)
-    proven = prove_back([host for host in answering if host.name in seens], found, session)
+    proven = prove_released([host for host in answering if host.name in seens], found, session)
     session.apply((forget(seens),))
     for name, text in proven.items():
         screen.good(f"{name}: {text}")
@@ -137,23 +138,25 @@ def say_partial(found: tuple[Deployment, ...], seens: Mapping[str, Seen], screen
             )
 
 
-def prove_back(hosts: Sequence[ResolvedHost], found: tuple[Deployment, ...], session: Session) -> dict[str, str]:
+def prove_released(hosts: Sequence[ResolvedHost], found: tuple[Deployment, ...], session: Session) -> dict[str, str]:
     """Look until every host is as before, 120 s at most. Raises RefusedError with the holders."""
     seens, held = await_released(found, hosts, session.fleet, session.screen, removed=True)
     if held:
-        raise ManyErrors([not_back(name, rows) for name, rows in held.items()])
-    return {name: back_text(seen) for name, seen in seens.items()}
+        raise ManyErrors([not_released(name, rows) for name, rows in held.items()])
+    return {name: released_text(seen) for name, seen in seens.items()}
 
 
-def back_text(seen: Seen) -> str:
+def released_text(seen: Seen) -> str:
     """The proof in one line."""
     memory = seen.memory
     if isinstance(memory, Missing) or memory.available is None:
-        return "containers, ports and processes are back; memory could not be read"
-    return f"containers, ports and processes are back; {memory.available / GIB:.1f} GiB available"
+        return "containers, ports and processes are released; memory could not be read"
+    return f"containers, ports and processes are released; {memory.available / GIB:.1f} GiB available"
 
 
-def not_back(host: str, held: list[Holder]) -> ClusterError:
+def not_released(host: str, held: list[Holder]) -> ClusterError:
     """What still holds something after two minutes."""
     rows = "; ".join(f"{one.what} ({one.evidence})" for one in held[:4])
-    return RefusedError(f"not back after {BACK_S:.0f} s: {rows}", where=host, remedy=held[0].remedy)
+    return RefusedError(
+        f"not released after {BACK_S:.0f} s: {rows}", code="not-released", where=host, remedy=held[0].remedy
+    )

@@ -16,7 +16,9 @@ from cluster.screen import Screen
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Run a command on hosts; 1 when it failed on one, 3 when a host could not be reached."""
     if not args.words:
-        raise UsageError("no command", remedy="cluster exec -n spark1,spark2 -- nvidia-smi -L")
+        raise UsageError(
+            "no command after --", code="no-command", remedy="cluster exec -n spark1,spark2 -- nvidia-smi -L"
+        )
     named = read_named(args)
     question = Question(tuple(args.words), timeout_s=args.timeout, limit=8 << 20, changes=True)
     with open_fleet(named.hosts, connect) as fleet:

@@ -25,7 +25,7 @@ COMMANDS = (
             "cluster.cli.up:run_swap", "cluster swap gemma-4-26b-a4b-fp8"),
     Command("pull", "image and weights onto every host, verified", options.pull,
             "cluster.cli.pull:run", "cluster pull gemma-4-26b-a4b-fp8 -n spark1,spark2"),
-    Command("down", "remove what is ours and prove that all is back", options.down,
+    Command("down", "remove deployments and prove that memory and ports are released", options.down,
             "cluster.cli.down:run", "cluster down"),
     Command("status", "hosts, ranks, Ray, server, memory", options.status,
             "cluster.cli.status:run", "cluster status --json"),
@@ -151,11 +151,11 @@ def main(argv: Sequence[str] | None = None, **given: Any) -> int:
     except BrokenPipeError:  # the reader went away (`| head`): nothing is wrong
         return ExitCode.DONE
     except KeyboardInterrupt:
-        error = InterruptedByUser("interrupted")
+        error = InterruptedByUser("interrupted", code="interrupted")
     except ClusterError as caught:
         error = caught
     except OSError as caught:
-        error = ClusterError(f"{type(caught).__name__}: {caught}")
+        error = ClusterError(f"{type(caught).__name__}: {caught}", code="os-error")
         error.__cause__ = caught
     except Exception as caught:
         error = InternalError(caught)

@@ -99,13 +99,13 @@ def starting(parser: Parser) -> None:
         action="store_true",
         help="do not ask before downloads and replacements; without a terminal, downloads need it",
     )
-    parser.add_argument("--allow-socket", action="store_true", help="accept TCP where RDMA was to be had")
+    parser.add_argument("--allow-socket", action="store_true", help="accept TCP where RDMA is available")
     parser.add_argument(
         "--force",
         action="append",
         default=[],
         metavar="CHECK",
-        help="go on although this check says no; its name stands in the error",
+        help="ignore this failed check; its name stands in the error",
     )
     parser.add_argument(
         "--bind", default="0.0.0.0", metavar="ADDRESS", help="address the API listens on (default: all)"
@@ -151,7 +151,7 @@ def no_probe(parser: Parser) -> None:
         "--no-probe",
         dest="probe",
         action="store_false",
-        help="leave out the few questions that are asked in the end, once something was started",
+        help="leave out the few questions that are asked finally, once something was started",
     )
 
 
@@ -293,7 +293,7 @@ def probe(parser: Parser) -> None:
     )
     nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", action="store_true", help="only what `cluster up` asks in the end")
+    how.add_argument("--quick", action="store_true", help="only what `cluster up` asks finally")
     how.add_argument("--full", action="store_true", help="also seven problems with exact answers, scored: minutes")
     how.add_argument(
         "--only", nargs="+", action="extend", default=[], metavar="NAME", help="only these cases or groups of cases"
@@ -328,7 +328,7 @@ def explain(parser: Parser) -> None:
         nargs="+",
         metavar="FILE",
         help="file or directory of saved logs and outputs, - for standard input; "
-        "several are read together, since one tells apart what another leaves open",
+        "several are read together, since one settles what another leaves open",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout; progress on stderr")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

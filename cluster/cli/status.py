@@ -57,20 +57,20 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         found = deployments(seens.values(), named.hosts)
-        told = [inspect(deployment, fleet, seens) for deployment in found]
+        statuses = [inspect(deployment, fleet, seens) for deployment in found]
     print_hosts(seens, errors, screen)
     alike = [*check_machines({host: seen.machine for host, seen in seens.items()})]
     for finding in alike:
         screen.warn(f"{finding.host}: {finding.what} ({finding.evidence}); {finding.remedy}")
-    for status in told:
+    for status in statuses:
         print_deployment(status, screen)
-    if not told:
-        screen.line(f"nothing of ours runs on {', '.join(seens) or 'any host that answered'}: cluster up")
-    screen.document({**as_document(seens, errors, told), "findings": [finding.as_dict() for finding in alike]})
+    if not statuses:
+        screen.line(f"no deployment on {', '.join(seens) or 'any host that answered'}; start one with `cluster up`")
+    screen.document({**as_document(seens, errors, statuses), "findings": [finding.as_dict() for finding in alike]})
     if screen.json_mode and errors:
         return ManyErrors(errors).exit_code
     raise_all(errors)
-    return ExitCode.REFUSED if alike or any(status.word != "ready" for status in told) else ExitCode.DONE
+    return ExitCode.REFUSED if alike or any(status.word != "ready" for status in statuses) else ExitCode.DONE
 
 
 def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> Status:
@@ -174,7 +174,9 @@ def rank_text(rank: RankState | Missing | None) -> str:
     return f"running, {rank.stage or 'starting'}"
 
 
-def as_document(seens: Mapping[str, Seen], errors: Sequence[ClusterError], told: Sequence[Status]) -> dict[str, Any]:
+def as_document(
+    seens: Mapping[str, Seen], errors: Sequence[ClusterError], statuses: Sequence[Status]
+) -> dict[str, Any]:
     """The same for `--json`."""
     columns = ("machine", "available_gib", "gpu_gib", "power_w", "containers")
     hosts = {name: dict(zip(columns, host_row(name, seen)[1:], strict=True)) for name, seen in seens.items()}
@@ -192,6 +194,6 @@ def as_document(seens: Mapping[str, Seen], errors: Sequence[ClusterError], told:
                 "wrong": list(status.wrong),
                 "why": status.state.why if isinstance(status.state, Failed) else "",
             }
-            for status in told
+            for status in statuses
         ],
     }

@@ -179,7 +179,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
     if options.dry_run:
         return ExitCode.DONE
     if decision.outgoing and not options.yes and screen.interactive and not screen.confirm("replace it?"):
-        raise RefusedError("not replaced", remedy="--yes replaces without asking")
+        raise RefusedError("not replaced", code="not-agreed", remedy="--yes replaces without asking")
     subject = subject_to_prove(plan.deployment, spec, wanted, fabric, seens)
     if not decision.outgoing:
         idle = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
@@ -232,7 +232,7 @@ def leave(
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
             one.what = hide_text(one.what, wanted.secrets.values())
             one.rolled_back = "only remains of another deployment were removed" if same.remains else UNCHANGED
-            one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it anew")
+            one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
     screen.document(print_ready(wanted, proof, where(wanted, seens), session, changed=False))
     return ExitCode.DONE
@@ -248,7 +248,8 @@ def await_old(old: Sequence[Deployment], subject: prove.Subject, session: Sessio
     if any(not row.memory_only for rows in held.values() for row in rows):
         holder = next(row for rows in held.values() for row in rows if not row.memory_only)
         raise RefusedError(
-            f"what was stopped is not gone: {say_held(held)} ({holder.evidence})",
+            f"the stopped deployment still holds resources: {say_held(held)} ({holder.evidence})",
+            code="not-released",
             where=", ".join(held),
             remedy=holder.remedy,
         )
@@ -297,9 +298,9 @@ def has_images(seens: dict[str, Seen]) -> bool:
 def seen_spec(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, Any]:
     """What is wanted, on the image and the model's files as the hosts have them; files that differ are none."""
     copies = [seens[name].weights for name in wanted.names]
-    told = [{} if isinstance(one, Missing) else one.hashes for one in copies]
+    hashes = [{} if isinstance(one, Missing) else one.hashes for one in copies]
     ids = {name: seen.host_id for name, seen in seens.items()}
-    return spec_of(wanted, ids, content_of(wanted, seens), told[0] if all(one == told[0] for one in told) else {})
+    return spec_of(wanted, ids, content_of(wanted, seens), hashes[0] if all(one == hashes[0] for one in hashes) else {})
 
 
 def settle(
@@ -344,7 +345,9 @@ def content_of(wanted: Wanted, seens: dict[str, Seen]) -> str:
         if isinstance(image, Missing):
             docker = seens[name].docker
             why = docker.why if isinstance(docker, Missing) else image.why
-            raise RefusedError(f"image {wanted.recipe.image} cannot be read: {why}", where=name)
+            raise RefusedError(
+                f"image {wanted.recipe.image} cannot be read: {why}", code="image-unreadable", where=name
+            )
     first = seens[wanted.names[0]].image
     assert not isinstance(first, Missing)
     return first.content_id
@@ -384,7 +387,11 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
     """Carry out `cluster swap`."""
     line = UpOptions.of(args)
     if not (line.recipe or line.recipe_option):
-        raise UsageError("swap to which recipe?", remedy="cluster swap RECIPE; cluster recipes list shows them")
+        raise UsageError(
+            "swap requires a recipe",
+            code="recipe-missing",
+            remedy="cluster swap RECIPE; cluster recipes list shows them",
+        )
     named = read_named(args)
     recipe_of(line, named)  # what is wrong with it is said before any host is asked
     options = options_of(line)

@@ -55,7 +55,7 @@ SERVER_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HostAnswers:
     """One host's answers. `server` is None where no server was asked. `why` it did not answer, empty when it did.
 
     `machine` is its machine-id.
@@ -72,18 +72,18 @@ class Heard:
     machine: str | Missing = NOT_ASKED
 
 
-def hear(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[str, Server]) -> dict[str, Heard]:
+def ask_hosts(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[str, Server]) -> dict[str, HostAnswers]:
     """Ask all hosts. Of one that failed every connection is closed, so that the next look makes a new one."""
     asked = {name: questions(host, servers.get(name)) for name, host in hosts.items()}
-    heard = {}
+    answered = {}
     for name, outcome in fleet.ask(asked).items():
         if outcome.value is None:
             fleet[name].close()
             missing = Missing(str(outcome.error), "timeout")
-            heard[name] = Heard(missing, missing, missing, missing, missing, missing, None, missing.why)
+            answered[name] = HostAnswers(missing, missing, missing, missing, missing, missing, None, missing.why)
         else:
-            heard[name] = read(outcome.value)
-    return heard
+            answered[name] = read(outcome.value)
+    return answered
 
 
 def questions(host: ResolvedHost, server: Server | None) -> list[Question]:
@@ -99,10 +99,10 @@ def questions(host: ResolvedHost, server: Server | None) -> list[Question]:
     return asked + ([spark_server.question(server, ask=False, timeout_s=SERVER_TIMEOUT_S)] if server else [])
 
 
-def read(answers: Sequence[Answer]) -> Heard:
+def read(answers: Sequence[Answer]) -> HostAnswers:
     """The answers to `questions`, in their order."""
     listed, held, kernel, card, linked, machine = answers[:6]
-    return Heard(
+    return HostAnswers(
         deployments.parse_containers(listed),
         deployments.parse_lock(held),
         memory.parse(kernel),
@@ -114,16 +114,18 @@ def read(answers: Sequence[Answer]) -> Heard:
     )
 
 
-def ask_ranks(deployment: Deployment, fleet: Fleet, heard: Mapping[str, Heard]) -> Failed | None:
+def ask_ranks(deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostAnswers]) -> Failed | None:
     """The rank that ended first, in its own words; None while all that are known run. Only ended ones are asked."""
-    seen = [host for host in deployment.hosts if host in heard and not isinstance(heard[host].containers, Missing)]
+    seen = [
+        host for host in deployment.hosts if host in answered and not isinstance(answered[host].containers, Missing)
+    ]
     ended = [host for host in seen if host in deployment.ranks and deployment.ranks[host].state != "running"]
     states: dict[str, RankState | Missing | None] = dict.fromkeys(deployment.hosts, Missing("not asked"))
     states |= {host: None for host in seen if host not in deployment.ranks}
     asked = {host: [ranks.question([deployment.ranks[host].name])] for host in ended}
     for host, outcome in (fleet.ask(asked) if asked else {}).items():
-        told = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
-        states[host] = told if isinstance(told, Missing) else told.get(deployment.ranks[host].name)
+        answer = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
+        states[host] = answer if isinstance(answer, Missing) else answer.get(deployment.ranks[host].name)
     state = judge_ranks(states, healthy=True)
     return state if isinstance(state, Failed) else None
 
@@ -191,9 +193,13 @@ class Act(Protocol):
 def make_act(args: argparse.Namespace) -> Act:
     """What --on-wedge says. Raises UsageError."""
     if bool(args.on_finding) != (args.on_wedge == "command"):
-        raise UsageError("--on-wedge command and --command CMD belong together")
+        raise UsageError("--on-wedge command requires --command CMD, and the reverse", code="options-conflict")
     if args.max_restarts < 1:
-        raise UsageError(f"--max-restarts {args.max_restarts}: at least 1", remedy="--on-wedge report restarts nothing")
+        raise UsageError(
+            f"--max-restarts {args.max_restarts}: at least 1",
+            code="out-of-range",
+            remedy="--on-wedge report restarts nothing",
+        )
     if args.on_wedge == "restart":
         return Restarts(args.max_restarts)
     return Command(shlex.split(args.on_finding)) if args.on_finding else report
@@ -387,7 +393,7 @@ class Watched:
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster status --watch` or `--print-unit`. Nothing but Ctrl-C (130) and SIGTERM (0) ends a watch."""
     if args.interval < SHORTEST_S:
-        raise UsageError(f"--interval {args.interval:g}: at least {SHORTEST_S:g} s")
+        raise UsageError(f"--interval {args.interval:g}: at least {SHORTEST_S:g} s", code="out-of-range")
     named = read_named(args)
     act = make_act(args)
     if args.print_unit:
@@ -430,22 +436,22 @@ class Watch:
         """Look until interrupted."""
         first = True
         while True:
-            began = self.fleet.time.monotonic()
+            started = self.fleet.time.monotonic()
             self.look()
             if first and not self.watched:
-                self.teller.say("watching", "", f"nothing of ours runs on {', '.join(self.hosts)} yet")
+                self.teller.say("watching", "", f"no deployment on {', '.join(self.hosts)} yet")
             first = False
-            self.fleet.time.sleep(max(0.0, began + interval_s - self.fleet.time.monotonic()))
+            self.fleet.time.sleep(max(0.0, started + interval_s - self.fleet.time.monotonic()))
 
     def look(self) -> None:
         """One look at all hosts, and what follows from it."""
-        heard = hear(self.fleet, self.hosts, self.servers())
-        self.tell_apart(heard)
-        self.say_who_is_silent(heard)
-        for deployment in self.deployments(heard):
+        answered = ask_hosts(self.fleet, self.hosts, self.servers())
+        self.tell_apart(answered)
+        self.say_who_is_silent(answered)
+        for deployment in self.deployments(answered):
             watched = self.watch_over(deployment)
-            lost = ask_ranks(deployment, self.fleet, heard)
-            watched.history = watched.history.after(self.pulse(deployment, heard, lost))
+            lost = ask_ranks(deployment, self.fleet, answered)
+            watched.history = watched.history.after(self.pulse(deployment, answered, lost))
             change = follow(watched.open_findings, watched.history)
             watched.open_findings = change.open_findings
             for finding in change.raised:
@@ -463,26 +469,28 @@ class Watch:
                 found[deployment.head] = Server.of_spec(deployment.spec, home)
         return found
 
-    def tell_apart(self, heard: Mapping[str, Heard]) -> None:
-        """Learn which host is which machine. Raises RefusedError at the first look when they are not told apart."""
-        machines = {host: told.machine for host, told in heard.items() if not told.why}
+    def tell_apart(self, answered: Mapping[str, HostAnswers]) -> None:
+        """Learn which host is which machine. Raises RefusedError at the first look when they cannot be told apart."""
+        machines = {host: answer.machine for host, answer in answered.items() if not answer.why}
         if not self.ids:
             tell_apart(machines)
         self.ids |= {host: host_id(machine) for host, machine in machines.items() if isinstance(machine, str)}
 
-    def say_who_is_silent(self, heard: Mapping[str, Heard]) -> None:
+    def say_who_is_silent(self, answered: Mapping[str, HostAnswers]) -> None:
         """Say once who does not answer, and who answers again."""
-        for host, told in heard.items():
-            if told.why and host not in self.silent:
-                self.teller.say("unreachable", "", f"{host} does not answer: {told.why}", host=host)
+        for host, answer in answered.items():
+            if answer.why and host not in self.silent:
+                self.teller.say("unreachable", "", f"{host} does not answer: {answer.why}", host=host)
                 self.silent.add(host)
-            elif not told.why and host in self.silent:
+            elif not answer.why and host in self.silent:
                 self.teller.say("answers", "", f"{host} answers again", host=host)
                 self.silent.remove(host)
 
-    def deployments(self, heard: Mapping[str, Heard]) -> list[Deployment]:
-        """What is there now. On a host that does not tell its containers they are taken to be as they were."""
-        listed = {host: told.containers for host, told in heard.items() if not isinstance(told.containers, Missing)}
+    def deployments(self, answered: Mapping[str, HostAnswers]) -> list[Deployment]:
+        """What is there now. On a host that does not list its containers they are taken to be as they were."""
+        listed = {
+            host: answer.containers for host, answer in answered.items() if not isinstance(answer.containers, Missing)
+        }
         blind = set(self.hosts) - set(listed)
         before = [watched.deployment for watched in self.watched.values()]
         known = {host: [one.ranks[host] for one in before if host in one.ranks] for host in blind}
@@ -494,7 +502,7 @@ class Watch:
         return list(found)
 
     def watch_over(self, deployment: Deployment) -> Watched:
-        """What is remembered of a deployment; nothing but the way of its traffic when its ranks were started anew."""
+        """What is remembered of a deployment; nothing but the way of its traffic when its ranks were restarted."""
         watched = self.watched.get(deployment.id)
         if watched is None:
             what = f"{deployment.served_name} on {', '.join(deployment.hosts)}"
@@ -502,7 +510,7 @@ class Watch:
             watched = Watched(deployment)
         elif not watched.is_as_before(deployment):
             self.say_over(deployment.id, watched.open_findings.values())
-            self.teller.say("anew", deployment.id, "its ranks were started anew")
+            self.teller.say("ranks-restarted", deployment.id, "its ranks were restarted")
             watched = Watched(deployment, History(rdma=watched.history.rdma))
         watched.deployment = deployment
         self.watched[deployment.id] = watched
@@ -513,12 +521,12 @@ class Watch:
         for one in ended:
             self.teller.over(deployment, one, self.fleet.time.monotonic())
 
-    def pulse(self, deployment: Deployment, heard: Mapping[str, Heard], lost: Failed | None) -> Snapshot:
-        """The look at one deployment in what all hosts told."""
-        hosts = {host: self.host_pulse(host, deployment, heard) for host in deployment.hosts}
-        here = [heard[host] for host in deployment.hosts if host in heard]
-        locks = [told.lock for told in here if isinstance(told.lock, LockState) and told.lock.held]
-        server = heard[deployment.head].server if deployment.head in heard else None
+    def pulse(self, deployment: Deployment, answered: Mapping[str, HostAnswers], lost: Failed | None) -> Snapshot:
+        """The look at one deployment in what all hosts reported."""
+        hosts = {host: self.host_pulse(host, deployment, answered) for host in deployment.hosts}
+        here = [answered[host] for host in deployment.hosts if host in answered]
+        locks = [answer.lock for answer in here if isinstance(answer.lock, LockState) and answer.lock.held]
+        server = answered[deployment.head].server if deployment.head in answered else None
         known = None if server is None or isinstance(server, Missing) else server
         return Snapshot(
             self.fleet.time.monotonic(),
@@ -529,12 +537,12 @@ class Watch:
             locks[0] if locks else None,
         )
 
-    def host_pulse(self, host: str, deployment: Deployment, heard: Mapping[str, Heard]) -> HostSnapshot:
+    def host_pulse(self, host: str, deployment: Deployment, answered: Mapping[str, HostAnswers]) -> HostSnapshot:
         """One host of it."""
-        told = heard.get(host)
-        if told is None or told.why:
-            return HostSnapshot(why=told.why if told else "it is not among the hosts that are watched")
+        answer = answered.get(host)
+        if answer is None or answer.why:
+            return HostSnapshot(why=answer.why if answer else "it is not among the hosts that are watched")
         end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
         ids = [deployment.ranks[host].id] if host in deployment.ranks else []
         facing = (end.get("hcas", ()), end.get("netdev") or "")
-        return read_host(ids, facing, told.memory, told.gpus, told.processes, told.links)
+        return read_host(ids, facing, answer.memory, answer.gpus, answer.processes, answer.links)

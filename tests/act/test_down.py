@@ -21,14 +21,14 @@ def test_it_removes_what_is_ours_and_proves_it(cluster: Typed, desk: Desk) -> No
     assert cluster(*UP).code == 0
     ran = cluster("down")
     assert ran.code == 0
-    assert "spark2: containers, ports and processes are back; 116.0 GiB available" in ran.out
+    assert "spark2: containers, ports and processes are released; 116.0 GiB available" in ran.out
     after = desk.state()
     for name in before:
         assert after[name].images == before[name].images
         assert after[name].models == before[name].models
         assert after[name].files == {}
     assert [(name, state) for name, state, _ in after["spark2"].containers.values()] == [("webui", "running")]
-    assert cluster("down").out.strip() == "nothing of ours on spark1, spark2"
+    assert cluster("down").out.strip() == "no deployment on spark1, spark2"
 
 
 def test_what_a_dry_run_shows_is_what_is_done(cluster: Typed, desk: Desk) -> None:

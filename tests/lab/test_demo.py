@@ -55,7 +55,7 @@ def test_memory_is_shown_at_every_moment(said: str) -> None:
 
 
 def test_nothing_is_left_behind(said: str) -> None:
-    assert len(re.findall(r"^spark[12]: containers, ports and processes are back", said, re.M)) == 4
+    assert len(re.findall(r"^spark[12]: containers, ports and processes are released", said, re.M)) == 4
     assert not Path(DIRECTORY).exists()
     assert DIRECTORY not in Path("/proc/self/mountinfo").read_text()
     for words in Path("/proc").glob("[0-9]*/cmdline"):

@@ -103,7 +103,7 @@ def test_pair_with_ray(lab: Lab, person: Person) -> None:
     assert containers(lab) == on_its_way != before
     assert_serves(lab)
     down = person.must("down")
-    assert len(re.findall(r"^spark[12]: containers, ports and processes are back; [\d.]+ GiB", down.out, re.M)) == 2
+    assert len(re.findall(r"^spark[12]: containers, ports and processes are released; [\d.]+ GiB", down.out, re.M)) == 2
     assert_nothing_of_ours(lab)
 
 
