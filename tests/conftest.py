@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import interpreters
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -24,6 +25,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which interpreters the programs of far/ were tried under (`-q` leaves the header out, so at the end)."""
+    if any("tests/wire" in str(word) or str(word) == "tests" for word in terminalreporter.config.args):
+        terminalreporter.write_line(f"far/ under Python {', '.join(interpreters.found())}")
 
 
 @pytest.fixture

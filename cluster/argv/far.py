@@ -21,10 +21,29 @@ def framed(text: bytes) -> bytes:
     return b"%d\n%s" % (len(text), text)
 
 
+PRELUDE = "from cluster.far.prelude import"
+# Lines that any Python 3 can read, so that one that is too old says so instead of what it cannot parse.
+WITH_PRELUDE = """\
+import sys,types
+if sys.version_info<(3,10):sys.exit("python3 here is %%d.%%d, 3.10 or newer is needed"%%sys.version_info[:2])
+if "cluster.far.prelude" not in sys.modules:
+  prelude=sys.modules["cluster.far.prelude"]=types.ModuleType("cluster.far.prelude")
+  exec(compile(%r,"prelude.py","exec"),prelude.__dict__)
+exec(compile(%r,"%s.py","exec"))
+"""
+
+
+@cache
+def text(name: str) -> str:
+    """What is in `far/<name>.py`. Raises FileNotFoundError when there is none."""
+    return (resources.files("cluster") / "far" / f"{name}.py").read_text(encoding="utf-8")
+
+
 @cache
 def source(name: str) -> bytes:
-    """The text of `far/<name>.py`. Raises FileNotFoundError when there is none."""
-    return (resources.files("cluster") / "far" / f"{name}.py").read_bytes()
+    """The program `far/<name>.py` as it is sent: where it imports the prelude, that goes along as a module."""
+    program = text(name)
+    return (WITH_PRELUDE % (text("prelude"), program, name) if PRELUDE in program else program).encode()
 
 
 def far(

@@ -73,9 +73,9 @@ def complete(url: str, model: str, headers: dict[str, str], timeout_s: float, to
     chat = {**ask, "messages": [{"role": "user", "content": f"Finish this sentence: {PROMPT}"}]}
     best: dict[str, Any] = {}
     for way, body in (("completions", prompt), ("chat/completions", chat)):
-        began = time.monotonic()
+        start = time.monotonic()
         status, text = call(f"{url}/v1/{way}", headers, timeout_s, body)
-        found = {"status": status, "way": way, "seconds": round(time.monotonic() - began, 3), **read(status, text)}
+        found = {"status": status, "way": way, "seconds": round(time.monotonic() - start, 3), **read(status, text)}
         if status == 200 and found["text"].strip():
             return found
         if not best or found["status"] == 200:
@@ -88,8 +88,8 @@ def complete(url: str, model: str, headers: dict[str, str], timeout_s: float, to
 def read(status: int, text: str) -> dict[str, Any]:
     """What a completion's answer says: text, finish, tokens, prompt_tokens, or error."""
     try:
-        told = json.loads(text) if status == 200 else {}
-        choice, usage = told["choices"][0], told.get("usage") or {}
+        answer = json.loads(text) if status == 200 else {}
+        choice, usage = answer["choices"][0], answer.get("usage") or {}
         said = choice.get("message") or choice
         words = said.get("text") or said.get("content") or said.get("reasoning_content") or said.get("reasoning") or ""
         return {

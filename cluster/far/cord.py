@@ -40,7 +40,7 @@ class Cord:
     """Rank 0 holds one line to each other rank, every other rank one to rank 0.
 
     `wanted` is rank.json; `lost` is called once a line that ends: the peer's rank, why, and whether it said so itself;
-    `told` is called with each message of a peer.
+    `received` is called with each message of a peer.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Cord:
         wanted: dict[str, Any],
         secret: bytes,
         lost: Callable[[int, str, bool], None],
-        told: Callable[[dict[str, Any]], None],
+        received: Callable[[dict[str, Any]], None],
     ) -> None:
         self.rank, self.addresses, self.port = wanted["rank"], wanted["addresses"], wanted["cord_port"]
-        self.silence_s, self.secret, self.lost, self.told = wanted["silence_s"], secret, lost, told
+        self.silence_s, self.secret, self.lost, self.received = wanted["silence_s"], secret, lost, received
         self.lines: dict[int, asyncio.StreamWriter] = {}
         self.running: list[Any] = []  # the loop itself keeps only weak references
 
@@ -79,7 +79,8 @@ class Cord:
             refusal = f"no hello: {error or 'silent'}"
         if refusal:
             print(f"cord: refused {caller}: {refusal}\n", end="", flush=True)
-            return writer.close()
+            writer.close()
+            return
         self.lines[hello["rank"]] = writer
         await self._follow(hello["rank"], reader)
 
@@ -118,12 +119,12 @@ class Cord:
         try:
             while "ended" not in message:
                 message = await receive(reader, self.silence_s)
-                self.told(message)
+                self.received(message)
             why = f"{who}: {message['ended']}"
         except asyncio.TimeoutError:
             why = f"{who} was silent for {self.silence_s:g} s: it has no power, hangs, or the link is cut"
         except GONE as error:
-            why = f"{who} is gone without a word, killed or rebooted: {error}"
+            why = f"{who} is gone, killed or rebooted: {error}"
         self.lost(rank, why, "ended" in message)
 
     async def _beat(self) -> None:

@@ -5,7 +5,7 @@ First word: JSON {"role": "receive", "address", "streams", "deadline_s"}, or {"r
 does, and at its deadline by SIGALRM.
 stdout, one JSON a line. Receiver: {"port"} as soon as it listens on its own address. Sender: {"bytes", "seconds",
 "cpu"}: the bytes as counted where they arrived, the busy share (0 to 1) of the busiest core of both machines meanwhile
-(null when the kernels do not say). Either one: {"error": text}.
+(null when unknown). Either one: {"error": text}.
 
 Neither end copies (sendfile from memory; MSG_TRUNC, see tcp(7)), so that the link is measured before the CPU is. A
 connection that does not begin with the token is closed and not counted.
@@ -22,24 +22,24 @@ import sys
 import threading
 import time
 
+from cluster.far.prelude import Json, given, say
+
 CHUNK = 1 << 20
 PATIENCE_S = 3.0  # to connect, and for a caller to show its token
 
 
-def say(**line):
-    os.write(1, json.dumps(line).encode() + b"\n")
-
-
-def receive(given, token):
-    listener = socket.create_server((given["address"], 0), family=family_of(given["address"]), backlog=64)
+def receive(wanted: dict[str, Json], token: bytes) -> None:
+    address = wanted["address"]
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=64)
     say(port=listener.getsockname()[1])
     while True:
         caller, _ = listener.accept()
         threading.Thread(target=drain, args=(caller, token), daemon=True).start()
 
 
-def drain(caller, token):
-    """Take all that a caller sends; tell it how much that was, and how busy this machine."""
+def drain(caller: socket.socket, token: bytes) -> None:
+    """Take all that a caller sends; answer how much that was, and how busy this machine."""
     scratch, total = bytearray(CHUNK), 0
     with caller, contextlib.suppress(OSError):  # the caller sees it too, and says so
         caller.settimeout(PATIENCE_S)
@@ -52,25 +52,28 @@ def drain(caller, token):
         caller.sendall(json.dumps([total, busiest(before)]).encode() + b"\n")
 
 
-def send(given, token):
-    place, own = (given["address"], given["port"]), (given["own"], 0)
-    calls = [socket.create_connection(place, PATIENCE_S, own) for _ in range(given["streams"])]
-    memory, answers = os.memfd_create("flood"), queue.SimpleQueue()
+def send(wanted: dict[str, Json], token: bytes) -> None:
+    place, own = (wanted["address"], wanted["port"]), (wanted["own"], 0)
+    calls = [socket.create_connection(place, PATIENCE_S, own) for _ in range(wanted["streams"])]
+    answers: queue.SimpleQueue[tuple[int, float | None] | Exception] = queue.SimpleQueue()
+    memory = os.memfd_create("flood")
     os.ftruncate(memory, CHUNK)
-    before, began = core_times(), time.monotonic()
+    before, start = core_times(), time.monotonic()
     for call in calls:
-        words = (call, token, memory, began + given["seconds"], answers)
+        words = (call, token, memory, start + wanted["seconds"], answers)
         threading.Thread(target=fill, args=words, daemon=True).start()
-    told = [answers.get() for _ in calls]
-    seconds = time.monotonic() - began
-    for answer in told:
-        if isinstance(answer, Exception):
-            raise answer
-    shares = [share for share in (busiest(before), *(cpu for _, cpu in told)) if share is not None]
-    say(bytes=sum(count for count, _ in told), seconds=seconds, cpu=max(shares, default=None))
+    ends = [answers.get() for _ in calls]
+    seconds = time.monotonic() - start
+    total, shares = 0, [busiest(before)]
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+        total += end[0]
+        shares.append(end[1])
+    say(bytes=total, seconds=seconds, cpu=max((share for share in shares if share is not None), default=None))
 
 
-def fill(call, token, memory, until, answers):
+def fill(call: socket.socket, token: bytes, memory: int, until: float, answers: Json) -> None:
     """Send until it is time; what the other end answers, or the error, goes to `answers`."""
     try:
         call.settimeout(None)
@@ -78,17 +81,13 @@ def fill(call, token, memory, until, answers):
         while time.monotonic() < until:
             os.sendfile(call.fileno(), memory, 0, CHUNK)
         call.shutdown(socket.SHUT_WR)
-        with call.makefile("rb") as told:
-            answers.put(json.loads(told.readline()))
+        with call.makefile("rb") as lines:
+            answers.put(json.loads(lines.readline()))
     except (OSError, ValueError) as error:
         answers.put(error)
 
 
-def family_of(address):
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
-
-
-def core_times():
+def core_times() -> list[tuple[int, int]]:
     """[(busy, all)] ticks of each core so far; see proc_pid_stat(5) and proc_stat(5)."""
     cores = []
     with open("/proc/stat") as file:
@@ -100,24 +99,28 @@ def core_times():
     return cores
 
 
-def busiest(before):
+def busiest(before: list[tuple[int, int]]) -> float | None:
     """The busy share of the core that was busiest since then, None when that is not known."""
-    shares = [(busy - was) / (now - then) for (was, then), (busy, now) in zip(before, core_times()) if now > then]
+    shares = [
+        (busy - was) / (now - then)
+        for (was, then), (busy, now) in zip(before, core_times(), strict=False)
+        if now > then
+    ]
     return max(shares, default=None)
 
 
-def leave_with_stdin():
+def leave_with_stdin() -> None:
     sys.stdin.buffer.read()
     os._exit(1)
 
 
-def main():
-    given = json.loads(sys.argv[1])
+def main() -> None:
+    wanted = given()
     token = sys.stdin.buffer.readline().strip()
-    signal.alarm(int(given["deadline_s"]))
+    signal.alarm(int(wanted["deadline_s"]))
     threading.Thread(target=leave_with_stdin, daemon=True).start()
     try:
-        {"receive": receive, "send": send}[given["role"]](given, token)
+        {"receive": receive, "send": send}[wanted["role"]](wanted, token)
     except (OSError, ValueError) as error:
         say(error=getattr(error, "strerror", None) or str(error) or type(error).__name__)
     os._exit(0)  # not through the interpreter's end, which would wait for whoever reads stdin

@@ -7,7 +7,7 @@ then {"beat": number} for each beat, and {"ended": text} when the lock is given 
 stdin, one command a line: `beat NUMBER`, or `audit JSON`, which is appended with the time and who to
 `<data_dir>/audit.log`. When stdin ends or is silent for `silence_s`, the lock is given back.
 
-The lock is flock(2) on `<data_dir>/lock`, so it ends with this process however it ends. The file's text says who has it:
+The lock is flock(2) on `<data_dir>/lock`, so it ends with this process however it ends. The file says who has it:
 {"generation": number, "who": text, "since": unix seconds, "why": text, "pid": number}; when it is given back,
 {"generation": number, "last": {"who", "since", "why"}}. Every taker raises the generation. Who lost the lock gives the
 generation that it had, and gets the lock only when nobody else took it in between.
@@ -17,15 +17,12 @@ import fcntl
 import json
 import os
 import select
-import sys
 import time
 
-
-def say(**line):
-    os.write(1, json.dumps(line).encode() + b"\n")
+from cluster.far.prelude import CHUNK, Json, given, say
 
 
-def take(path):
+def take(path: str) -> int | None:
     """The descriptor that holds the lock, or None when somebody else has it (who only looks has it for a moment)."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for _ in range(20):
@@ -38,8 +35,8 @@ def take(path):
     return None
 
 
-def read(path):
-    """What is in the lock's file; {} when that is nothing of ours."""
+def read(path: str) -> dict[str, Json]:
+    """What is in the lock's file; {} when that is something else."""
     try:
         with open(path) as file:
             found = json.load(file)
@@ -48,51 +45,55 @@ def read(path):
     return found if isinstance(found, dict) and isinstance(found.get("generation", 0), int) else {}
 
 
-def write(fd, note):
+def write(fd: int, note: dict[str, Json]) -> None:
     text = json.dumps(note).encode()
     os.pwrite(fd, text, 0)
     os.ftruncate(fd, len(text))
 
 
-def told(found, note):
-    """What is said of another holder."""
+def refusal(found: dict[str, Json], note: Json) -> dict[str, Json]:
+    """What is printed of another holder."""
     unknown = {"who": "unknown", "since": None, "why": "unknown"}
     note = note if isinstance(note, dict) else {}
-    return {"held": False, "generation": found.get("generation"), **{key: note.get(key, unknown[key]) for key in unknown}}
+    return {
+        "held": False,
+        "generation": found.get("generation"),
+        **{key: note.get(key, unknown[key]) for key in unknown},
+    }
 
 
-def holder(path):
+def holder(path: str) -> dict[str, Json]:
     """What the holder wrote; asked again for a moment, since it may be writing just now."""
     for _ in range(10):
         found = read(path)
         if "who" in found:
             break
         time.sleep(0.05)
-    return told(found, found)
+    return refusal(found, found)
 
 
-def raised(found):
+def raised(found: dict[str, Json]) -> int:
     """The next generation. A version that knows of none empties the file: time keeps what was from coming again."""
-    return max(found.get("generation", 0) + 1, int(time.time()))
+    return max(int(found.get("generation", 0)) + 1, int(time.time()))
 
 
-def serve(audit, who, silence_s):
+def serve(audit: str, who: str, silence_s: float) -> str:
     """Answer beats and write audit lines; why it ended."""
-    left, heard = b"", time.monotonic()
+    left, last = b"", time.monotonic()
     while True:
-        wait = heard + silence_s - time.monotonic()
+        wait = last + silence_s - time.monotonic()
         if wait <= 0 or not select.select([0], [], [], wait)[0]:
             return "silence"
-        data = os.read(0, 65536)
+        data = os.read(0, CHUNK)
         if not data:
             return "end of input"
-        heard = time.monotonic()
+        last = time.monotonic()
         *lines, left = (left + data).split(b"\n")
         for line in lines:
             obey(line.decode("utf-8", "replace"), audit, who)
 
 
-def obey(line, audit, who):
+def obey(line: str, audit: str, who: str) -> None:
     command, _, text = line.partition(" ")
     if command == "beat":
         say(beat=int(text))
@@ -105,8 +106,8 @@ def obey(line, audit, who):
             pass  # a full disk must not end the lock, in whose care what was begun is put back
 
 
-def hold(given):
-    data_dir = os.path.expanduser(given["data_dir"])
+def hold(wanted: dict[str, Json]) -> None:
+    data_dir = os.path.expanduser(wanted["data_dir"])
     os.makedirs(data_dir, mode=0o700, exist_ok=True)
     path = os.path.join(data_dir, "lock")
     fd = take(path)
@@ -114,23 +115,23 @@ def hold(given):
         say(**holder(path))
         return
     found = read(path)
-    if given.get("generation") not in (None, found.get("generation")):
-        say(**told(found, found.get("last", found)))
+    if wanted.get("generation") not in (None, found.get("generation")):
+        say(**refusal(found, found.get("last", found)))
         return
-    mine = {"who": given["who"], "since": time.time(), "why": given["why"]}
+    mine = {"who": wanted["who"], "since": time.time(), "why": wanted["why"]}
     generation = raised(found)
     write(fd, {"generation": generation, **mine, "pid": os.getpid()})
     say(held=True, generation=generation)
-    why = serve(os.path.join(data_dir, "audit.log"), given["who"], float(given["silence_s"]))
+    why = serve(os.path.join(data_dir, "audit.log"), wanted["who"], float(wanted["silence_s"]))
     write(fd, {"generation": generation, "last": mine})
     os.close(fd)
     say(ended=why)
 
 
-def main():
+def main() -> None:
     os.umask(0o077)
     try:
-        hold(json.loads(sys.argv[1]))
+        hold(given())
     except BrokenPipeError:
         pass
     except OSError as error:

@@ -1,31 +1,32 @@
-"""Ask the hub for a model's file sizes: one request, which also tells whether access is given.
+"""Ask the hub for a model's file sizes: one request, which also shows whether access is given.
 
 First word = JSON {"model", "revision", "token_file", "leave_out": endings of files that do not count}; `token_file` is
 a private file on this host, or empty.
 Prints {"bytes": n} or {"error": text, "status": HTTP status or 0}. $HF_ENDPOINT is honoured as the hub's tools do.
 """
+
 import json
 import os
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
 
+from cluster.far.prelude import Json, emit, given
 
-def main():
-    given = json.loads(sys.argv[1])
+
+def main(wanted: dict[str, Json]) -> dict[str, Json]:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    revision = urllib.parse.quote(given["revision"], safe="")
-    request = urllib.request.Request(f"{endpoint}/api/models/{given['model']}/revision/{revision}?blobs=true")
-    if given["token_file"]:
-        with open(given["token_file"]) as file:
+    revision = urllib.parse.quote(wanted["revision"], safe="")
+    request = urllib.request.Request(f"{endpoint}/api/models/{wanted['model']}/revision/{revision}?blobs=true")
+    if wanted["token_file"]:
+        with open(wanted["token_file"]) as file:
             request.add_header("Authorization", f"Bearer {file.read().strip()}")
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
-            told = json.loads(answer.read(16 << 20))
-        if told.get("gated") and not given["token_file"]:
-            return {"error": f"the model is gated ({told['gated']}) and no token was given", "status": 401}
-        rows, leave_out = told.get("siblings", []), tuple(given["leave_out"])
+            model = json.loads(answer.read(16 << 20))
+        if model.get("gated") and not wanted["token_file"]:
+            return {"error": f"the model is gated ({model['gated']}) and no token was given", "status": 401}
+        rows, leave_out = model.get("siblings", []), tuple(wanted["leave_out"])
         return {"bytes": sum(row.get("size") or 0 for row in rows if not row.get("rfilename", "").endswith(leave_out))}
     except urllib.error.HTTPError as error:
         words = error.headers.get("X-Error-Message") or error.reason
@@ -34,4 +35,5 @@ def main():
         return {"error": str(getattr(error, "reason", error)), "status": 0}
 
 
-print(json.dumps(main()))
+if __name__ == "__main__":
+    emit(main(given()))

@@ -43,7 +43,7 @@ def main() -> None:
     versions = {what: found[what].version if what in found else None for what in HOLDERS}
     versions["nccl"] = versions["nccl"] or nccl_on_disk()
     gpus, gpu_error = list_gpus()
-    told = {
+    document = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "versions": versions,
         "distributions": {what: found[what].metadata["Name"] for what in found},
@@ -53,7 +53,7 @@ def main() -> None:
         "infiniband": os.path.isdir("/dev/infiniband"),
         "packages": str(found["vllm"].locate_file("")) if "vllm" in found else None,
     }
-    print(json.dumps(told))
+    print(json.dumps(document))
 
 
 def find_distributions() -> dict[str, metadata.Distribution]:

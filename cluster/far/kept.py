@@ -8,26 +8,22 @@ import errno
 import fcntl
 import json
 import os
-import sys
+
+from cluster.far.prelude import Json, absolute, emit_sections
 
 LONG_FILE = 1 << 20
 
 
-def absolute(path):
-    home = os.path.expanduser("~")
-    return os.path.normpath(os.path.join(home, os.path.expanduser(path)))
-
-
-def look_disk(given):
+def look_disk(given: dict[str, Json]) -> Json:
     return [room(absolute(path)) for path in given["paths"]]
 
 
-def room(path):
+def room(path: str) -> dict[str, Json]:
     """The room of a path's nearest parent that this user can see; the path itself when it is there."""
     at = path
     while True:
         try:
-            told, device = os.statvfs(at), os.stat(at).st_dev
+            system, device = os.statvfs(at), os.stat(at).st_dev
             break
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             if at == "/":
@@ -35,37 +31,37 @@ def room(path):
             at = os.path.dirname(at)
     return {
         "path": path,
-        "free_bytes": told.f_bavail * told.f_frsize,
-        "free_inodes": told.f_favail if told.f_files else None,
+        "free_bytes": system.f_bavail * system.f_frsize,
+        "free_inodes": system.f_favail if system.f_files else None,
         "device": device,
     }
 
 
-def look_deployments(given):
+def look_deployments(given: dict[str, Json]) -> Json:
     place = os.path.join(absolute(given["data_dir"]), "deployments")
     try:
         names = sorted(os.listdir(place))
     except FileNotFoundError:
         return []
-    found = [(name, os.path.join(place, name)) for name in names]
-    return [kept(name, path) for name, path in found if os.path.isdir(path)]
+    folders = [(name, os.path.join(place, name)) for name in names]
+    return [
+        {"id": name, "before": read_json(os.path.join(path, "before.json")) or None}
+        for name, path in folders
+        if os.path.isdir(path)
+    ]
 
 
-def kept(name, path):
-    before = read_json(os.path.join(path, "before.json"))
-    return {"id": name, "before": before if isinstance(before, dict) else None}
-
-
-def read_json(path):
-    """A small file's JSON value, None when it cannot be read."""
+def read_json(path: str) -> dict[str, Json]:
+    """A small file's JSON object, empty when it cannot be read or is something else."""
     try:
         with open(path, "rb") as file:
-            return json.loads(file.read(LONG_FILE))
+            found = json.loads(file.read(LONG_FILE))
     except (OSError, ValueError, RecursionError):
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def look_lock(given):
+def look_lock(given: dict[str, Json]) -> Json:
     path = os.path.join(absolute(given["data_dir"]), "lock")
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -77,7 +73,7 @@ def look_lock(given):
         os.close(file)
 
 
-def is_locked(file):
+def is_locked(file: int) -> bool:
     """Whether somebody else holds flock(2) on an open file. What this takes, the caller drops by closing at once."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -88,42 +84,16 @@ def is_locked(file):
     return False
 
 
-def holder(path):
-    told = read_json(path)
-    told = told if isinstance(told, dict) else {}
-    since = told.get("since")
+def holder(path: str) -> dict[str, Json]:
+    note = read_json(path)
+    since = note.get("since")
     return {
         "held": True,
-        "who": str(told.get("who", "")),
+        "who": str(note.get("who", "")),
         "since": float(since) if isinstance(since, (int, float)) else None,
-        "why": str(told.get("why", "")),
+        "why": str(note.get("why", "")),
     }
 
 
-LOOKS = {"disk": look_disk, "deployments": look_deployments, "lock": look_lock}
-
-
-def section(look, given):
-    try:
-        return {"value": look(given)}
-    except PermissionError as error:
-        return {"missing": f"{error.filename}: permission denied", "kind": "refused"}
-    except Exception as error:
-        return {"missing": f"{type(error).__name__}: {error}", "kind": "unreadable"}
-
-
-def tell(name, found):
-    """Print one section at once: what was told counts even when a later one hangs."""
-    line = json.dumps({name: found}, ensure_ascii=False).encode("utf-8", "replace")
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def main():
-    given = json.loads(sys.argv[1])
-    for name in given["sections"]:
-        tell(name, section(LOOKS[name], given))
-
-
 if __name__ == "__main__":
-    main()
+    emit_sections({"disk": look_disk, "deployments": look_deployments, "lock": look_lock})

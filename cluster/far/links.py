@@ -2,33 +2,26 @@
 
 Given {"root": "/", "gids": false, "addresses": {netdev: ["192.168.100.11/24"]}}: `root` is where sys/, proc/ and dev/
 are; with `gids` the GID tables are read too (hundreds of files an HCA, most of them empty); `addresses`, when given,
-stands in for the kernel's list, and "sources" for its routing. Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
+stands in for the kernel's list, and "sources" for its routing.
+Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
 """
 
-import json
 import os
 import re
 import socket
 import struct
-import sys
+from collections.abc import Iterator
+
+from cluster.far.prelude import Json, emit, given, read_text_if, section
 
 
-def read_text_if(path):
-    """A file's text without surrounding blanks, empty when it cannot be read. Foreign bytes come as surrogates."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().strip(" \t\n\0")
-    except OSError:
-        return ""
-
-
-def read_number_if(path):
+def read_number_if(path: str) -> int | None:
     """A file's decimal number, None when there is none."""
     text = read_text_if(path)
     return int(text) if re.fullmatch(r"-?[0-9]+", text) else None
 
 
-def names_in(path):
+def names_in(path: str) -> list[str]:
     """The sorted names in a directory, none when it is not there."""
     try:
         return sorted(os.listdir(path))
@@ -36,8 +29,8 @@ def names_in(path):
         return []
 
 
-def look_links(given):
-    root, addresses, sources = given["root"], given.get("addresses"), given.get("sources", {})
+def look_links(wanted: dict[str, Json]) -> Json:
+    root, addresses, sources = wanted["root"], wanted.get("addresses"), wanted.get("sources", {})
     if addresses is None:
         addresses = kernel_addresses()
         sources = {own: source_towards(own) for found in addresses.values() for own in found if "." in own}
@@ -45,13 +38,13 @@ def look_links(given):
     netdevs = [name for name in os.listdir(net) if name != "lo" and os.path.isdir(f"{net}/{name}")]
     rows = [netdev_row(net, name, addresses.get(name, []), sources) for name in sorted(netdevs)]
     return {
-        "links": [link_row(hcas, net, name, addresses, given["gids"]) for name in names_in(hcas)],
+        "links": [link_row(hcas, net, name, addresses, wanted["gids"]) for name in names_in(hcas)],
         "netdevs": [row for row in rows if row["mtu"] is not None],
         "rdma_device": os.path.isdir(f"{root}dev/infiniband"),
     }
 
 
-def netdev_row(net, name, addresses, sources):
+def netdev_row(net: str, name: str, addresses: list[str], sources: dict[str, str]) -> dict[str, Json]:
     return {
         "name": name,
         "mtu": read_number_if(f"{net}/{name}/mtu"),
@@ -63,7 +56,7 @@ def netdev_row(net, name, addresses, sources):
     }
 
 
-def link_row(hcas, net, hca, addresses, with_gids):
+def link_row(hcas: str, net: str, hca: str, addresses: dict[str, list[str]], with_gids: bool) -> dict[str, Json]:
     port = f"{hcas}/{hca}/ports/1"
     netdev = netdev_of(f"{hcas}/{hca}/device/net", net, addresses)
     rate = re.match(r"[0-9.]+", read_text_if(f"{port}/rate"))
@@ -82,7 +75,7 @@ def link_row(hcas, net, hca, addresses, with_gids):
     }
 
 
-def gid_rows(port):
+def gid_rows(port: str) -> list[dict[str, Json]]:
     """The entries of a GID table that are in use, by index."""
     rows = ((int(index), read_text_if(f"{port}/gids/{index}"), index) for index in names_in(f"{port}/gids"))
     return [
@@ -92,12 +85,12 @@ def gid_rows(port):
     ]
 
 
-def counter(path):
+def counter(path: str) -> int | None:
     words = read_number_if(path)
     return None if words is None else words * 4
 
 
-def netdev_of(below, net, addresses):
+def netdev_of(below: str, net: str, addresses: dict[str, list[str]]) -> str:
     """The netdev that carries an HCA's addresses: its own, or the bond or VLAN on top of it."""
     found = names_in(below)
     for name in found:
@@ -105,29 +98,29 @@ def netdev_of(below, net, addresses):
     return next((name for name in found if addresses.get(name)), found[0] if found else "")
 
 
-def uppers(net, name):
+def uppers(net: str, name: str) -> list[str]:
     above = [entry[len("upper_") :] for entry in names_in(f"{net}/{name}") if entry.startswith("upper_")]
     return [upper for upper in above if re.search("DEVTYPE=(bond|vlan)", read_text_if(f"{net}/{upper}/uevent"))]
 
 
-def kernel_addresses():
+def kernel_addresses() -> dict[str, list[str]]:
     """{netdev: ["192.168.100.11/24", …]} of this network namespace, asked with rtnetlink(7): RTM_GETADDR, a dump."""
-    found = {}
+    found: dict[str, list[str]] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(2)
         kernel.bind((0, 0))
         kernel.send(struct.pack("=IHHIIBBBBI", 24, 22, 0x301, 1, 0, 0, 0, 0, 0, 0))
         for kind, body in messages(kernel):
             family, length, _, _, index = struct.unpack_from("=BBBBI", body)
-            told = attributes(body[8:])
-            address = told.get(2) or told.get(1)  # IFA_LOCAL, else IFA_ADDRESS
+            values = attributes(body[8:])
+            address = values.get(2) or values.get(1)  # IFA_LOCAL, else IFA_ADDRESS
             if kind == 20 and address and family in (socket.AF_INET, socket.AF_INET6):
                 text = f"{socket.inet_ntop(family, address)}/{length}"
                 found.setdefault(socket.if_indextoname(index), []).append(text)
     return found
 
 
-def source_towards(own):
+def source_towards(own: str) -> str:
     """The address that packets to another host in the subnet of "192.168.100.11/24" leave from, "" for nowhere.
 
     The kernel routes a connected UDP socket, by whatever tables and rules it has; nothing is sent.
@@ -141,12 +134,12 @@ def source_towards(own):
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((socket.inet_ntoa(struct.pack("!I", other)), 9))
-            return probe.getsockname()[0]
+            return str(probe.getsockname()[0])
     except OSError:
         return ""
 
 
-def messages(kernel):
+def messages(kernel: socket.socket) -> Iterator[tuple[int, bytes]]:
     """(type, body) of each netlink message until the dump is done."""
     while True:
         data = kernel.recv(1 << 16)
@@ -160,7 +153,7 @@ def messages(kernel):
             data = data[(length + 3) & ~3 :]
 
 
-def attributes(data):
+def attributes(data: bytes) -> dict[int, bytes]:
     found = {}
     while len(data) >= 4:
         length, kind = struct.unpack_from("=HH", data)
@@ -169,18 +162,5 @@ def attributes(data):
     return found
 
 
-def main():
-    given = {"root": "/", "gids": False, **json.loads(sys.argv[1])}
-    try:
-        found = {"value": look_links(given)}
-    except PermissionError as error:
-        found = {"missing": f"{error.filename}: permission denied", "kind": "refused"}
-    except FileNotFoundError as error:
-        found = {"missing": f"{error.filename}: not there", "kind": "absent"}
-    except Exception as error:
-        found = {"missing": f"{type(error).__name__}: {error}", "kind": "unreadable"}
-    sys.stdout.buffer.write(json.dumps({"links": found}, ensure_ascii=False).encode("utf-8", "replace"))
-
-
 if __name__ == "__main__":
-    main()
+    emit({"links": section(look_links, {"root": "/", "gids": False, **given()})})

@@ -29,8 +29,10 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0  # and as long for the question that warms a connection
@@ -40,25 +42,31 @@ LOST = OSError, asyncio.TimeoutError  # the latter is one of the former from Pyt
 BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
 PART_LENGTH = 1 << 17
 
+Log = list[tuple[int, float, bytes]]  # request, when, which bytes
+Outcome = tuple[float, float, str, str]  # t0, end, how, error
+
 
 class Framing:
     """Finds the end of one HTTP/1.1 answer; looks at its head and at the lines between chunks only."""
 
     __slots__ = ("chunked", "head", "last", "left", "line")
 
-    def __init__(self):
-        self.head = self.line = b""  # the head is None once it is complete; line: the begin of one between chunks
+    def __init__(self) -> None:
+        self.head: bytes | None = b""  # None once it is complete
+        self.line = b""  # the begin of a line between chunks
         self.chunked = self.last = False  # last: the server will close the connection after this answer
-        self.left = None  # bytes of the body or chunk still to come; None: until closed, or trailers (chunked)
+        self.left: int | None = (
+            None  # bytes of the body or chunk still to come; None: until closed, or trailers (chunked)
+        )
 
-    def ends(self, data):
+    def ends(self, data: bytes) -> bool:
         """Whether the answer is complete with these bytes."""
         if self.head is not None:
             self.head += data
             end = self.head.find(b"\r\n\r\n")
             if end < 0:
                 return False
-            data = self.read_head(end)
+            data = self.read_head(self.head[:end].lower(), self.head[end + 4 :])
         if self.chunked:
             return self.skip_chunks(data)
         if self.left is not None:
@@ -66,7 +74,7 @@ class Framing:
             return self.left <= 0
         return False
 
-    def skip_chunks(self, data):
+    def skip_chunks(self, data: bytes) -> bool:
         """Go from chunk to chunk; whether the last one and its trailers are complete. Raises ValueError: no HTTP."""
         data, self.line, at = self.line + data, b"", self.left or 0
         while at < len(data):
@@ -85,13 +93,12 @@ class Framing:
             self.left = at - len(data)
         return False
 
-    def read_head(self, end):
+    def read_head(self, head: bytes, data: bytes) -> bytes:
         """Learn how the body is delimited; the body bytes that came with the head."""
-        head, data = self.head[:end].lower(), self.head[end + 4 :]
-        told = {name: value.strip() for name, _, value in (line.partition(b":") for line in head.split(b"\r\n"))}
-        length, empty = told.get(b"content-length", b""), head.split(b" ", 2)[1:2] in ([b"204"], [b"304"])
-        self.head, self.chunked = None, not empty and b"chunked" in told.get(b"transfer-encoding", b"")
-        self.last = head.startswith(b"http/1.0") or told.get(b"connection") == b"close"
+        fields = {name: value.strip() for name, _, value in (line.partition(b":") for line in head.split(b"\r\n"))}
+        length, empty = fields.get(b"content-length", b""), head.split(b" ", 2)[1:2] in ([b"204"], [b"304"])
+        self.head, self.chunked = None, not empty and b"chunked" in fields.get(b"transfer-encoding", b"")
+        self.last = head.startswith(b"http/1.0") or fields.get(b"connection") == b"close"
         self.left = 0 if self.chunked or empty else int(length) if length.isdigit() else None
         return data
 
@@ -99,17 +106,21 @@ class Framing:
 class Wire(asyncio.BufferedProtocol):
     """One connection; carries one request at a time."""
 
-    def __init__(self):
-        self.gone = False
-        self.transport = self.waiting = self.log = self.index = self.framing = None
+    transport: asyncio.Transport
+    framing: Framing
+    log: Log
 
-    def connection_made(self, transport):
+    def __init__(self) -> None:
+        self.gone, self.index = False, 0
+        self.waiting: asyncio.Future[tuple[float, str, str]] | None = None
+
+    def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
-    def get_buffer(self, sizehint):
+    def get_buffer(self, sizehint: int) -> Any:
         return BUFFER
 
-    def buffer_updated(self, nbytes):
+    def buffer_updated(self, nbytes: int) -> None:
         now, data = time.monotonic(), bytes(BUFFER[:nbytes])
         if self.waiting is None:  # nobody asked: a server that says goodbye to an idle connection
             self.drop()
@@ -125,39 +136,39 @@ class Wire(asyncio.BufferedProtocol):
             if self.framing.last:
                 self.drop()
 
-    def connection_lost(self, exc):
+    def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
         self.finish(time.monotonic(), "reset" if exc else "closed", str(exc) if exc else "")
 
-    def finish(self, now, how, error):
+    def finish(self, now: float, how: str, error: str) -> None:
         """Give the outcome to who waits; harmless when nobody does."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None and not waiting.done():
             waiting.set_result((now, how, error))
 
-    def drop(self, how="closed", error=""):
+    def drop(self, how: str = "closed", error: str = "") -> None:
         """End the connection at once, and with it the request under way."""
         self.gone = True
         self.finish(time.monotonic(), how, error)
         self.transport.abort()
 
-    async def exchange(self, index, data, timeout_s, log):
-        """Send one request, record what comes into `log`; [t0, end, how, error] in monotonic seconds."""
+    async def exchange(self, index: int, data: bytes, timeout_s: float, log: Log) -> Outcome:
+        """Send one request, record what comes into `log`; t0 and end in monotonic seconds."""
         loop = asyncio.get_running_loop()
         self.index, self.log, self.framing = index, log, Framing()
         waiting = self.waiting = loop.create_future()
         timer = loop.call_later(timeout_s, self.drop, "timeout", f"no complete answer in {timeout_s:g} s")
         t0 = time.monotonic()
         self.transport.write(data)
-        outcome = [t0, *await waiting]
+        end, how, error = await waiting
         timer.cancel()
-        return outcome
+        return t0, end, how, error
 
 
 class Session:
     """The server's address, the headers of every request, and the connections that are kept."""
 
-    def __init__(self, setup):
+    def __init__(self, setup: dict[str, Any]) -> None:
         url = urlsplit(setup["base_url"])
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError(f"base_url {setup['base_url']!r} is not http://host:port or https://host:port")
@@ -167,9 +178,9 @@ class Session:
         self.prefix = url.path.rstrip("/").removesuffix("/v1")
         host = f"Host: {url.netloc.rpartition('@')[2]}"
         self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorize(setup["api_key_file"])]
-        self.wires = {}
+        self.wires: dict[int, Wire] = {}
 
-    def encode(self, request):
+    def encode(self, request: dict[str, Any]) -> bytes:
         """The bytes of one request."""
         given = request.get("body")
         body = b"" if given is None else json.dumps(given, separators=(",", ":")).encode()
@@ -178,14 +189,14 @@ class Session:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode() + body
 
-    async def wire(self, slot):
+    async def wire(self, slot: int) -> Wire:
         """The connection of this number, opened when there is none. Raises what LOST names when there is no server."""
         if slot not in self.wires or self.wires[slot].gone:
             connecting = asyncio.get_running_loop().create_connection(Wire, self.host, self.port, ssl=self.tls)
             _, self.wires[slot] = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
         return self.wires[slot]
 
-    async def warm(self, slot, path):
+    async def warm(self, slot: int, path: str | None) -> None:
         """Open a connection and use it once; a kept one may turn out to be closed: then a fresh one."""
         with suppress(*LOST):
             wire = await self.wire(slot)
@@ -194,7 +205,7 @@ class Session:
                 await wire.exchange(0, self.encode({"path": path}), CONNECT_TIMEOUT_S, [])
 
 
-def authorize(path):
+def authorize(path: str | None) -> list[str]:
     """The header line that carries the API key of a file that only its owner can read; none without a file."""
     if path and os.stat(path).st_mode & 0o077:
         raise ValueError(f"{path} can be read by others: chmod 600 {path}")
@@ -204,49 +215,61 @@ def authorize(path):
     return [f"Authorization: Bearer {key}"] if key else []
 
 
-async def work(session, slot, queue, requests, timeout_s, log, outcomes):
-    """Take requests for one connection until none is left; a lost connection is opened anew."""
-    while queue:
-        index, began = queue.pop(), time.monotonic()
-        try:
-            wire = await session.wire(slot)
-            outcomes[index] = await wire.exchange(index, requests[index], timeout_s, log)
-        except LOST as error:
-            outcomes[index] = [began, time.monotonic(), "refused", str(error) or f"not in {CONNECT_TIMEOUT_S:g} s"]
+class Round:
+    """One round while it runs: what is still to be sent, which bytes came, how each request ended."""
+
+    def __init__(self, session: Session, spec: dict[str, Any]) -> None:
+        self.session, self.name = session, spec["id"]
+        self.timeout_s, self.warm = float(spec.get("timeout_s", 600)), spec.get("warm")
+        self.requests = [session.encode(request) for request in spec["requests"]]
+        self.slots = range(max(1, min(int(spec.get("concurrency", 1)), len(self.requests))))
+        self.queue, self.log, self.lags = [*reversed(range(len(self.requests)))], Log(), list[float]()
+        self.outcomes: list[Outcome | None] = [None] * len(self.requests)
+
+    async def work(self, slot: int) -> None:
+        """Take requests for one connection until none is left; a lost connection is opened once more."""
+        while self.queue:
+            index, start = self.queue.pop(), time.monotonic()
+            try:
+                wire = await self.session.wire(slot)
+                self.outcomes[index] = await wire.exchange(index, self.requests[index], self.timeout_s, self.log)
+            except LOST as error:
+                why = str(error) or f"not in {CONNECT_TIMEOUT_S:g} s"
+                self.outcomes[index] = (start, time.monotonic(), "refused", why)
+
+    async def watch(self) -> None:
+        """How late the event loop wakes us (ms), until it is cancelled; once a second, how far the round is."""
+        lags = self.lags
+        while True:
+            due = time.monotonic() + LAG_PERIOD_S
+            await asyncio.sleep(LAG_PERIOD_S)
+            lags.append(1e3 * max(0.0, time.monotonic() - due))
+            if len(lags) % EVERY == 0:
+                done = sum(map(bool, self.outcomes))
+                say({"progress": self.name, "done": done, "chunks": len(self.log), "s": len(lags) / EVERY})
+
+    async def run(self) -> tuple[dict[str, Any], list[str]]:
+        """Carry it out; the document of what happened, and its parts."""
+        await asyncio.gather(*(self.session.warm(slot, self.warm) for slot in self.slots))
+        watching = asyncio.ensure_future(self.watch())
+        gc.collect()
+        gc.disable()
+        started, cpu, origin = time.time(), time.process_time(), time.monotonic()
+        await asyncio.gather(*map(self.work, self.slots))
+        client = {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - origin, "started_unix_s": started}
+        gc.enable()
+        watching.cancel()
+        outcomes = [outcome for outcome in self.outcomes if outcome]
+        firsts = [outcome[0] for outcome in outcomes[: len(self.slots)]] or [origin]
+        client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts))
+        client["lag_max_ms"] = max(self.lags, default=0.0)
+        client["lag_mean_ms"] = sum(self.lags) / max(1, len(self.lags))
+        return describe(self.name, outcomes, self.log, origin, client)
 
 
-async def watch(name, lags, log, outcomes):
-    """How late the event loop wakes us (ms), again and again; once a second, how far the round is."""
-    while True:
-        due = time.monotonic() + LAG_PERIOD_S
-        await asyncio.sleep(LAG_PERIOD_S)
-        lags.append(1e3 * max(0.0, time.monotonic() - due))
-        if len(lags) % EVERY == 0:
-            say({"progress": name, "done": sum(map(bool, outcomes)), "chunks": len(log), "s": len(lags) / EVERY})
-
-
-async def run_round(session, spec):
-    """Carry out one round; the document that tells what happened, and its parts."""
-    requests = [session.encode(request) for request in spec["requests"]]
-    count = max(1, min(int(spec.get("concurrency", 1)), len(requests)))
-    await asyncio.gather(*(session.warm(slot, spec.get("warm")) for slot in range(count)))
-    queue, log, outcomes, lags = [*reversed(range(len(requests)))], [], [None] * len(requests), []
-    given = requests, float(spec.get("timeout_s", 600)), log, outcomes
-    watching = asyncio.ensure_future(watch(spec["id"], lags, log, outcomes))
-    gc.collect()
-    gc.disable()
-    started, cpu, origin = time.time(), time.process_time(), time.monotonic()
-    await asyncio.gather(*(work(session, slot, queue, *given) for slot in range(count)))
-    client = {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - origin, "started_unix_s": started}
-    gc.enable()
-    watching.cancel()
-    firsts = [outcome[0] for outcome in outcomes[:count]] or [origin]
-    client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts))
-    client["lag_max_ms"], client["lag_mean_ms"] = max(lags, default=0.0), sum(lags) / max(1, len(lags))
-    return describe(spec["id"], outcomes, log, origin, client)
-
-
-def describe(name, outcomes, log, origin, client):
+def describe(
+    name: str, outcomes: list[Outcome], log: Log, origin: float, client: dict[str, float]
+) -> tuple[dict[str, Any], list[str]]:
     """The document of one round and its parts; see the head of this file."""
     table = b"".join(struct.pack("<IdI", index, now - origin, len(data)) for index, now, data in log)
     packed = base64.b64encode(zlib.compress(table + b"".join(data for _, _, data in log), 1)).decode()
@@ -255,12 +278,12 @@ def describe(name, outcomes, log, origin, client):
     return {"id": name, "requests": requests, "chunks": len(log), "parts": len(parts), "client": client}, parts
 
 
-def say(document, parts=()):
+def say(document: dict[str, Any], parts: Sequence[str] = ()) -> None:
     """One line on stdout, and one for each part."""
     print(json.dumps(document, separators=(",", ":")), *parts, sep="\n+", flush=True)
 
 
-async def serve(lines):
+async def serve(lines: asyncio.Queue[bytes]) -> None:
     """Answer the lines of stdin, one after the other, until there are no more."""
     try:
         session = Session(json.loads(await lines.get()))
@@ -270,15 +293,15 @@ async def serve(lines):
     say({"ready": True, "python": sys.version.split()[0], "hostname": socket.gethostname()})
     while True:
         line = await asyncio.wait_for(lines.get(), IDLE_S)
-        say(*await run_round(session, json.loads(line)))
+        say(*await Round(session, json.loads(line)).run())
 
 
-async def main():
+async def main() -> None:
     """Read stdin in a thread of its own, so that its end is noticed in the middle of a round."""
-    loop, lines = asyncio.get_running_loop(), asyncio.Queue()
+    loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes]()
     serving = asyncio.ensure_future(serve(lines))
 
-    def read():
+    def read() -> None:
         for line in sys.stdin.buffer:
             loop.call_soon_threadsafe(lines.put_nowait, line)
         loop.call_soon_threadsafe(serving.cancel)

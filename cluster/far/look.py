@@ -1,45 +1,31 @@
-"""What the kernel and the account tell of this host: sections clock, identity, memory, listening, processes.
+"""What the kernel and the account report of this host: sections clock, identity, memory, listening, processes.
 
 Given {"sections": [names], "data_dir": path, "hf_home": path, "root": "/"}; only the sections asked for are looked
 at, in that order. `root` is where sys/, proc/ and etc/ are. Prints for each a line
 {"<section>": {"value": …} | {"missing": why, "kind": kind}}.
 """
 
-import json
 import os
-import re
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
-CONTAINER = re.compile(r"[0-9a-f]{64}")
+from cluster.far.prelude import Json, absolute, container_of, emit_sections, pids, read_text, read_text_if
+
 LISTEN = "0A"
-
-
-def read_text(path):
-    """A file's text without surrounding blanks; raises OSError. Foreign bytes come as surrogates."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return file.read().strip(" \t\n\0")
-
-
-def read_text_if(path):
-    """A file's text, empty when it cannot be read."""
-    try:
-        return read_text(path)
-    except OSError:
-        return ""
 
 
 # clock
 
 
-def look_clock(given):
+def look_clock(given: dict[str, Json]) -> Json:
     return {"time_unix_s": time.time(), "synchronised": synchronised()}
 
 
-def synchronised():
-    """Whether something keeps the clock right, as timedatectl tells it: adjtimex(2), maximum error below 16 s."""
+def synchronised() -> bool | None:
+    """Whether something keeps the clock right, as timedatectl judges it: adjtimex(2), maximum error below 16 s."""
     try:
         import ctypes
 
@@ -54,10 +40,9 @@ def synchronised():
 # identity
 
 
-def look_identity(given):
+def look_identity(given: dict[str, Json]) -> Json:
     root, uname = given["root"], os.uname()
     sudo = start_sudo()
-    home = os.path.expanduser("~")
     user, groups = account()
     return {
         "product": product(root),
@@ -70,28 +55,28 @@ def look_identity(given):
         "gid": os.getgid(),
         "groups": groups,
         "path": os.environ.get("PATH", ""),
-        "data_dir": absolute(given.get("data_dir", "~"), home),
-        "hf_home": absolute(given.get("hf_home", "~"), home),
+        "data_dir": absolute(given.get("data_dir", "~")),
+        "hf_home": absolute(given.get("hf_home", "~")),
         "management_address": management_address(),
         "named_addresses": named_addresses(root, uname.nodename),
         "sudo": ended_well(sudo),
     }
 
 
-def product(root):
+def product(root: str) -> str:
     """The firmware's name of this machine: DMI, else the device tree."""
     places = ("sys/class/dmi/id/product_name", "sys/devices/virtual/dmi/id/product_name", "proc/device-tree/model")
     return next(filter(None, (read_text_if(root + place) for place in places)), "")
 
 
-def account():
+def account() -> tuple[str, list[str]]:
     """User name and group names; the numbers where there are no names."""
     import grp
     import pwd
 
-    def name(lookup, number):
+    def name(lookup: Callable[[int], Json], number: int) -> str:
         try:
-            return lookup(number)[0]
+            return str(lookup(number)[0])
         except (KeyError, OSError):
             return str(number)
 
@@ -99,17 +84,13 @@ def account():
     return name(pwd.getpwuid, os.getuid()), [name(grp.getgrgid, number) for number in numbers]
 
 
-def named_addresses(root, hostname):
+def named_addresses(root: str, hostname: str) -> list[str]:
     """The addresses that /etc/hosts gives this host's own name."""
     rows = (line.partition("#")[0].split() for line in read_text_if(f"{root}etc/hosts").splitlines())
     return [row[0] for row in rows if hostname in row[1:]]
 
 
-def absolute(path, home):
-    return os.path.normpath(os.path.join(home, os.path.expanduser(path)))
-
-
-def management_address():
+def management_address() -> str:
     """Where SSH reached this host, else the source of its default route (a connected UDP socket sends nothing)."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     if len(words) == 4:
@@ -118,24 +99,24 @@ def management_address():
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((far, 9))
-                return probe.getsockname()[0]
+                return str(probe.getsockname()[0])
         except OSError:
             continue
     return ""
 
 
-def start_sudo():
+def start_sudo() -> subprocess.Popen[bytes] | bool:
     """A running `sudo -n true`; True for root, False without sudo."""
     if os.getuid() == 0:
         return True
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    null = subprocess.DEVNULL
     try:
-        return subprocess.Popen(["sudo", "-n", "true"], **quiet)
+        return subprocess.Popen(["sudo", "-n", "true"], stdin=null, stdout=null, stderr=null)
     except OSError:
         return False
 
 
-def ended_well(sudo, timeout_s=3):
+def ended_well(sudo: subprocess.Popen[bytes] | bool, timeout_s: float = 3) -> bool:
     if isinstance(sudo, bool):
         return sudo
     try:
@@ -148,14 +129,14 @@ def ended_well(sudo, timeout_s=3):
 # memory
 
 
-def look_memory(given):
+def look_memory(given: dict[str, Json]) -> str:
     return read_text(f"{given['root']}proc/meminfo")
 
 
 # listening
 
 
-def look_listening(given):
+def look_listening(given: dict[str, Json]) -> Json:
     proc = f"{given['root']}proc"
     rows = socket_rows(read_text(f"{proc}/net/tcp")) + socket_rows(read_text_if(f"{proc}/net/tcp6"))
     note_holders({row.pop("inode"): row for row in rows}, proc)
@@ -164,12 +145,12 @@ def look_listening(given):
     return rows
 
 
-def socket_rows(table):
+def socket_rows(table: str) -> list[dict[str, Json]]:
     fields = [line.split() for line in table.splitlines()[1:]]
     return [listener(row) for row in fields if len(row) > 9 and row[3] == LISTEN]
 
 
-def listener(row):
+def listener(row: list[str]) -> dict[str, Json]:
     address, _, port = row[1].partition(":")
     words = [bytes.fromhex(address[at : at + 8]) for at in range(0, len(address), 8)]
     if sys.byteorder == "little":
@@ -179,7 +160,7 @@ def listener(row):
     return {"address": text, "port": int(port, 16), "pid": None, "process": "", "uid": int(row[7]), "inode": row[9]}
 
 
-def note_holders(by_inode, proc):
+def note_holders(by_inode: dict[str, dict[str, Json]], proc: str) -> None:
     """Note in each row the lowest pid that holds its socket, where this user may see it."""
     for pid in pids(proc):
         try:
@@ -199,30 +180,25 @@ def note_holders(by_inode, proc):
 # processes
 
 
-def pids(proc):
-    return sorted(int(name) for name in os.listdir(proc) if name.isdigit())
-
-
-def look_processes(given):
+def look_processes(given: dict[str, Json]) -> Json:
     proc = f"{given['root']}proc"
     return [row for row in (process_row(proc, pid) for pid in pids(proc)) if row]
 
 
-def process_row(proc, pid):
+def process_row(proc: str, pid: int) -> dict[str, Json] | None:
     name = engine_name(read_text_if(f"{proc}/{pid}/cmdline").split("\0"), proc, pid)
     if not name:
         return None
     pages = read_text_if(f"{proc}/{pid}/statm").split()
-    container = CONTAINER.findall(read_text_if(f"{proc}/{pid}/cgroup"))
     return {
         "pid": pid,
         "name": name[:100],
         "rss_bytes": int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0,
-        "container": container[-1] if container else "",
+        "container": container_of(pid, proc),
     }
 
 
-def engine_name(argv, proc, pid):
+def engine_name(argv: list[str], proc: str, pid: int) -> str:
     """How an engine's process is called, empty for any other. A zombie has no words left, only its short name."""
     first = argv[0] or read_text_if(f"{proc}/{pid}/comm")
     base = os.path.basename(first)
@@ -241,7 +217,7 @@ def engine_name(argv, proc, pid):
     return ""
 
 
-def script(argv):
+def script(argv: list[str]) -> list[str]:
     """The program and its first word; of an interpreter, the script or module it runs."""
     at = 1 if os.path.basename(argv[0]).startswith("python") else 0
     while at < len(argv) and argv[at].startswith("-"):
@@ -249,38 +225,12 @@ def script(argv):
     return [*argv[at : at + 2], "", ""][:2]
 
 
-LOOKS = {
-    "clock": look_clock,
-    "identity": look_identity,
-    "memory": look_memory,
-    "listening": look_listening,
-    "processes": look_processes,
-}
-
-
-def section(look, given):
-    try:
-        return {"value": look(given)}
-    except PermissionError as error:
-        return {"missing": f"{error.filename}: permission denied", "kind": "refused"}
-    except FileNotFoundError as error:
-        return {"missing": f"{error.filename}: not there", "kind": "absent"}
-    except Exception as error:
-        return {"missing": f"{type(error).__name__}: {error}", "kind": "unreadable"}
-
-
-def tell(name, found):
-    """Print one section at once: what was told counts even when a later one hangs."""
-    line = json.dumps({name: found}, ensure_ascii=False).encode("utf-8", "replace")
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def main():
-    given = {"root": "/", **json.loads(sys.argv[1])}
-    for name in given["sections"]:
-        tell(name, section(LOOKS[name], given))
-
-
 if __name__ == "__main__":
-    main()
+    looks = {
+        "clock": look_clock,
+        "identity": look_identity,
+        "memory": look_memory,
+        "listening": look_listening,
+        "processes": look_processes,
+    }
+    emit_sections(looks)

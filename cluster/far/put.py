@@ -1,15 +1,16 @@
-"""Writes stdin to a file, whole or not at all: first word = JSON {"path": text, "mode": number}.
+"""Writes stdin to a file, complete or not at all: first word = JSON {"path": text, "mode": number}.
 
 `~` is the home of the user here; missing parents are made with mode 0700. Prints JSON {"path": text} or
 {"error": text}.
 """
 
-import json
 import os
 import sys
 
+from cluster.far.prelude import emit, given
 
-def put(data, path, mode):
+
+def put(data: bytes, path: str, mode: int) -> str:
     """Write beside the place, then rename; the path written."""
     path = os.path.abspath(os.path.expanduser(path))
     os.umask(0o077)
@@ -29,12 +30,12 @@ def put(data, path, mode):
     return path
 
 
-def main():
-    given = json.loads(sys.argv[1])
+def main() -> None:
+    wanted = given()
     try:
-        print(json.dumps({"path": put(sys.stdin.buffer.read(), given["path"], given["mode"])}))
+        emit({"path": put(sys.stdin.buffer.read(), wanted["path"], wanted["mode"])})
     except OSError as error:
-        print(json.dumps({"error": f"{error.filename or given['path']}: {error.strerror}"}))
+        emit({"error": f"{error.filename or wanted['path']}: {error.strerror}"})
         sys.exit(1)
 
 

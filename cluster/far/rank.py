@@ -7,9 +7,10 @@ started → wait for the first thing that ends, say why, end everything else. A 
 is closed or silent, ends this rank too.
 
 stdout: one JSON line a stage, {"cluster":"rank","rank":0,"stage":"joined","t":1700000000.0,…}, stages started,
-secrets, before_serve, ray_started, ray_restarted, joined, engine_started, ended; all other lines are our children's, Ray's
-with "ray| " before them. Exit: 0 asked to end (SIGTERM) · 75 peers did not join · 76 another rank ended, or its
-cord is gone or silent · else that of the program that ended (128 + signal; 127 it could not be started; 1 for 0).
+secrets, before_serve, ray_started, ray_restarted, joined, engine_started, ended; all other lines are our
+children's, Ray's with "ray| " before them. Exit: 0 asked to end (SIGTERM) · 75 peers did not join · 76 another rank
+ended, or its cord is gone or silent · else that of the program that ended (128 + signal; 127 it could not be started;
+1 for 0).
 """
 
 import asyncio
@@ -25,11 +26,14 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 BESIDE = Path(__file__).resolve().parent
 sys.path.insert(0, str(BESIDE))
-from cord import Cord, NotTied  # type: ignore[import-not-found]  # noqa: E402
+if TYPE_CHECKING:
+    from cluster.far.cord import Cord, NotTied
+else:
+    from cord import Cord, NotTied
 
 Words = list[str]
 NOT_JOINED, CORD_ENDED = 75, 76
@@ -205,8 +209,9 @@ class Rank:
         if child.name == "ray" and self.tries_left and any(RAY_TIMED_OUT in line for line in child.tail):
             self.tries_left -= 1
             self.cord.tell(restart_ray=True)
-            return self.restart_ray(end.why)
-        self.over(Ended(end.why, end.code or 1))
+            self.restart_ray(end.why)
+        else:
+            self.over(Ended(end.why, end.code or 1))
 
     def hear(self, message: dict[str, Any]) -> None:
         """Ray at rank 0 was started again, and knows nothing of the nodes that had joined it before."""
@@ -245,7 +250,9 @@ class Rank:
         gpus = {node["address"]: node["gpus"] for node in nodes}
         missing += [f"{address} is not a node of Ray" for address in addresses if address not in gpus]
         missing += [f"Ray sees no GPU at {address}" for address in addresses if gpus.get(address, 1) < 1]
-        missing += [f"{address} is a node of Ray but none of ours" for address in gpus if address not in addresses]
+        missing += [
+            f"{address} is a node of Ray but not of this deployment" for address in gpus if address not in addresses
+        ]
         return missing, nodes
 
     async def explain(self, end: Ended) -> None:

@@ -1,18 +1,20 @@
-"""State of our containers on this host: runs or not, the stages their rank program told, the last lines, NCCL's words.
+"""State of ranks on this host: runs or not, the stages their rank program printed, the last lines, NCCL's words.
 
 Given {"names": [...], "tail": N, "patterns": [...], "since": {name: "until" of an earlier answer}}; prints {name:
 {"state", "exit_code", "oom", "stages": [...], "loaded": bool, "tail": [...], "net": [...], "found": [...], "until":
 [docker's time of the last line, how many lines have it], "whole": bool}}; a container that is not there is left out.
 `found` has for each pattern {"line": the first line that it is found in, or null, "near": the line with most of its
 words}. Of a log since the container's last start only the beginning (HEAD_BYTES) and the end (END_LINES) are read:
-stages are told early and at the end, and a server that has run for a week must not make this slow. With `since` only
+stages are printed early and at the end, and a server that has run for a week must not make this slow. With `since` only
 what came after it is read while the container runs; `whole` is false then.
 """
+
 import collections
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Iterable, Iterator
+
+from cluster.far.prelude import Json, emit, finish, given, start
 
 LOADED = re.compile(r"(loading weights|model loading) took", re.I)
 NET = re.compile(r"NCCL INFO (NET/\w+ ?: |Using network|.*via NET/)|NET/IB : No device found")
@@ -26,30 +28,23 @@ LONGEST = 1 << 16  # bytes of a line that are read at once
 MOST = 1 << 20
 
 
-def inspect(name):
+Line = tuple[str, str]  # docker's time, and what was printed
+
+
+def inspect(name: str) -> list[str] | None:
+    """State, exit code, whether out of memory, time of the last start; None when it is not there."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.StartedAt}}"
-    code, said = docker("inspect", "--type", "container", "-f", form, name)
-    words = said.split()
+    code, out, _ = finish(start("docker", "inspect", "--type", "container", "-f", form, name), MOST)
+    words = out.split()
     return words if code == 0 and len(words) == 4 and words[1].isdigit() else None
 
 
-def start(*words, stderr):
-    return subprocess.Popen(["docker", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
-
-
-def docker(*words):
-    """(exit code, what was said on stdout) of a docker command; what goes on beyond MOST bytes is ended."""
-    child = start(*words, stderr=subprocess.DEVNULL)
-    said = child.stdout.read(MOST)
-    child.stdout.close()
-    return child.wait(), said.decode("utf-8", "replace")
-
-
-def lines(name, *options):
+def lines(name: str, *options: str) -> Iterator[Line]:
     """(docker's time, line) of a container's log, cut to 4,000 bytes each; the caller may stop before the end."""
-    child = start("logs", "--timestamps", *options, name, stderr=subprocess.STDOUT)
+    child = start("docker", "logs", "--timestamps", *options, name, merged=True)
+    out: Json = child.stdout
     try:
-        for raw in iter(lambda: child.stdout.readline(LONGEST), b""):
+        while raw := out.readline(LONGEST):
             text = raw[:4000].decode("utf-8", "replace").rstrip("\n")
             time, _, line = text.partition(" ")
             yield (time, line) if STAMP.match(time) else ("", text)
@@ -58,7 +53,7 @@ def lines(name, *options):
         child.wait()
 
 
-def whole_or_both_ends(name, since):
+def whole_or_both_ends(name: str, since: str) -> Iterator[Line]:
     """The log since the last start; of a long one the beginning, then the end (a line may then come twice)."""
     size = 0
     for time, line in lines(name, "--since", since):
@@ -69,10 +64,10 @@ def whole_or_both_ends(name, since):
             return
 
 
-def what_came(name, since, known):
+def new_lines(name: str, since: str, known: int) -> Iterator[Line]:
     """The lines from that time on without the first ones, which are known."""
-    fresh = list(lines(name, "--since", since, "--tail", str(NEW_LINES)))
-    if len(fresh) >= NEW_LINES:
+    fresh: Iterable[Line] = list(lines(name, "--since", since, "--tail", str(NEW_LINES)))
+    if len(list(fresh)) >= NEW_LINES:
         fresh = whole_or_both_ends(name, since)
     for time, line in fresh:
         if time == since and known:
@@ -84,12 +79,13 @@ def what_came(name, since, known):
 class Sought:
     """A pattern, the first line it is found in, and the line that has most of its words (half of them at least)."""
 
-    def __init__(self, pattern):
-        self.pattern, self.line, self.near = re.compile(pattern), None, ""
+    def __init__(self, pattern: str) -> None:
+        self.pattern, self.near = re.compile(pattern), ""
+        self.line: str | None = None
         self.words = set(WORD.findall(pattern))
         self.most = (len(self.words) - 1) // 2
 
-    def see(self, line):
+    def see(self, line: str) -> None:
         if self.line is not None:
             return
         if self.pattern.search(line):
@@ -100,12 +96,16 @@ class Sought:
             self.near, self.most = line[:400], shared
 
 
-def read(log, tail, sought):
-    stages, last, net, loaded, until = [], collections.deque(maxlen=tail), [], False, ["", 0]
+def read(log: Iterable[Line], tail: int, sought: list[Sought]) -> dict[str, Json]:
+    """What is in a log: stages, loaded, tail, net, until."""
+    stages: list[Json] = []
+    last: collections.deque[str] = collections.deque(maxlen=tail)
+    net: list[str] = []
+    loaded, latest, count = False, "", 0
     for time, line in log:
-        if time > until[0]:
-            until = [time, 0]
-        until[1] += time == until[0]
+        if time > latest:
+            latest, count = time, 0
+        count += time == latest
         stage = stage_of(line)
         if stage:
             stages += [stage] if stage not in stages else []
@@ -116,10 +116,10 @@ def read(log, tail, sought):
         loaded = loaded or bool(LOADED.search(line))
         if len(net) < 40 and NET.search(line):
             net.append(line)
-    return stages, list(last), net, loaded, until
+    return {"stages": stages, "loaded": loaded, "tail": list(last), "net": net, "until": [latest, count]}
 
 
-def stage_of(line):
+def stage_of(line: str) -> Json:
     """The rank program's own line, if this is one."""
     if line.startswith("{") and '"cluster"' in line:
         try:
@@ -129,30 +129,39 @@ def stage_of(line):
     return None
 
 
-def worker_lines(name):
+def worker_lines(name: str) -> list[str]:
     """NCCL's lines in Ray's own worker logs: a worker's output stays on its host."""
     words = ("timeout", "5", "grep", "-rhsE", "NCCL INFO (NET/|Using network)", LOGS)
-    return docker("exec", name, *words)[1].splitlines()[:40]
+    return finish(start("docker", "exec", name, *words), MOST)[1].splitlines()[:40]
 
 
-def main():
-    given = json.loads(sys.argv[1])
-    found = {}
-    for name in given["names"]:
-        state = inspect(name)
-        if state is None:
-            continue
-        sought = [Sought(pattern) for pattern in given.get("patterns", ())]
-        since, known = given.get("since", {}).get(name, ("", 0))
-        whole = state[0] != "running" or since <= state[3]
-        log = whole_or_both_ends(name, state[3]) if whole else what_came(name, since, known)
-        stages, tail, net, loaded, until = read(log, given.get("tail", 30), sought)
-        if given.get("net") and state[0] == "running":
-            net += worker_lines(name)
-        found[name] = {"state": state[0], "exit_code": int(state[1]), "oom": state[2] == "true",
-                       "stages": stages, "loaded": loaded, "tail": tail, "net": net, "until": until, "whole": whole,
-                       "found": [{"line": one.line, "near": one.near} for one in sought]}
-    print(json.dumps(found))
+def look(name: str, wanted: dict[str, Json]) -> dict[str, Json] | None:
+    """One container; None when it is not there."""
+    state = inspect(name)
+    if state is None:
+        return None
+    sought = [Sought(pattern) for pattern in wanted.get("patterns", ())]
+    since, known = wanted.get("since", {}).get(name, ("", 0))
+    whole = state[0] != "running" or since <= state[3]
+    log = whole_or_both_ends(name, state[3]) if whole else new_lines(name, since, known)
+    found = read(log, wanted.get("tail", 30), sought)
+    if wanted.get("net") and state[0] == "running":
+        found["net"] += worker_lines(name)
+    return {
+        "state": state[0],
+        "exit_code": int(state[1]),
+        "oom": state[2] == "true",
+        **found,
+        "whole": whole,
+        "found": [{"line": one.line, "near": one.near} for one in sought],
+    }
 
 
-main()
+def main() -> None:
+    wanted = given()
+    looks = ((name, look(name, wanted)) for name in wanted["names"])
+    emit({name: found for name, found in looks if found})
+
+
+if __name__ == "__main__":
+    main()

@@ -99,7 +99,7 @@ def enum_name(message: Any, field: str) -> str:
 
 
 def ask_as_a_job(address: str) -> list[dict[str, Any]]:
-    """The same by Ray's public API; free GPUs are not told by node, so they are put on the first ones."""
+    """The same by Ray's public API; free GPUs are not reported by node, so they are put on the first ones."""
     ray: Any = importlib.import_module("ray")
     ray.init(address=address, logging_level="ERROR", log_to_driver=False, ignore_reinit_error=True)
     free = ray.available_resources().get("GPU", 0.0)

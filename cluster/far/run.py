@@ -21,58 +21,58 @@ import sys
 import time
 import zlib
 
-PATIENCE_S = 1.0  # from SIGTERM to SIGKILL, and from SIGKILL to giving up
+from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, signal_group
+
 LINGER_S = 0.3  # how long a grandchild may hold the output open after the program has ended
 DRAIN = 16 << 20  # bytes thrown away past the limit before the program is ended
 PATIENT_DRAIN = 1 << 30  # the same where the end of the output is wanted
 COMPRESS_FROM = 4096
-CHUNK = 65536
 
 
 class Kept:
-    """What one stream said: its beginning, its end where that is wanted, and how many bytes between are lost."""
+    """What one stream printed: its beginning, its end where that is wanted, and how many bytes between are lost."""
 
-    def __init__(self, limit, tail):
+    def __init__(self, limit: int, tail: int) -> None:
         self.limit, self.tail, self.lost = limit, tail, 0
         self.beginning, self.end = bytearray(), bytearray()
 
-    def add(self, data):
+    def add(self, data: bytes) -> None:
         room = max(0, self.limit - len(self.beginning))
         self.beginning += data[:room]
         self.end += data[room:]
         if len(self.end) > 2 * self.tail:
             self.shorten()
 
-    def shorten(self):
+    def shorten(self) -> None:
         extra = max(0, len(self.end) - self.tail)
         self.lost += extra
         del self.end[:extra]
 
-    def whole(self):
+    def whole(self) -> bytes:
         self.shorten()
         gap = b"\n[cluster: %d bytes are left out here]\n" % self.lost if self.tail and self.lost else b""
-        return self.beginning + gap + self.end
+        return bytes(self.beginning + gap + self.end)
 
 
 class Child:
-    """One question's program: its pipes, what it said, and when patience ends."""
+    """One question's program: its pipes, what it printed, and when patience ends."""
 
-    def __init__(self, question, poll):
+    def __init__(self, question: dict[str, Json], poll: select.poll) -> None:
         self.poll = poll
         limit, tail = int(question["limit"]), int(question["tail"])
         self.drain = PATIENT_DRAIN if tail else DRAIN
         self.feed = memoryview(base64.b64decode(question["stdin"]))
         self.kept = {"out": Kept(limit, tail), "err": Kept(limit, tail)}
-        self.streams = {}  # fd -> "in", "out" or "err"
-        self.began = time.monotonic()
+        self.streams: dict[int, str] = {}  # fd -> "in", "out" or "err"
+        self.started = time.monotonic()
         self.signals = [signal.SIGTERM, signal.SIGKILL]
-        self.signal_at = self.deadline = self.began + float(question["timeout_s"])
+        self.signal_at = self.deadline = self.started + float(question["timeout_s"])
         self.late = self.done = False
-        self.status = None  # as waitpid gives it
-        self.listen_until = 0.0
-        self.pid = self.start([word.encode("utf-8", "surrogateescape") for word in question["argv"]])
+        self.status: int | None = None  # as waitpid gives it
+        self.listen_until = self.seconds = 0.0
+        self.pid = self.start(question["argv"])
 
-    def start(self, argv):
+    def start(self, argv: list[str]) -> int:
         out, err = os.pipe(), os.pipe()
         source, feed = os.pipe() if self.feed else (os.open(os.devnull, os.O_RDONLY), None)
         pid = os.fork()
@@ -87,28 +87,26 @@ class Child:
             self.watch(feed, "in", select.POLLOUT)
         return pid
 
-    def watch(self, fd, stream, events):
+    def watch(self, fd: int, stream: str, events: int) -> None:
         self.streams[fd] = stream
         self.poll.register(fd, events)
 
-    def drop(self, fd):
+    def drop(self, fd: int) -> None:
         self.poll.unregister(fd)
         os.close(fd)
         del self.streams[fd]
 
-    def move(self, fd):
+    def move(self, fd: int) -> None:
         """Carry bytes over one pipe that is ready."""
         if self.streams[fd] == "in":
             self.write(fd)
-            return
-        data = os.read(fd, CHUNK)
-        if not data:
+        elif data := os.read(fd, CHUNK):
+            self.kept[self.streams[fd]].add(data)
+            self.listen_until = time.monotonic() + LINGER_S
+        else:
             self.drop(fd)
-            return
-        self.kept[self.streams[fd]].add(data)
-        self.listen_until = time.monotonic() + LINGER_S
 
-    def write(self, fd):
+    def write(self, fd: int) -> None:
         try:
             self.feed = self.feed[os.write(fd, self.feed[:CHUNK]) :]
         except BlockingIOError:
@@ -119,15 +117,17 @@ class Child:
             self.drop(fd)
 
     @property
-    def lost(self):
+    def lost(self) -> int:
         return sum(kept.lost for kept in self.kept.values())
 
-    def tick(self, now):
+    def tick(self, now: float) -> None:
         """Notice the end; signal what is late or endless."""
         if self.status is None:
-            self.reap(now)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status, self.listen_until = status, now + LINGER_S
         if self.status is not None:
-            if now >= self.listen_until or "out" not in self.streams.values() and "err" not in self.streams.values():
+            if now >= self.listen_until or not {"out", "err"} & set(self.streams.values()):
                 self.finish(now)
         elif self.lost > self.drain and len(self.signals) == 2:
             self.end(now)
@@ -135,35 +135,22 @@ class Child:
             self.late = self.late or now >= self.deadline
             self.end(now)
 
-    def reap(self, now):
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        if pid:
-            self.status = status
-            self.listen_until = now + LINGER_S
-
-    def end(self, now):
+    def end(self, now: float) -> None:
         """The next harder signal to the whole group; after the last one, give up (a program in state D)."""
         if not self.signals:
             self.finish(now)
             return
-        self.send(self.signals.pop(0))
+        signal_group(self.pid, self.signals.pop(0))
         self.signal_at = now + PATIENCE_S
 
-    def send(self, number):
-        try:
-            os.killpg(self.pid, number)
-        except OSError:
-            pass
-
-    def finish(self, now):
+    def finish(self, now: float) -> None:
         if len(self.signals) < 2:
-            self.send(signal.SIGKILL)  # what of its group outlived it
+            signal_group(self.pid, signal.SIGKILL)  # what of its group outlived it
         for fd in list(self.streams):
             self.drop(fd)
-        self.seconds = now - self.began
-        self.done = True
+        self.seconds, self.done = now - self.started, True
 
-    def answer(self):
+    def answer(self) -> dict[str, Json]:
         code = None if self.late or self.status is None else os.waitstatus_to_exitcode(self.status)
         out, err = (base64.b64encode(self.kept[stream].whole()).decode() for stream in ("out", "err"))
         return {
@@ -175,37 +162,10 @@ class Child:
         }
 
 
-def become(argv, source, out, err):
-    """In the forked child: turn into the program. Never returns."""
-    try:
-        os.setsid()
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        for fd, place in ((source, 0), (out, 1), (err, 2)):
-            os.dup2(fd, place)
-        os.closerange(3, 1024)
-        os.execvp(argv[0], argv)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        code, why = 127, error.strerror
-    except Exception as error:
-        code, why = 126, getattr(error, "strerror", None) or str(error)
-    try:
-        os.write(2, b"%s: %s\n" % (argv[0] if argv else b"no words", why.encode()))
-    finally:
-        os._exit(code)
-
-
-def read_request(stdin):
-    """The request, or None when the connection ended before all of it was here."""
-    line = stdin.readline()
-    text = stdin.read(int(line)) if line.strip() else b""
-    return json.loads(text) if line.strip() and len(text) == int(line) else None
-
-
 class Ended:
     """Becomes true when stdin ends or a signal asks us to go."""
 
-    def __init__(self, poll):
+    def __init__(self, poll: select.poll) -> None:
         self.wake, wake_up = os.pipe()
         os.set_blocking(wake_up, False)
         signal.set_wakeup_fd(wake_up)
@@ -217,16 +177,16 @@ class Ended:
         poll.register(0, select.POLLIN)
         self.poll = poll
 
-    def go(self, *_):
+    def go(self, *_: object) -> None:
         self.signalled = True
 
-    def read(self, fd):
+    def read(self, fd: int) -> None:
         if not os.read(fd, CHUNK) and fd == 0:
             self.poll.unregister(0)
             self.signalled = True
 
 
-def run(questions):
+def run(questions: list[dict[str, Json]]) -> list[dict[str, Json]] | None:
     """All answers, in order; None when the connection was lost meanwhile."""
     poll = select.poll()
     ended = Ended(poll)
@@ -247,7 +207,7 @@ def run(questions):
         wait(poll, running, ended, now)
 
 
-def wait(poll, running, ended, now):
+def wait(poll: select.poll, running: list[Child], ended: Ended, now: float) -> None:
     """Sleep until a pipe is ready, a child ends, or somebody's patience does."""
     until = min(child.signal_at if child.status is None else child.listen_until for child in running)
     streams = {fd: child for child in running for fd in child.streams}
@@ -259,7 +219,7 @@ def wait(poll, running, ended, now):
             ended.read(fd)
 
 
-def reply(marker, answers):
+def reply(marker: str, answers: list[dict[str, Json]]) -> None:
     body, kind = json.dumps(answers).encode(), "json"
     if len(body) > COMPRESS_FROM:
         body, kind = zlib.compress(body, 1), "zlib"
@@ -267,12 +227,8 @@ def reply(marker, answers):
     sys.stdout.buffer.flush()
 
 
-def main():
-    if sys.version_info < (3, 10):
-        sys.exit("python3 here is %d.%d, 3.10 or newer is needed" % sys.version_info[:2])
+def main() -> None:
     request = read_request(sys.stdin.buffer)
-    if request is None:
-        sys.exit(1)
     answers = run(request["questions"])
     if answers is not None:
         reply(request["marker"], answers)

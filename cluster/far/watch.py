@@ -19,6 +19,9 @@ import json
 import sys
 import threading
 import time
+from types import CodeType
+
+from cluster.far.prelude import Json
 
 PATIENCE_S = 10.0  # for a sample; a driver that hangs must not hold up the measurement
 FIRST_PAUSE_S = 0.5
@@ -29,29 +32,30 @@ MOST = 100  # samples in about the time watched
 class Watch:
     """One stretch of watching, in a thread of its own."""
 
-    def __init__(self, programs, period_s):
+    def __init__(self, programs: list[tuple[CodeType, Json]], period_s: float) -> None:
         self.programs, self.period_s = programs, period_s
-        self.samples, self.begun, self.stop = [], threading.Event(), threading.Event()
+        self.samples: list[dict[str, Json]] = []
+        self.begun, self.stop = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
-    def run(self):
-        began = time.monotonic()
+    def run(self) -> None:
+        start = time.monotonic()
         self.sample()
         self.begun.set()
         pause = min(FIRST_PAUSE_S, self.period_s)
         while not self.stop.wait(pause):
             took = self.sample()
-            pause = max(self.period_s, SHARE * took, (time.monotonic() - began) / MOST)
+            pause = max(self.period_s, SHARE * took, (time.monotonic() - start) / MOST)
         self.sample()
 
-    def sample(self):
+    def sample(self) -> float:
         """Run every program once; the seconds it took."""
-        began, now = time.monotonic(), time.time()
+        start, now = time.monotonic(), time.time()
         self.samples.append({"t": now, "said": [run(*program) for program in self.programs]})
-        return time.monotonic() - began
+        return time.monotonic() - start
 
-    def end(self):
+    def end(self) -> None:
         """Take the last sample and print all."""
         self.stop.set()
         self.thread.join(PATIENCE_S)
@@ -61,7 +65,7 @@ class Watch:
         say({"ended": len(samples), "hangs": self.thread.is_alive()})
 
 
-def run(code, given):
+def run(code: CodeType, given: Json) -> str:
     """What a program prints when it is given this."""
     out = io.BytesIO()
     stdout, argv = sys.stdout, sys.argv
@@ -70,25 +74,25 @@ def run(code, given):
     try:
         exec(code, {"__name__": "__main__"})
     except (Exception, SystemExit):
-        pass  # what it has not printed is missing; the reader says so
+        pass  # what it has not printed is missing, which its reader notices
     finally:
         sys.stdout, sys.argv = stdout, argv
     wrapper.flush()
-    said = out.getvalue().decode("utf-8", "replace")
+    text = out.getvalue().decode("utf-8", "replace")
     wrapper.detach()
-    return said
+    return text
 
 
-TOLD = sys.stdout  # a program that hangs leaves its own in sys.stdout
+STDOUT = sys.stdout  # a program that hangs leaves its own in sys.stdout
 
 
-def say(document):
+def say(document: dict[str, Json]) -> None:
     """One line on stdout, at once."""
-    TOLD.write(json.dumps(document, separators=(",", ":")) + "\n")
-    TOLD.flush()
+    STDOUT.write(json.dumps(document, separators=(",", ":")) + "\n")
+    STDOUT.flush()
 
 
-def main():
+def main() -> None:
     first = sys.stdin.readline()
     if not first:
         return

@@ -1,8 +1,8 @@
 """Whether a model's files are on this host, whole, and where a container that mounts them can follow them.
 
 Given {"model": hub id or absolute path, "revision": branch, tag or commit, "hf_home": path, "dummy": bool,
-"files": [paths in the model's directory that are wanted beside what every model has]}. `dummy`: weight files are neither
-needed nor looked at.
+"files": [paths in the model's directory that are wanted beside what every model has]}. `dummy`: weight files are
+neither needed nor looked at.
 Prints {"weights": {"value": …} | {"missing": why, "kind": kind}}. Of weight files only the headers are read.
 """
 
@@ -11,7 +11,9 @@ import json
 import os
 import re
 import struct
-import sys
+from collections.abc import Iterator
+
+from cluster.far.prelude import Json, Missing, absolute, emit, given, section
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHARD = re.compile(r"(.+-)(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
@@ -24,16 +26,7 @@ LONGEST_MOUNT = 64 << 20
 MANY = 8
 
 
-class Absent(Exception):
-    """The model is not on this host."""
-
-
-def absolute(path):
-    home = os.path.expanduser("~")
-    return os.path.normpath(os.path.join(home, os.path.expanduser(path)))
-
-
-def is_there(path):
+def is_there(path: str) -> bool:
     """Whether a path exists; raises PermissionError where that cannot be known, as os.path.exists does not."""
     try:
         os.stat(path)
@@ -42,24 +35,24 @@ def is_there(path):
     return True
 
 
-def find(model, revision, hf_home):
-    """(directory, commit) of a model; raises Absent."""
+def find(model: str, revision: str, hf_home: str) -> tuple[str, str]:
+    """(directory, commit) of a model; raises Missing."""
     if model.startswith(("/", "~")):
         directory = absolute(model)
         if not is_there(directory):
-            raise Absent(f"{directory} is not there")
+            raise Missing(f"{directory} is not there", "absent")
         return directory, ""
     place = os.path.join(hf_home, "hub", "models--" + model.replace("/", "--"))
     if not is_there(place):
-        raise Absent(f"{model} is not in {os.path.dirname(place)}")
+        raise Missing(f"{model} is not in {os.path.dirname(place)}", "absent")
     commit = commit_of(place, revision)
     directory = os.path.join(place, "snapshots", commit)
     if not commit or not is_there(directory):
-        raise Absent(f"revision {revision} of {model} is not in {place}")
+        raise Missing(f"revision {revision} of {model} is not in {place}", "absent")
     return directory, commit
 
 
-def commit_of(place, revision):
+def commit_of(place: str, revision: str) -> str:
     """The commit a revision stands for in the cache; empty when the cache does not know it."""
     if COMMIT.fullmatch(revision):
         return revision
@@ -70,10 +63,11 @@ def commit_of(place, revision):
         return ""
 
 
-def walk(directory, root, dummy):
+def walk(directory: str, root: str, dummy: bool) -> tuple[dict[str, int], list[str]]:
     """({name: bytes}, problems) of all files below a directory; hidden directories are left out."""
-    sizes, problems = {}, []
-    closed = []
+    sizes: dict[str, int] = {}
+    problems: list[str] = []
+    closed: list[OSError] = []
     for at, folders, files in os.walk(directory, onerror=closed.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
@@ -91,7 +85,7 @@ def walk(directory, root, dummy):
     return sizes, [explain(error) for error in closed] + problems
 
 
-def wrongs(path, size, root):
+def wrongs(path: str, size: int, root: str) -> Iterator[str]:
     """What is wrong with one file that is there."""
     if not os.access(path, os.R_OK):
         yield f"not readable by this user (owned by {owner(path)})"
@@ -105,7 +99,7 @@ def wrongs(path, size, root):
             yield f"a link that leads out of {root} or is absolute, which a container cannot follow"
 
 
-def wrong_safetensors(path, size):
+def wrong_safetensors(path: str, size: int) -> Iterator[str]:
     """A file that is shorter or longer than its header says."""
     with open(path, "rb") as file:
         start = file.read(8)
@@ -118,7 +112,7 @@ def wrong_safetensors(path, size):
         yield f"{size} bytes, its header says {8 + length + max(ends, default=0)}"
 
 
-def owner(path):
+def owner(path: str) -> str:
     import pwd
 
     number = os.stat(path).st_uid
@@ -128,14 +122,14 @@ def owner(path):
         return str(number)
 
 
-def explain(error):
+def explain(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}"
 
 
-def missing_shards(directory, sizes):
+def missing_shards(directory: str, sizes: dict[str, int]) -> tuple[list[str], int]:
     """Files that an index or the numbered names call for. The .bin ones count only where no safetensors are."""
     suffix = ".safetensors" if any(".safetensors" in name for name in sizes) else ".bin"
-    expected = set()
+    expected: set[str] = set()
     for name in sizes:
         if name.endswith(suffix + ".index.json"):
             folder = os.path.dirname(name)
@@ -147,7 +141,7 @@ def missing_shards(directory, sizes):
     return sorted(expected - set(sizes)), len(expected)
 
 
-def shards_of(index):
+def shards_of(index: str) -> set[str]:
     """The file names of an index; none when it cannot be read, which is a problem of its own kind elsewhere."""
     try:
         with open(index, "rb") as file:
@@ -156,7 +150,7 @@ def shards_of(index):
         return set()
 
 
-def gaps(directory, sizes, dummy):
+def gaps(directory: str, sizes: dict[str, int], dummy: bool) -> Iterator[str]:
     """What a model needs to be loaded and this directory does not have."""
     missing, count = missing_shards(directory, sizes)
     names = [name for name in sizes if "/" not in name]
@@ -174,11 +168,11 @@ def gaps(directory, sizes, dummy):
         yield "no tokenizer"
 
 
-def few(names):
+def few(names: list[str]) -> str:
     return ", ".join(names[:MANY]) + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
 
 
-def unfinished(directory, commit):
+def unfinished(directory: str, commit: str) -> int:
     """How many downloads into this model's cache did not end; one that was done again later does not count."""
     blobs = os.path.join(directory, "..", "..", "blobs") if commit else f"{directory}/.cache/huggingface/download"
     try:
@@ -189,7 +183,7 @@ def unfinished(directory, commit):
     return sum(name.endswith(".incomplete") and name.split(".")[0] not in whole for name in names)
 
 
-def hashes(directory, names, sizes):
+def hashes(directory: str, names: list[str], sizes: dict[str, int]) -> dict[str, str]:
     """SHA-256 of the files that are mounted from here; what nobody can read is a problem already."""
     found = {}
     for name in names:
@@ -200,43 +194,32 @@ def hashes(directory, names, sizes):
     return found
 
 
-def look(given):
-    hf_home = absolute(given["hf_home"])
-    directory, commit = find(given["model"], given["revision"], hf_home)
+def look(wanted: dict[str, Json]) -> Json:
+    hf_home = absolute(wanted["hf_home"])
+    directory, commit = find(wanted["model"], wanted["revision"], hf_home)
     root = hf_home if commit or directory.startswith(hf_home + os.sep) else directory
-    dummy = given.get("dummy", False)
+    dummy = wanted.get("dummy", False)
     sizes, problems = walk(directory, os.path.realpath(root), dummy)
     problems += gaps(directory, sizes, dummy)
-    problems += [f"{name}: not there, and the recipe mounts it" for name in given.get("files", ()) if name not in sizes]
+    problems += [
+        f"{name}: not there, and the recipe mounts it" for name in wanted.get("files", ()) if name not in sizes
+    ]
     begun = unfinished(directory, commit)
     if problems and begun:
         problems.append(f"{begun} downloads did not end (.incomplete)")
     listing = "".join(f"{name} {size}\n" for name, size in sorted(sizes.items()))
     return {
-        "model": given["model"],
-        "revision": given["revision"],
+        "model": wanted["model"],
+        "revision": wanted["revision"],
         "commit": commit,
         "path": directory,
         "files": len(sizes),
         "bytes": sum(sizes.values()),
         "problems": problems[:MANY] + ([f"and {len(problems) - MANY} more"] if len(problems) > MANY else []),
         "listing": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
-        "hashes": hashes(directory, given.get("files", ()), sizes),
+        "hashes": hashes(directory, wanted.get("files", []), sizes),
     }
 
 
-def main():
-    given = json.loads(sys.argv[1])
-    try:
-        found = {"value": look(given)}
-    except Absent as error:
-        found = {"missing": str(error), "kind": "absent"}
-    except PermissionError as error:
-        found = {"missing": f"{error.filename}: permission denied", "kind": "refused"}
-    except Exception as error:
-        found = {"missing": f"{type(error).__name__}: {error}", "kind": "unreadable"}
-    sys.stdout.buffer.write(json.dumps({"weights": found}, ensure_ascii=False).encode("utf-8", "replace"))
-
-
 if __name__ == "__main__":
-    main()
+    emit({"weights": section(look, given())})

@@ -11,7 +11,7 @@ from functools import cache
 from types import CodeType, SimpleNamespace
 from typing import Any, Protocol
 
-from cluster.argv.far import source
+from cluster.argv.far import text
 from cluster.argv.question import Answer
 
 
@@ -23,36 +23,31 @@ class Docker(Protocol):
 
 @cache
 def compiled(name: str) -> CodeType:
-    return compile(source(name), f"far/{name}.py", "exec")
+    return compile(text(name), f"far/{name}.py", "exec")
 
 
 def run_over(docker: Docker, name: str, given: Any) -> Answer:
     """What far/<name>.py prints when `docker` is the docker command of its host."""
-    printed = io.StringIO()
+    printed = io.BytesIO()
 
-    def answer(argv: Sequence[str]) -> Answer:
+    def popen(argv: Sequence[str], *, stderr: int, **_: Any) -> Any:
         assert argv[0] == "docker"
         said = docker.answer(tuple(argv[1:]))
         if said.exit == 127:
             raise FileNotFoundError(argv[0])
-        return said
-
-    def popen(argv: Sequence[str], *, stderr: int, **_: Any) -> Any:
-        said = answer(argv)
         out = io.BytesIO(said.out + (said.err if stderr == subprocess.STDOUT else b""))
         return SimpleNamespace(stdout=out, stderr=io.BytesIO(said.err), wait=lambda: said.exit, kill=lambda: None)
 
-    fakes = {
+    modules = {
         "subprocess": SimpleNamespace(**{**vars(subprocess), "Popen": popen}),
-        "sys": SimpleNamespace(argv=["-", json.dumps(given)]),
+        "sys": SimpleNamespace(argv=["-", json.dumps(given)], stdout=SimpleNamespace(buffer=printed)),
     }
 
     def bring(wanted: str, *rest: Any) -> Any:
-        return fakes.get(wanted) or builtins.__import__(wanted, *rest)
+        return modules.get(wanted) or builtins.__import__(wanted, *rest)
 
-    def tell(*words: Any) -> None:
-        printed.write(" ".join(map(str, words)) + "\n")
-
-    scope = {"__name__": "__main__", "__builtins__": {**vars(builtins), "__import__": bring, "print": tell}}
-    exec(compiled(name), scope)
-    return Answer(0, printed.getvalue().encode())
+    for module in ("prelude", name):
+        scope = {"__name__": "__main__", "__builtins__": {**vars(builtins), "__import__": bring}}
+        exec(compiled(module), scope)
+        modules["cluster.far.prelude"] = SimpleNamespace(**scope)
+    return Answer(0, printed.getvalue())

@@ -145,7 +145,7 @@ class RankLife(Life):
             if self.desk.now - since < self.wanted["silence_s"]:
                 return ""
             return f" was silent for {self.wanted['silence_s']:g} s: it has no power, hangs, or the link is cut"
-        return " is gone without a word, killed or rebooted: it closed the connection"
+        return " is gone, killed or rebooted: it closed the connection"
 
     def tie(self, peers: dict[int, RankLife]) -> bool:
         wanted = set(range(1, self.size)) if self.rank == 0 else {0}

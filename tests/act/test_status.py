@@ -56,7 +56,7 @@ def test_it_says_who_failed_first(host: str, backend: str, cluster: Typed, desk:
     assert f"{host}: container exited, exit 137; cluster up starts it again" in ran.err
     other = {"spark1": "spark2", "spark2": "spark1"}[host]
     rank = ["spark1", "spark2"].index(host)
-    assert f"{other}: exited, exit 76: rank {rank} (192.168.100.1{rank + 1}) is gone without a word" in ran.out
+    assert f"{other}: exited, exit 76: rank {rank} (192.168.100.1{rank + 1}) is gone, killed or rebooted" in ran.out
 
 
 def test_a_cut_link(cluster: Typed, desk: Desk) -> None:

@@ -136,7 +136,7 @@ def test_a_rank_that_ended() -> None:
 
 
 def test_a_rank_that_lost_its_peer_waits_one_look_for_the_cause() -> None:
-    second = Failed("spark1", "rank 1 is gone without a word", by_peer=True)
+    second = Failed("spark1", "rank 1 is gone, killed or rebooted", by_peer=True)
     first = Failed("spark2", "killed for memory")
     story = Story().go(60).go(10, lambda t: pulse(t, lost=second)).go(10, lambda t: pulse(t, lost=first))
     assert story.told() == [("fault", "rank", "spark2")]

@@ -25,7 +25,8 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 class Sshd:
     """A server in a folder: `login` is a shell script that runs "$SSH_ORIGINAL_COMMAND" its own way.
 
-    `options` are lines of sshd_config after ours, `first` before ours (the first one counts).
+    `options` are lines of sshd_config after ours, `first` before ours (the first one counts); `programs` is a folder
+    whose programs come before all others.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Sshd:
         kinds: tuple[str, ...] = ("ed25519",),
         options: str = "",
         first: str = "",
+        programs: Path | None = None,
     ) -> None:
         self.folder = folder
         self.hosts: list[SshHost] = []
@@ -52,10 +54,11 @@ class Sshd:
             (folder / "login").write_text("#!/bin/sh\n" + login)
             (folder / "login").chmod(0o755)
             force = f"ForceCommand {folder}/login\n"
+        path = f"{programs}:{PATH}" if programs else PATH
         (folder / "config").write_text(
             f"{first}Port {self.port}\nListenAddress 127.0.0.1\nAuthorizedKeysFile {folder}/id.pub\nStrictModes no\n"
             + "".join(f"HostKey {folder}/host_{kind}\n" for kind in kinds)
-            + f"UsePAM no\nPidFile none\nMaxStartups 100\nSetEnv HOME={self.home} PATH={PATH}\n{force}{options}"
+            + f"UsePAM no\nPidFile none\nMaxStartups 100\nSetEnv HOME={self.home} PATH={path}\n{force}{options}"
         )
         self.start()
 

@@ -17,6 +17,8 @@ import pytest
 
 from cluster.spark import server as spark_server
 
+pytestmark = pytest.mark.usefixtures("under_each_python")
+
 FAR = Path(__file__).parents[2] / "cluster" / "far"
 
 
