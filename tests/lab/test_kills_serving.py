@@ -59,7 +59,7 @@ def test_container_killed_while_serving(lab: Lab, person: Person, backend: str, 
     assert explained.code == 4, explained
     [one] = explained.document["deployments"]
     assert (one["root"]["id"], one["root"]["host"]) == ("rank-lost", "spark2" if victim == "spark1" else "spark1")
-    assert "is gone without a word" in one["root"]["evidence"]
+    assert "killed or rebooted" in one["root"]["evidence"]
     assert_told_and_repaired(lab, person, WORDS[backend], f"{victim}: exited, exit 137", f"{victim}.*exit 137")
 
 
