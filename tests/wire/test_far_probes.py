@@ -61,7 +61,7 @@ def test_versions_architecture_and_gpus_of_an_image(tmp_path: Path) -> None:
     path = tool(tmp_path / "bin", "nvidia-smi", "echo 'GPU 0: NVIDIA GB10 (UUID: GPU-1)'")
     env = {"PYTHONPATH": str(site), "PATH": f"{path}:/usr/bin:/bin"}
     found = told("image", "Gemma4ForConditionalGeneration", env)
-    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert f"Python {found['python']}" == subprocess.check_output([sys.executable, "--version"], text=True).strip()
     assert found["versions"] == {
         "vllm": "0.32.0",
         "ray": "2.56.0",
