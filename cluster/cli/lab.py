@@ -37,8 +37,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: object = None) -> int:
     """Carry it out; what scripts read goes to stdout as it is."""
-    from cluster.lab import lab, stand_ins
-    from cluster.lab.place import place_of
+    try:
+        from cluster.lab import lab, stand_ins
+        from cluster.lab.place import place_of
+    except ModuleNotFoundError:
+        raise UsageError(
+            "cluster lab needs a checkout: what is installed does not contain the lab",
+            code="lab-needs-checkout",
+            remedy="clone the repository, then run scripts/demo or .venv/bin/cluster lab up in it",
+        ) from None
 
     if args.verb == "toy":
         rows = [stand_ins.words_for(args.recipe)] if args.recipe else stand_ins.table()
@@ -59,7 +66,11 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         sys.stdout.write("".join(f"{fault.name:<{width}}  {fault.what}\n" for fault in FAULTS.values()))
     elif args.verb == "break":
         if not args.host or not args.fault:
-            raise UsageError("cluster lab break needs a host and a fault", remedy="cluster lab break --list")
+            raise UsageError(
+                "cluster lab break requires a host and a fault",
+                code="argument-missing",
+                remedy="cluster lab break --list",
+            )
         lab.break_host(place, args.host, args.fault)
     elif args.verb == "mend":
         lab.mend(place, args.host)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tomllib
 from importlib import resources
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from cluster.lab.place import Place
 from cluster.lab.program import run, say
 
 INSIDE = "/opt/engine"
-TORCH = "torch==2.13.0"
 TORCHVISION = "torchvision==0.28.0"  # of the same day as torch; Gemma 4's processor imports it
 PACKAGES = "lib/python3.11/site-packages"
 RAY_FILES = ("bin/ray", f"{PACKAGES}/ray")
@@ -42,6 +42,12 @@ if not _has_ops():  # added by cluster lab
 def lab_files() -> Path:
     """The folder of this package, for the files that run elsewhere."""
     return Path(str(resources.files("cluster.lab")))
+
+
+def pins() -> tuple[str, ...]:
+    """torch, vLLM and Ray of the engine, in this order: the extra `lab` of the checkout's pyproject.toml."""
+    project = tomllib.loads((lab_files().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return tuple(project["optional-dependencies"]["lab"])
 
 
 def engine(place: Place) -> Path:
@@ -101,8 +107,10 @@ def _install(place: Place, home: Path) -> None:
     """torch first and with what it needs (its builds differ by machine), then exactly what was tested."""
     env = {**os.environ, **PIP}
     pip = [str(home / "bin/python3"), "-m", "pip", "install", "-q"]
-    run([*pip, TORCH], env=env, log=place.log, timeout_s=1800)
-    run([*pip, "--no-deps", "-r", str(lab_files() / "engine.lock")], env=env, log=place.log, timeout_s=1800)
+    torch, *engines = pins()
+    run([*pip, torch], env=env, log=place.log, timeout_s=1800)
+    words = ["--no-deps", "-r", str(lab_files() / "engine.lock"), *engines]
+    run([*pip, *words], env=env, log=place.log, timeout_s=1800)
 
 
 def _name_it_vllm(packages: Path) -> None:

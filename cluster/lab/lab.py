@@ -28,7 +28,7 @@ def up(place: Place, wanted: int | None) -> None:
     """
     demand_root()
     if wanted is not None and not 1 <= wanted <= MAX_HOSTS:
-        raise UsageError(f"--hosts {wanted}: a lab has 1 to {MAX_HOSTS} hosts")
+        raise UsageError(f"--hosts {wanted}: a lab has 1 to {MAX_HOSTS} hosts", code="lab-size")
     with locked(place):
         prepare(place)
         record = read_record(place)
@@ -40,7 +40,7 @@ def up(place: Place, wanted: int | None) -> None:
             write_record(place, record)
         switch = wires.switch_of(place, record.number)
         if switch is None:
-            raise ClusterError("the lab's switch ended", where=str(place.root / "daemon.log"))
+            raise ClusterError("the lab's switch ended", code="lab-start-failed", where=str(place.root / "daemon.log"))
         down = [spark for spark in record.sparks if not is_up(place, spark)]
         start_hosts(place, switch, down)
         forget(record, [spark.name for spark in down], "killed")
@@ -106,7 +106,11 @@ def break_host(place: Place, name: str, fault_name: str) -> None:
         scene = scene_of(place, record, name)
         if fault_name not in FAULTS:
             near = difflib.get_close_matches(fault_name, FAULTS, 1, 0.0)[0]
-            raise UsageError(f"there is no fault {fault_name!r}, nearest: {near}", remedy="cluster lab break --list")
+            raise UsageError(
+                f"unknown fault {fault_name!r}; did you mean {near}?",
+                code="lab-fault-unknown",
+                remedy="cluster lab break --list",
+            )
         fault = FAULTS[fault_name]
         made = record.faults.setdefault(name, [])
         if fault_name in made:
@@ -147,9 +151,9 @@ def scene_of(place: Place, record: Record, name: str) -> Scene:
     """A host of a lab that is up. Raises UsageError when there is none of that name."""
     switch = wires.switch_of(place, record.number)
     if switch is None:
-        raise UsageError(f"no lab is up in {place.root}", remedy="cluster lab up")
+        raise UsageError(f"no lab is up in {place.root}", code="lab-down", remedy="cluster lab up")
     found = [spark for spark in record.sparks if spark.name == name]
     if not found:
         names = ", ".join(spark.name for spark in record.sparks)
-        raise UsageError(f"the lab has no host {name!r}, it has: {names}")
+        raise UsageError(f"the lab has no host {name!r}, it has: {names}", code="host-unknown")
     return Scene(place, found[0], switch)

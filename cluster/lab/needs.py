@@ -25,10 +25,15 @@ PACKAGES = {
 def demand_root() -> None:
     """Raises UsageError unless this is root on Linux."""
     if not hasattr(os, "geteuid") or not Path("/proc/self/ns/net").exists():
-        raise UsageError("the lab needs Linux: it is made of namespaces", remedy="run it on a Debian 12 machine")
+        raise UsageError(
+            "the lab requires Linux: it is made of namespaces",
+            code="lab-unsupported",
+            remedy="run it on a Debian 12 machine",
+        )
     if os.geteuid() != 0:
         raise UsageError(
-            "the lab needs root: it makes network namespaces, mounts and Docker daemons",
+            "the lab requires root: it makes network namespaces, mounts and Docker daemons",
+            code="lab-unsupported",
             remedy="run it as root, e.g. sudo cluster lab up",
         )
 
@@ -41,7 +46,9 @@ def install_packages(place: Place) -> None:
     if not missing:
         return
     if shutil.which("apt-get") is None:
-        raise UsageError(f"missing on this machine: {', '.join(sorted(missing))}", remedy="install them")
+        raise UsageError(
+            f"missing on this machine: {', '.join(sorted(missing))}", code="program-missing", remedy="install them"
+        )
     say(f"installing {', '.join(sorted(missing))}")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     run(["apt-get", "update", "-qq"], env=env, log=place.log, timeout_s=600)
@@ -57,6 +64,7 @@ def demand_python() -> None:
     ]:
         raise UsageError(
             f"{PYTHON} is not Python 3.11, so an engine made here would not run in the lab's Debian 12 image",
+            code="lab-unsupported",
             remedy="run the lab on Debian 12",
         )
 

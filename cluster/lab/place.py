@@ -126,7 +126,9 @@ def locked(place: Place) -> Iterator[None]:
     place.root.mkdir(parents=True, exist_ok=True, mode=0o755)
     strange = [path for path in place.root.iterdir() if path.name != "cache"]
     if strange and not (place.root / ".lock").exists():
-        raise UsageError(f"{place.root} is not empty and no lab's directory", remedy="give a new one: --dir DIR")
+        raise UsageError(
+            f"{place.root} is not empty and no lab's directory", code="lab-dir", remedy="name another one: --dir DIR"
+        )
     handle = os.open(place.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -135,6 +137,7 @@ def locked(place: Place) -> Iterator[None]:
             holder = os.read(handle, 100).decode("utf-8", "replace").strip()
             raise LockedError(
                 f"another lab command works in {place.root} (process {holder or 'unknown'})",
+                code="lab-busy",
                 remedy="wait for it, or end it; the next `cluster lab up` or `down` cleans up",
             ) from None
         os.ftruncate(handle, 0)

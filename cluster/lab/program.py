@@ -44,12 +44,13 @@ def run(
                 )
             out, err = "", log.read_text(errors="replace")
     except FileNotFoundError:
-        raise ClusterError("setpriv is not on this machine", remedy="install util-linux") from None
+        raise ClusterError("setpriv: not found", code="program-missing", remedy="install util-linux") from None
     except subprocess.TimeoutExpired:
-        raise ClusterError(f"no end after {timeout_s:.0f} s: {' '.join(argv[3:])}") from None
+        raise ClusterError(f"timed out after {timeout_s:.0f} s: {' '.join(argv[3:])}", code="program-failed") from None
     if done.returncode != 0:
         last = " | ".join(err.strip().splitlines()[-3:])
-        raise ClusterError(f"exit {done.returncode}: {' '.join(argv[3:])}: {last}", where=f"see {log}" if log else "")
+        what = f"exit {done.returncode}: {' '.join(argv[3:])}: {last}"
+        raise ClusterError(what, code="program-failed", where=f"see {log}" if log else "")
     return out
 
 

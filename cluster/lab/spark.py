@@ -138,7 +138,8 @@ def start_daemons(host: HostPlace, first: subprocess.Popen[str]) -> None:
     if first.stdout.readline() != "booted\n":
         first.wait()
         last = (host.root / "boot.log").read_text(errors="replace").strip().splitlines()[-3:]
-        raise ClusterError(f"{host.root.name} did not boot: {' | '.join(last)}", where=str(host.root / "boot.log"))
+        what = f"{host.root.name} did not boot: {' | '.join(last)}"
+        raise ClusterError(what, code="lab-start-failed", where=str(host.root / "boot.log"))
 
 
 def await_init(place: Place, spark: Spark, timeout_s: float = 5) -> int:
@@ -149,7 +150,8 @@ def await_init(place: Place, spark: Spark, timeout_s: float = 5) -> int:
         if pid:
             return pid
         time.sleep(0.01)
-    raise ClusterError(f"{spark.name} did not start", where=str(place.host(spark.name).root / "boot.log"))
+    log = place.host(spark.name).root / "boot.log"
+    raise ClusterError(f"{spark.name} did not start", code="lab-start-failed", where=str(log))
 
 
 def init_pid(place: Place, spark: Spark) -> int | None:
@@ -210,7 +212,7 @@ def await_ssh(spark: Spark, timeout_s: float = 15) -> None:
         except OSError:
             time.sleep(0.05)
         if time.monotonic() > until:
-            raise ClusterError(f"sshd of {spark.name} does not answer at {spark.management}")
+            raise ClusterError(f"sshd of {spark.name} does not answer at {spark.management}", code="lab-start-failed")
 
 
 def end(place: Place, sparks: Iterable[Spark], timeout_s: float = 30) -> None:
@@ -223,11 +225,11 @@ def end(place: Place, sparks: Iterable[Spark], timeout_s: float = 30) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if time.monotonic() > until:
-                raise ClusterError(f"{spark.name} does not end: processes {pids}")
+                raise ClusterError(f"{spark.name} does not end: processes {pids}", code="lab-end-failed")
             time.sleep(0.02)
     while left := [spark.name for spark in sparks if not _sweep_cgroups(spark)]:
         if time.monotonic() > until:
-            raise ClusterError(f"processes in the cgroups of {', '.join(left)} do not end")
+            raise ClusterError(f"processes in the cgroups of {', '.join(left)} do not end", code="lab-end-failed")
         time.sleep(0.05)
 
 

@@ -87,7 +87,8 @@ def words_for(recipe: str) -> str:
     """What follows `cluster up` or `swap`: the recipe and its `--set`s. Raises UsageError: no such recipe."""
     if recipe not in STAND_INS:
         near = difflib.get_close_matches(recipe, STAND_INS, 1, 0.0)[0]
-        raise UsageError(f"no toy stands in for {recipe!r}, nearest: {near}", remedy="cluster lab toy")
+        what = f"no toy stands in for {recipe!r}; did you mean {near}?"
+        raise UsageError(what, code="recipe-unknown", remedy="cluster lab toy")
     made = STAND_INS[recipe]
     sets = [f"model=cluster-lab/{made.toy}", *(text for text, _why in made.all_replaced(cpu_flags()))]
     return shlex.join([recipe, *(word for text in sets for word in ("--set", text))])

@@ -58,7 +58,7 @@ def free_number() -> int:
     for number in LAB_NUMBERS:
         if not (NETWORK / netdev_of(number)).exists():
             return number
-    raise ClusterError(f"{len(LAB_NUMBERS)} labs are up on this machine", remedy="take one down")
+    raise ClusterError(f"{len(LAB_NUMBERS)} labs are up on this machine", code="lab-busy", remedy="take one down")
 
 
 def ip_in(pid: int, rows: list[str]) -> None:
@@ -175,7 +175,7 @@ def _await(done: Callable[[], bool], otherwise: str, timeout_s: float = 10) -> N
     until = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > until:
-            raise ClusterError(otherwise)
+            raise ClusterError(otherwise, code="lab-start-failed")
         time.sleep(0.02)
 
 
@@ -189,4 +189,4 @@ def _has_own_network(pid: int) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
     except OSError:
-        raise ClusterError("the lab's switch did not start") from None
+        raise ClusterError("the lab's switch did not start", code="lab-start-failed") from None

@@ -83,5 +83,5 @@ def test_page_of_the_lab_names_each_toy_beside_its_recipe() -> None:
 
 
 def test_unknown_recipe_is_told_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"nearest: gemma-4-31b-fp8$"):
+    with pytest.raises(UsageError, match=r"gemma-4-31b-fp8\?$"):
         told("gemma-4-31b-fp9")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "cluster"
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if "inside" not in path.parts and "platform" not in path.parts)
+ELSEWHERE = {"inside", "platform", "quick", "model"}  # the lab's images and models are named for their content
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if not ELSEWHERE & set(path.parts))
 
 INSTEAD = {
     r"\bto be had\b": "available",
@@ -34,13 +35,16 @@ INSTEAD = {
 }
 """What error lines, findings and help may not say, as a regular expression, and what they say instead."""
 
+FROZEN = {"stranger", "gpu-stranger"}
+"""Names of checks and of the lab's faults, which scripts use."""
+
 RIDDLES = {"told", "heard", "again", "carry", "anew", "standing", "belief", "back", "put_back", "began"}
 """Names that explain nothing, of modules, functions, classes, fields and variables."""
 
 ROOMS = {path.relative_to(PACKAGE).parts[0] for path in FILES} - {"screen.py", "crash.py", "__init__.py"}
-WORDS_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts", "probe"}
-NAMES_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts", "probe"}
-CODES_PENDING = ROOMS - {"errors.py", "config", "diagnosis", "hosts", "probe"}
+WORDS_PENDING = ROOMS - {"config", "diagnosis", "errors.py", "far", "hosts", "lab", "probe"}
+NAMES_PENDING = ROOMS - {"config", "diagnosis", "errors.py", "far", "hosts", "lab", "probe"}
+CODES_PENDING = ROOMS - {"config", "diagnosis", "errors.py", "far", "hosts", "lab", "probe"}
 """Rooms that are still to be gone through; a room leaves its list and does not come back."""
 
 ERRORS = re.compile(r"(Usage|Unreachable|Silent|ConnectionLost|Refused|Locked|Partial|Cluster|Written)Error$")
@@ -70,7 +74,7 @@ def dialect(path: Path) -> Iterator[str]:
     skipped = docstrings(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            for words, instead in INSTEAD.items():
+            for words, instead in INSTEAD.items() if node.value not in FROZEN else ():
                 if found := re.search(words, node.value):
                     yield f"{of(path, node)}: {found[0]!r}: {instead}"
 
@@ -104,7 +108,7 @@ def without_code(path: Path) -> Iterator[str]:
     [(dialect, WORDS_PENDING), (riddles, NAMES_PENDING), (without_code, CODES_PENDING)],
     ids=["words", "names", "codes"],
 )
-def test_rooms_that_were_gone_through_stay_so(found, pending) -> None:  # type: ignore[no-untyped-def]
+def test_rooms_that_were_gone_through_stay_so(found: Callable[[Path], Iterator[str]], pending: set[str]) -> None:
     assert not [line for path in FILES if room(path) not in pending for line in found(path)]
 
 

@@ -91,30 +91,20 @@ def test_an_inventory_can_be_begun_from_the_example(place: Path) -> None:
     assert yaml.safe_load(example.read_text())["hosts"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming somebody else needs root")
-def test_the_lab_says_what_it_needs(place: Path) -> None:
-    """Nobody in particular, without a Docker or a right to make namespaces."""
-    said = subprocess.run(
-        [
-            "setpriv",
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-            place / "env/bin/python",
-            "-m",
-            "cluster.cli.main",
-            "lab",
-            "up",
-        ],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
-    )
-    assert said.returncode in (2, 4), said
-    assert said.stderr.startswith("error: ")
+def test_the_lab_needs_a_checkout(place: Path) -> None:
+    for words in (("lab", "up"), ("lab", "status"), ("lab", "toy")):
+        said = run(place, *words, code=2).stderr.splitlines()
+        assert [line.partition(":")[0] for line in said] == ["error", "hint"]
+        assert "[lab-needs-checkout]" in said[0]
+
+
+def test_what_only_developers_use_is_not_in_it(place: Path) -> None:
+    [package] = (place / "env/lib").glob("python*/site-packages/cluster")
+    assert (package / "py.typed").exists()
+    assert not (package / "lab").exists()
+    pages = {path.name for path in (package / "shipped/docs").iterdir()}
+    assert {"runbooks", "measuring.md"} <= pages
+    assert not {"decisions", "architecture.md", "log.md", "lab.md"} & pages
 
 
 def test_a_stored_result_becomes_the_same_page_each_time(place: Path) -> None:

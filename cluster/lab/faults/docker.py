@@ -11,6 +11,7 @@ from cluster.lab.toys import FOLDER
 KEPT = "cluster-lab/kept:real"
 HUB = f"/home/{USER}/.cache/huggingface/hub"
 KEPT_MODEL = "/var/lib/kept-model"
+STRANGER = "stranger"
 HOOK = f"/{OWN}/bin/nvidia-container-runtime-hook"
 
 
@@ -75,14 +76,14 @@ def restore_model(scene: Scene) -> None:
 
 
 def run_stranger(scene: Scene) -> None:
-    """A stranger's container runs, not made by cluster."""
-    words = ["docker", "run", "-d", "--name", "stranger", "--network", "host", "--gpus", "all", "--entrypoint", "sleep"]
+    """A container runs that cluster has not made."""
+    words = ["docker", "run", "-d", "--name", STRANGER, "--network", "host", "--gpus", "all", "--entrypoint", "sleep"]
     scene.inside(*words, REAL, "infinity")
 
 
 def remove_stranger(scene: Scene) -> None:
     """Undo run_stranger."""
-    scene.shell("docker rm -f stranger >/dev/null 2>&1; true")
+    scene.shell(f"docker rm -f {STRANGER} >/dev/null 2>&1; true")
 
 
 def hide_hook(scene: Scene) -> None:
@@ -107,5 +108,5 @@ DOCKER_FAULTS = (
     Fault("other-image", f"{REAL} names other content on this host", put_other, restore_image),
     Fault("no-model", "the model is not in the Hugging Face cache", drop_model, restore_model),
     Fault("cut-model", "the model's weight file ends half-way", cut_model, restore_model),
-    Fault("stranger", "a stranger's container runs", run_stranger, remove_stranger),
+    Fault(STRANGER, "an unmanaged container runs", run_stranger, remove_stranger),
 )

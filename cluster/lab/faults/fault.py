@@ -25,7 +25,9 @@ class Scene:
         """The host's first process. Raises UsageError when the host is down."""
         pid = init_pid(self.place, self.spark)
         if pid is None:
-            raise UsageError(f"{self.spark.name} is down", remedy=f"cluster lab mend {self.spark.name}")
+            raise UsageError(
+                f"{self.spark.name} is down", code="lab-down", remedy=f"cluster lab mend {self.spark.name}"
+            )
         return pid
 
     @property

@@ -72,18 +72,18 @@ def wedge(scene: Scene) -> None:
 
 
 def use_gpu(scene: Scene) -> None:
-    """A stranger's process holds GPU memory."""
-    start_inside(scene.init, "python3", "-c", "import time; time.sleep(1e9)", "stranger-on-gpu")
-    pid = scene.shell("for i in $(seq 50); do pgrep -f '[s]tranger-on-gpu' && exit 0; sleep 0.1; done; exit 1").split()[
-        0
-    ]
+    """An unmanaged process holds GPU memory."""
+    start_inside(scene.init, "python3", "-c", "import time; time.sleep(1e9)", "unmanaged-on-gpu")
+    pid = scene.shell(
+        "for i in $(seq 50); do pgrep -f '[u]nmanaged-on-gpu' && exit 0; sleep 0.1; done; exit 1"
+    ).split()[0]
     say_of_gpu(scene, apps={pid: STRANGER_MIB})
 
 
 def heal_gpu(scene: Scene) -> None:
     """Undo cap_power, wedge and use_gpu."""
     (scene.root / GPU).unlink(missing_ok=True)
-    scene.shell("pkill -f '[s]tranger-on-gpu'; true")
+    scene.shell("pkill -f '[u]nmanaged-on-gpu'; true")
 
 
 def load_ollama(scene: Scene) -> None:
@@ -106,6 +106,6 @@ FIGURE_FAULTS = (
     ),
     Fault("power-cap", "the GPU is capped at 16 W and 640 MHz", cap_power, heal_gpu),
     Fault("wedged", "nvidia-smi shows a hung engine: busy at 20 W", wedge, heal_gpu),
-    Fault("gpu-stranger", "a stranger's process holds 19 GB of GPU memory", use_gpu, heal_gpu),
+    Fault("gpu-stranger", "another program's process holds 19 GB of GPU memory", use_gpu, heal_gpu),
     Fault("ollama", f"Ollama has {OLLAMA_MODEL} loaded", load_ollama, end_ollama),
 )

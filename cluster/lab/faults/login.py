@@ -1,4 +1,4 @@
-"""Faults of SSH, of the user's rights, and what strangers do."""
+"""Faults of SSH, of the user's rights, and what other programs do."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def give_sudo(scene: Scene) -> None:
 
 
 def take_port(scene: Scene) -> None:
-    """A stranger's program listens on port 8000."""
+    """Another program listens on port 8000."""
     start_inside(scene.init, "python3", "-m", "http.server", "8000", "--directory", "/srv")
     scene.shell("for i in $(seq 50); do ss -Hltn sport = :8000 | grep -q . && exit 0; sleep 0.1; done; exit 1")
 
@@ -86,5 +86,5 @@ LOGIN_FAULTS = (
     Fault("no-ssh", "sshd is not running: connection refused", stop_sshd, restart_sshd),
     Fault("no-docker", "the user is not in group docker", leave_docker_group, join_docker_group),
     Fault("no-sudo", "sudo asks for a password", take_sudo, give_sudo),
-    Fault("port-taken", "a stranger's program listens on port 8000", take_port, free_port),
+    Fault("port-taken", "another program listens on port 8000", take_port, free_port),
 )

@@ -26,5 +26,5 @@ def reboot(scene: Scene) -> None:
 
 POWER_FAULTS = (
     Fault("killed", "the host is off: nothing answers (mend boots it)", cut_power, power_on),
-    Fault("reboot", "the host boots anew: new boot id, containers exited", reboot, nothing, instant=True),
+    Fault("reboot", "the host boots again: new boot id, containers exited", reboot, nothing, instant=True),
 )

@@ -75,8 +75,8 @@ def main(words: list[str]) -> None:
         time.sleep(1e9)
         del memory
     elif words == ["ps"]:
-        told = call("/api/ps")
-        rows = told["models"] if isinstance(told, dict) else []
+        answer = call("/api/ps")
+        rows = answer["models"] if isinstance(answer, dict) else []
         print("\n".join(["NAME", *(row["name"] for row in rows)]))
     elif len(words) == 2 and words[0] in ("run", "stop"):
         call("/api/generate", {"model": words[1], "keep_alive": -1 if words[0] == "run" else 0})
