@@ -17,6 +17,13 @@ from typing import Any
 from own_lab import Lab
 
 CLUSTER = str(Path(sys.executable).with_name("cluster"))
+SILENCE_S = 15
+HASTY = f"""import sys
+from cluster.cli.main import main
+from cluster.deploy import rank
+rank.SILENCE_S = {SILENCE_S}
+sys.exit(main(sys.argv[1:]))"""
+"""`cluster` whose ranks give up a silent peer after 15 s instead of 60."""
 PAIR = ("-n", "spark1,spark2", "--tp", "2")
 QUICK = ("--set", "image=cluster-lab/vllm:quick")
 MP = (*PAIR, *QUICK, "--no-probe", "--backend", "mp")
@@ -107,6 +114,7 @@ class Person:
 
     lab: Lab
     place: Path
+    program: tuple[str, ...] = (CLUSTER,)
     runs: list[Running] = field(default_factory=list)
 
     def __enter__(self) -> Person:
@@ -134,7 +142,7 @@ class Person:
         out, err = (self.place / f"{len(self.runs)}.{name}" for name in ("out", "err"))
         with out.open("wb") as to_out, err.open("wb") as to_err:
             process = subprocess.Popen(
-                [CLUSTER, *words],
+                [*self.program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=to_out,
                 stderr=to_err,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +18,7 @@ from hosts_now import (
     state_of,
 )
 from own_lab import Lab, campaign
-from person import MP, RAY, Person
+from person import HASTY, MP, RAY, SILENCE_S, Person
 from waiting import eventually
 
 Make = Callable[[str, str], None]
@@ -46,7 +47,7 @@ def assert_told_and_repaired(lab: Lab, person: Person, words: tuple[str, ...], *
     assert_nothing_of_ours(lab)
 
 
-@pytest.mark.parametrize(("backend", "victim"), [campaign("mp", "spark1"), ("mp", "spark2"), ("ray", "spark1")])
+@pytest.mark.parametrize(("backend", "victim"), [("mp", "spark2"), campaign("mp", "spark1"), campaign("ray", "spark1")])
 def test_container_killed_while_serving(lab: Lab, person: Person, backend: str, victim: str) -> None:
     """Ray's worker: on the real engine in test_main_job."""
     person.must("up", *WORDS[backend])
@@ -55,23 +56,26 @@ def test_container_killed_while_serving(lab: Lab, person: Person, backend: str, 
     lab.tell(victim, f"docker kill {rank_of(lab, victim)}")
     took = await_end_of_all(lab)
     print(f"{backend}, {victim} killed: all ended after {took:.0f} s")
-    explained = person("logs", "--explain", "--json")
-    assert explained.code == 4, explained
-    [one] = explained.document["deployments"]
-    assert (one["root"]["id"], one["root"]["host"]) == ("rank-lost", "spark2" if victim == "spark1" else "spark1")
-    assert "killed or rebooted" in one["root"]["evidence"]
+    if backend == "mp":  # with Ray its own complaints may come first
+        explained = person("logs", "--explain", "--json")
+        assert explained.code == 4, explained
+        [one] = explained.document["deployments"]
+        assert (one["root"]["id"], one["root"]["host"]) == ("rank-lost", "spark2" if victim == "spark1" else "spark1")
+        assert "killed or rebooted" in one["root"]["evidence"]
     assert_told_and_repaired(lab, person, WORDS[backend], f"{victim}: exited, exit 137", f"{victim}.*exit 137")
 
 
 @pytest.mark.parametrize("backend", ["mp", campaign("ray")])
 def test_link_cut_while_serving(lab: Lab, person: Person, broken: Make, backend: str) -> None:
     """The fabric goes silent: neither rank hears the other's cord any more."""
-    person.must("up", *WORDS[backend])
+    Person(lab, person.place, (sys.executable, "-c", HASTY)).must("up", *WORDS[backend])
     broken("spark2", "link-down")
     took = await_end_of_all(lab)
     print(f"{backend}, link cut: all ended after {took:.0f} s")
     lab.must("mend")
-    assert_told_and_repaired(lab, person, WORDS[backend], "spark1: exited, exit 76", "was silent for 60 s.*link is cut")
+    assert_told_and_repaired(
+        lab, person, WORDS[backend], "spark1: exited, exit 76", f"was silent for {SILENCE_S} s.*link is cut"
+    )
 
 
 @pytest.mark.campaign
