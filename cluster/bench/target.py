@@ -22,9 +22,8 @@ from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
 from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named
 from cluster.errors import ClusterError, RefusedError, UsageError
-from cluster.hosts.connect import connect
+from cluster.hosts.connect import LocalHost, connect
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.local import LocalHost
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host, Process
 from cluster.spark.deployments import HOME, Deployment, unread

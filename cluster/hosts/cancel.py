@@ -8,6 +8,9 @@ from contextlib import contextmanager, suppress
 
 from cluster.errors import InterruptedByUser
 
+SLICE_S = 0.2
+"""The longest that a wait sleeps before it looks at the switch."""
+
 
 class Scope:
     """One stretch of work that can be interrupted once. An operation keeps the scope it began in."""

@@ -1,19 +1,29 @@
-"""From inventory entries to a fleet: who is this machine, who is reached over SSH."""
+"""From inventory entries to a fleet: who is this machine, reached without SSH, and who is reached over SSH."""
 
 from __future__ import annotations
 
 import getpass
+import os
+import select
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from cluster.argv.far import WORDS
 from cluster.config.inventory import HostEntry
-from cluster.hosts.cancel import Cancel
+from cluster.errors import ConnectionLostError
+from cluster.hosts import wire
+from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.fleet import Fleet, in_parallel, values
-from cluster.hosts.local import LocalHost
 from cluster.hosts.protocol import Host
 from cluster.hosts.target import SshTarget, resolve
+from cluster.hosts.wire import WireHost
 
 
 def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel | None = None) -> Fleet:
@@ -27,17 +37,17 @@ def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel
     Raises UsageError when ssh cannot make sense of an entry.
     """
     cancel = cancel or Cancel()
-    jobs = {name: partial(_host, name, entry, cancel) for name, entry in entries.items()}
+
+    def host(name: str, entry: HostEntry) -> Host:
+        target = resolve(name, entry)
+        if leads_here(target):
+            return LocalHost(name, cancel)
+        from cluster.hosts.ssh import SshHost
+
+        return SshHost(name, target, cancel)
+
+    jobs = {name: partial(host, name, entry) for name, entry in entries.items()}
     return Fleet(list(values(in_parallel(jobs, limit, cancel)).values()), limit, cancel)
-
-
-def _host(name: str, entry: HostEntry, cancel: Cancel) -> Host:
-    target = resolve(name, entry)
-    if leads_here(target):
-        return LocalHost(name, cancel)
-    from cluster.hosts.ssh import SshHost
-
-    return SshHost(name, target, cancel)
 
 
 def leads_here(target: SshTarget) -> bool:
@@ -58,3 +68,101 @@ def _is_own(family: int, address: tuple[Any, ...]) -> bool:
     except OSError:
         return False
     return True
+
+
+CHUNK = 65536
+ATOMIC = select.PIPE_BUF  # as much as a pipe that is ready takes without blocking
+
+
+class LocalHost(WireHost):
+    """This machine as a host."""
+
+    def __init__(self, name: str, cancel: Cancel | None = None) -> None:
+        super().__init__(name, LocalLine(name), cancel)
+
+
+class LocalLine:
+    """Starts loaders as children of ours, in sessions of their own: a Ctrl-C of the terminal does not reach them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def open(self, deadline: float, scope: Scope) -> LocalPipe:
+        """See Line.open."""
+        return LocalPipe(self._name)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class LocalPipe:
+    """A loader running here."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the pipe
+        self._process = subprocess.Popen(
+            (sys.executable, *WORDS[1:]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            bufsize=0,
+            start_new_session=True,
+            cwd=Path.home() if Path.home().is_dir() else "/",
+        )
+
+    def send(self, data: bytes) -> None:
+        """See Pipe.send."""
+        assert self._process.stdin
+        left = memoryview(data)
+        try:
+            fd = self._process.stdin.fileno()
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            while left and poll.poll(wire.STALLED_S * 1000):
+                left = left[os.write(fd, left[:ATOMIC]) :]
+        except (OSError, ValueError):
+            pass
+        if left:
+            raise ConnectionLostError(
+                "the program did not read all of its input", code="connection-lost", where=self._name
+            )
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        """See Pipe.receive."""
+        assert self._process.stdout
+        try:
+            fd = self._process.stdout.fileno()
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return os.read(fd, CHUNK) if poll.poll(timeout_s * 1000) else None
+        except (OSError, ValueError):
+            raise ConnectionLostError("the program was closed", code="connection-lost", where=self._name) from None
+
+    def end_input(self) -> None:
+        """See Pipe.end_input."""
+        assert self._process.stdin
+        with suppress(OSError):
+            self._process.stdin.close()
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """See Pipe.exit_code."""
+        try:
+            code = self._process.wait(timeout_s)
+            return code if code >= 0 else 128 - code
+        except subprocess.TimeoutExpired:
+            return None
+
+    def errors(self) -> str:
+        """See Pipe.errors."""
+        self._errors.seek(0)
+        return self._errors.read(CHUNK).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """See Pipe.close."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream:
+                with suppress(OSError):
+                    stream.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.05)

@@ -13,8 +13,16 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar, cast
 
 from cluster.argv.question import Answer, Question
-from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, SilentError, UnreachableError, about
-from cluster.hosts.cancel import Cancel
+from cluster.errors import (
+    ClusterError,
+    InternalError,
+    InterruptedByUser,
+    ManyErrors,
+    SilentError,
+    UnreachableError,
+    about,
+)
+from cluster.hosts.cancel import SLICE_S, Cancel
 from cluster.hosts.protocol import Host
 
 T = TypeVar("T")
@@ -49,7 +57,6 @@ def values(outcomes: Mapping[str, Outcome[T]]) -> dict[str, T]:
     return {name: outcome.get() for name, outcome in outcomes.items()}
 
 
-SLICE_S = 0.2
 LEAVE_S = 1.0  # after Ctrl-C, for what was interrupted to notice
 LEAVE_CHANGE_S = 12.0  # when a change is under way: it gets 10 s, the rest is for closing
 
@@ -60,23 +67,24 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
     Ctrl-C sets `cancel`, waits for changes under way (12 s at most) and raises InterruptedByUser; a second Ctrl-C
     leaves at once. An exception that is no ClusterError is a bug and raised as it is, after the rest.
     """
-    crew = _Crew(jobs, cancel)
+    workers = _Workers(jobs, cancel)
     try:
-        crew.start(limit)
-        crew.wait()
+        for number in range(min(limit, len(jobs))):
+            threading.Thread(target=workers.work, name=f"host-{number}", daemon=True).start()
+        workers.wait()
     except KeyboardInterrupt:
         cancel.set()
-        crew.wait_for_changes()
+        workers.wait_for_changes()
         raise InterruptedByUser("interrupted") from None
-    if crew.bug is not None:
-        raise crew.bug
-    if any(isinstance(outcome.error, InterruptedByUser) for outcome in crew.outcomes.values()):
+    if workers.bug is not None:
+        raise workers.bug
+    if any(isinstance(outcome.error, InterruptedByUser) for outcome in workers.outcomes.values()):
         raise InterruptedByUser("interrupted")
-    return {name: crew.outcomes[name] for name in jobs}
+    return {name: workers.outcomes[name] for name in jobs}
 
 
-class _Crew(Generic[T]):
-    """Daemon threads, so that a job that hangs cannot hold up the end of the program."""
+class _Workers(Generic[T]):
+    """What daemon threads share: daemons, so that a job that hangs cannot hold up the end of the program."""
 
     def __init__(self, jobs: Mapping[str, Callable[[], T]], cancel: Cancel) -> None:
         self.outcomes: dict[str, Outcome[T]] = {}
@@ -88,10 +96,6 @@ class _Crew(Generic[T]):
         self._changed = threading.Condition()
         self._ctrl_c = False
 
-    def start(self, limit: int) -> None:
-        for number in range(min(limit, len(self._jobs))):
-            threading.Thread(target=self._work, name=f"host-{number}", daemon=True).start()
-
     def wait(self) -> None:
         """Until all jobs have ended. Raises KeyboardInterrupt, also one that a job met."""
         with self._changed:
@@ -102,18 +106,19 @@ class _Crew(Generic[T]):
 
     def wait_for_changes(self) -> None:
         """After an interruption: until the jobs have noticed it and no change is under way."""
-        began = time.monotonic()
+        start = time.monotonic()
         with self._changed:
             while self._is_busy():
-                patience = LEAVE_CHANGE_S if self._scope.is_changing else LEAVE_S
-                if time.monotonic() > began + patience:
+                patience_s = LEAVE_CHANGE_S if self._scope.is_changing else LEAVE_S
+                if time.monotonic() > start + patience_s:
                     return
                 self._changed.wait(SLICE_S)
 
     def _is_busy(self) -> bool:
         return len(self.outcomes) < len(self._jobs)
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """One thread: job after job, until none is left."""
         self._cancel.bind(self._scope)
         while True:
             with self._changed:
@@ -136,11 +141,11 @@ class _Crew(Generic[T]):
             return Outcome(error=InterruptedByUser("interrupted"))
         except BaseException as error:
             self.bug = error
-            return Outcome(error=ClusterError(f"a bug: {error!r}"))
+            return Outcome(error=InternalError(error))
 
 
 SILENCE_S = 180.0
-"""How long a host may be silent before a command gives it up: a laptop's Wi-Fi comes back, a host boots."""
+"""How long a host may be silent before a command gives it up: a laptop's Wi-Fi returns, a host boots."""
 PAUSE_S = 1.0
 LONG_S = 30.0
 """What took longer before its connection was lost had one for most of that time."""
@@ -182,24 +187,24 @@ class Silence:
         """Those that are silent now."""
         return tuple(sorted(self._since))
 
-    def answered(self, outcomes: Mapping[str, Outcome[T]], began: float) -> dict[str, T]:
-        """What was answered to what was asked at `began`; hosts that cannot be asked now are left out.
+    def answered(self, outcomes: Mapping[str, Outcome[T]], asked_at: float) -> dict[str, T]:
+        """The answers to what was asked at `asked_at`; hosts that cannot be asked now are left out.
 
         Raises every other error, and that of a host that was silent for too long.
         """
-        judged = {name: self._judge(name, outcome, began) for name, outcome in outcomes.items()}
+        judged = {name: self._judge(name, outcome, asked_at) for name, outcome in outcomes.items()}
         return values({name: outcome for name, outcome in judged.items() if not isinstance(outcome.error, SilentError)})
 
     def keep_trying(self, name: str, act: Callable[[], T], say: Callable[[str], None] | None = None) -> T:
-        """Do what can be done again until it does not fail for want of a connection. `say` is told who is silent."""
+        """Repeat what may be repeated until it does not fail for want of a connection. `say` shows who is silent."""
         said = ""
         while True:
-            began = self._time.monotonic()
+            asked_at = self._time.monotonic()
             try:
                 tried = Outcome(act())
             except ClusterError as error:
                 tried = Outcome(error=error)
-            outcome = self._judge(name, tried, began)
+            outcome = self._judge(name, tried, asked_at)
             if say and (str(self) or said):
                 said = str(self)
                 say(said)
@@ -207,14 +212,14 @@ class Silence:
                 return outcome.get()
             self._time.sleep(PAUSE_S)
 
-    def _judge(self, name: str, outcome: Outcome[T], began: float) -> Outcome[T]:
+    def _judge(self, name: str, outcome: Outcome[T], asked_at: float) -> Outcome[T]:
         """Note whether a host answered; the error of one that is given up replaces that of the last try."""
         if not isinstance(outcome.error, SilentError):
             self._since.pop(name, None)
             return outcome
         now = self._time.monotonic()
-        if now - began < LONG_S:
-            self._since.setdefault(name, began)
+        if now - asked_at < LONG_S:
+            self._since.setdefault(name, asked_at)
         else:
             self._since[name] = now
         silent_s = now - self._since[name]
@@ -222,7 +227,9 @@ class Silence:
             return outcome
         error = outcome.error
         what = f"{name} was unreachable for {silent_s:.0f} s: {error.what}"
-        return Outcome(error=UnreachableError(what, where=name, remedy=error.remedy, host=name))
+        return Outcome(
+            error=UnreachableError(what, code="host-unreachable", where=name, remedy=error.remedy, host=name)
+        )
 
 
 class Fleet:
@@ -298,9 +305,9 @@ class Fleet:
     def keep_trying(
         self, fn: Callable[[Host], T], names: Sequence[str] | None = None, say: Callable[[str], None] | None = None
     ) -> dict[str, T]:
-        """`each` for what can be done again: a host that cannot be asked is asked until it was silent for too long.
+        """`each` for what may be repeated: a host that cannot be asked is asked until it was silent for too long.
 
-        `say` is told which hosts are silent, and "" when none is. Raises as `values` does.
+        `say` gets the hosts that are silent, and "" when none is. Raises as `values` does.
         """
         return values(self.each(lambda host: self.silence.keep_trying(host.name, lambda: fn(host), say), names))
 

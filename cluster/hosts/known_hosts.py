@@ -30,6 +30,11 @@ class KnownKey:
     line: int
     marker: str = ""  # "@revoked", "@cert-authority"
 
+    @property
+    def place(self) -> str:
+        """The file and its line."""
+        return f"{self.file}:{self.line}"
+
 
 def fingerprint(key: bytes) -> str:
     """As `ssh-keygen -l` prints it: SHA256:…"""
@@ -68,20 +73,20 @@ def is_named(known: KnownKey, name: str) -> bool:
     """Whether the line speaks of `name` (`host` or `[host]:port`): literally, by pattern, or hashed."""
     name = name.lower()
     found = False
+
+    def matches(pattern: str) -> bool:
+        # only * and ? are special to ssh; brackets are literal, they stand around hosts with a port
+        return fnmatchcase(name, pattern.lower().replace("[", "[[]"))
+
     for pattern in known.names:
         if pattern.startswith("|1|"):
             found = found or _is_hash_of(pattern, name)
         elif pattern.startswith("!"):
-            if _matches(pattern[1:], name):
+            if matches(pattern[1:]):
                 return False
         else:
-            found = found or _matches(pattern, name)
+            found = found or matches(pattern)
     return found
-
-
-def _matches(pattern: str, name: str) -> bool:
-    # only * and ? are special to ssh; brackets are literal, they stand around hosts with a port
-    return fnmatchcase(name, pattern.lower().replace("[", "[[]"))
 
 
 def _is_hash_of(pattern: str, name: str) -> bool:
@@ -126,8 +131,62 @@ def judge(keys: Sequence[KnownKey], names: Sequence[str], kind: str, key: bytes)
     return Verdict(False, by=own[0] if own else None)
 
 
+ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+"""What a host is asked to show for a kind of key in known_hosts, where that is not the kind itself."""
+
+
+class Trust:
+    """The host keys known for one target."""
+
+    def __init__(self, name: str, target: SshTarget) -> None:
+        self._name = name
+        self._target = target
+        self._names = tuple(dict.fromkeys([target.key_name, target.host_key_alias or target.hostname]))
+        self._keys = read_known_hosts(target.known_hosts)
+
+    def order(self, algorithms: tuple[str, ...]) -> tuple[str, ...]:
+        """Host key algorithms with those first whose keys are known, so that the host shows one that we can check."""
+        kinds = {known.kind for name in self._names for known in lines_for(self._keys, name)}
+        wanted = {algorithm for kind in kinds for algorithm in ALGORITHMS.get(kind, (kind,))}
+        return tuple(sorted(algorithms, key=lambda algorithm: algorithm not in wanted))
+
+    def check(self, kind: str, key: bytes) -> None:
+        """Raise UnreachableError unless the shown key is the known one."""
+        verdict = judge(self._keys, self._names, kind, key)
+        if verdict.is_trusted:
+            return
+        known, target = verdict.by, self._target
+        address = target.hostname
+        if target.port != 22:
+            address = f"[{address}]:{target.port}" if ":" in address else f"{address}:{target.port}"
+        add = f"cluster inventory add {self._name} {target.user}@{address}"
+        if known and verdict.is_revoked:
+            raise UnreachableError(
+                f"{self._name}: its host key {fingerprint(key)} is marked as revoked",
+                code="host-key-revoked",
+                where=known.place,
+                remedy="do not connect; ask whoever marked it",
+            )
+        if known and verdict.is_changed:
+            raise UnreachableError(
+                f"{self._name}: the host key has changed: known {fingerprint(known.key)}, shown {fingerprint(key)}",
+                code="host-key-changed",
+                where=known.place,
+                remedy=f"if the host was reinstalled: ssh-keygen -R '{self._names[0]}' -f {known.file}, then {add};"
+                " if not, somebody may be in between",
+            )
+        what = f"{self._name}: unknown host key {fingerprint(key)} ({kind})"
+        if known:
+            what += f"; only its {known.kind} key is known ({known.place})"
+        elif any(one.marker == "@cert-authority" and is_named(one, self._names[0]) for one in self._keys):
+            what += "; known_hosts names an authority for it, which is not used here"
+        raise UnreachableError(
+            what, code="host-key-unknown", where=self._name, remedy=f"compare the fingerprint, then run: {add}"
+        )
+
+
 DEADLINE_S = 45
-_OPTIONS = (
+OPTIONS = (
     "BatchMode=yes",
     "StrictHostKeyChecking=accept-new",
     "GlobalKnownHostsFile=/dev/null",
@@ -159,41 +218,37 @@ def see_key(name: str, entry: HostEntry, target: SshTarget) -> ShownKey:
     Raises UnreachableError with ssh's own words, UsageError when there is no ssh.
     """
     if not shutil.which("ssh"):
-        raise UsageError("there is no `ssh` here, which is asked for the host's key", remedy="install OpenSSH's client")
+        raise UsageError(
+            "ssh not found on this machine", code="ssh-missing", remedy="install OpenSSH's client (openssh-client)"
+        )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "known_hosts"
+        words = ["ssh", "-T"]
+        for option in (*OPTIONS, f"UserKnownHostsFile={file}"):
+            words += ["-o", option]
+        if target.proxy_command:
+            words += ["-o", f"ProxyCommand={target.proxy_command.replace('%', '%%')}"]
+        for flag, value in (("-p", entry.port), ("-l", entry.user)):
+            if value:
+                words += [flag, str(value)]
+        words += ["--", entry.address, "true"]
         try:
-            done = subprocess.run(
-                _words(entry, target, file),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=DEADLINE_S,
-                check=False,
-            )
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE_S, check=False)
         except subprocess.TimeoutExpired:
-            raise UnreachableError(f"{name} did not show a key within {DEADLINE_S} s", where=name) from None
+            raise UnreachableError(
+                f"{name} did not show a host key within {DEADLINE_S} s", code="host-key-not-shown", where=name
+            ) from None
         text = file.read_text(errors="replace") if file.exists() else ""
     keys = parse_known_hosts(text)
     if not keys:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no output of ssh"]
         raise UnreachableError(
-            f"{name} shows no host key: {said[-1] if said else 'ssh said nothing'}",
+            f"{name} shows no host key: {lines[-1]}",
+            code="host-key-not-shown",
             where=name,
-            remedy=f"see that `ssh {entry.address}` gets as far as asking about the key",
+            remedy=f"check that `ssh {entry.address}` gets as far as asking about the key",
         )
     return ShownKey(keys[-1], text.splitlines()[keys[-1].line - 1])
-
-
-def _words(entry: HostEntry, target: SshTarget, file: Path) -> list[str]:
-    words = ["ssh", "-T"]
-    for option in (*_OPTIONS, f"UserKnownHostsFile={file}"):
-        words += ["-o", option]
-    if target.proxy_command:
-        words += ["-o", f"ProxyCommand={target.proxy_command.replace('%', '%%')}"]
-    for flag, value in (("-p", entry.port), ("-l", entry.user)):
-        if value:
-            words += [flag, str(value)]
-    return [*words, "--", entry.address, "true"]
 
 
 def record_key(shown: ShownKey, file: Path) -> None:
@@ -210,4 +265,6 @@ def record_key(shown: ShownKey, file: Path) -> None:
             ended = size == 0 or known.read(1) == b"\n"
             known.write((b"" if ended else b"\n") + shown.line.encode() + b"\n")
     except OSError as error:
-        raise ClusterError(f"{file}: the key cannot be recorded: {error.strerror or error}") from error
+        raise ClusterError(
+            f"{file}: the key cannot be recorded: {error.strerror or error}", code="file-not-written"
+        ) from error

@@ -1,4 +1,4 @@
-"""The lock of the hosts of one command: taken in a fixed order, kept with a beat, given back whatever happens."""
+"""The lock of the hosts of one command: taken in a fixed order, kept with a beat, released whatever happens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cluster.hosts.protocol import Host, Process
 BEAT_S = 5.0
 KEPT_S = 30.0
 """How long a host keeps the lock for a silent owner."""
-AGAIN_S = 1.0
+RETRY_S = 1.0
 
 
 def who_am_i() -> str:
@@ -30,13 +30,15 @@ def who_am_i() -> str:
 
 
 class Lock:
-    """A context manager that holds the lock on every host of a fleet, and takes it again where it was lost.
+    """A context manager that holds the lock on every host of a fleet, and takes it back where it was lost.
 
     `data_dirs`: the directory of cluster's files, by host name. Entering raises LockedError, with who holds it, since
-    when and why, after giving back what was taken; ClusterError when a host's lock file cannot be written.
+    when and why, after releasing what was taken; ClusterError when a host's lock file cannot be written. Hosts are
+    locked in the order of their names. Nobody waits for a lock, so two inventories that call the same hosts by other
+    names cannot block each other: at worst both commands are refused.
 
-    A lock that ended with its connection is taken again as soon as the host can be reached, unless somebody else had it
-    in between: the generation in the lock's file tells (`far/hold.py`).
+    A lock that ended with its connection is taken back as soon as the host can be reached, unless somebody else had it
+    in between: the generation in the lock's file shows it (`far/hold.py`).
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Lock:
         self.release()
 
     def release(self) -> None:
-        """Give the lock back on all hosts."""
+        """Release the lock on all hosts."""
         self._over.set()
         for held in reversed(self._held.values()):
             held.release()
@@ -82,7 +84,7 @@ class Lock:
     def lost(self) -> dict[str, ClusterError]:
         """The hosts whose lock we do not hold now, and why: LockedError where somebody else took it meanwhile.
 
-        Each is asked for a beat and has 5 s to answer; a lock that was lost is taken again, if that is possible now.
+        Each is asked for a beat and has 5 s to answer; a lock that was lost is taken back, if that is possible now.
         """
         outcomes = self._fleet.each(lambda host: self._held[host.name].ensure())
         return {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
@@ -92,7 +94,7 @@ class Lock:
         return [held.taken for held in self._held.values() if held.taken is not None]
 
     def require(self, names: Sequence[str] | None = None) -> None:
-        """Hold the lock of all hosts, or of those named, again if it was lost, for example while this machine slept.
+        """Hold the lock of all hosts, or of those named, even if it was lost, for example while this machine slept.
 
         Raises LockedError when somebody else took it meanwhile, UnreachableError when a host is silent for too long.
         """
@@ -123,55 +125,61 @@ class _Held:
 
     def take(self) -> None:
         """Take it. Raises LockedError, ConnectionLostError, ClusterError."""
+        name = self._host.name
         argv, program = started("hold", {**self._given, "generation": self._generation})
-        holder = _Holder(self._host.name, self._host.start(argv, program, lasting=True), self._keep)
-        told = holder.first_line()
-        if told.get("held"):
-            self._generation, self._holder = told.get("generation"), holder
+        holder = _Holder(name, self._host.start(argv, program, lasting=True), self._keep)
+        answer = holder.first_line()
+        if answer.get("held"):
+            self._generation, self._holder = answer.get("generation"), holder
             if self._over.is_set():
                 holder.release()
             return
         holder.release()
-        if "who" not in told:
+        if "who" not in answer:
             raise ClusterError(
-                f"cannot take the lock: {told.get('error', told)}",
-                where=self._host.name,
-                remedy="see data_dir in the inventory",
+                f"cannot take the lock: {answer.get('error', answer)}",
+                code="lock-failed",
+                where=name,
+                remedy="check data_dir in the inventory",
             )
+        owner = f"{answer['who']}{_since(answer.get('since'))}: {answer['why']}"
         if self._generation is None:
             raise LockedError(
-                f"{told['who']} is at work on {self._host.name}{_since(told.get('since'))}: {told['why']}",
-                where=self._host.name,
+                f"{name} is locked by {owner}",
+                code="locked",
+                where=name,
                 remedy="wait until it is done; a lock whose owner is gone ends by itself within"
                 f" {self._silence_s:.0f} s",
             )
-        self._refused(told)
-
-    def _refused(self, told: Mapping[str, Any]) -> None:
-        """It could not be taken again: by an earlier connection of ours it is held for a while, or taken by another."""
-        name = self._host.name
-        if all(told[key] == self._given[key] for key in ("who", "why")):  # the answer to taking it may have been lost
-            self._generation = told["generation"]
-        if told["generation"] == self._generation:
-            raise SilentError(f"{name}: the connection that held its lock was lost", where=name)
+        # it could not be taken back: an earlier connection of this process holds it for a while, or another took it
+        if all(answer[key] == self._given[key] for key in ("who", "why")):  # the answer to a take may have been lost
+            self._generation = answer["generation"]
+        if answer["generation"] == self._generation:
+            raise SilentError(
+                f"{name}: the connection that held its lock was lost", code="lock-connection-lost", where=name
+            )
         self.taken = LockedError(
-            f"the lock of {name} was lost, and another took it: "
-            f"{told['who']}{_since(told.get('since'))}: {told['why']}",
+            f"the lock of {name} was lost and then taken by {owner}",
+            code="lock-taken",
             where=name,
             remedy="cluster status shows what runs now; run the command again when the other one is done",
         )
         raise self.taken
 
     def ensure(self, timeout_s: float = 5.0) -> None:
-        """Hold it: a beat is answered, or it is taken again. Raises LockedError, SilentError, UnreachableError."""
+        """Hold it: a beat is answered, or it is taken back. Raises LockedError, SilentError, UnreachableError."""
         holder = self._holder
         if holder is not None and holder.answered(holder.beat(), time.monotonic() + timeout_s):
             return
         if holder is not None and not holder.ended:
-            raise SilentError(f"{self._host.name} does not answer who holds its lock", where=self._host.name)
-        self._take_again(holder)
+            raise SilentError(
+                f"{self._host.name}: the holder of its lock does not answer",
+                code="lock-silent",
+                where=self._host.name,
+            )
+        self._retake(holder)
 
-    def _take_again(self, lost: _Holder | None) -> None:
+    def _retake(self, lost: _Holder | None) -> None:
         with self._taking:
             if self.taken is not None:
                 raise self.taken
@@ -179,10 +187,10 @@ class _Held:
                 self.take()
 
     def _keep(self, ended: _Holder) -> None:
-        """On the thread of a holder that ended: take the lock again as soon as that is possible, for all that waits."""
-        while not self._over.wait(AGAIN_S) and self._holder is ended and self.taken is None:
+        """On the thread of a holder that ended: take the lock back as soon as that is possible, for all that waits."""
+        while not self._over.wait(RETRY_S) and self._holder is ended and self.taken is None:
             with suppress(ClusterError):
-                self._take_again(ended)
+                self._retake(ended)
 
     def beat(self) -> None:
         """Send a beat; a connection over which none was answered for so long that the lock ended is given up."""
@@ -197,7 +205,7 @@ class _Held:
             self._holder.write(line)
 
     def release(self) -> None:
-        """Give it back."""
+        """End the holder."""
         if self._holder is not None:
             self._holder.release()
 
@@ -209,7 +217,7 @@ def _since(unix_s: float | None) -> str:
 
 
 class _Holder:
-    """far/hold on one host, and a thread that hears what it says and calls `end` when it has ended."""
+    """far/hold on one host, and a thread that reads its lines and calls `end` when it has ended."""
 
     def __init__(self, host: str, process: Process, end: Callable[[_Holder], None]) -> None:
         self._host = host
@@ -218,23 +226,25 @@ class _Holder:
         self._changed = threading.Condition()
         self._first: dict[str, Any] | None = None
         self._sent = 0
-        self._heard = 0
-        self._heard_at = time.monotonic()
+        self._received = 0
+        self._received_at = time.monotonic()
         self.ended = False
         threading.Thread(target=self._listen, name=f"lock-{host}", daemon=True).start()
 
     @property
     def silent_s(self) -> float:
-        """For how long it has said nothing."""
-        return time.monotonic() - self._heard_at
+        """Seconds since its last line."""
+        return time.monotonic() - self._received_at
 
     def first_line(self, timeout_s: float = 15.0) -> dict[str, Any]:
-        """What it said first. Raises ConnectionLostError."""
+        """Whether it has the lock, or who has. Raises ConnectionLostError."""
         with self._changed:
             self._changed.wait_for(lambda: self._first is not None or self.ended, timeout_s)
         if self._first is None:
             self.release()
-            raise ConnectionLostError(f"{self._host} did not say whether the lock is free", where=self._host)
+            raise ConnectionLostError(
+                f"{self._host} did not answer whether its lock is free", code="lock-silent", where=self._host
+            )
         return self._first
 
     def beat(self) -> int:
@@ -248,8 +258,9 @@ class _Holder:
     def answered(self, number: int, deadline: float) -> bool:
         """Whether beat `number` was answered before `deadline` (time.monotonic)."""
         with self._changed:
-            self._changed.wait_for(lambda: self._heard >= number or self.ended, max(0.0, deadline - time.monotonic()))
-            return self._heard >= number and not self.ended
+            left_s = max(0.0, deadline - time.monotonic())
+            self._changed.wait_for(lambda: self._received >= number or self.ended, left_s)
+            return self._received >= number and not self.ended
 
     def write(self, line: str) -> None:
         """Send one command; a holder that is gone is noticed by `answered`."""
@@ -262,19 +273,16 @@ class _Holder:
 
     def _listen(self) -> None:
         with suppress(ClusterError):
-            for line in self._process.lines():
-                self._hear(line)
+            for text in self._process.lines():
+                with suppress(ValueError):
+                    line = json.loads(text)
+                    with self._changed:
+                        self._first = self._first or line
+                        self._received = line.get("beat", self._received)
+                        self._received_at = time.monotonic()
+                        self.ended = self.ended or "ended" in line
+                        self._changed.notify_all()
         with self._changed:
             self.ended = True
             self._changed.notify_all()
         self._end(self)
-
-    def _hear(self, line: str) -> None:
-        with suppress(ValueError):
-            said = json.loads(line)
-            with self._changed:
-                self._first = self._first or said
-                self._heard = said.get("beat", self._heard)
-                self._heard_at = time.monotonic()
-                self.ended = self.ended or "ended" in said
-                self._changed.notify_all()

@@ -23,81 +23,16 @@ import paramiko
 from cluster.argv.far import COMMAND
 from cluster.errors import ClusterError, ConnectionLostError, SilentError, UnreachableError
 from cluster.hosts import wire
-from cluster.hosts.cancel import Cancel, Scope
-from cluster.hosts.known_hosts import KnownKey, fingerprint, is_named, judge, lines_for, read_known_hosts
+from cluster.hosts.cancel import SLICE_S, Cancel, Scope
+from cluster.hosts.known_hosts import Trust
 from cluster.hosts.target import SshTarget, public_key
-from cluster.hosts.trouble import key_refused, set_up_failed
 from cluster.hosts.wire import WireHost
 
-# what a host is asked to show for each kind of key in known_hosts
-ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
-
-
-class Trust:
-    """The host keys known for one target."""
-
-    def __init__(self, name: str, target: SshTarget) -> None:
-        self._name = name
-        self._target = target
-        self._names = tuple(dict.fromkeys([target.key_name, target.host_key_alias or target.hostname]))
-        self._keys = read_known_hosts(target.known_hosts)
-
-    def order(self, algorithms: tuple[str, ...]) -> tuple[str, ...]:
-        """Host key algorithms with those first whose keys are known, so that the host shows one that we can check."""
-        kinds = {known.kind for name in self._names for known in lines_for(self._keys, name)}
-        wanted = {algorithm for kind in kinds for algorithm in ALGORITHMS.get(kind, (kind,))}
-        return tuple(sorted(algorithms, key=lambda algorithm: algorithm not in wanted))
-
-    def check(self, kind: str, key: bytes) -> None:
-        """Raise UnreachableError unless the shown key is the known one."""
-        verdict = judge(self._keys, self._names, kind, key)
-        if verdict.is_trusted:
-            return
-        if verdict.by and verdict.is_revoked:
-            raise UnreachableError(
-                f"{self._name}: its host key {fingerprint(key)} is marked as revoked",
-                where=_place(verdict.by),
-                remedy="do not connect; ask whoever marked it",
-            )
-        if verdict.by and verdict.is_changed:
-            raise self._changed(verdict.by, key)
-        raise self._unknown(kind, key, verdict.by)
-
-    def _changed(self, known: KnownKey, key: bytes) -> UnreachableError:
-        file, name = known.file, self._names[0]
-        return UnreachableError(
-            f"{self._name}: the host key has changed: known {fingerprint(known.key)}, shown {fingerprint(key)}",
-            where=_place(known),
-            remedy=f"if the host was set up anew: ssh-keygen -R '{name}' -f {file}, then {self._add()};"
-            " if not, somebody may be in between",
-        )
-
-    def _unknown(self, kind: str, key: bytes, other: KnownKey | None) -> UnreachableError:
-        what = f"{self._name}: unknown host key {fingerprint(key)} ({kind})"
-        if other:
-            what += f"; only its {other.kind} key is known ({_place(other)})"
-        elif any(known.marker == "@cert-authority" and is_named(known, self._names[0]) for known in self._keys):
-            what += "; known_hosts names an authority for it, which is not used here"
-        return UnreachableError(what, where=self._name, remedy=f"compare the fingerprint, then: {self._add()}")
-
-    def _add(self) -> str:
-        target = self._target
-        address = target.hostname
-        if target.port != 22:
-            address = f"[{address}]:{target.port}" if ":" in address else f"{address}:{target.port}"
-        return f"cluster inventory add {self._name} {target.user}@{address}"
-
-
-def _place(known: KnownKey) -> str:
-    return f"{known.file}:{known.line}"
-
-
-SLICE_S = 0.2
 USER_TIMEOUT_MS = 30_000  # unanswered data after which the kernel gives the connection up
 
 
-class Dialled:
-    """An open socket; `said` is what a proxy command wrote to stderr."""
+class Dialed:
+    """An open socket, and what a proxy command wrote to stderr."""
 
     def __init__(self, sock: socket.socket, errors: IO[bytes] | None = None) -> None:
         self.sock = sock
@@ -109,8 +44,8 @@ class Dialled:
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
-    def said(self) -> str:
-        """The last words of the proxy command."""
+    def proxy_errors(self) -> str:
+        """The last lines of the proxy command; empty without one."""
         if self._errors is None:
             return ""
         time.sleep(0.1)
@@ -118,7 +53,7 @@ class Dialled:
         return self._errors.read(4000).decode("utf-8", "replace").strip()
 
 
-def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialled:
+def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialed:
     """Connect before `deadline` (time.monotonic).
 
     Raises ConnectionLostError (with a TimeoutError as its cause when nothing answered), SilentError for a name without
@@ -126,24 +61,36 @@ def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialled
     """
     if target.proxy_command:
         return _dial_through(target.proxy_command)
-    where = f"{target.hostname} port {target.port}"
     try:
         found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
         raise SilentError(
             f"{name}: no address for {target.hostname} ({getattr(error, 'strerror', error)})",
+            code="name-unknown",
             where=name,
-            remedy="use an IP address in the inventory, or see that the name resolves",
+            remedy="use an IP address in the inventory, or make the name resolve",
         ) from None
     last: OSError = TimeoutError()
-    began = time.monotonic()
+    start = time.monotonic()
     for left, (family, _, _, _, address) in zip(range(len(found), 0, -1), found, strict=True):
         patience = min(target.connect_timeout_s, (deadline - time.monotonic()) / left)
         try:
-            return Dialled(_connect(family, address, patience, scope))
+            return Dialed(_connect(family, address, patience, scope))
         except OSError as error:
             last = error
-    raise _plain(name, where, last, time.monotonic() - began) from last
+    if isinstance(last, ConnectionRefusedError):
+        code, what, remedy = "ssh-no-sshd", "refused the connection", "is sshd running there, and is the port right?"
+    elif isinstance(last, TimeoutError):
+        code, what = "ssh-timeout", f"did not answer within {time.monotonic() - start:.0f} s"
+        remedy = "is it on, and is this its management address? Fabric addresses often cannot be reached from here"
+    elif last.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        code, what = "ssh-no-route", "cannot be reached: no route"
+        remedy = "check the address, the cable and this machine's network"
+    else:
+        code, what = "ssh-unreachable", f"cannot be reached: {last.strerror or last}"
+        remedy = "check the address in the inventory"
+    where = f"{target.hostname} port {target.port}"
+    raise ConnectionLostError(f"{name} ({where}) {what}", code=code, where=name, remedy=remedy) from last
 
 
 class _PromptSocket(socket.socket):
@@ -162,12 +109,20 @@ class _PromptSocket(socket.socket):
 
 
 def _connect(family: int, address: tuple[Any, ...], timeout_s: float, scope: Scope) -> socket.socket:
+    """Raises OSError (TimeoutError when nothing answered), InterruptedByUser."""
     sock = _PromptSocket(family, socket.SOCK_STREAM)
+    deadline = time.monotonic() + timeout_s
     try:
         sock.setblocking(False)
         code = sock.connect_ex(address)
         if code == errno.EINPROGRESS:
-            code = _await_connection(sock, time.monotonic() + timeout_s, scope)
+            poll = select.poll()
+            poll.register(sock, select.POLLOUT)
+            while not poll.poll(SLICE_S * 1000):
+                scope.check()
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
         sock.setblocking(True)
@@ -180,38 +135,14 @@ def _connect(family: int, address: tuple[Any, ...], timeout_s: float, scope: Sco
     return sock
 
 
-def _await_connection(sock: socket.socket, deadline: float, scope: Scope) -> int:
-    """The errno of a connection under way, 0 for success. Raises TimeoutError, InterruptedByUser."""
-    poll = select.poll()
-    poll.register(sock, select.POLLOUT)
-    while not poll.poll(SLICE_S * 1000):
-        scope.check()
-        if time.monotonic() > deadline:
-            raise TimeoutError
-    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-
-
-def _plain(name: str, where: str, error: OSError, waited_s: float) -> ConnectionLostError:
-    if isinstance(error, ConnectionRefusedError):
-        what, remedy = "refused the connection", "is sshd running there, and is the port right?"
-    elif isinstance(error, TimeoutError):
-        what = f"did not answer within {waited_s:.0f} s"
-        remedy = "is it on, and is this its management address? Fabric addresses often cannot be reached from here"
-    elif error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        what, remedy = "cannot be reached: no route", "see the address, the cable and this machine's network"
-    else:
-        what, remedy = f"cannot be reached: {error.strerror or error}", "see the address in the inventory"
-    return ConnectionLostError(f"{name} ({where}) {what}", where=name, remedy=remedy)
-
-
-def _dial_through(command: str) -> Dialled:
+def _dial_through(command: str) -> Dialed:
     """Run a proxy command as ssh does (`exec` in a shell), its stdin and stdout on one socket."""
     ours, its = socket.socketpair()
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the connection
     words = ["/bin/sh", "-c", f"exec {command}"]
     subprocess.Popen(words, stdin=its.fileno(), stdout=its.fileno(), stderr=errors, start_new_session=True)
     its.close()
-    return Dialled(ours, errors)
+    return Dialed(ours, errors)
 
 
 KEEPALIVE_S = 10
@@ -251,7 +182,9 @@ class SshLine:
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not isinstance(error, paramiko.ChannelException):
                 self._give_up(connection)
-            raise ConnectionLostError(f"{self._name} gave no session: {error}", where=self._name) from None
+            raise ConnectionLostError(
+                f"{self._name} opened no session: {error}", code="ssh-broken", where=self._name
+            ) from None
         return SshPipe(self._name, channel)
 
     def _connected(self, deadline: float, scope: Scope) -> fabric.Connection:
@@ -295,7 +228,9 @@ class SshPipe:
             self._channel.settimeout(wire.STALLED_S)
             self._channel.sendall(data)
         except (OSError, EOFError, paramiko.SSHException):
-            raise ConnectionLostError(f"the connection to {self._name} was lost", where=self._name) from None
+            raise ConnectionLostError(
+                f"the connection to {self._name} was lost", code="connection-lost", where=self._name
+            ) from None
 
     def receive(self, timeout_s: float) -> bytes | None:
         """See Pipe.receive."""
@@ -318,10 +253,10 @@ class SshPipe:
 
     def errors(self) -> str:
         """See Pipe.errors."""
-        said = b""
-        while self._channel.recv_stderr_ready() and len(said) < CHUNK:
-            said += self._channel.recv_stderr(CHUNK)
-        return said.decode("utf-8", "replace")
+        data = b""
+        while self._channel.recv_stderr_ready() and len(data) < CHUNK:
+            data += self._channel.recv_stderr(CHUNK)
+        return data.decode("utf-8", "replace")
 
     def close(self) -> None:
         """See Pipe.close."""
@@ -335,25 +270,25 @@ def connect(name: str, target: SshTarget, deadline: float, scope: Scope) -> fabr
     Raises ConnectionLostError when trying again may help, else UnreachableError; InterruptedByUser.
     """
     trust = Trust(name, target)
-    dialled = dial(name, target, deadline, scope)
-    connection = _prepare(name, target, trust, dialled)
-    began = time.monotonic()
+    dialed = dial(name, target, deadline, scope)
+    connection = _prepare(name, target, trust, dialed)
+    start = time.monotonic()
     try:
-        with scope.closing(dialled.close):
+        with scope.closing(dialed.close):
             connection.open()
     except BaseException as error:
         with suppress(Exception):
             connection.client.close()
-        dialled.close()
+        dialed.close()
         scope.check()
         if isinstance(error, ClusterError) or not isinstance(error, Exception):
             raise
-        raise _explain(name, target, error, time.monotonic() - began, dialled) from None
+        raise _set_up_failed(name, target, error, time.monotonic() - start, dialed) from None
     connection.transport.set_keepalive(KEEPALIVE_S)
     return connection
 
 
-def _prepare(name: str, target: SshTarget, trust: Trust, dialled: Dialled) -> fabric.Connection:
+def _prepare(name: str, target: SshTarget, trust: Trust, dialed: Dialed) -> fabric.Connection:
     connection = fabric.Connection(
         target.hostname,
         user=target.user,
@@ -361,7 +296,7 @@ def _prepare(name: str, target: SshTarget, trust: Trust, dialled: Dialled) -> fa
         config=fabric.Config(lazy=True),  # without its files: ssh was asked; one each, since reading it changes it
         gateway=False,
         connect_kwargs={
-            "sock": dialled.sock,
+            "sock": dialed.sock,
             "banner_timeout": BANNER_TIMEOUT_S,
             "auth_timeout": AUTH_TIMEOUT_S,
             "auth_strategy": Keys(name, target),
@@ -390,10 +325,35 @@ class _Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         self._trust.check(key.get_name(), key.asbytes())
 
 
-def _explain(name: str, target: SshTarget, error: Exception, seconds: float, dialled: Dialled) -> UnreachableError:
-    silent = ("banner" in str(error) and seconds >= BANNER_TIMEOUT_S - 1) or "timeout" in str(error)
-    return set_up_failed(
-        name, target, str(error), dialled.said(), silent=silent, final=isinstance(error, paramiko.IncompatiblePeer)
+def _set_up_failed(name: str, target: SshTarget, error: Exception, seconds: float, dialed: Dialed) -> UnreachableError:
+    """What failed between the open socket and the login, `seconds` after it was opened."""
+    where = f"{target.hostname} port {target.port}"
+    if output := dialed.proxy_errors():
+        return ConnectionLostError(
+            f"{name}: the proxy to {where} failed: {output}",
+            code="ssh-proxy",
+            where=name,
+            remedy=f"try: {target.proxy_command}",
+        )
+    if ("banner" in str(error) and seconds >= BANNER_TIMEOUT_S - 1) or "timeout" in str(error):
+        return ConnectionLostError(
+            f"{name} ({where}) accepts connections but its sshd does not answer",
+            code="ssh-banner-timeout",
+            where=name,
+            remedy="most likely it is out of memory and thrashing, not a network fault: wait, or power-cycle it",
+        )
+    if isinstance(error, paramiko.IncompatiblePeer):  # trying again cannot help
+        return UnreachableError(
+            f"{name} ({where}): {error}",
+            code="ssh-algorithms",
+            where=name,
+            remedy=f"on {name} check the algorithms that sshd allows",
+        )
+    return ConnectionLostError(
+        f"{name} ({where}) ended the connection while it was set up: {error or 'no reason given'}",
+        code="ssh-broken",
+        where=name,
+        remedy=f"on {name} run: journalctl -u ssh",
     )
 
 
@@ -425,8 +385,27 @@ class Keys:
                 break
             if not more:
                 return
-            why = f"it wants {', '.join(more)} as well"
-        raise key_refused(self._name, self._target, self._tried, self._locked, why)
+            why = f"it requires {', '.join(more)} as well"
+        raise self._refused(why)
+
+    def _refused(self, why: str) -> UnreachableError:
+        target = self._target
+        login = f"{target.user}@{target.hostname}"
+        if self._locked and not self._tried:
+            return UnreachableError(
+                f"{self._name}: the key {self._locked[0]} has a passphrase and no agent holds it",
+                code="ssh-key-locked",
+                where=login,
+                remedy=f"ssh-add {self._locked[0]}",
+            )
+        offered = ", ".join([*self._tried, *(f"{path} (has a passphrase, not offered)" for path in self._locked)])
+        port = "" if target.port == 22 else f"-p {target.port} "
+        return UnreachableError(
+            f"{self._name}: {login} accepts none of our keys ({offered or 'none found'})" + (f"; {why}" if why else ""),
+            code="ssh-publickey",
+            where=login,
+            remedy=f"ssh-copy-id {port}{login}, or correct user and identity_file",
+        )
 
     def _offers(self) -> Iterator[tuple[str, paramiko.PKey]]:
         public = {path: public_key(path) for path in self._target.identity_files}
@@ -474,10 +453,3 @@ def _agent_keys(path: str) -> list[paramiko.AgentKey]:
         return list(_Agent(path).get_keys())
     except (OSError, paramiko.SSHException):
         return []  # as ssh does: an agent that is gone is no agent
-
-
-def read_ssh_config(address: str) -> dict[str, list[str]]:
-    """What ~/.ssh/config says of a name, in the shape of `ssh -G`; for machines without OpenSSH."""
-    path = Path("~/.ssh/config").expanduser()
-    found = paramiko.SSHConfig.from_path(str(path)).lookup(address) if path.is_file() else {"hostname": address}
-    return {key: value if isinstance(value, list) else [value] for key, value in found.items()}

@@ -6,7 +6,6 @@ import getpass
 import io
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 from base64 import b64decode
@@ -21,24 +20,27 @@ from cluster.errors import UsageError
 def ssh_knows(name: str) -> bool:
     """Whether a name leads somewhere: a Host block of ssh's configuration changes it, or it resolves."""
     try:
-        said = subprocess.run(
-            ["ssh", "-G", "--", name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=10,
-            check=False,
-        )
-        hostname = next((line.split()[1] for line in said.stdout.splitlines() if line.startswith("hostname ")), name)
-        if hostname.lower() != name.lower():
+        options = parse_options(_run_ssh(["ssh", "-G", "--", name], timeout_s=10).stdout)
+        if options.get("hostname", [name])[0].lower() != name.lower():
             return True
-    except (OSError, subprocess.TimeoutExpired, IndexError):
+    except (OSError, subprocess.TimeoutExpired):
         pass
     try:
         return bool(socket.getaddrinfo(name, 22, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
         return False
+
+
+def _run_ssh(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 CONNECT_TIMEOUT_S = 5.0
@@ -74,16 +76,18 @@ def resolve(name: str, entry: HostEntry) -> SshTarget:
     identity = str(Path(entry.identity_file).expanduser()) if entry.identity_file else ""
     if identity and not Path(identity).is_file():
         raise UsageError(
-            f"no key file {entry.identity_file}", where=f"host {name}", remedy="correct identity_file in the inventory"
+            f"key file not found: {entry.identity_file}",
+            code="ssh-key-file",
+            where=f"host {name}",
+            remedy="correct identity_file in the inventory",
         )
-    said = _ask_ssh(name, entry, identity) if shutil.which("ssh") else _read_config(entry)
-    target = read_options(said, entry.address)
+    options = _ask_ssh(name, entry, identity)
+    target = read_options(options, entry.address)
     if identity:
         target = replace(target, identity_files=(identity,), identities_only=True)
     if entry.known_hosts_file:
         target = replace(target, known_hosts=(str(Path(entry.known_hosts_file).expanduser()),))
-    proxy = _proxy(said, target, entry)
-    return replace(target, proxy_command=proxy)
+    return replace(target, proxy_command=_proxy(options, target, entry))
 
 
 def _ask_ssh(name: str, entry: HostEntry, identity: str) -> dict[str, list[str]]:
@@ -93,23 +97,20 @@ def _ask_ssh(name: str, entry: HostEntry, identity: str) -> dict[str, list[str]]
             words += [flag, str(value)]
     words += ["--", entry.address]
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=30,
-            check=False,
-        )
+        done = _run_ssh(words, timeout_s=30)
         why = done.stderr.strip() if done.returncode else ""
     except subprocess.TimeoutExpired:
         why = "no answer within 30 s; a `Match exec` or a name that cannot be looked up?"
+    except OSError:
+        raise UsageError(
+            "ssh not found on this machine", code="ssh-missing", remedy="install OpenSSH's client (openssh-client)"
+        ) from None
     if why:
         raise UsageError(
-            f"ssh cannot make sense of {entry.address}: {why}",
+            f"ssh cannot read its configuration for {entry.address}: {why}",
+            code="ssh-config",
             where=f"host {name}",
-            remedy="see ~/.ssh/config and the host's entry in the inventory",
+            remedy="check ~/.ssh/config and the host's entry in the inventory",
         )
     return parse_options(done.stdout)
 
@@ -123,22 +124,11 @@ def parse_options(text: str) -> dict[str, list[str]]:
     return options
 
 
-def _read_config(entry: HostEntry) -> dict[str, list[str]]:
-    """~/.ssh/config by paramiko's reader, where there is no OpenSSH to ask."""
-    from cluster.hosts.ssh import read_ssh_config
-
-    options = read_ssh_config(entry.address)
-    for key, value in (("port", entry.port), ("user", entry.user), ("proxyjump", entry.jump)):
-        if value:
-            options[key] = [str(value)]
-    return options
-
-
-def read_options(said: Mapping[str, Sequence[str]], address: str) -> SshTarget:
-    """The target in what ssh says of `address`, without its proxy."""
+def read_options(options: Mapping[str, Sequence[str]], address: str) -> SshTarget:
+    """The target in ssh's options for `address`, without its proxy."""
 
     def one(key: str, default: str = "") -> str:
-        return (said.get(key) or [default])[0]
+        return (options.get(key) or [default])[0]
 
     user = one("user") or getpass.getuser()
     hostname = one("hostname") or address
@@ -149,13 +139,13 @@ def read_options(said: Mapping[str, Sequence[str]], address: str) -> SshTarget:
     def paths(values: Sequence[str]) -> tuple[str, ...]:
         return tuple(str(Path(expand(value, tokens)).expanduser()) for value in values if value not in ("none", ""))
 
-    known = [*said.get("userknownhostsfile", ()), *said.get("globalknownhostsfile", ())]
+    known = [*options.get("userknownhostsfile", ()), *options.get("globalknownhostsfile", ())]
     timeout = one("connecttimeout", "none")
     return SshTarget(
         hostname=hostname,
         port=port,
         user=user,
-        identity_files=paths(said.get("identityfile") or DEFAULT_KEYS),
+        identity_files=paths(options.get("identityfile") or DEFAULT_KEYS),
         identities_only=one("identitiesonly") == "yes",
         agent=_agent(one("identityagent", "SSH_AUTH_SOCK"), tokens),
         host_key_alias=one("hostkeyalias") if one("hostkeyalias") != "none" else "",
@@ -177,27 +167,21 @@ def _split_paths(value: str) -> list[str]:
     return [value] if Path(value).expanduser().exists() else value.split()
 
 
-def _agent(said: str, tokens: Mapping[str, str]) -> str:
-    if said == "none":
+def _agent(option: str, tokens: Mapping[str, str]) -> str:
+    if option == "none":
         return ""
-    if said == "SSH_AUTH_SOCK":
-        return os.environ.get("SSH_AUTH_SOCK", "")
-    if said.startswith("$"):
-        return os.environ.get(said.strip("${}"), "")
-    return str(Path(expand(said, tokens)).expanduser())
+    if option == "SSH_AUTH_SOCK" or option.startswith("$"):
+        return os.environ.get(option.strip("${}"), "")
+    return str(Path(expand(option, tokens)).expanduser())
 
 
-def _proxy(said: Mapping[str, Sequence[str]], target: SshTarget, entry: HostEntry) -> str:
-    command = (said.get("proxycommand") or ["none"])[0]
-    jumps = (said.get("proxyjump") or ["none"])[0]
+def _proxy(options: Mapping[str, Sequence[str]], target: SshTarget, entry: HostEntry) -> str:
+    command = (options.get("proxycommand") or ["none"])[0]
+    jumps = (options.get("proxyjump") or ["none"])[0]
     if command != "none":
         tokens = {"h": target.hostname, "n": entry.address, "p": str(target.port), "r": target.user}
         return expand(command, tokens)
-    if jumps == "none":
-        return ""
-    if not shutil.which("ssh"):
-        raise UsageError(f"{entry.address} is behind a jump host, which needs OpenSSH's client here")
-    return jump_command(jumps, target, entry)
+    return "" if jumps == "none" else jump_command(jumps, target, entry)
 
 
 def jump_command(jumps: str, target: SshTarget, entry: HostEntry) -> str:

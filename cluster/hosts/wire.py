@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import zlib
 from base64 import b64decode, b64encode
@@ -13,10 +14,9 @@ from uuid import uuid4
 
 from cluster.argv.far import framed, source
 from cluster.argv.question import Answer, Question
-from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, UnreachableError
-from cluster.hosts.cancel import Cancel, Scope
+from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, SilentError, UnreachableError
+from cluster.hosts.cancel import SLICE_S, Cancel, Scope
 from cluster.hosts.target import CONNECT_TIMEOUT_S
-from cluster.hosts.trouble import no_program, silent_host
 
 STALLED_S = 20.0  # how long sending may make no progress
 
@@ -45,7 +45,7 @@ class Pipe(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it; it ends itself. Harmless when closed."""
+        """Release it; it ends itself. Harmless when closed."""
         ...
 
 
@@ -110,7 +110,10 @@ class AnswerReader:
             return None
         body = bytes(self._seen[: self._length])
         if self._kind == "zlib":
-            body = _unpack(body)
+            try:
+                body = zlib.decompressobj().decompress(body, LARGEST)
+            except zlib.error as error:
+                raise ValueError(str(error)) from None
         return [_read_answer(row) for row in json.loads(body)]
 
     def _read_head(self) -> bool:
@@ -132,13 +135,6 @@ class AnswerReader:
         return self._seen[-400:].decode("utf-8", "replace").strip()
 
 
-def _unpack(body: bytes) -> bytes:
-    try:
-        return zlib.decompressobj().decompress(body, LARGEST)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-
-
 def _read_answer(row: dict[str, object]) -> Answer:
     exit_code, seconds = row["exit"], row["seconds"]
     if not (exit_code is None or isinstance(exit_code, int)) or not isinstance(seconds, int | float):
@@ -152,7 +148,6 @@ def _read_answer(row: dict[str, object]) -> Answer:
     )
 
 
-SLICE_S = 0.2
 LONGEST_LINE = 1 << 20  # bytes; a longer line comes in pieces
 
 
@@ -164,7 +159,7 @@ class FarProcess:
         self._pipe = pipe
         self._mark = f"\n{marker}\n".encode()
         self._scope = scope
-        self._begun = False
+        self._started = False
         self._seen = bytearray()
 
     def lines(self) -> Iterator[str]:
@@ -177,7 +172,7 @@ class FarProcess:
                 yield from self._whole_lines()
             elif data == b"":
                 self._check_end()
-                if self._begun and self._seen:
+                if self._started and self._seen:
                     yield self._seen.decode("utf-8", "replace")
                 return
 
@@ -200,12 +195,12 @@ class FarProcess:
             self._pipe.close()
 
     def _whole_lines(self) -> Iterator[str]:
-        if not self._begun:
+        if not self._started:
             start = self._seen.find(self._mark)
             if start < 0:
                 return
             del self._seen[: start + len(self._mark)]
-            self._begun = True
+            self._started = True
         *whole, rest = self._seen.split(b"\n")
         while len(rest) > LONGEST_LINE:
             whole.append(rest[:LONGEST_LINE])
@@ -217,18 +212,50 @@ class FarProcess:
     def _check_end(self) -> None:
         """Raise when the output ended because the connection did."""
         code = self._pipe.exit_code(2.0)
-        if code is None or not self._begun:
-            said = "" if self._begun else self._seen.decode("utf-8", "replace")
+        if code is None or not self._started:
+            said = "" if self._started else self._seen.decode("utf-8", "replace")
             raise no_program(self._host, code, f"{said} {self._pipe.errors()}")
+
+
+def no_program(host: str, code: int | None, output: str) -> UnreachableError:
+    """The far program ended without an answer. `code`: the login shell's, None when the connection was lost."""
+    output = output.strip()[-400:]
+    if code is None:
+        return ConnectionLostError(
+            f"the connection to {host} ended before the answer", code="connection-lost", where=host
+        )
+    if code in (1, 127) and "python3" in output and re.search("not found|unknown command", output, re.IGNORECASE):
+        return UnreachableError(
+            f"python3 not found on {host}: {output.splitlines()[-1]}",
+            code="python-missing",
+            where=host,
+            remedy=f"on {host} run: sudo apt install python3",
+        )
+    return UnreachableError(
+        f"the login on {host} ran no program: exit {code}" + (f"; output: {output}" if output else ""),
+        code="login-failed",
+        where=host,
+        remedy=f"check that `ssh {host} python3 -V` works",
+    )
 
 
 TRIES = 3
 FIRST_PAUSE_S = 0.5
 CONNECT_WITHIN_S = 8.0
-ASK_AGAIN_WITHIN_S = 15.0
+RETRY_WITHIN_S = 15.0
 MARGIN_S = 8.0  # beyond the longest deadline: ending what is late takes two seconds there, the rest is the network's
 CHANGE_PATIENCE_S = 10.0  # how long an interrupted run waits for a change under way
 GRACE_S = 30.0  # how long a started program may go on after its stdin was closed
+
+
+def pauses(scope: Scope, tries: int, until: float) -> Iterator[bool]:
+    """Waits before each further of `tries`, longer each time; ends when a pause would end after `until` (monotonic)."""
+    for number in range(tries - 1):
+        pause_s = FIRST_PAUSE_S * 2**number
+        if time.monotonic() + pause_s > until:
+            return
+        scope.wait(pause_s)
+        yield True
 
 
 class WireHost:
@@ -245,18 +272,19 @@ class WireHost:
         return self._name
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
-        """See Host.ask. Raises InterruptedByUser at once when cancelled; a change under way is awaited for 10 s."""
+        """See Host.ask. Raises InterruptedByUser at once when canceled; a change under way is awaited for 10 s."""
         if not questions:
             return []
         scope = self.cancel.scope
         changes = any(question.changes for question in questions)
-        pauses = _Pauses(scope, 1 if changes else TRIES, ASK_AGAIN_WITHIN_S)
+        tries = pauses(scope, 1 if changes else TRIES, time.monotonic() + RETRY_WITHIN_S)
         while True:
             pipe = self._open(scope)
             try:
-                return self._exchange(pipe, questions, changes, scope)
+                with scope.changing() if changes else nullcontext():
+                    return self._exchange(pipe, questions, changes, scope)
             except ConnectionLostError:
-                if not pauses.take():
+                if not next(tries, False):
                     raise
             finally:
                 pipe.close()
@@ -281,7 +309,12 @@ class WireHost:
             why = json.loads(answer.text)["error"]
         except (ValueError, KeyError):
             why = answer.error_text.strip()[-300:] or f"exit {answer.exit}"
-        raise ClusterError(f"cannot write {path}: {why}", where=self._name, remedy="check the path's owner and room")
+        raise ClusterError(
+            f"cannot write {path}: {why}",
+            code="file-not-written",
+            where=self._name,
+            remedy=f"on {self._name} check the owner of that path and the free space",
+        )
 
     def close(self) -> None:
         """Close the connection; harmless when it is closed."""
@@ -289,89 +322,57 @@ class WireHost:
 
     def _open(self, scope: Scope) -> Pipe:
         deadline = time.monotonic() + CONNECT_WITHIN_S
-        pauses = _Pauses(scope, TRIES, CONNECT_WITHIN_S - CONNECT_TIMEOUT_S)
+        tries = pauses(scope, TRIES, deadline - CONNECT_TIMEOUT_S)
         while True:
             scope.check()
             try:
                 return self._line.open(deadline, scope)
             except ConnectionLostError as error:
-                if isinstance(error.__cause__, TimeoutError) or not pauses.take():
+                # after a timeout there is no other try: the kernel has repeated its own meanwhile
+                if isinstance(error.__cause__, TimeoutError) or not next(tries, False):
                     error.sent = False
-                    raise  # when nothing answered, the kernel has tried again and again meanwhile
+                    raise
 
     def _exchange(self, pipe: Pipe, questions: Sequence[Question], changes: bool, scope: Scope) -> list[Answer]:
+        """Send questions and wait for their answers: the longest deadline with a margin, less after Ctrl-C."""
         marker = uuid4().hex
         reader = AnswerReader(marker)
-        patience = _Patience(questions, changes, scope)
-        with scope.changing() if changes else nullcontext(), suppress(_Ended):
-            self._send(pipe, frame_questions(questions, marker), reader)
-            return self._await_answers(pipe, reader, patience)
+        patience_s = max(question.timeout_s for question in questions) + MARGIN_S
+        deadline = time.monotonic() + patience_s
+        interrupted_at: float | None = None
+        ended = not self._send(pipe, frame_questions(questions, marker), reader)
+        while not ended:
+            now = time.monotonic()
+            if scope.is_set:
+                interrupted_at = interrupted_at or now
+                if not changes or now > interrupted_at + CHANGE_PATIENCE_S:
+                    raise InterruptedByUser("interrupted", where=self._name)
+            if now > deadline:  # asking once more would not help; only a change's answer counts as lost
+                raise (ConnectionLostError if changes else SilentError)(
+                    f"{self._name} did not answer within {patience_s:.0f} s",
+                    code="host-silent",
+                    where=self._name,
+                    remedy="it may be thrashing, or the network is down: ping it, wait, power-cycle it",
+                )
+            data = pipe.receive(SLICE_S)
+            ended = data == b""
+            try:
+                answers = reader.feed(data) if data else None
+            except ValueError as error:
+                raise UnreachableError(
+                    f"invalid answer from {self._name}: {error}", code="answer-invalid", where=self._name
+                ) from None
+            if answers is not None:
+                return answers
         raise no_program(self._name, pipe.exit_code(1.0), f"{reader.garbage()} {pipe.errors()}")
 
-    def _send(self, pipe: Pipe, data: bytes, reader: AnswerReader) -> None:
-        """Send; a login that ends before it has read all of it may have said why."""
+    def _send(self, pipe: Pipe, data: bytes, reader: AnswerReader) -> bool:
+        """Send; False when the login ended before it had read all of it, perhaps after an error message."""
         try:
             pipe.send(data)
         except ConnectionLostError:
             with suppress(ValueError, ConnectionLostError):
-                while said := pipe.receive(SLICE_S):
-                    reader.feed(said)
-            raise _Ended from None
-
-    def _await_answers(self, pipe: Pipe, reader: AnswerReader, patience: _Patience) -> list[Answer]:
-        while True:
-            data = pipe.receive(patience.check(self._name))
-            if data == b"":
-                raise _Ended
-            try:
-                answers = reader.feed(data) if data else None
-            except ValueError as error:
-                raise UnreachableError(f"{self._name} gave no answer of ours: {error}", where=self._name) from None
-            if answers is not None:
-                return answers
-
-
-class _Ended(Exception):
-    """The far program ended without an answer."""
-
-
-class _Patience:
-    """How long to wait for answers: the deadlines with a margin, less when the user interrupts."""
-
-    def __init__(self, questions: Sequence[Question], changes: bool, scope: Scope) -> None:
-        longest = max(question.timeout_s for question in questions)
-        self._deadline = time.monotonic() + longest + MARGIN_S
-        self._seconds = longest + MARGIN_S
-        self._changes = changes
-        self._scope = scope
-        self._interrupted_at: float | None = None
-
-    def check(self, host: str) -> float:
-        """Seconds to wait now. Raises InterruptedByUser, or ConnectionLostError when the deadline has passed."""
-        now = time.monotonic()
-        if self._scope.is_set:
-            self._interrupted_at = self._interrupted_at or now
-            if not self._changes or now > self._interrupted_at + CHANGE_PATIENCE_S:
-                raise InterruptedByUser("interrupted", where=host)
-        if now > self._deadline:
-            raise silent_host(host, self._seconds, changes=self._changes)
-        return SLICE_S
-
-
-class _Pauses:
-    """The growing pauses between tries: `tries` at most, and none that would end after `within_s`."""
-
-    def __init__(self, scope: Scope, tries: int, within_s: float) -> None:
-        self._scope = scope
-        self._left = tries - 1
-        self._until = time.monotonic() + within_s
-        self._pause = FIRST_PAUSE_S
-
-    def take(self) -> bool:
-        """Wait before the next try; False when there is none."""
-        if not self._left or time.monotonic() + self._pause > self._until:
+                while output := pipe.receive(SLICE_S):
+                    reader.feed(output)
             return False
-        self._scope.wait(self._pause)
-        self._left -= 1
-        self._pause *= 2
         return True

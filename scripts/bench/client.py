@@ -36,7 +36,7 @@ from cluster.bench.measure import decode_rate, token_gaps_ms
 from cluster.bench.read import RequestTrace, read_stream
 from cluster.bench.statistics import quantile
 from cluster.errors import ClusterError
-from cluster.hosts.local import LocalHost
+from cluster.hosts.connect import LocalHost
 
 SERVER = Path(__file__).resolve().parents[2] / "tests" / "known_server.py"
 TTFT_GOAL_MS = {1: 1.0, 4: 1.0, 16: 5.0}

@@ -12,7 +12,7 @@ from cluster.bench.rows import Row
 from cluster.bench.run import Measured, run_bench
 from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, ConnectionLostError, UsageError
-from cluster.hosts.local import LocalHost
+from cluster.hosts.connect import LocalHost
 
 RATE = 200.0
 BUSY = 0.25  # what a machine with other work may cost; a wrong count of tokens is off by a third or more

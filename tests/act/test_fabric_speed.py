@@ -103,7 +103,7 @@ def test_somebody_at_work_is_not_disturbed(cluster: Typed, rdma: Desk) -> None:
     rdma.hosts["spark2"].lock_holder = {"who": "ada@desk (pid 5)", "since": None, "why": "bench x"}
     ran = cluster(*DOCTOR)
     assert ran.code == 0
-    assert "ada@desk (pid 5) is at work on spark2" in ran.out
+    assert "spark2 is locked by ada@desk (pid 5)" in ran.out
     assert lines_of(ran, "fabric-speed") == ["unknown spark2 fabric-speed the speed of the fabric could not be read"]
 
 

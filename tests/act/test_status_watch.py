@@ -328,7 +328,7 @@ def test_no_restart_while_somebody_is_at_work(pair: Typed, desk: Desk) -> None:
     desk["spark2"].missing["lock"] = {"value": {"held": False}}
     hang(desk)
     ran = watch(pair, 60, "--on-wedge", "restart")
-    assert lines(ran)[1].startswith("not restarted: ada is at work on spark2"), "taken just then"
+    assert lines(ran)[1].startswith("not restarted: spark2 is locked by ada"), "taken just then"
     assert {starts for _, starts, _ in containers(desk)} == {1}
     assert desk.hosts["spark1"].lock_holder is None
 

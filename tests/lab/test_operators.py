@@ -30,7 +30,7 @@ def assert_told_who(ran: Ran, holder: Running, why: str) -> None:
     [error] = ran.errors
     pid = holder.process.pid
     assert re.search(
-        rf"^\S+@\S+ \(pid {pid}\) is at work on spark1 since \d\d:\d\d:\d\d \(\d+ s\): {why}$", error["error"]
+        rf"^spark1 is locked by \S+@\S+ \(pid {pid}\) since \d\d:\d\d:\d\d \(\d+ s\): {why}$", error["error"]
     )
     assert "ends by itself within 30 s" in error["hint"]
     assert ran.seconds < 30

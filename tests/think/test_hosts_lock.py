@@ -38,7 +38,7 @@ def test_hosts_are_locked_in_the_order_of_their_names() -> None:
         raise AssertionError("held")
     assert hosts["spark2"].started == [], "spark1 comes first"
     assert raised.value.exit_code == ExitCode.LOCKED
-    assert raised.value.what.startswith("ada@laptop (pid 7) is at work on spark1 since ")
+    assert raised.value.what.startswith("spark1 is locked by ada@laptop (pid 7) since ")
     assert raised.value.what.endswith(": bench")
 
 

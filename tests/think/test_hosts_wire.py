@@ -46,5 +46,5 @@ class GoneLine:
 
 
 def test_a_login_that_ends_at_once_is_quoted() -> None:
-    with pytest.raises(UnreachableError, match="exit 1; it says: This account is currently not available"):
+    with pytest.raises(UnreachableError, match="exit 1; output: This account is currently not available"):
         WireHost("spark1", GoneLine()).ask([Question(("true",))])

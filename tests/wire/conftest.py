@@ -12,7 +12,7 @@ import interpreters
 import pytest
 from loopback import SSHD, Sshd
 
-from cluster.hosts.local import LocalHost
+from cluster.hosts.connect import LocalHost
 from cluster.hosts.wire import WireHost
 
 

@@ -23,8 +23,8 @@ from cluster.argv.ports import PORTS
 from cluster.cli import fabric_test
 from cluster.errors import InterruptedByUser
 from cluster.hosts.cancel import Cancel
+from cluster.hosts.connect import LocalHost
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.local import LocalHost
 from cluster.hosts.wire import FarProcess
 from cluster.spark import fabric_test as spark_fabric_test
 from cluster.spark.fabric_test import Bandwidth, End, Flood, Way

@@ -128,7 +128,7 @@ def test_it_is_taken_again_by_itself(sshd: Sshd, dirs: dict[str, str]) -> None:
 def test_a_lock_that_another_had_meanwhile_is_not_taken_again(
     other: str, fleet: Fleet, dirs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.hosts.lock.AGAIN_S", 60)
+    monkeypatch.setattr("cluster.hosts.lock.RETRY_S", 60)
     with Lock(fleet, "sleeping", dirs, silence_s=0.5, beat_s=60) as lock:
         time.sleep(0.8)
         file = Path(dirs["spark2"], "lock")
@@ -151,7 +151,7 @@ def test_a_lock_that_another_had_meanwhile_is_not_taken_again(
 def test_a_lock_that_another_holds_now_is_not_taken_again(
     sshd: Sshd, fleet: Fleet, dirs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.hosts.lock.AGAIN_S", 60)
+    monkeypatch.setattr("cluster.hosts.lock.RETRY_S", 60)
     with Lock(fleet.only(["spark1"]), "sleeping", dirs, silence_s=0.5, beat_s=60) as lock:
         time.sleep(0.8)
         words = [sys.executable, "-c", OPERATOR, sshd.entry().model_dump_json(), dirs["spark1"]]
@@ -239,9 +239,9 @@ def test_audit_lines(fleet: Fleet, dirs: dict[str, str]) -> None:
 
 def test_a_directory_that_cannot_be_written(sshd: Sshd, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ClusterError, match=r"cannot take the lock: .*file") as raised:
+    with pytest.raises(ClusterError, match="file") as raised:
         Lock(Fleet([sshd.host()]), "up", {"spark1": str(tmp_path / "file")}).__enter__()
-    assert not isinstance(raised.value, LockedError)
+    assert raised.value.code == "lock-failed"
 
 
 def test_home_is_the_home_there(sshd: Sshd) -> None:
@@ -264,7 +264,7 @@ def test_a_broken_lock_file_names_nobody(make_sshd: Callable[..., Sshd], dirs: d
     os.makedirs(dirs["spark1"])
     process = subprocess.Popen(["flock", f"{dirs['spark1']}/lock", "sleep", "5"])
     time.sleep(0.3)
-    with pytest.raises(LockedError, match="unknown is at work on spark1"):
+    with pytest.raises(LockedError, match="spark1 is locked by unknown"):
         Lock(Fleet([make_sshd().host()]), "up", dirs).__enter__()
     process.kill()
     process.wait()

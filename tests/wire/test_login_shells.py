@@ -116,9 +116,9 @@ def test_no_python_is_one_clear_error(shell: str, make_sshd: Callable[..., Sshd]
     if not path:
         pytest.skip(f"no {shell} here")
     host = make_sshd(login=f'PATH=/nowhere exec {path} -c "$SSH_ORIGINAL_COMMAND"').host()
-    with pytest.raises(UnreachableError, match="no python3 on spark1") as raised:
+    with pytest.raises(UnreachableError) as raised:
         host.ask([Question(("true",))])
-    assert "apt install python3" in raised.value.remedy
+    assert raised.value.code == "python-missing"
 
 
 def test_an_old_python_is_named(make_sshd: Callable[..., Sshd]) -> None:

@@ -81,10 +81,10 @@ def test_closing_the_connection_ends_the_programs_there(sshd: Sshd) -> None:
 
 def test_refused(sshd: Sshd) -> None:
     began = time.monotonic()
-    with pytest.raises(ConnectionLostError, match="refused the connection") as raised:
+    with pytest.raises(ConnectionLostError) as raised:
         sshd.host(port=free_port()).ask([Question(("true",))])
     assert 1.4 < time.monotonic() - began < 5, "three tries, with pauses of 0.5 and 1 s"
-    assert "sshd" in raised.value.remedy
+    assert raised.value.code == "ssh-no-sshd"
 
 
 def test_a_server_that_comes_back_while_we_try(make_sshd: Callable[..., Sshd]) -> None:
@@ -96,8 +96,9 @@ def test_a_server_that_comes_back_while_we_try(make_sshd: Callable[..., Sshd]) -
 
 def test_a_name_that_does_not_exist(sshd: Sshd) -> None:
     began = time.monotonic()
-    with pytest.raises(UnreachableError, match=r"no address for spark\.invalid") as raised:
+    with pytest.raises(UnreachableError) as raised:
         sshd.host(address="spark.invalid").ask([Question(("true",))])
+    assert raised.value.code == "name-unknown"
     assert not isinstance(raised.value, ConnectionLostError), "trying again does not help"
     assert time.monotonic() - began < 10
 
@@ -108,10 +109,9 @@ def test_a_thrashing_host_accepts_but_says_nothing(sshd: Sshd, monkeypatch: pyte
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        with pytest.raises(ConnectionLostError, match="accepts connections but its sshd does not answer") as raised:
+        with pytest.raises(ConnectionLostError) as raised:
             sshd.host(port=silent.getsockname()[1]).ask([Question(("true",))])
-    assert "thrashing" in raised.value.remedy
-    assert "not a network fault" in raised.value.remedy
+    assert raised.value.code == "ssh-banner-timeout"
 
 
 def test_a_host_that_hangs_in_the_middle_of_the_login(
@@ -121,8 +121,9 @@ def test_a_host_that_hangs_in_the_middle_of_the_login(
     monkeypatch.setattr("cluster.hosts.wire.CONNECT_WITHIN_S", 1.0)
     user = getpass.getuser()
     hangs = f"AuthorizedKeysCommand /bin/sleep 30\nAuthorizedKeysCommandUser {user}\nAuthorizedKeysFile none\n"
-    with pytest.raises(ConnectionLostError, match="its sshd does not answer"):
+    with pytest.raises(ConnectionLostError) as raised:
         make_sshd(first=hangs).host().ask([Question(("true",))])
+    assert raised.value.code == "ssh-banner-timeout"
 
 
 def test_a_host_that_does_not_answer_at_all_costs_what_the_error_says(sshd: Sshd) -> None:
@@ -163,8 +164,9 @@ def test_the_server_ends_the_connection_at_once(sshd: Sshd, monkeypatch: pytest.
         rude.bind(("127.0.0.1", 0))
         rude.listen()
         threading.Thread(target=lambda: rude.accept()[0].close(), daemon=True).start()
-        with pytest.raises(ConnectionLostError, match="ended the connection while it was set up"):
+        with pytest.raises(ConnectionLostError) as raised:
             sshd.host(port=rude.getsockname()[1]).ask([Question(("true",))])
+    assert raised.value.code == "ssh-broken"
 
 
 def test_what_has_to_be_answered_is_asked_until_the_host_is_back(make_sshd: Callable[..., Sshd]) -> None:
