@@ -74,12 +74,13 @@ def split(chunk: Chunk) -> Iterator[TextLine]:
 
 def printable(data: bytes) -> str:
     """A line's bytes as text of bounded length, without control characters."""
-    return _CONTROL.sub("", data[:WIDEST].decode("utf-8", "replace")).rstrip()
+    text = data[:WIDEST].decode("utf-8", "replace")
+    return (text if text.isprintable() else _CONTROL.sub("", text)).rstrip()
 
 
 def is_caption(text: str) -> bool:
     """A line above a sample that says where it is from; it is not part of what was printed."""
-    return _CAPTION.match(text) is not None
+    return text.startswith("# ") and _CAPTION.match(text) is not None
 
 
 def is_text(data: bytes) -> bool:

@@ -23,8 +23,6 @@ answers requests."""
 
 SHORTEST = 4
 """Letters that a line must have for a pattern to be tried on it."""
-DEFAULT_PAGE = "it-does-not-start"
-"""Where most of what fails is met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Rule:
     cause: str
     remedy: str = ""
     source: str = ""
-    page: str = DEFAULT_PAGE
+    page: str = ""
     explains: frozenset[str] = frozenset()
     secondary: bool = False
     slow: bool = False

@@ -1,4 +1,4 @@
-"""The table of docs/diagnosis.md: every rule with the samples that show it. Run this file to write it anew."""
+"""The table of docs/diagnosis.md: every rule with the samples that show it. Run this file to write it again."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def cell(text: str) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Names of samples; a second text has its examples in test_diagnosis_pairs.py."""
-    return ", ".join(dict.fromkeys(names)) or "test_diagnosis_pairs, test_diagnosis_outputs"
+    """Names of samples; a second text has its examples in test_diagnosis_outputs.py."""
+    return ", ".join(dict.fromkeys(names)) or "test_diagnosis_outputs"
 
 
 def document(head: str) -> str:

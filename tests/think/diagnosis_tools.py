@@ -22,11 +22,6 @@ class Sample:
     right: str
     text: str
 
-    @property
-    def with_header(self) -> str:
-        """As it lies there, the two lines that describe it included."""
-        return f"{HEADERS[0]}{self.source}\n{HEADERS[1]}{self.right or 'healthy'}\n{self.text}"
-
 
 @cache
 def samples() -> tuple[Sample, ...]:

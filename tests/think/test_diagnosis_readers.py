@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from diagnosis_tools import sample, samples
+from diagnosis_tools import sample
 
 from cluster.diagnosis.outputs import READERS
 from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
@@ -282,10 +282,3 @@ HOSTILE: list[Any] = [
 def test_no_reader_breaks(text: str) -> None:
     for _, read in READERS:
         read(text)
-
-
-def test_no_reader_breaks_on_a_piece_of_any_sample() -> None:
-    for one in samples():
-        for cut in range(0, min(len(one.text), 2000), 97):
-            for _, read in READERS:
-                read(one.text[cut : cut + 301])

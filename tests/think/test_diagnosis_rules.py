@@ -15,6 +15,7 @@ from cluster.argv.ray import ray_environment
 from cluster.diagnosis.outputs import SETTLERS
 from cluster.diagnosis.rules import EXPLAINS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules
 
+DATA = Path(__file__).parents[2] / "cluster"
 EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
 
@@ -50,11 +51,14 @@ def test_no_process_is_killed_before_it_is_asked_whose_it_is(rule: Rule) -> None
         assert "systemctl status" in remedy.partition("kill ")[0] or not re.search(r"\bkill\b(?! -0)", remedy)
 
 
-def test_an_id_has_one_level_and_meaning() -> None:
-    meanings: dict[str, set[str]] = {}
-    for rule in RULES:
-        meanings.setdefault(rule.id, set()).add(f"{rule.level} {rule.remedy[:20]}")
-    assert {id: found for id, found in meanings.items() if len(found) > 1} == {}
+@each("rule", EVERY, ids=lambda rule: rule.id)
+def test_a_rule_for_what_is_to_be_done_names_its_page(rule: Rule) -> None:
+    """That the page exists is tested in test_runbooks_docs, that a sample shows the rule in test_diagnosis_samples."""
+    assert rule.page or rule.level in ("normal", "note")
+
+
+def test_the_data_stays_small() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in DATA.rglob("*.yaml")) <= 2500
 
 
 def test_tables_name_rules_that_exist() -> None:
@@ -74,10 +78,10 @@ def test_the_docs_have_the_table() -> None:
     assert text == document(text.split(MARK)[0]), "run tests/think/diagnosis_table.py"
 
 
-def test_an_id_has_one_page_and_explains_the_same() -> None:
+def test_an_id_has_one_meaning() -> None:
     meanings: dict[str, set[object]] = {}
     for rule in RULES:
-        meanings.setdefault(rule.id, set()).add((rule.page, rule.explains))
+        meanings.setdefault(rule.id, set()).add((rule.level, rule.remedy[:20], rule.page, rule.explains))
     assert {id: found for id, found in meanings.items() if len(found) > 1} == {}
 
 

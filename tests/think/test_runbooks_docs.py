@@ -31,7 +31,7 @@ STEMS = (
 LONGEST = 120
 
 
-OF_RULES = {rule.page for rule in (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())}
+OF_RULES = {rule.page for rule in (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values()) if rule.page}
 OF_CHECKS = {check.runbook for check in (*CHECKS.values(), *checks_in([hang]).values())}
 POINTED_AT = sorted({*OF_CHECKS, *OF_RULES})
 """What checks and rules name as their page."""
