@@ -12,8 +12,7 @@ from cluster.bench.rows import Row, suffix
 from cluster.bench.series import Series, short_key
 from cluster.bench.statistics import Stat, stat
 from cluster.bench.tables import extreme, hosts_of
-from cluster.deploy.moments import moment_names
-from cluster.spark.memory import GIB
+from cluster.spark.memory import GIB, moment_names
 
 MOST_LINES = 6
 MOST_HOSTS = 8

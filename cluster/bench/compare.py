@@ -15,9 +15,8 @@ from cluster.bench.series import ENDING, Point, Series, read_point, read_series,
 from cluster.bench.statistics import Ratio, Stat, half_width, ratio
 from cluster.bench.tables import Column, Table, extreme, hosts_of, known_columns, show, table
 from cluster.config.recipe import Recipe, Reference, load_recipe
-from cluster.deploy.moments import moment_names
 from cluster.errors import ClusterError, UsageError
-from cluster.spark.memory import GIB
+from cluster.spark.memory import GIB, moment_names
 
 
 @dataclass(frozen=True, slots=True)

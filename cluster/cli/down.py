@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.config.inventory import ResolvedHost
-from cluster.deploy.leftovers import Holder
-from cluster.deploy.plan import forget, plan_down
-from cluster.deploy.restart import BACK_S, await_released
+from cluster.deploy.apply import apply
+from cluster.deploy.plan import Plan, forget, plan_down
+from cluster.deploy.restart import BACK_S, Holder, await_released
 from cluster.deploy.session import (
     Connect,
     Named,
@@ -24,7 +24,6 @@ from cluster.deploy.session import (
     see,
     tell_apart,
 )
-from cluster.deploy.steps import Plan
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Outcome
@@ -113,9 +112,9 @@ def take_down(
         screen.line(f"no deployment on {', '.join(seens)}")
         return {"hosts": dict.fromkeys(seens, "no deployment")}
     screen.stay()
-    session.apply(plan.stages)
+    apply(plan.stages, session)
     proven = prove_released([host for host in answering if host.name in seens], found, session)
-    session.apply((forget(seens),))
+    apply((forget(seens),), session)
     for name, text in proven.items():
         screen.good(f"{name}: {text}")
     return {"hosts": proven}

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.deploy import fetch, gate
-from cluster.deploy.plan import remove_probes, remove_token
+from cluster.deploy.apply import apply
+from cluster.deploy.plan import filled, remove_probes, remove_token
 from cluster.deploy.session import Connect, Session, locked, open_fleet, reach, read_named, read_recipe
-from cluster.deploy.steps import filled
 from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             session = Session(fleet, guard, screen, args.dry_run)
             seens = session.see(wanted.hosts, wanted)
             if not args.dry_run:
-                session.apply(filled(remove_probes(seens), remove_token(seens)))
+                apply(filled(remove_probes(seens), remove_token(seens)), session)
             gate.judge_stock(wanted, seens, screen)
             if not args.dry_run and fetch.fetch_missing(wanted, seens, how, session):
                 seens = session.see(wanted.hosts, wanted)

@@ -16,8 +16,9 @@ from cluster.config.overrides import final_recipe, split_env
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe, read_dockerfile, read_mounts
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import fetch, gate, prove
+from cluster.deploy.apply import also, apply, undoing
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
-from cluster.deploy.plan import clean_up, plan_up, remove_probes
+from cluster.deploy.plan import Plan, clean_up, filled, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.deploy.ready import print_ready, simulated_products
 from cluster.deploy.restart import await_released, say_held
@@ -36,8 +37,6 @@ from cluster.deploy.session import (
     read_named,
 )
 from cluster.deploy.spec import spec_of
-from cluster.deploy.steps import Plan, filled
-from cluster.deploy.undo import also, undoing
 from cluster.errors import (
     UNCHANGED,
     ClusterError,
@@ -151,7 +150,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
     refuse_beyond(wanted.names, found)
     fabric = gate.pair_of(wanted.hosts, seens)
     if not options.dry_run:
-        session.apply(filled(remove_probes(seens)))
+        apply(filled(remove_probes(seens)), session)
     if has_images(seens):
         _, decision = settle(wanted, seens, found, fleet)
         if isinstance(decision, Same):
@@ -187,12 +186,12 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
     with fetch.naming_what_stays(how):
         with undoing(plan, subject, session, name_cause) as applied:
             with clock.stage("stop the old" if plan.replaces else "apply"):
-                session.apply(plan.first, applied)
+                apply(plan.first, session, applied)
             if plan.replaces:
                 with clock.stage("memory back"):
                     subject = replace(subject, idle=await_old(plan.replaces, subject, session))
             with clock.stage("apply"):
-                session.apply(plan.stages, applied)
+                apply(plan.stages, session, applied)
             proof = prove.wait_ready(subject, fleet, screen, clock)
         remove_old(plan, session)
     ready = print_ready(wanted, proof, where(wanted, seens), session, changed=True)
@@ -224,7 +223,7 @@ def leave(
     if session.dry_run:
         show_lines(Plan(deployment.id, (), rest), screen)
         return ExitCode.DONE
-    session.apply(rest)
+    apply(rest, session)
     subject = subject_to_prove(deployment.id, deployment.spec, wanted, was, seens)
     try:
         proof = prove.wait_ready(subject, session.fleet, screen, session.clock)
@@ -262,7 +261,7 @@ def await_old(old: Sequence[Deployment], subject: prove.Subject, session: Sessio
 def remove_old(plan: Plan, session: Session) -> None:
     """Remove what was replaced; the new one serves, so a failure here is a warning."""
     try:
-        session.apply(plan.after)
+        apply(plan.after, session)
     except InterruptedByUser as error:
         error.rolled_back = f"nothing: {plan.deployment} serves"
         raise

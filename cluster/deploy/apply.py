@@ -1,69 +1,38 @@
-"""Carry out a plan stage by stage, remember what was begun, and take it back, newest first."""
+"""Carry out a plan stage by stage, and take it back when it fails: evidence, undo newest first, start the old again."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from cluster.argv.docker import is_gone, why_failed
 from cluster.argv.question import Question
-from cluster.deploy.steps import Put, Stage, Step
-from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, LockedError, UnreachableError
-from cluster.hosts.fleet import Fleet, Silence, values
+from cluster.config.secrets import hide_text
+from cluster.deploy import evidence
+from cluster.deploy.plan import Plan, Put, Stage, Step, stop_ranks
+from cluster.deploy.prove import Subject, prove_restarted, subject_of
+from cluster.deploy.session import Session, see
+from cluster.errors import (
+    UNCHANGED,
+    ClusterError,
+    ConnectionLostError,
+    ExitCode,
+    InternalError,
+    InterruptedByUser,
+    LockedError,
+    ManyErrors,
+    UnreachableError,
+)
+from cluster.hosts.fleet import values
 from cluster.hosts.protocol import Host
-
-Say = Callable[[str], None]
+from cluster.screen import Screen
+from cluster.spark.deployments import Deployment
 
 TRIES = 5
-"""How often a change is sent that can be sent again."""
-
-
-class Guard(Protocol):
-    """The lock as apply sees it."""
-
-    def require(self, names: Sequence[str] | None = None) -> None:
-        """Hold the lock of all hosts, or of those named, again if it was lost. Raises LockedError, UnreachableError."""
-        ...
-
-    def lost(self) -> Mapping[str, ClusterError]:
-        """The hosts whose lock is not held now, and why."""
-        ...
-
-    def taken(self) -> Sequence[ClusterError]:
-        """Of the hosts whose lock somebody else took meanwhile, who did."""
-        ...
-
-    def note(self, host: str, text: str) -> None:
-        """Write a line to the host's audit file."""
-        ...
-
-
-class Unlocked:
-    """Stands in for the lock where nothing is changed (`--dry-run`)."""
-
-    def __enter__(self) -> Unlocked:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def require(self, names: Sequence[str] | None = None) -> None:
-        """Nothing to be held."""
-
-    def lost(self) -> Mapping[str, ClusterError]:
-        """Nothing to be lost."""
-        return {}
-
-    def taken(self) -> Sequence[ClusterError]:
-        """Nothing to be taken."""
-        return ()
-
-    def note(self, host: str, text: str) -> None:
-        """Nothing to be noted."""
+"""How often a change is sent that may be repeated."""
 
 
 @dataclass
@@ -72,7 +41,6 @@ class Applied:
 
     begun: list[Step] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, step: Step) -> None:
@@ -86,44 +54,40 @@ class Applied:
         return [step for step in self.begun if step.undo and step not in self.undone]
 
 
-def apply(stages: Sequence[Stage], fleet: Fleet, guard: Guard, say: Say, applied: Applied) -> None:
+def apply(stages: Sequence[Stage], session: Session, applied: Applied | None = None) -> None:
     """Carry out stages in order; the steps of one run side by side and all end before the next stage.
 
     What was begun is added to `applied`, also when this raises. Raises the first failing stage's errors.
     """
+    applied = Applied() if applied is None else applied
     for stage in stages:
-        guard.require()
-        began = time.monotonic()
-        say(stage.name)
+        session.guard.require()
+        session.screen.note(stage.name)
         by_host: dict[str, list[Step]] = {}
         for step in stage.steps:
             by_host.setdefault(step.host, []).append(step)
-        outcomes = fleet.each(partial(_steps, by_host, fleet, guard, applied, say), list(by_host))
-        applied.seconds[stage.name] = time.monotonic() - began
-        values(outcomes)
+        values(session.fleet.each(partial(_steps, by_host, session, applied), list(by_host)))
 
 
-def _steps(
-    by_host: Mapping[str, Sequence[Step]], fleet: Fleet, guard: Guard, applied: Applied, say: Say, host: Host
-) -> None:
+def _steps(by_host: Mapping[str, Sequence[Step]], session: Session, applied: Applied, host: Host) -> None:
     for step in by_host[host.name]:
-        guard.note(host.name, step.what)
+        session.guard.note(host.name, step.what)
         applied.note(step)
         try:
             for change in step.changes:
-                carry_out(host, step, change, fleet.silence, guard)
+                carry_out(host, step, change, session)
         except (InterruptedByUser, UnreachableError, LockedError):
             raise
         except ClusterError as error:
             if not step.tolerant:
                 raise
-            say(f"{host.name}: {step.what} was not possible: {error.what}")
+            session.screen.note(f"{host.name}: {step.what} was not possible: {error.what}")
 
 
-def carry_out(host: Host, step: Step, change: Put | Question, silence: Silence, guard: Guard) -> None:
+def carry_out(host: Host, step: Step, change: Put | Question, session: Session) -> None:
     """Send a change of a step, to the end of it. Raises ClusterError with the program's own words when it fails.
 
-    When the answer is lost, go on as soon as the host answers again and its lock is ours: what was not sent, or may be
+    When the answer is lost, go on as soon as the host answers and its lock is held: what was not sent, or may be
     carried out twice, is sent again; of the rest the step knows how to ask whether it took effect.
     """
     for tries_left in reversed(range(TRIES)):
@@ -131,39 +95,39 @@ def carry_out(host: Host, step: Step, change: Put | Question, silence: Silence, 
             if isinstance(change, Put):
                 host.put(change.data, change.path, change.mode)
             else:
-                _run(host, step, change)
+                [answer] = host.ask([change])
+                if answer.exit != 0 and not is_gone(change, answer):
+                    raise ClusterError(
+                        f"could not {step.what}: {why_failed(answer)}", code="step-failed", where=host.name
+                    )
             return
         except ConnectionLostError as lost:
             settle = step.settle if change is step.changes[-1] else None
             asked = [settle or Question(("true",))]
-            [settled] = silence.keep_trying(host.name, partial(host.ask, asked))
-            guard.require([host.name])
+            [settled] = session.fleet.silence.keep_trying(host.name, partial(host.ask, asked))
+            session.guard.require([host.name])
             if settle and settled.exit == 0:
                 return
             if not tries_left or (lost.sent and not step.repeatable):
                 raise ConnectionLostError(
-                    f"the connection was lost while {host.name} was told to {step.what}",
+                    f"the connection to {host.name} was lost during: {step.what}",
+                    code="connection-lost",
                     where=host.name,
                     remedy=lost.remedy or "run the command again: it looks first",
                 ) from lost
 
 
-def _run(host: Host, step: Step, question: Question) -> None:
-    [answer] = host.ask([question])
-    if answer.exit != 0 and not is_gone(question, answer):
-        raise ClusterError(f"could not {step.what}: {why_failed(answer)}", where=host.name)
-
-
-def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
+def undo(applied: Applied, session: Session) -> list[str]:
     """Take back what was begun, newest first, on every host side by side; what could not be taken back is returned.
 
-    Nothing here stops at an error: the other hosts and steps are still put back. Only Ctrl-C ends it; `applied.stays`
-    tells what is left then. A host whose lock was lost and could not be taken again is left alone: what is there may be
+    Nothing here stops at an error: the other hosts and steps are still undone. Only Ctrl-C ends it; `applied.stays`
+    is what is left then. A host whose lock was lost and could not be taken back is left alone: what is there may be
     another operator's by now.
     """
+    fleet, guard = session.fleet, session.guard
     left: list[str] = []
 
-    def rolled_back(host: Host) -> None:
+    def roll_back_host(host: Host) -> None:
         for step in reversed(applied.begun):
             if step.host != host.name or not step.undo:
                 continue
@@ -183,10 +147,123 @@ def undo(applied: Applied, fleet: Fleet, guard: Guard, say: Say) -> list[str]:
 
     hosts = [name for name in fleet.names if any(step.host == name and step.undo for step in applied.begun)]
     if hosts:
-        say("undo")
+        session.screen.note("undo")
         lost = guard.lost()
         left += [f"{name}: nothing was undone there ({lost[name].what})" for name in hosts if name in lost]
-        for name, outcome in fleet.each(rolled_back, [name for name in hosts if name not in lost]).items():
+        for name, outcome in fleet.each(roll_back_host, [name for name in hosts if name not in lost]).items():
             if outcome.error is not None:
                 left.append(f"{name}: {outcome.error}")
     return left
+
+
+NameCause = Callable[[ClusterError, Sequence[ClusterError], str, Screen], None]
+"""Adds to one of a failure's errors what the evidence in a directory names as the cause."""
+
+
+@contextmanager
+def undoing(plan: Plan, subject: Subject, session: Session, name_cause: NameCause) -> Iterator[Applied]:
+    """Whatever goes wrong in the block is rolled back after the evidence was saved; its error says so.
+
+    What the block has begun stands in the value that it is given.
+    """
+    applied = Applied()
+    session.screen.stay()
+    try:
+        yield applied
+    except (Exception, KeyboardInterrupt) as error:
+        failure, saved = roll_back(error, plan, subject, applied, session)
+        if applied.begun:
+            name_cause(failure, errors_of(failure), saved, session.screen)
+            secrets = subject.wanted.secrets.values()
+            for one in errors_of(failure):
+                one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
+        raise failure from error
+
+
+def errors_of(failure: ClusterError) -> Sequence[ClusterError]:
+    """The errors of a failure, one or many."""
+    return failure.errors if isinstance(failure, ManyErrors) else (failure,)
+
+
+def roll_back(
+    error: Exception | KeyboardInterrupt,
+    plan: Plan,
+    subject: Subject,
+    applied: Applied,
+    session: Session,
+) -> tuple[ClusterError, str]:
+    """Save the evidence and undo, newest first: the error to raise, and the directory of the evidence."""
+    fleet, guard, screen = session.fleet, session.guard, session.screen
+    fleet.cancel.renew()
+    failure = as_failure(error)
+    if not applied.begun:
+        failure.rolled_back = UNCHANGED
+        return failure, ""
+    saved = ""
+    try:
+        saved = evidence.save(subject, fleet, screen, failure, session.clock.passed)
+        left = undo(applied, session)
+    except (InterruptedByUser, KeyboardInterrupt):  # a second Ctrl-C leaves at once
+        done, remedy = what_stays(plan, applied)
+    else:
+        stopped = [old for old in plan.replaces if stops(old, applied.begun)]
+        leave = bool(left) or isinstance(failure, InterruptedByUser)
+        restarted = [start_old(old, subject, applied, session, prove_it=not leave) for old in stopped]
+        done = "; ".join(["all but: " + "; ".join(left) if left else "all that this run started", *restarted])
+        remedy = "" if saved else "cluster status"
+    if guard.taken() and not isinstance(failure, InterruptedByUser | InternalError):
+        both = ManyErrors([*guard.taken(), failure])  # what another operator did may be why it failed
+        failure = ManyErrors(list(dict.fromkeys(both.errors)))
+    for one in errors_of(failure):
+        one.rolled_back, one.remedy = done, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
+    return failure, saved
+
+
+def as_failure(error: Exception | KeyboardInterrupt) -> ClusterError:
+    """What ended a start, as an error to show; what nobody expected is rolled back like everything else."""
+    if isinstance(error, KeyboardInterrupt):
+        return InterruptedByUser("interrupted before ready")
+    return error if isinstance(error, ClusterError) else InternalError(error)
+
+
+def what_stays(plan: Plan, applied: Applied) -> tuple[str, str]:
+    """What is on the hosts after an undo that was interrupted, or not begun; and the command that removes it."""
+    hosts = tuple(dict.fromkeys(step.host for step in applied.stays))
+    if not hosts:
+        return "all that this run started", "cluster status"
+    new = [step.host for step in applied.stays if not any(stops(old, [step]) for old in plan.replaces)]
+    stays = [f"the containers of {plan.deployment} stay on {', '.join(dict.fromkeys(new))}"] if new else []
+    stays += [f"{old.id} stays stopped" for old in plan.replaces if stops(old, applied.stays)]
+    how_much = "only in part" if applied.undone else "nothing"
+    return f"{how_much}: {'; '.join(stays)}", f"cluster down -n {','.join(hosts)} removes what is there"
+
+
+def stops(old: Deployment, steps: Sequence[Step]) -> bool:
+    """Whether one of the steps stops a rank of a deployment."""
+    return bool({step.what for step in steps} & {step.what for step in stop_ranks(old)})
+
+
+def start_old(old: Deployment, subject: Subject, applied: Applied, session: Session, *, prove_it: bool) -> str:
+    """What became of a deployment that undo started: proven, unless the user wants to leave."""
+    if stops(old, applied.stays):
+        return f"{old.id} could not be started again on every host"
+    done = f"{old.id} was started again"
+    if not prove_it:
+        return f"{done} (cluster status shows when it serves)"
+    hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
+    within, screen, begun = session.fleet.only(old.hosts), session.screen, False
+    try:
+        previous = subject_of(old, hosts, see(within, hosts, say=screen.trouble))
+        begun = True
+        prove_restarted(previous, within, screen)
+    except (InterruptedByUser, KeyboardInterrupt):
+        return f"{done} (cluster status shows when it serves)"
+    except ClusterError as error:
+        known = begun and error.exit_code != ExitCode.UNREACHABLE
+        return f"{done} and does not serve: {error.what}" if known else f"{done}, but was not proven: {error.what}"
+    return f"{done} and serves"
+
+
+def also(remedy: str, another: str) -> str:
+    """Two remedies in one line; either may be empty."""
+    return "; ".join(filter(None, (remedy, another)))

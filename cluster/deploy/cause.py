@@ -27,7 +27,7 @@ KINDS = {
 def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory: str, screen: Screen) -> None:
     """Say in one of the errors what the evidence names as the cause. Unknown causes change nothing.
 
-    All has been put back by now. What goes wrong here, or is interrupted here, is not the user's trouble.
+    All has been rolled back by now. What goes wrong here, or is interrupted here, is not the user's trouble.
     """
     if not directory:
         return
@@ -62,7 +62,7 @@ def add(root: Explanation, error: ClusterError, directory: str) -> None:
     if not root.rule.secondary:
         at = place(root).removeprefix(f"{directory}/")
         error.where = "; ".join(filter(None, (error.where, at if shown in error.what else f"{at}: {shown}")))
-        error.what = f"{error.what}; cause: {finding.what} [{root.id}]"
+        error.what, error.code = f"{error.what}; cause: {finding.what}", root.id
     steps = f"read {runbook_path(finding.runbook)}" if finding.runbook else ""
     error.remedy = "; ".join(filter(None, (finding.remedy, steps, error.remedy)))
 
@@ -106,7 +106,7 @@ def place_of(found: Explanation) -> str:
 
 
 def where(found: Explanation) -> str:
-    """The place, and the time without a date, which half of all lines do not tell."""
+    """The place, and the time without a date, which half of all lines do not have."""
     at = "" if found.time is None else f", at {datetime.fromtimestamp(found.time, UTC):%H:%M:%S} UTC"
     return place_of(found) + at
 

@@ -46,7 +46,7 @@ def decide(
     for dead in remains:
         if not differing(dead.spec, spec):
             return Start((f"replace what is left of {dead.id}: its containers are not all running",), (), remains)
-    return Start(("nothing of ours runs on these hosts",), (), remains)
+    return Start(("no deployment runs on these hosts",), (), remains)
 
 
 def _why(running: Sequence[Deployment], spec: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
@@ -65,13 +65,10 @@ def refuse_beyond(named: Sequence[str], found: Sequence[Deployment]) -> None:
     for deployment in found:
         beyond = [host for host in deployment.hosts if host not in named]
         if beyond:
-            raise _not_alone(deployment, beyond)
-
-
-def _not_alone(deployment: Deployment, beyond: Sequence[str]) -> RefusedError:
-    here = ", ".join(deployment.ranks)
-    return RefusedError(
-        f"{here} holds a rank of {deployment.id}, whose other ranks are on {', '.join(beyond)}",
-        where=f"deployment {deployment.id} on {', '.join(deployment.hosts)}",
-        remedy=f"name all of its hosts with -n; cluster down -n {','.join(deployment.ranks)} ends it",
-    )
+            raise RefusedError(
+                f"{', '.join(deployment.ranks)} holds a rank of {deployment.id}, whose other ranks are on"
+                f" {', '.join(beyond)}",
+                code="ranks-elsewhere",
+                where=f"deployment {deployment.id} on {', '.join(deployment.hosts)}",
+                remedy=f"name all of its hosts with -n; cluster down -n {','.join(deployment.ranks)} ends it",
+            )

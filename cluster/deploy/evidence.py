@@ -127,12 +127,12 @@ def clocks(fleet: Fleet, hosts: Sequence[str]) -> dict[str, float]:
     """How many seconds each host's clock is ahead of this machine's; hosts that do not tell are left out."""
 
     def ask(host: Host) -> clock.Clock | Missing:
-        began = fleet.time.time()
+        asked_at = fleet.time.time()
         [answer] = host.ask([clock.question()])
-        return clock.parse(answer, (began, fleet.time.time()))
+        return clock.parse(answer, (asked_at, fleet.time.time()))
 
-    told = {name: outcome.value for name, outcome in fleet.each(ask, hosts).items()}
-    return {name: one.ahead_s for name, one in told.items() if isinstance(one, clock.Clock)}
+    found = {name: outcome.value for name, outcome in fleet.each(ask, hosts).items()}
+    return {name: one.ahead_s for name, one in found.items() if isinstance(one, clock.Clock)}
 
 
 def unread(answer: Answer) -> str:
@@ -229,10 +229,10 @@ def of_host(name: str) -> tuple[str, str]:
 def ahead(path: Path) -> float:
     """Seconds by which the times of a host are too late; 0 when it is not known."""
     try:
-        told = float(json.loads(path.read_bytes()[:LARGEST_JSON])["ahead_s"])
+        ahead_s = float(json.loads(path.read_bytes()[:LARGEST_JSON])["ahead_s"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
         return 0.0
-    return told if abs(told) < MOST_AHEAD_S else 0.0
+    return ahead_s if abs(ahead_s) < MOST_AHEAD_S else 0.0
 
 
 def pieces(path: Path) -> Iterator[bytes]:

@@ -94,9 +94,9 @@ def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, s
     try:
         there = [name for name, path in tokens.items() if path]
         fleet.keep_trying(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there, screen.trouble)
-        size, told = size_of(model, hosts[0], tokens[hosts[0]], fleet, screen)
+        size, words = size_of(model, hosts[0], tokens[hosts[0]], fleet, screen)
         refuse_full(model, size, list(seens.values()))
-        agree(f"{missing}: download {told} there", how, screen)
+        agree(f"{missing}: download {words} there", how, screen)
         download(model, image, seens, tokens, session)
         how.fetched.append(f"model {model.id} on {', '.join(hosts)}")
     finally:
@@ -111,9 +111,13 @@ def is_absent(fact: object) -> bool:
 def refuse_unasked(missing: str, how: How, screen: Screen) -> None:
     """Raise RefusedError when nothing may be fetched: on a dry run, or when nobody can be asked."""
     if how.dry_run:
-        raise RefusedError(f"{missing}; a dry run fetches nothing", remedy="cluster up fetches it after asking")
+        raise RefusedError(
+            f"{missing}; a dry run fetches nothing", code="fetch-needed", remedy="cluster up fetches it after asking"
+        )
     if not how.yes and not screen.interactive:
-        raise RefusedError(missing, rolled_back=UNCHANGED, remedy="--yes fetches it without asking")
+        raise RefusedError(
+            missing, code="fetch-needed", rolled_back=UNCHANGED, remedy="--yes fetches it without asking"
+        )
 
 
 def agree(question: str, how: How, screen: Screen) -> None:
@@ -121,7 +125,7 @@ def agree(question: str, how: How, screen: Screen) -> None:
     if how.yes:
         screen.note(question)
     elif not screen.confirm(f"{question}?"):
-        raise RefusedError(f"{question}: not agreed", rolled_back=UNCHANGED)
+        raise RefusedError(f"{question}: not agreed", code="not-agreed", rolled_back=UNCHANGED)
 
 
 def pull_images(wanted: Wanted, hosts: list[str], session: Session) -> None:
@@ -140,7 +144,9 @@ def token_path(seen: Seen, token: str) -> str:
     In a directory of its own among the deployments: when we are killed, the next `up`, `pull` or `down` removes it.
     """
     if isinstance(seen.identity, Missing):
-        raise RefusedError("the host does not say who it is", where=seen.host, remedy=seen.identity.why)
+        raise RefusedError(
+            f"{seen.host} does not report its identity: {seen.identity.why}", code="identity-unread", where=seen.host
+        )
     return f"{seen.identity.data_dir}/{HUB_TOKEN}/token" if token else ""
 
 
@@ -166,8 +172,9 @@ def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
         if room and room.free_bytes < size:
             errors.append(
                 RefusedError(
-                    f"{model.id} needs {size / GIB:.1f} GiB,"
-                    f" {room.free_bytes / GIB:.1f} GiB are free under {room.path}",
+                    f"not enough disk space for {model.id}: {size / GIB:.1f} GiB required,"
+                    f" {room.free_bytes / GIB:.1f} GiB available in {room.path}",
+                    code="disk-short",
                     where=seen.host,
                     rolled_back="nothing was downloaded",
                     remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
@@ -180,20 +187,22 @@ def size_of(model: Model, host: str, token_file: str, fleet: Fleet, screen: Scre
     """Bytes to download, 0 when nobody knows, and the same in words: one request to the hub that also tells whether
     access is given. Raises RefusedError when it is not, or there is no such model."""
     question = weights.hub_question(model.id, model.revision, token_file, dummy=model.dummy)
-    told = weights.parse_hub(fleet.keep_asking({host: [question]}, screen.trouble)[host][0])
-    if not isinstance(told, Missing):
-        return told, f"{told / GIB:.1f} GiB"
-    if told.kind == "refused":
+    found = weights.parse_hub(fleet.keep_asking({host: [question]}, screen.trouble)[host][0])
+    if not isinstance(found, Missing):
+        return found, f"{found / GIB:.1f} GiB"
+    if found.kind == "refused":
         raise RefusedError(
-            f"the hub gives no access to {model.id}: {told.why}",
+            f"the hub refuses access to {model.id}: {found.why}",
+            code="hub-access",
             where=host,
-            remedy="accept the model's licence on its page, and give a token with --hub-token-file",
+            remedy="accept the model's license on its page, and give a token with --hub-token-file",
         )
-    if told.kind == "absent":
+    if found.kind == "absent":
         raise RefusedError(
-            f"the hub has no {model.id} at revision {model.revision}: {told.why}",
+            f"{model.id} at revision {model.revision} not found on the hub: {found.why}",
+            code="model-not-found",
             where=host,
-            remedy="look at model and revision of the recipe; a private one needs --hub-token-file",
+            remedy="check model and revision of the recipe; a private one needs --hub-token-file",
         )
     known = None if model.dummy else model.weights_gib
     return (known * GIB, f"about {known:g} GiB by the recipe") if known else (0, "size unknown")
@@ -236,6 +245,8 @@ def run_on(session: Session, asked: Mapping[str, Question], what: str, remedy: s
         [answer] = host.ask([asked[host.name]])
         if answer.exit != 0:
             failed = f"could not {what}: {why_failed(answer)}"
-            raise ClusterError(failed, where=host.name, rolled_back="nothing was started", remedy=remedy)
+            raise ClusterError(
+                failed, code="fetch-failed", where=host.name, rolled_back="nothing was started", remedy=remedy
+            )
 
     session.fleet.keep_trying(fetch, tuple(asked), say)

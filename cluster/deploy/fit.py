@@ -96,7 +96,8 @@ def fit(recipe: Recipe, attention: Sequence[AttentionLayers], tp: int, asked: As
     """One host of `tp`. Raises UsageError when the recipe does not say how large its weights are, or vLLM's share."""
     if recipe.weights_gib is None:
         raise UsageError(
-            f"recipe {recipe.name} does not say weights_gib, so nothing can be counted",
+            f"recipe {recipe.name} has no weights_gib, so nothing can be counted",
+            code="weights-gib-missing",
             remedy="--set weights_gib=N, the size of the model's files",
         )
     weights = weights_gib(recipe) / tp
@@ -133,13 +134,16 @@ def _held(attention: Sequence[AttentionLayers], each: Sequence[float], length: i
 
 def _utilisation(recipe: Recipe) -> float:
     """vLLM's share of a host's memory. Raises UsageError for what vLLM refuses."""
-    told = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILISATION)
+    found = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILISATION)
     try:
-        share = float(str(told))
+        share = float(str(found))
     except ValueError:
         share = 0
     if not 0 < share <= 1:
-        raise UsageError(f"vllm.gpu-memory-utilization: found {told!r}; a number above 0 and at most 1 is wanted")
+        raise UsageError(
+            f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}",
+            code="not-in-range",
+        )
     return share
 
 

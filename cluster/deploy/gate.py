@@ -1,4 +1,4 @@
-"""The checks that decide whether `up` goes on; nothing has been changed when they say no."""
+"""The checks that decide whether `up` goes on; nothing has been changed when they fail."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
     judge(check_insides(wanted, insides), wanted, screen)
     head = insides[wanted.names[0]]
     if isinstance(head, Missing):
-        raise RefusedError(f"the image could not be read: {head.why}", where=wanted.names[0])
+        raise RefusedError(f"the image could not be read: {head.why}", code="image-unread", where=wanted.names[0])
     return head
 
 

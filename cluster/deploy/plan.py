@@ -1,21 +1,117 @@
-"""The stages of `up`, `down` and a restart, as values."""
+"""A plan as values: the stages of `up`, `down` and a restart, each step with what carries it out and what undoes it."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from cluster.argv import docker
+from cluster.argv.far import source
+from cluster.argv.nccl import NON_CARRY_FILE, non_carry, non_carry_file
+from cluster.argv.ports import ports_used
 from cluster.argv.question import Question
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import Recipe
+from cluster.config.secrets import API_KEY
 from cluster.deploy.decide import Start
-from cluster.deploy.rank import Ingredients, container, container_name, rank_files
-from cluster.deploy.steps import Plan, Put, Stage, Step, filled
+from cluster.deploy.rank import (
+    API_KEY_FILE,
+    RAY_TOKEN_FILE,
+    SECRETS_FILE,
+    Ingredients,
+    as_json,
+    container,
+    container_name,
+    environment,
+    mount_file,
+    rank_words,
+    secrets_file,
+)
+from cluster.deploy.spec import PROGRAMS
 from cluster.spark.deployments import DEPLOYMENT, TRY, Container, Deployment, directory
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
 from cluster.spark.memory import hides_in_cache
 from cluster.spark.request import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A file to write on a host. The bytes of a `secret` one are shown nowhere; `shown` is what a plan shows of it."""
+
+    path: str
+    data: bytes = field(repr=False)
+    mode: int = 0o600
+    secret: bool = False
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one host does in one stage.
+
+    `undo` takes back what `changes` did, whether they were carried out whole, in part or not at all; empty when
+    there is nothing to take back. `settle`, asked when an answer was lost, exits 0 when the step took effect.
+    Each change of a `repeatable` step may be carried out twice, also at the same time, with the same result as once.
+    A `tolerant` step that fails is noted and nothing more.
+    """
+
+    host: str
+    what: str
+    changes: tuple[Put | Question, ...]
+    undo: tuple[Question, ...] = ()
+    settle: Question | None = None
+    repeatable: bool = False
+    tolerant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Steps that run side by side; the next stage begins when all have ended."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+
+def filled(*stages: Stage) -> tuple[Stage, ...]:
+    """The stages that have something to do."""
+    return tuple(stage for stage in stages if stage.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be done: `stages` until the containers run, `after` once the deployment is proven.
+
+    `why` says what differs from what is there. `replaces` is stopped by the last of `first`, whose memory has to be
+    back before `stages` begin, and is started again by undo.
+    """
+
+    deployment: str
+    why: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    after: tuple[Stage, ...] = ()
+    replaces: tuple[Deployment, ...] = ()
+    first: tuple[Stage, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Every host's argv in order, copy-pasteable."""
+        for stage in (*self.first, *self.stages, *self.after):
+            yield f"# stage: {stage.name}"
+            for step in stage.steps:
+                yield f"# {step.host}: {step.what}"
+                for change in step.changes:
+                    yield show(change)
+
+
+def show(change: Put | Question) -> str:
+    """A change as a line for a shell; the bytes of files are named, not shown."""
+    if isinstance(change, Put):
+        content = "secret" if change.secret else f"{len(change.data)} bytes"
+        head = f"# write {shlex.quote(change.path)} mode {change.mode:04o} ({content})"
+        return "\n".join((head, *(f"#   {line}" for line in change.shown)))
+    return shlex.join(change.argv)
 
 
 def stop_ranks(deployment: Deployment) -> tuple[Step, ...]:
@@ -64,7 +160,7 @@ HUB_TOKEN = "deployments/hub-token"
 
 def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
     """Stop and remove everything of ours on these hosts. What each host had before is removed last, by `forget`."""
-    ranks = list(_ranks(seens))
+    ranks = list(_containers(seens, DEPLOYMENT))
     stop = [
         Step(host, f"stop {rank.name}", (docker.docker_stop(rank.name),), repeatable=True)
         for host, rank in ranks
@@ -79,11 +175,11 @@ def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
     return Plan(names, (), tuple(stage for stage in stages if stage.steps))
 
 
-def _ranks(seens: Mapping[str, Seen]) -> Iterator[tuple[str, Container]]:
-    """All containers of deployments, whatever their other labels say."""
+def _containers(seens: Mapping[str, Seen], label: str) -> Iterator[tuple[str, Container]]:
+    """All containers with a label, whatever their other labels are."""
     for host, seen in seens.items():
         if not isinstance(seen.containers, Missing):
-            yield from ((host, container) for container in seen.containers if DEPLOYMENT in container.labels)
+            yield from ((host, container) for container in seen.containers if label in container.labels)
 
 
 def forget(seens: Mapping[str, Seen]) -> Stage:
@@ -130,16 +226,17 @@ def _remove_path(host: str, path: str) -> Step:
 
 def remove_probes(seens: Mapping[str, Seen]) -> Stage:
     """End the probes and downloads of an operator that was killed. Whoever holds the lock may be sure that it was."""
-    return Stage("remove probes", tuple(_remove_probe(host, name) for host, name in _probes(seens)))
-
-
-def _probes(seens: Mapping[str, Seen]) -> Iterator[tuple[str, str]]:
-    """Probe and download containers that a killed operator left behind."""
-    for host, seen in seens.items():
-        if not isinstance(seen.containers, Missing):
-            for container in seen.containers:
-                if TRY in container.labels:
-                    yield host, container.name
+    steps = [
+        Step(
+            host,
+            f"remove {one.name}",
+            (docker.docker_rm(one.name, force=True),),
+            repeatable=True,
+            tolerant=True,
+        )
+        for host, one in _containers(seens, TRY)
+    ]
+    return Stage("remove probes", tuple(steps))
 
 
 def remove_token(seens: Mapping[str, Seen]) -> Stage:
@@ -153,16 +250,16 @@ def remove_token(seens: Mapping[str, Seen]) -> Stage:
     return Stage("remove the hub token", tuple(steps))
 
 
-def _remove_probe(host: str, name: str) -> Step:
-    return Step(host, f"remove {name}", (docker.docker_rm(name, force=True),), repeatable=True, tolerant=True)
-
-
 DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
 
 
 def plan_up(made_of: Ingredients, start: Start) -> Plan:
     """All stages from what is there to running containers, and the clean-up after the proof."""
     ranks = range(made_of.wanted.size)
+
+    def cached(host: str) -> bool:
+        return hides_in_cache(made_of.wanted, made_of.seens[host])
+
     first = (
         clean_up(start.remains, made_of.seens),
         Stage(
@@ -172,7 +269,7 @@ def plan_up(made_of: Ingredients, start: Start) -> Plan:
         Stage("stop the old", tuple(step for old in start.outgoing for step in stop_ranks(old))),
     )
     stages = (
-        Stage("free page cache", tuple(_drop(host) for host in made_of.wanted.names if _cached(made_of, host))),
+        Stage("free page cache", tuple(_drop(host) for host in made_of.wanted.names if cached(host))),
         Stage("prepare", tuple(_prepare(made_of, rank) for rank in ranks)),
         Stage("start containers", tuple(_run(made_of, rank) for rank in ranks)),
     )
@@ -193,11 +290,6 @@ def _build(made_of: Ingredients, host: str) -> Step:
     return Step(host, f"build {made_of.image}", changes, undo=(remove,), settle=built, repeatable=True)
 
 
-def _cached(made_of: Ingredients, host: str) -> bool:
-    """Whether page cache stands in the way: enough is available, but it is not free, and older vLLM asks for free."""
-    return hides_in_cache(made_of.wanted, made_of.seens[host])
-
-
 def _drop(host: str) -> Step:
     drop = Question(DROP_CACHES, timeout_s=60, changes=True)
     return Step(host, "drop the page cache", (drop,), repeatable=True, tolerant=True)
@@ -212,7 +304,7 @@ def _prepare(made_of: Ingredients, rank: int) -> Step:
 
 
 def _run(made_of: Ingredients, rank: int) -> Step:
-    """Start a rank's container. Undo removes only a container that carries our label: a name may be a stranger's."""
+    """Start a rank's container. Undo removes only a container with our label: the name may be another's."""
     host, name = made_of.wanted.names[rank], container_name(made_of.id, rank)
     label = f"{DEPLOYMENT}={made_of.id}"
     return Step(
@@ -222,3 +314,33 @@ def _run(made_of: Ingredients, rank: int) -> Step:
         undo=(docker.docker_end(label),),
         settle=docker.docker_has_started(name, label),
     )
+
+
+def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
+    """What is written to a rank's deployment directory."""
+    wanted, host = made_of.wanted, made_of.wanted.names[rank]
+    home = made_of.home(host)
+    differing = non_carry({name: environment(made_of, name) for name in wanted.names})
+    puts = [
+        *(Put(f"{home}/{name}.py", source(name), 0o644) for name in PROGRAMS),
+        Put(f"{home}/rank.json", as_json(words := rank_words(made_of, rank)), 0o644, shown=runs(made_of, rank, words)),
+        Put(f"{home}/before.json", as_json({"available": made_of.before[host]}), 0o644),
+        Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(differing), 0o644),
+        Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), 0o600, secret=True),
+    ]
+    if wanted.secrets:
+        puts.append(Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), 0o600, secret=True))
+    if API_KEY in wanted.secrets:
+        puts.append(Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), 0o600, secret=True))
+    for number, (target, data) in enumerate(wanted.mounted.items()):
+        puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
+    return tuple(puts)
+
+
+def runs(made_of: Ingredients, rank: int, words: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the rank program will run and listen on, for the plan."""
+    wanted = made_of.wanted
+    uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
+    ports = ", ".join(f"{use.first}-{use.last}" if use.last > use.first else f"{use.first}" for use in uses)
+    commands = (*words["before_serve"], words["ray_start"], words["engine"])
+    return (*(f"runs: {shlex.join(command)}" for command in commands if command), f"listens on: {ports or 'nothing'}")

@@ -7,26 +7,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cluster.argv.docker import docker_exec
+from cluster.config.inventory import ResolvedHost
+from cluster.deploy.plan import wanted_of
 from cluster.deploy.rank import container_name
 from cluster.deploy.session import Clock
 from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark import gpu, links, memory, ranks, server
-from cluster.spark.fabric import Fabric, Transport, grown_bytes, judge_transport
+from cluster.spark.deployments import Deployment, directory
+from cluster.spark.fabric import Fabric, Transport, grown_bytes, judge_transport, recorded
 from cluster.spark.fact import Missing
 from cluster.spark.gpu import GpuProcess
 from cluster.spark.links import Links
+from cluster.spark.look import Seen
 from cluster.spark.memory import Memory
 from cluster.spark.ranks import Failed, RankState, Ready, State, is_whole, judge_nodes, judge_ranks, patterns_of, unmet
 from cluster.spark.request import Wanted
 from cluster.spark.server import Completion, Server
 
 Say = Callable[[str], None] | None
-"""What is told which hosts are unreachable while all are waited for."""
+"""Shows which hosts are unreachable while all are waited for."""
 
 POLL_S = 1.0
-CAUSE_TOLD_S = 10.0
+CAUSE_S = 10.0
 """A rank that failed tells its peers at once; its own container ends up to 8 s later (far/rank: SETTLE_S, GRACE_S)."""
 COMPLETION_TIMEOUT_S = 300.0
 COUNTERS_SETTLE_S = 0.3
@@ -35,7 +39,7 @@ ENGINE = "wait for Ray and vLLM"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory of one host at one moment, in bytes; None where it was not told."""
+    """Memory of one host at one moment, in bytes; None where it is not known."""
 
     available: int | None
     gpu: int | None
@@ -69,7 +73,7 @@ class Proof:
 def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> Proof:
     """Wait for all ranks, prove Ray and one completion. Raises the first failure, with the rank's own words.
 
-    Raises RefusedError when RDMA was to be had and sockets were used.
+    Raises RefusedError when RDMA was available and sockets were used.
     """
     moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)} if subject.idle else {}
     with clock.stage(ENGINE), screen.waiting("containers") as line:
@@ -107,6 +111,7 @@ def wait_serving(
             silent = str(fleet.silence)
             raise (UnreachableError if silent else ClusterError)(
                 f"not ready after {wanted.recipe.ready_timeout_s:.0f} s; last: {silent or state.what}",
+                code="ready-timeout",
                 where=", ".join(fleet.silence.hosts) or wanted.names[0],
                 remedy="--set ready_timeout_s=N waits longer",
             )
@@ -115,28 +120,28 @@ def wait_serving(
 
 def await_cause(subject: Subject, fleet: Fleet, failed: Failed, known: dict[str, RankState]) -> Failed:
     """The failure of the rank that failed by itself, when it comes soon after one that only lost a peer."""
-    until = fleet.time.monotonic() + CAUSE_TOLD_S
+    until = fleet.time.monotonic() + CAUSE_S
     while failed.by_peer and fleet.time.monotonic() < until:
         fleet.time.sleep(POLL_S / 2)
         with suppress(UnreachableError):
-            again = poll(subject, fleet, known)
-            failed = again if isinstance(again, Failed) else failed
+            state = poll(subject, fleet, known)
+            failed = state if isinstance(state, Failed) else failed
     return failed
 
 
 def poll(subject: Subject, fleet: Fleet, known: dict[str, RankState]) -> State:
-    """One look at all ranks and, on the head, the server's health. `known`: what earlier looks told, by container.
+    """One look at all ranks and, on the head, the server's health. `known`: what earlier looks found, by container.
 
     Raises the error of a host that is given up.
     """
-    names, began = subject.wanted.names, fleet.time.monotonic()
+    names, asked_at = subject.wanted.names, fleet.time.monotonic()
     asked = {host: [ranks.question([subject.container(host)], known=known)] for host in names}
     asked[names[0]].append(server.question(subject.server, ask=False, timeout_s=5))
-    answers = fleet.silence.answered(fleet.ask(asked), began)
+    answers = fleet.silence.answered(fleet.ask(asked), asked_at)
     states: dict[str, RankState | Missing | None] = {}
     for host in names:
-        told = ranks.parse(answers[host][0]) if host in answers else Missing("unreachable")
-        states[host] = told if isinstance(told, Missing) else told.get(subject.container(host))
+        found = ranks.parse(answers[host][0]) if host in answers else Missing("unreachable")
+        states[host] = found if isinstance(found, Missing) else found.get(subject.container(host))
         if isinstance(state := states[host], RankState):
             states[host] = known[state.name] = state.after(known.get(state.name))
     health = server.parse(answers[names[0]][1]) if names[0] in answers else None
@@ -149,7 +154,10 @@ def lost(state: Failed) -> ClusterError:
     # a rank that names its cause after a colon has chosen the line that tells most
     detail = f"; last line: {said[:300]}" if said and ": " not in state.why else ""
     return ClusterError(
-        f"{state.host}: {state.why}{detail}", where=f"{state.host}, waiting for the server", host=state.host
+        f"{state.host}: {state.why}{detail}",
+        code="rank-failed",
+        where=f"{state.host}, waiting for the server",
+        host=state.host,
     )
 
 
@@ -163,10 +171,10 @@ def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...
     [answer] = fleet.keep_asking({head: [question]}, say)[head]
     nodes = ranks.parse_nodes(answer)
     if isinstance(nodes, Missing):
-        raise RefusedError(f"Ray does not say which nodes it has: {nodes.why}", where=head)
+        raise RefusedError(f"Ray does not report its nodes: {nodes.why}", code="ray-unread", where=head)
     wrong = judge_nodes(nodes, [fabric.hosts[name].address for name in wanted.names])
     if wrong:
-        raise RefusedError(f"Ray is not whole: {'; '.join(wrong)}", where=head)
+        raise RefusedError(f"Ray is not complete: {'; '.join(wrong)}", code="ray-incomplete", where=head)
     return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
 
 
@@ -179,16 +187,17 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -
     asked = {host: [ranks.question([subject.container(host)], patterns=patterns)] for host in subject.wanted.names}
     states: dict[str, RankState] = {}
     for host, [answer] in fleet.keep_asking(asked, say).items():
-        told = ranks.parse(answer)
-        state = told if isinstance(told, Missing) else told.get(subject.container(host))
+        found = ranks.parse(answer)
+        state = found if isinstance(found, Missing) else found.get(subject.container(host))
         if not isinstance(state, RankState) or not is_whole(state):
-            screen.warn(f"the log of {host} no longer tells how its rank began: expect_log is not judged")
+            screen.warn(f"the log of {host} no longer holds the start of its rank: expect_log is not checked")
             return
         states[host] = state
     wrong = list(unmet(expected, states))
     if wrong:
         raise RefusedError(
             f"the server answers, but not as the recipe expects: {'; '.join(wrong)}",
+            code="expect-log",
             where=", ".join(states),
             remedy="the recipe's problems say why it matters (cluster recipes show); --set expect_log= goes without",
         )
@@ -203,10 +212,10 @@ def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completio
     [answer] = fleet.keep_asking({head: [question]}, say)[head]
     done = server.parse(answer)
     if isinstance(done, Missing):
-        raise ClusterError(f"no completion: {done.why}", where=head)
+        raise ClusterError(f"no completion: {done.why}", code="no-completion", where=head)
     wrong = done.wrong(wanted.served_name, judge_text=sane)
     if wrong:
-        raise ClusterError(f"the server answers, but {wrong}", where=head)
+        raise ClusterError(f"the server answers, but {wrong}", code="completion-wrong", where=head)
     if wanted.size == 1:
         return done, None
     fleet.time.sleep(COUNTERS_SETTLE_S)
@@ -231,9 +240,9 @@ def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | 
     lines: dict[str, Sequence[str]] = {}
     states: dict[str, RankState | Missing | None] = {}
     for host in names:
-        after, told = answers[host]
+        after, rank = answers[host]
         grown[host] = grown_bytes(before[host], links.parse(after), ends[host].hcas) if ends[host].hcas else None
-        state = ranks.parse(told)
+        state = ranks.parse(rank)
         states[host] = state if isinstance(state, Missing) else state.get(subject.container(host))
         lines[host] = getattr(states[host], "net", ())
     if isinstance(ended := judge_ranks(states, healthy=True), Failed):
@@ -252,6 +261,7 @@ def refuse_socket(subject: Subject, transport: Transport | None, screen: Screen)
     failed = "RDMA was not used between the ranks" if transport.verdict == "socket" else "RDMA could not be proven"
     raise RefusedError(
         f"{failed}: {transport.why}",
+        code="rdma-unused" if transport.verdict == "socket" else "rdma-unproven",
         where=", ".join(wanted.names),
         remedy="--allow-socket accepts TCP",
     )
@@ -267,9 +277,9 @@ def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
     }
 
 
-def held_of(told: Memory | Missing, rows: tuple[GpuProcess, ...] | Missing) -> Held:
+def held_of(found: Memory | Missing, rows: tuple[GpuProcess, ...] | Missing) -> Held:
     """Memory of one host from two facts."""
-    return Held(None if isinstance(told, Missing) else told.available, gpu_bytes(rows))
+    return Held(None if isinstance(found, Missing) else found.available, gpu_bytes(rows))
 
 
 def gpu_bytes(rows: tuple[GpuProcess, ...] | Missing) -> int | None:
@@ -277,3 +287,28 @@ def gpu_bytes(rows: tuple[GpuProcess, ...] | Missing) -> int | None:
     if isinstance(rows, Missing) or any(row.used_mib is None for row in rows):
         return None
     return sum(row.used_mib or 0 for row in rows) << 20
+
+
+def subject_of(deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen]) -> Subject:
+    """What is to be proven; `hosts` in rank order. Raises RefusedError for a deployment of another version."""
+    try:
+        wanted = wanted_of(deployment, hosts)
+    except ValueError:
+        raise RefusedError(
+            f"{deployment.id} was started by another version of cluster",
+            code="version-differs",
+            where=deployment.id,
+            remedy="run cluster up with this version",
+        ) from None
+    identity = seens[deployment.head].identity
+    home = "" if isinstance(identity, Missing) else directory(identity.data_dir, deployment.id)
+    server = Server.of_spec(deployment.spec, home)
+    return Subject(deployment.id, wanted, recorded(deployment.seen), server)
+
+
+def prove_restarted(subject: Subject, fleet: Fleet, screen: Screen) -> None:
+    """Wait until restarted ranks serve: all there, one completion. Raises ClusterError when they do not."""
+    with screen.waiting(f"{subject.deployment} to serve again") as line:
+        wait_serving(subject, fleet, line.update, {})
+        check_ray(subject, fleet, line.beside)
+        complete(subject, fleet, line.beside)

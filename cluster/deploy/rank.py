@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from cluster.argv.docker import Bind, Container
-from cluster.argv.far import source
-from cluster.argv.nccl import NON_CARRY_FILE, fabric_environment, non_carry, non_carry_file
-from cluster.argv.ports import PORTS, ports_used
+from cluster.argv.nccl import fabric_environment
+from cluster.argv.ports import PORTS
 from cluster.argv.ray import ray_environment, ray_start
 from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
 from cluster.config.recipe import PACKAGES
-from cluster.config.secrets import API_KEY
-from cluster.deploy.spec import PROGRAMS, built_image, canonical, deployment_id
-from cluster.deploy.steps import Put
+from cluster.deploy.spec import built_image, canonical, deployment_id
 from cluster.errors import RefusedError
 from cluster.spark import deployments
 from cluster.spark.deployments import directory
@@ -144,7 +140,7 @@ class Ingredients:
         """Who a host is. Raises RefusedError when that could not be read: no plan can be made without it."""
         found = self.seens[host].identity
         if isinstance(found, Missing):
-            raise RefusedError("the host does not say who it is", where=host, remedy=found.why)
+            raise RefusedError(f"{host} does not report its identity: {found.why}", code="identity-unread", where=host)
         return found
 
     def home(self, host: str) -> str:
@@ -230,30 +226,9 @@ def environment(made_of: Ingredients, host: str) -> dict[str, str]:
     return {**env, **wanted.recipe.env, **entry.env, **wanted.env}
 
 
-def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
-    """What is written to a rank's deployment directory."""
-    wanted, host = made_of.wanted, made_of.wanted.names[rank]
-    home = made_of.home(host)
-    differing = non_carry({name: environment(made_of, name) for name in wanted.names})
-    puts = [
-        *(Put(f"{home}/{name}.py", source(name), 0o644) for name in PROGRAMS),
-        Put(f"{home}/rank.json", _json(words := rank_words(made_of, rank)), 0o644, says=says(made_of, rank, words)),
-        Put(f"{home}/before.json", _json({"available": made_of.before[host]}), 0o644),
-        Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(differing), 0o644),
-        Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), 0o600, secret=True),
-    ]
-    if wanted.secrets:
-        puts.append(Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), 0o600, secret=True))
-    if API_KEY in wanted.secrets:
-        puts.append(Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), 0o600, secret=True))
-    for number, (target, data) in enumerate(wanted.mounted.items()):
-        puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
-    return tuple(puts)
-
-
 def secrets_file(wanted: Wanted) -> bytes:
     """What the file of all secrets holds."""
-    return _json(dict(wanted.secrets))
+    return as_json(dict(wanted.secrets))
 
 
 def mount_file(number: int, target: str) -> str:
@@ -293,14 +268,5 @@ def engine_words(made_of: Ingredients, rank: int) -> tuple[str, ...]:
     return vllm_serve(wanted.recipe, layout, rank=rank, revision=revision, measuring=flags, extra=wanted.words)
 
 
-def says(made_of: Ingredients, rank: int, words: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the rank program will run and listen on, for the plan."""
-    wanted = made_of.wanted
-    uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
-    ports = ", ".join(f"{use.first}-{use.last}" if use.last > use.first else f"{use.first}" for use in uses)
-    commands = (*words["before_serve"], words["ray_start"], words["engine"])
-    return (*(f"runs: {shlex.join(command)}" for command in commands if command), f"listens on: {ports or 'nothing'}")
-
-
-def _json(value: Any) -> bytes:
+def as_json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

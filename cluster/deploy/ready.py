@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cluster.config.secrets import API_KEY
-from cluster.deploy.moments import moment_names
 from cluster.deploy.prove import ENGINE, Held, Proof
 from cluster.deploy.session import Clock, Session
 from cluster.screen import Screen
 from cluster.spark.fabric import Transport
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
-from cluster.spark.memory import GIB
+from cluster.spark.memory import GIB, moment_names
 from cluster.spark.request import Wanted
 
 

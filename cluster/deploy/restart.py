@@ -1,24 +1,108 @@
-"""Restart all ranks of a deployment: lock → look → stop → memory is released → start the same containers → prove."""
+"""Restart all ranks of a deployment: lock → look → stop → memory is released → start the same containers → prove.
+
+What a stopped or removed deployment still holds on a host is judged here too, for `down` and a replacing `up`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from cluster.argv.ports import ports_used
 from cluster.config.inventory import ResolvedHost
-from cluster.deploy import prove
-from cluster.deploy.apply import Applied, Guard, apply, undo
-from cluster.deploy.leftovers import Holder, held_by_stopped, holders
-from cluster.deploy.plan import start_ranks, stop_ranks, wanted_of
-from cluster.deploy.session import find, locked, see
-from cluster.deploy.steps import Stage
+from cluster.deploy.apply import Applied, apply, undo
+from cluster.deploy.plan import Stage, start_ranks, stop_ranks
+from cluster.deploy.prove import prove_restarted, subject_of
+from cluster.deploy.session import Session, find, locked, see
 from cluster.errors import ClusterError, InterruptedByUser, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
-from cluster.spark.deployments import Deployment, directory
-from cluster.spark.fabric import recorded
+from cluster.spark.deployments import Deployment, ours
 from cluster.spark.fact import Missing
+from cluster.spark.gpu import end_process
 from cluster.spark.look import Seen
-from cluster.spark.server import Server
+from cluster.spark.memory import GIB
+
+SLACK_BYTES = 2 << 30
+"""MemAvailable may be this much below the value recorded at `up`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One thing that is not back yet; `memory_only`: memory is short, and nothing of ours is seen to hold it."""
+
+    what: str
+    evidence: str
+    remedy: str = ""
+    memory_only: bool = False
+
+
+def holders(seen: Seen, gone: Sequence[Deployment]) -> list[Holder]:
+    """What still holds something on this host after the deployments in `gone` were removed; empty when all is back."""
+    return [*_containers(seen), *held_by_stopped(seen, gone)]
+
+
+def held_by_stopped(seen: Seen, stopped: Sequence[Deployment]) -> list[Holder]:
+    """What still holds something on this host after the containers of these deployments were stopped."""
+    return [*_ports(seen, stopped), *_processes(seen), *_memory(seen)]
+
+
+def _containers(seen: Seen) -> Iterator[Holder]:
+    if isinstance(seen.containers, Missing):
+        yield Holder("containers could not be listed", seen.containers.why, "docker ps -a")
+        return
+    for container in seen.containers:
+        if ours(container):
+            yield Holder(
+                f"container {container.name} is still there", container.state, f"docker rm -f {container.name}"
+            )
+
+
+def _ports(seen: Seen, gone: Sequence[Deployment]) -> Iterator[Holder]:
+    if isinstance(seen.listening, Missing):
+        yield Holder("listening ports could not be read", seen.listening.why)
+        return
+    for deployment in gone:
+        if seen.host not in deployment.hosts:
+            continue
+        rank = deployment.hosts.index(seen.host)
+        uses = ports_used(
+            backend=deployment.spec["backend"], size=len(deployment.hosts), rank=rank, api_port=deployment.port
+        )
+        for listener in seen.listening:
+            use = next((use for use in uses if use.first <= listener.port <= use.last), None)
+            if use:
+                holder = f"{listener.process} pid {listener.pid}" if listener.pid else "holder not visible"
+                remedy = f"sudo ss -ltnp sport = :{listener.port}"
+                yield Holder(f"port {listener.port} ({use.what}) is still taken", holder, remedy)
+
+
+def _processes(seen: Seen) -> Iterator[Holder]:
+    """Engine processes of a container that is gone, or is ours, live on; others are strangers'."""
+    if isinstance(seen.processes, Missing):
+        yield Holder("processes could not be read", seen.processes.why)
+        return
+    strangers = set() if isinstance(seen.containers, Missing) else {one.id for one in seen.containers if not ours(one)}
+    for process in seen.processes:
+        if process.container not in strangers and process.container:
+            evidence = f"pid {process.pid}, {process.rss_bytes / GIB:.1f} GiB"
+            yield Holder(f"process {process.name} lives on", evidence, end_process(process.pid))
+
+
+def _memory(seen: Seen) -> Iterator[Holder]:
+    if isinstance(seen.memory, Missing) or isinstance(seen.deployments, Missing) or seen.memory.available is None:
+        return
+    for kept in seen.deployments:
+        was = kept.available_before or 0
+        short = was - seen.memory.available
+        if short > SLACK_BYTES:
+            yield Holder(
+                f"{short / GIB:.1f} GiB less memory than before up",
+                f"MemAvailable {seen.memory.available / GIB:.1f} GiB, was {was / GIB:.1f} GiB",
+                "ps aux --sort -rss | head; nvidia-smi",
+                memory_only=True,
+            )
+
 
 BACK_S = 120.0
 STEADY_S = 10.0
@@ -42,47 +126,24 @@ def await_released(
             seens, now = see(fleet, hosts, say=line.beside), fleet.time.monotonic()
             held = {name: held_on(seen, stopped) for name, seen in seens.items()}
             held = {name: rows for name, rows in held.items() if rows}
-            if stirs(level, available(seens)) or not all(row.memory_only for rows in held.values() for row in rows):
-                level, moved = available(seens), now
+            free = {name: memory_of(seen) for name, seen in seens.items()}
+            stirs = any(abs(value - level.get(name, 0)) > STIR_BYTES for name, value in free.items())
+            if stirs or not all(row.memory_only for rows in held.values() for row in rows):
+                level, moved = free, now
             if not held or now > deadline or (not removed and now - moved >= STEADY_S):
                 return seens, held
             line.update(say_held(held))
             fleet.time.sleep(POLL_S)
 
 
-def available(seens: Mapping[str, Seen]) -> dict[str, int]:
-    """Bytes that each host has available, 0 where it does not say."""
-    return {name: 0 if isinstance(seen.memory, Missing) else seen.memory.available or 0 for name, seen in seens.items()}
-
-
-def stirs(was: Mapping[str, int], now: Mapping[str, int]) -> bool:
-    """Whether memory still comes back on some host."""
-    return any(abs(value - was.get(name, 0)) > STIR_BYTES for name, value in now.items())
+def memory_of(seen: Seen) -> int:
+    """Bytes that a host has available, 0 where it does not report it."""
+    return 0 if isinstance(seen.memory, Missing) else seen.memory.available or 0
 
 
 def say_held(held: Mapping[str, Sequence[Holder]]) -> str:
     """The first thing held on each host, in one line."""
     return "; ".join(f"{name}: {rows[0].what}" for name, rows in held.items())
-
-
-def subject_of(deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen]) -> prove.Subject:
-    """What is to be proven; `hosts` in rank order. Raises RefusedError for a deployment of another version."""
-    try:
-        wanted = wanted_of(deployment, hosts)
-    except ValueError:
-        raise RefusedError("another version of cluster made it", remedy="cluster up with this one") from None
-    identity = seens[deployment.head].identity
-    home = "" if isinstance(identity, Missing) else directory(identity.data_dir, deployment.id)
-    server = Server.of_spec(deployment.spec, home)
-    return prove.Subject(deployment.id, wanted, recorded(deployment.seen), server)
-
-
-def prove_again(subject: prove.Subject, fleet: Fleet, screen: Screen) -> None:
-    """Wait until ranks that were started again serve: all there, one completion. Raises ClusterError when not."""
-    with screen.waiting(f"{subject.deployment} to serve again") as line:
-        prove.wait_serving(subject, fleet, line.update, {})
-        prove.check_ray(subject, fleet, line.beside)
-        prove.complete(subject, fleet, line.beside)
 
 
 def restart(
@@ -95,34 +156,39 @@ def restart(
     before `begun` nothing was changed; when memory does not come back the ranks stay stopped, since starting them would
     only lose more of it.
     """
-    began = fleet.time.monotonic()
+    start = fleet.time.monotonic()
     within = fleet.only(deployment.hosts)
     with locked(within, hosts, f"restart {deployment.id}") as guard:
-        seens = see(within, hosts, say=screen.trouble)
+        session = Session(within, guard, screen)
+        seens = session.see(hosts)
         subject = subject_of(deployment, hosts, seens)
         now = as_before(deployment, seens)
         begun()
         screen.stay()
         applied = Applied()
         try:
-            apply((Stage("stop", stop_ranks(now)),), within, guard, screen.note, applied)
+            apply((Stage("stop", stop_ranks(now)),), session, applied)
             _, held = await_released([now], hosts, within, screen)
         except (ClusterError, KeyboardInterrupt) as error:
             fleet.cancel.renew()
             failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before it serves")
-            failure.rolled_back = start_again(applied, within, guard, screen)
+            failure.rolled_back = start_stopped(applied, session)
             raise failure from error
         if held:
-            raise RefusedError(f"{say_held(held)}: the ranks stay stopped", remedy="cluster doctor; reboot it")
-        apply((Stage("start", start_ranks(now)),), within, guard, screen.note, Applied())
-        prove_again(subject, within, screen)
-    return fleet.time.monotonic() - began
+            raise RefusedError(
+                f"{say_held(held)}: the ranks stay stopped",
+                code="not-released",
+                remedy="run cluster doctor; reboot the host",
+            )
+        apply((Stage("start", start_ranks(now)),), session)
+        prove_restarted(subject, within, screen)
+    return fleet.time.monotonic() - start
 
 
-def start_again(applied: Applied, fleet: Fleet, guard: Guard, screen: Screen) -> str:
-    """Start the ranks that were told to stop; what came of it."""
+def start_stopped(applied: Applied, session: Session) -> str:
+    """Start the ranks that were stopped; what came of it."""
     try:
-        left = undo(applied, fleet, guard, screen.note)
+        left = undo(applied, session)
     except (InterruptedByUser, KeyboardInterrupt):
         left = [f"{step.host}: {step.what} (interrupted)" for step in applied.stays]
     return "all but: " + "; ".join(left) if left else "all ranks were started again"
@@ -132,7 +198,12 @@ def as_before(deployment: Deployment, seens: dict[str, Seen]) -> Deployment:
     """The deployment under the lock. Raises RefusedError when somebody changed it meanwhile."""
     now = next((one for one in find(seens, ()) if one.id == deployment.id), None)
     if now is None or set(now.ranks) != set(now.hosts):
-        raise RefusedError("its containers are not all there", where=deployment.id, remedy="cluster up starts it anew")
+        raise RefusedError(
+            "not all of its containers are there",
+            code="rank-missing",
+            where=deployment.id,
+            remedy="run cluster up to start it again",
+        )
     if any(rank.started_at != deployment.ranks[host].started_at for host, rank in now.ranks.items()):
-        raise RefusedError("somebody started it meanwhile", where=deployment.id)
+        raise RefusedError("it was restarted meanwhile by another command", code="restarted", where=deployment.id)
     return now

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory, resolve_hosts
 from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
-from cluster.deploy.apply import Applied, Guard, Unlocked, apply
-from cluster.deploy.steps import Stage
 from cluster.errors import ClusterError, ManyErrors
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Outcome
@@ -67,21 +65,21 @@ class Clock:
     """Seconds by stage, in order; `engine` is the time spent waiting for Ray and vLLM, the rest is ours."""
 
     stages: dict[str, float] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=time.monotonic)
 
     @property
     def passed(self) -> float:
         """Seconds since the command began."""
-        return time.monotonic() - self.began
+        return time.monotonic() - self.start
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Measure a block."""
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             yield
         finally:
-            self.stages[name] = self.stages.get(name, 0.0) + time.monotonic() - began
+            self.stages[name] = self.stages.get(name, 0.0) + time.monotonic() - start
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class Session:
     """
 
     fleet: Fleet
-    guard: Guard
+    guard: Lock
     screen: Screen
     dry_run: bool = False
     clock: Clock = field(default_factory=Clock)
@@ -101,18 +99,10 @@ class Session:
         """Look at these hosts until every one of them has answered, or was silent for too long."""
         return see(self.fleet, hosts, wanted, self.screen.trouble)
 
-    def apply(self, stages: Sequence[Stage], applied: Applied | None = None) -> None:
-        """Carry out stages of a plan; what was begun is added to `applied`."""
-        apply(stages, self.fleet, self.guard, self.screen.note, Applied() if applied is None else applied)
 
-
-def locked(
-    fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run: bool = False
-) -> AbstractContextManager[Guard]:
-    """The lock on all these hosts; a dry run changes nothing and takes none."""
-    if dry_run:
-        return Unlocked()
-    return Lock(fleet, purpose, {host.name: host.data_dir for host in hosts})
+def locked(fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run: bool = False) -> Lock:
+    """The lock on all these hosts; a dry run changes nothing and takes that of none."""
+    return Lock(fleet.only(()) if dry_run else fleet, purpose, {host.name: host.data_dir for host in hosts})
 
 
 def reach(fleet: Fleet) -> None:
@@ -170,9 +160,9 @@ def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -
     looks = {host.name: look_for(host, wanted) for host in hosts}
 
     def look_at(host: Host) -> Seen:
-        one, began = looks[host.name], fleet.time.time()
+        one, asked_at = looks[host.name], fleet.time.time()
         answers = host.ask(spark_look.questions(one))
-        seen = spark_look.read(host.name, one, answers, (began, fleet.time.time()))
+        seen = spark_look.read(host.name, one, answers, (asked_at, fleet.time.time()))
         return with_moved_root(host, seen) if one.thorough else seen
 
     return look_at

@@ -181,3 +181,13 @@ def _holders(seen: Seen, memory: Memory) -> str:
     huge = f"; {memory.huge_pages / GIB:.1f} GiB are huge pages" if memory.huge_pages else ""
     swapped = (memory.swap_total or 0) - (memory.swap_free or 0)
     return told + huge + (f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else "")
+
+
+def moment_names(*backends: str) -> dict[str, str]:
+    """The moments of a start at which memory is looked at, in order, as tables of these backends call them."""
+    return {
+        "idle": "idle",
+        "ray_up": "Ray up" if "ray" in backends else "started",
+        "loaded": "loaded",
+        "ready": "ready",
+    }

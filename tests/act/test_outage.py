@@ -106,7 +106,7 @@ def test_where_somebody_else_took_the_lock_nothing_is_undone(cluster: Typed, des
     ran = cluster(*UP)
     assert ran.code == 5
     taken, _ = ran.errors()
-    assert taken[0].startswith("error: the lock of spark2 was lost, and another took it: ada@desk (pid 7)")
+    assert taken[0].startswith("error: the lock of spark2 was lost and then taken by ada@desk (pid 7)")
     assert taken[1] == "where: spark2"
     assert taken[2].startswith("rolled back: all but: spark2: nothing was undone there")
     assert len(desk["spark2"].docker.containers) == 1

@@ -258,7 +258,7 @@ def test_a_log_that_lost_its_beginning_is_not_judged(cluster: Typed, desk: Desk)
     [container] = desk["spark1"].docker.containers.values()
     container.log = container.log[-1:]
     ran = must(cluster, *UP)
-    assert "the log of spark1 no longer tells how its rank began: expect_log is not judged" in ran.err
+    assert "the log of spark1 no longer holds the start of its rank: expect_log is not checked" in ran.err
 
 
 def write_dockerfile(text: str) -> None:
@@ -454,7 +454,7 @@ def test_what_did_not_happen_is_not_taken_for_done(cluster: Typed, desk: Desk) -
     ran = cluster(*words)
     assert ran.code == 3
     [error] = ran.errors()
-    assert error[0].startswith("error: the connection was lost while spark2 was told to ")
+    assert error[0].startswith("error: the connection to spark2 was lost during: ")
     assert f"{old} was started again" in error[2]
     desk.pass_time(10)
     assert deployment(desk) == old

@@ -82,8 +82,9 @@ def test_why_it_does_not_fit(changes: tuple[str, ...], asked: dict[str, Any], wh
 def test_what_is_not_known_is_not_counted() -> None:
     one = fitted("qwen3.5-35b-a3b-fp8", 1, 65536, "attention=")
     assert (one.cache, one.tokens, one.wrong) == (None, None, ())
-    with pytest.raises(UsageError, match="does not say weights_gib"):
+    with pytest.raises(UsageError) as raised:
         fit(Recipe(model="a/b", image="x:1"), (), 1, Asked(4096))
+    assert raised.value.code == "weights-gib-missing"
 
 
 GEMMA = {

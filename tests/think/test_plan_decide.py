@@ -18,7 +18,7 @@ SPEC = spec_for(PAIR)
 
 
 def test_nothing_is_there() -> None:
-    assert decide(SPEC, ()) == Start(("nothing of ours runs on these hosts",))
+    assert decide(SPEC, ()) == Start(("no deployment runs on these hosts",))
 
 
 def test_the_same_runs() -> None:
