@@ -17,7 +17,10 @@ from cluster.config.overrides import final_recipe
 from cluster.config.recipe import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/*.yaml")} - {ROOT / "docs/cli.md"})
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/*.yaml")}
+    - {ROOT / "docs/cli.md", ROOT / "docs/errors.md"}
+)
 NAMES = "|".join(command.name for command in COMMANDS)
 TYPED = re.compile(rf"[#$\s]*(cluster (?:{NAMES})\b.*)")
 QUOTED = re.compile(rf"`(cluster (?:{NAMES}) [^`]+)`")
@@ -108,3 +111,17 @@ def test_files_that_pages_name_exist() -> None:
         and not any(list(place.glob(name)) for place in places)
     ]
     assert lost == []
+
+
+def test_the_codes_that_pages_show_are_codes_of_errors() -> None:
+    """docs/errors.md is written from the code; a page that shows an error line shows one of its codes."""
+    docs = Path(__file__).parents[2] / "docs"
+    codes = set(re.findall(r"^\| `([a-z0-9-]+)` \|", (docs / "errors.md").read_text(), re.MULTILINE))
+    shown = {
+        code
+        for page in docs.rglob("*.md")
+        for code in re.findall(r"error: [^\n`]*\[([a-z0-9]+(?:-[a-z0-9]+)*)\]", page.read_text())
+    }
+    checks = set(re.findall(r"`([a-z-]+)`", (docs / "failures.md").read_text()))
+    assert "interrupted" in codes
+    assert shown <= codes | checks
