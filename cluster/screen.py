@@ -184,6 +184,22 @@ class Screen:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+class QuietScreen(Screen):
+    """The screen of a step of a series: all that it shows is progress, on stderr, and its document is kept.
+
+    With `progress` off, what is shown is a result, on stdout. Errors are raised, not printed as JSON.
+    """
+
+    def __init__(self, *, progress: bool = True) -> None:
+        super().__init__(json_mode=progress)
+        self.json_mode = False
+        self.kept: dict[str, Any] = {}
+
+    def document(self, value: Any) -> None:
+        """Keep it."""
+        self.kept = dict(value)
+
+
 class Waiting:
     """The line of one wait."""
 

@@ -359,9 +359,9 @@ def timeline(entry: Entry) -> dict[str, list[TimedState]]:
         for ended_s, sample in _timed(row):
             for host, reading in (*_looks(sample), *_ends(sample, ended_s)):
                 found.setdefault(host, []).append(reading)
-    began = min((one.at_s for readings in found.values() for one in readings), default=0.0)
+    start = min((one.at_s for readings in found.values() for one in readings), default=0.0)
     return {
-        host: sorted((TimedState(one.at_s - began, one.state) for one in readings), key=lambda one: one.at_s)
+        host: sorted((TimedState(one.at_s - start, one.state) for one in readings), key=lambda one: one.at_s)
         for host, readings in sorted(found.items())
     }
 
@@ -404,8 +404,8 @@ def _timed(row: Row) -> Iterator[tuple[float | None, dict[str, Any]]]:
     for sample in row.machine:
         run = sample.get("run", -1)
         client = row.client[run] if isinstance(run, int) and 0 <= run < len(row.client) else {}
-        began = client.get("started_unix_s")
-        yield None if began is None else began + client.get("wall_s", 0.0), sample
+        start = client.get("started_unix_s")
+        yield None if start is None else start + client.get("wall_s", 0.0), sample
 
 
 def moments_chart(entries: Sequence[Entry]) -> Chart | None:

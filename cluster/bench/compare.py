@@ -201,7 +201,7 @@ class Best:
     def __str__(self) -> str:
         mean = f"{self.value.mean:.2f} t/s"
         if self.interval is None:
-            return f"{self.test}: most with {self.label}: {mean}; one run, so ties cannot be told (--runs 3 or more)"
+            return f"{self.test}: most with {self.label}: {mean}; one run, so ties are unknown (--runs 3 or more)"
         mean += f" (95 %: {self.interval[0]:.2f}–{self.interval[1]:.2f})"
         if self.ties:
             return f"{self.test}: a tie of {self.label} and {', '.join(self.ties)}: the highest mean is {mean}"
@@ -337,9 +337,9 @@ def acceptance(entry: Entry) -> float | None:
     """Part of the drafted tokens that were accepted, over all rows; None without speculative decoding."""
     drafted = accepted = 0
     for row in entry.result.rows:
-        told = row.server or {}
-        drafted += told.get("draft_tokens", 0)
-        accepted += told.get("accepted_tokens", 0)
+        counted = row.server or {}
+        drafted += counted.get("draft_tokens", 0)
+        accepted += counted.get("accepted_tokens", 0)
     return accepted / drafted if drafted else None
 
 
@@ -429,7 +429,11 @@ def newest(directory: Path) -> list[Path]:
             return [kept[path.name]]
         baseline = find_baseline(directory, result.manifest, 1, [row.shape for row in result.rows])
         return [baseline.path, path] if (result.manifest.tp or 1) > 1 and baseline.path else [path]
-    raise UsageError(f"no results in {directory}", remedy="cluster bench makes one; cluster report FILE… takes others")
+    raise UsageError(
+        f"no results found in {directory}",
+        code="no-results",
+        remedy="run `cluster bench`, or name other files: cluster report FILE…",
+    )
 
 
 def names_of(path: Path) -> list[str]:

@@ -127,9 +127,9 @@ def engine_notes(engine: Mapping[str, Any], *, concurrency: int, prefix_caching:
     if slots and concurrency > slots:
         yield f"{title} takes {slots} requests at a time: of {concurrency} the others wait, and that is in the numbers"
     elif name == "ollama" and concurrency > 1:
-        yield "Ollama takes OLLAMA_NUM_PARALLEL requests at a time (1 unless set) and does not tell how many that is"
+        yield "Ollama takes OLLAMA_NUM_PARALLEL requests at a time (1 unless set) and does not report its value"
     if prefix_caching and engine.get("tells_cache") is False:
-        yield f"{title} does not tell what was in its prefix cache, so no hit can be verified"
+        yield f"{title} does not report prefix-cache hits, so none can be verified"
 
 
 BY_OWNER = {
@@ -320,21 +320,31 @@ def find_model(loader: Loader, wanted: str, base_url: str) -> Served:
     if answer.status is None:
         raise ClusterError(
             f"no server answers at {base_url}: {answer.problem}",
+            code="server-unreachable",
             where=f"asked from {loader.where}",
-            remedy="`cluster status` shows whether it runs; `--base-url` names another one",
+            remedy="run `cluster status` to see whether it is running, or name another one with --base-url",
         )
     listed = json_object(answer).get("data", [])
     models = {str(model.get("id")): model for model in listed if isinstance(model, dict)}
     if not models:
         said = error_text(answer.body)
         remedy = "give the key with --api-key-file" if answer.status in (401, 403) else ""
-        raise ClusterError(f"{base_url}/v1/models answered HTTP {answer.status}: {said}", remedy=remedy)
+        code = "api-key-refused" if remedy else "models-not-listed"
+        raise ClusterError(f"{base_url}/v1/models returned HTTP {answer.status}: {said}", code=code, remedy=remedy)
     if not wanted and len(models) > 1:
-        raise UsageError(f"the server offers {len(models)} models: {', '.join(models)}", remedy="name one: --model")
+        raise UsageError(
+            f"the server offers {len(models)} models: {', '.join(models)}",
+            code="model-not-chosen",
+            remedy="name one with --model",
+        )
     name = wanted or next(iter(models))
     if name not in models:
         near = difflib.get_close_matches(name, models, 1, 0.0)
-        raise UsageError(f"the server does not serve {name!r}", remedy=f"--model {near[0]}")
+        raise UsageError(
+            f"the server does not serve {name!r}",
+            code="model-not-served",
+            remedy=f"--model {near[0]}",
+        )
     own = models[name]
     limit = own.get("max_model_len")
     names = other_names(own, models)
@@ -372,6 +382,7 @@ def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = 
             return words
         raise ClusterError(
             f"the server has no /tokenize that answers ({_refusal(answer)}), so prompts of known length cannot be made",
+            code="no-tokenizer",
             remedy="measure a server that has it (vLLM and llama.cpp do), or that counts prompts in its `usage`",
         )
     return Corpus(tuple(ids), _begin(_ids(plain), _ids(special)))
@@ -411,6 +422,7 @@ def detokenise(loader: Loader, model: str, prompts: Sequence[Sequence[int]]) -> 
             raise ClusterError(
                 f"the server has no /detokenize that answers ({_refusal(answer)}), so chats of a known length cannot "
                 "be made",
+                code="no-tokenizer",
                 remedy="leave out --chat",
             )
         texts.append(text)

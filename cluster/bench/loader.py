@@ -97,7 +97,9 @@ def count_parts(line: str) -> int:
     try:
         return int(orjson.loads(line)["parts"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError("the load client's answer cannot be read", where=line[:200]) from error
+        raise ClusterError(
+            "the load client's answer cannot be read", code="load-client-invalid", where=line[:200]
+        ) from error
 
 
 def parse_round(line: str, parts: Sequence[str]) -> RoundRecord:
@@ -113,7 +115,9 @@ def parse_round(line: str, parts: Sequence[str]) -> RoundRecord:
         client = ClientLoad(**{key: float(value) for key, value in document["client"].items() if key in names})
         return RoundRecord(str(document["id"]), records, client)
     except (ValueError, KeyError, TypeError, AttributeError, struct.error, zlib.error, binascii.Error) as error:
-        raise ClusterError(f"the load client's answer cannot be read ({error})", where=line[:200]) from error
+        raise ClusterError(
+            f"the load client's answer cannot be read ({error})", code="load-client-invalid", where=line[:200]
+        ) from error
 
 
 def _split_chunks(count: int, packed: str) -> dict[int, list[tuple[float, bytes]]]:
@@ -192,7 +196,7 @@ class ProcessLoader:
         self._lines: Iterator[str] = iter(process.lines())
         hello: dict[str, Any] = orjson.loads(self._line("{"))
         if "error" in hello:
-            raise ClusterError(f"the load client cannot start: {hello['error']}")
+            raise ClusterError(f"the load client cannot start: {hello['error']}", code="load-client-failed")
         inside = f", in the container {self._container}" if self._container else ""
         self._where = f"{hello.get('hostname', '')}{inside}"
         self.python = str(hello.get("python", ""))
@@ -216,7 +220,9 @@ class ProcessLoader:
             self._lost = True
             raise
         if record.id != wanted.id or len(record.records) != len(wanted.asks):
-            raise ClusterError(f"the load client answered round {record.id!r} when {wanted.id!r} was asked")
+            raise ClusterError(
+                f"the load client answered round {record.id!r}, expected {wanted.id!r}", code="load-client-invalid"
+            )
         return record
 
     def _restart(self, start: Callable[[], Process]) -> Process:
@@ -247,4 +253,8 @@ class ProcessLoader:
                 return line
             self._said.append(line.strip())
         said = f": {' / '.join(self._said)}" if self._said else ""
-        raise ConnectionLostError(f"the load client ended{said}", remedy="`cluster status`, then the same again")
+        raise ConnectionLostError(
+            f"the load client ended{said}",
+            code="load-client-lost",
+            remedy="run `cluster status`, then the same command again",
+        )

@@ -237,9 +237,13 @@ def parse_result(document: Mapping[str, Any]) -> Result:
     """The inverse of `Result.document`. Raises ClusterError when it is not a result, or one of a later schema."""
     schema = document.get("schema")
     if not isinstance(schema, int):
-        raise ClusterError("not a result of cluster bench: it has no schema number")
+        raise ClusterError("not a result of cluster bench: it has no schema number", code="result-invalid")
     if schema > SCHEMA:
-        raise ClusterError(f"a result of schema {schema}; this version reads up to {SCHEMA}", remedy="update cluster")
+        raise ClusterError(
+            f"the result has schema {schema}; this version reads up to {SCHEMA}",
+            code="result-too-new",
+            remedy="update cluster",
+        )
     try:
         rows = tuple(parse_row(row) for row in document["benchmarks"])
         return Result(
@@ -253,7 +257,9 @@ def parse_result(document: Mapping[str, Any]) -> Result:
             sentinel=parse_sentinel(document.get("sentinel")),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ClusterError(f"the result cannot be read: {type(error).__name__} {error}") from error
+        raise ClusterError(
+            f"the result cannot be read: {type(error).__name__} {error}", code="result-invalid"
+        ) from error
 
 
 def read_result(path: Path) -> Result:
@@ -266,7 +272,14 @@ def read_result(path: Path) -> Result:
         latest = {parse_row(line).shape: line for line in lines}
         return parse_result(head | {"benchmarks": list(latest.values())})
     except (OSError, ValueError, TypeError, ClusterError) as error:
-        raise ClusterError(f"{path}: {getattr(error, 'what', None) or error}") from error
+        raise file_error(path, error) from error
+
+
+def file_error(path: Path, error: Exception) -> ClusterError:
+    """That a stored file cannot be read, with its name."""
+    if isinstance(error, ClusterError):
+        return ClusterError(f"{path}: {error.what}", code=error.code, remedy=error.remedy)
+    return ClusterError(f"{path}: {error}", code="file-unreadable" if isinstance(error, OSError) else "result-invalid")
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -304,7 +317,9 @@ class Journal:
             with suppress(OSError):
                 self.partial.unlink()
             raise UsageError(
-                f"results cannot be written to {directory}: {error.strerror or error}", remedy="--results DIRECTORY"
+                f"results cannot be written to {directory}: {error.strerror or error}",
+                code="file-not-written",
+                remedy="name another directory with --results DIRECTORY",
             ) from error
 
     @property
@@ -320,7 +335,8 @@ class Journal:
         except OSError as error:
             raise ClusterError(
                 f"a row cannot be added to {self.partial}: {error.strerror or error}",
-                remedy="make room there, or measure again with --results DIRECTORY",
+                code="file-not-written",
+                remedy="free space there, or measure again with --results DIRECTORY",
             ) from error
 
     def abandon(self) -> None:
@@ -352,7 +368,9 @@ def write_result(result: Result, path: Path) -> None:
     try:
         write_whole(path, orjson.dumps(result.document(), option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:
-        raise ClusterError(f"the result cannot be written to {path}: {error.strerror or error}") from error
+        raise ClusterError(
+            f"the result cannot be written to {path}: {error.strerror or error}", code="file-not-written"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +450,7 @@ def unusable_rows(result: Result) -> list[str]:
         doubted = [(row.shape.name, said) for row in result.rows for said in row.failures if begin in said]
         if doubted:
             names = some_names(list(dict.fromkeys(name for name, _ in doubted)), 0)
-            found.append(f"DO NOT BELIEVE {names}: {doubted[0][1].partition(' × ')[2]}; {remedy}")
+            found.append(f"INVALID {names}: {doubted[0][1].partition(' × ')[2]}; {remedy}")
     return found
 
 

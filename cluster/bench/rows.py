@@ -18,7 +18,7 @@ from cluster.bench.statistics import Stat, spread, stat, t95
 
 MISSES = {
     "miss": "missed the prefix cache",
-    "unknown": "cannot be verified, the server does not tell what each had",
+    "unknown": "cannot be verified, the server does not report cached tokens of each",
 }
 """What is said of requests that did not verifiably meet their context in the prefix cache."""
 
@@ -72,7 +72,7 @@ def prompt_notes(sent: int, requests: Sequence[RequestMeasure]) -> list[str]:
     if other:
         notes.append(f"the server counted {_list(other)} prompt tokens, {sent} were wanted")
     if any(not request.prompt_counted for request in requests):
-        notes.append("the server does not tell the prompt's length; the length sent is used")
+        notes.append("the server does not report the prompt's length; the length sent is used")
     return notes
 
 

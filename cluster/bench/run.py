@@ -157,7 +157,9 @@ class Sender:
             else:
                 self.maker = self.maker.without(name)
         where = self.wanted.base_url + self.maker.path
-        raise ClusterError(f"the server served no request: {error}", where=where, remedy=remedy_of(error))
+        raise ClusterError(
+            f"the server served no request: {error}", code="no-request-served", where=where, remedy=remedy_of(error)
+        )
 
     def _learn_template(self, shape: Shape, trace: RequestTrace) -> None:
         """How many tokens a chat has beyond those of its text."""
@@ -226,7 +228,7 @@ def run_bench(
     rows = bench.measure(on_row, on_step)
     if all(row.failed == row.requests for row in rows):
         error = rows[0].failures[0].partition(" × ")[2]
-        raise ClusterError(f"the server served no request: {error}", remedy=remedy_of(error))
+        raise ClusterError(f"the server served no request: {error}", code="no-request-served", remedy=remedy_of(error))
     sentinel = bench.watch_drift(shapes, on_step)
     seen = {"ignored": list(ignored(engine.name)), "answers_as": sender.answers_as}
     return Measured(
@@ -275,9 +277,9 @@ class _Bench:
                     continue
                 for shape in group:
                     on_step(f"{pace}; run {run + 1} of {self.wanted.runs}: {shape.name}")
-                    began = time.monotonic()
+                    start = time.monotonic()
                     self._measure_once(shape, run, self.kept[shape])
-                    pace.end(shape, time.monotonic() - began)
+                    pace.end(shape, time.monotonic() - start)
                     self.rows[shape] = self._row(shape, self.kept[shape])
                     on_row(self.rows[shape])
         return tuple(self.rows[shape] for shape in self.wanted.shapes())
@@ -300,7 +302,7 @@ class _Bench:
         try:
             self._attempt(shape, run, f"run{run}", kept)
         except ConnectionLostError:
-            name = f"run{run} again"
+            name = f"run{run} repeated"
             if shape.phase == "cached":
                 self.sender.send(replace(shape, phase="context"), name)
             self._attempt(shape, run, name, kept)

@@ -258,7 +258,7 @@ class Watcher:
                 return samples
             if line.startswith('{"t"'):
                 samples.append(read_sample(line, self.fabric))
-        raise ConnectionLostError("the watching program ended", where=self.host.name)
+        raise ConnectionLostError("the sampling program ended", code="sampling-lost", where=self.host.name)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the program."""

@@ -68,7 +68,7 @@ def bytes_a_token(recipe: Recipe) -> Reading:
             return Reading(None, "the recipe does not say parameters_b")
         return Reading(parameters * 1e9 * each, f"{parameters:g} billion parameters × {each:g} bytes ({quantisation})")
     if recipe.weights_gib is None:
-        return Reading(None, "the recipe does not say weights_gib, and its quantization does not tell the bytes")
+        return Reading(None, "the recipe does not say weights_gib, and its quantization does not imply the bytes")
     if active is None:
         return Reading(recipe.weights_gib * GIB, f"weight files of {recipe.weights_gib:g} GiB")
     if recipe.parameters_b is None:
@@ -256,9 +256,9 @@ def _scaling_notes(
     notes = [f"t/s; {TTFR} in ms; a speed-up above 1 is better; ± is the sample standard deviation"]
     if baseline.path:
         notes.append(f"baseline: {baseline.path.name}")
-    told = [str(item) for item in baseline.differences if not item.must_agree]
-    if told:
-        notes.append("also different: " + "; ".join(told))
+    others = [str(item) for item in baseline.differences if not item.must_agree]
+    if others:
+        notes.append("also different: " + "; ".join(others))
     for reference in references:
         if reference.depth_mode != now.manifest.depth_mode:
             mode = now.manifest.depth_mode

@@ -18,7 +18,7 @@ import orjson
 import yaml
 
 from cluster import __version__
-from cluster.bench.result import Result, read_result, write_whole
+from cluster.bench.result import Result, file_error, read_result, write_whole
 from cluster.config.written import compose
 from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, UsageError
@@ -96,15 +96,23 @@ def parse_series(document: Mapping[str, Any]) -> Series:
     """The inverse of `Series.document`; unknown keys are left out. Raises ClusterError when it is none."""
     number = document.get("series")
     if not isinstance(number, int):
-        raise ClusterError("not a series of cluster scaling or cluster sweep: it has no series number")
+        raise ClusterError(
+            "not a series of cluster scaling or cluster sweep: it has no series number", code="series-invalid"
+        )
     if number > SERIES:
-        raise ClusterError(f"a series of form {number}; this version reads up to {SERIES}", remedy="update cluster")
+        raise ClusterError(
+            f"the series has form {number}; this version reads up to {SERIES}",
+            code="series-too-new",
+            remedy="update cluster",
+        )
     try:
         values = _known(Series, document)
         values["points"] = tuple(Point(**_known(Point, point)) for point in document["points"])
         return Series(**values)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ClusterError(f"the series cannot be read: {type(error).__name__} {error}") from error
+        raise ClusterError(
+            f"the series cannot be read: {type(error).__name__} {error}", code="series-invalid"
+        ) from error
 
 
 def _known(kind: type[Series] | type[Point], document: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,10 +126,10 @@ def read_series(path: Path) -> Series:
     try:
         document = orjson.loads(path.read_bytes())
         if not isinstance(document, dict):
-            raise ClusterError("not a JSON object")
+            raise ClusterError("not a JSON object", code="series-invalid")
         return parse_series(document)
     except (OSError, ValueError, ClusterError) as error:
-        raise ClusterError(f"{path}: {getattr(error, 'what', None) or error}") from error
+        raise file_error(path, error) from error
 
 
 def write_series(series: Series, path: Path) -> None:
@@ -131,7 +139,9 @@ def write_series(series: Series, path: Path) -> None:
         write_whole(path, orjson.dumps(series.document(), option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:
         raise UsageError(
-            f"results cannot be written to {path.parent}: {error.strerror or error}", remedy="--results DIRECTORY"
+            f"results cannot be written to {path.parent}: {error.strerror or error}",
+            code="file-not-written",
+            remedy="name another directory with --results DIRECTORY",
         ) from error
 
 
@@ -191,7 +201,9 @@ def parse_vary(words: Sequence[str]) -> tuple[Vary, ...]:
     keys = [one.key for one in found]
     for key in keys:
         if keys.count(key) > 1:
-            raise UsageError(f"--vary {key}: is given twice", remedy=f"one --vary {key}=A,B,C with all values")
+            raise UsageError(
+                f"--vary {key} is given twice", code="vary-invalid", remedy=f"one --vary {key}=A,B,C with all values"
+            )
     return found
 
 
@@ -200,17 +212,19 @@ def _parse(word: str) -> Vary:
     key = key.strip()
     node = compose(f"[{text}]", f"--vary {key}") if sign and key else None
     if not isinstance(node, yaml.SequenceNode) or not node.value:
-        raise UsageError(f"--vary {word}: KEY=A,B,C is wanted", remedy="e.g. --vary vllm.max-num-seqs=4,8,16")
+        raise UsageError(
+            f"--vary {word}: expected KEY=A,B,C", code="vary-invalid", remedy="e.g. --vary vllm.max-num-seqs=4,8,16"
+        )
     whole = f"[{text}]"
     values = [whole[item.start_mark.index : item.end_mark.index].strip() for item in node.value]
     for value in values:
         if values.count(value) > 1:
-            raise UsageError(f"--vary {key}: the value {value} is given twice")
+            raise UsageError(f"--vary {key}: the value {value} is given twice", code="vary-invalid")
     for value in values if key in ("tp", "pp") else ():
         if not value.isdigit() or int(value) < 1:
-            raise UsageError(f"--vary {key}: found {value}, wanted a number of 1 or more")
+            raise UsageError(f"--vary {key}: expected a number of 1 or more, got {value}", code="vary-invalid")
     if key == "backend" and not set(values) <= {"ray", "mp"}:
-        raise UsageError(f"--vary backend: found {', '.join(values)}, wanted ray or mp")
+        raise UsageError(f"--vary backend: expected ray or mp, got {', '.join(values)}", code="vary-invalid")
     return Vary(key, tuple(values))
 
 

@@ -8,9 +8,9 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from cluster.argv.vllm import serve_flags, weights_of
@@ -20,7 +20,7 @@ from cluster.bench.run import NO_MACHINE
 from cluster.bench.sampling import Machine, role, watching
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
-from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named
+from cluster.deploy.session import Connect, Named, answered, find, look, named_hosts, open_fleet, raise_all
 from cluster.errors import ClusterError, RefusedError, UsageError
 from cluster.hosts.connect import LocalHost, connect
 from cluster.hosts.fleet import Fleet
@@ -31,7 +31,25 @@ from cluster.spark.fact import Missing
 from cluster.spark.look import Seen
 from cluster.spark.server import Server
 
-OTHERWISE = "cluster up first, or --base-url URL for another server"
+OTHERWISE = "start one with `cluster up`, or name another server with --base-url URL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Which server is asked, as typed; each field is named as its option's `dest`."""
+
+    inventory: str | None = None
+    nodes: str | None = None
+    recipe_option: str | None = None
+    base_url: str | None = None
+    model: str | None = None
+    api_key_file: str | None = None
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        """What was typed; an option that the command does not have keeps its default."""
+        given = vars(args)
+        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +65,34 @@ class Serving:
 
 
 @contextmanager
-def serving(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
-    """What is asked, with its load client running: a deployment of ours in its head's container, else --base-url.
+def serving(options: ServerOptions, connect: Connect, why: str) -> Iterator[Serving]:
+    """What is asked, with its load client running: a deployment in its head's container, else --base-url.
 
-    `why` is said to those who meet the lock meanwhile.
+    `why` is shown to those who meet the lock meanwhile.
     """
-    if args.base_url is not None:
-        yield from at_url(args, why)
+    if options.base_url is not None:
+        yield from at_url(options, options.base_url, why)
     else:
-        yield from at_deployment(args, connect, why)
+        yield from at_deployment(options, connect, why)
 
 
-def at_url(args: argparse.Namespace, why: str) -> Iterator[Serving]:
-    """A server that we did not start, asked from this machine."""
-    if args.nodes:
+def at_url(options: ServerOptions, url: str, why: str) -> Iterator[Serving]:
+    """A server that `cluster` did not start, asked from this machine."""
+    if options.nodes:
         raise UsageError(
-            f"with --base-url {why} runs from this machine; it takes no -n", remedy="leave one of the two out"
+            f"with --base-url {why} runs from this machine; it takes no -n",
+            code="options-conflict",
+            remedy="leave out -n or --base-url",
         )
-    refuse_url(args.base_url)
-    if args.api_key_file:
-        read_secret(args.api_key_file, "--api-key-file")
-    key_file = str(Path(args.api_key_file).expanduser()) if args.api_key_file else ""
-    recipe = load_recipe(args.recipe_option).recipe if args.recipe_option else None
+    refuse_url(url)
+    if options.api_key_file:
+        read_secret(options.api_key_file, "--api-key-file")
+    key_file = str(Path(options.api_key_file).expanduser()) if options.api_key_file else ""
+    recipe = load_recipe(options.recipe_option).recipe if options.recipe_option else None
     host = LocalHost("this machine")
     try:
-        with load_client(lambda: host.start(*load_command(Target(args.base_url, key_file)))) as loader:
-            yield Serving(loader, Server(args.base_url, args.model or "", key_file), recipe)
+        with load_client(lambda: host.start(*load_command(Target(url, key_file)))) as loader:
+            yield Serving(loader, Server(url, options.model or "", key_file), recipe)
     finally:
         host.close()
 
@@ -85,20 +105,26 @@ def refuse_url(url: str) -> None:
     except ValueError:  # of a port that is no number, of half an IPv6 address
         known, parts = False, urlsplit("")
     if parts.password is not None:
-        raise UsageError("--base-url holds a password", remedy="--api-key-file FILE gives the server's key")
+        raise UsageError(
+            "--base-url contains a password",
+            code="url-invalid",
+            remedy="give the server's key with --api-key-file FILE",
+        )
     if not known:
-        raise UsageError(f"--base-url {url}: is no address of a server", remedy="e.g. --base-url http://10.0.0.5:8000")
+        raise UsageError(
+            f"--base-url {url} is not a server URL", code="url-invalid", remedy="e.g. --base-url http://10.0.0.5:8000"
+        )
 
 
-def at_deployment(args: argparse.Namespace, connect: Connect, why: str) -> Iterator[Serving]:
+def at_deployment(options: ServerOptions, connect: Connect, why: str) -> Iterator[Serving]:
     """The deployment that runs on the hosts, asked in its head's container; the lock is held meanwhile."""
-    named = read_named(args)
+    named = named_hosts(options.inventory, options.nodes)
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         deployment = running_deployment(seens, errors, find(seens, named.hosts))
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
         within = fleet.only(deployment.hosts)
-        recipe = recipe_named(args, named, str(deployment.spec["recipe"]["name"]))
+        recipe = recipe_named(options.recipe_option, named, str(deployment.spec["recipe"]["name"]))
         server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
         client = client_in(within[deployment.head], container, server)
         with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
@@ -123,10 +149,10 @@ def load_client(start: Callable[[], Process], container: str = "") -> Iterator[P
         loader.close()
 
 
-def recipe_named(args: argparse.Namespace, named: Named, name: str) -> Recipe | None:
+def recipe_named(option: str | None, named: Named, name: str) -> Recipe | None:
     """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
-    if args.recipe_option:
-        return load_recipe(choose_recipe(None, args.recipe_option, named.file.inventory)).recipe
+    if option:
+        return load_recipe(choose_recipe(None, option, named.file.inventory)).recipe
     try:
         return load_recipe(name).recipe
     except UsageError:
@@ -147,18 +173,23 @@ def running_deployment(
         return running[0]
     if running:
         names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
-        raise RefusedError(f"more than one deployment runs: {names}", remedy="name the hosts of one with -n")
+        raise RefusedError(
+            f"more than one deployment is running: {names}",
+            code="deployment-not-chosen",
+            remedy="name the hosts of one with -n",
+        )
     raise_all(errors)
     raise nothing_runs(seens, otherwise)
 
 
 def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
-    """That nothing of ours runs; what another version of `cluster` started is not called nothing."""
+    """That there is no deployment; what another version of `cluster` started is not called nothing."""
     hosts = [name for name, seen in seens.items() if unread(seen)]
     if not hosts:
-        return RefusedError(f"nothing of ours runs on {', '.join(seens)}", remedy=otherwise)
+        return RefusedError(f"no deployment on {', '.join(seens)}", code="no-deployment", remedy=otherwise)
     return RefusedError(
         f"what runs on {', '.join(hosts)} was started by another version of cluster: its labels cannot be read",
+        code="deployment-unreadable",
         remedy=f"cluster down -n {','.join(hosts)}, then cluster up",
     )
 
@@ -175,27 +206,23 @@ class Measuring:
 
 
 @contextmanager
-def measuring(args: argparse.Namespace, connect: Connect = connect) -> Iterator[Measuring]:
-    """What is measured, with its load client running: a deployment of ours in its head's container, else --base-url."""
-    with serving(args, connect, "bench") as at:
+def measuring(options: ServerOptions, connect: Connect = connect) -> Iterator[Measuring]:
+    """What is measured, with its load client running: a deployment in its head's container, else --base-url."""
+    with serving(options, connect, "bench") as at:
         if at.deployment is None or at.within is None:
-            yield Measuring(at.loader, manifest_of_url(args, at), NO_MACHINE, at.recipe, at.server)
+            manifest = Manifest(
+                model=at.server.model,
+                recipe=at.recipe.name if at.recipe else "",
+                base_url=at.server.url,
+                command=tuple(redact(sys.argv[1:], ())),
+                client_on="local",
+                client_python=at.loader.python,
+            )
+            yield Measuring(at.loader, manifest, NO_MACHINE, at.recipe, at.server)
             return
         with watching(at.within, at.deployment) as machine:
             manifest = manifest_of(at.deployment, at.seens, python=at.loader.python)
             yield Measuring(at.loader, manifest, machine, at.recipe, at.server)
-
-
-def manifest_of_url(args: argparse.Namespace, at: Serving) -> Manifest:
-    """What is known of a server that we did not start."""
-    return Manifest(
-        model=args.model or "",
-        recipe=at.recipe.name if at.recipe else "",
-        base_url=args.base_url,
-        command=tuple(redact(sys.argv[1:], ())),
-        client_on="local",
-        client_python=at.loader.python,
-    )
 
 
 def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: str) -> Manifest:

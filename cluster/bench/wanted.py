@@ -60,7 +60,8 @@ class BenchWanted:
             *(("--concurrency", self.concurrency, 1), ("--runs", (runs,), 1)),
         ):
             if not values or min(values) < least:
-                raise UsageError(f"{name} must be {least} or more, found {' '.join(map(str, values)) or 'nothing'}")
+                given = " ".join(map(str, values)) or "nothing"
+                raise UsageError(f"{name}: expected {least} or more, got {given}", code="number-too-small")
         return tuple(
             tuple(Shape(pp, tg, depth, concurrency, phase) for phase in self._phases(depth))
             for depth in dict.fromkeys(self.depth)
@@ -155,6 +156,7 @@ def check_limit(shapes: tuple[Shape, ...], served: Served) -> None:
         most = served.max_tokens - max(shape.pp + shape.tg for shape in over)
         raise UsageError(
             f"{served.model} serves {served.max_tokens} tokens of context; too long: {names}",
+            code="context-too-long",
             remedy=f"--depth {most} at most with these --pp and --tg" if most >= 0 else "smaller --pp or --tg",
         )
 

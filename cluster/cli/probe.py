@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.bench.endpoint import Engine, Served, ask_loaded, engine_warnings, find_engine, find_model, with_engine
 from cluster.bench.loader import Progress
-from cluster.bench.target import Serving, serving
+from cluster.bench.target import ServerOptions, Serving, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
@@ -20,7 +20,7 @@ from cluster.screen import Screen, Waiting
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster probe`; 4 when the server got something wrong, 1 when it served nothing."""
     cases = choose(args.only, quick=args.quick, full=args.full)
-    with serving(args, connect, "probe") as at:
+    with serving(ServerOptions.of(args), connect, "probe") as at:
         served, engine = serves(at, args)
         subject = subject_at(at, args, served)
         say_engine(engine, subject, screen)

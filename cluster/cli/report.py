@@ -27,15 +27,19 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     outputs = [Path(text).expanduser() for text in args.output]
     for path in outputs:
         if path.suffix not in FORMS:
-            raise UsageError(f"-o {path}: the ending says what is written", remedy=f"one of {', '.join(FORMS)}")
+            raise UsageError(
+                f"-o {path}: unknown file type {path.suffix or '(none)'}",
+                code="file-type-unknown",
+                remedy=f"name a file that ends in {', '.join(FORMS)}",
+            )
     directory = results_dir(args.results or "", Path.cwd(), os.environ)
     paths = find(args.files, directory) if args.files else newest(directory)
     try:
         entries, series = read_files(paths)
     except ClusterError as error:
-        raise UsageError(error.what, remedy=error.remedy) from error
+        raise UsageError(error.what, code=error.code, remedy=error.remedy) from error
     if not entries:
-        raise UsageError(f"nothing was measured in {', '.join(map(str, paths))}")
+        raise UsageError(f"no measurements in {', '.join(map(str, paths))}", code="no-results")
     page = page_of(entries, series, f"cluster {__version__}")
     if not outputs and not screen.json_mode:
         screen.line(markdown(page).rstrip("\n"))
@@ -55,7 +59,7 @@ def find(names: Sequence[str], directory: Path) -> list[Path]:
         if not path.exists() and (directory / name).exists():
             path = directory / name
         if not path.exists():
-            raise UsageError(f"there is no file {name}, here or in {directory}")
+            raise UsageError(f"file not found: {name}, here or in {directory}", code="file-not-found")
         found.append(path)
     return list(dict.fromkeys(found))
 
@@ -77,7 +81,9 @@ def write(path: Path, text: str) -> None:
         write_whole(path, text.encode())
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}", remedy="-o FILE in another directory"
+            f"{path} cannot be written: {error.strerror or error}",
+            code="file-not-written",
+            remedy="name a file in another directory with -o FILE",
         ) from error
 
 
@@ -101,7 +107,7 @@ def as_csv(entries: Sequence[Entry]) -> str:
     out, writer = io.StringIO(), None
     for entry in entries:
         manifest = entry.result.manifest
-        told = {
+        known = {
             "label": entry.label,
             "recipe": manifest.recipe,
             "tp": manifest.tp,
@@ -113,17 +119,17 @@ def as_csv(entries: Sequence[Entry]) -> str:
         }
         for row in csv.DictReader(io.StringIO(to_csv(entry.result))):
             if writer is None:
-                writer = csv.DictWriter(out, [*row, *told], lineterminator="\n", extrasaction="ignore")
+                writer = csv.DictWriter(out, [*row, *known], lineterminator="\n", extrasaction="ignore")
                 writer.writeheader()
-            writer.writerow(row | told)
+            writer.writerow(row | known)
     return out.getvalue()
 
 
 def document(page: Page, entries: Sequence[Entry]) -> dict[str, Any]:
     """One measurement as llama-benchy writes it with ours added; several in a list of such; then the comparisons."""
     results = [entry.result.document() | {"label": entry.label} for entry in entries]
-    told = results[0] if len(results) == 1 else {"reports": results}
-    return told | {
+    known = results[0] if len(results) == 1 else {"reports": results}
+    return known | {
         "title": page.title,
         "warnings": list(page.banners),
         "tables": [table.document() for table in page.tables if table.title != "conditions"],

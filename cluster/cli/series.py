@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cluster.bench.compare import Entry, compare, moments_table, prompt_table, steps_table, sweep_tables
-from cluster.bench.result import find_baseline, results_dir, warnings
+from cluster.bench.result import Manifest, find_baseline, results_dir, warnings
 from cluster.bench.scaling import bytes_a_token
 from cluster.bench.series import (
     SIZES,
@@ -31,38 +32,20 @@ from cluster.bench.series import (
     write_series,
 )
 from cluster.bench.tables import Table, bench_table
-from cluster.cli import bench, down, up
+from cluster.cli import down, up
+from cluster.cli.bench import BenchOptions, measure_all, print_tables
 from cluster.cli.options import UpOptions
-from cluster.cli.options import bench as bench_options
-from cluster.cli.options import down as down_options
 from cluster.cli.options import up as up_options
-from cluster.cli.typed import bench_args, bench_defaults, typed
-from cluster.config.recipe import Recipe, choose_recipe
+from cluster.cli.typed import typed
+from cluster.config.recipe import choose_recipe
 from cluster.deploy import fetch
 from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.deploy.spec import differing, spec_like
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
-from cluster.screen import Screen
+from cluster.screen import QuietScreen, Screen
 from cluster.spark.deployments import Deployment
 from cluster.spark.request import Wanted
-
-
-class Told(Screen):
-    """All that the step says is progress of the whole, on stderr; the document it would print is kept in `told`.
-
-    The step itself is not told that it runs for JSON: its errors are to be raised, not printed.
-    """
-
-    def __init__(self, *, progress: bool = True) -> None:
-        super().__init__(json_mode=progress)
-        self.json_mode = False
-        self.told: dict[str, Any] = {}
-
-    def document(self, value: Any) -> None:
-        """Keep it."""
-        self.told = dict(value)
-
 
 STOPS = (ExitCode.UNREACHABLE, ExitCode.LOCKED, ExitCode.INTERRUPTED)
 """After these the next step has no chance, or is not wanted."""
@@ -70,12 +53,13 @@ STOPS = (ExitCode.UNREACHABLE, ExitCode.LOCKED, ExitCode.INTERRUPTED)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One deployment to measure: what `up` is asked for, as values and as the command line that says the same."""
+    """One deployment to measure: what varies, what `up` is asked for, and the options of `up` and `bench`."""
 
     label: str
     values: dict[str, Any]
     wanted: Wanted
-    args: argparse.Namespace
+    up: UpOptions
+    bench: BenchOptions
 
 
 @dataclass
@@ -107,7 +91,8 @@ def open_log(kind: str, steps: Sequence[Step], varied: Sequence[str], args: argp
             found = f"; {earlier.path.name} differs: {'; '.join(earlier.differences[:6])}" if earlier.path else ""
             raise RefusedError(
                 f"no earlier {kind} of {recipe} under these conditions in {directory}{found}",
-                remedy="the same command without --resume begins one",
+                code="nothing-to-resume",
+                remedy="run the same command without --resume to start one",
             )
         series, path = earlier.series, earlier.path
         screen.note(f"going on with {path}")
@@ -115,13 +100,13 @@ def open_log(kind: str, steps: Sequence[Step], varied: Sequence[str], args: argp
     return Log(series, path)
 
 
-HOW = {"nodes", "results", "inventory", "json", "debug", "words", "base_url", "model", "api_key_file"}
+HOW = {"nodes", "results", "inventory", "base_url", "model", "api_key_file"}
 """Options of bench that do not decide what is measured, or that a step has of its own."""
 
 
 def what_is_wanted(step: Step, varied: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     """What all steps share, and a later run must want as well to be the same series. No secrets."""
-    defaults = bench_defaults()
+    defaults = asdict(BenchOptions())
     return {
         "recipe": _base(
             step.wanted.recipe.model_dump(mode="json", exclude={"reference", "problems", "summary"}), varied
@@ -134,8 +119,8 @@ def what_is_wanted(step: Step, varied: Sequence[str], args: argparse.Namespace) 
         "words": list(step.wanted.words),
         "bench": {
             key: value
-            for key, value in vars(bench_args(step.args)).items()
-            if key not in HOW and value != defaults.get(key)  # a later version may know more options
+            for key, value in asdict(step.bench).items()
+            if key not in HOW and value != defaults[key]  # a later version may know more options
         },
     }
 
@@ -196,58 +181,57 @@ def take_step(step: Step, named: Named, connect: Connect) -> tuple[Point, Cluste
     if point.failed:
         return point, error
     point, error = measure(point, step, connect)
-    back, left = take_down(point, step, named, connect)
-    return back, left or error
+    point, left = take_down(point, step, named, connect)
+    return point, left or error
 
 
 def take_down(point: Point, step: Step, named: Named, connect: Connect) -> tuple[Point, ClusterError | None]:
     """`cluster down` of the step's hosts. When it fails nothing further can be started there."""
-    said = Told()
+    screen = QuietScreen()
     try:
-        down.take(replace(named, hosts=step.wanted.hosts, explicit=True), said, connect, dry_run=False)
+        down.take(replace(named, hosts=step.wanted.hosts, explicit=True), screen, connect, dry_run=False)
     except (ClusterError, KeyboardInterrupt) as caught:
         ended = caught if isinstance(caught, ClusterError) else InterruptedByUser("interrupted")
         ended.remedy = ended.remedy or f"cluster down -n {','.join(step.wanted.names)}"
         return failed(point, "down", ended), ended
-    return replace(point, down=said.told), None
+    return replace(point, down=screen.kept), None
 
 
 def start(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterError | None]:
     """`cluster up`; when it fails, it has put back what it began."""
-    said = Told()
-    token = fetch.read_token(step.args.hub_token_file)
-    options = up.Options(False, step.args.yes, token)
+    screen = QuietScreen()
+    options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
     try:
-        up.start(step.wanted, options, said, connect)
+        up.start(step.wanted, options, screen, connect)
     except ClusterError as error:
         return failed(point, "up", error), error if error.exit_code in STOPS else None
-    return replace(point, up=said.told), None
+    return replace(point, up=screen.kept), None
 
 
 def measure(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterError | None]:
     """`cluster bench`; the step's deployment runs on whatever happens."""
-    said = Told()
     try:
-        code = bench.run(bench_args(step.args), said, connect)
+        measured = measure_all(step.bench, QuietScreen(), connect)
     except (ClusterError, KeyboardInterrupt) as caught:
         error = caught if isinstance(caught, ClusterError) else InterruptedByUser("interrupted")
         return failed(point, "bench", error), error if error.exit_code in STOPS else None
-    if code == ExitCode.INTERRUPTED:
+    if measured.interrupted:
         stopped = InterruptedByUser(f"interrupted while {step.label} was measured")
         return failed(point, "bench", stopped), stopped
-    point = replace(point, result=Path(said.told["path"]).name)
-    other = another(step.wanted, said.told["manifest"])
-    if other:
-        return failed(point, "bench", ClusterError(f"something else was measured than was started: {other}")), None
-    if code != ExitCode.DONE:
-        return replace(point, stage="bench", failed="some requests failed", exit=int(code)), None
+    [(result, path)] = measured.finished
+    point = replace(point, result=path.name)
+    if other := another(step.wanted, result.manifest):
+        error = ClusterError(f"the deployment changed while it was measured: {other}", code="deployment-changed")
+        return failed(point, "bench", error), None
+    if result.failed:
+        return replace(point, stage="bench", failed="some requests failed", exit=int(measured.exit_code)), None
     return point, None
 
 
-def another(wanted: Wanted, manifest: dict[str, Any]) -> str:
+def another(wanted: Wanted, manifest: Manifest) -> str:
     """What differs between the deployment that was started and the one that was measured."""
-    like = spec_like(wanted, manifest["spec"], [host["name"] for host in manifest["hosts"]])
-    return "; ".join(differing(like, manifest["spec"]))
+    like = spec_like(wanted, manifest.spec, [host.name for host in manifest.hosts])
+    return "; ".join(differing(like, manifest.spec))
 
 
 def failed(point: Point, stage: str, error: ClusterError) -> Point:
@@ -284,9 +268,12 @@ def make_room(
     own = args.resume and all(any(is_of(one, step) for step in steps) for one in running)
     if not own and not args.yes and not screen.confirm(f"{names} runs; take it down?"):
         raise RefusedError(
-            f"{names} runs and would be taken down", rolled_back=UNCHANGED, remedy="cluster down, or --yes"
+            f"{names} is running and would be taken down",
+            code="not-confirmed",
+            rolled_back=UNCHANGED,
+            remedy="run `cluster down` first, or add --yes",
         )
-    down.take(named, Told(), connect, dry_run=False)
+    down.take(named, QuietScreen(), connect, dry_run=False)
 
 
 def is_of(deployment: Deployment, step: Step) -> bool:
@@ -302,33 +289,46 @@ def show_plan(steps: Sequence[Step], screen: Screen, connect: Connect) -> ExitCo
         screen.line(f"[{number}/{len(steps)}] {step.label}")
         for line in lines:
             screen.line(f"  {line}")
-        said = Told(progress=screen.json_mode)
+        quiet = QuietScreen(progress=screen.json_mode)
         try:
-            up.start(step.wanted, up.Options(True, True, ""), said, connect)
+            up.start(step.wanted, up.Options(True, True, ""), quiet, connect)
         except UsageError:
             raise
         except ClusterError as error:
-            said.error(error)
+            quiet.error(error)
             worst = ExitCode(max(worst, error.exit_code))
-        shown.append({"label": step.label, "values": step.values, "commands": lines, "up": said.told})
+        shown.append({"label": step.label, "values": step.values, "commands": lines, "up": quiet.kept})
     screen.document({"steps": shown})
     return worst
 
 
 def commands(step: Step) -> list[str]:
     """The step as it would be typed."""
-    measured, hosts = bench_args(step.args), ",".join(step.wanted.names)
+    file = ["--inventory", step.up.inventory] if step.up.inventory else []
     return [
-        typed("up", up_options, step.args),
-        typed("bench", bench_options, measured),
-        typed("down", down_options, argparse.Namespace(nodes=hosts, inventory=step.args.inventory)),
+        typed("up", up_options, step.up),
+        step.bench.command,
+        shlex.join(["cluster", "down", "--nodes", ",".join(step.wanted.names), *file]),
     ]
 
 
-def changed_defaults(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
-    """What `--set bench.…` changes, as options of bench, which reads the recipe's file by itself."""
-    keys = [text.partition("=")[0].partition(".")[2] for text in args.set if text.startswith("bench.")]
-    return {key: getattr(recipe.bench, key) for key in keys if getattr(args, key, 0) is None}
+def first(named: Named, count: int) -> Named:
+    """The first hosts, named as if they had been typed."""
+    return replace(named, hosts=named.hosts[:count], explicit=True)
+
+
+def read_step(label: str, values: dict[str, Any], options: UpOptions, named: Named, args: argparse.Namespace) -> Step:
+    """A step as it starts and measures these hosts. Raises UsageError; no host is asked.
+
+    What `--set bench.…` changes is given to bench as options, since it reads the recipe's file by itself.
+    """
+    wanted = up.read_wanted(options, named)
+    nodes = ",".join(wanted.names)
+    bench = replace(BenchOptions.of(args), nodes=nodes, recipe_option=options.recipe, api_key_file=None)
+    keys = [text.partition("=")[0].partition(".")[2] for text in options.set if text.startswith("bench.")]
+    changed = {key: getattr(wanted.recipe.bench, key) for key in keys if getattr(bench, key, 0) is None}
+    started = replace(options, nodes=nodes, solo=False, tp=wanted.tp, dry_run=False)
+    return Step(label, values, wanted, started, replace(bench, **changed))
 
 
 def entry_of(step: Step, log: Log) -> Entry | None:
@@ -361,7 +361,7 @@ def end(steps: Sequence[Step], log: Log, tables: Sequence[Table], entries: Seque
     code = exit_code(log, steps)
     if log.error:
         log.error.remedy = "; ".join(filter(None, (log.error.remedy, "the same command with --resume goes on")))
-        Told().error(log.error)
+        QuietScreen().error(log.error)
     elif code != ExitCode.DONE:
         screen.warn("the same command with --resume tries what failed again")
     screen.document(
@@ -381,7 +381,7 @@ def run_scaling(args: argparse.Namespace, screen: Screen, connect: Connect = con
         return show_plan(steps, screen, connect)
     log = open_log("scaling", steps, ("tp",), args, screen)
     make_room(steps, log, named, args, screen, connect)
-    screen.note(f"backend {steps[0].args.backend} at every size" + ("" if args.backend else ", as the recipe says"))
+    screen.note(f"backend {steps[0].up.backend} at every size" + ("" if args.backend else ", as the recipe says"))
     carry_out(steps, log, named, screen, connect)
     return finish_scaling(steps, log, screen)
 
@@ -391,32 +391,30 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[Step]:
     name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
     sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
     refuse_sizes(sizes, args.pipeline, named)
-    recipe = read_recipe(args, named.file)
-    backend = args.backend or recipe.backend
-    steps = []
-    for tp in sizes:
-        hosts = named.hosts[: tp * args.pipeline]
-        own = {"recipe": name, "recipe_option": None, "tp": tp, "solo": False, "backend": backend}
-        own |= {"nodes": ",".join(host.name for host in hosts), **changed_defaults(args, recipe)}
-        given = argparse.Namespace(**vars(args) | own)
-        wanted = up.read_wanted(UpOptions.of(given), Named(named.file, hosts, True))
-        steps.append(Step(f"TP={tp}", {"tp": tp}, wanted, given))
-    return steps
+    backend = args.backend or read_recipe(args, named.file).backend
+    typed_as = replace(UpOptions.of(args), recipe=name, recipe_option=None, backend=backend)
+    return [
+        read_step(f"TP={tp}", {"tp": tp}, replace(typed_as, tp=tp), first(named, tp * args.pipeline), args)
+        for tp in sizes
+    ]
 
 
 def refuse_sizes(sizes: Sequence[int], pipeline: int, named: Named) -> None:
     """Raises UsageError for sizes that the hosts do not make, and for hosts that no size uses."""
     if pipeline < 1 or not sizes or min(sizes) < 1:
-        raise UsageError("--tp and --pipeline-parallel are 1 or more")
+        raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
     need, there = max(sizes) * pipeline, len(named.hosts)
     names = ",".join(host.name for host in named.hosts)
     if need > there:
         raise UsageError(
-            f"--tp {max(sizes)} needs {need} hosts (one GPU each), {there} named: {names}", remedy="name more with -n"
+            f"--tp {max(sizes)} requires {need} hosts (one GPU each), {there} named: {names}",
+            code="size-invalid",
+            remedy="name more with -n",
         )
     if need < there:
         raise UsageError(
             f"the largest size, --tp {max(sizes)}, uses {need} of {there} hosts: {names}",
+            code="size-invalid",
             remedy=f"-n {','.join(host.name for host in named.hosts[:need])}",
         )
 
@@ -426,7 +424,7 @@ def finish_scaling(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
     entries = [entry for step in steps if (entry := entry_of(step, log))]
     tables = report_scaling(entries, log)
     say_warnings(entries, screen)
-    bench.print_tables(tables, screen)
+    print_tables(tables, screen)
     return end(steps, log, tables, entries, screen)
 
 
@@ -473,7 +471,7 @@ def read_values(args: argparse.Namespace, varied: Sequence[Vary], named: Named) 
     """Every combination as a step, each checked against itself. Raises UsageError; no host is asked."""
     refuse_both(args, varied)
     name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
-    return [read_step(args, values, name, named) for values in combinations(varied)]
+    return [read_combination(args, values, name, named) for values in combinations(varied)]
 
 
 def refuse_both(args: argparse.Namespace, varied: Sequence[Vary]) -> None:
@@ -481,28 +479,34 @@ def refuse_both(args: argparse.Namespace, varied: Sequence[Vary]) -> None:
     fixed = {"tp": args.tp or args.solo, "pp": args.pipeline != 1, "backend": args.backend}
     for one in varied:
         if fixed.get(one.key):
-            raise UsageError(f"--vary {one.key} and the same option are both given", remedy="leave one out")
+            raise UsageError(
+                f"--vary {one.key} and the same option are both given",
+                code="options-conflict",
+                remedy=f"leave out --vary {one.key} or the option",
+            )
 
 
-def read_step(args: argparse.Namespace, values: Mapping[str, str], name: str, named: Named) -> Step:
+def read_combination(args: argparse.Namespace, values: Mapping[str, str], name: str, named: Named) -> Step:
     """One combination: `--set KEY=VALUE` for recipe keys, the options of `up` for sizes."""
     sets = [*args.set, *(f"{key}={value}" for key, value in values.items() if key not in SIZES)]
-    own: dict[str, Any] = {"recipe": name, "recipe_option": None, "set": sets}
-    own |= {option: int(values[key]) for key, option in (("tp", "tp"), ("pp", "pipeline")) if key in values}
-    own |= {"backend": values.get("backend", args.backend)}
-    given = argparse.Namespace(**vars(args) | own)
-    hosts = named.hosts
-    if given.tp or given.solo:  # a size of its own takes the first hosts, as in `scaling`
-        need = given.pipeline if given.solo else given.tp * given.pipeline
-        hosts = named.hosts[:need] if {"tp", "pp"} & set(values) or given.solo else named.hosts
+    given = replace(UpOptions.of(args), recipe=name, recipe_option=None, set=sets)
+    given = replace(
+        given,
+        tp=int(values["tp"]) if "tp" in values else given.tp,
+        pipeline=int(values.get("pp", given.pipeline)),
+        backend=values.get("backend", given.backend),
+    )
+    hosts = first(named, len(named.hosts))
+    if given.solo:
+        hosts = first(named, given.pipeline)
+    elif given.tp and {"tp", "pp"} & set(values):  # a size of its own takes the first hosts, as in `scaling`
+        hosts = first(named, given.tp * given.pipeline)
+    label = label_of(dict(values))
     try:
-        wanted = up.read_wanted(UpOptions.of(given), Named(named.file, hosts, True))
+        return read_step(label, dict(values), given, hosts, args)
     except UsageError as error:
-        error.what = f"{label_of(dict(values))}: {error.what}"
+        error.what = f"{label}: {error.what}"
         raise
-    given.nodes, given.solo, given.tp = ",".join(wanted.names), False, wanted.tp
-    vars(given).update(changed_defaults(given, wanted.recipe))
-    return Step(label_of(dict(values)), dict(values), wanted, given)
 
 
 def finish_sweep(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
@@ -510,7 +514,7 @@ def finish_sweep(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
     entries = [entry for step in steps if (entry := entry_of(step, log))]
     tables = report_sweep(log, entries)
     say_warnings(entries, screen)
-    bench.print_tables(tables, screen)
+    print_tables(tables, screen)
     return end(steps, log, tables, entries, screen)
 
 

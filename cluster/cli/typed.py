@@ -7,30 +7,14 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cluster.cli import options
 from cluster.cli.options import Parser
 from cluster.config.secrets import is_secret, redact
 
 Configure = Callable[[Parser], Any]
 
 
-def bench_defaults() -> dict[str, Any]:
-    """What `cluster bench` is given when nothing is typed."""
-    parser = Parser()
-    options.bench(parser)
-    return vars(parser.parse_args([]))
-
-
-def bench_args(args: argparse.Namespace) -> argparse.Namespace:
-    """What `cluster bench` is given to measure what `up` started with `args`: every option that both know."""
-    given = bench_defaults()
-    given |= {key: value for key, value in vars(args).items() if key in given}
-    given |= {"recipe_option": args.recipe, "base_url": None, "model": None, "api_key_file": None, "words": []}
-    return argparse.Namespace(**given)
-
-
-def typed(command: str, configure: Configure, args: argparse.Namespace) -> str:
-    """A command line that is read as these arguments; values of secrets are left out."""
+def typed(command: str, configure: Configure, args: object) -> str:
+    """A command line that is read as these options, attributes named as `dest`; values of secrets are left out."""
     parser = Parser(add_help=False)
     configure(parser)
     words = ["cluster", command, *(word for action in parser._actions for word in _words(action, args))]
@@ -38,7 +22,7 @@ def typed(command: str, configure: Configure, args: argparse.Namespace) -> str:
     return shlex.join(redact([*words, "--", *after] if after else words, ()))
 
 
-def _words(action: argparse.Action, args: argparse.Namespace) -> Iterator[str]:
+def _words(action: argparse.Action, args: object) -> Iterator[str]:
     """The words of one option or argument; none when it has its default value."""
     value = getattr(args, action.dest, action.default)
     if value == action.default or action.dest == "json":

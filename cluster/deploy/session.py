@@ -40,9 +40,13 @@ class Named:
 
 def read_named(args: argparse.Namespace) -> Named:
     """The inventory and the hosts a command line means. Raises UsageError."""
-    file = load_inventory(args.inventory)
-    names = [args.nodes] if args.nodes else []
-    return Named(file, tuple(resolve_hosts(file, names, ssh_knows)), bool(args.nodes))
+    return named_hosts(args.inventory, args.nodes)
+
+
+def named_hosts(inventory: str | None, nodes: str | None) -> Named:
+    """The same for the values of `--inventory` and `--nodes`."""
+    file = load_inventory(inventory)
+    return Named(file, tuple(resolve_hosts(file, [nodes] if nodes else [], ssh_knows)), bool(nodes))
 
 
 def read_recipe(args: argparse.Namespace, file: InventoryFile) -> Recipe:

@@ -152,10 +152,10 @@ def test_probe_says_it_too_when_the_model_has_come_into_memory() -> None:
 def test_rows_that_are_not_to_be_believed_are_named_first(tmp_path: Path) -> None:
     told = bench(tmp_path, "ollama", "--model", "cutting:26b", "--depth", "0", "1600")
     assert told.returncode == 6
-    assert "DO NOT BELIEVE pp200 tg8 @ d1600: the prompt was cut" in " ".join(told.stderr.split())
+    assert "INVALID pp200 tg8 @ d1600: the prompt was cut" in " ".join(told.stderr.split())
     told = bench(tmp_path, "unknown", "--model", "daily", "--depth", "0", "--runs", "6")
     assert told.returncode == 6
-    assert "DO NOT BELIEVE pp200 tg8: another model answered: spare instead of daily" in " ".join(told.stderr.split())
+    assert "INVALID pp200 tg8: another model answered: spare instead of daily" in " ".join(told.stderr.split())
 
 
 def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:

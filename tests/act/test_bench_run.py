@@ -141,7 +141,7 @@ def test_a_cached_run_is_measured_again_on_a_context_of_its_own(load: ProcessLoa
 
 def test_a_run_that_lost_its_load_client_twice_is_an_error_and_the_rows_before_it_are_kept(load: ProcessLoader) -> None:
     kept: list[Row] = []
-    losing = Losing(load, "pp256 tg32 run1", "pp256 tg32 run1 again")
+    losing = Losing(load, "pp256 tg32 run1", "pp256 tg32 run1 repeated")
     with pytest.raises(ConnectionLostError):
         run_bench(losing, wanted("plain", runs=3), on_row=kept.append)
     assert [(row.runs, row.repeated) for row in kept] == [(1, ())]
@@ -232,8 +232,9 @@ def test_several_models_and_none_named(load: ProcessLoader) -> None:
 
 @pytest.mark.parametrize("given", [{"pp": ()}, {"pp": (0,)}, {"depth": (-1,)}, {"runs": 0}, {"concurrency": (0,)}])
 def test_numbers_that_make_no_row(load: ProcessLoader, given: dict) -> None:
-    with pytest.raises(UsageError, match="must be"):
+    with pytest.raises(UsageError) as caught:
         run_bench(load, wanted("plain", **given))
+    assert caught.value.code == "number-too-small"
 
 
 def test_no_server() -> None:

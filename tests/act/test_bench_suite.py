@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ def args(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     options.bench(parser)
     return parser.parse_args(words)
+
+
+def test_options_are_those_of_the_command_line() -> None:
+    """What `scaling` leaves to its defaults measures as `cluster bench` does."""
+    assert bench.BenchOptions.of(args()) == bench.BenchOptions()
+    assert vars(args()).keys() - asdict(bench.BenchOptions()).keys() == {"json", "debug"}
 
 
 def bench_json(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[ExitCode, Any]:

@@ -298,11 +298,11 @@ def test_random_weights(cluster: Typed) -> None:
 def test_what_is_no_address_is_refused(command: str, url: str, cluster: Typed) -> None:
     ran = cluster(command, "--base-url", url)
     assert ran.code == 2
-    assert f"error: --base-url {url}: is no address of a server" in ran.err
+    assert "[url-invalid]" in ran.err
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown(cluster: Typed) -> None:
     ran = cluster("probe", "--base-url", "http://ada:hunter2@spark1:8000")
     assert ran.code == 2
-    assert "--base-url holds a password" in ran.err
+    assert "[url-invalid]" in ran.err
     assert "hunter2" not in ran.all

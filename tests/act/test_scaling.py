@@ -182,7 +182,7 @@ def test_killed_while_measuring_and_resumed(cluster: Typed, desk: Desk, toy: Pat
 def test_nothing_to_resume(cluster: Typed, measured: Path) -> None:
     ran = cluster(*SCALING, "--resume")
     assert ran.code == 4
-    assert "no earlier scaling of toy under these conditions" in ran.err
+    assert "[nothing-to-resume]" in ran.err
     assert cluster(*SCALING).code == 0
     ran = cluster(*SCALING, "--resume", "--tg", "8")
     assert ran.code == 4
@@ -194,7 +194,7 @@ def test_what_runs_is_not_taken_down_unasked(cluster: Typed, desk: Desk, measure
     before = desk.state()
     ran = cluster(*SCALING)
     assert ran.code == 4
-    assert "runs and would be taken down" in ran.err
+    assert "[not-confirmed]" in ran.err
     assert desk.state() == before
     assert cluster(*SCALING, "--yes").code == 0
     assert is_bare(desk)
@@ -226,6 +226,7 @@ def test_dry_run_shows_all_and_changes_nothing(cluster: Typed, desk: Desk, toy: 
     assert "cluster bench --recipe toy --nodes spark1,spark2 --depth 0 512 --results kept" in ran.out
     assert "cluster down --nodes spark1,spark2" in ran.out
     assert ran.out.count("docker run") == 3, "every host's argv: one rank, then two"
+    assert "--dry-run" not in ran.out, "the commands that would be typed do it"
     assert "planted" not in ran.all
     assert desk.state() == before
     assert not toy.exists()
@@ -234,10 +235,10 @@ def test_dry_run_shows_all_and_changes_nothing(cluster: Typed, desk: Desk, toy: 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("--tp", "4"), "--tp 4 needs 4 hosts"),
-        (("--tp", "1"), "uses 1 of 2 hosts"),
-        (("--tp", "0"), "1 or more"),
-        (("--set", "vlm.x=1"), "is no recipe key"),
+        (("--tp", "4"), "[size-invalid]"),
+        (("--tp", "1"), "[size-invalid]"),
+        (("--tp", "0"), "[size-invalid]"),
+        (("--set", "vlm.x=1"), "[unknown-key]"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything(cluster: Typed, desk: Desk, words: tuple[str, ...], what: str) -> None:

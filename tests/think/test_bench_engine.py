@@ -103,6 +103,6 @@ def test_notes_on_slots_and_on_caches_that_nobody_tells_of() -> None:
         "served by llama.cpp"
     ]
     blind = {"name": "ollama", "tells_cache": False}
-    assert "no hit can be verified" in [*engine_notes(blind, concurrency=1, prefix_caching=True)][-1]
+    assert "none can be verified" in [*engine_notes(blind, concurrency=1, prefix_caching=True)][-1]
     assert "OLLAMA_NUM_PARALLEL" in [*engine_notes({"name": "ollama"}, concurrency=2, prefix_caching=False)][-1]
     assert [*engine_notes({}, concurrency=9, prefix_caching=True)] == []

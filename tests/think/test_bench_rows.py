@@ -81,7 +81,7 @@ def test_failures_are_counted_and_named() -> None:
         ("cached", "3 of 3 cold requests met a prefix cache (up to 1024 tokens)"),
         ("stops", "outputs of 16 tokens instead of 32 (finish_reason stop)"),
         ("four-last", "tokens per event are estimated"),
-        ("no-usage", "the server does not tell the prompt's length"),
+        ("no-usage", "the server does not report the prompt's length"),
     ],
 )
 def test_notes(way: str, words: str) -> None:
@@ -199,8 +199,8 @@ def test_some_misses_are_counted_and_left_out() -> None:
     assert len(row.ttfr.values) == 2
     assert [note.split(" (")[0] for note in row.notes[:2]] == [
         "NO VERIFIED CACHE HIT: 1 of 4 requests missed the prefix cache",
-        "NO VERIFIED CACHE HIT: 1 of 4 requests cannot be verified, the server does not tell what each had; not in the "
-        "prompt's numbers",
+        "NO VERIFIED CACHE HIT: 1 of 4 requests cannot be verified, the server does not report cached tokens of each; "
+        "not in the prompt's numbers",
     ]
 
 

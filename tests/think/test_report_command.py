@@ -100,12 +100,12 @@ def test_a_file_given_twice_counts_once(kept: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("nowhere.json",), "there is no file nowhere.json"),
-        (("results/broken.json",), "results/broken.json: "),
-        (("results/later.json",), "a result of schema 99"),
-        (("20261122-tp2.json", "-o", "x.pdf"), "the ending says what is written"),
-        (("20261122-tp2.json", "-o", "no/such/folder/x.html"), "cannot be written"),
-        (("empty.series.json",), "nothing was measured in"),
+        (("nowhere.json",), "[file-not-found]"),
+        (("results/broken.json",), "[result-invalid]"),
+        (("results/later.json",), "[result-too-new]"),
+        (("20261122-tp2.json", "-o", "x.pdf"), "[file-type-unknown]"),
+        (("20261122-tp2.json", "-o", "no/such/folder/x.html"), "[file-not-written]"),
+        (("empty.series.json",), "[no-results]"),
     ],
 )
 def test_what_cannot_be(kept: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], what: str) -> None:
@@ -119,4 +119,4 @@ def test_what_cannot_be(kept: Path, capsys: pytest.CaptureFixture[str], words: t
 def test_nothing_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     code, _, err = typed(capsys, "--results", "none")
-    assert (code, "no results in none" in err) == (2, True)
+    assert (code, "[no-results]" in err) == (2, True)

@@ -66,7 +66,7 @@ def test_single_runs_have_a_winner_and_no_certainty() -> None:
     best = find_best("tg128", {"a": stats(80.0), "b": stats(79.9)})
     assert best is not None
     assert (best.label, best.interval, best.ties) == ("a", None, ())
-    assert "one run, so ties cannot be told" in str(best)
+    assert "one run, so ties are unknown" in str(best)
 
 
 def test_equal_without_any_spread_is_a_tie() -> None:
