@@ -132,9 +132,10 @@ def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonV
 def _contradiction(recipe: Recipe, key: str, value: JsonValue, ours: JsonValue) -> UsageError:
     flag = SHORT.get(key, key)
     shown = "set" if flag == "api-key" else json.dumps(value)
-    given = "which cluster gives itself" if ours is None else f"but here it is {json.dumps(ours)}"
+    given = "which cluster sets itself" if ours is None else f"but here it is {json.dumps(ours)}"
     return UsageError(
         f"the recipe's key vllm.{key} is {shown}, {given}",
+        code="flag-managed",
         where=f"recipe {recipe.name}",
         remedy=f"remove the key and use {OURS[flag]}",
     )
@@ -152,7 +153,9 @@ def flag_words(flag: str, value: JsonValue) -> list[str]:
         return [f"--no-{flag}"]
     if isinstance(value, list):
         if not value:
-            raise UsageError(f"vllm.{flag} is an empty list", remedy="give it a value, or remove the key")
+            raise UsageError(
+                f"vllm.{flag} is an empty list", code="empty-value", remedy="give it a value, or remove the key"
+            )
         return [f"--{flag}", *map(_word, value)]
     word = _word(value)
     return [f"--{flag}={word}"] if word.startswith("-") else [f"--{flag}", word]
@@ -216,7 +219,7 @@ def read_length(value: JsonValue) -> int:
     except ValueError:
         tokens = 0
     if tokens < 1:
-        raise ValueError(f"max-model-len: found {value!r}; tokens are wanted, as 65536, 128k, 128K or auto")
+        raise ValueError(f"max-model-len: found {value!r}; expected tokens, as 65536, 128k, 128K or auto")
     return tokens
 
 
@@ -229,13 +232,15 @@ def refuse_extra(extra: Sequence[str]) -> None:
         flag = _flag_of(word)
         if flag is not None:
             raise UsageError(
-                f"{word.split('=')[0]} after -- is given by cluster itself",
+                f"{word.split('=')[0]} after -- is set by cluster",
+                code="flag-managed",
                 where="command line, after --",
                 remedy=f"use {OURS[flag]}",
             )
     for name in (*secrets_in(serve_flags({}, extra)), *secrets_in(extra)):
         raise UsageError(
-            f"{f'--{name}' if name else 'a word'} after -- looks like a secret, and words can be read by everybody",
+            f"{f'--{name}' if name else 'a word'} after -- looks like a secret, and everybody can read command lines",
+            code="secret-in-words",
             where="command line, after --",
             remedy="give it with -e NAME=VALUE, which stays out of command lines",
         )

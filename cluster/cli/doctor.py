@@ -59,18 +59,22 @@ def place_of(name: str, *, overwrite: bool) -> Path:
     """Where the archive will lie. Raises UsageError: another ending, no such folder, or a file that is there."""
     place = Path(name).expanduser()
     if not name.endswith(ENDINGS):
-        raise UsageError(f"--bundle {name}: a name that ends in {' or '.join(ENDINGS)} is wanted")
+        raise UsageError(f"--bundle {name}: expected a name that ends in {' or '.join(ENDINGS)}", code="bundle-name")
     if not place.parent.is_dir():
-        raise UsageError(f"--bundle {name}: there is no folder {place.parent}")
+        raise UsageError(f"--bundle {name}: folder {place.parent} not found", code="folder-not-found")
     if place.is_dir() or (place.exists() and not overwrite):
-        raise UsageError(f"--bundle {name} is there already", remedy="take another name, or --yes overwrites a file")
+        raise UsageError(
+            f"--bundle {name} already exists",
+            code="file-exists",
+            remedy="take another name, or overwrite it with --yes",
+        )
     return place
 
 
 def save(
-    place: Path, wanted: Wanted, seens: Mapping[str, Seen], found: Sequence[Deployment], told: Any, fleet: Fleet
+    place: Path, wanted: Wanted, seens: Mapping[str, Seen], found: Sequence[Deployment], document: Any, fleet: Fleet
 ) -> int:
-    """Write the archive and return how many files are in it; `told` is what `--json` prints.
+    """Write the archive and return how many files are in it; `document` is what `--json` prints.
 
     It appears under its name only when it is whole. Raises ClusterError when it cannot be written.
     """
@@ -78,7 +82,7 @@ def save(
         host: [(one.id, rank.name) for one in found if (rank := one.ranks.get(host))] for host, seen in seens.items()
     }
     secrets = known_secrets(seens, ranks, fleet)
-    files = {name: redact(value, secrets) for name, value in documents(wanted, seens, told).items()}
+    files = {name: redact(value, secrets) for name, value in documents(wanted, seens, document).items()}
     texts = {name: as_text(name, value) for name, value in files.items()}
     texts |= {name: redact_text(text, secrets) for name, text in logs(ranks, fleet)}
     part = place.with_name(f".{place.name}.{os.getpid()}")
@@ -87,17 +91,17 @@ def save(
         write_archive(part, texts)
         part.replace(place)
     except OSError as error:
-        raise ClusterError(f"{place} cannot be written: {error.strerror or error}") from None
+        raise ClusterError(f"{place} cannot be written: {error.strerror or error}", code="file-not-written") from None
     finally:
         part.unlink(missing_ok=True)
     return len(texts)
 
 
-def documents(wanted: Wanted, seens: Mapping[str, Seen], told: Any) -> dict[str, Any]:
+def documents(wanted: Wanted, seens: Mapping[str, Seen], document: Any) -> dict[str, Any]:
     """What is known here, by file name."""
     versions = {"cluster": __version__, "python": platform.python_version(), "system": platform.platform()}
     return {
-        "findings.json": told,
+        "findings.json": document,
         "versions.json": versions | {"written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())},
         "inventory.yaml": {"hosts": {host.name: asdict(host) for host in wanted.hosts}},
         "recipe.yaml": wanted.recipe.model_dump(mode="json"),
@@ -151,10 +155,10 @@ def known_secrets(
 def values_in(text: str) -> Iterator[str]:
     """The values of a JSON mapping, or the text itself."""
     try:
-        told = json.loads(text)
+        document = json.loads(text)
     except ValueError:
-        told = None
-    yield from map(str, told.values()) if isinstance(told, dict) else (text.strip(),)
+        document = None
+    yield from map(str, document.values()) if isinstance(document, dict) else (text.strip(),)
 
 
 def write_archive(file: Path, texts: Mapping[str, str]) -> None:
@@ -208,7 +212,7 @@ def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterat
     answered = not isinstance(done, Missing) and done.status != 0
     wrong = done.wrong(subject.wanted.served_name, judge_text=False) if not isinstance(done, Missing) else ""
     if answered and wrong:
-        remedy = "cluster logs --explain says why"
+        remedy = "cluster logs --explain names the cause"
         yield DEPLOYED.fault(head, f"{deployment.id} answers, but {wrong}", remedy=remedy)
         return
     fleet.time.sleep(prove.COUNTERS_SETTLE_S)
@@ -268,12 +272,12 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         examined = examine(wanted, fleet, screen)
         if args.fabric_test and examined.seens:
             test_speed(wanted, examined, fleet, screen)
-        told = as_document(examined)
+        document = as_document(examined)
         report(examined, screen)
         if place:
-            files = save(place, wanted, examined.seens, examined.found, told, fleet)
+            files = save(place, wanted, examined.seens, examined.found, document, fleet)
             screen.note(f"{place}: {files} files, without secrets; hosts, users and addresses are named in them")
-    screen.document(told)
+    screen.document(document)
     if screen.json_mode and examined.errors:
         return ManyErrors(examined.errors).exit_code
     raise_all(examined.errors)
@@ -289,7 +293,7 @@ def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
 
 def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
     """Look at all hosts, ping their peers, try the image where it is, and ask what runs of ours how it does."""
-    began = fleet.time.monotonic()
+    started_s = fleet.time.monotonic()
     with screen.waiting(f"looking at {', '.join(wanted.names)}") as waiting:
         seens, errors = answered(look(fleet, wanted.hosts, wanted))
         found = deployments(seens.values(), wanted.hosts)
@@ -310,7 +314,7 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
             if has_traffic(status, seens):
                 waiting.update(f"asking {deployment.id} for one short completion")
                 findings += check_traffic(status, ranked(deployment, wanted), seens, fleet)
-    return Examined(seens, found, worst_first(findings), errors, seconds=fleet.time.monotonic() - began)
+    return Examined(seens, found, worst_first(findings), errors, seconds=fleet.time.monotonic() - started_s)
 
 
 def test_speed(wanted: Wanted, examined: Examined, fleet: Fleet, screen: Screen) -> None:
@@ -353,14 +357,14 @@ def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) 
             status.state.host,
             f"{deployment.id} is {status.word}: {status.state.why}",
             ranks,
-            "cluster logs --explain says why; cluster up starts it again",
+            "cluster logs --explain names the cause; cluster up starts it again",
         )
     elif isinstance(status.state, Waiting) and head in known:
         what = f"{deployment.id} is not ready yet"
         yield DEPLOYED.note(head, what, f"waiting for {status.state.what}", "cluster up waits for it")
     for wrong in status.wrong:
-        remedy = "cluster down and cluster up start it anew"
-        yield DEPLOYED.fault(head, f"{deployment.id} is not whole", wrong, remedy)
+        remedy = "run cluster down, then cluster up"
+        yield DEPLOYED.fault(head, f"{deployment.id} is incomplete", wrong, remedy)
     for host, rank in known.items():
         if isinstance(rank, Missing) and not isinstance(seens[host].containers, Missing):
             yield DEPLOYED.unknown(host, f"the rank of {deployment.id}", rank)

@@ -167,7 +167,7 @@ def until_it_waits(server: Process) -> str:
         if "Waiting for client" in line:
             return ""
         said.append(plain(line[:WHY_LENGTH]).strip(" *"))
-    return " ".join(filter(None, said))[:WHY_LENGTH] or "ib_write_bw ended without a word"
+    return " ".join(filter(None, said))[:WHY_LENGTH] or "ib_write_bw ended without an error message"
 
 
 def by_tcp(way: Way, fleet: Fleet) -> Flood | Missing:

@@ -18,7 +18,7 @@ CLOCK = Check("clock", "first-set-up#clock")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClockReading:
     """What the host says: its clock in unix seconds, and whether something keeps it right (None when not told)."""
 
     time_unix_s: float
@@ -46,11 +46,11 @@ def question() -> Question:
 
 def parse(answer: Answer, asked: tuple[float, float]) -> Clock | Missing:
     """Read the section `clock` of far/look. `asked`: the operator's unix seconds before and after the round trip."""
-    told = read_section(answer, "clock", Told)
-    if isinstance(told, Missing):
-        return told
+    reading = read_section(answer, "clock", ClockReading)
+    if isinstance(reading, Missing):
+        return reading
     before, after = asked
-    return Clock(told.time_unix_s - (before + after) / 2, abs(after - before) / 2, told.synchronised)
+    return Clock(reading.time_unix_s - (before + after) / 2, abs(after - before) / 2, reading.synchronised)
 
 
 CLOCK_WARNING_S = 5.0
@@ -74,10 +74,10 @@ def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
         )
         return
     for host, clock in wrong.items():
-        kept = {True: "synchronised", False: "not synchronised", None: "synchronised or not, it does not say"}
+        kept = {True: "synchronized", False: "not synchronized", None: "synchronization unknown"}
         yield CLOCK.warning(
             host,
-            "the clock is wrong, or this machine's is",
+            "the clock differs from this machine's",
             f"{clock.offset_s:+.0f} s from this machine's; {kept[clock.synchronised]}",
             f"on {host}: timedatectl; sudo timedatectl set-ntp true; sudo systemctl restart systemd-timesyncd",
         )

@@ -74,10 +74,10 @@ def parse_containers(answer: Answer) -> tuple[Container, ...] | Missing:
 
 
 def _failure(answer: Answer) -> Missing | None:
-    told = find_section(answer, "failed")
-    if told is None:
+    value = find_section(answer, "failed")
+    if value is None:
         return None
-    failed = as_shape(told, "containers", Failed)
+    failed = as_shape(value, "containers", Failed)
     if isinstance(failed, Missing):
         return failed
     return refuse(Answer(failed.exit), "docker") or explain(failed.said)
@@ -245,8 +245,8 @@ class Kept:
     @property
     def available_before(self) -> int | None:
         """Bytes that the host had available before `up`; None where it was not recorded."""
-        told = (self.before or {}).get("available")
-        return int(told) if isinstance(told, int | float) else None
+        value = (self.before or {}).get("available")
+        return int(value) if isinstance(value, int | float) else None
 
 
 def directory(data_dir: str, deployment: str) -> str:
@@ -296,7 +296,7 @@ def check_containers(seen: Seen, found: Sequence[Deployment]) -> Iterator[Findin
         if container.name.startswith("cluster-") and not ours(container):
             yield NAMES.fault(
                 seen.host,
-                f"a container that is not ours is named {container.name}",
+                f"an unmanaged container is named {container.name}",
                 f"{container.id[:12]} of image {container.image}, {container.state}",
                 f"on {seen.host}: docker rename {container.name} another-name",
             )
@@ -310,7 +310,7 @@ def check_containers(seen: Seen, found: Sequence[Deployment]) -> Iterator[Findin
         if container.gpu and container.state == "running" and not ours(container):
             yield STRANGER.note(
                 seen.host,
-                f"a container that is not ours has the GPU too: {container.name}",
+                f"an unmanaged container has the GPU too: {container.name}",
                 f"{container.id[:12]} of image {container.image}, running since {container.started_at}",
                 f"on {seen.host}: docker stop {container.name}, if nobody needs it",
             )

@@ -22,7 +22,7 @@ NO_DAEMON = re.compile(
     "|error during connect",
     re.IGNORECASE,
 )
-PODMAN = "podman answers to the name docker here; Docker itself is needed"
+PODMAN = "`docker` is podman here; Docker itself is required"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +53,24 @@ def parse(answer: Answer) -> Docker | Missing:
     refused = refuse(answer, "docker")
     if refused:
         return refused
-    told: Any = None
+    info: Any = None
     try:
-        told = load_json(answer.out)
-        errors = told.get("ServerErrors") or []
+        info = load_json(answer.out)
+        errors = info.get("ServerErrors") or []
         said = last_words(answer) if answer.exit else ""
         if errors or answer.exit:
             return explain(" ".join(map(str, errors)) or said)
-        if "ServerVersion" not in told:
-            return Missing(PODMAN, "absent") if "store" in told else Missing("docker info told no ServerVersion")
+        if "ServerVersion" not in info:
+            return Missing(PODMAN, "absent") if "store" in info else Missing("docker info reports no ServerVersion")
     except (ValueError, AttributeError, TypeError):
         return explain(last_words(answer))
     shape = {
-        "containerd_store": "io.containerd.snapshotter" in str(told.get("DriverStatus")),
-        "version": told["ServerVersion"],
-        "storage_driver": told.get("Driver"),
-        "root": told.get("DockerRootDir"),
-        "runtimes": sorted(told.get("Runtimes") or []),
-        "architecture": told.get("Architecture"),
+        "containerd_store": "io.containerd.snapshotter" in str(info.get("DriverStatus")),
+        "version": info["ServerVersion"],
+        "storage_driver": info.get("Driver"),
+        "root": info.get("DockerRootDir"),
+        "runtimes": sorted(info.get("Runtimes") or []),
+        "architecture": info.get("Architecture"),
     }
     return as_shape(shape, "docker", Docker)
 
@@ -84,7 +84,7 @@ def explain(said: str) -> Missing:
         return Missing(f"this user may not use Docker: {words}", "refused")
     if NO_DAEMON.search(words):
         return Missing(f"Docker's daemon does not answer: {words}", "absent")
-    return Missing(f"docker: {words or 'failed without a word'}")
+    return Missing(f"docker: {words or 'failed without an error message'}")
 
 
 _DRIVER = re.compile(r"^[ \t]*Storage Driver:[ \t]*(?P<driver>\w+)", re.MULTILINE)

@@ -35,7 +35,7 @@ DRIFT = Check("drift", "reboot-or-replace#the-fabric-is-not-what-it-was")
 
 Network = IPv4Network | IPv6Network
 N = TypeVar("N", IPv4Network, Network)
-ANEW = "cluster down and cluster up start it over what is there now"
+RESTART = "run cluster down, then cluster up, to use the present links"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def drift(before: Fabric, now: Fabric) -> list[Finding]:
         ):
             if was != is_now:
                 said = f"{what} was {was or 'none'} at the start and is {is_now or 'none'} now"
-                found_otherwise.append(DRIFT.warning(name, said, remedy=ANEW))
+                found_otherwise.append(DRIFT.warning(name, said, remedy=RESTART))
     return found_otherwise
 
 
@@ -221,7 +221,7 @@ def _unpaired(wanted: Wanted, seens: Sequence[Seen]) -> Finding:
         seens[-1].host,
         "the hosts share no fabric subnet; traffic would take the management network",
         "; ".join(_links_text(seen) for seen in seens),
-        "plug the cable, give both ends an address in one subnet, or say --allow-socket",
+        "plug the cable, give both ends an address in one subnet, or use --allow-socket",
     )
 
 
@@ -329,12 +329,12 @@ def check_links(wanted: Wanted, seen: Seen, facing: Sequence[Facing]) -> Iterato
                 "another cable: a QSFP56 or QSFP112 one for 200G; reseat it",
             )
         if link.gids and end.network.version == 4 and link.gid_index(end.address) is None:
-            told = ", ".join(f"{row.index}: {row.gid} {row.kind}" for row in link.gids)
+            table = ", ".join(f"{row.index}: {row.gid} {row.kind}" for row in link.gids)
             yield GID.found(
                 "fault" if needs_rdma(wanted) else "warning",
                 seen.host,
                 f"{link.hca} has no RoCE v2 GID for {end.address}, so no RDMA can use that address",
-                told,
+                table,
                 f"on {seen.host}: sudo ip link set {link.netdev} down && sudo ip link set {link.netdev} up; "
                 "the address in netplan, not in /run",
             )
@@ -369,9 +369,9 @@ def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
         if isinstance(end.network, IPv4Network) and not seen.firewall.may_pass(end.netdev, end.network):
             yield FIREWALL.warning(
                 seen.host,
-                f"the firewall lets nothing in from {end.network} on {end.netdev}",
+                f"the firewall drops everything from {end.network} on {end.netdev}",
                 seen.firewall.drops,
-                f"on {seen.host}: let it in, with ufw: sudo ufw allow in on {end.netdev}",
+                f"on {seen.host}: allow it, with ufw: sudo ufw allow in on {end.netdev}",
             )
 
 
@@ -467,5 +467,7 @@ def judge_transport(grown: Mapping[str, int | None], lines: Mapping[str, Sequenc
     if grown and not silent:
         return Transport("rdma", "the HCAs' own counters grew on every host", known, kept)
     if grown and all(any(_OVER_RDMA.search(line) for line in lines.get(host, ())) for host in silent):
-        return Transport("rdma", f"NCCL says so; the HCAs' counters cannot be read on {', '.join(silent)}", known, kept)
+        return Transport(
+            "rdma", f"NCCL reports it; the HCAs' counters cannot be read on {', '.join(silent)}", known, kept
+        )
     return Transport("unknown", f"the HCAs' counters cannot be read on {', '.join(silent) or 'any host'}", known, kept)

@@ -49,27 +49,27 @@ class _Line:
 
 def parse_port(line: str) -> int | Missing:
     """Where the receiver listens."""
-    told = _read(line)
-    return told if isinstance(told, Missing) else told.port or Missing("it does not say where it listens")
+    result = _read(line)
+    return result if isinstance(result, Missing) else result.port or Missing("no port reported")
 
 
 def parse_flood(line: str) -> Flood | Missing:
     """What the sender says."""
-    told = _read(line)
-    if isinstance(told, Missing):
-        return told
-    if told.bytes is None or not told.seconds:
-        return Missing("it does not say what arrived")
-    return Flood(told.bytes, told.seconds, told.cpu)
+    result = _read(line)
+    if isinstance(result, Missing):
+        return result
+    if result.bytes is None or not result.seconds:
+        return Missing("no byte count reported")
+    return Flood(result.bytes, result.seconds, result.cpu)
 
 
 def _read(line: str) -> _Line | Missing:
     """A line of either end; its error, or words that are none of ours (python3's own), are the reason."""
     try:
-        told = as_shape(load_json(line), "flood", _Line)
+        result = as_shape(load_json(line), "flood", _Line)
     except ValueError:
         return Missing(" ".join(plain(line).split())[:WHY_LENGTH] or "it ended without a result")
-    return Missing(told.error) if isinstance(told, _Line) and told.error else told
+    return Missing(result.error) if isinstance(result, _Line) and result.error else result
 
 
 _PERFTEST = re.compile(r"BW average\[(?P<unit>Gb|MB|MiB)/sec\]")
@@ -199,8 +199,8 @@ class Way:
     @property
     def rate_gbps(self) -> float | None:
         """The slower of what the ports claim."""
-        told = [end.rate_gbps for end in (self.sender, self.receiver) if end.rate_gbps]
-        return min(told, default=None)
+        rates = [end.rate_gbps for end in (self.sender, self.receiver) if end.rate_gbps]
+        return min(rates, default=None)
 
 
 def rounds(fabric: Fabric, seen: Mapping[str, Links | Missing], tools: Mapping[str, Missing | None]) -> list[list[Way]]:
@@ -315,8 +315,8 @@ class Speed:
     @property
     def text(self) -> str:
         """`spark1 → spark2 95.1 Gb/s`."""
-        told = "not measured" if self.gbps is None else f"{self.gbps:.1f} Gb/s"
-        return f"{self.way.sender.host} → {self.way.receiver.host} {told}"
+        number = "not measured" if self.gbps is None else f"{self.gbps:.1f} Gb/s"
+        return f"{self.way.sender.host} → {self.way.receiver.host} {number}"
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`; `gbps` is null when nothing came through."""
@@ -369,12 +369,12 @@ def _judge_rdma(link: Sequence[Speed]) -> Iterator[Finding]:
     rate = worst.way.rate_gbps
     verdict = judge_rdma(_number(worst), rate) if rate else ""
     if verdict:
-        told = f"{_number(worst):.1f} Gb/s by RDMA over {worst.way.text}, of about {min(rate or 0, TWIN_GBPS):.0f}"
+        what = f"{_number(worst):.1f} Gb/s by RDMA over {worst.way.text}, of about {min(rate or 0, TWIN_GBPS):.0f}"
         one_way = "" if all(judge_rdma(_number(speed), rate or 0) for speed in link) else ", in this direction only"
         yield FABRIC_SPEED.found(
             "fault" if verdict == "degraded" else "warning",
             worst.way.sender.host,
-            f"{told}{one_way}" + (": the ConnectX of one end came up degraded" if verdict == "degraded" else ""),
+            f"{what}{one_way}" + (": the ConnectX of one end came up degraded" if verdict == "degraded" else ""),
             "ib_write_bw: " + ", ".join(speed.text for speed in link),
             RESET if verdict == "degraded" else REST,
         )
@@ -382,8 +382,8 @@ def _judge_rdma(link: Sequence[Speed]) -> Iterator[Finding]:
 
 def _judge_tcp(link: Sequence[Speed]) -> Iterator[Finding]:
     """TCP proves only that a link is at least as fast: a low number is a hint, unless the CPU explains it."""
-    told = [one for one in link if (one.way.rate_gbps or 0.0) >= TWIN_GBPS and not one.cpu_bound]
-    worst = min(told, key=_number, default=None)
+    trusted = [one for one in link if (one.way.rate_gbps or 0.0) >= TWIN_GBPS and not one.cpu_bound]
+    worst = min(trusted, key=_number, default=None)
     if worst and _number(worst) < LOW_TCP_GBPS:
         yield FABRIC_SPEED.warning(
             worst.way.sender.host,
@@ -397,10 +397,10 @@ def _judge_tcp(link: Sequence[Speed]) -> Iterator[Finding]:
 def _judge_unequal(alone: Sequence[Speed]) -> Iterator[Finding]:
     """Directions or twins that differ, among numbers that were measured alike and tell of the links."""
     for is_rdma in (True, False):
-        told = [one for one in alone if one.gbps is not None and one.is_rdma == is_rdma and not one.cpu_bound]
-        if not told:
+        comparable = [one for one in alone if one.gbps is not None and one.is_rdma == is_rdma and not one.cpu_bound]
+        if not comparable:
             continue
-        worst, best = min(told, key=_number), max(told, key=_number)
+        worst, best = min(comparable, key=_number), max(comparable, key=_number)
         if _number(best) >= UNEQUAL * _number(worst):
             evidence = ", ".join(f"{speed.way.text} {_number(speed):.1f} Gb/s" for speed in (best, worst))
             yield FABRIC_SPEED.note(worst.way.sender.host, "links or directions differ", evidence)

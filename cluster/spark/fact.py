@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from cluster.argv.question import Answer
 
 
+Kind = Literal["absent", "refused", "timeout", "unreadable"]
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
     """A fact that could not be read, with the reason; never a pass and never a fault.
@@ -27,7 +30,7 @@ class Missing:
     """
 
     why: str
-    kind: Literal["absent", "refused", "timeout", "unreadable"] = "unreadable"
+    kind: Kind = "unreadable"
 
 
 X = TypeVar("X")
@@ -70,11 +73,11 @@ def find_section(answer: Answer, name: str) -> Any:
     """One section of a far program's answer as it stands there, None when it was not told."""
     for line in answer.out.splitlines():
         try:
-            told = load_json(line)
+            document = load_json(line)
         except ValueError:
             continue
-        if isinstance(told, dict) and name in told:
-            return told[name]
+        if isinstance(document, dict) and name in document:
+            return document[name]
     return None
 
 

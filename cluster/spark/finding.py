@@ -131,6 +131,7 @@ def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
     return [
         RefusedError(
             f"{fault.what}: {fault.evidence}" if fault.evidence else fault.what,
+            code=fault.check,
             where=f"{', '.join(hosts)}, check `{fault.check}`",
             rolled_back=UNCHANGED,
             remedy=fault.remedy,

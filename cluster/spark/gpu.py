@@ -89,14 +89,14 @@ def question() -> Question:
 
 def parse(answer: Answer) -> tuple[Gpu, ...] | Missing:
     """Read the section `gpu` of far/gpu."""
-    told = read_section(answer, "gpu", Said)
-    if isinstance(told, Missing):
-        return told
-    failed = refuse_smi(told.exit, told.said)
+    result = read_section(answer, "gpu", Said)
+    if isinstance(result, Missing):
+        return result
+    failed = refuse_smi(result.exit, result.said)
     if failed:
         return failed
-    asked = [newest for (newest, *_), name in zip(FIELDS, told.fields, strict=False) if name]
-    rows = parse_query(told.said, asked)
+    asked = [newest for (newest, *_), name in zip(FIELDS, result.fields, strict=False) if name]
+    rows = parse_query(result.said, asked)
     return rows if isinstance(rows, Missing) else tuple(_gpu(row) for row in rows)
 
 
@@ -122,7 +122,7 @@ def parse_query(text: str, fields: Sequence[str]) -> tuple[Mapping[str, str], ..
             return Missing(f"nvidia-smi: {plain(line)[:WHY_LENGTH]}")
         cells = [", ".join(cells[: surplus + 1]), *cells[surplus + 1 :]]
         rows.append(dict(zip(fields, cells, strict=True)))
-    return tuple(rows) if rows else Missing("nvidia-smi: told of no GPU", "absent")
+    return tuple(rows) if rows else Missing("nvidia-smi: no GPU listed", "absent")
 
 
 def read_number(cell: str | None) -> float | None:
@@ -209,10 +209,10 @@ class SaidOfProcesses:
 
 def parse_processes(answer: Answer) -> tuple[GpuProcess, ...] | Missing:
     """Read the section `apps` of far/gpu; no process at all is an empty tuple."""
-    told = read_section(answer, "apps", SaidOfProcesses)
-    if isinstance(told, Missing):
-        return told
-    return refuse_smi(told.exit, told.said) or parse_apps(told.said, told.containers, told.cpu_s)
+    result = read_section(answer, "apps", SaidOfProcesses)
+    if isinstance(result, Missing):
+        return result
+    return refuse_smi(result.exit, result.said) or parse_apps(result.said, result.containers, result.cpu_s)
 
 
 def parse_apps(
@@ -396,7 +396,7 @@ def check_gpu(seen: Seen) -> Iterator[Finding]:
         yield GPU.found(
             level,
             seen.host,
-            "the GPU cannot be asked",
+            "nvidia-smi failed",
             seen.gpu.why,
             f"on {seen.host}: nvidia-smi; after a driver upgrade, reboot",
         )
@@ -412,7 +412,7 @@ def check_state(host: str, gpu: Gpu) -> Iterator[Finding]:
     if held_back or state == "slowed":
         yield THROTTLED.warning(
             host,
-            f"the GPU's clocks are lowered: {', '.join(held_back) or 'no reason told'}",
+            f"the GPU's clocks are lowered: {', '.join(held_back) or 'no reason reported'}",
             numbers,
             f"on {host}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE; free the air's way, let it cool",
         )
@@ -448,8 +448,8 @@ def _numbers(gpu: Gpu) -> str:
         ("{} MHz", gpu.sm_clock_mhz),
         ("{} °C", gpu.temperature_c),
     ]
-    told = [text.format(value) for text, value in rows if value is not None]
-    return ", ".join([*told, *(gpu.throttle or ())])
+    numbers = [text.format(value) for text, value in rows if value is not None]
+    return ", ".join([*numbers, *(gpu.throttle or ())])
 
 
 def check_strangers(seen: Seen) -> Iterator[Finding]:
@@ -476,7 +476,7 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
         place = names.get(process.container, "")
         yield GPU_STRANGER.warning(
             seen.host,
-            "a process that is not ours uses the GPU",
+            "an unmanaged process uses the GPU",
             _held(process) + (f", container {place}" if place else ""),
             f"on {seen.host}: {_stop(process, place)}",
         )

@@ -118,8 +118,8 @@ def recognise_memlock(text: str) -> int | None:
     found = _MEMLOCK.search(text)
     if not found:
         return None
-    told = found["kib"] or found["bytes"]
-    return -1 if told == "unlimited" else int(told) * (1024 if found["kib"] else 1)
+    limit = found["kib"] or found["bytes"]
+    return -1 if limit == "unlimited" else int(limit) * (1024 if found["kib"] else 1)
 
 
 def recognise_machines(text: str) -> tuple[str, ...] | None:

@@ -60,31 +60,31 @@ def parse(reference: str, answer: Answer) -> Image | Missing:
             return Missing(f"image {reference} is not on this host", "absent")
         return explain(words)
     try:
-        told = load_json(answer.out)[0]
+        document = load_json(answer.out)[0]
         shape = {
             "reference": reference,
-            "id": told["Id"],
-            "content_id": content_id(told),
-            "architecture": told["Architecture"],
-            "size_bytes": told.get("Size") or 0,
+            "id": document["Id"],
+            "content_id": content_id(document),
+            "architecture": document["Architecture"],
+            "size_bytes": document.get("Size") or 0,
         }
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return Missing("docker image inspect printed something else")
     return as_shape(shape, "image", Image)
 
 
-def content_id(told: Mapping[str, Any]) -> str:
+def content_id(document: Mapping[str, Any]) -> str:
     """SHA-256 over platform, layers and the running parts of Config; raises KeyError or TypeError.
 
     What one store leaves out and another writes as null, empty or `/` counts as equal.
     """
-    config = {name: value for name, value in (told.get("Config") or {}).items() if name in RUNS and value}
+    config = {name: value for name, value in (document.get("Config") or {}).items() if name in RUNS and value}
     if config.get("WorkingDir") == "/":
         del config["WorkingDir"]
-    layers = told["RootFS"]["Layers"]
+    layers = document["RootFS"]["Layers"]
     if not isinstance(layers, list) or not layers:
         raise TypeError("no layers")
-    parts = {"os": told["Os"], "architecture": told["Architecture"], "layers": layers, "config": config}
+    parts = {"os": document["Os"], "architecture": document["Architecture"], "layers": layers, "config": config}
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -111,18 +111,18 @@ def parse_inside(answer: Answer) -> Inside | Missing:
     if answer.exit != 0:
         return Missing(why_failed(answer), "unreadable")
     try:
-        told = json.loads(answer.text)
-        versions = told["versions"]
+        document = json.loads(answer.text)
+        versions = document["versions"]
         return Inside(
-            python=told["python"],
+            python=document["python"],
             vllm=versions.get("vllm") or "",
             ray=versions.get("ray") or "",
             transformers=versions.get("transformers") or "",
             nccl=versions.get("nccl") or "",
-            knows_architecture=told.get("knows_architecture"),
-            gpus=tuple(told.get("gpus") or ()),
-            gpu_error=told.get("gpu_error") or "",
-            packages=told.get("packages") or "",
+            knows_architecture=document.get("knows_architecture"),
+            gpus=tuple(document.get("gpus") or ()),
+            gpu_error=document.get("gpu_error") or "",
+            packages=document.get("packages") or "",
         )
     except (ValueError, KeyError, TypeError) as error:
         return Missing(f"the probe printed something else: {error}")
@@ -148,15 +148,15 @@ def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterato
     if not inside.packages and any(mount.target.startswith(PACKAGES) for mount in wanted.recipe.mounts):
         yield IMAGE.fault(
             host,
-            f"image {image} does not tell where its Python has vLLM",
+            f"the folder of vLLM in image {image} is unknown",
             "",
-            f"give the mounts whose target is {PACKAGES}… an absolute one",
+            f"give the mounts with target {PACKAGES}… an absolute target",
         )
     yield from _check_versions(wanted, host, inside)
     if wanted.recipe.architecture and inside.knows_architecture is False:
         yield IMAGE.fault(
             host,
-            f"vLLM {inside.vllm} in {image} does not know {wanted.recipe.architecture}",
+            f"vLLM {inside.vllm} in {image} does not support {wanted.recipe.architecture}",
             "not in its model registry",
             "use a newer image: --set image=…",
         )
@@ -170,9 +170,9 @@ def _check_versions(wanted: Wanted, host: str, inside: Inside) -> Iterator[Findi
     for what, version, need, also in rows:
         remedy = f"use an image with {what} {need}".rstrip() + f" (--set image=…){also}"
         if not version and (need or what != "transformers"):
-            yield IMAGE.fault(host, f"image {image} holds no {what}", "", remedy)
+            yield IMAGE.fault(host, f"{what} not found in image {image}", "", remedy)
         elif version and not _within(version, need):
-            yield IMAGE.fault(host, f"image {image} holds {what} {version}", f"needs {need}", remedy)
+            yield IMAGE.fault(host, f"{what} {need} required, image {image} has {version}", "", remedy)
 
 
 def _within(version: str, specifier: str) -> bool:

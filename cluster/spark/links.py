@@ -235,8 +235,8 @@ def recognise_neighbours(text: str) -> tuple[Neighbour, ...] | None:
     if start < 0 or end < start:
         return None
     try:
-        told: Any = json.loads(text[start : end + 2])
-        return tuple(Neighbour(row["dst"], row.get("dev", ""), " ".join(row["state"])) for row in told) or None
+        rows_read: Any = json.loads(text[start : end + 2])
+        return tuple(Neighbour(row["dst"], row.get("dev", ""), " ".join(row["state"])) for row in rows_read) or None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -145,27 +145,27 @@ def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, f
 
     `asked`: the operator's unix seconds before and after the round trip.
     """
-    told = dict(zip(_asked(look), answers, strict=True))
+    by_program = dict(zip(_asked(look), answers, strict=True))
     return Seen(
         host=host,
-        identity=identity.parse(told["look"]),
-        memory=memory.parse(told["look"]),
-        gpu=gpu.parse(told["gpu"]),
-        gpu_processes=gpu.parse_processes(told["gpu"]),
-        links=links.parse(told["links"]),
-        docker=docker.parse(told["docker"]),
-        containers=deployments.parse_containers(told["containers"]),
-        image=image.parse(look.image, told["image"]) if look.image else NOT_ASKED,
-        weights=weights.parse(told["weights"]) if look.model else NOT_ASKED,
-        listening=ports.parse(told["look"]),
-        disk=disk.parse(told["kept"]),
-        processes=processes.parse_processes(told["look"]),
-        deployments=deployments.parse(told["kept"]),
-        lock=deployments.parse_lock(told["kept"]),
-        drafter=weights.parse(told["drafter"]) if look.drafter else NOT_ASKED,
-        clock=clock.parse(told["look"], asked) if look.thorough else NOT_ASKED,
-        tenants=processes.parse(told["others"]) if look.thorough else NOT_ASKED,
-        firewall=processes.parse_firewall(told["others"]) if look.thorough else NOT_ASKED,
+        identity=identity.parse(by_program["look"]),
+        memory=memory.parse(by_program["look"]),
+        gpu=gpu.parse(by_program["gpu"]),
+        gpu_processes=gpu.parse_processes(by_program["gpu"]),
+        links=links.parse(by_program["links"]),
+        docker=docker.parse(by_program["docker"]),
+        containers=deployments.parse_containers(by_program["containers"]),
+        image=image.parse(look.image, by_program["image"]) if look.image else NOT_ASKED,
+        weights=weights.parse(by_program["weights"]) if look.model else NOT_ASKED,
+        listening=ports.parse(by_program["look"]),
+        disk=disk.parse(by_program["kept"]),
+        processes=processes.parse_processes(by_program["look"]),
+        deployments=deployments.parse(by_program["kept"]),
+        lock=deployments.parse_lock(by_program["kept"]),
+        drafter=weights.parse(by_program["drafter"]) if look.drafter else NOT_ASKED,
+        clock=clock.parse(by_program["look"], asked) if look.thorough else NOT_ASKED,
+        tenants=processes.parse(by_program["others"]) if look.thorough else NOT_ASKED,
+        firewall=processes.parse_firewall(by_program["others"]) if look.thorough else NOT_ASKED,
     )
 
 

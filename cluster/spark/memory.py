@@ -79,15 +79,17 @@ def parse(answer: Answer) -> Memory | Missing:
 
 def parse_meminfo(text: str) -> Memory | Missing:
     """Read the text of /proc/meminfo, whole or an excerpt."""
-    told = {FIELDS[name]: int(kib) * 1024 for name, kib in _LINE.findall(text) if name in FIELDS}
-    return Memory(**told) if told else Missing("memory: /proc/meminfo names none of the known fields")
+    fields = {FIELDS[name]: int(kib) * 1024 for name, kib in _LINE.findall(text) if name in FIELDS}
+    return Memory(**fields) if fields else Missing("memory: /proc/meminfo names none of the known fields")
 
 
 def recognise(text: str) -> Memory | None:
     """/proc/meminfo or what `free` prints in what people paste; None when neither is there."""
-    told = parse_meminfo(text)
-    if isinstance(told, Memory) and (told.free is not None or told.available is not None or told.cma_total is not None):
-        return told
+    memory = parse_meminfo(text)
+    if isinstance(memory, Memory) and (
+        memory.free is not None or memory.available is not None or memory.cma_total is not None
+    ):
+        return memory
     found = _FREE.search(text)
     cells = [_bytes(cell) for cell in found["cells"].split()] if found else []
     if len(cells) != 6:
@@ -120,7 +122,7 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     if room < need:
         yield MEMORY.fault(
             seen.host,
-            f"the recipe needs {need / GIB:.1f} GiB, {room / GIB:.1f} GiB are to be had",
+            f"not enough memory: {need / GIB:.1f} GiB required, {room / GIB:.1f} GiB available",
             f"MemAvailable {memory.available / GIB:.1f} GiB; {_holders(seen, memory)}",
             f"{_free_it(seen)}, or lower gpu-memory-utilization and memory.per_host_gib with --set",
         )
@@ -174,13 +176,13 @@ def held_by_us(seen: Seen) -> int:
 def _holders(seen: Seen, memory: Memory) -> str:
     """The three largest on the GPU, and memory that is set aside or has been swapped out."""
     if isinstance(seen.gpu_processes, Missing) or not seen.gpu_processes:
-        told = "no GPU process; see `ps aux --sort -rss`"
+        holders = "no GPU process; see `ps aux --sort -rss`"
     else:
         rows = sorted(seen.gpu_processes, key=lambda row: -(row.used_mib or 0))[:3]
-        told = ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows)
+        holders = ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows)
     huge = f"; {memory.huge_pages / GIB:.1f} GiB are huge pages" if memory.huge_pages else ""
     swapped = (memory.swap_total or 0) - (memory.swap_free or 0)
-    return told + huge + (f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else "")
+    return holders + huge + (f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else "")
 
 
 def moment_names(*backends: str) -> dict[str, str]:

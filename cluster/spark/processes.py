@@ -101,8 +101,8 @@ def _tenant(row: Row) -> Tenant | None:
     if kind == "desktop" and not FIRST_UID <= row.uid <= LAST_UID:
         return None
     if kind == "mdns":
-        told = _MDNS.search(row.words[0])
-        return Tenant(kind, told[1], row.pid, row.uid) if told else None
+        document = _MDNS.search(row.words[0])
+        return Tenant(kind, document[1], row.pid, row.uid) if document else None
     return Tenant(kind, name, row.pid, row.uid)
 
 
@@ -200,9 +200,9 @@ class Loaded:
         return self.gpu_bytes < self.bytes
 
 
-def read_loaded(told: Mapping[str, Any]) -> tuple[Loaded, ...]:
+def read_loaded(document: Mapping[str, Any]) -> tuple[Loaded, ...]:
     """The models of /api/ps. `context_length` is there since Ollama 0.10; `size_vram` is left out when it is 0."""
-    models = told.get("models")
+    models = document.get("models")
     return tuple(
         Loaded(
             str(one.get("model") or one.get("name") or ""),
@@ -215,8 +215,8 @@ def read_loaded(told: Mapping[str, Any]) -> tuple[Loaded, ...]:
     )
 
 
-def _number(told: Mapping[str, Any], key: str) -> int | None:
-    value = told.get(key)
+def _number(document: Mapping[str, Any], key: str) -> int | None:
+    value = document.get(key)
     return value if isinstance(value, int) else None
 
 

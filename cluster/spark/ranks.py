@@ -65,7 +65,7 @@ class RankState:
         """Name of the last stage told since the container's last start, empty before the first."""
         return str(self.stages[-1].get("stage", "")) if self.stages else ""
 
-    def told(self, stage: str) -> dict[str, Any] | None:
+    def line_of(self, stage: str) -> dict[str, Any] | None:
         """The line of a stage since the last `started`, None when it was not told."""
         for line in reversed(self.stages):
             if line.get("stage") == stage:
@@ -77,7 +77,7 @@ class RankState:
     @property
     def ended(self) -> str:
         """Why the rank ended, in its own words; empty while it runs."""
-        line = self.told("ended")
+        line = self.line_of("ended")
         return str(line.get("why", "")) if line else ""
 
 
@@ -105,7 +105,7 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
             answer.error_text.strip()[-200:] or "no answer", "timeout" if answer.exit is None else "unreadable"
         )
     try:
-        told = json.loads(answer.text)
+        document = json.loads(answer.text)
         return {
             name: RankState(
                 name,
@@ -120,7 +120,7 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
                 tuple(row["until"]),
                 row["whole"],
             )
-            for name, row in told.items()
+            for name, row in document.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Missing(f"not what far/ranks prints: {error}")
@@ -168,9 +168,11 @@ def parse_nodes(answer: Answer) -> tuple[RayNode, ...] | Missing:
     if answer.exit in ENDED_LATE and not answer.out.strip():
         return Missing("Ray did not answer in time", "timeout")
     try:
-        told = load_json(answer.out)
+        document = load_json(answer.out)
         return (
-            Missing(f"Ray: {told['error']}") if "error" in told else as_shape(told["nodes"], "Ray", tuple[RayNode, ...])
+            Missing(f"Ray: {document['error']}")
+            if "error" in document
+            else as_shape(document["nodes"], "Ray", tuple[RayNode, ...])
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return Missing(f"Ray: {last_words(answer) or 'no answer that can be understood'}")
@@ -200,8 +202,8 @@ def parse_ray_status(text: str) -> RayStatus | Missing:
 
 def recognise(text: str) -> RayStatus | None:
     """`ray status` in what people paste, None when it is not there."""
-    told = parse_ray_status(text) if "node_" in text or "GPU" in text or "placement group" in text else None
-    return told if isinstance(told, RayStatus) and ("Usage:" in text or "Node status" in text) else None
+    status = parse_ray_status(text) if "node_" in text or "GPU" in text or "placement group" in text else None
+    return status if isinstance(status, RayStatus) and ("Usage:" in text or "Node status" in text) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +259,10 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
     if head.stage == "engine_started":
         return Waiting("the engine: loading the model", "ray_up")
     if head.stage in ("started", "ray_started", "ray_restarted", "secrets", "before_serve", ""):
-        again = [host for host, one in states.items() if isinstance(one, RankState) and one.told("ray_restarted")]
-        more = f"; Ray was started again on {', '.join(again)}" if again else ""
+        restarted = [
+            host for host, one in states.items() if isinstance(one, RankState) and one.line_of("ray_restarted")
+        ]
+        more = f"; Ray was restarted on {', '.join(restarted)}" if restarted else ""
         return Waiting(f"{len(states)} ranks to join (rank 0: {head.stage or 'starting'}{more})")
     return Waiting(f"rank 0: {head.stage}", "ray_up")
 
@@ -293,7 +297,7 @@ def patterns_of(expected: ExpectLog) -> tuple[str, ...]:
 
 def is_whole(state: RankState) -> bool:
     """Whether the log still has its beginning, where an engine says what it chose: docker drops the oldest."""
-    return state.told("started") is not None
+    return state.line_of("started") is not None
 
 
 def unmet(expected: ExpectLog, states: Mapping[str, RankState]) -> Iterator[str]:

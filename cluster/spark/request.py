@@ -108,13 +108,17 @@ def choose_sizes(
     """
     if solo:
         if tp not in (None, 1) or pp != 1:
-            raise UsageError(f"--solo means one host, but --tp {tp or 1} --pp {pp} was asked", remedy="leave one out")
+            raise UsageError(
+                f"--solo means one host, but --tp {tp or 1} --pp {pp} was given",
+                code="sizes-misfit",
+                remedy="leave one out",
+            )
         hosts, tp = hosts[:1], 1
     if pp < 1 or (tp is not None and tp < 1):
-        raise UsageError(f"--tp {tp} --pp {pp}: sizes are 1 or more")
+        raise UsageError(f"--tp {tp} --pp {pp}: sizes are 1 or more", code="sizes-misfit")
     if tp is None:
         if len(hosts) % pp:
-            raise UsageError(f"{len(hosts)} hosts cannot be shared out among --pp {pp}")
+            raise UsageError(f"{len(hosts)} hosts cannot be divided by --pp {pp}", code="sizes-misfit")
         tp = len(hosts) // pp
     need = tp * pp
     if need != len(hosts):
@@ -131,9 +135,11 @@ def _misfit(hosts: Sequence[ResolvedHost], tp: int, pp: int, need: int) -> Usage
     if need > len(hosts):
         return UsageError(
             f"{sizes} needs {need} hosts (one GPU each), {len(hosts)} named: {names}",
+            code="sizes-misfit",
             remedy=f"name {need} hosts with -n, or use --tp {len(hosts)}",
         )
     return UsageError(
         f"{sizes} uses {need} of {len(hosts)} hosts: {names}",
+        code="sizes-misfit",
         remedy=f"-n {','.join(host.name for host in hosts[:need])}, or --tp {len(hosts)}",
     )

@@ -258,16 +258,16 @@ def question(server: Server, *, ask: bool, timeout_s: float, tokens: int = 24) -
 def parse(answer: Answer) -> Completion | Missing:
     """Read what far/completion printed."""
     try:
-        told = json.loads(answer.text)
+        document = json.loads(answer.text)
         return Completion(
-            told["health"] == 200,
-            tuple(told["models"]),
-            _load(told.get("counters") or ""),
-            told.get("status") or 0,
-            told.get("text") or "",
-            told.get("tokens") or 0,
-            told.get("seconds") or 0.0,
-            told.get("error") or "",
+            document["health"] == 200,
+            tuple(document["models"]),
+            _load(document.get("counters") or ""),
+            document.get("status") or 0,
+            document.get("text") or "",
+            document.get("tokens") or 0,
+            document.get("seconds") or 0.0,
+            document.get("error") or "",
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         why = answer.error_text.strip()[-200:] or "the program did not answer"
@@ -285,8 +285,8 @@ def recognise(text: str) -> str | None:
     if start < 0 or '"choices"' not in text:
         return None
     try:
-        told, _ = json.JSONDecoder().raw_decode(text, start)
-        choice = told["choices"][0]
+        document, _ = json.JSONDecoder().raw_decode(text, start)
+        choice = document["choices"][0]
         said = choice["text"] if "text" in choice else choice["message"]["content"]
     except (ValueError, KeyError, TypeError, IndexError):
         return None
@@ -315,8 +315,8 @@ class Load:
     @property
     def queue(self) -> str:
         """Requests running and waiting in words, empty when they were not shown."""
-        told = self.running is not None and self.waiting is not None
-        return f"{self.running:g} running, {self.waiting:g} waiting" if told else ""
+        shown = self.running is not None and self.waiting is not None
+        return f"{self.running:g} running, {self.waiting:g} waiting" if shown else ""
 
     @property
     def counters(self) -> tuple[float | None, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
 from cluster.argv.hub import WEIGHT_ENDINGS
-from cluster.spark.fact import Missing, read_section
+from cluster.spark.fact import Kind, Missing, read_section
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
@@ -71,11 +71,14 @@ def hub_question(model: str, revision: str, token_file: str, *, dummy: bool = Fa
 def parse_hub(answer: Answer) -> int | Missing:
     """Bytes of the files; `refused` when access is not given, `absent` when the model or revision is not there."""
     try:
-        told = json.loads(answer.text)
-        if "bytes" in told:
-            return int(told["bytes"])
-        kind = {401: "refused", 403: "refused", 404: "absent"}.get(told["status"], "unreadable")
-        return Missing(f"{told['error']} (HTTP {told['status']})" if told["status"] else told["error"], kind)  # type: ignore[arg-type]
+        document = json.loads(answer.text)
+        if "bytes" in document:
+            return int(document["bytes"])
+        status, error = document["status"], document["error"]
+        if not status:
+            return Missing(error)
+        kind: Kind = "refused" if status in (401, 403) else "absent" if status == 404 else "unreadable"
+        return Missing(f"{error} (HTTP {status})", kind)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Missing(answer.error_text.strip()[-200:] or "the hub could not be asked")
 
@@ -92,7 +95,7 @@ def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
             for problem in copy.problems:
                 yield WEIGHTS.fault(
                     seen.host,
-                    f"the weights of {model.id} are not whole",
+                    f"the weights of {model.id} are incomplete",
                     problem,
                     f"on {seen.host}: rm -r {place_of(copy)}, then cluster up again",
                 )

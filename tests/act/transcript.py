@@ -10,10 +10,14 @@ from docker_lines import shorten
 from typed import Ran
 
 from cluster.config.find import shipped
+from cluster.deploy.spec import PROGRAMS
 
 FOLDER = Path(__file__).parents[1] / "transcripts"
 STAGES = "connect and lock|look|check|fetch|try|stop the old|memory back|apply|prove|ask|probe|wait for Ray and vLLM"
+PROGRAM = rf"(/({'|'.join(PROGRAMS)})\.py mode 0644) \(\d+ bytes\)"
 VARYING = (
+    (PROGRAM, r"\1 (N bytes)"),
+    (r'"rank_program":"[0-9a-f]{64}"', '"rank_program":"DIGEST"'),
     (re.escape(str(shipped("docs/runbooks"))), "docs/runbooks"),
     (r"evidence/\d{8}-\d{6}-\d+-", "evidence/TIME-"),
     (r"\b(toy|other|toy-mp)-[0-9a-f]{8}\b", r"\1-FINGERPRINT"),

@@ -63,22 +63,25 @@ def test_a_missing_gpu_driver_has_its_remedy() -> None:
     assert "nvidia-ctk" in fault.remedy
 
 
-HOLDS = "image example.org/vllm:1 holds"
 CASES: dict[str, tuple[Inside, str, list[str]]] = {
     "good": (GOOD, "ray", []),
-    "no ray": (replace(GOOD, ray=""), "ray", ["image example.org/vllm:1 holds no Ray"]),
+    "no ray": (replace(GOOD, ray=""), "ray", ["Ray not found in image example.org/vllm:1"]),
     "no ray, and none needed": (replace(GOOD, ray=""), "mp", []),
     "no ray for one rank": (replace(GOOD, ray=""), "none", []),
-    "old ray": (replace(GOOD, ray="2.51.0"), "ray", ["image example.org/vllm:1 holds Ray 2.51.0"]),
-    "no vllm": (replace(GOOD, vllm=""), "mp", ["image example.org/vllm:1 holds no vLLM"]),
+    "old ray": (replace(GOOD, ray="2.51.0"), "ray", ["Ray >=2.52 required, image example.org/vllm:1 has 2.51.0"]),
+    "no vllm": (replace(GOOD, vllm=""), "mp", ["vLLM not found in image example.org/vllm:1"]),
     "a nightly counts as its version": (replace(GOOD, vllm="0.19.1rc1.dev31+ga88ce94bb"), "mp", []),
     "a version of its own kind": (replace(GOOD, vllm="spark-build-7"), "mp", []),
-    "old transformers": (replace(GOOD, transformers="4.57.0"), "mp", [f"{HOLDS} transformers 4.57.0"]),
+    "old transformers": (
+        replace(GOOD, transformers="4.57.0"),
+        "mp",
+        ["transformers >=5.5 required, image example.org/vllm:1 has 4.57.0"],
+    ),
     "no GPU": (replace(GOOD, gpus=()), "mp", ["no GPU is seen inside a container"]),
     "unknown model": (
         replace(GOOD, knows_architecture=False),
         "mp",
-        ["vLLM 0.32.0 in example.org/vllm:1 does not know ToyForCausalLM"],
+        ["vLLM 0.32.0 in example.org/vllm:1 does not support ToyForCausalLM"],
     ),
     "not known whether it knows": (replace(GOOD, knows_architecture=None), "mp", []),
 }
@@ -94,7 +97,7 @@ def test_inside(what: str) -> None:
 
 def test_vllm_and_ray_are_needed_even_when_no_version_is() -> None:
     bare = replace(GOOD, vllm="", ray="", transformers="")
-    assert [one.what.split()[-1] for one in check_inside(wanted(), "spark1", bare)] == ["vLLM", "Ray"]
+    assert [one.what.split()[0] for one in check_inside(wanted(), "spark1", bare)] == ["vLLM", "Ray"]
 
 
 @pytest.mark.parametrize("key", ["python", "vllm", "ray"])

@@ -75,7 +75,7 @@ def test_clocks(offsets: tuple[float, ...], expected: list[tuple[str, str]]) -> 
 def test_a_clock_says_how_wrong_it_is_and_whether_it_is_kept() -> None:
     late = seen(2, clock=Clock(-3600.4, 0.1, False))
     [warning] = check([seen(1), late])
-    assert (warning.host, warning.evidence) == ("spark2", "-3600 s from this machine's; not synchronised")
+    assert (warning.host, warning.evidence) == ("spark2", "-3600 s from this machine's; not synchronized")
     assert names(check([seen(1), seen(2, clock=Missing("no"))])) == [("unknown", "clock")]
 
 

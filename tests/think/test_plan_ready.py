@@ -30,12 +30,12 @@ def ended(why: str, code: int) -> RankState:
         (
             rank("started", "ray_started"),
             rank("started", "ray_started", "ray_restarted", "ray_started"),
-            Waiting("2 ranks to join (rank 0: ray_started; Ray was started again on spark2)"),
+            Waiting("2 ranks to join (rank 0: ray_started; Ray was restarted on spark2)"),
         ),
         (
             rank("started", "ray_started", "ray_restarted"),
             rank(),
-            Waiting("2 ranks to join (rank 0: ray_restarted; Ray was started again on spark1)"),
+            Waiting("2 ranks to join (rank 0: ray_restarted; Ray was restarted on spark1)"),
         ),
         (rank("started", "joined"), rank(), Waiting("rank 0: joined", "ray_up")),
         (rank("joined", "engine_started"), rank(), Waiting("the engine: loading the model", "ray_up")),

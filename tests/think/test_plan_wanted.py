@@ -49,7 +49,7 @@ def test_sizes(count: int, changes: dict[str, Any], expected: tuple[int, int, st
         (3, {"tp": 2}, "--tp 2 uses 2 of 3 hosts: spark1, spark2, spark3", "-n spark1,spark2, or --tp 3"),
         (2, {"tp": 1}, "--tp 1 uses 1 of 2 hosts", "-n spark1, or --tp 2"),
         (2, {"tp": 2, "pp": 2}, "--tp 2 --pp 2 needs 4 hosts", "name 4 hosts with -n"),
-        (3, {"pp": 2}, "3 hosts cannot be shared out among --pp 2", ""),
+        (3, {"pp": 2}, "3 hosts cannot be divided by --pp 2", ""),
         (2, {"solo": True, "tp": 2}, "--solo means one host", "leave one out"),
         (2, {"solo": True, "pp": 2}, "--solo means one host", "leave one out"),
         (2, {"tp": 0}, "sizes are 1 or more", ""),

@@ -42,9 +42,9 @@ RIDDLES = {"told", "heard", "again", "carry", "anew", "standing", "belief", "bac
 """Names that explain nothing, of modules, functions, classes, fields and variables."""
 
 ROOMS = {path.relative_to(PACKAGE).parts[0] for path in FILES} - {"screen.py", "crash.py", "__init__.py"}
-WORDS_PENDING = ROOMS - {"bench", "config", "diagnosis", "errors.py", "far", "hosts", "lab", "probe", "deploy"}
-NAMES_PENDING = ROOMS - {"bench", "config", "diagnosis", "errors.py", "far", "hosts", "lab", "probe", "deploy"}
-CODES_PENDING = ROOMS - {"bench", "config", "diagnosis", "errors.py", "far", "hosts", "lab", "probe", "deploy"}
+WORDS_PENDING = ROOMS - {"argv", "bench", "config", "deploy", "diagnosis", "errors.py", "far", "hosts", "lab", "probe", "spark"}
+NAMES_PENDING = ROOMS - {"argv", "bench", "config", "deploy", "diagnosis", "errors.py", "far", "hosts", "lab", "probe", "spark"}
+CODES_PENDING = ROOMS - {"argv", "bench", "config", "deploy", "diagnosis", "errors.py", "far", "hosts", "lab", "probe", "spark"}
 """Rooms that are still to be gone through; a room leaves its list and does not come back."""
 
 ERRORS = re.compile(r"(Usage|Unreachable|Silent|ConnectionLost|Refused|Locked|Partial|Cluster|Written)Error$")
