@@ -252,6 +252,12 @@ def test_an_inventory(text: str, code: str, place: str) -> None:
         ("before_serve: [true]", "before_serve.0", "a list of text, got `true`"),
         ("reference: [{source: a, depth_mode: warm}]", "reference.0.depth_mode", "`cold` or `prefix-caching`"),
         ("reference: [{source: a, depth_mode: cold, rows: [{test: x}]}]", "reference.0.rows.0.test", "`x`"),
+        (
+            "reference: [{source: a, depth_mode: cold, rows: [{test: tg32, tp: 1, t_s_sd: x}]}]",
+            "reference.0.rows.0.t_s_sd",
+            "`x`",
+        ),
+        ("problems: [{what: a, workaround: [b]}]", "problems.0.workaround", "a list"),
         ("env: {VLLM_API_KEY: abc}", "env.VLLM_API_KEY", "-e VLLM_API_KEY"),
         ("vllm: {api-key: sesame}", "vllm.api-key", "-e VLLM_API_KEY"),
         ("vllm: {hf-overrides: {t: {hf_token: sesame}}}", "vllm.hf-overrides.t.hf_token", "-e HF_TOKEN"),

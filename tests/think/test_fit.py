@@ -182,6 +182,14 @@ def test_a_mixture_of_experts_is_not(capsys: pytest.CaptureFixture[str]) -> None
     assert "instead" not in capsys.readouterr().out
 
 
+def test_a_mixture_by_its_active_parameters_reads_less(capsys: pytest.CaptureFixture[str]) -> None:
+    ceilings = []
+    for given in ("", "2"):
+        assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--json", "--set", f"active_parameters_b={given}"]) == 0
+        ceilings.append(json.loads(capsys.readouterr().out)["fits"][0]["ceiling_t_s"])
+    assert ceilings[1] > 10 * ceilings[0]
+
+
 def test_what_fits_nowhere_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "gemma-4-31b-bf16", "--tp", "1", "2", "--sequences", "99"]) == 4
     said = capsys.readouterr()
