@@ -28,7 +28,7 @@ PARSED = {
     "--concurrency 1 4": (["bench"], "concurrency", [1, 4]),
     "--natural-stop": (["bench"], "natural_stop", True),
     "--full": (["probe"], "full", True),
-    "--pipeline-parallel 2": (["bench"], "pipeline", 2),
+    "--pipeline-parallel 2": (["scaling"], "pipeline", 2),
     "--purge": (["lab", "down"], "purge", True),
 }
 """Options that other tests give as values: the command before them, the field, and its value."""
