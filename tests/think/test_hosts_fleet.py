@@ -1,20 +1,29 @@
-"""Fleets over fake hosts: every error kept, order kept, limits kept; and the fake keeps the contract."""
+"""Fleets over fake hosts: errors, order, limits, how long a host may be silent; and the fake keeps the contract."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from fake_host import FakeHost, Faults
 
 from cluster.argv.question import Answer, Question
-from cluster.errors import ClusterError, ConnectionLostError, ExitCode, InterruptedByUser, ManyErrors, UnreachableError
+from cluster.errors import (
+    ClusterError,
+    ConnectionLostError,
+    ExitCode,
+    InterruptedByUser,
+    ManyErrors,
+    SilentError,
+    UnreachableError,
+)
 from cluster.hosts.cancel import Cancel
-from cluster.hosts.fleet import Fleet, Outcome, errors, values
+from cluster.hosts.fleet import SILENCE_S, Fleet, Outcome, Silence, errors, values
 from cluster.hosts.protocol import Host
 
-LOST = ConnectionLostError("spark2 did not answer", where="spark2")
+LOST = ConnectionLostError("spark2 did not answer", where="spark2", remedy="is it on?")
 ASK, CHANGE = Question(("docker", "ps")), Question(("docker", "rm"), changes=True)
 
 
@@ -118,6 +127,89 @@ def test_ctrl_c_at_a_change_interrupts_all_and_undo_works_afterwards() -> None:
     fleet.cancel.renew()
     assert values(fleet.ask_all([CHANGE]))
     assert hosts[0].changes == 2
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def until(clock: Clock, second: float, error: ClusterError) -> Callable[[], str]:
+    """Fails until that second."""
+
+    def act() -> str:
+        if clock.now < second:
+            raise error
+        return "answered"
+
+    return act
+
+
+@pytest.mark.parametrize("error", [LOST, SilentError("spark2: no address for spark2.local")])
+def test_silence_is_outlasted_and_told(error: ClusterError, clock: Clock) -> None:
+    silence, told = Silence(clock), list[str]()
+    assert silence.keep_trying("spark2", until(clock, SILENCE_S - 1, error), told.append) == "answered"
+    assert told[12] == "spark2 unreachable for 12 s"
+    assert told[-1] == ""
+    assert silence.hosts == ()
+
+
+def test_three_minutes_of_it_are_too_long(clock: Clock) -> None:
+    with pytest.raises(UnreachableError) as raised:
+        Silence(clock).keep_trying("spark2", until(clock, 1e9, LOST))
+    assert not isinstance(raised.value, SilentError)
+    assert (raised.value.code, raised.value.host, raised.value.remedy) == ("host-unreachable", "spark2", "is it on?")
+    assert clock.now == SILENCE_S
+
+
+@pytest.mark.parametrize("error", [UnreachableError("its host key changed"), ClusterError("no room")])
+def test_what_waiting_cannot_cure_is_raised_at_once(error: ClusterError, clock: Clock) -> None:
+    silence = Silence(clock)
+    with pytest.raises(ClusterError) as raised:
+        silence.keep_trying("spark2", until(clock, 1e9, error))
+    with pytest.raises(ClusterError):
+        silence.answered({"spark2": Outcome[str](error=error)}, clock.now)
+    assert (raised.value, clock.now) == (error, 0)
+
+
+def test_several_waits_share_the_silence_of_one_host(clock: Clock) -> None:
+    silence = Silence(clock)
+    for _ in range(100):
+        assert silence.answered({"spark1": Outcome("yes"), "spark2": Outcome(error=LOST)}, clock.now) == {
+            "spark1": "yes"
+        }
+        clock.sleep(1)
+    with pytest.raises(UnreachableError):
+        silence.keep_trying("spark2", until(clock, 1e9, LOST))
+    assert clock.now == SILENCE_S
+
+
+def test_long_work_that_loses_its_connection_was_not_silent_before(clock: Clock) -> None:
+    silence, lengths = Silence(clock), iter((3600.0, 3600.0, 5.0))
+
+    def download() -> str:
+        clock.sleep(length := next(lengths))
+        if length > 5:
+            raise LOST
+        return "done"
+
+    assert silence.keep_trying("spark2", download) == "done"
 
 
 def test_the_fake_asks_again_but_never_changes_again() -> None:
