@@ -63,20 +63,12 @@ def test_two_sizes_one_report(cluster: Typed, desk: Desk, measured: Path) -> Non
     assert "273 GB/s × 2 ÷ 1 GB a token (1 billion parameters × 1 bytes (fp8))" in ran.out
     assert line_of(ran, "TP=2", "spark2", "worker").split()[-1] == "90.0"
     assert is_bare(desk)
-
-
-def test_memory_of_each_host_at_every_moment(cluster: Typed, desk: Desk, measured: Path) -> None:
-    ran = cluster(*SCALING)
     lines = ran.out.splitlines()
     header = next(line for line in lines if line.startswith("size "))
     assert header.split("  ")[0] == "size"
     assert [word for word in ("idle", "Ray up", "loaded", "ready", "measuring") if word not in header] == []
     assert "116.0 / 0.0" in line_of(ran, "TP=1", "spark1", "head")
     assert "/ 90.0" in line_of(ran, "TP=2", "spark2", "worker")
-
-
-def test_everything_else_is_equal_backend_included(cluster: Typed, desk: Desk, measured: Path) -> None:
-    ran = cluster(*SCALING)
     assert "backend ray at every size, as the recipe says" in ran.err
     results = [json.loads((measured / point["result"]).read_text()) for point in series(measured)["points"]]
     assert [one["manifest"]["backend"] for one in results] == ["ray", "ray"]
@@ -86,8 +78,13 @@ def test_everything_else_is_equal_backend_included(cluster: Typed, desk: Desk, m
     assert [(len(hcas), firmware) for hcas, firmware in ends] == [(2, ["28.45.4028"])] * 2
 
 
-def test_load_client_runs_in_the_heads_container(cluster: Typed, desk: Desk, measured: Path) -> None:
-    told = json.loads(cluster(*SCALING, "--json").out)
+def test_json_is_one_document(cluster: Typed, desk: Desk, measured: Path) -> None:
+    ran = cluster(*SCALING, "--json")
+    told = json.loads(ran.out)
+    assert told["exit"] == 0
+    assert [one["manifest"]["tp"] for one in told["results"]] == [1, 2]
+    assert {table["title"] for table in told["tables"]} >= {"scaling: TP=2 beside TP=1", "memory per host"}
+    assert all(point["up"]["stages_s"] and point["down"]["hosts"] for point in told["points"])
     for result in told["results"]:
         manifest = result["manifest"]
         assert manifest["client_on"] == "container"
@@ -95,15 +92,6 @@ def test_load_client_runs_in_the_heads_container(cluster: Typed, desk: Desk, mea
     assert [words[:3] for words in desk.hosts["spark1"].started if "docker" in words] == [
         ("docker", "exec", "--interactive")
     ] * 2
-
-
-def test_json_is_one_document(cluster: Typed, measured: Path) -> None:
-    ran = cluster(*SCALING, "--json")
-    told = json.loads(ran.out)
-    assert told["exit"] == 0
-    assert [one["manifest"]["tp"] for one in told["results"]] == [1, 2]
-    assert {table["title"] for table in told["tables"]} >= {"scaling: TP=2 beside TP=1", "memory per host"}
-    assert all(point["up"]["stages_s"] and point["down"]["hosts"] for point in told["points"])
 
 
 def test_a_size_that_fails_is_named_and_the_others_are_kept(cluster: Typed, desk: Desk, measured: Path) -> None:

@@ -1,22 +1,28 @@
 """What serves is read from recorded answers: shapes of llama.cpp b11434 as they were seen, of Ollama 0.33 by its source
 (api/types.go); values are ours."""
 
+import dataclasses
 import json
 
 import pytest
+from bench_tools import trace
 
 from cluster.bench.endpoint import (
+    Asked,
     Engine,
     Served,
+    check_answer,
     engine_notes,
     engine_warnings,
     ignored,
     lacking,
     other_names,
     read_engine,
+    remedy_of,
+    same_name,
     with_engine,
 )
-from cluster.bench.read import HttpAnswer
+from cluster.bench.read import HttpAnswer, RequestTrace
 from cluster.spark.processes import Loaded
 
 GONE = HttpAnswer(404, {}, [(0.0, b'{"detail":"Not Found"}')], True)
@@ -106,3 +112,46 @@ def test_notes_on_slots_and_on_caches_that_nobody_tells_of() -> None:
     assert "none can be verified" in [*engine_notes(blind, concurrency=1, prefix_caching=True)][-1]
     assert "OLLAMA_NUM_PARALLEL" in [*engine_notes({"name": "ollama"}, concurrency=2, prefix_caching=False)][-1]
     assert [*engine_notes({}, concurrency=9, prefix_caching=True)] == []
+
+
+MANY = Asked("daily", alone=False)
+
+
+def answered(**given: object) -> RequestTrace:
+    return dataclasses.replace(trace("plain"), **{"model": "daily", "prompt_tokens": 512, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "same"), [("daily", True), ("Daily:latest", True), ("openai/daily", True), ("daily-small", False)]
+)
+def test_names(given: str, same: bool) -> None:
+    assert same_name("daily", given) == same
+    assert (check_answer(answered(model=given), MANY, 512).error == "") == same
+
+
+def test_another_name_of_the_model_or_of_the_only_model_is_no_failover() -> None:
+    assert check_answer(answered(model="root"), dataclasses.replace(MANY, names=("root",)), 512).error == ""
+    assert check_answer(answered(model="whatever"), Asked("daily", alone=True), 512).error == ""
+    assert check_answer(answered(model=""), MANY, 512).error == ""
+
+
+def test_failover_is_told_by_name() -> None:
+    said = check_answer(answered(model="spare"), MANY, 512).error
+    assert said == "another model answered: spare instead of daily"
+    assert "fallbacks" in remedy_of(said)
+
+
+@pytest.mark.parametrize(
+    ("exact", "counted", "cut"),
+    [(True, 511, True), (True, 512, False), (True, 530, False), (False, 400, False), (False, 256, True)],
+)
+def test_cut_prompts(exact: bool, counted: int, cut: bool) -> None:
+    said = check_answer(answered(prompt_tokens=counted), Asked("daily", exact=exact), 512).error
+    assert bool(said) == cut
+    assert not cut or said == f"the prompt was cut: the server read {counted} of 512 tokens"
+
+
+def test_what_failed_or_was_not_counted_is_left_alone() -> None:
+    assert check_answer(answered(error="time-out", model="spare"), MANY, 512).error == "time-out"
+    assert check_answer(answered(prompt_tokens=None), MANY, 512).error == ""
+    assert remedy_of("time-out") == ""

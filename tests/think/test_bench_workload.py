@@ -6,6 +6,7 @@ import pytest
 from known_server import tokenize
 
 from cluster.bench.rows import Shape
+from cluster.bench.run import Pace, about, weight
 from cluster.bench.workload import (
     CORPORA,
     BodyMaker,
@@ -132,3 +133,33 @@ def test_where_no_salt_is_taken_the_beginning_is_new_at_each_invocation() -> Non
 )
 def test_refused_field_is_the_one_that_is_named(error: str, already: tuple, name: str | None) -> None:
     assert refused_field(error, already) == name
+
+
+SHORT, LONG = Shape(400, 10, 0), Shape(400, 10, 3600)
+
+
+def test_rest_is_guessed_by_what_was_measured() -> None:
+    pace = Pace((SHORT, LONG), 3)
+    assert str(pace) == "▱▱▱▱▱▱▱▱▱▱ 0 of 6"
+    pace.end(SHORT, 20.0)
+    assert pace.left_s == pytest.approx(2 * 20 + 3 * 20 * weight(LONG) / weight(SHORT))
+    pace.end(LONG, 100.0)
+    assert pace.left_s == pytest.approx(2 * 20 + 2 * 100)
+    assert str(pace) == "▰▰▰▱▱▱▱▱▱▱ 2 of 6, about 4 min left"
+    for shape in (SHORT, LONG) * 2:
+        pace.end(shape, 30.0)
+    assert str(pace) == "▰▰▰▰▰▰▰▰▰▰ 6 of 6, less than a minute left"
+
+
+def test_more_rounds_than_planned_are_counted() -> None:
+    pace = Pace((SHORT,), 1)
+    pace.end(SHORT, 1.0)
+    pace.end(SHORT, 1.0)
+    assert str(pace).startswith("▰▰▰▰▰▰▰▰▰▰ 2 of 2")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(20, "less than a minute"), (200, "about 3 min"), (3700, "about 1 h 02 min")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert about(seconds) == words
