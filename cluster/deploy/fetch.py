@@ -58,7 +58,7 @@ def naming_what_stays(how: How) -> Iterator[None]:
         yield
     except ClusterError as error:
         for one in error.errors if isinstance(error, ManyErrors) else (error,):
-            if how.fetched and one.rolled_back.startswith("nothing"):
+            if how.fetched and one.rolled_back.startswith(("nothing", UNCHANGED)):
                 one.rolled_back = f"nothing; what was fetched stays: {'; '.join(how.fetched)}"
         raise
 

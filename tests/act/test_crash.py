@@ -201,7 +201,7 @@ def test_a_screen_that_cannot_print(place: Path) -> None:
 def test_ctrl_c_while_it_is_loaded(place: Path) -> None:
     loads = "import cluster.cli.main as c\ndef parse(words): raise KeyboardInterrupt\nc.parse = parse\n"
     ran = child(place, loads + MAIN, "status")
-    assert (ran.code, ran.errors()) == (130, [["error: interrupted"]])
+    assert (ran.code, ran.errors()) == (130, [["error: interrupted [interrupted]"]])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

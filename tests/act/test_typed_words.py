@@ -56,7 +56,7 @@ WRONG: dict[Sequence[str], str] = {
     ("up", "-n", "spark1,spark2", "toy", "--tp", "4"): "--tp 4",
     ("up", "-n", "spark1,spark2", "toy", "--tp", "1"): "--tp 1",
     ("up", "-n", "spark1,sprak2", "toy"): "spark2",
-    ("up", "broken.yaml", "--tp", "2"): "broken.yaml:1: modell: ",
+    ("up", "broken.yaml", "--tp", "2"): "unknown key `modell`",
     ("up", "empty.yaml", "--tp", "2"): "empty.yaml",
     ("up", "nosuch", "--tp", "2"): "nosuch",
     ("up", "toy", "--tp", "2", "--set", "vllm.tensor-parallel-size=4"): "tensor-parallel-size",
