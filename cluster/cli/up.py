@@ -57,14 +57,6 @@ from cluster.spark.memory import check_memory
 from cluster.spark.request import Wanted, choose_sizes
 from cluster.spark.server import Server
 
-
-def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory: str, screen: Screen) -> None:
-    """Say in one of the errors what the evidence names as the cause. What reads logs is loaded on failure only."""
-    from cluster.deploy import cause
-
-    cause.name_cause(failure, errors, directory, screen)
-
-
 SECRETS_VERSION = "secrets_version"
 """Key of a spec: how often the secrets of what serves were changed. It tells two deployments apart, and no secret."""
 
@@ -184,7 +176,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
         idle = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
         subject = replace(subject, idle=idle)
     with fetch.naming_what_stays(how):
-        with undoing(plan, subject, session, name_cause) as applied:
+        with undoing(plan, subject, session) as applied:
             with clock.stage("stop the old" if plan.replaces else "apply"):
                 apply(plan.first, session, applied)
             if plan.replaces:

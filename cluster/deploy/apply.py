@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,6 @@ from cluster.errors import (
 )
 from cluster.hosts.fleet import values
 from cluster.hosts.protocol import Host
-from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 
 TRIES = 5
@@ -156,12 +155,8 @@ def undo(applied: Applied, session: Session) -> list[str]:
     return left
 
 
-NameCause = Callable[[ClusterError, Sequence[ClusterError], str, Screen], None]
-"""Adds to one of a failure's errors what the evidence in a directory names as the cause."""
-
-
 @contextmanager
-def undoing(plan: Plan, subject: Subject, session: Session, name_cause: NameCause) -> Iterator[Applied]:
+def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]:
     """Whatever goes wrong in the block is rolled back after the evidence was saved; its error says so.
 
     What the block has begun stands in the value that it is given.
@@ -173,6 +168,8 @@ def undoing(plan: Plan, subject: Subject, session: Session, name_cause: NameCaus
     except (Exception, KeyboardInterrupt) as error:
         failure, saved = roll_back(error, plan, subject, applied, session)
         if applied.begun:
+            from cluster.deploy.cause import name_cause  # what reads logs is loaded on failure only
+
             name_cause(failure, errors_of(failure), saved, session.screen)
             secrets = subject.wanted.secrets.values()
             for one in errors_of(failure):
