@@ -207,7 +207,7 @@ def test_a_host_that_this_inventory_lacks_is_named_as_recorded(half: Elsewhere, 
     assert ran.code == 4
     [error] = ran.errors()
     assert "left holds a rank of toy-" in error[0]
-    assert error[0].endswith("whose other ranks are on spark2 (192.168.1.42)")
+    assert "whose other ranks are on spark2 (192.168.1.42) [ranks-elsewhere]" in error[0]
     assert "cluster down -n left " in error[-1]
     [told] = json.loads(half("status", "--json").out)["deployments"]
     assert told["hosts"] == ["left", "spark2 (192.168.1.42)"]
