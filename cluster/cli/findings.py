@@ -39,6 +39,6 @@ def hosts_text(one: Shared) -> str:
 def below(one: Shared) -> list[tuple[str, str]]:
     """The lines that follow, as (label, text)."""
     found, names = one.finding, ", ".join(one.hosts)
-    rows = [("hosts", names if hosts_text(one) != names else ""), ("seen", found.evidence), ("try", found.remedy)]
+    rows = [("hosts", names if hosts_text(one) != names else ""), ("seen", found.evidence), ("hint", found.remedy)]
     rows.append(("read", runbook_path(found.runbook) if found.runbook else ""))
     return [(label, text) for label, text in rows if text]

@@ -484,7 +484,7 @@ def lines(result: CaseResult) -> list[tuple[str, str | None]]:
     tokens = f", {verdict.tokens:,} tokens" if verdict.tokens else ""
     head += f" ({result.seconds:.1f} s{tokens})" if result.requests else ""
     head += f": {verdict.why}" if verdict.why else ""
-    rows = {"server": " ".join(verdict.said.split()), "known": verdict.defect, "try": verdict.remedy}
+    rows = {"server": " ".join(verdict.said.split()), "known": verdict.defect, "hint": verdict.remedy}
     below = [f"{label}: {text}" for label, text in rows.items() if text]
     if verdict.outcome == "pass":
         return [(head, STYLES["pass"])]
