@@ -5,8 +5,9 @@ A case is a generator: it yields a request, is sent the answer, and returns a ve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +18,7 @@ import yaml
 
 from cluster.argv.vllm import AUTO, read_length, serve_flags, weights_of
 from cluster.bench.loader import Ask, Record
-from cluster.bench.read import EventSplitter, HttpAnswer, error_text, read_http
+from cluster.bench.read import EventSplitter, error_text, read_http
 from cluster.spark import server
 
 if TYPE_CHECKING:
@@ -57,34 +58,29 @@ def subject_of(served: Served, recipe: Mapping[str, Any] | None, words: Sequence
     if recipe is None:
         return Subject(served.model, served.max_tokens, engine=served.owner)
     flags = serve_flags(recipe["vllm"], words)
+
+    def is_on(name: str) -> bool:
+        return flags.get(name) not in (None, False, "")
+
     try:
         length = read_length(flags.get("max-model-len"))
     except ValueError:
         length = AUTO
+    limit, architecture = flags.get("limit-mm-per-prompt"), recipe.get("architecture", "")
+    no_images = is_on("language-model-only") or (isinstance(limit, Mapping) and limit.get("image") == 0)
+    vision = True if re.fullmatch("Gemma4.*ForConditionalGeneration", architecture) else None
+    if no_images or architecture.endswith("ForCausalLM"):  # a class of text only
+        vision = False
     return Subject(
         served.model,
         served.max_tokens,
         configured=None if length == AUTO else length,
-        tools=_on(flags, "enable-auto-tool-choice"),
-        reasoning=_on(flags, "reasoning-parser"),
-        vision=_sees(recipe.get("architecture", ""), flags),
+        tools=is_on("enable-auto-tool-choice"),
+        reasoning=is_on("reasoning-parser"),
+        vision=vision,
         engine=served.owner,
         dummy=weights_of(recipe["weights"], flags) == "dummy",
     )
-
-
-def _on(flags: Mapping[str, Any], name: str) -> bool:
-    return flags.get(name) not in (None, False, "")
-
-
-def _sees(architecture: str, flags: Mapping[str, Any]) -> bool | None:
-    """Whether it takes pictures: by its class's name (`…ForCausalLM` has text only), unless they are turned off."""
-    limit = flags.get("limit-mm-per-prompt")
-    if _on(flags, "language-model-only") or (isinstance(limit, Mapping) and limit.get("image") == 0):
-        return False
-    if architecture.endswith("ForCausalLM"):
-        return False
-    return True if architecture.startswith("Gemma4") and architecture.endswith("ForConditionalGeneration") else None
 
 
 def chat(
@@ -112,16 +108,11 @@ def chat(
         body["stream_options"] = {"include_usage": True}
     if tools:
         body |= {"tools": list(tools), "tool_choice": tool_choice}
-    return Ask(CHAT, body | _thinking(subject, thinking) | more)
-
-
-def _thinking(subject: Subject, thinking: bool | None) -> dict[str, Any]:
-    """How an engine is told to think or not: vLLM and llama.cpp by template, Ollama by effort."""
-    if thinking is None:
-        return {}
-    if subject.engine == "ollama":
-        return {"reasoning_effort": "medium" if thinking else "none"}
-    return {"chat_template_kwargs": {"enable_thinking": thinking}}
+    if thinking is not None and subject.engine == "ollama":
+        body["reasoning_effort"] = "medium" if thinking else "none"
+    elif thinking is not None:  # vLLM and llama.cpp, by template
+        body["chat_template_kwargs"] = {"enable_thinking": thinking}
+    return Ask(CHAT, body | more)
 
 
 def without(ask: Ask, name: str) -> Ask:
@@ -132,27 +123,14 @@ def without(ask: Ask, name: str) -> Ask:
 
 
 def user(content: Any) -> Message:
-    """A message of the user: text, or a list of parts (text, image_url)."""
+    """`content`: text, or a list of parts (text, image_url)."""
     return {"role": "user", "content": content}
-
-
-def system(text: str) -> Message:
-    """The instruction before everything."""
-    return {"role": "system", "content": text}
-
-
-def result(call: ToolCall, content: str) -> Message:
-    """What a tool gave back."""
-    return {"role": "tool", "tool_call_id": call.id, "content": content}
 
 
 def tool(name: str, about: str, parameters: dict[str, dict[str, Any]], required: Sequence[str] | None = None) -> Tool:
     """A tool as OpenAI's API has it; `parameters` by name, as JSON schema. All are required unless some are named."""
-    schema = {
-        "type": "object",
-        "properties": parameters,
-        "required": list(parameters if required is None else required),
-    }
+    names = list(parameters if required is None else required)
+    schema = {"type": "object", "properties": parameters, "required": names}
     return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
 
 
@@ -168,11 +146,8 @@ def read_arguments(call: ToolCall) -> tuple[dict[str, Any], str]:
 
 
 def leaked(answer: Answer) -> str:
-    """Marks in the text that a parser should have taken away, as they stand there; empty when there are none."""
+    """Marks in the text that a parser should have taken away; empty when there are none."""
     return server.leaked(answer.content) or server.thinks_aloud(answer.content)
-
-
-REASONING = ("reasoning", "reasoning_content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,132 +201,117 @@ class Answer:
         return (self.error or " · ".join(filter(None, (calls, self.content, self.reasoning))))[:limit]
 
 
+def read_answer(record: Record) -> Answer:
+    """Read one answer; whether it was streamed is seen from its type. Nothing raises: what went wrong is `error`."""
+    answer, seconds = read_http(record), record.end_s - record.t0_s
+    if answer.status is None or answer.status >= 300:
+        why = f"HTTP {answer.status}: {error_text(answer.body)}" if answer.status else answer.problem
+        return Answer(answer.status, why, seconds=seconds)
+    reader = _Reader()
+    document: Any = {}
+    if "text/event-stream" in answer.headers.get("content-type", ""):
+        splitter = EventSplitter()
+        for data in [one for _, piece in answer.pieces for one in splitter.feed(piece)] + splitter.finish():
+            reader.take_event(data, cut_off=bool(answer.problem))
+    else:
+        try:
+            document = orjson.loads(answer.body)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            said = answer.problem or f"the answer is not a JSON object: {error_text(answer.body, 120)}"
+            return Answer(answer.status, said, seconds=seconds)
+        if _is_error(document):
+            return Answer(answer.status, error_text(answer.body), seconds=seconds, document=document)
+        reader.take(document)
+    return Answer(
+        status=answer.status,
+        error=reader.error or answer.problem,
+        content="".join(reader.text["content"]),
+        reasoning="".join(reader.text["reasoning"]),
+        tool_calls=tuple(ToolCall(**call) for _, call in sorted(reader.calls.items())),
+        finish_reason=reader.finish_reason,
+        model=reader.model,
+        prompt_tokens=_count(reader.usage.get("prompt_tokens")),
+        completion_tokens=_count(reader.usage.get("completion_tokens")),
+        seconds=seconds,
+        events=() if document else tuple(kind for kind, _ in groupby(reader.events)),
+        document=document,
+    )
+
+
 @dataclass(slots=True)
-class _Parts:
-    """What has been read of a stream so far."""
+class _Reader:
+    """What has been read of an answer so far."""
 
     text: dict[str, list[str]] = field(default_factory=lambda: {"content": [], "reasoning": []})
-    calls: dict[int, dict[str, str]] = field(default_factory=dict)
-    objects: set[int] = field(default_factory=set)
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
     finish_reason: str = ""
     model: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
     error: str = ""
 
-
-def read_answer(record: Record) -> Answer:
-    """Read one answer; whether it was streamed is seen from its type. Nothing raises: what went wrong is `error`."""
-    answer = read_http(record)
-    seconds = record.end_s - record.t0_s
-    if answer.status is None or answer.status >= 300:
-        why = f"HTTP {answer.status}: {error_text(answer.body)}" if answer.status else answer.problem
-        return Answer(answer.status, why, seconds=seconds)
-    if "text/event-stream" in answer.headers.get("content-type", ""):
-        return _of_stream(answer, seconds)
-    return _of_document(answer, seconds)
-
-
-def _of_document(answer: HttpAnswer, seconds: float) -> Answer:
-    """An answer in one piece; one without choices (/v1/models) has its `document` only."""
-    try:
-        document = orjson.loads(answer.body)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        said = answer.problem or f"the answer is not a JSON object: {error_text(answer.body, 120)}"
-        return Answer(answer.status, said, seconds=seconds)
-    if document.get("error") or document.get("object") == "error":
-        return Answer(answer.status, error_text(answer.body), seconds=seconds, document=document)
-    parts = _Parts()
-    _take(parts, document)
-    return _finish(parts, answer, seconds, document)
-
-
-def _of_stream(answer: HttpAnswer, seconds: float) -> Answer:
-    """An answer in server-sent events."""
-    splitter, parts = EventSplitter(), _Parts()
-    for data in [one for _, piece in answer.pieces for one in splitter.feed(piece)] + splitter.finish():
-        if data.strip() == b"[DONE]":
-            parts.events.append("done")
-            continue
+    def take_event(self, data: bytes, *, cut_off: bool) -> None:
+        """One event of a stream. `cut_off`: the stream broke off, so that its last event may be half of one."""
         try:
-            document = orjson.loads(data)
+            document = _dict(orjson.loads(data))
         except ValueError:
-            if not answer.problem:  # else it is the one within which the stream broke off
-                parts.error = parts.error or f"an event is not JSON: {data[:120]!r}"
-            continue
-        if isinstance(document, dict) and (document.get("error") or document.get("object") == "error"):
-            parts.error = parts.error or error_text(data)
-        elif isinstance(document, dict):
-            _take(parts, document)
-    return _finish(parts, answer, seconds, {})
+            if data.strip() == b"[DONE]":
+                self.events.append("done")
+            elif not cut_off:
+                self.error = self.error or f"an event is not JSON: {data[:120]!r}"
+            return
+        if _is_error(document):
+            self.error = self.error or error_text(data)
+        else:
+            self.take(document)
+
+    def take(self, document: dict[str, Any]) -> None:
+        """The document of an event, or a whole answer."""
+        self.model = self.model or str(document.get("model") or "")
+        for choice in objects_of(document.get("choices")):
+            self._take_choice(choice)
+        if isinstance(document.get("usage"), dict):
+            self.usage = document["usage"]
+            if not document.get("choices"):
+                self.events.append("usage")
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        said = _dict(choice.get("delta")) or _dict(choice.get("message")) or {"content": choice.get("text")}
+        reasoning = said.get("reasoning") or said.get("reasoning_content") or ""
+        texts = {"reasoning": reasoning, "content": said.get("content")}
+        if said.get("role") and "role" not in self.events:
+            self.events.append("role")
+        for kind, text in texts.items():
+            if isinstance(text, str) and text:
+                self.text[kind].append(text)
+                self.events.append(kind)
+        calls = said.get("tool_calls")
+        for number, call in enumerate(calls if isinstance(calls, list) else ()):
+            self._take_call(_dict(call), number)
+        if said.get("role") and not any(texts.values()) and not calls:
+            self.events.append("role")
+        if choice.get("finish_reason"):
+            self.finish_reason = str(choice["finish_reason"])
+            self.events.append("finish")
+
+    def _take_call(self, call: dict[str, Any], number: int) -> None:
+        """A call, or the next portion of one."""
+        index, function = call.get("index", number), _dict(call.get("function"))
+        empty = {"id": "", "name": "", "arguments": "", "is_text": True}
+        kept = self.calls.setdefault(index if isinstance(index, int) else number, empty)
+        kept["id"] = kept["id"] or str(call.get("id") or "")
+        kept["name"] += str(function.get("name") or "")
+        arguments = function.get("arguments") or ""
+        if not isinstance(arguments, str):
+            arguments, kept["is_text"] = orjson.dumps(arguments).decode(), False
+        kept["arguments"] += arguments
+        self.events.append("tool")
 
 
-def _finish(parts: _Parts, answer: HttpAnswer, seconds: float, document: dict[str, Any]) -> Answer:
-    calls = tuple(
-        ToolCall(one["id"], one["name"], one["arguments"], index not in parts.objects)
-        for index, one in sorted(parts.calls.items())
-    )
-    return Answer(
-        status=answer.status,
-        error=parts.error or answer.problem,
-        content="".join(parts.text["content"]),
-        reasoning="".join(parts.text["reasoning"]),
-        tool_calls=calls,
-        finish_reason=parts.finish_reason,
-        model=parts.model,
-        prompt_tokens=_count(parts.usage.get("prompt_tokens")),
-        completion_tokens=_count(parts.usage.get("completion_tokens")),
-        seconds=seconds,
-        events=tuple(kind for kind, _ in groupby(parts.events)) if not document else (),
-        document=document,
-    )
-
-
-def _take(parts: _Parts, document: dict[str, Any]) -> None:
-    """One document: an event of a stream, or a whole answer."""
-    parts.model = parts.model or str(document.get("model") or "")
-    for choice in objects_of(document.get("choices")):
-        _take_choice(parts, choice)
-    if isinstance(document.get("usage"), dict):
-        parts.usage = document["usage"]
-        if not document.get("choices"):
-            parts.events.append("usage")
-
-
-def _take_choice(parts: _Parts, choice: dict[str, Any]) -> None:
-    said = _dict(choice.get("delta")) or _dict(choice.get("message")) or {"content": choice.get("text")}
-    texts = {"reasoning": next(filter(None, map(said.get, REASONING)), ""), "content": said.get("content")}
-    if said.get("role") and "role" not in parts.events:
-        parts.events.append("role")
-    for kind, text in texts.items():
-        if isinstance(text, str) and text:
-            parts.text[kind].append(text)
-            parts.events.append(kind)
-    calls = said.get("tool_calls")
-    for number, call in enumerate(calls if isinstance(calls, list) else ()):
-        _take_call(parts, _dict(call), number)
-    if said.get("role") and not any(texts.values()) and not calls:
-        parts.events.append("role")
-    if choice.get("finish_reason"):
-        parts.finish_reason = str(choice["finish_reason"])
-        parts.events.append("finish")
-
-
-def _take_call(parts: _Parts, call: dict[str, Any], number: int) -> None:
-    """A call, or the next portion of one."""
-    index, function = call.get("index", number), _dict(call.get("function"))
-    index = index if isinstance(index, int) else number
-    kept = parts.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
-    kept["id"] = kept["id"] or str(call.get("id") or "")
-    kept["name"] += str(function.get("name") or "")
-    arguments = function.get("arguments") or ""
-    if not isinstance(arguments, str):
-        parts.objects.add(index)
-        arguments = orjson.dumps(arguments).decode()
-    kept["arguments"] += arguments
-    parts.events.append("tool")
+def _is_error(document: dict[str, Any]) -> bool:
+    return bool(document.get("error")) or document.get("object") == "error"
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -365,7 +325,6 @@ def objects_of(value: Any) -> list[dict[str, Any]]:
 
 
 def _count(value: Any) -> int | None:
-    """A number of tokens, where it is one."""
     return value if isinstance(value, int) else None
 
 
@@ -390,15 +349,6 @@ class Verdict:
     tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Defect:
-    """A known fault of a server: who reported it, what it looks like, what to do."""
-
-    name: str
-    what: str
-    remedy: str
-
-
 @cache
 def table(name: str) -> Any:
     """One table of known.yaml: `remedies`, `defects` or `problems`."""
@@ -406,10 +356,8 @@ def table(name: str) -> Any:
 
 
 REMEDIES: dict[str, str] = table("remedies")
-DEFECTS = {
-    key: Defect(**row | {"remedy": REMEDIES.get(row["remedy"], row["remedy"])}) for key, row in table("defects").items()
-}
-
+DEFECTS: dict[str, dict[str, str]] = table("defects")
+"""Known faults of servers: who reported each (`name`), `what` it looks like, `remedy`."""
 
 Talk = Generator[Ask, Answer, Verdict]
 
@@ -443,49 +391,40 @@ class CaseResult:
 
     def document(self) -> dict[str, Any]:
         """For --json."""
+        row = {name: getattr(self.case, name) for name in ("id", "title", "group")}
+        row |= {name: getattr(self.verdict, name) for name in ("outcome", "why", "said", "defect", "remedy")}
         scored = {"score": self.verdict.score, "tokens": self.verdict.tokens} if self.verdict.score else {}
-        return {
-            "id": self.case.id,
-            "title": self.case.title,
-            "group": self.case.group,
-            "outcome": self.verdict.outcome,
-            "why": self.verdict.why,
-            "said": self.verdict.said,
-            "defect": self.verdict.defect,
-            "remedy": self.verdict.remedy,
-            "seconds": round(self.seconds, 3),
-            "requests": self.requests,
-            **scored,
-        }
+        return row | {"seconds": round(self.seconds, 3), "requests": self.requests} | scored
 
 
 PASSED = Verdict("pass")
 
 
-def failed(why: str, answer: Answer | None = None, *, defect: Defect | None = None, remedy: str = "") -> Verdict:
-    """The server did what it should not. A known defect brings its own remedy."""
-    known = f"{defect.name}: {defect.what}" if defect else ""
-    return Verdict("fail", why, answer.said() if answer else "", known, remedy or (defect.remedy if defect else ""))
+def failed(
+    why: str, answer: Answer | None = None, *, defect: str = "", remedy: str = "", outcome: Outcome = "fail"
+) -> Verdict:
+    """The server did what it should not. A known defect, a key of DEFECTS, brings its own remedy."""
+    known = DEFECTS[defect] if defect else {"remedy": ""}
+    name = f"{known['name']}: {known['what']}" if defect else ""
+    return Verdict(outcome, why, answer.said() if answer else "", name, remedy or known["remedy"])
 
 
-def skipped(why: str, answer: Answer | None = None, *, defect: Defect | None = None, remedy: str = "") -> Verdict:
+def skipped(why: str, answer: Answer | None = None, *, remedy: str = "") -> Verdict:
     """The server does not have what the case is about, and need not; or it is limited in a known way."""
-    return replace(failed(why, answer, defect=defect, remedy=remedy), outcome="not applicable")
+    return failed(why, answer, remedy=remedy, outcome="not applicable")
 
 
-MARKS = {"pass": "✓", "fail": "✗", "not applicable": "–"}
-STYLES = {"pass": None, "fail": "red", "not applicable": "dim"}
+STYLES = {"pass": ("✓", None), "fail": ("✗", "red"), "not applicable": ("–", "dim")}
 
 
 def lines(result: CaseResult) -> list[tuple[str, str | None]]:
     """A case in lines: what it asked and what came of it; below, why, the server's words, what is known, what to do."""
     verdict = result.verdict
-    head = f"  {MARKS[verdict.outcome]} {result.case.id}: {result.case.title}"
+    mark, style = STYLES[verdict.outcome]
     tokens = f", {verdict.tokens:,} tokens" if verdict.tokens else ""
+    head = f"  {mark} {result.case.id}: {result.case.title}"
     head += f" ({result.seconds:.1f} s{tokens})" if result.requests else ""
     head += f": {verdict.why}" if verdict.why else ""
     rows = {"server": " ".join(verdict.said.split()), "known": verdict.defect, "hint": verdict.remedy}
-    below = [f"{label}: {text}" for label, text in rows.items() if text]
-    if verdict.outcome == "pass":
-        return [(head, STYLES["pass"])]
-    return [(head, None if verdict.score else STYLES[verdict.outcome]), *((f"      {text}", None) for text in below)]
+    below = [(f"      {label}: {text}", None) for label, text in rows.items() if text and verdict.outcome != "pass"]
+    return [(head, None if verdict.score else style), *below]

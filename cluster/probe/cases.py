@@ -7,7 +7,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from statistics import mean
 from typing import Any
 
 from cluster.bench.endpoint import fetch
@@ -15,18 +16,7 @@ from cluster.bench.loader import Ask, Loader, Round
 from cluster.config.find import did_you_mean
 from cluster.errors import ClusterError, UsageError
 from cluster.probe import problems, service, text, tools, vision
-from cluster.probe.ask import (
-    OPTIONAL_FIELDS,
-    Answer,
-    Case,
-    CaseResult,
-    Subject,
-    Verdict,
-    failed,
-    read_answer,
-    skipped,
-    without,
-)
+from cluster.probe.ask import OPTIONAL_FIELDS, Answer, Case, CaseResult, Subject, failed, read_answer, skipped, without
 
 CASES: tuple[Case, ...] = (
     *text.CASES,
@@ -36,7 +26,6 @@ CASES: tuple[Case, ...] = (
     *vision.CASES,
     *problems.CASES,
 )
-
 QUICK = tuple(case for case in CASES if case.quick)
 """What `up` asks: few tokens each."""
 
@@ -56,9 +45,7 @@ def choose(only: Sequence[str], *, quick: bool = False, full: bool = False) -> t
             raise UsageError(f"case not found: {name!r}", code="case-not-found", remedy=remedy)
     if names:
         return tuple(case for case in CASES if case.id in names or case.group in names)
-    if quick:
-        return QUICK
-    return tuple(case for case in CASES if full or not case.long)
+    return QUICK if quick else tuple(case for case in CASES if full or not case.long)
 
 
 TIMEOUT_S = 600.0
@@ -106,15 +93,14 @@ class Probed:
             "wrong": scores["wrong"],
             "cut_off": scores["cut off"],
             "of": len(self.scored),
-            "seconds_each": round(sum(one.seconds for one in self.scored) / len(self.scored), 3),
-            "tokens_each": round(sum(tokens) / len(tokens)) if tokens else None,
+            "seconds_each": round(mean(one.seconds for one in self.scored), 3),
+            "tokens_each": round(mean(tokens)) if tokens else None,
         }
 
     def document(self) -> dict[str, Any]:
         """For --json."""
-        names = ("model", "limit", "configured", "tools", "reasoning", "vision", "engine", "dummy")
         return {
-            "subject": {name: getattr(self.subject, name) for name in names},
+            "subject": asdict(self.subject),
             "passed": self.count("pass"),
             "failed": len(self.failed),
             "not_applicable": self.count("not applicable"),
@@ -144,12 +130,16 @@ class Asker:
         """One answer; a refused field is left out, and the request sent again."""
         for name in self.refused:
             ask = without(ask, name)
-        answer = self._send(ask)
-        while name := _refused_field(ask, answer):
+        while True:
+            answer = self._send(ask)
+            if answer.status not in (400, 422) or ask.body is None:
+                return answer
+            named = (one for one in OPTIONAL_FIELDS if one in ask.body and re.search(rf"\b{one}\b", answer.error))
+            name = next(named, "")
+            if not name:
+                return answer
             self.refused.append(name)
             ask = without(ask, name)
-            answer = self._send(ask)
-        return answer
 
     def _send(self, ask: Ask) -> Answer:
         self.sent += 1
@@ -158,13 +148,6 @@ class Asker:
             raise TimeoutError
         self.last = replace(read_answer(record.records[0]), left_out=tuple(self.refused))
         return self.last
-
-
-def _refused_field(ask: Ask, answer: Answer) -> str:
-    """The field of a request that an HTTP 400 or 422 names and that a probe can do without; empty for none."""
-    if answer.status not in (400, 422) or not isinstance(ask.body, dict):
-        return ""
-    return next((name for name in OPTIONAL_FIELDS if name in ask.body and re.search(rf"\b{name}\b", answer.error)), "")
 
 
 def run_probe(
@@ -194,22 +177,19 @@ def run_probe(
         result = _ask_case(case, subject, asker)
         probed.results.append(result)
         on_result(result)
-        if asker.last and asker.last.status is None and (why := _gone(loader)):
-            probed.gone, probed.left = why, tuple(one.id for one in cases[number + 1 :])
-            break
+        if asker.last and asker.last.status is None:
+            [again] = fetch(loader, Ask("/v1/models"), name="gone")
+            if again.status is None:
+                probed.gone = again.problem or "no answer"
+                probed.left = tuple(one.id for one in cases[number + 1 :])
+                break
     return probed
 
 
 def _ask_case(case: Case, subject: Subject, asker: Asker) -> CaseResult:
-    """Ask one case to its end."""
     if subject.dummy and case.judges_text:
         return CaseResult(case, skipped(RANDOM), 0.0)
     started, before = time.monotonic(), asker.sent
-    verdict = _verdict(case, subject, asker)
-    return CaseResult(case, verdict, time.monotonic() - started, asker.sent - before)
-
-
-def _verdict(case: Case, subject: Subject, asker: Asker) -> Verdict:
     talk, answer = case.talk(subject), None
     try:
         ask = next(talk)
@@ -217,16 +197,11 @@ def _verdict(case: Case, subject: Subject, asker: Asker) -> Verdict:
             answer = asker.ask(ask)
             ask = talk.send(answer)
     except StopIteration as end:
-        return end.value if isinstance(end.value, Verdict) else failed("the case came to no verdict", answer)
+        verdict = end.value or failed("the case came to no verdict", answer)
     except TimeoutError:
-        return skipped(f"no whole answer within {asker.timeout_s:.0f} s: not judged")
+        verdict = skipped(f"no whole answer within {asker.timeout_s:.0f} s: not judged")
     except ClusterError:
         raise
     except Exception as error:  # an answer of a shape that nobody thought of is no reason to lose the others
-        return failed(f"the answer could not be judged ({type(error).__name__}: {error})", answer)
-
-
-def _gone(loader: Loader) -> str:
-    """Why the server answers nothing any more; empty when it does."""
-    [answer] = fetch(loader, Ask("/v1/models"), name="gone")
-    return answer.problem or "no answer" if answer.status is None else ""
+        verdict = failed(f"the answer could not be judged ({type(error).__name__}: {error})", answer)
+    return CaseResult(case, verdict, time.monotonic() - started, asker.sent - before)

@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
-from cluster.probe.ask import Answer, Case, Subject, Talk, Verdict, chat, failed, table, without
+from cluster.probe.ask import Case, Subject, Talk, Verdict, chat, failed, table, without
 
 FORM = "\n\nThink as long as you need. End with one line that begins with `Answer:` and holds the final answer alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem; `read` brings a final answer, however it is written, into the form of `answer`."""
+    """A row of known.yaml. `read` names the reader that brings a final answer into the form of `answer`.
+
+    `names`: those of which the answer consists.
+    """
 
     id: str
     title: str
     text: str
     answer: str
-    read: Callable[[str], str]
+    read: str
     form: str = ""
+    names: tuple[str, ...] = ()
 
     def question(self) -> str:
         """What the model is asked."""
         return f"{self.text}{FORM}{self.form}."
 
     def solved_by(self, said: str) -> bool:
-        """Whether a model's answer ends in the right result."""
-        return self.read(final(said)) == self.answer
+        """Whether a model's answer ends in the right result, however it is written."""
+        if self.names:
+            return " ".join(re.findall(rf"\b(?:{'|'.join(self.names)})\b", final(said))) == self.answer
+        return READERS[self.read](final(said)) == self.answer
 
 
 def final(said: str) -> str:
@@ -51,9 +56,7 @@ def final(said: str) -> str:
 def read_number(text: str) -> str:
     """The only number of an answer, or behind its last `=`, without separators; empty for none, or more than one."""
     found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text.rpartition("=")[2])
-    if len(found) != 1:
-        return ""
-    return str(Fraction(found[0].replace(",", "")))
+    return str(Fraction(found[0].replace(",", ""))) if len(found) == 1 else ""
 
 
 def read_fraction(text: str) -> str:
@@ -75,31 +78,13 @@ def read_date(text: str) -> str:
     return ""
 
 
-def read_word(text: str) -> str:
-    """Letters in small, without what stands between and around them: some spell a word letter by letter."""
-    return re.sub(r"[^a-z]", "", text.lower())
-
-
-def read_names(text: str, known: Sequence[str]) -> str:
-    """Those of some names that a text has, in the order in which they stand."""
-    return " ".join(re.findall(rf"\b(?:{'|'.join(known)})\b", text))
-
-
 READERS: Mapping[str, Callable[[str], str]] = {
     "number": read_number,
     "fraction": read_fraction,
     "date": read_date,
-    "word": read_word,
+    "word": lambda text: re.sub(r"[^a-z]", "", text.lower()),  # some spell a word letter by letter
 }
-
-
-def problem_of(row: Mapping[str, Any]) -> Problem:
-    """A row of known.yaml. `read` names a reader of READERS; `names`: those of the names that the answer has."""
-    read = partial(read_names, known=row["names"]) if row["read"] == "names" else READERS[row["read"]]
-    return Problem(row["id"], row["title"], row["text"], row["answer"], read, row.get("form", ""))
-
-
-PROBLEMS = tuple(map(problem_of, table("problems")))
+PROBLEMS = tuple(Problem(**row) for row in table("problems"))
 
 TOKENS = 3500
 """Of one answer with its thoughts: within the time limit of a request at the 6.8 tok/s of a 31B on one Spark."""
@@ -111,11 +96,6 @@ def solve(subject: Subject, *, problem: Problem) -> Talk:
     answer = yield without(chat(subject, question, thinking=True, max_tokens=TOKENS), "temperature")
     if answer.status == 400 and "think" in answer.error.lower():
         answer = yield without(chat(subject, question, max_tokens=TOKENS), "temperature")
-    return _judged(problem, answer)
-
-
-def _judged(problem: Problem, answer: Answer) -> Verdict:
-    """Right, wrong, cut off, or no answer: four different things to whoever reads the score."""
     if answer.error:
         return failed("no answer: the request ends in an error", answer)
     right = Verdict("pass", score="right", tokens=answer.completion_tokens)

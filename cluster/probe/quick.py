@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from threading import Timer
 from typing import Any
 
@@ -11,7 +12,7 @@ from cluster.bench.target import client_in
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.hosts.protocol import Host
 from cluster.probe.ask import lines, subject_of
-from cluster.probe.cases import QUICK, Probed, run_probe
+from cluster.probe.cases import QUICK, run_probe
 from cluster.screen import Screen
 from cluster.spark.deployments import HOME
 from cluster.spark.server import Server
@@ -47,20 +48,13 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
     except ClusterError as error:
         screen.warn(f"not probed: {error.what}; cluster probe asks again")
         return {"error": error.what}
-    say(probed, screen)
-    return probed.document()
-
-
-def say(probed: Probed, screen: Screen) -> None:
-    """One line when all is well, else what failed and how to see more."""
     asked = f"{len(probed.results)} short questions"
     if not probed.failed and not probed.gone:
         screen.line(f"asked {asked}: {probed.count('pass')} passed, {probed.count('not applicable')} not applicable")
-        return
+        return probed.document()
     screen.warn(f"it serves, but of {asked} {len(probed.failed)} failed:")
-    for failed in probed.failed:
-        for line, _ in lines(failed):
-            screen.warn(line)
-    screen.warn(
-        f"  {'the server no longer answers; run cluster logs --explain' if probed.gone else 'cluster probe asks more'}"
-    )
+    for line, _ in chain.from_iterable(map(lines, probed.failed)):
+        screen.warn(line)
+    more = "the server no longer answers; run cluster logs --explain" if probed.gone else "cluster probe asks more"
+    screen.warn(f"  {more}")
+    return probed.document()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from cluster.bench.loader import Ask
-from cluster.probe.ask import PASSED, REMEDIES, Answer, Case, Subject, Talk, Verdict, chat, failed, objects_of, skipped
+from cluster.probe.ask import PASSED, REMEDIES, Case, Subject, Talk, Verdict, chat, failed, objects_of, skipped
 
 NOBODY = "no-such-model-of-cluster-probe"
 """A name that no server has."""
@@ -21,7 +20,7 @@ BUSY = (408, 429)
 """Statuses that refuse whatever is asked."""
 
 FAILOVER = "write-up on MTP, May 2026: a router sent every request to another model for an hour"
-TEXTS = ("content", "reasoning", "tool")
+TEXTS = {"content", "reasoning", "tool"}
 
 
 def served_name(subject: Subject) -> Talk:
@@ -32,28 +31,17 @@ def served_name(subject: Subject) -> Talk:
     answer = yield chat(subject, HELLO, thinking=False, max_tokens=COUNT_TOKENS)
     if answer.error:
         return failed("the request ends in an error", answer)
-    roots = _roots(listed.document)
-    if not {subject.model, f"{subject.model}:latest"} & roots.keys() and subject.engine != "llamacpp":
-        return failed(
-            f"/v1/models has {', '.join(roots) or 'nothing'}, not {subject.model}", answer, remedy=REMEDIES["router"]
-        )
-    if not answer.model:
+    # vLLM answers under the first of its names, and lists the model behind each as its `root`
+    roots = {str(one.get("id")): str(one.get("root") or "") for one in objects_of(listed.document.get("data"))}
+    asked, given = subject.model, answer.model
+    names = (asked, f"{asked}:latest")
+    if roots.keys().isdisjoint(names) and subject.engine != "llamacpp":
+        return failed(f"/v1/models has {', '.join(roots) or 'nothing'}, not {asked}", answer, remedy=REMEDIES["router"])
+    if not given:
         return skipped("the answer does not name its model", answer)
-    if not _same(subject.model, answer.model, roots):
-        return failed(f"asked of {subject.model}, answered by {answer.model}", answer, remedy=REMEDIES["router"])
-    return PASSED
-
-
-def _roots(document: Mapping[str, Any]) -> dict[str, str]:
-    """Names in /v1/models, with what vLLM calls the root of each: the model behind an alias."""
-    return {str(one.get("id")): str(one.get("root") or "") for one in objects_of(document.get("data"))}
-
-
-def _same(asked: str, given: str, roots: Mapping[str, str]) -> bool:
-    """One name, or two names of one model: vLLM answers under the first of the names it serves."""
-    if asked == given or given == f"{asked}:latest":
-        return True
-    return bool(roots.get(asked)) and roots.get(asked) == roots.get(given)
+    if given in names or (roots.get(asked) and roots.get(asked) == roots.get(given)):
+        return PASSED
+    return failed(f"asked of {asked}, answered by {given}", answer, remedy=REMEDIES["router"])
 
 
 def unknown_name(subject: Subject) -> Talk:
@@ -65,11 +53,8 @@ def unknown_name(subject: Subject) -> Talk:
         return failed("a name that nobody serves is not refused, the request ends in an error", answer)
     if subject.engine == "llamacpp" or answer.model == NOBODY:
         return skipped("it gives its one model under any name", answer)
-    return failed(
-        f"a model that does not exist was asked for, {answer.model or 'another'} answered",
-        answer,
-        remedy=REMEDIES["router"],
-    )
+    why = f"a model that does not exist was asked for, {answer.model or 'another'} answered"
+    return failed(why, answer, remedy=REMEDIES["router"])
 
 
 def context_limit(subject: Subject) -> Talk:
@@ -98,19 +83,14 @@ def stream_order(subject: Subject) -> Talk:
         return failed("the stream ends in an error", answer)
     if not answer.events:
         return failed("a stream was asked for, the answer came in one piece", answer)
-    wrong = _out_of_order(answer)
-    return failed(f"{wrong}: {' · '.join(answer.events)}", answer) if wrong else PASSED
-
-
-def _out_of_order(answer: Answer) -> str:
-    """The first rule that the events of a stream break; empty when they keep all. A role may come again."""
     events = [event for event in answer.events if event != "role"]
     finish = events.index("finish") if "finish" in events else len(events)
     texts = [at for at, event in enumerate(events) if event in TEXTS]
-    first_text = next((at for at, event in enumerate(answer.events) if event in TEXTS), 0)
+    first = next((at for at, event in enumerate(answer.events) if event in TEXTS), 0)
+    role = answer.events.index("role") if "role" in answer.events else 0
     rules = {
         "no text came": not texts,
-        "the role comes within the text": _role_within(answer.events, first_text),
+        "the role comes within the text": role > first and not TEXTS.isdisjoint(answer.events[role:]),
         "no reason for the end came": finish == len(events),
         "two reasons for the end came": events.count("finish") > 1,
         "text comes after the reason for the end": bool(texts) and texts[-1] > finish,
@@ -120,14 +100,8 @@ def _out_of_order(answer: Answer) -> str:
         "no [DONE] came": "done" not in events,
         "something comes after [DONE]": "done" in events and events.index("done") < len(events) - 1,
     }
-    return next((rule for rule, broken in rules.items() if broken), "")
-
-
-def _role_within(events: tuple[str, ...], first_text: int) -> bool:
-    """A role of its own between two texts, none having come first."""
-    if "role" in events[:first_text] or "role" not in events:
-        return False
-    return any(event in TEXTS for event in events[events.index("role") :])
+    wrong = next((rule for rule, is_broken in rules.items() if is_broken), "")
+    return failed(f"{wrong}: {' · '.join(answer.events)}", answer) if wrong else PASSED
 
 
 def stream_same(subject: Subject) -> Talk:
@@ -136,17 +110,18 @@ def stream_same(subject: Subject) -> Talk:
     whole = yield chat(subject, HELLO, thinking=False, max_tokens=HELLO_TOKENS)
     if streamed.error or whole.error:
         return failed("the request ends in an error", streamed if streamed.error else whole)
-    one, other = streamed.content + streamed.reasoning, whole.content + whole.reasoning
-    if not one.strip() and not other.strip():
+    one, other = (answer.content + answer.reasoning for answer in (streamed, whole))
+    one, other = one.strip(), other.strip()
+    if not one and not other:
         return skipped("both answers are empty", streamed)
-    if one.strip() == other.strip():
+    if one == other:
         return PASSED
-    same_end = streamed.finish_reason == whole.finish_reason
-    if one.strip() and same_end and streamed.completion_tokens == whole.completion_tokens:
-        if other.strip().startswith(one.strip()):
-            return failed(f"the stream lost its end: {other.strip()[len(one.strip()) :]!r}", streamed)
-        if other.strip().endswith(one.strip()):
-            return failed(f"the stream lost its beginning: {other.strip()[: -len(one.strip())]!r}", streamed)
+    same_length = streamed.completion_tokens == whole.completion_tokens
+    if one and streamed.finish_reason == whole.finish_reason and same_length:
+        if other.startswith(one):
+            return failed(f"the stream lost its end: {other[len(one) :]!r}", streamed)
+        if other.endswith(one):
+            return failed(f"the stream lost its beginning: {other[: -len(one)]!r}", streamed)
     return Verdict("pass", "streamed and not, the words differ, which greedy sampling in batches may do")
 
 
@@ -179,22 +154,16 @@ def stop_string(subject: Subject) -> Talk:
     return PASSED if "six" in said.lower() else failed(f"told to stop at {STOP!r}, it ends before", answer)
 
 
-def _case(name: str, title: str, talk: Callable[[Subject], Talk], source: str, **how: bool) -> Case:
-    return Case(name, title, "server", talk, source, **({"judges_text": False} | how))
-
+LIMIT = "ollama/ollama#7484: prompts truncated without an error message"
+API = "OpenAI's API"
+_case = partial(Case, group="server", judges_text=False)
 
 CASES = (
-    _case("served-name", "the model asked for answers", served_name, FAILOVER, quick=True),
-    _case("served-unknown", "a name that nobody serves is refused", unknown_name, FAILOVER),
-    _case(
-        "context-limit",
-        "the context limit, and a request beyond it",
-        context_limit,
-        "ollama/ollama#7484: prompts truncated without an error message",
-        quick=True,
-    ),
-    _case("stream-order", "the order of a stream's events", stream_order, "OpenAI's API", quick=True),
-    _case("stream-same", "streamed and not: nothing is lost", stream_same, "OpenAI's API"),
-    _case("stop-length", 'max_tokens, and the reason "length"', max_tokens, "OpenAI's API"),
-    _case("stop-string", 'a stop string, and the reason "stop"', stop_string, "OpenAI's API", judges_text=True),
+    _case("served-name", "the model asked for answers", talk=served_name, source=FAILOVER, quick=True),
+    _case("served-unknown", "a name that nobody serves is refused", talk=unknown_name, source=FAILOVER),
+    _case("context-limit", "the context limit, and a request beyond it", talk=context_limit, source=LIMIT, quick=True),
+    _case("stream-order", "the order of a stream's events", talk=stream_order, source=API, quick=True),
+    _case("stream-same", "streamed and not: nothing is lost", talk=stream_same, source=API),
+    _case("stop-length", 'max_tokens, and the reason "length"', talk=max_tokens, source=API),
+    _case("stop-string", 'a stop string, and the reason "stop"', talk=stop_string, source=API, judges_text=True),
 )

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 
 from cluster.diagnosis.rules import OF_OUTPUTS
-from cluster.probe.ask import (
-    DEFECTS,
-    PASSED,
-    Answer,
-    Case,
-    Defect,
-    Subject,
-    Talk,
-    Verdict,
-    chat,
-    failed,
-    skipped,
-    without,
-)
+from cluster.probe.ask import PASSED, Answer, Case, Subject, Talk, Verdict, chat, failed, skipped, without
 from cluster.spark.server import insane, leaked, thinks_aloud
 
 GARBAGE = OF_OUTPUTS["text-insane"].remedy
@@ -80,17 +67,12 @@ def essay(subject: Subject) -> Talk:
     answer = yield chat(subject, ESSAY, thinking=False, max_tokens=ESSAY_TOKENS)
     if wrong := judge_text(answer):
         return wrong
-    if _foreign(answer) > 0.2:
+    letters = [letter for letter in answer.content if letter.isalpha()]
+    if sum(not unicodedata.name(letter, "").startswith("LATIN") for letter in letters) > 0.2 * len(letters):
         return failed("asked in English, it answers in another script", answer, remedy=GARBAGE)
     if len({word.lower() for word in ESSAY_WORDS.findall(answer.content)}) < 4:
         return failed("asked why the sky is blue, it speaks of something else", answer, remedy=GARBAGE)
     return PASSED
-
-
-def _foreign(answer: Answer) -> float:
-    """The share of letters that are not Latin."""
-    letters = [letter for letter in answer.content if letter.isalpha()]
-    return sum(not unicodedata.name(letter, "").startswith("LATIN") for letter in letters) / max(1, len(letters))
 
 
 def echo(subject: Subject) -> Talk:
@@ -105,14 +87,28 @@ def echo(subject: Subject) -> Talk:
     return failed(f"asked to repeat a line, it leaves out {' '.join(missing)}", answer) if missing else PASSED
 
 
-def _case(name: str, title: str, talk: Callable[[Subject], Talk], source: str, *, quick: bool = False) -> Case:
-    return Case(f"text-{name}", title, "text", talk, source, quick=quick)
-
+_case = partial(Case, group="text")
 
 CASES = (
-    _case("fact", "a fact, in a sane sentence", fact, "write-ups of April 2026 (!!!!!); vLLM issue 39407", quick=True),
-    _case("essay", "a paragraph without a loop", essay, "eugr/spark-vllm-docker#217; dgx-spark-playbooks#76"),
-    _case("echo", "characters of many alphabets, streamed", echo, "servers that cut a character between two events"),
+    _case(
+        "text-fact",
+        "a fact, in a sane sentence",
+        talk=fact,
+        source="write-ups of April 2026 (!!!!!); vLLM issue 39407",
+        quick=True,
+    ),
+    _case(
+        "text-essay",
+        "a paragraph without a loop",
+        talk=essay,
+        source="eugr/spark-vllm-docker#217; dgx-spark-playbooks#76",
+    ),
+    _case(
+        "text-echo",
+        "characters of many alphabets, streamed",
+        talk=echo,
+        source="servers that cut a character between two events",
+    ),
 )
 
 
@@ -138,18 +134,21 @@ def channel(subject: Subject, *, stream: bool) -> Talk:
         return skipped("the model does not think", answer) if no else failed("the request ends in an error", answer)
     if not answer.reasoning and not {"chat_template_kwargs", "reasoning_effort"}.isdisjoint(answer.left_out):
         return skipped("the server cannot be asked to think: it refuses the switch for it", answer)
-    return (
-        _mixed_up(subject, answer, None if stream else DEFECTS["no_reasoning"])
-        or _incomplete(subject, answer)
-        or PASSED
-    )
+    if wrong := _mixed_up(subject, answer, "" if stream else "no_reasoning"):
+        return wrong
+    if answer.content.strip():
+        return PASSED
+    if answer.finish_reason == "length":
+        return skipped(f"it thought for all of its {answer.completion_tokens or TOKENS} tokens: no answer yet", answer)
+    return failed("the answer is empty: all of it is in the reasoning channel", answer)
 
 
-def _mixed_up(subject: Subject, answer: Answer, defect: Defect | None) -> Verdict | None:
+def _mixed_up(subject: Subject, answer: Answer, defect: str) -> Verdict | None:
     """Reasoning where the answer belongs, marks in either, the two by turns."""
     if mark := thinks_aloud(answer.content):
-        known = defect if mark == "thought" else None
-        why = f"the reasoning stands in the answer: it has {mark!r}, and the channel {_size(answer.reasoning)}"
+        known = defect if mark == "thought" else ""
+        size = f"has {len(answer.reasoning):,} characters" if answer.reasoning.strip() else "is empty"
+        why = f"the reasoning stands in the answer: it has {mark!r}, and the channel {size}"
         return failed(why, answer, defect=known, remedy="" if known else PARSER)
     if answer.content.strip() and (wrong := insane(answer.content)):
         return failed(f"the text {wrong}", answer, remedy=GARBAGE)
@@ -160,43 +159,22 @@ def _mixed_up(subject: Subject, answer: Answer, defect: Defect | None) -> Verdic
     if not answer.reasoning.strip():
         if not subject.reasoning:
             return skipped("no reasoning came: the model does not think, or has no channel for it", answer)
-        why = "thinking was asked for, and the reasoning channel is empty"
-        return failed(why, answer, defect=defect)
+        return failed("thinking was asked for, and the reasoning channel is empty", answer, defect=defect)
     if mark := thinks_aloud(answer.reasoning) or leaked(answer.reasoning):
         return failed(f"{mark} stands in the text: a parser should have taken it away", answer)
     if wrong := insane(answer.reasoning):
         return failed(f"the reasoning {wrong}", answer, remedy=GARBAGE)
     if len(answer.reasoning.strip()) >= 40 and answer.reasoning.strip()[:120] in answer.content:
         return failed("the reasoning stands in the answer, too", answer)
-    order = [event for event in answer.events if event in ("reasoning", "content")]
-    order = [event for at, event in enumerate(order) if not at or order[at - 1] != event]
+    order = [event for event, _ in groupby(event for event in answer.events if event in ("reasoning", "content"))]
     if answer.events and order not in (["reasoning", "content"], ["reasoning"]):
         return failed(f"reasoning and answer come mixed: {' · '.join(order)}", answer)
     return None
 
 
-def _size(reasoning: str) -> str:
-    return f"has {len(reasoning):,} characters" if reasoning.strip() else "is empty"
-
-
-def _incomplete(subject: Subject, answer: Answer) -> Verdict | None:
-    """Thoughts without an answer behind them."""
-    if answer.content.strip():
-        return None
-    if answer.finish_reason == "length":
-        return skipped(f"it thought for all of its {answer.completion_tokens or TOKENS} tokens: no answer yet", answer)
-    return failed("the answer is empty: all of it is in the reasoning channel", answer)
-
-
-SOURCE = "vLLM issue 38855"
+_case = partial(Case, group="reasoning", source="vLLM issue 38855")
 
 REASONING_CASES = (
-    Case("reasoning-channel", "reasoning in its own channel", "reasoning", partial(channel, stream=False), SOURCE),
-    Case(
-        "reasoning-channel-streamed",
-        "reasoning in its own channel, streamed",
-        "reasoning",
-        partial(channel, stream=True),
-        SOURCE,
-    ),
+    _case("reasoning-channel", "reasoning in its own channel", talk=partial(channel, stream=False)),
+    _case("reasoning-channel-streamed", "reasoning in its own channel, streamed", talk=partial(channel, stream=True)),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from cluster.probe.ask import (
     PASSED,
     Answer,
     Case,
-    Defect,
     Subject,
     Talk,
     Tool,
@@ -25,7 +24,6 @@ from cluster.probe.ask import (
     failed,
     leaked,
     read_arguments,
-    result,
     skipped,
     tool,
 )
@@ -39,16 +37,6 @@ REFUSALS = re.compile(
     re.VERBOSE,
 )
 OTHER_PARSER = "the server has a parser, but not for what this model writes: --tool-call-parser names it"
-LACKS_TOOLS = re.compile(r"does not support tools", re.IGNORECASE)
-
-TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-}
 
 PARSERS = (
     ("gemma-?4", "gemma4"),
@@ -74,49 +62,40 @@ def flags_to_add(subject: Subject) -> str:
     return f"cluster up … --set vllm.enable-auto-tool-choice=true --set vllm.tool-call-parser={parser}"
 
 
-def refused(answer: Answer) -> bool:
-    """Whether the server does not take tools at all."""
-    return bool(answer.error and REFUSALS.search(answer.error))
-
-
 def judge_calls(subject: Subject, answer: Answer, tools: Sequence[Tool], *, later: bool = False) -> Verdict | None:
     """What is wrong with an answer that has to call tools; None when it calls some, each in good form.
 
     `later`: it follows a tool's result.
     """
-    wrong = _not_called(subject, answer)
-    if wrong:
-        return wrong
-    for number, call in enumerate(answer.tool_calls):
-        ids = [other.id for other in answer.tool_calls[:number]]
-        wrong = judge_call(answer, call, tools) or _wrong_id(answer, call, ids)
-        if wrong:
-            return wrong
-    if mark := leaked(answer):
-        defect = loop_defect(subject, answer) if later else None
-        return failed(f"besides the call, {mark!r} stands in the text", answer, defect=defect)
-    if answer.finish_reason != "tool_calls":
-        given = repr(answer.finish_reason) if answer.finish_reason else "missing"
-        why = f"finish_reason is {given} beside tool calls, not 'tool_calls'"
-        defect = loop_defect(subject, answer) if answer.finish_reason == "stop" else None
-        return failed(f"{why}: clients that look at it stop there", answer, defect=defect)
-    return None
-
-
-def _not_called(subject: Subject, answer: Answer) -> Verdict | None:
-    """No answer, or one without calls."""
-    if refused(answer):
+    if answer.error and REFUSALS.search(answer.error):
         return skipped("the server takes no tools, see tools-auto")
     if answer.error:
         return failed("the server answered with an error", answer)
     if answer.finish_reason == "length":
         return cut(answer)
-    if answer.tool_calls:
-        return None
-    if mark := leaked(answer):
+    mark = leaked(answer)
+    if not answer.tool_calls and mark:
         why = f"the call stands in the text ({mark!r}), not in tool_calls"
         return failed(why, answer, remedy=OTHER_PARSER if subject.tools else flags_to_add(subject))
-    return failed("no tool was called", answer)
+    if not answer.tool_calls:
+        return failed("no tool was called", answer)
+    ids: set[str] = set()
+    for call in answer.tool_calls:
+        if wrong := judge_call(answer, call, tools):
+            return wrong
+        if not call.id:
+            return failed(f"the call of {call.name} has no id, so its result cannot be given back", answer)
+        if call.id in ids:
+            return failed(f"two calls have the id {call.id!r}", answer)
+        ids.add(call.id)
+    if mark:
+        defect = loop_defect(subject, answer) if later else ""
+        return failed(f"besides the call, {mark!r} stands in the text", answer, defect=defect)
+    if answer.finish_reason != "tool_calls":
+        given = repr(answer.finish_reason) if answer.finish_reason else "missing"
+        why = f"finish_reason is {given} beside tool calls, not 'tool_calls': clients that look at it stop there"
+        return failed(why, answer, defect=loop_defect(subject, answer) if answer.finish_reason == "stop" else "")
+    return None
 
 
 def cut(answer: Answer) -> Verdict:
@@ -127,47 +106,32 @@ def cut(answer: Answer) -> Verdict:
     return failed(f"it did not come to an end within {tokens}", answer)
 
 
-def loop_defect(subject: Subject, answer: Answer) -> Defect | None:
+def loop_defect(subject: Subject, answer: Answer) -> str:
     """The known defect of vLLM that marks in a text, or a loop that ends early, look like when nothing is streamed."""
-    return DEFECTS["loop_ends"] if not answer.events and subject.engine in ("", "vllm") else None
-
-
-def _wrong_id(answer: Answer, call: ToolCall, others: Sequence[str]) -> Verdict | None:
-    if not call.id:
-        return failed(f"the call of {call.name} has no id, so its result cannot be given back", answer)
-    if call.id in others:
-        return failed(f"two calls have the id {call.id!r}", answer)
-    return None
+    return "loop_ends" if not answer.events and subject.engine in ("", "vllm") else ""
 
 
 def judge_call(answer: Answer, call: ToolCall, tools: Sequence[Tool]) -> Verdict | None:
     """What is wrong with one call; None when nothing is."""
-    names = [one["function"]["name"] for one in tools]
+    schemas = {one["function"]["name"]: one["function"]["parameters"] for one in tools}
+    text, streamed = call.arguments, bool(answer.events)
     if not call.is_text:
         return failed(f"the arguments of {call.name} are an object, where the API has a text", answer)
-    if call.name in {one + other for one in names for other in names}:
+    if call.name in {one + other for one in schemas for other in schemas}:
         return failed(f"two calls come as one, {call.name!r}: they have the same index", answer)
-    if call.name not in names:
-        return failed(f"it calls {call.name!r}; offered were {', '.join(names)}", answer)
+    if call.name not in schemas:
+        return failed(f"it calls {call.name!r}; offered were {', '.join(schemas)}", answer)
     arguments, wrong = read_arguments(call)
-    streamed, half = bool(answer.events), len(call.arguments) // 2
-    if wrong and call.arguments[:half] == call.arguments[half:]:
+    if wrong and text[: len(text) // 2] == text[len(text) // 2 :]:
         return failed(f"the arguments of {call.name} come twice", answer)
     if wrong:
-        known = (
-            DEFECTS["doubled"]
-            if is_doubled(call.arguments)
-            else DEFECTS["broken_json"]
-            if TOOL_MARKS.search(call.arguments)
-            else None
-        )
-        return failed(wrong, answer, defect=known if streamed else None)
-    if mark := TOOL_MARKS.search(call.arguments.replace('\\"', '"')):
+        known = "doubled" if is_doubled(text) else "broken_json" if TOOL_MARKS.search(text) else ""
+        return failed(wrong, answer, defect=known if streamed else "")
+    if mark := TOOL_MARKS.search(text.replace('\\"', '"')):
         why = f"the model's own marks ({mark.group()!r}) are in the arguments of {call.name}"
-        return failed(why, answer, defect=DEFECTS["broken_json"] if streamed else None)
-    schema = tools[names.index(call.name)]["function"]["parameters"]
-    wrong = mismatch(schema, arguments)
-    lost = DEFECTS["arguments_lost"] if streamed and not arguments and len(answer.tool_calls) > 1 else None
+        return failed(why, answer, defect="broken_json" if streamed else "")
+    lost = "arguments_lost" if streamed and not arguments and len(answer.tool_calls) > 1 else ""
+    wrong = mismatch(schemas[call.name], arguments)
     return failed(f"{call.name}: {wrong}", answer, defect=lost) if wrong else None
 
 
@@ -191,10 +155,10 @@ def mismatch(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
 
 
 def _is_a(kind: str, value: Any) -> bool:
-    """Whether a value is of a JSON schema's type; a whole number may be written as a float."""
-    if isinstance(value, bool):
-        return kind == "boolean"
-    return isinstance(value, TYPES[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
+    """Whether a value is of a type of our tools; a whole number may be written as a float."""
+    if kind == "string":
+        return isinstance(value, str)
+    return not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
 
 
 MOST_STEPS = 6
@@ -240,7 +204,7 @@ def call_until_answered(
         messages.append(answer.turn())
         for call in answer.tool_calls:
             loop.called.add(call.name)
-            messages.append(result(call, results[call.name]))
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": results[call.name]})
     loop.wrong = failed(f"it calls tools for {MOST_STEPS} steps and never answers", loop.last)
     return loop
 
@@ -300,11 +264,17 @@ def _names(value: Any, word: str) -> bool:
 def auto_accepted(subject: Subject) -> Talk:
     """A client that sends tools and leaves the choice to the model is not turned away."""
     answer = yield chat(subject, "Say hello.", tools=[WEATHER], max_tokens=32)
-    if not answer.error:
-        return (yield from _by_the_same_model(subject, answer))
-    if not refused(answer):
+    if not answer.error:  # a router's fallback gives itself away: another model answers where no tools are given
+        if answer.model in ("", subject.model):
+            return PASSED
+        plain = yield chat(subject, "Say hello.", max_tokens=16)
+        if plain.error or plain.model in ("", answer.model):
+            return PASSED
+        why = f"asked with tools, {answer.model} answers; without them, {plain.model} does"
+        return failed(why, answer, defect="failover")
+    if not REFUSALS.search(answer.error):
         return failed('a request with tools and tool_choice "auto" ends in an error', answer)
-    if LACKS_TOOLS.search(answer.error):
+    if "does not support tools" in answer.error.lower():
         return skipped("the model takes no tools; a router sends such requests to another one", answer)
     if subject.tools is False:
         return skipped("the recipe asks for no tools", answer, remedy=flags_to_add(subject))
@@ -312,22 +282,10 @@ def auto_accepted(subject: Subject) -> Talk:
     return failed(why, answer, remedy=flags_to_add(subject))
 
 
-def _by_the_same_model(subject: Subject, answer: Answer) -> Talk:
-    """Requests with tools come from the model that answers without them: a router's fallback gives itself away."""
-    if answer.model in ("", subject.model):
-        return PASSED
-    plain = yield chat(subject, "Say hello.", max_tokens=16)
-    if plain.error or plain.model in ("", answer.model):
-        return PASSED
-    why = f"asked with tools, {answer.model} answers; without them, {plain.model} does"
-    return failed(why, answer, defect=DEFECTS["failover"])
-
-
 def single_call(subject: Subject, *, stream: bool) -> Talk:
     """One call of the only tool."""
     answer = yield chat(subject, "What is the weather in Paris now? Call the tool.", tools=[WEATHER], stream=stream)
-    wrong = judge_calls(subject, answer, [WEATHER])
-    if wrong:
+    if wrong := judge_calls(subject, answer, [WEATHER]):
         return wrong
     if len(answer.tool_calls) > 1:
         return failed(f"{len(answer.tool_calls)} calls where one was asked for", answer)
@@ -341,8 +299,7 @@ def parallel_calls(subject: Subject) -> Talk:
     tools = [WEATHER, CLOCK]
     asked = chat(subject, text, tools=tools)
     answer = yield asked
-    wrong = judge_calls(subject, answer, tools)
-    if wrong:
+    if wrong := judge_calls(subject, answer, tools):
         return wrong
     weather, clock = _arguments(answer, "get_weather"), _arguments(answer, "get_local_time")
     if (weather and not _names(weather[0]["city"], "oslo")) or (clock and not _names(clock[0]["city"], "tokyo")):
@@ -371,20 +328,18 @@ def html(subject: Subject) -> Talk:
     """Markup in streamed arguments comes once."""
     text = f"Save exactly this page as page.html with the tool, every character as it is:\n\n{PAGE}"
     answer = yield chat(subject, text, tools=[SAVE], stream=True)
-    wrong = judge_calls(subject, answer, [SAVE])
-    if wrong:
+    if wrong := judge_calls(subject, answer, [SAVE]):
         return wrong
     content = _arguments(answer, "save_file")[0]["content"]
     if is_doubled(content):
-        return failed("markup in the arguments came twice", answer, defect=DEFECTS["doubled"])
+        return failed("markup in the arguments came twice", answer, defect="doubled")
     wanted, given = _tags(PAGE), _tags(content)
     if wanted == given:
         return PASSED
     lost = [one for one in wanted if given.count(one) < wanted.count(one)]
     added = [one for one in given if given.count(one) > wanted.count(one)]
-    difference = (
-        f"missing {' '.join(lost[:4])}" if lost else f"too many {' '.join(added[:4])}" if added else "another order"
-    )
+    parts = (f"missing {' '.join(lost[:4])}" if lost else "", f"too many {' '.join(added[:4])}" if added else "")
+    difference = next(filter(None, parts), "another order")
     return failed(f"the markup in the arguments is not the page's: {difference}", answer)
 
 
@@ -397,8 +352,7 @@ def choice_of_three(subject: Subject) -> Talk:
     """The right tool among three, with a number that is a number."""
     tools = [MAIL, TIMER, WEATHER]
     answer = yield chat(subject, "Set a timer for 12 minutes with the label tea.", tools=tools)
-    wrong = judge_calls(subject, answer, tools)
-    if wrong:
+    if wrong := judge_calls(subject, answer, tools):
         return wrong
     timers = _arguments(answer, "set_timer")
     if not timers or len(answer.tool_calls) > 1:
@@ -413,9 +367,7 @@ def full_loop(subject: Subject) -> Talk:
     results = {"count_stock": '{"pieces": 137}', "get_price": '{"price": 8.45, "currency": "EUR"}'}
     tools = [STOCK, PRICE]
     loop = yield from call_until_answered(subject, chat(subject, text, tools=tools, stream=True), tools, results)
-    if loop.wrong:
-        return loop.wrong
-    return _called_all(loop.called, results, loop.last) or _reports(loop.last, ["137", "8.45"])
+    return loop.wrong or _called_all(loop, results) or _reports(loop.last, ["137", "8.45"])
 
 
 def steps(subject: Subject) -> Talk:
@@ -424,28 +376,20 @@ def steps(subject: Subject) -> Talk:
     results = {"find_customer": '{"customer": 58213}', "get_balance": '{"balance": 246.8, "currency": "EUR"}'}
     tools = [CUSTOMER, BALANCE]
     loop = yield from call_until_answered(subject, chat(subject, text, tools=tools), tools, results)
+    wrong = loop.wrong or _called_all(loop, results, loop_defect(subject, loop.last))
+    if wrong and wrong.defect.startswith(DEFECTS["loop_ends"]["name"]):
+        return replace(wrong, outcome="not applicable", why=f"known limitation of vLLM: {wrong.why}")
+    if wrong:
+        return wrong
     given = [one for answer in loop.answers for one in _arguments(answer, "get_balance")]
-    if loop.wrong:
-        return _limited(loop.wrong)
-    if wrong := _called_all(loop.called, results, loop.last, loop_defect(subject, loop.last)):
-        return _limited(wrong)
     if given[0]["customer"] != 58213:
         return failed("the second call does not have the number that the first one gave", loop.last)
     return _reports(loop.last, ["246.8"])
 
 
-def _limited(verdict: Verdict) -> Verdict:
-    """A loop that ended after its first step: the limitation that vLLM is known for is named and fails nothing."""
-    if not verdict.defect.startswith(DEFECTS["loop_ends"].name):
-        return verdict
-    return replace(verdict, outcome="not applicable", why=f"known limitation of vLLM: {verdict.why}")
-
-
-def _called_all(
-    called: set[str], results: Mapping[str, str], answer: Answer, defect: Defect | None = None
-) -> Verdict | None:
-    missing = ", ".join(name for name in results if name not in called)
-    return failed(f"it answers without having called {missing}", answer, defect=defect) if missing else None
+def _called_all(loop: ToolLoop, results: Mapping[str, str], defect: str = "") -> Verdict | None:
+    missing = ", ".join(name for name in results if name not in loop.called)
+    return failed(f"it answers without having called {missing}", loop.last, defect=defect) if missing else None
 
 
 def _reports(answer: Answer, numbers: Sequence[str]) -> Verdict:
@@ -453,26 +397,28 @@ def _reports(answer: Answer, numbers: Sequence[str]) -> Verdict:
     said = "".join(answer.content.split())
     forms = (said, said.replace(",", "."), said.replace(",", ""))
     missing = [number for number in numbers if not any(number in form for form in forms)]
-    return (
-        failed(f"the answer does not contain the tool's result ({', '.join(missing)})", answer) if missing else PASSED
-    )
+    why = f"the answer does not contain the tool's result ({', '.join(missing)})"
+    return failed(why, answer) if missing else PASSED
 
 
-def _case(name: str, title: str, talk: Callable[[Subject], Talk], source: str = SEED, **how: bool) -> Case:
-    return Case(f"tools-{name}", title, "tools", talk, source, **how)
-
+_case = partial(Case, group="tools", source=SEED)
 
 CASES = (
     _case(
-        "auto", 'tool_choice "auto" accepted', auto_accepted, "write-up on MTP, May 2026", quick=True, judges_text=False
+        "tools-auto",
+        'tool_choice "auto" accepted',
+        talk=auto_accepted,
+        source="write-up on MTP, May 2026",
+        quick=True,
+        judges_text=False,
     ),
-    _case("single", "one call", partial(single_call, stream=False), quick=True),
-    _case("single-streamed", "one call, streamed", partial(single_call, stream=True), quick=True),
-    _case("parallel", "two calls at once", parallel_calls),
-    _case("agent", "call, result, answer", partial(agent, stream=False)),
-    _case("agent-streamed", "call, result, answer, streamed", partial(agent, stream=True)),
-    _case("html", "HTML in streamed arguments", html, f"{SEED}; vLLM PR 38909"),
-    _case("choice", "the right one of three", choice_of_three),
-    _case("loop", "two tools, results, answer, streamed", full_loop),
-    _case("steps", "a call made from another's result", steps, f"{SEED}; vLLM issue 39043"),
+    _case("tools-single", "one call", talk=partial(single_call, stream=False), quick=True),
+    _case("tools-single-streamed", "one call, streamed", talk=partial(single_call, stream=True), quick=True),
+    _case("tools-parallel", "two calls at once", talk=parallel_calls),
+    _case("tools-agent", "call, result, answer", talk=partial(agent, stream=False)),
+    _case("tools-agent-streamed", "call, result, answer, streamed", talk=partial(agent, stream=True)),
+    _case("tools-html", "HTML in streamed arguments", talk=html, source=f"{SEED}; vLLM PR 38909"),
+    _case("tools-choice", "the right one of three", talk=choice_of_three),
+    _case("tools-loop", "two tools, results, answer, streamed", talk=full_loop),
+    _case("tools-steps", "a call made from another's result", talk=steps, source=f"{SEED}; vLLM issue 39043"),
 )

@@ -43,18 +43,16 @@ class Shape:
 @cache
 def draw(shapes: tuple[Shape, ...]) -> bytes:
     """A PNG with the shapes on white, later ones above earlier ones (W3C's PNG: RGB of 8 bits, no filter)."""
-    rows = b"".join(b"\0" + bytes(value for x in range(SIDE) for value in _pixel(shapes, x, y)) for y in range(SIDE))
+
+    def pixel(x: int, y: int) -> tuple[int, int, int]:
+        return next((COLOURS[shape.colour] for shape in reversed(shapes) if shape.covers(x, y)), WHITE)
+
+    rows = b"".join(b"\0" + bytes(value for x in range(SIDE) for value in pixel(x, y)) for y in range(SIDE))
+    png = b"\x89PNG\r\n\x1a\n"
     header = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
-    chunks = (_chunk(b"IHDR", header), _chunk(b"IDAT", zlib.compress(rows, 9)), _chunk(b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-def _pixel(shapes: tuple[Shape, ...], x: int, y: int) -> tuple[int, int, int]:
-    return next((COLOURS[shape.colour] for shape in reversed(shapes) if shape.covers(x, y)), WHITE)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")):
+        png += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return png
 
 
 def data_uri(png: bytes) -> str:
