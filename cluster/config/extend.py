@@ -58,7 +58,9 @@ def _merged(under: dict[str, Any], over: dict[str, Any], at: KeyPath, gone: set[
     """The values; paths of the parent's keys that nothing is left of are added to `gone`."""
     values = dict(under)
     for key, value in over.items():
-        twin = _twin(under, key, at)
+        twin = key
+        if at == ("vllm",):  # flags of vLLM may be written with - or with _
+            twin = next((known for known in under if known.replace("_", "-") == key.replace("_", "-")), key)
         below = values.pop(twin, None) if twin != key else values.get(key)
         if isinstance(below, dict) and isinstance(value, dict):
             values[key] = _merged(below, value, (*at, twin), gone)
@@ -70,10 +72,3 @@ def _merged(under: dict[str, Any], over: dict[str, Any], at: KeyPath, gone: set[
         else:
             values[key] = value
     return values
-
-
-def _twin(under: dict[str, Any], key: str, at: KeyPath) -> str:
-    """The parent's spelling of a key: flags of vLLM may be written with - or with _."""
-    if at != ("vllm",):
-        return key
-    return next((known for known in under if known.replace("_", "-") == key.replace("_", "-")), key)

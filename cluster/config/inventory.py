@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -146,13 +148,11 @@ class Inventory(Strict):
                 raise wrong_at(("groups", name), "a host has this name already")
             for member in members:
                 if member not in self.hosts:
-                    raise wrong_at(
-                        ("groups", name), f"unknown host `{member}`; hosts: {', '.join(self.hosts) or 'none'}"
-                    )
+                    known = ", ".join(self.hosts) or "none"
+                    raise wrong_at(("groups", name), f"unknown host `{member}`; hosts: {known}")
             if len(set(members)) < len(members) or not members:
-                raise wrong_at(
-                    ("groups", name), f"expected one or more different hosts, got {', '.join(members) or 'none'}"
-                )
+                given = ", ".join(members) or "none"
+                raise wrong_at(("groups", name), f"expected one or more different hosts, got {given}")
         return self
 
 
@@ -221,19 +221,8 @@ class ResolvedHost:
 
 def with_defaults(name: str, entry: HostEntry, base: Defaults) -> ResolvedHost:
     """A host of an inventory as it is used."""
-    return ResolvedHost(
-        name=name,
-        address=entry.address,
-        user=entry.user or base.user,
-        port=entry.port or base.port,
-        identity_file=entry.identity_file or base.identity_file,
-        jump=entry.jump,
-        known_hosts_file=entry.known_hosts_file or base.known_hosts_file,
-        fabric=tuple(entry.fabric),
-        data_dir=entry.data_dir or base.data_dir,
-        hf_home=entry.hf_home or base.hf_home,
-        env={**base.env, **entry.env},
-    )
+    values = {key: getattr(entry, key) or getattr(base, key, "") for key in HostEntry.model_fields}
+    return ResolvedHost(name, **values | {"fabric": tuple(entry.fabric), "env": {**base.env, **entry.env}})
 
 
 def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable[[str], bool]) -> list[ResolvedHost]:
@@ -245,17 +234,20 @@ def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable
     """
     inventory = file.inventory
     words = split_names(names) if names else list(inventory.hosts)
+    if not words and file.path:
+        remedy = "add one with `cluster inventory add NAME ADDRESS`, or name hosts: -n"
+        raise UsageError(f"{file.path}: no hosts listed", code="no-hosts", remedy=remedy)
     if not words:
-        raise _no_hosts(file)
+        raise UsageError(
+            f"no hosts named and no inventory found ({LOOKED_AT.format(*usual_inventories())})",
+            code="no-hosts",
+            remedy="create one with `cluster inventory add NAME ADDRESS`; or name hosts that ssh knows: -n HOST,HOST",
+        )
     members = [name for word in words for name in inventory.groups.get(word, [word])]
     hosts = [_host(file, name, ssh_knows) for name in members]
-    for at, name in enumerate(members):
-        if name in members[:at]:
-            raise UsageError(
-                f"host `{name}` is named twice",
-                code="host-named-twice",
-                remedy="name each host once; a group counts as its hosts",
-            )
+    if twice := [name for at, name in enumerate(members) if name in members[:at]]:
+        remedy = "name each host once; a group counts as its hosts"
+        raise UsageError(f"host `{twice[0]}` is named twice", code="host-named-twice", remedy=remedy)
     for first, second in _same_machines(hosts):
         raise UsageError(
             f"`{first.name}` and `{second.name}` are the same machine: {second.address} port {second.port or 22}",
@@ -343,20 +335,6 @@ def missing_files(file: InventoryFile, hosts: Sequence[ResolvedHost]) -> Iterato
             yield f"{file.title}: hosts.{host.name}.identity_file: file not found: `{host.identity_file}`"
 
 
-def _no_hosts(file: InventoryFile) -> UsageError:
-    if file.path:
-        return UsageError(
-            f"{file.path}: no hosts listed",
-            code="no-hosts",
-            remedy="add one with `cluster inventory add NAME ADDRESS`, or name hosts: -n",
-        )
-    return UsageError(
-        f"no hosts named and no inventory found ({LOOKED_AT.format(*usual_inventories())})",
-        code="no-hosts",
-        remedy="create one with `cluster inventory add NAME ADDRESS`; or name hosts that ssh knows: -n HOST,HOST",
-    )
-
-
 HEADER = "# Hosts of `cluster`; every key is explained in inventory/example.yaml and docs/configuration.md.\n"
 
 
@@ -377,13 +355,11 @@ def with_host(text: str, name: str, values: Mapping[str, str | int], file: str) 
         raise UsageError(f"{file}: hosts.{name} already exists", code="host-exists")
     wanted = before | {"hosts": hosts | {name: {key: str(value) for key, value in values.items()}}}
     result = _insert(text, root, name, values)
-    try:
+    with suppress(UsageError):  # a file of a shape that lines cannot be added to
         document = parse_document(result, file)
         validate(Inventory, document)
         if document.values == wanted:
             return result
-    except UsageError:
-        pass  # a file of a shape that lines cannot be added to
     raise UsageError(
         f"{file}: cannot add a host to `hosts` as it is written",
         code="inventory-not-editable",
@@ -421,7 +397,6 @@ def _last_line(node: yaml.Node) -> int:
 
 
 def _block(values: Mapping[str, Any], indent: int, *, flow: bool = False) -> str:
-    text = yaml.safe_dump(
-        dict(values), sort_keys=False, allow_unicode=True, width=10_000, default_flow_style=None if flow else False
-    )
-    return "".join(" " * indent + line for line in text.splitlines(keepends=True))
+    style = None if flow else False
+    text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=10_000, default_flow_style=style)
+    return textwrap.indent(text, " " * indent)

@@ -293,16 +293,14 @@ class Recipe(Strict):
         for key in ("vllm", "before_serve"):
             for name in secrets_in(getattr(self, key)):
                 last = name.rpartition(".")[2].upper().replace("-", "_") or "NAME"
-                raise wrong_at(
-                    (key, *filter(None, name.split("."))), f"{LOOKS_SECRET} {API_KEY if name == 'api-key' else last}"
-                )
+                variable = API_KEY if name == "api-key" else last
+                raise wrong_at((key, *filter(None, name.split("."))), f"{LOOKS_SECRET} {variable}")
         return self
 
     @model_validator(mode="after")
     def _check_mounts(self) -> Recipe:
-        targets = [mount.target for mount in self.mounts]
-        for target in targets:
-            if targets.count(target) > 1:
+        for target, count in Counter(mount.target for mount in self.mounts).items():
+            if count > 1:
                 raise wrong_at("mounts", f"two files have the target `{target}`")
         return self
 
@@ -322,9 +320,8 @@ def choose_recipe(positional: str | None, option: str | None, inventory: Invento
     Raises UsageError when RECIPE and --recipe differ.
     """
     if positional and option and positional != option:
-        raise UsageError(
-            f"two recipes are named: {positional} and --recipe {option}", code="recipe-conflict", remedy="leave one out"
-        )
+        what = f"two recipes are named: {positional} and --recipe {option}"
+        raise UsageError(what, code="recipe-conflict", remedy="leave one out")
     return positional or option or inventory.default_recipe or DEFAULT_RECIPE
 
 
@@ -383,9 +380,8 @@ def _content(path: str, key: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be read: {error.strerror or error} ({key})", code="file-unreadable"
-        ) from error
+        what = f"{path}: cannot be read: {error.strerror or error} ({key})"
+        raise UsageError(what, code="file-unreadable") from error
 
 
 def read_attention(path: Path) -> tuple[AttentionLayers, ...]:
@@ -408,12 +404,8 @@ def read_attention(path: Path) -> tuple[AttentionLayers, ...]:
         all_heads, all_size = text.get("num_global_key_value_heads") or heads, text.get("global_head_dim") or size
         window = text["sliding_window"] if kinds[sliding] else None
         shapes = ((kinds[sliding], heads, size, window), (kinds[full], all_heads, all_size, None))
-        return tuple(
-            AttentionLayers(layers=layers, kv_heads=kv_heads, head_dim=head_dim, window=length)
-            for layers, kv_heads, head_dim, length in shapes
-            if layers
-        )
+        names = ("layers", "kv_heads", "head_dim", "window")
+        return tuple(AttentionLayers(**dict(zip(names, shape, strict=True))) for shape in shapes if shape[0])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{path}: expected a config.json with a known kind of attention: {error!r}", code="model-config-unknown"
-        ) from None
+        what = f"{path}: expected a config.json with a known kind of attention: {error!r}"
+        raise UsageError(what, code="model-config-unknown") from None

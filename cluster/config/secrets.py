@@ -92,7 +92,10 @@ def hide(data: bytes, secrets: Iterable[str]) -> bytes:
 
 
 def _hide_known(data: bytes, secrets: Iterable[str]) -> bytes:
-    for secret in _forms_of(secrets):
+    """Each value as it is and as JSON writes it; longer ones first, since one may be part of another."""
+    long_enough = {secret for secret in secrets if len(secret) >= SHORTEST}
+    forms = long_enough | {json.dumps(secret)[1:-1] for secret in long_enough}
+    for secret in sorted(forms, key=len, reverse=True):
         data = data.replace(secret.encode(), b"*" * len(secret.encode()))
     return data
 
@@ -110,20 +113,13 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
     known = _hide_known(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
     for form in _FORMS:
         known = form.sub(rf"\1{HIDDEN}", known)
-    return "".join(_without_named(known))
-
-
-def _without_named(text: str) -> Iterator[str]:
-    """The text in pieces, without what is given to the name of a secret."""
-    at = 0
-    while named := _NAMED.search(text, at):
-        value = _VALUE.match(text, named.end())
+    kept, at = [], 0
+    while named := _NAMED.search(known, at):
+        value = _VALUE.match(known, named.end())
         secret = value is not None and is_secret(named["name"], value["value"])
-        yield text[at : value.start("value") if value and secret else named.end()]
-        if value and secret:
-            yield HIDDEN
+        kept += [known[at : value.start("value")], HIDDEN] if value and secret else [known[at : named.end()]]
         at = value.end() if value and secret else named.end()
-    yield text[at:]
+    return "".join([*kept, known[at:]])
 
 
 def redact(value: Any, secrets: Iterable[str], name: str = "") -> Any:
@@ -178,9 +174,3 @@ def _kind(parts: Sequence[str], at: int, name: str) -> str:
     if not _WEAK.fullmatch(part) or _OPEN.fullmatch(f"{before}_{part}") or after.startswith("VALUE"):
         return ""
     return "" if part.endswith("TOKENS") and any(map(_COUNTED.fullmatch, parts)) else "weak"
-
-
-def _forms_of(secrets: Iterable[str]) -> list[str]:
-    """Each value as it is and as JSON writes it; longer ones first, since one may be part of another."""
-    long_enough = {secret for secret in secrets if len(secret) >= SHORTEST}
-    return sorted(long_enough | {json.dumps(secret)[1:-1] for secret in long_enough}, key=len, reverse=True)

@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -38,7 +38,12 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SWITCH = re.compile(r"(yes|no|on|off)", re.IGNORECASE)
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_WORDS = {
+    "'\\t'": "indented with a tab; use spaces",
+    "but found another document": "expected one document, found a second one (`---`)",
+    "mapping values are not allowed": "unexpected `:` (wrong indentation, or text that needs quotes)",
+}
+"""Instead of a problem that has this in PyYAML's words."""
 
 
 class Written(str):
@@ -145,7 +150,10 @@ def compose(text: str, name: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise _not_yaml(where, f"not valid YAML: {_plain_words(error)}") from error
+        problem = error.problem or "cannot be parsed"
+        plain = problem.replace("<block end>", "the end of the block").replace("<block mapping start>", "a mapping")
+        plain = next((words for mark, words in _PLAIN_WORDS.items() if mark in problem), plain)
+        raise _not_yaml(where, f"not valid YAML: {plain}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise _not_yaml(f"{name}:{line}", f"unprintable character U+{error.character:04X}") from error
@@ -155,17 +163,6 @@ def compose(text: str, name: str) -> yaml.Node | None:
 
 def _not_yaml(where: str, why: str) -> UsageError:
     return UsageError(f"{where}: {why}", code="yaml-invalid")
-
-
-def _plain_words(error: yaml.MarkedYAMLError) -> str:
-    problem = error.problem or "cannot be parsed"
-    if "'\\t'" in problem:
-        return "indented with a tab; use spaces"
-    if "but found another document" in problem:
-        return "expected one document, found a second one (`---`)"
-    if "mapping values are not allowed" in problem:
-        return "unexpected `:` (wrong indentation, or text that needs quotes)"
-    return problem.replace("<block end>", "the end of the block").replace("<block mapping start>", "a mapping")
 
 
 def _is_null(node: yaml.Node) -> bool:
@@ -192,28 +189,27 @@ class _Reader:
         if prefix != "tag:yaml.org,2002" or kind not in _TAGS:
             raise self._wrong(node, f"unsupported tag `{node.tag}`; plain values only")
         if isinstance(node, yaml.MappingNode):
-            return dict(self._pairs(node, path))
+            return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self._item(item, (*path, number)) for number, item in enumerate(node.value)]
+            self.lines |= {(*path, number): _line(item) for number, item in enumerate(node.value)}
+            return [self.value(item, (*path, number)) for number, item in enumerate(node.value)]
         if _is_null(node):
             return None
         assert isinstance(node, yaml.ScalarNode)
         return Written(node.value) if node.style is None else str(node.value)
 
-    def _item(self, node: yaml.Node, path: KeyPath) -> Any:
-        self.lines[path] = _line(node)
-        return self.value(node, path)
-
-    def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, Any]]:
-        seen: dict[str, int] = {}
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self._wrong(key_node, "expected text as a key, got a list or mapping")
             key = str(key_node.value)
-            if key in seen:
-                raise self._wrong(key_node, f"{dotted((*path, key))}duplicate key (first in line {seen[key]})")
-            seen[key] = self.lines[(*path, key)] = _line(key_node)
-            yield key, self.value(value_node, (*path, key))
+            at = (*path, key)
+            if key in values:
+                raise self._wrong(key_node, f"{dotted(at)}duplicate key (first in line {self.lines[at]})")
+            self.lines[at] = _line(key_node)
+            values[key] = self.value(value_node, at)
+        return values
 
     def _wrong(self, node: yaml.Node, why: str) -> UsageError:
         return _not_yaml(f"{self.name}:{_line(node)}", why)
@@ -247,17 +243,18 @@ def validate(model: type[M], document: Document) -> M:
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as text for the front of a message; empty for the complete file."""
+    """For the front of a message; empty for the complete file."""
     return ".".join(map(str, path)) + ": " if path else ""
 
 
 def _problem(model: type[BaseModel], row: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
     """Keys that lead to a problem (a validator may have named one below what it was given), code, and message."""
-    kind, place = row["type"], place_at(model, row["loc"])
+    kind, place = row["type"], _place_at(model, row["loc"])
     path: KeyPath = tuple(part for part in row["loc"] if part != "[key]")
     description = f" ({place.description})" if place.description else ""
     if kind == "extra_forbidden":
-        known = place_at(model, row["loc"][:-1]).keys
+        above, _ = _bare(_place_at(model, row["loc"][:-1]).annotation)
+        known = list(above.model_fields) if _is_model(above) else []
         hint = did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
         return path, "unknown-key", f"{dotted(path[:-1])}unknown key `{path[-1]}`; {hint}"
     if kind == "missing":
@@ -283,14 +280,13 @@ def show(value: Any) -> str:
 
 def wrong_at(key: str | tuple[str, ...], message: str) -> PydanticCustomError:
     """An error of a validator about one key below the value it was given."""
-    return PydanticCustomError(
-        "wrong_at", "{message}", {"message": message, "at": (key,) if isinstance(key, str) else key}
-    )
+    at = (key,) if isinstance(key, str) else key
+    return PydanticCustomError("wrong_at", "{message}", {"message": message, "at": at})
 
 
 def check_env_name(name: str) -> str:
     """The name of an environment variable. Raises ValueError."""
-    if not _ENV_NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise ValueError(f"expected the name of an environment variable (letters, digits and _), got `{name}`")
     return name
 
@@ -335,19 +331,12 @@ class Key:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class _Place(NamedTuple):
     """A type with its constraints, and the description of the key it belongs to."""
 
     annotation: Any
-    constraints: tuple[Any, ...]
-    description: str
-
-    @property
-    def keys(self) -> list[str]:
-        """Keys that may stand there; empty when it is not a mapping of known keys."""
-        annotation, _ = _bare(self.annotation)
-        return list(annotation.model_fields) if _is_model(annotation) else []
+    constraints: Sequence[Any] = ()
+    description: str = ""
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
@@ -362,19 +351,17 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
             yield from keys(inner, f"{path}{mark}.")
 
 
-def place_at(model: type[BaseModel], path: KeyPath) -> Place:
+def _place_at(model: type[BaseModel], path: KeyPath) -> _Place:
     """What stands at a path of keys, names and list positions; `[key]` at its end means the name itself."""
-    place = Place(model, (), "")
+    place = _Place(model)
     for part, following in zip(path, (*path, "")[1:], strict=True):
         annotation, _ = _bare(place.annotation)
         args = get_args(annotation)
         if _is_model(annotation) and part in annotation.model_fields:
             info = annotation.model_fields[str(part)]
-            place = Place(info.annotation, tuple(info.metadata), info.description or "")
-        elif get_origin(annotation) is dict:
-            place = Place(args[0 if following == "[key]" else 1], (), place.description)
-        elif get_origin(annotation) is list:
-            place = Place(args[0], (), place.description)
+            place = _Place(info.annotation, info.metadata, info.description or "")
+        elif get_origin(annotation) in (dict, list):
+            place = _Place(args[-1 if following != "[key]" else 0], (), place.description)
     return place
 
 
