@@ -70,19 +70,19 @@ def rows(recipe: Recipe, fits: list[Fit]) -> Iterator[tuple[str, ...]]:
     """The table, from what is loaded to how fast it can be."""
     reading = bytes_a_token(recipe)
     lines: dict[str, list[str]] = {
-        "weights while loading, at most": [_gib(one.loading) for one in fits],
-        "weights": [_gib(one.weights) for one in fits],
-        "graphs and activations": [_gib(GRAPHS_GIB) for _ in fits],
+        "weights while loading, at most": [_number(one.loading) for one in fits],
+        "weights": [_number(one.weights) for one in fits],
+        "graphs and activations": [_number(GRAPHS_GIB) for _ in fits],
         "tokens of a sequence": ["?" if one.length is None else f"{one.length:,}" for one in fits],
-        "cache, sliding layers": [_gib(one.cache_sliding) for one in fits],
-        "cache, global layers": [_gib(one.cache_global) for one in fits],
-        "room for cache": [_gib(one.cache_room) for one in fits],
+        "cache, sliding layers": [_number(one.cache_sliding) for one in fits],
+        "cache, global layers": [_number(one.cache_global) for one in fits],
+        "room for cache": [_number(one.cache_room) for one in fits],
         "  in tokens as vLLM counts them": ["?" if one.tokens is None else f"{one.tokens:,}" for one in fits],
-        "vLLM's share": [_gib(one.share) for one in fits],
-        "processes beside it, system": [_gib(HOST_SIDE_GIB + SYSTEM_GIB) for _ in fits],
-        "left": [_gib(one.left) for one in fits],
+        "vLLM's share": [_number(one.share) for one in fits],
+        "processes beside it, system": [_number(HOST_SIDE_GIB + SYSTEM_GIB) for _ in fits],
+        "left": [_number(one.left) for one in fits],
         "verdict": ["does not fit" if one.wrong else "fits" for one in fits],
-        "ceiling, tokens a second": [_t_s(reading.ceiling_t_s(one.tp)) for one in fits],
+        "ceiling, tokens a second": [_number(reading.ceiling_t_s(one.tp)) for one in fits],
         "published": [_published(recipe, one.tp) for one in fits],
     }
     yield from ((name, *values) for name, values in lines.items())
@@ -125,13 +125,8 @@ def siblings(recipe: Recipe) -> Iterator[Recipe]:
 
 def reference_rate(recipe: Recipe, tp: int) -> float | None:
     """The reference for one client's generation without context: the first published one, as everywhere."""
-    rates = (
-        row.t_s
-        for reference in recipe.reference
-        for row in reference.rows
-        if row.t_s and row.tp == tp and row.test.startswith("tg") and " " not in row.test
-    )
-    return next(rates, None)
+    rows = [row for reference in recipe.reference for row in reference.rows if row.tp == tp and row.t_s]
+    return next((row.t_s for row in rows if row.test.startswith("tg") and " " not in row.test), None)
 
 
 def _published(recipe: Recipe, tp: int) -> str:
@@ -142,9 +137,5 @@ def _published(recipe: Recipe, tp: int) -> str:
     return f"{rate:g}" + (f" ({rate / ceiling:.0%} of the ceiling)" if ceiling else "")
 
 
-def _gib(value: float | None) -> str:
-    return "?" if value is None else f"{value:.1f}"
-
-
-def _t_s(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}"

@@ -134,11 +134,8 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.note(f"{args.name} ({entry.address}) presents the key {fingerprint(shown.key.key)} ({shown.key.kind})")
         screen.note(f"compare it on the host: ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub")
         if not args.yes and not screen.confirm(f"record it in {known_hosts}?"):
-            raise UsageError(
-                "not confirmed, nothing was recorded",
-                code="not-confirmed",
-                remedy="compare the fingerprint, then run the command with --yes",
-            )
+            remedy = "compare the fingerprint, then run the command with --yes"
+            raise UsageError("not confirmed, nothing was recorded", code="not-confirmed", remedy=remedy)
         record_key(shown, known_hosts)
     if changed:
         write_text(path, changed)
@@ -153,23 +150,18 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
 def _entry(args: argparse.Namespace, file: InventoryFile) -> tuple[dict[str, str | int], HostEntry]:
     """The keys to write (none: the host is in the inventory already), and how to reach it. Raises UsageError."""
     given = _given(args)
-    existing = file.inventory.hosts.get(args.name)
+    existing = entry = file.inventory.hosts.get(args.name)
     written = {} if existing else {"address": args.name} | given
-    entry = existing
     if entry is None:
         values = {"hosts": {args.name: {key: str(value) for key, value in written.items()}}}
         entry = validate(Inventory, Document("command line", values, {})).hosts[args.name]
     host = with_defaults(args.name, entry, file.inventory.defaults)
-    entry = entry.model_copy(
-        update={key: getattr(host, key) for key in ("user", "port", "identity_file", "known_hosts_file")}
-    )
+    defaulted = ("user", "port", "identity_file", "known_hosts_file")
+    entry = entry.model_copy(update={key: getattr(host, key) for key in defaulted})
     for key, value in given.items() if existing else ():
         if not _agrees(key, value, entry):
-            raise UsageError(
-                f"{file.path}: hosts.{args.name}.{key} is `{getattr(entry, key)}`, the command line has `{value}`",
-                code="host-exists",
-                remedy="edit the file; this command only adds",
-            )
+            what = f"{file.path}: hosts.{args.name}.{key} is `{getattr(entry, key)}`, the command line has `{value}`"
+            raise UsageError(what, code="host-exists", remedy="edit the file; this command only adds")
     return written, entry
 
 
@@ -179,13 +171,9 @@ def _given(args: argparse.Namespace) -> dict[str, str | int]:
     if args.address:
         parsed = parse_address(args.address)
         if parsed is None:
-            raise UsageError(
-                f"`{args.address}` is not an address",
-                code="address-invalid",
-                remedy="HOST, user@HOST:port or user@[IPv6]:port",
-            )
-        parts: dict[str, str | int] = {"address": parsed.address, "user": parsed.user, "port": parsed.port}
-        given |= {key: value for key, value in parts.items() if value}
+            remedy = "HOST, user@HOST:port or user@[IPv6]:port"
+            raise UsageError(f"`{args.address}` is not an address", code="address-invalid", remedy=remedy)
+        given = {key: getattr(parsed, key) for key in ("address", "user", "port") if getattr(parsed, key)}
     for key in ("user", "port", "identity_file", "jump", "known_hosts_file"):
         value = getattr(args, key)
         if value:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
 
-from cluster.bench.endpoint import Engine, Served, ask_loaded, engine_warnings, find_engine, find_model, with_engine
+from cluster.bench.endpoint import Engine, ask_loaded, engine_warnings, find_engine, find_model, with_engine
 from cluster.bench.loader import Progress
-from cluster.bench.target import ServerOptions, Serving, serving
+from cluster.bench.target import ServerOptions, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
@@ -21,65 +19,49 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     """Carry out `cluster probe`; 4 when the server got something wrong, 1 when it served nothing."""
     cases = choose(args.only, quick=args.quick, full=args.full)
     with serving(ServerOptions.of(args), connect, "probe") as at:
-        served, engine = serves(at, args)
-        subject = subject_at(at, args, served)
-        say_engine(engine, subject, screen)
+        served, engine = find_model(at.loader, args.model or at.server.model, at.server.url), None
+        if at.deployment is None:
+            engine = find_engine(at.loader, served)
+            served = with_engine(served, engine)
+        if at.deployment and not args.recipe_option:
+            spec = at.deployment.spec
+            subject = subject_of(served, spec["recipe"], spec.get("words", ()))
+        else:
+            subject = subject_of(served, at.recipe.model_dump(mode="json") if at.recipe else None)
+        warn_of(engine, subject, screen)
         screen.line(f"{subject.model}, asked from {at.loader.where}: {len(cases)} case{'s' if len(cases) != 1 else ''}")
-        probed = Probed(subject)
+        probed, show = Probed(subject), Lines(screen)
+        if screen.interactive:
+            at.loader.on_progress = show.progress
         try:
-            ask(at, subject, cases, probed, screen)
+            run_probe(at.loader, subject, cases, on_case=show.begin, on_result=show.end, into=probed)
         except (KeyboardInterrupt, InterruptedByUser):
+            show.stop()
             screen.warn("interrupted")
-            summarize(probed, screen)
-            screen.document(document(probed, engine))
-            return ExitCode.INTERRUPTED
+            return told(probed, engine, screen, ExitCode.INTERRUPTED)
         except ClusterError:
+            show.stop()
             summarize(probed, screen)
             raise
         if engine and engine.waits:
             engine = ask_loaded(at.loader, served, engine)
-            say_engine(engine, subject, screen)
-    summarize(probed, screen)
-    screen.document(document(probed, engine))
-    return exit_code(probed)
+            warn_of(engine, subject, screen)
+    gone = probed.gone and not probed.count("pass")
+    wrong = ExitCode.REFUSED if probed.failed or probed.gone else ExitCode.DONE
+    return told(probed, engine, screen, ExitCode.FAILED if gone else wrong)
 
 
-def serves(at: Serving, args: argparse.Namespace) -> tuple[Served, Engine | None]:
-    """The model, and what a server is that is not ours."""
-    served = find_model(at.loader, args.model or at.server.model, at.server.url)
-    if at.deployment:
-        return served, None
-    engine = find_engine(at.loader, served)
-    return with_engine(served, engine), engine
-
-
-def say_engine(engine: Engine | None, subject: Subject, screen: Screen) -> None:
-    """What must be known of it before its answers: a model split over CPU and GPU, a router."""
+def warn_of(engine: Engine | None, subject: Subject, screen: Screen) -> None:
+    """What must be known of a server before its answers: a model split over CPU and GPU, a router."""
     for line in engine_warnings(engine.document(), subject.model) if engine else ():
         screen.warn(line)
 
 
-def document(probed: Probed, engine: Engine | None) -> dict[str, Any]:
-    """For --json."""
-    return probed.document() | ({"engine": engine.document()} if engine else {})
-
-
-def subject_at(at: Serving, args: argparse.Namespace, served: Served) -> Subject:
-    """The server as the cases see it: by what it was started with, or by the recipe of -r."""
-    if at.deployment and not args.recipe_option:
-        return subject_of(served, at.deployment.spec["recipe"], at.deployment.spec.get("words", ()))
-    return subject_of(served, at.recipe.model_dump(mode="json") if at.recipe else None, ())
-
-
-def ask(at: Serving, subject: Subject, cases: Sequence[Case], probed: Probed, screen: Screen) -> None:
-    """All cases, each told as it ends; on a terminal a line shows the one under way."""
-    show = Lines(screen)
-    if screen.interactive:
-        at.loader.on_progress = show.progress
-    try:
-        run_probe(at.loader, subject, cases, on_case=show.begin, on_result=show.end, into=probed)
-    finally:
-        show.stop()
+def told(probed: Probed, engine: Engine | None, screen: Screen, code: ExitCode) -> ExitCode:
+    """The summary, and the document for --json."""
+    summarize(probed, screen)
+    screen.document(probed.document() | ({"engine": engine.document()} if engine else {}))
+    return code
 
 
 class Lines:
@@ -124,9 +106,8 @@ def summarize(probed: Probed, screen: Screen) -> None:
     if score := probed.score():
         cut = f" ({score['cut_off']} cut off)" if score["cut_off"] else ""
         tokens = f" and {score['tokens_each']:,} tokens" if score["tokens_each"] else ""
-        screen.line(
-            f"solved {score['right']} of {score['of']} problems{cut}; {score['seconds_each']:.1f} s{tokens} each"
-        )
+        solved = f"solved {score['right']} of {score['of']} problems{cut}"
+        screen.line(f"{solved}; {score['seconds_each']:.1f} s{tokens} each")
     if silent := [one.case.id for one in probed.results if one.verdict.why == RANDOM]:
         screen.text(f"not applicable, {RANDOM}: {', '.join(silent)}", "  ")
     if probed.refused:
@@ -139,14 +120,4 @@ def summarize(probed: Probed, screen: Screen) -> None:
     text = f"{probed.count('pass')} passed, {failed} failed, {skipped} not applicable"
     if probed.results and len(probed.scored) == len(probed.results):
         return
-    if failed:
-        screen.line(text)
-    else:
-        screen.good(text)
-
-
-def exit_code(probed: Probed) -> ExitCode:
-    """4 when something failed, 1 when the server went away before it served anything."""
-    if probed.gone and not probed.count("pass"):
-        return ExitCode.FAILED
-    return ExitCode.REFUSED if probed.failed or probed.gone else ExitCode.DONE
+    (screen.line if failed else screen.good)(text)

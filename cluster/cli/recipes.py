@@ -41,11 +41,8 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
 def _list(args: argparse.Namespace, screen: Screen) -> ExitCode:
     default = choose_recipe(None, None, load_inventory(args.inventory).inventory)
     rows = [_row(name, path) for name, path in recipe_files().items()]
-    screen.table(
-        "",
-        ("recipe", "where", "summary"),
-        [(row["name"] + (" *" if row["name"] == default else ""), row["where"], row["summary"]) for row in rows],
-    )
+    shown = [(row["name"] + (" *" if row["name"] == default else ""), row["where"], row["summary"]) for row in rows]
+    screen.table("", ("recipe", "where", "summary"), shown)
     screen.line(f"* is the default: {default}")
     screen.document({"default": default, "recipes": rows})
     return ExitCode.DONE
@@ -96,19 +93,17 @@ def problems_of(path: Path) -> Iterator[str]:
         return
     if recipe.name != path.stem:
         yield f"{path}: name: expected `{path.stem}`, as the file is called and `up` finds it, got `{recipe.name}`"
-    yield from (f"{path}: {problem}" for problem in _collisions(recipe))
+    for problem in _collisions(recipe):
+        yield f"{path}: {problem}"
 
 
 def _collisions(recipe: Recipe) -> Iterator[str]:
     """Flags and variables that cluster gives itself."""
-    for flag in recipe.vllm:
-        managed = SHORT.get(flag, flag)
-        if managed in OURS:
-            yield f"vllm.{flag}: set by cluster; use {OURS[managed]}"
-    for name in recipe.env:
-        if name in SETTINGS:
-            yield f"env.{name}: set by cluster to `{SETTINGS[name]}` in every container"
-    if not any(SHORT.get(flag, flag) in OURS for flag in recipe.vllm):
+    ours = {flag: OURS[SHORT.get(flag, flag)] for flag in recipe.vllm if SHORT.get(flag, flag) in OURS}
+    yield from (f"vllm.{flag}: set by cluster; use {instead}" for flag, instead in ours.items())
+    for name in (name for name in recipe.env if name in SETTINGS):
+        yield f"env.{name}: set by cluster to `{SETTINGS[name]}` in every container"
+    if not ours:
         try:
             vllm_serve(recipe, Layout(1, 1, "none", ("127.0.0.1",)))
         except ClusterError as error:
