@@ -1,26 +1,31 @@
-"""Holds a case's conversation with a server that is a function."""
+"""Holds a case's conversation with a server that is a function, or that has one answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from cluster.bench.loader import Ask
-from cluster.probe.ask import Answer, Case, Subject, Verdict
+from cluster.probe.ask import Answer, Subject, Verdict
 from cluster.probe.cases import CASES
 
+Server = Callable[[Ask], Answer]
 GEMMA = Subject("gemma", limit=65536, configured=65536, tools=True, reasoning=True, vision=True, engine="vllm")
 FOREIGN = Subject("gemma")
 BY_ID = {case.id: case for case in CASES}
+IN_ORDER = ("role", "content", "finish", "usage", "done")
 
 
-def hold(case: str | Case, server: Callable[[Ask], Answer], subject: Subject = GEMMA) -> Verdict:
-    """The verdict of a case, the server answering each request."""
-    talk = (BY_ID[case] if isinstance(case, str) else case).talk(subject)
+def hold(case: str, server: Server | Answer, subject: Subject = GEMMA, asked: list[Any] | None = None) -> Verdict:
+    """The verdict of a case, the server answering each request; the bodies of the requests are added to `asked`."""
+    talk = BY_ID[case].talk(subject)
     try:
         ask = next(talk)
         while True:
-            ask = talk.send(server(ask))
+            if asked is not None:
+                asked.append(ask.body)
+            ask = talk.send(server if isinstance(server, Answer) else server(ask))
     except StopIteration as end:
         verdict = end.value
     assert isinstance(verdict, Verdict)
@@ -34,12 +39,9 @@ def says(content: str = "", **more: Any) -> Answer:
     return Answer(200, content=content, document={"choices": []}, **(given | more))
 
 
-def streams(
-    content: str = "", *, events: tuple[str, ...] = ("role", "content", "finish", "usage", "done"), **more: Any
-) -> Answer:
+def streams(content: str = "", *, events: tuple[str, ...] = IN_ORDER, **more: Any) -> Answer:
     """A streamed one."""
-    given = {"finish_reason": "stop", "model": "gemma", "prompt_tokens": 30, "completion_tokens": 20, "seconds": 1.5}
-    return Answer(200, content=content, events=events, **(given | more))
+    return replace(says(content, **more), document={}, events=events)
 
 
 def refuses(words: str, status: int | None = 400) -> Answer:

@@ -108,16 +108,12 @@ def test_a_named_inventory_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_inventories_are_never_merged() -> None:
+    assert load_inventory().path is None
+    assert load_inventory().inventory == Inventory(hosts={})
     write("~/.config/cluster/inventory.yaml", "hosts: {home: {address: a}}\ndefault_recipe: other\n")
     write("inventory/default.yaml", "hosts: {here: {address: b}}\n")
     file = load_inventory()
-    assert list(file.inventory.hosts) == ["here"]
-    assert file.inventory.default_recipe == ""
-
-
-def test_without_an_inventory_there_is_an_empty_one() -> None:
-    assert load_inventory().path is None
-    assert load_inventory().inventory == Inventory(hosts={})
+    assert (list(file.inventory.hosts), file.inventory.default_recipe) == (["here"], "")
 
 
 def test_where_add_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,36 +144,28 @@ def test_defaults_are_applied() -> None:
     first, second = resolve_hosts(inventory(), ["spark1,spark2"], never)
     assert (first.name, first.address, first.user, first.port) == ("spark1", "10.0.0.1", "ann", 2222)
     assert first.env == {"A": "all", "B": "host"}
-    assert (second.user, second.port, second.hf_home, second.data_dir) == (
-        "nvidia",
-        0,
-        "/srv/hf",
-        "~/.local/share/cluster",
-    )
+    assert (second.user, second.port) == ("nvidia", 0)
+    assert (second.hf_home, second.data_dir) == ("/srv/hf", "~/.local/share/cluster")
 
 
-@pytest.mark.parametrize(
-    ("names", "found"),
+@each(
+    "names, found",
     [
         (["pair"], ["spark1", "spark2"]),
         (["spark2,spark1"], ["spark2", "spark1"]),
-        (["spark2", "spark1"], ["spark2", "spark1"]),
         ([" spark1 , spärk "], ["spark1", "spärk"]),
         (["spa\u0308rk"], ["spärk"]),
-        (["pair,spärk"], ["spark1", "spark2", "spärk"]),
+        (["pair", "spärk"], ["spark1", "spark2", "spärk"]),
+        ([], ["spark1", "spark2", "double", "spärk"]),
     ],
 )
 def test_names_and_groups(names: list[str], found: list[str]) -> None:
-    assert [host.name for host in resolve_hosts(inventory(), names, never)] == found
+    file = inventory() if names else inventory(TEXT.replace("double: {address: 10.0.0.2}", "double: {address: x}"))
+    assert [host.name for host in resolve_hosts(file, names, never)] == found
 
 
-def test_without_names_every_host_in_order() -> None:
-    file = inventory("hosts: {b: {address: x}, a: {address: y}}")
-    assert [host.name for host in resolve_hosts(file, [], never)] == ["b", "a"]
-
-
-@pytest.mark.parametrize(
-    ("name", "user", "address", "port"),
+@each(
+    "name, user, address, port",
     [
         ("bob@spark9", "bob", "spark9", 0),
         ("bob@spark9:2200", "bob", "spark9", 2200),
@@ -210,15 +198,11 @@ def test_what_ssh_knows_is_ad_hoc_and_asked_last() -> None:
 @each(
     "names, code, hint",
     [
-        (["sprak1"], "host-not-found", "did you mean `spark1`? known: spark1, spark2, double, spärk, pair"),
         (["zzz"], "host-not-found", "known: spark1, spark2, double, spärk, pair"),
         (["-oProxyCommand=x@y"], "host-not-found", "known: "),
         (["a b@c"], "host-not-found", "known: "),
-        (["spark1,,spark2"], "host-not-found", ""),
         ([""], "host-not-found", ""),
-        (["spark1,spark1"], "host-named-twice", "each host"),
         (["pair,spark2"], "host-named-twice", "each host"),
-        (["spark2,double"], "host-named-twice", "each machine"),
         (["spark2,10.0.0.2"], "host-named-twice", "each machine"),
         (["spärk,fe80:0::1"], "host-named-twice", "each machine"),
         (["x:0"], "address-invalid", ""),
@@ -254,11 +238,6 @@ def test_a_missing_key_file_is_an_error_of_its_host_only() -> None:
     assert list(inventory_problems(file)) == [error.what]
 
 
-def test_two_names_of_one_machine_are_listed() -> None:
-    [line] = inventory_problems(inventory())
-    assert line.startswith("inv.yaml: hosts.double is the same machine as hosts.spark2")
-
-
 @each("word", ["", "@x", "x@", "x:", "[zz]:1", "a/b", "u@-x", "fe80::zz", "x@y@z:1:2", "[::1", "a b"])
 def test_what_is_not_an_address(word: str) -> None:
     assert parse_address(word) is None
@@ -268,34 +247,26 @@ VALUES: dict[str, str | int] = {"address": "10.0.0.2", "port": 2222}
 BLOCK = "  new:\n    address: 10.0.0.2\n    port: 2222\n"
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
+HOST = "hosts:\n  a:\n    address: x"
+LINES = f"{HOST}\n    env:\n      T: |\n        two\n        lines\n"
+
+
+@each(
+    "before, after",
     [
         ("", f"{HEADER}hosts:\n{BLOCK}"),
         ("# mine\n", f"# mine\nhosts:\n{BLOCK}"),
         ("groups: {}", f"groups: {{}}\nhosts:\n{BLOCK}"),
         ("hosts: {}  # none yet\n# end\n", f"hosts:  # none yet\n{BLOCK}# end\n"),
-        (
-            "hosts:\n  a:\n    address: x  # one\n    # about a\n\n# groups\ngroups: {g: [a]}\n",
-            f"hosts:\n  a:\n    address: x  # one\n{BLOCK}    # about a\n\n# groups\ngroups: {{g: [a]}}\n",
-        ),
-        (
-            "defaults:\n  user: u\nhosts:\n  a:\n    address: x",
-            f"defaults:\n  user: u\nhosts:\n  a:\n    address: x\n{BLOCK}",
-        ),
+        (f"{HOST}  # one\n    # about a\n\n# end\n", f"{HOST}  # one\n{BLOCK}    # about a\n\n# end\n"),
+        (HOST, f"{HOST}\n{BLOCK}"),
         (
             "hosts:\n      a: {address: x}   # odd\n\n\ngroups: {}\n",
             "hosts:\n      a: {address: x}   # odd\n      new: {address: 10.0.0.2, port: 2222}\n\n\ngroups: {}\n",
         ),
-        (
-            "hosts:\n  a:\n    address: x\n    env:\n      T: |\n        two\n        lines\ndefaults: {}\n",
-            f"hosts:\n  a:\n    address: x\n    env:\n      T: |\n        two\n        lines\n{BLOCK}defaults: {{}}\n",
-        ),
-        (
-            "hosts:\n  a:\n    address: x\n    fabric:\n    - n1\n    - n2\n",
-            f"hosts:\n  a:\n    address: x\n    fabric:\n    - n1\n    - n2\n{BLOCK}",
-        ),
-        ("hosts:\r\n  a:\r\n    address: x\r\n", "hosts:\r\n  a:\r\n    address: x\r\n" + BLOCK.replace("\n", "\r\n")),
+        (f"{LINES}defaults: {{}}\n", f"{LINES}{BLOCK}defaults: {{}}\n"),
+        (f"{HOST}\n    fabric:\n    - n1\n    - n2\n", f"{HOST}\n    fabric:\n    - n1\n    - n2\n{BLOCK}"),
+        (f"{HOST}\n".replace("\n", "\r\n"), f"{HOST}\n{BLOCK}".replace("\n", "\r\n")),
     ],
 )
 def test_a_host_is_added(before: str, after: str) -> None:
@@ -338,17 +309,12 @@ default_recipe: mine
 
 def test_inventory_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     write("inventory/default.yaml", DOCUMENTED)
-    assert document(capsys, "inventory", "list") == {
-        "path": "inventory/default.yaml",
-        "hosts": ["spark1", "spark2"],
-        "groups": {"pair": ["spark1", "spark2"]},
-        "default_recipe": "mine",
-    }
+    listed = document(capsys, "inventory", "list")
+    assert (listed["path"], listed["hosts"]) == ("inventory/default.yaml", ["spark1", "spark2"])
+    assert (listed["groups"], listed["default_recipe"]) == ({"pair": ["spark1", "spark2"]}, "mine")
     hosts = document(capsys, "inventory", "show", "pair")["hosts"]
-    assert [(host["name"], host["user"], host["env"]) for host in hosts] == [
-        ("spark1", "ann", {"A": "1"}),
-        ("spark2", "nvidia", {"A": "1"}),
-    ]
+    shown = [(host["name"], host["user"], host["env"]) for host in hosts]
+    assert shown == [("spark1", "ann", {"A": "1"}), ("spark2", "nvidia", {"A": "1"})]
     assert main(["inventory", "show", "spark2"]) == 0
     assert "  hf_home: ~/.cache/huggingface\n" in capsys.readouterr().out
 

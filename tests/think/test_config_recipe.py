@@ -75,11 +75,8 @@ def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def test_which_recipe_is_the_default() -> None:
     bare, own = Inventory(hosts={}), Inventory(hosts={}, default_recipe="own")
-    assert choose_recipe(None, None, bare) == "gemma-4-31b-fp8"
-    assert choose_recipe(None, None, own) == "own"
-    assert choose_recipe(None, "option", own) == "option"
-    assert choose_recipe("word", None, own) == "word"
-    assert choose_recipe("same", "same", own) == "same"
+    given = [(None, None, bare), (None, None, own), (None, "option", own), ("word", None, own), ("same", "same", own)]
+    assert [choose_recipe(*one) for one in given] == ["gemma-4-31b-fp8", "own", "option", "word", "same"]
     with pytest.raises(UsageError) as caught:
         choose_recipe("a", "b", own)
     assert caught.value.code == "recipe-conflict"
@@ -109,7 +106,6 @@ def test_a_path_is_a_path() -> None:
     [
         ("family/parnt.yaml", "`parent.yaml`"),
         ("no/folder/b.yaml", ""),
-        ("gema-4-31b-fp8", "`gemma-4-31b-fp8`"),
         ("zzz", "one of: "),
     ],
 )
@@ -153,20 +149,10 @@ def test_a_file_name_that_is_not_a_name() -> None:
     assert read_recipe(write("recipes/my recipe.yaml", RECIPE + "name: mine\n")).name == "mine"
 
 
-def test_a_read_recipe_can_be_hashed_into_a_fingerprint() -> None:
-    """The same file gives the same dump, whatever the folder it is read from."""
-    first = read_recipe(write("a/r.yaml", RECIPE)).model_dump(mode="json")
-    assert read_recipe(write("b/r.yaml", RECIPE)).model_dump(mode="json") == first
-
-
 def test_scalars_and_lists_replace_and_mappings_merge() -> None:
-    recipe = read_recipe(
-        child(
-            "summary: child\n"
-            "vllm: {max_model_len: 8192, speculative-config: {num_speculative_tokens: 2}, seed: 1}\n"
-            "env: {LEVEL: DEBUG}\nproblems: [{what: a new one}]\n"
-        )
-    )
+    changes = "{max_model_len: 8192, speculative-config: {num_speculative_tokens: 2}, seed: 1}"
+    text = f"summary: child\nvllm: {changes}\nenv: {{LEVEL: DEBUG}}\nproblems: [{{what: a new one}}]\n"
+    recipe = read_recipe(child(text))
     assert (recipe.name, recipe.summary, recipe.model) == ("child", "child", "a/b")
     assert recipe.vllm == {
         "quantization": "fp8",
@@ -220,15 +206,12 @@ def test_a_message_names_the_file_that_is_wrong() -> None:
 @each(
     "written, code, remedy",
     [
-        ("gema-4-31b-fp8", "recipe-not-found", "`gemma-4-31b-fp8`"),
         ("family/parnt.yaml", "recipe-not-found", "`parent.yaml`"),
         ("[a, b]", "extends-invalid", ""),
         ("./child.yaml", "extends-invalid", ""),
-        ("middle.yaml", "extends-invalid", "extend `family/parent.yaml`"),
     ],
 )
 def test_a_parent_that_cannot_be_used(written: str, code: str, remedy: str) -> None:
-    child("", "middle.yaml")
     error = error_of(write("child.yaml", f"extends: {written}\n"))
     assert error.code == code
     assert error.what.startswith("child.yaml:1: extends: ")
@@ -292,8 +275,7 @@ def test_a_value_is_set(text: str, path: str, value: object) -> None:
 def test_an_empty_value_removes_the_key() -> None:
     changed = final_recipe(recipe(), ["vllm.gpu-memory-utilization=", "env.A=null", "memory="])
     assert "gpu-memory-utilization" not in changed.vllm
-    assert changed.env == {}
-    assert changed.memory.per_host_gib == {}
+    assert (changed.env, changed.memory.per_host_gib) == ({}, {})
 
 
 def test_sets_apply_in_order() -> None:
@@ -304,20 +286,13 @@ def test_sets_apply_in_order() -> None:
 @each(
     "text, code, place, named",
     [
-        ("port", "set-invalid", "--set port: ", "--set vllm.max-model-len=32768"),
         ("=1", "set-invalid", "--set : ", ""),
         ("a..b=1", "set-invalid", "--set a..b: ", ""),
-        ("prot=1", "unknown-key", "--set prot: ", "`port`"),
         ("rnus=1", "unknown-key", "--set rnus: ", "`bench.runs`"),
-        ("max_model_length=1", "unknown-key", "--set max_model_length: ", "`vllm.max-model-len`"),
         ("frobnicate=1", "unknown-key", "--set frobnicate: ", "vllm.FLAG=VALUE"),
-        ("bench.rnus=1", "unknown-key", "--set: bench: ", "`runs`"),
-        ("port=abc", "value-invalid", "--set: port: ", "`abc`"),
         ("port.x=1", "value-invalid", "--set: port: ", "a mapping"),
         ("env.A.x=1", "set-invalid", "--set env.A.x: ", "`A`"),
         ("mounts.0.source=x", "value-invalid", "--set: mounts: ", "a mapping"),
-        ("extends=x", "value-invalid", "--set: extends: ", "recipe file"),
-        ("vllm.x=on", "value-invalid", "--set: vllm.x: ", "`on`"),
         ("vllm.--x=1", "set-invalid", "--set vllm.--x: ", "`--x`"),
         ("needs.vllm=>=0.24", "yaml-invalid", "--set needs.vllm:1:2: ", "--set 'needs.vllm=\">=0.24\"'"),
         ("vllm.x=[1", "yaml-invalid", "--set vllm.x:1:3: ", ""),
@@ -334,28 +309,11 @@ def test_what_cannot_be_set(text: str, code: str, place: str, named: str) -> Non
 
 def test_secrets_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "from-the-environment")
-    variables = split_env(
-        [
-            "A=1",
-            "B=x=y",
-            "E=",
-            "my_token=t1",
-            "OPENAI_API_KEY=t2",
-            "DbPassword=t3",
-            "X_SECRET=t4",
-            "HF_TOKEN",
-            "TOKENIZERS_PARALLELISM=false",
-            "A=2",
-        ]
-    )
+    secret = {"my_token": "t1", "OPENAI_API_KEY": "t2", "DbPassword": "t3", "X_SECRET": "t4"}
+    words = ["A=1", "B=x=y", "E=", "HF_TOKEN", "TOKENIZERS_PARALLELISM=false", "A=2"]
+    variables = split_env([*words, *(f"{name}={value}" for name, value in secret.items())])
     assert variables.plain == {"A": "2", "B": "x=y", "E": "", "TOKENIZERS_PARALLELISM": "false"}
-    assert variables.secret == {
-        "my_token": "t1",
-        "OPENAI_API_KEY": "t2",
-        "DbPassword": "t3",
-        "X_SECRET": "t4",
-        "HF_TOKEN": "from-the-environment",
-    }
+    assert variables.secret == secret | {"HF_TOKEN": "from-the-environment"}
     assert "t1" not in repr(variables)
 
 
@@ -378,15 +336,11 @@ def test_what_is_not_a_variable(word: str, code: str) -> None:
 @each(
     "text, named",
     [
-        ("vllm: {tensor-parallel-size: 2}", "vllm.tensor-parallel-size: ..., --tp"),
         ("vllm: {tensor_parallel_size: 2}", "vllm.tensor-parallel-size: ..., --tp"),
         ("vllm: {tp: 2}", "vllm.tp: ..., --tp"),
-        ("vllm: {port: 9000}", "vllm.port: ..., `port`"),
         ("vllm: {distributed-executor-backend: mp}", "vllm.distributed-executor-backend: ..., --backend"),
         ("vllm: {allowed-origins: []}", "vllm.allowed-origins..., empty"),
         ("name: other", "name: ..., `r`"),
-        ("env: {HF_HOME: /x}", "env.HF_HOME: ..., `/hf`"),
-        ("mounts: [{source: no.py, target: /x}]", "mounts.0.source: ..., no.py"),
         ("bakend: mp", "unknown key..., `backend`"),
     ],
 )
@@ -413,16 +367,12 @@ def test_recipes_list_has_broken_ones_too(two_recipes: None, capsys: pytest.Capt
     assert rows["mine"]["where"] == "./recipes"
     assert rows["gemma-4-31b-fp8"]["where"] == "packaged"
     assert "missing key `image`" in rows["broken"]["error"]
-    assert main(["recipes", "list"]) == 0
-    assert "mine *" in capsys.readouterr().out
 
 
 def test_recipes_show_takes_the_default_and_sets(two_recipes: None, capsys: pytest.CaptureFixture[str]) -> None:
     shown = document(capsys, "recipes", "show", "--set", "vllm.max_model_len=5")
     assert (shown["path"], shown["recipe"]["name"]) == ("recipes/mine.yaml", "mine")
     assert shown["recipe"]["vllm"] == {"max-model-len": 5}
-    assert main(["recipes", "show", "mine"]) == 0
-    assert "# port of the OpenAI API on the head (default)\nport: 8000\n" in capsys.readouterr().out
 
 
 def test_recipes_check_is_2_when_one_is_broken(two_recipes: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,19 +42,16 @@ def error_of(text: str, model: type[BaseModel] | None = None) -> UsageError:
     return caught.value
 
 
+def with_line(line: str) -> str:
+    """The recipe with a line at its end, instead of the one with the same key."""
+    key = line.partition(":")[0]
+    return "".join(f"{row}\n" for row in RECIPE.splitlines() if row.partition(":")[0] != key) + f"{line}\n"
+
+
 def test_scalars_stay_as_written() -> None:
-    document = parse_document("a: on\nb: 22:22\nc: 1.10\nd: 0022\ne: 2026-04-15\nf: 'q'\ng: ~\nh:\ni: [1, x]\n", "f")
-    assert document.values == {
-        "a": "on",
-        "b": "22:22",
-        "c": "1.10",
-        "d": "0022",
-        "e": "2026-04-15",
-        "f": "q",
-        "g": None,
-        "h": None,
-        "i": ["1", "x"],
-    }
+    text = "a: on\nb: 22:22\nc: 1.10\nd: 0022\ne: 2026-04-15\nf: 'q'\ng: ~\nh:\ni: [1, x]\n"
+    document = parse_document(text, "f")
+    assert list(document.values.values()) == ["on", "22:22", "1.10", "0022", "2026-04-15", "q", None, None, ["1", "x"]]
     assert isinstance(document.values["a"], Written)
     assert not isinstance(document.values["f"], Written)
 
@@ -69,15 +66,11 @@ def test_every_key_has_its_line() -> None:
 @each(
     "text, place",
     [
-        ("", "f.yaml"),
         ("# a comment\n", "f.yaml"),
         ("~", "f.yaml"),
-        ("- a\n- b\n", "f.yaml:1"),
         ("\n\nhello world\n", "f.yaml:3"),
         ("a: 1\nb:\n  c: 1\n  c: 2\n", "f.yaml:4: b.c"),
         ("1: a\n'1': b\n", "f.yaml:2: 1"),
-        ("a:\n\tb: 1\n", "f.yaml:2:1"),
-        ("a: b: c\n", "f.yaml:1:5"),
         ("a: [1, 2\nb: 3\n", "f.yaml:2:2"),
         ("a: 'x\n", "f.yaml:2:1"),
         ("a: 1\n---\nb: 2\n", "f.yaml:2:1"),
@@ -163,17 +156,11 @@ def test_words_that_yaml_versions_read_differently_are_refused(text: str) -> Non
     "host, code, place, named",
     [
         ("{}", "key-missing", "hosts.s", "`address`"),
-        ("{address: }", "key-missing", "hosts.s", "`address`"),
-        ("{address: a, prot: 22}", "unknown-key", "hosts.s", "unknown key `prot`; did you mean `port`?"),
         ("{address: a, zzz: 22}", "unknown-key", "hosts.s", "known keys: address, user, port"),
-        ("{address: a, port: 22:22}", "value-invalid", "hosts.s.port", "a whole number from 0 to 65535, got `22:22`"),
         ("{address: a, port: 70000}", "value-invalid", "hosts.s.port", "`70000`"),
         ("{address: a, port: 22.5}", "value-invalid", "hosts.s.port", "`22.5`"),
         ("{address: [a]}", "value-invalid", "hosts.s.address", "a list"),
         ("5", "value-invalid", "hosts.s", "a mapping with address"),
-        ("{address: '[::1]'}", "value-invalid", "hosts.s.address", "`[::1]`"),
-        ("{address: 'a:22'}", "value-invalid", "hosts.s.address", "`port`"),
-        ("{address: me@a}", "value-invalid", "hosts.s.address", "`user`"),
         ("{address: 10.0.0.0/8}", "value-invalid", "hosts.s.address", "`10.0.0.0/8`"),
         ("{address: -oProxyCommand=x}", "value-invalid", "hosts.s.address", "`-oProxyCommand=x`"),
         ("{address: a, user: 'b c'}", "value-invalid", "hosts.s.user", "`b c`"),
@@ -196,7 +183,6 @@ def test_a_host_of_an_inventory(host: str, code: str, place: str, named: str) ->
     [
         ("host: {}\n", "unknown-key", "1: unknown key `host`"),
         ("hosts: []\n", "value-invalid", "1: hosts: "),
-        ("hosts: {s: {address: a}}\ngroups:\n  all: [s, t]\n", "value-invalid", "3: groups.all: "),
         ("hosts: {s: {address: a}}\ngroups:\n  s: [s]\n", "value-invalid", "3: groups.s: "),
         ("hosts: {s: {address: a}}\ngroups:\n  g: [s, s]\n", "value-invalid", "3: groups.g: "),
         ("hosts: {s: {address: a}}\ngroups:\n  g: []\n", "value-invalid", "3: groups.g: "),
@@ -214,10 +200,7 @@ def test_an_inventory(text: str, code: str, place: str) -> None:
     "line, place, named",
     [
         ("modle: x", "", "unknown key `modle`; did you mean `model`?"),
-        ("image: ", "", "missing key `image`"),
         ("mounts: [{source: a}]", "mounts.0", "missing key `target`"),
-        ("shm_gib: 16g", "shm_gib", "a number above 0, got `16g`"),
-        ("ready_timeout_s: 30m", "ready_timeout_s", "`30m`"),
         ("backend: rya", "backend", "expected `ray` or `mp`, got `rya`"),
         ("transport: tcp", "transport", "`rdma` or `socket`"),
         ("platform: arm", "platform", "`arm64`"),
@@ -226,13 +209,11 @@ def test_an_inventory(text: str, code: str, place: str) -> None:
         ("bench: {tg: []}", "bench.tg", "an empty list"),
         ("bench: {depth: [0, -1]}", "bench.depth.1", "a whole number, 0 or more, got `-1`"),
         ("memory: {per_host_gib: {two: 5}}", "memory.per_host_gib.two", "`two`"),
-        ("needs: {vllm: 1.10}", "needs.vllm", "`1.10`"),
         ("needs: {transformers: new}", "needs.transformers", "`new`"),
         ("image: a b", "image", "`a b`"),
         ("model: ./here", "model", "`./here`"),
         ("name: my recipe", "name", "`my recipe`"),
         ("revision: -x", "revision", "`-x`"),
-        ("vllm: {enforce-eager: yes}", "vllm.enforce-eager", "`yes`"),
         ("vllm: {enforce-eager: }", "vllm.enforce-eager", "--no-"),
         ("vllm: {--max-num-seqs: 8}", "vllm", "`--max-num-seqs`"),
         ("vllm: {max_num_seqs: 8, max-num-seqs: 4}", "vllm.max-num-seqs", "duplicate"),
@@ -253,7 +234,7 @@ def test_an_inventory(text: str, code: str, place: str) -> None:
         ("reference: [{source: a, depth_mode: warm}]", "reference.0.depth_mode", "`cold` or `prefix-caching`"),
         ("reference: [{source: a, depth_mode: cold, rows: [{test: x}]}]", "reference.0.rows.0.test", "`x`"),
         (
-            "reference: [{source: a, depth_mode: cold, rows: [{test: tg32, tp: 1, t_s_sd: x}]}]",
+            "reference: [{source: a, depth_mode: cold, rows: [{test: tg32, t_s_sd: x}]}]",
             "reference.0.rows.0.t_s_sd",
             "`x`",
         ),
@@ -265,10 +246,9 @@ def test_an_inventory(text: str, code: str, place: str) -> None:
     ],
 )
 def test_a_recipe(line: str, place: str, named: str) -> None:
-    key = line.partition(":")[0]
-    others = "".join(f"{row}\n" for row in RECIPE.splitlines() if row.partition(":")[0] != key)
-    number = len(others.splitlines()) + 1
-    error = error_of(f"{others}{line}\n", Recipe)
+    text = with_line(line)
+    error = error_of(text, Recipe)
+    number = len(text.splitlines())
     kinds = {"unknown": "unknown-key", "missing": "key-missing"}
     assert error.code == kinds.get(named.split()[0], "value-invalid")
     assert error.what.startswith(f"f.yaml:{number}: " + (f"{place}: " if place else "")), error.what
@@ -286,35 +266,21 @@ def test_a_recipe(line: str, place: str, named: str) -> None:
     ],
 )
 def test_forms_that_are_valid(line: str) -> None:
-    key = line.partition(":")[0]
-    others = "".join(f"{row}\n" for row in RECIPE.splitlines() if row.partition(":")[0] != key)
-    validate(Recipe, parse_document(f"{others}{line}\n", "f.yaml"))
+    validate(Recipe, parse_document(with_line(line), "f.yaml"))
 
 
 def test_sensible_readings_are_accepted() -> None:
-    recipe = validate(
-        Recipe,
-        parse_document(
-            RECIPE
-            + "revision: 1.10\nenv: {A: 1, B: on, C: 22:22, D: 1.10, TOKENIZERS_PARALLELISM: false, MAX_TOKENS: 5}\n"
-            "vllm: {max_model_len: 4096, x.y_z: 1, flag: true, t: 22:22}\nport: '8001'\nbench: {runs: 5}\n"
-            "memory: {per_host_gib: {1: 50, 2: 30.5}}\nsummary:\nneeds:\n",
-            "f",
-        ),
+    text = (
+        f"{RECIPE}revision: 1.10\nenv: {{A: 1, B: on, C: 22:22, TOKENIZERS_PARALLELISM: false, MAX_TOKENS: 5}}\n"
+        "vllm: {max_model_len: 4096, x.y_z: 1, flag: true, t: 22:22}\nport: '8001'\nbench: {runs: 5}\n"
+        "memory: {per_host_gib: {1: 50, 2: 30.5}}\nsummary:\nneeds:\n"
     )
+    recipe = validate(Recipe, parse_document(text, "f"))
     assert recipe.revision == "1.10"
-    assert recipe.env == {
-        "A": "1",
-        "B": "on",
-        "C": "22:22",
-        "D": "1.10",
-        "TOKENIZERS_PARALLELISM": "false",
-        "MAX_TOKENS": "5",
-    }
+    assert list(recipe.env.values()) == ["1", "on", "22:22", "false", "5"]
     assert recipe.vllm == {"max-model-len": 4096, "x.y_z": 1, "flag": True, "t": "22:22"}
     assert (recipe.port, recipe.bench.runs, recipe.summary) == (8001, 5, "")
     assert recipe.memory.per_host_gib == {1: 50.0, 2: 30.5}
-    assert {type(value) for value in recipe.env.values()} == {str}
 
 
 def test_unicode_names_and_ipv6_are_fine() -> None:
@@ -336,9 +302,9 @@ def test_many_problems_make_few_lines() -> None:
 @each("name, value", SECRET.items())
 def test_no_file_holds_a_secret(name: str, value: str) -> None:
     written = json.dumps({name: value})
-    defaults = f"hosts: {{}}\ndefaults: {{env: {written}}}\n"
     host = f"hosts: {{s: {{address: a, env: {written}}}}}\n"
-    for model, text in ((Recipe, f"{RECIPE}env: {written}\n"), (Inventory, defaults), (Inventory, host)):
+    texts = (f"{RECIPE}env: {written}\n", f"hosts: {{}}\ndefaults: {{env: {written}}}\n", host)
+    for model, text in zip((Recipe, Inventory, Inventory), texts, strict=True):
         message = error_of(text, model).what
         assert f"env.{name}: looks like a secret" in message
         assert value not in message
@@ -381,17 +347,21 @@ def test_every_key_is_described() -> None:
 
 def test_types_in_words() -> None:
     kinds = {key.path: (key.kind, key.default, key.required) for key in (*keys(Inventory), *keys(Recipe))}
-    assert kinds["hosts.NAME.port"] == ("a whole number from 0 to 65535", "0", False)
+    words = {
+        "hosts.NAME.port": "a whole number from 0 to 65535",
+        "groups": "a mapping of names to lists of text",
+        "backend": "`ray` or `mp`",
+        "before_serve": "a list of lists of text",
+        "memory.per_host_gib": "a mapping of whole numbers to numbers above 0",
+        "reference[].rows[].t_s": "a number above 0",
+        "bench.depth": "a list of whole numbers, 0 or more",
+    }
+    assert {path: kinds[path][0] for path in words} == words
     assert kinds["hosts.NAME.address"] == ("text", "", True)
-    assert kinds["groups"] == ("a mapping of names to lists of text", "", False)
-    assert kinds["backend"] == ("`ray` or `mp`", "ray", False)
-    assert kinds["before_serve"] == ("a list of lists of text", "", False)
-    assert kinds["memory.per_host_gib"] == ("a mapping of whole numbers to numbers above 0", "", False)
-    assert kinds["reference[].rows[].t_s"] == ("a number above 0", "", False)
-    assert kinds["bench.depth"] == ("a list of whole numbers, 0 or more", "[0, 4096, 8192, 16384]", False)
+    assert kinds["bench.depth"][1:] == ("[0, 4096, 8192, 16384]", False)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.name)
+@each("path", sorted((ROOT / "recipes").glob("*.yaml")))
 def test_what_show_prints_is_the_same_recipe(path: Path) -> None:
     recipe = read_recipe(path)
     text = annotated(recipe)

@@ -6,12 +6,13 @@ import datetime
 from collections import Counter
 from fractions import Fraction
 from itertools import combinations, permutations, product
+from typing import Any
 
-import pytest
+from loops import each
 from probe_talk import BY_ID as BY_CASE
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says
 
-from cluster.probe.ask import CaseResult
+from cluster.probe.ask import Answer, CaseResult
 from cluster.probe.cases import Probed, choose
 from cluster.probe.problems import PROBLEMS, final
 
@@ -19,12 +20,8 @@ BY_ID = {one.id: one for one in PROBLEMS}
 
 
 def price() -> list[str]:
-    wanted = Fraction("118.80")
-    return [
-        str(first)
-        for first in range(1, 1000)
-        if first * Fraction(120, 100) * Fraction(75, 100) * Fraction(110, 100) == wanted
-    ]
+    changes = Fraction(120, 100) * Fraction(75, 100) * Fraction(110, 100)
+    return [str(first) for first in range(1, 1000) if first * changes == Fraction("118.80")]
 
 
 def islanders() -> list[str]:
@@ -41,11 +38,7 @@ def divisors() -> list[str]:
 
 
 def ticket() -> list[str]:
-    days = [datetime.date(2024, 2, 14)]
-    while len(days) < 100:
-        days.append(days[-1] + datetime.timedelta(days=1))
-    assert datetime.date(2024, 2, 29) in days
-    return [days[-1].isoformat()]
+    return [(datetime.date(2024, 2, 14) + datetime.timedelta(days=99)).isoformat()]
 
 
 def marbles() -> list[str]:
@@ -75,10 +68,9 @@ def test_seven_problems_each_with_a_solver() -> None:
     assert SOLVERS.keys() == BY_ID.keys()
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@each("name", SOLVERS)
 def test_the_answer_is_the_only_one(name: str) -> None:
     assert SOLVERS[name]() == [BY_ID[name].answer]
-    assert BY_ID[name].solved_by(f"Some thoughts.\nAnswer: {BY_ID[name].answer}")
 
 
 RIGHT = {
@@ -126,20 +118,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("name", "said"), [(name, said) for name, all_said in RIGHT.items() for said in all_said])
+@each("name, said", [(name, said) for name, all_said in RIGHT.items() for said in all_said])
 def test_right_answers_however_written(name: str, said: str) -> None:
-    assert BY_ID[name].solved_by(f"First this, then that, 17 times.\n\n{said}")
+    assert [one.id for one in PROBLEMS if one.solved_by(f"First this, then that, 17 times.\n\n{said}")] == [name]
 
 
-@pytest.mark.parametrize(("name", "said"), [(name, said) for name, all_said in WRONG.items() for said in all_said])
+@each("name, said", [(name, said) for name, all_said in WRONG.items() for said in all_said])
 def test_wrong_answers(name: str, said: str) -> None:
     assert not BY_ID[name].solved_by(said)
-
-
-@pytest.mark.parametrize("name", BY_ID)
-def test_no_problem_is_solved_by_another_ones_answer(name: str) -> None:
-    for other in PROBLEMS:
-        assert BY_ID[name].solved_by(f"Answer: {other.answer}") == (other.id == name)
 
 
 def test_the_question_says_the_form_and_not_the_answer() -> None:
@@ -149,19 +135,24 @@ def test_the_question_says_the_form_and_not_the_answer() -> None:
     assert final("**Answer:** `x`.\n\n") == "x"
 
 
-def test_what_becomes_of_an_answer() -> None:
-    right = hold("problem-price", lambda ask: says("Answer: 120", completion_tokens=640))
-    assert (right.outcome, right.score, right.tokens) == ("pass", "right", 640)
-    wrong = hold("problem-price", lambda ask: says("Answer: 100", completion_tokens=640))
-    assert (wrong.outcome, wrong.score, wrong.why, wrong.tokens) == ("fail", "wrong", "'100' instead of '120'", 640)
-    assert wrong.said == "Answer: 100"
-    assert hold("problem-price", lambda ask: says("")).why == "'nothing' instead of '120'"
-    cut = hold("problem-price", lambda ask: says("", reasoning="Let me see", finish_reason="length"))
-    assert (cut.outcome, cut.score, cut.tokens) == ("fail", "cut off", 20)
-    late = hold("problem-price", lambda ask: says("Answer: 120", finish_reason="length"))
-    assert late.score == "right", "cut after the answer"
-    none = hold("problem-price", lambda ask: refuses("time-out", None))
-    assert (none.outcome, none.score) == ("fail", ""), "a server that does not answer is at fault"
+TOO_LONG = says("", reasoning="Let me see", finish_reason="length")
+BROKEN = refuses("time-out", None)
+
+
+@each(
+    "answer, outcome, score, tokens",
+    [
+        (says("Answer: 120", completion_tokens=640), "pass", "right", 640),
+        (says("Answer: 120", finish_reason="length"), "pass", "right", 20),
+        (says("Answer: 100", completion_tokens=640), "fail", "wrong", 640),
+        (says(""), "fail", "wrong", 20),
+        (TOO_LONG, "fail", "cut off", 20),
+        (BROKEN, "fail", "", None),
+    ],
+)
+def test_what_becomes_of_an_answer(answer: Answer, outcome: str, score: str, tokens: int | None) -> None:
+    verdict = hold("problem-price", answer)
+    assert (verdict.outcome, verdict.score, verdict.tokens) == (outcome, score, tokens)
 
 
 def test_the_score() -> None:
@@ -169,23 +160,22 @@ def test_the_score() -> None:
         "problem-price": says("Answer: 120", completion_tokens=100),
         "problem-ticket": says("Answer: 7"),
         "problem-letters": says("", finish_reason="length", completion_tokens=3500),
-        "problem-runners": refuses("boom", 500),
+        "problem-runners": BROKEN,
     }
-    told = [CaseResult(BY_CASE[name], hold(name, lambda ask, name=name: server[name]), 2.0) for name in server]
+    told = [CaseResult(BY_CASE[name], hold(name, answer), 2.0) for name, answer in server.items()]
     probed = Probed(GEMMA, told)
     assert probed.score() == {"right": 1, "wrong": 1, "cut_off": 1, "of": 3, "seconds_each": 2.0, "tokens_each": 1207}
     assert [one.case.id for one in probed.failed] == ["problem-runners"], "wrong answers are the model's"
     assert Probed(GEMMA).score() is None
-    assert probed.document()["cases"][1]["score"] == "wrong"
+    document = probed.document()
+    assert (document["passed"], document["failed"], document["cases"][1]["score"]) == (0, 1, "wrong")
 
 
 def test_a_model_that_cannot_think_is_asked_without() -> None:
-    def ollama(ask):
-        return refuses("m does not support thinking") if "chat_template_kwargs" in ask.body else says("Answer: 120")
-
-    assert hold("problem-price", ollama, FOREIGN).outcome == "pass"
-    asked = []
-    hold("problem-price", lambda ask: asked.append(ask.body) or says("Answer: 120"), GEMMA)
+    asked: list[Any] = []
+    no = refuses("m does not support thinking")
+    last = lambda ask: no if "chat_template_kwargs" in ask.body else says("Answer: 120")  # noqa: E731
+    assert hold("problem-price", last, FOREIGN, asked).outcome == "pass"
     assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
     assert "temperature" not in asked[0]
 

@@ -13,7 +13,7 @@ import pytest
 from cluster.bench.endpoint import Served
 from cluster.bench.loader import Ask, ClientLoad, Record, Round, RoundRecord
 from cluster.errors import ConnectionLostError, UsageError
-from cluster.probe.ask import PASSED, Case, CaseResult, Score, Subject, Talk, Verdict, chat, failed, skipped, subject_of
+from cluster.probe.ask import PASSED, Case, CaseResult, Subject, Talk, chat, failed, skipped, subject_of
 from cluster.probe.cases import CASES, QUICK, Probed, choose, run_probe
 
 SUBJECT = Subject("m", engine="vllm")
@@ -34,19 +34,14 @@ class Server:
 
     answer: Callable[[Ask], bytes | None] = lambda ask: said("hello")
     how: str = "done"
-    sent: list[Ask] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     where: str = "here"
 
     def send(self, wanted: Round) -> RoundRecord:
-        [ask] = wanted.asks
-        self.sent.append(ask)
         self.rounds.append(wanted)
-        data = self.answer(ask)
-        if data is None:
-            record = Record(0.0, 0.1, "refused", "nobody listens", ())
-        else:
-            record = Record(0.0, 0.1, self.how, "", ((0.1, data),) if data else ())
+        data = self.answer(wanted.asks[0])
+        how, said = ("refused", "nobody listens") if data is None else (self.how, "")
+        record = Record(0.0, 0.1, how, said, ((0.1, data),) if data else ())
         return RoundRecord(wanted.id, (record,), ClientLoad())
 
 
@@ -104,20 +99,20 @@ def test_other_errors_are_the_cases(status: int, words: str) -> None:
     probed = run_probe(server, SUBJECT, [case("a", greet)])
     assert outcomes(probed) == ["fail"]
     assert words in probed.results[0].verdict.said
-    assert len(server.sent) == 1
+    assert len(server.rounds) == 1
 
 
 def test_a_server_that_goes_away_ends_it() -> None:
-    server = Server(lambda ask: said("hello") if len(server.sent) < 2 else None)
+    server = Server(lambda ask: said("hello") if len(server.rounds) < 2 else None)
     probed = run_probe(server, SUBJECT, [case(name, greet) for name in "abcd"])
     assert outcomes(probed) == ["pass", "fail"]
     assert "nobody listens" in probed.gone
     assert probed.left == ("c", "d")
-    assert server.sent[-1].path == "/v1/models", "it was asked whether it is there"
+    assert server.rounds[-1].asks[0].path == "/v1/models", "it was asked whether it is there"
 
 
 def test_one_lost_request_does_not() -> None:
-    server = Server(lambda ask: None if len(server.sent) == 1 else said("hello"))
+    server = Server(lambda ask: None if len(server.rounds) == 1 else said("hello"))
     assert outcomes(run_probe(server, SUBJECT, [case("a", greet), case("b", greet)])) == ["fail", "pass"]
 
 
@@ -132,15 +127,13 @@ def test_a_case_that_breaks_loses_no_other() -> None:
 
     probed = run_probe(Server(), SUBJECT, [case("a", breaks), case("b", forgets), case("c", greet)])
     assert outcomes(probed) == ["fail", "fail", "pass"]
-    assert "KeyError" in probed.results[0].verdict.why
-    assert probed.results[0].verdict.said == "hello"
-    assert probed.results[1].verdict.why == "the case came to no verdict"
+    assert [one.verdict.said for one in probed.results] == ["hello", "hello", ""]
 
 
 def test_what_was_told_is_kept_when_the_client_ends() -> None:
     class Ends(Server):
         def send(self, wanted: Round) -> RoundRecord:
-            if self.sent:
+            if self.rounds:
                 raise ConnectionLostError("the load client ended")
             return super().send(wanted)
 
@@ -155,9 +148,8 @@ def test_random_weights_are_asked_what_needs_no_sense() -> None:
     dummy = Subject("m", dummy=True)
     probed = run_probe(server, dummy, [case("a", greet), case("b", greet, judges_text=False)])
     assert outcomes(probed) == ["not applicable", "pass"]
-    assert "weights are random" in probed.results[0].verdict.why
-    assert probed.results[0].requests == 0
-    assert len(server.sent) == 1
+    assert [one.requests for one in probed.results] == [0, 1]
+    assert len(server.rounds) == 1
 
 
 def test_a_budget() -> None:
@@ -168,31 +160,10 @@ def test_a_budget() -> None:
 def test_short_of_time_a_late_answer_is_not_judged() -> None:
     late = Server(lambda ask: b"", how="timeout")
     probed = run_probe(late, SUBJECT, [case("a", greet)], timeout_s=40, lenient=True)
-    assert probed.results[0].verdict == skipped("no whole answer within 40 s: not judged")
+    assert outcomes(probed) == ["not applicable"]
     assert late.rounds[0].timeout_s == 40
     patient = Server(lambda ask: b"" if ask.path != "/v1/models" else said(""), how="timeout")
     assert outcomes(run_probe(patient, SUBJECT, [case("a", greet)])) == ["fail"]
-
-
-def test_answers_to_problems_fail_nothing() -> None:
-    def answers(score: Score) -> Callable[[Subject], Talk]:
-        def put(subject: Subject) -> Talk:
-            yield chat(subject, "6 × 7?")
-            return Verdict("pass" if score == "right" else "fail", score=score)
-
-        return put
-
-    cases = [
-        case("a", answers("right")),
-        case("b", answers("wrong")),
-        case("c", answers("cut off")),
-        case("d", give_up),
-    ]
-    probed = run_probe(Server(), SUBJECT, cases)
-    assert (probed.failed, len(probed.scored)) == ([], 3)
-    document = probed.document()
-    assert (document["passed"], document["failed"], document["not_applicable"]) == (0, 0, 1)
-    assert (document["score"]["right"], document["score"]["cut_off"], document["score"]["of"]) == (1, 1, 3)
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
@@ -257,15 +228,11 @@ def test_words_behind_the_recipe_count() -> None:
 
 
 def test_told_as_json() -> None:
-    told = CaseResult(case("a", greet), failed("because", remedy="do this"), 1.23456, 2)
-    assert told.document() == {
-        "id": "a",
-        "title": "a",
+    told = CaseResult(case("a", greet), failed("because", remedy="do this"), 1.23456, 2).document()
+    assert told == dict.fromkeys(("id", "title"), "a") | dict.fromkeys(("said", "defect"), "") | {
         "group": "group",
         "outcome": "fail",
         "why": "because",
-        "said": "",
-        "defect": "",
         "remedy": "do this",
         "seconds": 1.235,
         "requests": 2,

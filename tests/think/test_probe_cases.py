@@ -1,0 +1,664 @@
+"""The cases of `cluster probe`: servers that are right in their own ways pass, each way to be wrong is found.
+
+What was recorded of servers is judged in `tests/act/test_probe_defects.py`; here is what was not recorded.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from io import BytesIO
+from typing import Any
+
+import pytest
+from loops import each
+from PIL import Image
+from probe_talk import BY_ID, FOREIGN, GEMMA, Server, hold, refuses, says, streams
+
+from cluster.bench.loader import Ask, Record
+from cluster.probe.ask import Answer, Subject, ToolCall, read_answer
+from cluster.probe.service import HELLO, NOBODY
+from cluster.probe.text import LINE
+from cluster.probe.tools import PAGE, TIMER, is_doubled, mismatch, parser_for
+from cluster.probe.vision import COLOURS, FIRST, SECOND, SIDE, Shape, describes, draw
+
+LLAMA = replace(FOREIGN, engine="llamacpp")
+OLLAMA = replace(FOREIGN, engine="ollama")
+THOUGHT = ("role", "reasoning", "content", "finish", "usage", "done")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case, a server (or its one answer), and what is said of it; `defect`, `remedy`: words of them."""
+
+    case: str
+    server: Server | Answer
+    outcome: str = "fail"
+    subject: Subject = GEMMA
+    defect: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.case}, {self.outcome}"
+
+
+PASS, NONE = "pass", "not applicable"
+BOOM, LOST = refuses("boom", 500), refuses("connection reset", None)
+
+# text
+
+SKY = (
+    "The sky is blue because sunlight, which holds all colours, meets the molecules of the air. They scatter short "
+    "waves much more than long ones, so blue light reaches our eyes from every direction, while red goes straight on."
+)
+SALAD = "Green lamps ordered seven quiet questions while nobody painted the tired river of spoons and dates."
+RUSSIAN = f"Небо голубое, потому что солнечный свет рассеивается в воздухе. {SKY[:60]}"
+NO_TEXT = (
+    says(" ", reasoning="\n"),
+    says("", reasoning="Paris is the capital."),
+    says("<|channel>thought\nParis<channel|>Paris."),
+    says("<think>France?</think>Paris."),
+    says("thought\nParis."),
+    says("Paris.<|im_end|>"),
+    says("Paris.", reasoning="Nun Scher" + " Scher" * 40),
+    says("Ein Schдum, Fehl شer und Stoшung"),
+    BOOM,
+    LOST,
+)
+TEXT = [
+    *(Row(case, answer) for case in ("text-fact", "text-essay", "text-echo") for answer in NO_TEXT),
+    Row("text-fact", says("The capital of France is **Paris**."), PASS),
+    Row("text-fact", says("PARIS"), PASS),
+    Row("text-fact", says("It's Paris, of course! 🙂"), PASS),
+    Row("text-fact", says("The capital of France is London.")),
+    Row("text-fact", says("!" * 60), remedy="--moe-backend marlin"),
+    Row("text-fact", says("Paris. It lies on the Seine, and it is old.", finish_reason="length")),
+    Row("text-fact", says("", reasoning="The user asks for the capital.", finish_reason="length"), NONE),
+    Row("text-essay", says(SKY), PASS),
+    Row("text-essay", says("The air scatters blue light."), PASS),
+    Row("text-essay", says("The air scatters blue, blue blue.")),
+    Row("text-essay", says(SALAD)),
+    Row("text-essay", says(RUSSIAN)),
+    Row("text-echo", streams(f"`{LINE}`\n"), PASS),
+    Row("text-echo", streams(LINE.replace("日", "�"))),
+    Row("text-echo", streams(LINE.replace("ö", ""))),
+]
+
+# the API
+
+DUMMY = replace(GEMMA, dummy=True)
+CUT = says("one, two, three", finish_reason="length", completion_tokens=8)
+COUNTED = says("One, two, three, four, five, six, ")
+
+
+def models(*names: str, root: str = "/model") -> Answer:
+    return Answer(200, document={"object": "list", "data": [{"id": name, "root": root} for name in names]})
+
+
+def named(listed: Answer, given: Answer | str) -> Server:
+    answer = says("Hello!", model=given) if isinstance(given, str) else given
+    return lambda ask: listed if ask.path == "/v1/models" else answer
+
+
+def limited(ask: Ask) -> Answer:
+    """vLLM: a request that cannot fit is refused."""
+    return refuses("max_tokens is too large") if ask.body["max_tokens"] > 65536 else says("OK")
+
+
+def both(streamed: Answer | str, whole: Answer | str) -> Server:
+    first = streams(streamed) if isinstance(streamed, str) else streamed
+    second = says(whole) if isinstance(whole, str) else whole
+    return lambda ask: first if ask.body["stream"] else second
+
+
+API = [
+    Row("served-name", named(models("gemma"), "gemma"), PASS),
+    Row("served-name", named(models("first", "gemma"), "first"), PASS),
+    Row("served-name", named(models("gemma:latest", root=""), "gemma"), PASS),
+    Row("served-name", named(models("file.gguf"), "gemma"), PASS, LLAMA),
+    Row("served-name", named(models("gemma", "qwen", root=""), "qwen3.6-35b"), remedy="router"),
+    Row("served-name", named(models("gemma", "qwen", root=""), "qwen")),
+    Row("served-name", named(models("qwen"), "gemma")),
+    Row("served-name", named(models(), "gemma")),
+    Row("served-name", named(models("gemma"), ""), NONE),
+    Row("served-name", BOOM),
+    Row("served-name", named(models("gemma"), BOOM)),
+    Row("served-unknown", refuses("The model does not exist.", 404), PASS),
+    Row("served-unknown", Answer(200, "no such model", document={"error": {"message": "no such model"}}), PASS),
+    Row("served-unknown", says("Hello!", model="qwen")),
+    Row("served-unknown", says("Hello!", model="")),
+    Row("served-unknown", lambda ask: says("Hello!", model=ask.body["model"]), NONE),
+    Row("served-unknown", says("Hi"), NONE, LLAMA),
+    *(Row("served-unknown", refuses("it broke", status)) for status in (None, 200, 408, 429, 500, 502)),
+    Row("context-limit", limited, PASS),
+    Row("context-limit", limited, PASS, replace(GEMMA, limit=None)),
+    Row("context-limit", limited, PASS, replace(GEMMA, configured=None)),
+    Row("context-limit", limited, NONE, FOREIGN),
+    Row("context-limit", limited, "fail", replace(GEMMA, limit=32768)),
+    Row("context-limit", says("OK"), NONE, replace(OLLAMA, limit=4096)),
+    Row("context-limit", says("OK"), "fail", replace(FOREIGN, engine="vllm", limit=4096)),
+    Row("context-limit", BOOM),
+    Row("stream-order", streams("Hello!", events=("content", "role", "finish", "usage", "done")), PASS),
+    Row("stream-order", streams("Hello!", events=("content", "role", "content", "finish", "usage", "done"))),
+    Row("stream-order", streams("Hello!", completion_tokens=None)),
+    Row("stream-order", says("Hello!")),
+    Row("stream-order", streams("Hel", events=("role", "content"), error="the server closed")),
+    Row("stream-same", both("Hello there!", "Good day!"), PASS),
+    Row("stream-same", both(streams("Hello", completion_tokens=2), "Hello there!"), PASS),
+    Row("stream-same", both("Hello there", "Hello there!")),
+    Row("stream-same", both("llo there!", "Hello there!")),
+    Row("stream-same", both("", " "), NONE),
+    Row("stream-same", both(BOOM, "Hello")),
+    Row("stream-same", both("Hello", BOOM)),
+    Row("stop-length", CUT, PASS),
+    Row("stop-length", replace(CUT, completion_tokens=9)),
+    Row("stop-length", replace(CUT, content="one, " * 40, completion_tokens=None)),
+    Row("stop-length", replace(CUT, finish_reason="stop")),
+    Row("stop-length", replace(CUT, finish_reason="stop"), NONE, DUMMY),
+    Row("stop-length", BOOM),
+    Row("stop-string", COUNTED, PASS),
+    Row("stop-string", replace(COUNTED, content="", reasoning=COUNTED.content), PASS),
+    Row("stop-string", says("…, six, seven")),
+    Row("stop-string", replace(COUNTED, finish_reason="length")),
+    Row("stop-string", says("")),
+    Row("stop-string", BOOM),
+]
+
+# reasoning
+
+THOUGHTS = "Let p be the price of a pen. Then 2p + 3(p + 7) = 41, so 5p = 20 and p = 4."
+PRICE = "A pen costs 4 euros."
+NO_THINKING = refuses('"gemma3:27b" does not support thinking')
+
+
+def thinks(content: str = PRICE, reasoning: str = THOUGHTS, finish_reason: str = "stop") -> Server:
+    """An answer with a channel, streamed where that is asked for."""
+    events = THOUGHT if content else tuple(one for one in THOUGHT if one != "content")
+    answer = says(content, reasoning=reasoning, finish_reason=finish_reason)
+    return lambda ask: replace(answer, document={}, events=events) if ask.body["stream"] else answer
+
+
+REASONING = [
+    row
+    for case in ("reasoning-channel", "reasoning-channel-streamed")
+    for row in (
+        Row(case, thinks(), PASS),
+        Row(case, thinks(), PASS, FOREIGN),
+        Row(case, thinks(reasoning="A pen costs 4"), PASS),
+        Row(case, thinks(f"<think>{THOUGHTS}</think>{PRICE}", ""), "fail", FOREIGN, remedy="--reasoning-parser"),
+        Row(case, thinks(f"<|channel>{THOUGHTS}</think>{PRICE}", "")),
+        Row(case, thinks(f"{THOUGHTS}</think>{PRICE}", "First I see.")),
+        Row(case, thinks(reasoning=f"{THOUGHTS}<channel|>")),
+        Row(case, thinks(reasoning=f"<think>{THOUGHTS}")),
+        Row(case, thinks(reasoning=f"thought\n{THOUGHTS}")),
+        Row(case, thinks(f"{PRICE}<turn|>")),
+        Row(case, thinks(f"{THOUGHTS} {PRICE}")),
+        Row(case, thinks(reasoning="!" * 90)),
+        Row(case, thinks("")),
+        Row(case, thinks("", finish_reason="length"), NONE),
+        Row(case, thinks(reasoning=""), NONE, FOREIGN),
+        Row(case, thinks(), NONE, replace(GEMMA, reasoning=False)),
+        Row(case, NO_THINKING, NONE, FOREIGN),
+        Row(case, refuses("reasoning_effort is not supported", 422), NONE, FOREIGN),
+        Row(case, NO_THINKING),
+        Row(case, BOOM, "fail", FOREIGN),
+    )
+] + [
+    Row("reasoning-channel", says(f"thought\n{THOUGHTS}\n{PRICE}"), defect="38855", remedy="vLLM 0.20"),
+    Row("reasoning-channel", says(f"thought\n{THOUGHTS}"), "fail", FOREIGN, defect="38855"),
+    Row("reasoning-channel", says(PRICE), defect="38855"),
+    Row("reasoning-channel-streamed", streams(PRICE)),
+    Row("reasoning-channel-streamed", streams(PRICE, reasoning=THOUGHTS, events=("content", "reasoning", "content"))),
+]
+
+# tools
+
+AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+TAGS = "<|tool_call>call:get_balance{customer:58213}<tool_call|>"
+AS_TEXT = says('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>')
+TOOLS: dict[str, dict[str, Any]] = {
+    "get_weather": {"city": "Paris"},
+    "set_timer": {"minutes": 12, "label": "tea"},
+    "look_up_order": {"order": "K-2281"},
+    "save_file": {"path": "page.html", "content": PAGE},
+    "count_stock": {"product": "blue mug"},
+    "get_price": {"product": "blue mug"},
+    "find_customer": {"name": "Mira Solberg"},
+    "get_balance": {"customer": 58213},
+}
+FINAL = {
+    "tools-agent": "It has arrived; you find it in locker 4719.",
+    "tools-agent-streamed": "Locker 4719. It arrived.",
+    "tools-loop": "There are 137 of them, at 8,45 € each.",
+    "tools-steps": "She owes €246.80.",
+}
+OSLO, TOKYO = {"city": "Oslo", "unit": "celsius"}, {"city": "Tōkyō"}
+
+
+def calls(ask: Ask, **given: Any) -> Answer:
+    """An answer in the form that was asked for, with these calls: arguments by name, as values or as text."""
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+    made = tuple(ToolCall(f"call_{number}", name, text) for number, (name, text) in enumerate(texts.items()))
+    more: dict[str, Any] = {"tool_calls": made, "finish_reason": "tool_calls"}
+    events = ("role", "tool", "finish", "usage", "done")
+    return streams(events=events, **more) if ask.body["stream"] else says(**more)
+
+
+def done(ask: Ask) -> list[str]:
+    """Tools whose results are in the conversation."""
+    turns = [one for one in ask.body["messages"] if one["role"] == "assistant"]
+    return [call["function"]["name"] for turn in turns for call in turn["tool_calls"]]
+
+
+def talks(text: str) -> Server:
+    return lambda ask: streams(text) if ask.body["stream"] else says(text)
+
+
+def right(case: str, end: Server | Answer | None = None) -> Server:
+    """A server and model without fault, that call one tool after the other; `end`: what is said then."""
+
+    def server(ask: Ask) -> Answer:
+        offered = [one["function"]["name"] for one in ask.body["tools"]]
+        left = [name for name in offered if name not in done(ask)]
+        if case == "tools-auto":
+            return says("Hello.")
+        if case == "tools-parallel" and end is None:
+            return calls(ask, get_weather=OSLO, get_local_time=TOKYO)
+        if left and not (case == "tools-steps" and end and done(ask)):
+            name = "set_timer" if case == "tools-choice" else left[0]
+            cities = {"get_weather": OSLO, "get_local_time": TOKYO} if case == "tools-parallel" else {}
+            return calls(ask, **{name: (TOOLS | cities)[name]})
+        last = end or talks(FINAL[case])
+        return last if isinstance(last, Answer) else last(ask)
+
+    return server
+
+
+def changed(case: str, change: Callable[[Answer], Answer]) -> Server:
+    """The same, its answers that call tools changed."""
+    good = right(case)
+
+    def server(ask: Ask) -> Answer:
+        answer = good(ask)
+        return change(answer) if answer.tool_calls else answer
+
+    return server
+
+
+def given(case: str, text: str) -> Server:
+    """The same with other arguments."""
+    return changed(case, other(arguments=text))
+
+
+def page(content: str) -> Server:
+    return given("tools-html", json.dumps({"path": "page.html", "content": content}))
+
+
+def other(**more: Any) -> Callable[[Answer], Answer]:
+    """An answer whose first call has something else."""
+    return lambda one: replace(one, tool_calls=(replace(one.tool_calls[0], **more), *one.tool_calls[1:]))
+
+
+def second_number(ask: Ask) -> Answer:
+    answer = right("tools-steps")(ask)
+    return other(arguments='{"customer": 58231}')(answer) if len(done(ask)) == 1 else answer
+
+
+STOPPED = says(tool_calls=(ToolCall("a", "get_balance", '{"customer": 58213}'),), finish_reason="stop")
+ENDLESS = says("Paris Paris Paris", finish_reason="length", completion_tokens=2048)
+THINKING = says(reasoning="Let me see. " * 9, finish_reason="length", completion_tokens=2048)
+NEEDS_JINJA = refuses("tools param requires --jinja flag", 500)
+IN_MARKS = '{"city": "<|\\Paris<|\\"|"}'
+BAD_CALLS: list[Callable[[Answer], Answer]] = [
+    lambda one: replace(one, content="<think>Paris…"),
+    lambda one: replace(one, tool_calls=one.tool_calls * 2),
+    lambda one: replace(one, tool_calls=(*one.tool_calls, replace(one.tool_calls[0], id="b"))),
+    lambda one: replace(one, error="connection reset"),
+    other(id=""),
+    other(name="weather"),
+    *(other(arguments=text) for text in ("{}", '["Paris"]', '{"city": 75}', '{"city": "London"}')),
+    other(arguments='{"city": "Paris", "unit": "kelvin"}'),
+    other(arguments='{"city":"Paris"}{"city":"Paris"}'),
+]
+TOOL_ROWS = [
+    *(Row(case, right(case), PASS, of) for case in BY_ID if case.startswith("tools-") for of in (GEMMA, FOREIGN)),
+    *(Row(case, refuses(AUTO), NONE, FOREIGN) for case in BY_ID if case.startswith("tools-") and case != "tools-auto"),
+    Row("tools-auto", refuses(AUTO), "fail", FOREIGN, remedy="--enable-auto-tool-choice --tool-call-parser NAME"),
+    Row("tools-auto", refuses(AUTO), NONE, replace(GEMMA, model="gemma-4", tools=False), remedy="parser=gemma4"),
+    Row("tools-auto", refuses("registry.ollama.ai/library/gemma:2b does not support tools"), NONE, FOREIGN),
+    Row("tools-auto", NEEDS_JINJA, "fail", LLAMA, remedy="--jinja"),
+    Row("tools-auto", refuses("CUDA error", 500)),
+    *(Row(case, changed(case, bad)) for case in ("tools-single", "tools-single-streamed") for bad in BAD_CALLS),
+    Row("tools-single", says("It is sunny.")),
+    Row("tools-single", AS_TEXT, "fail", FOREIGN, remedy="--tool-call-parser"),
+    Row("tools-single", AS_TEXT, remedy="has a parser, but not for what this model writes"),
+    Row("tools-single", THINKING, NONE),
+    Row("tools-single", ENDLESS),
+    Row("tools-single", changed("tools-single", lambda one: replace(one, finish_reason="stop")), defect="39043"),
+    Row("tools-single", given("tools-single", IN_MARKS)),
+    Row("tools-single-streamed", given("tools-single-streamed", IN_MARKS), defect="38946", remedy="vLLM 0.20"),
+    Row("tools-single", given("tools-single", '{"city": "<|\\"|>Paris"}')),
+    Row("tools-single-streamed", given("tools-single-streamed", '{"city": "<|\\"|>Paris"}'), defect="38946"),
+    Row("tools-html", given("tools-html", '{"path": "page.html", "content": "<<htmlhtml'), defect="38909"),
+    Row("tools-html", page(PAGE.replace("<body>", "<bodybody>")), defect="38909"),
+    Row("tools-html", page(PAGE.replace("\n", "")), PASS),
+    Row("tools-html", page(PAGE.replace("DOCTYPE", "doctype").replace('"', "'")), PASS),
+    Row("tools-html", page(PAGE.replace("<b>bold</b> word", "<b>bolder</b> words")), PASS),
+    Row("tools-html", page(PAGE.replace("</html>", ""))),
+    Row("tools-html", page(PAGE.replace("<h1>", "<h1><h1>"))),
+    Row("tools-html", page("")),
+    # ending a loop early is named and not failed where vLLM does not stream
+    *(
+        Row("tools-steps", right("tools-steps", end), NONE, defect="39043", remedy="stream in agent loops")
+        for end in (says(TAGS), says(""), says("Her number is 58213."), STOPPED)
+    ),
+    Row("tools-steps", changed("tools-steps", lambda one: replace(one, finish_reason="stop")), NONE, defect="39043"),
+    Row("tools-steps", right("tools-steps", says("Her number is 58213.")), "fail", LLAMA),
+    Row("tools-steps", right("tools-steps", BOOM)),
+    Row("tools-steps", says(TAGS)),
+    Row("tools-steps", changed("tools-steps", lambda one: replace(one, content="<tool_call|>"))),
+    Row("tools-steps", second_number),
+    Row("tools-agent", right("tools-agent", says(TAGS)), defect="39043"),
+    Row("tools-agent", right("tools-agent", says(" ")), defect="39043"),
+    Row("tools-agent", lambda ask: calls(ask, look_up_order={"order": "K-2281"})),
+    *(Row("tools-agent", right("tools-agent", says(said)), PASS) for said in ("In locker 4,719.", "locker **4 719**")),
+    *(Row(case, right(case, talks("Gladly: it is 12."))) for case in FINAL if case != "tools-steps"),
+    *(Row(case, right(case, refuses("unexpected role 'tool'"))) for case in FINAL),
+    Row("tools-loop", lambda ask: talks("137, 8.45")(ask) if done(ask) else calls(ask, count_stock={"product": "x"})),
+    Row("tools-parallel", right("tools-parallel", says("Clear in Oslo, 08:15 in Tokyo.")), NONE),
+    Row("tools-parallel", lambda ask: says("Clear.") if done(ask) else calls(ask, get_weather=OSLO)),
+    Row("tools-parallel", lambda ask: calls(ask, get_weather=TOKYO, get_local_time=OSLO)),
+    Row("tools-parallel", lambda ask: calls(ask, get_weatherget_local_time='{"city":"Oslo"}{"city":"Tokyo"}')),
+    Row("tools-choice", lambda ask: calls(ask, get_weather={"city": "Paris"})),
+    Row("tools-choice", given("tools-choice", '{"minutes": 12.0, "label": "Tea"}'), PASS),
+    Row("tools-choice", given("tools-choice", '{"minutes": "12", "label": "tea"}')),
+    Row("tools-choice", given("tools-choice", '{"minutes": 21, "label": "tea"}')),
+]
+
+# pictures
+
+GOOD, SECOND_GOOD = "red square\ngreen circle", "blue triangle\nyellow square"
+BLIND = replace(GEMMA, vision=False)
+
+
+def picture(ask: Ask) -> bytes | None:
+    """The PNG of a request."""
+    content = ask.body["messages"][0]["content"]
+    return None if isinstance(content, str) else b64decode(content[0]["image_url"]["url"].partition(";base64,")[2])
+
+
+def seeing(first: str, second: str, *, tokens: int | None = 256, without: int | None = 40) -> Server:
+    """A server that says this to the two pictures, which cost so many tokens beside the words."""
+
+    def server(ask: Ask) -> Answer:
+        png = picture(ask)
+        said = {draw(FIRST): first, draw(SECOND): second, None: "I see nothing."}[png]
+        return says(said, prompt_tokens=without if not png or tokens is None else 40 + tokens)
+
+    return server
+
+
+REFUSALS = [
+    refuses("google/gemma-3-1b-it is not a multimodal model"),
+    refuses("image input is not supported - hint: you may need to provide the mmproj", 500),
+    refuses("this model is missing data required for image input", 500),
+    refuses("json: cannot unmarshal array into Go struct field ChatCompletionRequest.messages of type string"),
+]
+VISION = [
+    Row("vision-shapes", seeing(GOOD, SECOND_GOOD), PASS),
+    Row("vision-shapes", seeing(GOOD, "blue triangle\nred circle")),
+    Row("vision-shapes", seeing(SECOND_GOOD, SECOND_GOOD, tokens=None, without=None)),
+    Row("vision-shapes", refuses("invalid request", 400)),
+    Row("vision-shapes", says("!" * 80)),
+    Row("vision-tokens", seeing(GOOD, SECOND_GOOD), PASS),
+    Row("vision-tokens", seeing(GOOD, GOOD, tokens=None, without=None), NONE),
+    Row("vision-tokens", seeing(GOOD, GOOD, without=None), NONE),
+    Row("vision-tokens", lambda ask: says("red square") if picture(ask) else BOOM),
+    *(
+        Row(case, seeing(GOOD, second, tokens=0), "fail", subject)
+        for case in ("vision-shapes", "vision-tokens")
+        for subject in (GEMMA, FOREIGN, BLIND)
+        for second in (GOOD, "I do not know.")
+    ),
+    *(
+        Row(case, words, outcome, subject, remedy=remedy)
+        for case in ("vision-shapes", "vision-tokens")
+        for words in REFUSALS
+        for outcome, subject, remedy in (
+            (NONE, FOREIGN, ""),
+            (NONE, BLIND, ""),
+            ("fail", GEMMA, "--language-model-only"),
+        )
+    ),
+    *(
+        Row(case, broken, "fail", subject)
+        for case in ("vision-shapes", "vision-tokens")
+        for broken, subject in (
+            (refuses("cannot identify image file <_io.BytesIO object>"), FOREIGN),
+            (refuses("EngineCore died", 500), FOREIGN),
+            (LOST, BLIND),
+        )
+    ),
+]
+
+
+@each("row", [*TEXT, *API, *REASONING, *TOOL_ROWS, *VISION], ids=str)
+def test_each_server_is_judged_rightly(row: Row) -> None:
+    verdict = hold(row.case, row.server, row.subject)
+    assert verdict.outcome == row.outcome, verdict
+    assert bool(verdict.defect) == bool(row.defect), verdict
+    assert row.defect in verdict.defect, verdict
+    assert row.remedy in verdict.remedy, verdict
+
+
+# what is asked
+
+
+def test_thinking_is_asked_for_as_the_engine_wants_it_and_forbidden_where_it_costs_time() -> None:
+    asked: list[Any] = []
+    for case in ("text-fact", "text-essay", "text-echo"):
+        hold(case, BOOM, asked=asked)
+    assert [body["chat_template_kwargs"] for body in asked] == [{"enable_thinking": False}] * 3
+    assert [body["stream"] for body in asked] == [False, False, True]
+    asked.clear()
+    hold("reasoning-channel", thinks(), GEMMA, asked)
+    hold("reasoning-channel", thinks(), OLLAMA, asked)
+    assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
+    assert asked[1]["reasoning_effort"] == "medium"
+    assert "temperature" not in asked[0], "greedy thinking loops; the model's own settings hold"
+
+
+def test_names_stops_and_a_small_context_are_asked_for() -> None:
+    asked: list[Any] = []
+    hold("served-unknown", refuses("", 404), asked=asked)
+    hold("stop-string", COUNTED, asked=asked)
+    hold("stream-order", streams(HELLO), replace(GEMMA, limit=100, configured=100), asked)
+    assert [asked[0]["model"], asked[1]["stop"], asked[2]["max_tokens"]] == [NOBODY, ["seven"], 50]
+
+
+def test_results_go_back_under_their_ids() -> None:
+    asked: list[Any] = []
+    hold("tools-agent", right("tools-agent"), asked=asked)
+    messages = asked[-1]["messages"]
+    assert [one["role"] for one in messages] == ["user", "assistant", "tool"]
+    assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == "call_0"
+
+
+# answers as engines send them
+
+
+def stream(*events: Any) -> Answer:
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body.encode())}\r\n\r\n"
+    return read_answer(Record(0.0, 2.0, "done", "", ((1.0, (head + body).encode()),)))
+
+
+def delta(finish: str | None = None, **given: Any) -> dict[str, Any]:
+    return {"model": "m", "choices": [{"index": 0, "delta": given, "finish_reason": finish}]}
+
+
+def portion(text: Any, name: str = "", **more: Any) -> dict[str, Any]:
+    function = {"arguments": text} | ({"name": name} if name else {})
+    return delta(tool_calls=[{"index": 0, "function": function, **more}])
+
+
+VLLM = [
+    delta(role="assistant", content=""),
+    portion("", "get_weather", id="chatcmpl-tool-4f", type="function"),
+    *map(portion, ('{"city": ', '"Par', 'is"', "}")),
+    delta("tool_calls", content=""),
+    {"model": "m", "choices": [], "usage": {"completion_tokens": 18}},
+]
+LLAMA_CPP = [
+    delta(role="assistant", content=None),
+    delta(reasoning_content="The user wants the weather."),
+    portion("{", "get_weather", id="Vx1", type="function"),
+    *map(portion, ('"city":"Paris"', "}")),
+    delta("tool_calls"),
+]
+OF_OLLAMA = [
+    portion('{"city":"Paris","unit":"celsius"}', "get_weather", id="call_9r", type="function"),
+    delta("tool_calls", role="assistant", content=""),
+]
+QWEN = [
+    delta(role="assistant", content=""),
+    delta(reasoning="Weather…"),
+    delta(content="\n\n"),
+    portion('{"city": "Paris, France"}', "get_weather", id="a"),
+    delta("tool_calls"),
+]
+OBJECT = [portion({"city": "Paris"}, "get_weather", id="a"), delta("tool_calls")]
+ONE_INDEX = [*[portion('{"city":"Paris"}', "get_weather", id="a")] * 2, delta("tool_calls")]
+
+
+@each(
+    "outcome, events",
+    [*(("pass", one) for one in (VLLM, LLAMA_CPP, OF_OLLAMA, QWEN)), ("fail", OBJECT), ("fail", ONE_INDEX)],
+)
+def test_streams_as_engines_send_them(outcome: str, events: list[Any]) -> None:
+    assert hold("tools-single-streamed", stream(*events), FOREIGN).outcome == outcome
+
+
+def places(told: Any) -> Iterator[tuple[Any, Any]]:
+    """(what holds it, under what) of every value within."""
+    for key, value in list(told.items() if isinstance(told, dict) else enumerate(told)):
+        yield told, key
+        if isinstance(value, dict | list):
+            yield from places(value)
+
+
+@pytest.mark.parametrize("part", ["delta", "message"])
+def test_anything_anywhere(part: str) -> None:
+    """Answers of shapes that nobody thought of are read as far as they go."""
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "Paris", "reasoning": "Hm.", "tool_calls": [call]}
+    choice = {"index": 0, part: said, "finish_reason": "stop"}
+    whole = {"model": "m", "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 7}}
+    for number, _ in enumerate(places(whole)):
+        for junk in (None, 7, 1.5, True, "x", ["a"], [None], {"a": 1}):
+            document = copy.deepcopy(whole)
+            holder, key = list(places(document))[number]
+            holder[key] = copy.deepcopy(junk)
+            body = json.dumps(document).encode()
+            head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+            one = Record(0.0, 1.0, "done", "", ((0.5, head + body),))
+            answer = stream(document) if part == "delta" else read_answer(one)
+            assert isinstance(answer.completion_tokens, int | None), (key, junk)
+            assert isinstance(answer.prompt_tokens, int | None), (key, junk)
+            if key in ("index", "tool_calls", "function", "usage", "prompt_tokens"):
+                assert answer.content == "Paris", "the rest is read"
+
+
+# parts
+
+
+def test_schema() -> None:
+    schema = TIMER["function"]["parameters"]
+    assert mismatch(schema, {"minutes": 5, "label": "x", "more": 1}) == "", "a schema allows more unless it forbids it"
+    assert mismatch(schema, {"minutes": True, "label": "x"})
+
+
+def test_doubled() -> None:
+    assert [is_doubled(text) for text in ("<<html>", "<divdiv class>", PAGE, "<tt>1 < 2</tt>")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@each(
+    "model, parser",
+    [
+        ("google/gemma-4-31B-it", "gemma4"),
+        ("gemma4-fp8-mtp", "gemma4"),
+        ("Qwen/Qwen3.5-35B-A3B-FP8", "qwen3_coder"),
+        ("Qwen/Qwen2.5-7B-Instruct", "hermes"),
+        ("openai/gpt-oss-120b", "openai"),
+        ("mine", "NAME"),
+    ],
+)
+def test_parser(model: str, parser: str) -> None:
+    assert parser_for(model) == parser
+
+
+def pixels_of(png: bytes) -> list[list[tuple[int, ...]]]:
+    picture = Image.open(BytesIO(png))
+    assert (picture.format, picture.mode, picture.size) == ("PNG", "RGB", (SIDE, SIDE))
+    data = picture.tobytes()
+    return [[tuple(data[at : at + 3]) for at in range(3 * SIDE * y, 3 * SIDE * (y + 1), 3)] for y in range(SIDE)]
+
+
+@pytest.mark.parametrize("shapes", [FIRST, SECOND], ids=["first", "second"])
+def test_a_picture_has_its_shapes_on_white(shapes: tuple[Shape, ...]) -> None:
+    pixels = pixels_of(draw(shapes))
+    assert {colour for row in pixels for colour in row} == {(255, 255, 255), *(COLOURS[one.colour] for one in shapes)}
+    for shape in shapes:
+        assert pixels[shape.y][shape.x] == COLOURS[shape.colour]
+        area = sum(colour == COLOURS[shape.colour] for row in pixels for colour in row) / (2 * shape.radius) ** 2
+        assert area == pytest.approx({"square": 1, "circle": 3.14159 / 4, "triangle": 0.5}[shape.kind], abs=0.02)
+
+
+def test_a_triangle_stands_on_its_base_and_later_shapes_lie_above() -> None:
+    pixels = pixels_of(draw((Shape("square", "red", 224, 224, 100), Shape("triangle", "blue", 224, 224, 100))))
+    assert [pixels[320][x] == COLOURS["blue"] for x in (130, 224, 318)] == [True] * 3
+    assert [pixels[140][x] == COLOURS["blue"] for x in (130, 224, 318)] == [False, True, False]
+    assert pixels[140][130] == COLOURS["red"]
+
+
+DESCRIBED = [
+    GOOD,
+    "- **Red** square\n- **Green** circle",
+    "There is a red square on the left and a green circle on the right.",
+    "Square: red. Circle: green.",
+    "The image shows a square and a circle, coloured red and green respectively.",
+    "A green disc and a crimson box on a white background",
+    "A square in red and a circle, which is green.",
+    "Two shapes: red and green. The first is a square, the second is round.",
+    "From left to right there are a square and a circle. The circle is green; the square is red.",
+]
+NOT_DESCRIBED = [
+    "",
+    "I cannot see any picture.",
+    "red square",
+    "green circle",
+    "blue square\ngreen circle",
+    "red circle\ngreen square",
+    "A green square and a red circle.",
+    "red square\ngreen circle\nblue triangle",
+    "red triangle\ngreen circle",
+    "a red house with a green tree",
+    "redsquare greencircle",
+    "a square and a circle",
+    "a red square, a green circle and a triangle",
+    "red square, green circle, blue triangle, yellow square",
+]
+
+
+@each("text, is_right", [*((text, True) for text in DESCRIBED), *((text, False) for text in NOT_DESCRIBED)])
+def test_any_wording_is_right(text: str, is_right: bool) -> None:
+    assert describes(text, FIRST) == is_right
+    assert not describes(text, SECOND), "the two cannot be guessed by one answer"
