@@ -372,9 +372,9 @@ class Case:
 
     id: str
     title: str
-    group: str
     talk: Callable[[Subject], Talk]
     source: str
+    group: str
     quick: bool = False
     long: bool = False
     judges_text: bool = True

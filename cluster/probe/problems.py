@@ -107,14 +107,8 @@ def solve(subject: Subject, *, problem: Problem) -> Talk:
     return replace(right, outcome="fail", score="wrong", why=why, said=answer.content[-240:])
 
 
+SOURCE = "write-up on Gemma 4 31B NVFP4, June 2026"
 CASES = tuple(
-    Case(
-        f"problem-{one.id}",
-        one.title,
-        "reasoning-check",
-        partial(solve, problem=one),
-        "write-up on Gemma 4 31B NVFP4, June 2026",
-        long=True,
-    )
+    Case(f"problem-{one.id}", one.title, partial(solve, problem=one), SOURCE, "reasoning-check", long=True)
     for one in PROBLEMS
 )

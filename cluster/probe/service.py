@@ -159,11 +159,11 @@ API = "OpenAI's API"
 _case = partial(Case, group="server", judges_text=False)
 
 CASES = (
-    _case("served-name", "the model asked for answers", talk=served_name, source=FAILOVER, quick=True),
-    _case("served-unknown", "a name that nobody serves is refused", talk=unknown_name, source=FAILOVER),
-    _case("context-limit", "the context limit, and a request beyond it", talk=context_limit, source=LIMIT, quick=True),
-    _case("stream-order", "the order of a stream's events", talk=stream_order, source=API, quick=True),
-    _case("stream-same", "streamed and not: nothing is lost", talk=stream_same, source=API),
-    _case("stop-length", 'max_tokens, and the reason "length"', talk=max_tokens, source=API),
-    _case("stop-string", 'a stop string, and the reason "stop"', talk=stop_string, source=API, judges_text=True),
+    _case("served-name", "the model asked for answers", served_name, FAILOVER, quick=True),
+    _case("served-unknown", "a name that nobody serves is refused", unknown_name, FAILOVER),
+    _case("context-limit", "the context limit, and a request beyond it", context_limit, LIMIT, quick=True),
+    _case("stream-order", "the order of a stream's events", stream_order, API, quick=True),
+    _case("stream-same", "streamed and not: nothing is lost", stream_same, API),
+    _case("stop-length", 'max_tokens, and the reason "length"', max_tokens, API),
+    _case("stop-string", 'a stop string, and the reason "stop"', stop_string, API, judges_text=True),
 )

@@ -91,23 +91,11 @@ _case = partial(Case, group="text")
 
 CASES = (
     _case(
-        "text-fact",
-        "a fact, in a sane sentence",
-        talk=fact,
-        source="write-ups of April 2026 (!!!!!); vLLM issue 39407",
-        quick=True,
+        "text-fact", "a fact, in a sane sentence", fact, "write-ups of April 2026 (!!!!!); vLLM issue 39407", quick=True
     ),
+    _case("text-essay", "a paragraph without a loop", essay, "eugr/spark-vllm-docker#217; dgx-spark-playbooks#76"),
     _case(
-        "text-essay",
-        "a paragraph without a loop",
-        talk=essay,
-        source="eugr/spark-vllm-docker#217; dgx-spark-playbooks#76",
-    ),
-    _case(
-        "text-echo",
-        "characters of many alphabets, streamed",
-        talk=echo,
-        source="servers that cut a character between two events",
+        "text-echo", "characters of many alphabets, streamed", echo, "servers that cut a character between two events"
     ),
 )
 

@@ -402,23 +402,17 @@ def _reports(answer: Answer, numbers: Sequence[str]) -> Verdict:
 
 
 _case = partial(Case, group="tools", source=SEED)
+MTP = "write-up on MTP, May 2026"
 
 CASES = (
-    _case(
-        "tools-auto",
-        'tool_choice "auto" accepted',
-        talk=auto_accepted,
-        source="write-up on MTP, May 2026",
-        quick=True,
-        judges_text=False,
-    ),
-    _case("tools-single", "one call", talk=partial(single_call, stream=False), quick=True),
-    _case("tools-single-streamed", "one call, streamed", talk=partial(single_call, stream=True), quick=True),
-    _case("tools-parallel", "two calls at once", talk=parallel_calls),
-    _case("tools-agent", "call, result, answer", talk=partial(agent, stream=False)),
-    _case("tools-agent-streamed", "call, result, answer, streamed", talk=partial(agent, stream=True)),
-    _case("tools-html", "HTML in streamed arguments", talk=html, source=f"{SEED}; vLLM PR 38909"),
-    _case("tools-choice", "the right one of three", talk=choice_of_three),
-    _case("tools-loop", "two tools, results, answer, streamed", talk=full_loop),
-    _case("tools-steps", "a call made from another's result", talk=steps, source=f"{SEED}; vLLM issue 39043"),
+    _case("tools-auto", 'tool_choice "auto" accepted', auto_accepted, source=MTP, quick=True, judges_text=False),
+    _case("tools-single", "one call", partial(single_call, stream=False), quick=True),
+    _case("tools-single-streamed", "one call, streamed", partial(single_call, stream=True), quick=True),
+    _case("tools-parallel", "two calls at once", parallel_calls),
+    _case("tools-agent", "call, result, answer", partial(agent, stream=False)),
+    _case("tools-agent-streamed", "call, result, answer, streamed", partial(agent, stream=True)),
+    _case("tools-html", "HTML in streamed arguments", html, source=f"{SEED}; vLLM PR 38909"),
+    _case("tools-choice", "the right one of three", choice_of_three),
+    _case("tools-loop", "two tools, results, answer, streamed", full_loop),
+    _case("tools-steps", "a call made from another's result", steps, source=f"{SEED}; vLLM issue 39043"),
 )

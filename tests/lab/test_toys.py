@@ -17,7 +17,7 @@ from own_lab import Lab
 from person import Person, Ran
 
 from cluster.lab.stand_ins import WITHOUT_AVX512
-from cluster.probe.vision import Shape, data_uri, draw
+from cluster.probe.vision import FIRST, shown
 
 ALONE = ("--solo", "-n", "spark1")
 BENCH = ("--pp", "256", "--tg", "16", "--depth", "0", "512", "--runs", "2")
@@ -56,10 +56,10 @@ def assert_measured(ran: Ran) -> None:
 
 
 def usage_with_picture(lab: Lab, model: str) -> Any:
-    """What vLLM counts of a question with a red square in it."""
+    """What vLLM counts of a question with a picture in it."""
     parts = [
         {"type": "text", "text": "What is this?"},
-        {"type": "image_url", "image_url": {"url": data_uri(draw((Shape("square", "red", 100, 100, 50),)))}},
+        shown(FIRST)["content"][0],
     ]
     body = json.dumps({"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": parts}]})
     post = "curl -s http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d"

@@ -23,7 +23,7 @@ from cluster.probe.ask import Answer, Subject, ToolCall, read_answer
 from cluster.probe.service import HELLO, NOBODY
 from cluster.probe.text import LINE
 from cluster.probe.tools import PAGE, TIMER, is_doubled, mismatch, parser_for
-from cluster.probe.vision import COLOURS, FIRST, SECOND, SIDE, Shape, describes, draw
+from cluster.probe.vision import FIRST, SECOND, describes, shown
 
 LLAMA = replace(FOREIGN, engine="llamacpp")
 OLLAMA = replace(FOREIGN, engine="ollama")
@@ -394,9 +394,9 @@ def seeing(first: str, second: str, *, tokens: int | None = 256, without: int | 
     """A server that says this to the two pictures, which cost so many tokens beside the words."""
 
     def server(ask: Ask) -> Answer:
-        png = picture(ask)
-        said = {draw(FIRST): first, draw(SECOND): second, None: "I see nothing."}[png]
-        return says(said, prompt_tokens=without if not png or tokens is None else 40 + tokens)
+        message = ask.body["messages"][0]
+        said = first if message == shown(FIRST) else second if message == shown(SECOND) else "I see nothing."
+        return says(said, prompt_tokens=without if not picture(ask) or tokens is None else 40 + tokens)
 
     return server
 
@@ -605,28 +605,19 @@ def test_parser(model: str, parser: str) -> None:
     assert parser_for(model) == parser
 
 
-def pixels_of(png: bytes) -> list[list[tuple[int, ...]]]:
-    picture = Image.open(BytesIO(png))
-    assert (picture.format, picture.mode, picture.size) == ("PNG", "RGB", (SIDE, SIDE))
-    data = picture.tobytes()
-    return [[tuple(data[at : at + 3]) for at in range(3 * SIDE * y, 3 * SIDE * (y + 1), 3)] for y in range(SIDE)]
-
-
-@pytest.mark.parametrize("shapes", [FIRST, SECOND], ids=["first", "second"])
-def test_a_picture_has_its_shapes_on_white(shapes: tuple[Shape, ...]) -> None:
-    pixels = pixels_of(draw(shapes))
-    assert {colour for row in pixels for colour in row} == {(255, 255, 255), *(COLOURS[one.colour] for one in shapes)}
-    for shape in shapes:
-        assert pixels[shape.y][shape.x] == COLOURS[shape.colour]
-        area = sum(colour == COLOURS[shape.colour] for row in pixels for colour in row) / (2 * shape.radius) ** 2
-        assert area == pytest.approx({"square": 1, "circle": 3.14159 / 4, "triangle": 0.5}[shape.kind], abs=0.02)
-
-
-def test_a_triangle_stands_on_its_base_and_later_shapes_lie_above() -> None:
-    pixels = pixels_of(draw((Shape("square", "red", 224, 224, 100), Shape("triangle", "blue", 224, 224, 100))))
-    assert [pixels[320][x] == COLOURS["blue"] for x in (130, 224, 318)] == [True] * 3
-    assert [pixels[140][x] == COLOURS["blue"] for x in (130, 224, 318)] == [False, True, False]
-    assert pixels[140][130] == COLOURS["red"]
+@each("shapes", [FIRST, SECOND])
+def test_a_picture_has_its_shapes_on_white(shapes: tuple[str, str]) -> None:
+    [png] = filter(None, [picture(Ask("", {"messages": [shown(shapes)]}))])
+    found = Image.open(BytesIO(png))
+    assert (found.format, found.mode, found.size) == ("PNG", "RGB", (448, 448))
+    colors = {"red": (220, 20, 30), "green": (20, 160, 50), "blue": (30, 60, 220), "yellow": (250, 215, 0)}
+    areas = {color: count for count, color in found.getcolors()}
+    assert found.getpixel((0, 0)) == (255, 255, 255)
+    assert len(areas) == 3
+    for x, (color, kind) in zip((130, 318), map(str.split, shapes), strict=True):
+        assert found.getpixel((x, 224)) == colors[color]
+        share = {"square": 1, "circle": 3.14159 / 4, "triangle": 0.5}[kind]
+        assert areas[colors[color]] / 160**2 == pytest.approx(share, abs=0.02)
 
 
 DESCRIBED = [

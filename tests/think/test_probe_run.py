@@ -46,7 +46,7 @@ class Server:
 
 
 def case(name: str, talk: Callable[[Subject], Talk], **how: Any) -> Case:
-    return Case(name, name, "group", talk, "a test", **how)
+    return Case(name, name, talk, "a test", "group", **how)
 
 
 def greet(subject: Subject) -> Talk:
