@@ -25,6 +25,7 @@ from cluster.config.written import (
     Strict,
     Word,
     dotted,
+    form,
     read_text,
     resolve,
     validate,
@@ -38,17 +39,6 @@ PACKAGES = "site-packages/"
 
 _PLAIN = r"(?!(.*/)?\.\.(/|$)).*"
 """The beginning of a path that has no `..` in it."""
-
-
-def _text(form: str, wanted: str) -> AfterValidator:
-    """Text of one form, a regular expression; `wanted` says it in words, for the message."""
-
-    def check(text: str) -> str:
-        if not re.fullmatch(form, text, re.ASCII):
-            raise ValueError(f"expected {wanted}, got `{text}`")
-        return text
-
-    return AfterValidator(check)
 
 
 def _check_specifier(text: str) -> str:
@@ -101,13 +91,13 @@ def flag_name(written: str) -> str:
     return head.replace("_", "-") + dot + tail
 
 
-Name = Annotated[str, _text(r"([A-Za-z0-9][\w.-]*)?", "letters, digits, . _ and -, the first a letter or digit")]
-Image = Annotated[str, _text(r"[A-Za-z0-9][\w.:/@-]*", "an image reference (registry/name:tag or name@sha256:…)")]
-ModelId = Annotated[str, _text(r"/\S+|[A-Za-z0-9][\w.-]*(/[\w.-]+)?", "a hub id or an absolute path on the hosts")]
-ModelFile = Annotated[str, _text(rf"(?!/){_PLAIN}[^/]", "the path of a file in the model's own repository")]
-Target = Annotated[str, _text(rf"(/|{PACKAGES})(?!.*[:,]){_PLAIN}[^/]", f"a file in the container: /… or {PACKAGES}…")]
+Name = Annotated[str, form(r"([A-Za-z0-9][\w.-]*)?", "letters, digits, . _ and -, the first a letter or digit")]
+Image = Annotated[str, form(r"[A-Za-z0-9][\w.:/@-]*", "an image reference (registry/name:tag or name@sha256:…)")]
+ModelId = Annotated[str, form(r"/\S+|[A-Za-z0-9][\w.-]*(/[\w.-]+)?", "a hub id or an absolute path on the hosts")]
+ModelFile = Annotated[str, form(rf"(?!/){_PLAIN}[^/]", "the path of a file in the model's own repository")]
+Target = Annotated[str, form(rf"(/|{PACKAGES})(?!.*[:,]){_PLAIN}[^/]", f"a file in the container: /… or {PACKAGES}…")]
 Row = Annotated[
-    str, _text(r"((pp|tg)\d+|ctx_(pp|tg))( @ d\d+)?( \(c\d+\))?", "a row name (tg128, pp2048 @ d4096, tg32 (c4))")
+    str, form(r"((pp|tg)\d+|ctx_(pp|tg))( @ d\d+)?( \(c\d+\))?", "a row name (tg128, pp2048 @ d4096, tg32 (c4))")
 ]
 Parent = Annotated[str, AfterValidator(_check_extends)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]

@@ -291,10 +291,15 @@ def check_env_name(name: str) -> str:
     return name
 
 
-def _check_word(text: str) -> str:
-    if text.startswith("-") or re.search(r"\s|\x00", text):
-        raise ValueError(f"expected one word without blanks and without a dash in front, got `{text}`")
-    return text
+def form(pattern: str, wanted: str, flags: re.RegexFlag = re.ASCII) -> AfterValidator:
+    """Text of one form, a regular expression; `wanted` says it in words, for the message."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text, flags):
+            raise ValueError(f"expected {wanted}, got `{text}`")
+        return text
+
+    return AfterValidator(check)
 
 
 def _check_env(env: Mapping[str, str]) -> Mapping[str, str]:
@@ -307,17 +312,11 @@ def _check_env(env: Mapping[str, str]) -> Mapping[str, str]:
     return env
 
 
-def _check_remote_path(text: str) -> str:
-    if text and not re.match(r"/|~/|~$", text):
-        raise ValueError(f"expected a path on the host that starts with / or ~/, got `{text}`")
-    return text
-
-
 LOOKS_SECRET = "looks like a secret, which is not allowed in a file; give it with -e"
 Count = Annotated[int, Field(ge=1)]
 Environment = Annotated[dict[str, str], AfterValidator(_check_env)]
-RemotePath = Annotated[str, AfterValidator(_check_remote_path)]
-Word = Annotated[str, AfterValidator(_check_word)]
+RemotePath = Annotated[str, form(r"(~|~?/.*)?", "a path on the host that starts with / or ~/", re.DOTALL)]
+Word = Annotated[str, form(r"(?!-)[^\s\x00]*", "one word without blanks and without a dash in front", re.UNICODE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,11 +425,8 @@ def _kind(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 
 
 def _many(annotation: Any) -> str:
-    kind = _kind(annotation)
-    for one in ("whole number", "number", "mapping", "list"):
-        if kind.startswith(f"a {one}"):
-            return f"{one}s{kind.removeprefix(f'a {one}')}"
-    return kind.replace("any value", "values")
+    plural = re.sub(r"^a (whole number|number|mapping|list)", r"\1s", _kind(annotation))
+    return plural.replace("any value", "values")
 
 
 def _range(metadata: Sequence[Any]) -> str:
