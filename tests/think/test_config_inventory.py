@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from config_tools import document, refusal, write
 from loops import each
 
 from cluster.cli.main import main
@@ -37,22 +37,9 @@ defaults: {user: nvidia, hf_home: /srv/hf, env: {A: all, B: all}}
 """
 
 
-@pytest.fixture(autouse=True)
-def empty_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home and a current folder with nothing in them."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "desk").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("CLUSTER_INVENTORY", raising=False)
-    monkeypatch.chdir(tmp_path / "desk")
-    return tmp_path
+EMPTY = "hosts: {}\n"
 
-
-def write(path: str, text: str = "hosts: {}\n") -> Path:
-    file = Path(path).expanduser()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    return file
+pytestmark = pytest.mark.usefixtures("desk")
 
 
 def inventory(text: str = TEXT) -> InventoryFile:
@@ -64,28 +51,20 @@ def never(name: str) -> bool:
 
 
 def error_of(*names: str, file: InventoryFile | None = None) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        resolve_hosts(file or inventory(), names, never)
-    return caught.value
-
-
-def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """The one JSON document of a command that succeeds."""
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return refusal(resolve_hosts, file or inventory(), names, never)
 
 
 def test_one_inventory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    write("inventory/example.yaml")
+    write("inventory/example.yaml", EMPTY)
     assert find_inventory() is None
-    home = write("~/.config/cluster/inventory.yaml")
+    home = write("~/.config/cluster/inventory.yaml", EMPTY)
     assert find_inventory() == home
-    here = write("inventory/default.yaml")
+    here = write("inventory/default.yaml", EMPTY)
     assert find_inventory() == here
-    variable = write("elsewhere/v.yaml")
+    variable = write("elsewhere/v.yaml", EMPTY)
     monkeypatch.setenv("CLUSTER_INVENTORY", str(variable))
     assert find_inventory() == variable
-    option = write("o.yaml")
+    option = write("o.yaml", EMPTY)
     assert find_inventory("o.yaml") == option
     assert find_inventory("~/.config/cluster/inventory.yaml") == home
     monkeypatch.setenv("CLUSTER_INVENTORY", "")
@@ -93,18 +72,15 @@ def test_one_inventory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_named_inventory_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    write("inventory/default.yaml")
-    write("spark.yaml")
-    with pytest.raises(UsageError) as caught:
-        find_inventory("sparc.yaml")
-    assert caught.value.code == "inventory-not-found"
-    assert "`spark.yaml`" in caught.value.remedy
+    write("inventory/default.yaml", EMPTY)
+    write("spark.yaml", EMPTY)
+    error = refusal(find_inventory, "sparc.yaml")
+    assert error.code == "inventory-not-found"
+    assert "`spark.yaml`" in error.remedy
     monkeypatch.setenv("CLUSTER_INVENTORY", "/no/such/file.yaml")
     with pytest.raises(UsageError, match=r"\$CLUSTER_INVENTORY"):
         find_inventory()
-    with pytest.raises(UsageError) as caught:
-        find_inventory("~nobody-of-that-name/x.yaml")
-    assert caught.value.code == "user-not-found"
+    assert refusal(find_inventory, "~nobody-of-that-name/x.yaml").code == "user-not-found"
 
 
 def test_inventories_are_never_merged() -> None:
@@ -120,13 +96,13 @@ def test_where_add_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     home = Path("~/.config/cluster/inventory.yaml").expanduser()
     assert inventory_to_change() == home
     assert inventory_to_change("new.yaml") == Path("new.yaml")
-    here = write("inventory/default.yaml")
+    here = write("inventory/default.yaml", EMPTY)
     assert inventory_to_change() == here
     monkeypatch.setenv("CLUSTER_INVENTORY", "made.yaml")
     assert inventory_to_change() == Path("made.yaml")
 
 
-def test_paths_in_an_inventory_start_at_its_folder(empty_desk: Path) -> None:
+def test_paths_in_an_inventory_start_at_its_folder() -> None:
     text = (
         "hosts: {a: {address: x, identity_file: keys/id, known_hosts_file: ~/known}, b: {address: y}}\n"
         "defaults: {identity_file: /abs/id}\ndefault_recipe: ../r.yaml\n"
@@ -134,7 +110,7 @@ def test_paths_in_an_inventory_start_at_its_folder(empty_desk: Path) -> None:
     inventory = read_inventory(write("inventory/default.yaml", text))
     folder = Path.cwd() / "inventory"
     assert inventory.hosts["a"].identity_file == str(folder / "keys/id")
-    assert inventory.hosts["a"].known_hosts_file == str(empty_desk / "home/known")
+    assert inventory.hosts["a"].known_hosts_file == str(Path("~/known").expanduser())
     assert inventory.hosts["b"].identity_file == ""
     assert inventory.defaults.identity_file == "/abs/id"
     assert inventory.default_recipe == str(folder / "../r.yaml")
@@ -291,10 +267,9 @@ def test_names_that_yaml_might_misread_stay_names(name: str) -> None:
     ],
 )
 def test_what_cannot_be_added_to_is_left_alone(before: str, code: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        with_host(before, "new", VALUES, "i.yaml")
-    assert caught.value.code == code
-    assert (BLOCK in caught.value.remedy) == (code == "inventory-not-editable")
+    error = refusal(with_host, before, "new", VALUES, "i.yaml")
+    assert error.code == code
+    assert (BLOCK in error.remedy) == (code == "inventory-not-editable")
 
 
 DOCUMENTED = """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from config_tools import document, refusal, write
 from loops import each
 
 from cluster.cli.main import main
@@ -38,23 +37,10 @@ problems:
 
 
 @pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home and a current folder with nothing in it but a parent and its patch in a folder of their own."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "desk").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("CLUSTER_INVENTORY", raising=False)
-    monkeypatch.chdir(tmp_path / "desk")
+def family(desk: Path) -> None:
+    """A parent and its patch in a folder of their own."""
     write("family/parent.yaml", PARENT)
     write("family/patch.py", "patched")
-    return tmp_path / "desk"
-
-
-def write(path: str, text: str) -> Path:
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    return file
 
 
 def child(text: str, file: str = "child.yaml") -> Path:
@@ -62,24 +48,14 @@ def child(text: str, file: str = "child.yaml") -> Path:
 
 
 def error_of(path: Path) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        read_recipe(path)
-    return caught.value
-
-
-def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """The one JSON document of a command that succeeds."""
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return refusal(read_recipe, path)
 
 
 def test_which_recipe_is_the_default() -> None:
     bare, own = Inventory(hosts={}), Inventory(hosts={}, default_recipe="own")
     given = [(None, None, bare), (None, None, own), (None, "option", own), ("word", None, own), ("same", "same", own)]
     assert [choose_recipe(*one) for one in given] == ["gemma-4-31b-fp8", "own", "option", "word", "same"]
-    with pytest.raises(UsageError) as caught:
-        choose_recipe("a", "b", own)
-    assert caught.value.code == "recipe-conflict"
+    assert refusal(choose_recipe, "a", "b", own).code == "recipe-conflict"
 
 
 def test_a_name_is_looked_up_here_then_among_the_packaged_ones() -> None:
@@ -110,10 +86,9 @@ def test_a_path_is_a_path() -> None:
     ],
 )
 def test_a_recipe_that_does_not_exist(wanted: str, near: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        load_recipe(wanted)
-    assert caught.value.code == "recipe-not-found"
-    assert near in caught.value.remedy
+    error = refusal(load_recipe, wanted)
+    assert error.code == "recipe-not-found"
+    assert near in error.remedy
 
 
 def test_a_dockerfile_starts_at_the_recipes_folder_and_ends_in_its_image() -> None:
@@ -123,9 +98,7 @@ def test_a_dockerfile_starts_at_the_recipes_folder_and_ends_in_its_image() -> No
     assert error.what.startswith("recipes/d.yaml:3: dockerfile: ")
     for text in ("FROM other:1\n", "FROM $IMAGE\nFROM other:1\n", "# FROM $IMAGE\n"):
         write("recipes/own/Dockerfile", text)
-        with pytest.raises(UsageError) as caught:
-            read_dockerfile(read_recipe(path).dockerfile)
-        assert caught.value.code == "dockerfile-base"
+        assert refusal(read_dockerfile, read_recipe(path).dockerfile).code == "dockerfile-base"
     write("recipes/own/Dockerfile", "ARG IMAGE\nFROM alpine AS tools\nFROM ${IMAGE}\nCOPY --from=tools /x /x\n")
     assert read_dockerfile(read_recipe(path).dockerfile).endswith(b"/x\n")
     assert read_dockerfile("") == b""
@@ -139,9 +112,7 @@ def test_mounts_start_at_the_recipes_folder_and_must_exist() -> None:
     assert read_mounts(recipe.mounts) == {"/opt/p.py": b"patched"}
     assert error_of(write("other/m.yaml", text)).what.startswith("other/m.yaml:4: mounts.0.source: ")
     Path("recipes/patches/p.py").unlink()
-    with pytest.raises(UsageError) as caught:
-        read_mounts(recipe.mounts)
-    assert caught.value.code == "file-unreadable"
+    assert refusal(read_mounts, recipe.mounts).code == "file-unreadable"
 
 
 def test_a_file_name_that_is_not_a_name() -> None:
@@ -301,10 +272,9 @@ def test_sets_apply_in_order() -> None:
     ],
 )
 def test_what_cannot_be_set(text: str, code: str, place: str, named: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        final_recipe(recipe(), [text])
-    assert (caught.value.code, caught.value.what.startswith(place)) == (code, True)
-    assert named in caught.value.what + caught.value.remedy
+    error = refusal(final_recipe, recipe(), [text])
+    assert (error.code, error.what.startswith(place)) == (code, True)
+    assert named in error.what + error.remedy
 
 
 def test_secrets_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,10 +297,9 @@ def test_secrets_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_is_not_a_variable(word: str, code: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        split_env([word])
-    assert caught.value.code == code
-    assert "hunter2" not in f"{caught.value.what}{caught.value.remedy}"
+    error = refusal(split_env, [word])
+    assert error.code == code
+    assert "hunter2" not in f"{error.what}{error.remedy}"
 
 
 @each(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from config_tools import refusal
 from loops import each
 from pydantic import BaseModel
 from secret_cases import INNOCENT, SECRET
@@ -32,14 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPE = "model: a/b\nimage: x:1\n"
 
 
-def error_of(text: str, model: type[BaseModel] | None = None) -> UsageError:
-    def read() -> None:
-        document = parse_document(text, "f.yaml")
-        validate(model or Recipe, document)
-
-    with pytest.raises(UsageError) as caught:
-        read()
-    return caught.value
+def error_of(text: str, model: type[BaseModel] = Recipe) -> UsageError:
+    return refusal(lambda: validate(model, parse_document(text, "f.yaml")))
 
 
 def with_line(line: str) -> str:
@@ -111,10 +106,9 @@ def test_files(tmp_path: Path) -> None:
         (big, f"{big}: "),
         (Path("/dev/zero"), "/dev/zero: "),
     ):
-        with pytest.raises(UsageError) as caught:
-            read_document(path)
-        assert caught.value.code == "file-unreadable"
-        assert caught.value.what.startswith(place)
+        error = refusal(read_document, path)
+        assert error.code == "file-unreadable"
+        assert error.what.startswith(place)
 
 
 @each(

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_tools import refusal
 from loops import each
 
 from cluster.cli.main import main
 from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe, load_recipe, read_attention
 from cluster.deploy.fit import SPARK_GIB, Asked, Fit, fit
-from cluster.errors import UsageError
 
 MIB_A_GIB = 1024
 
@@ -83,9 +83,7 @@ def test_why_it_does_not_fit(changes: tuple[str, ...], asked: dict[str, Any], wh
 def test_what_is_not_known_is_not_counted() -> None:
     one = fitted("qwen3.5-35b-a3b-fp8", 1, 65536, "attention=")
     assert (one.cache, one.tokens, one.wrong) == (None, None, ())
-    with pytest.raises(UsageError) as raised:
-        fit(Recipe(model="a/b", image="x:1"), (), 1, Asked(4096))
-    assert raised.value.code == "weights-gib-missing"
+    assert refusal(fit, Recipe(model="a/b", image="x:1"), (), 1, Asked(4096)).code == "weights-gib-missing"
 
 
 GEMMA = {
@@ -131,17 +129,12 @@ def test_other_configs(config: dict[str, Any], shape: tuple[object, ...], tmp_pa
 
 @each("config", ["{", "[]", "{}", {"kv_lora_rank": 512, "num_hidden_layers": 2}, {"layer_types": ["mamba"]}])
 def test_a_config_that_is_not_known(config: object, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_attention(written(tmp_path, config))
-    assert caught.value.code == "model-config-unknown"
+    assert refusal(read_attention, written(tmp_path, config)).code == "model-config-unknown"
 
 
 @pytest.fixture(autouse=True)
-def empty_desk(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
+def wide(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.delenv("CLUSTER_INVENTORY", raising=False)
 
 
 def test_a_dense_model_is_told_of_its_sibling(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import orjson
 import pytest
+from config_tools import refusal
 
 from cluster.bench.endpoint import Served
 from cluster.bench.loader import Ask, ClientLoad, Record, Round, RoundRecord
-from cluster.errors import ConnectionLostError, UsageError
+from cluster.errors import ConnectionLostError
 from cluster.probe.ask import PASSED, Case, CaseResult, Subject, Talk, chat, failed, skipped, subject_of
 from cluster.probe.cases import CASES, QUICK, Probed, choose, run_probe
 
@@ -191,12 +192,9 @@ def test_choose() -> None:
 
 
 def test_choose_a_name_that_is_none() -> None:
-    with pytest.raises(UsageError, match="'tools-hmtl'") as caught:
-        choose(["tools-hmtl"])
-    assert caught.value.remedy == "did you mean `tools-html`?"
-    with pytest.raises(UsageError) as caught:
-        choose(["xyzzy"])
-    assert "groups: " in caught.value.remedy
+    nearest = refusal(choose, ["tools-hmtl"])
+    assert (nearest.code, nearest.remedy) == ("case-not-found", "did you mean `tools-html`?")
+    assert "groups: " in refusal(choose, ["xyzzy"]).remedy
 
 
 # what a recipe promises
