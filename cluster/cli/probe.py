@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 
 from cluster.bench.endpoint import Engine, ask_loaded, engine_warnings, find_engine, find_model, with_engine
 from cluster.bench.loader import Progress
@@ -34,13 +35,12 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         if screen.interactive:
             at.loader.on_progress = show.progress
         try:
-            run_probe(at.loader, subject, cases, on_case=show.begin, on_result=show.end, into=probed)
+            with closing(show):
+                run_probe(at.loader, subject, cases, on_case=show.begin, on_result=show.end, into=probed)
         except (KeyboardInterrupt, InterruptedByUser):
-            show.stop()
             screen.warn("interrupted")
             return told(probed, engine, screen, ExitCode.INTERRUPTED)
         except ClusterError:
-            show.stop()
             summarize(probed, screen)
             raise
         if engine and engine.waits:
@@ -85,7 +85,7 @@ class Lines:
 
     def end(self, result: CaseResult) -> None:
         """What came of it. What random weights are not asked is said once, in the end."""
-        self.stop()
+        self.close()
         if result.verdict.why == RANDOM:
             return
         if result.case.group != self._group:
@@ -94,7 +94,7 @@ class Lines:
         for line, style in lines(result):
             self._screen.text(line, " " * 10, style)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Take the line away."""
         if self._waiting:
             self._waiting.stop()
