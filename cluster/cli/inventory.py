@@ -160,8 +160,11 @@ def _entry(args: argparse.Namespace, file: InventoryFile) -> tuple[dict[str, str
     entry = entry.model_copy(update={key: getattr(host, key) for key in defaulted})
     for key, value in given.items() if existing else ():
         if not _agrees(key, value, entry):
-            what = f"{file.path}: hosts.{args.name}.{key} is `{getattr(entry, key)}`, the command line has `{value}`"
-            raise UsageError(what, code="host-exists", remedy="edit the file; this command only adds")
+            raise UsageError(
+                f"{file.path}: hosts.{args.name}.{key} is `{getattr(entry, key)}`, the command line has `{value}`",
+                code="host-exists",
+                remedy="edit the file; this command only adds",
+            )
     return written, entry
 
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
                 run_probe(at.loader, subject, cases, on_case=show.begin, on_result=show.end, into=probed)
         except (KeyboardInterrupt, InterruptedByUser):
             screen.warn("interrupted")
-            return told(probed, engine, screen, ExitCode.INTERRUPTED)
+            return finish(probed, engine, screen, ExitCode.INTERRUPTED)
         except ClusterError:
             summarize(probed, screen)
             raise
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             warn_of(engine, subject, screen)
     gone = probed.gone and not probed.count("pass")
     wrong = ExitCode.REFUSED if probed.failed or probed.gone else ExitCode.DONE
-    return told(probed, engine, screen, ExitCode.FAILED if gone else wrong)
+    return finish(probed, engine, screen, ExitCode.FAILED if gone else wrong)
 
 
 def warn_of(engine: Engine | None, subject: Subject, screen: Screen) -> None:
@@ -57,7 +57,7 @@ def warn_of(engine: Engine | None, subject: Subject, screen: Screen) -> None:
         screen.warn(line)
 
 
-def told(probed: Probed, engine: Engine | None, screen: Screen, code: ExitCode) -> ExitCode:
+def finish(probed: Probed, engine: Engine | None, screen: Screen, code: ExitCode) -> ExitCode:
     """The summary, and the document for --json."""
     summarize(probed, screen)
     screen.document(probed.document() | ({"engine": engine.document()} if engine else {}))

@@ -27,8 +27,9 @@ def find_inventory(option: str | None = None) -> Path | None:
         if given:
             path = expand(given)
             if not path.exists():
-                what = f"inventory not found: {path} (from {origin})"
-                raise UsageError(what, code="inventory-not-found", remedy=_neighbor(path))
+                raise UsageError(
+                    f"inventory not found: {path} (from {origin})", code="inventory-not-found", remedy=_neighbor(path)
+                )
             return path
     return next((path for path in usual_inventories() if path.exists()), None)
 

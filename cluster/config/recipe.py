@@ -310,8 +310,9 @@ def choose_recipe(positional: str | None, option: str | None, inventory: Invento
     Raises UsageError when RECIPE and --recipe differ.
     """
     if positional and option and positional != option:
-        what = f"two recipes are named: {positional} and --recipe {option}"
-        raise UsageError(what, code="recipe-conflict", remedy="leave one out")
+        raise UsageError(
+            f"two recipes are named: {positional} and --recipe {option}", code="recipe-conflict", remedy="leave one out"
+        )
     return positional or option or inventory.default_recipe or DEFAULT_RECIPE
 
 
@@ -370,8 +371,9 @@ def _content(path: str, key: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        what = f"{path}: cannot be read: {error.strerror or error} ({key})"
-        raise UsageError(what, code="file-unreadable") from error
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror or error} ({key})", code="file-unreadable"
+        ) from error
 
 
 def read_attention(path: Path) -> tuple[AttentionLayers, ...]:
@@ -397,5 +399,6 @@ def read_attention(path: Path) -> tuple[AttentionLayers, ...]:
         names = ("layers", "kv_heads", "head_dim", "window")
         return tuple(AttentionLayers(**dict(zip(names, shape, strict=True))) for shape in shapes if shape[0])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"{path}: expected a config.json with a known kind of attention: {error!r}"
-        raise UsageError(what, code="model-config-unknown") from None
+        raise UsageError(
+            f"{path}: expected a config.json with a known kind of attention: {error!r}", code="model-config-unknown"
+        ) from None

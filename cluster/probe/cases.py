@@ -178,9 +178,9 @@ def run_probe(
         probed.results.append(result)
         on_result(result)
         if asker.last and asker.last.status is None:
-            [again] = fetch(loader, Ask("/v1/models"), name="gone")
-            if again.status is None:
-                probed.gone = again.problem or "no answer"
+            [answer] = fetch(loader, Ask("/v1/models"), name="gone")
+            if answer.status is None:
+                probed.gone = answer.problem or "no answer"
                 probed.left = tuple(one.id for one in cases[number + 1 :])
                 break
     return probed
