@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from cluster.argv.vllm import AUTO, read_length
 from cluster.bench.scaling import SPARK_BYTES_PER_S, bytes_a_token
@@ -53,7 +52,11 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     said = list(advice(recipe, sizes[0]))
     for line in said:
         screen.line(line)
-    screen.document({"recipe": recipe.name, "fits": [as_row(recipe, one) for one in fits], "advice": said})
+    ceiling, derived = bytes_a_token(recipe).ceiling_t_s, ("cache", "cache_room", "left", "wrong")
+    shown = [
+        asdict(one) | {key: getattr(one, key) for key in derived} | {"ceiling_t_s": ceiling(one.tp)} for one in fits
+    ]
+    screen.document({"recipe": recipe.name, "fits": shown, "advice": said})
     return ExitCode.REFUSED if all(one.wrong for one in fits) else ExitCode.DONE
 
 
@@ -86,12 +89,6 @@ def rows(recipe: Recipe, fits: list[Fit]) -> Iterator[tuple[str, ...]]:
         "published": [_published(recipe, one.tp) for one in fits],
     }
     yield from ((name, *values) for name, values in lines.items())
-
-
-def as_row(recipe: Recipe, one: Fit) -> dict[str, Any]:
-    """One size for --json."""
-    derived = {"cache": one.cache, "cache_room": one.cache_room, "left": one.left, "wrong": list(one.wrong)}
-    return asdict(one) | derived | {"ceiling_t_s": bytes_a_token(recipe).ceiling_t_s(one.tp)}
 
 
 def advice(recipe: Recipe, tp: int) -> Iterator[str]:

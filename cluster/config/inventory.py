@@ -233,7 +233,10 @@ def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable
     Raises UsageError: an unknown name (with the nearest), a host twice, a key file that does not exist.
     """
     inventory = file.inventory
-    words = split_names(names) if names else list(inventory.hosts)
+    words = [unicodedata.normalize("NFC", word.strip()) for text in names for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"-n {','.join(names)}: empty host name (a comma too many?)", code="host-not-found")
+    words = words or list(inventory.hosts)
     if not words and file.path:
         remedy = "add one with `cluster inventory add NAME ADDRESS`, or name hosts: -n"
         raise UsageError(f"{file.path}: no hosts listed", code="no-hosts", remedy=remedy)
@@ -261,14 +264,6 @@ def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable
             remedy="give the path of a private key on this machine, or leave it out to let ssh choose",
         )
     return hosts
-
-
-def split_names(names: Sequence[str]) -> list[str]:
-    """Words of comma-separated lists, in Unicode's composed form. Raises UsageError for an empty one."""
-    words = [unicodedata.normalize("NFC", word.strip()) for text in names for word in text.split(",")]
-    if not all(words):
-        raise UsageError(f"-n {','.join(names)}: empty host name (a comma too many?)", code="host-not-found")
-    return words
 
 
 def _host(file: InventoryFile, name: str, ssh_knows: Callable[[str], bool]) -> ResolvedHost:

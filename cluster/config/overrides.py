@@ -87,7 +87,9 @@ def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:
     if path[0] not in Recipe.model_fields and path[0].replace("_", "-") in recipe.vllm:
         path = ["vllm", *path]
     if path[0] not in Recipe.model_fields:
-        near = _nearest_key(path[0], recipe)
+        word, known = path[0], [one.path for one in keys(Recipe) if ITEM not in one.path]
+        by_end = {one.rpartition(".")[2]: one for one in reversed([*known, *(f"vllm.{flag}" for flag in recipe.vllm)])}
+        near = by_end.get(nearest(word.replace("_", "-"), by_end) or nearest(word, by_end), "")
         remedy = f"did you mean `{near}`?" if near else "a flag of vLLM is set as vllm.FLAG=VALUE"
         raise UsageError(f"--set {key}: unknown recipe key", code="unknown-key", remedy=remedy)
     if path[0] == "vllm" and len(path) > 1:
@@ -101,13 +103,6 @@ def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:
         if written[:1] in SIGNS:
             error.remedy = f"quote such a value twice: --set '{key}=\"{written}\"'"
         raise
-
-
-def _nearest_key(word: str, recipe: Recipe) -> str:
-    """The nearest key by its last part: `rnus` is meant as `bench.runs`; empty for none."""
-    dotted = [key.path for key in keys(Recipe) if ITEM not in key.path] + [f"vllm.{flag}" for flag in recipe.vllm]
-    by_end = {path.rpartition(".")[2]: path for path in reversed(dotted)}
-    return by_end.get(nearest(word.replace("_", "-"), by_end) or nearest(word, by_end), "")
 
 
 def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -232,8 +232,8 @@ def read_answer(record: Record) -> Answer:
         tool_calls=tuple(ToolCall(**call) for _, call in sorted(reader.calls.items())),
         finish_reason=reader.finish_reason,
         model=reader.model,
-        prompt_tokens=_count(reader.usage.get("prompt_tokens")),
-        completion_tokens=_count(reader.usage.get("completion_tokens")),
+        prompt_tokens=reader.usage.get("prompt_tokens"),
+        completion_tokens=reader.usage.get("completion_tokens"),
         seconds=seconds,
         events=() if document else tuple(kind for kind, _ in groupby(reader.events)),
         document=document,
@@ -249,7 +249,7 @@ class _Reader:
     events: list[str] = field(default_factory=list)
     finish_reason: str = ""
     model: str = ""
-    usage: dict[str, Any] = field(default_factory=dict)
+    usage: dict[str, int] = field(default_factory=dict)
     error: str = ""
 
     def take_event(self, data: bytes, *, cut_off: bool) -> None:
@@ -273,7 +273,7 @@ class _Reader:
         for choice in objects_of(document.get("choices")):
             self._take_choice(choice)
         if isinstance(document.get("usage"), dict):
-            self.usage = document["usage"]
+            self.usage = {name: count for name, count in document["usage"].items() if isinstance(count, int)}
             if not document.get("choices"):
                 self.events.append("usage")
 
@@ -322,10 +322,6 @@ def _dict(value: Any) -> dict[str, Any]:
 def objects_of(value: Any) -> list[dict[str, Any]]:
     """The objects of a JSON array; anything else has none."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 Outcome = Literal["pass", "fail", "not applicable"]

@@ -62,10 +62,8 @@ def read_number(text: str) -> str:
 def read_fraction(text: str) -> str:
     """A fraction in lowest terms, the last one that is written; empty for a decimal."""
     found = re.findall(r"(\d+)\s*[/⁄∕]\s*(\d+)", text)
-    if not found or not int(found[-1][1]):
-        return ""
-    value = Fraction(int(found[-1][0]), int(found[-1][1]))
-    return f"{value.numerator}/{value.denominator}"
+    value = Fraction(*map(int, found[-1])) if found and int(found[-1][1]) else None
+    return f"{value.numerator}/{value.denominator}" if value else ""
 
 
 def read_date(text: str) -> str:
