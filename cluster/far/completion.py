@@ -1,11 +1,9 @@
 """Ask the server on this host: is it healthy, what does it serve, how long is its queue, and one real completion.
 
-Given {"url": "http://127.0.0.1:8000", "model": "name", "key_file": "", "ask": true, "tokens": 24,
-"timeout_s": 300}; the API key
-is read from the private file, so it is no word of a command line. Prints
+Given {"url": "http://127.0.0.1:8000", "model": "name", "key_file": "", "ask": true, "tokens": 24, "timeout_s": 300};
+the API key is read from the private file, so it is no word of a command line. Prints
 {"health": 200, "models": ["name"], "counters": "vllm:num_requests_running 0.0\\n…",
- "status": 200, "way": "completions", "text": " Paris", "finish": "length", "tokens": 16, "prompt_tokens": 6,
- "seconds": 0.4, "error": ""}
+ "status": 200, "text": " Paris", "tokens": 16, "seconds": 0.4, "error": ""}
 with status 0 where no answer came (the error says why), and the second line only when it was asked for.
 """
 
@@ -22,22 +20,6 @@ PROMPT = "The capital of France is"
 LOOK_S = 5.0
 COUNTERS = "num_requests_running|num_requests_waiting|generation_tokens|prompt_tokens|kv_cache_usage_perc"
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy is not on the way to this host
-
-
-def main() -> None:
-    """Look, ask, print."""
-    given = json.loads(sys.argv[1])
-    key_file = given.get("key_file")
-    headers = {"Authorization": f"Bearer {Path(key_file).expanduser().read_text().strip()}"} if key_file else {}
-    url, timeout_s = given["url"].rstrip("/"), float(given.get("timeout_s", 60))
-    look_s = min(LOOK_S, timeout_s)
-    found: dict[str, Any] = {"health": call(f"{url}/health", headers, look_s)[0], "models": [], "counters": ""}
-    if found["health"]:
-        found["models"] = names_of(call(f"{url}/v1/models", headers, look_s)[1])
-        found["counters"] = counters_of(call(f"{url}/metrics", headers, look_s)[1])
-    if given.get("ask"):
-        found |= complete(url, given["model"], headers, timeout_s, given["tokens"])
-    print(json.dumps(found))
 
 
 def call(url: str, headers: dict[str, str], timeout_s: float, body: Any = None) -> tuple[int, str]:
@@ -61,46 +43,49 @@ def names_of(text: str) -> list[str]:
         return []
 
 
-def counters_of(metrics: str) -> str:
-    """The lines of vLLM's /metrics that say what it is doing; empty for other servers."""
-    return "\n".join(re.findall(rf"^vllm:(?:{COUNTERS})(?:_total)?(?:{{[^}}]*}})? \S+$", metrics, re.M))
-
-
-def complete(url: str, model: str, headers: dict[str, str], timeout_s: float, tokens: int) -> dict[str, Any]:
+def complete(url: str, headers: dict[str, str], timeout_s: float, ask: dict[str, Any]) -> dict[str, Any]:
     """One completion; as a chat when the first way is refused or gives no text (a chat model may end at once)."""
-    ask: dict[str, Any] = {"model": model, "max_tokens": tokens, "temperature": 0}
-    prompt = {**ask, "prompt": PROMPT}
-    chat = {**ask, "messages": [{"role": "user", "content": f"Finish this sentence: {PROMPT}"}]}
+    chat = [{"role": "user", "content": f"Finish this sentence: {PROMPT}"}]
     best: dict[str, Any] = {}
-    for way, body in (("completions", prompt), ("chat/completions", chat)):
+    for way, body in (("completions", {"prompt": PROMPT}), ("chat/completions", {"messages": chat})):
         start = time.monotonic()
-        status, text = call(f"{url}/v1/{way}", headers, timeout_s, body)
-        found = {"status": status, "way": way, "seconds": round(time.monotonic() - start, 3), **read(status, text)}
-        if status == 200 and found["text"].strip():
-            return found
-        if not best or found["status"] == 200:
+        status, text = call(f"{url}/v1/{way}", headers, timeout_s, ask | body)
+        found = {"status": status, "seconds": round(time.monotonic() - start, 3), **read(status, text)}
+        if not best or status == 200:
             best = found
-        if status == 0:
-            break  # no answer in time: the other way would have to wait as long
+        if found["text"].strip() or status == 0:  # no answer in time: the other way would have to wait as long
+            break
     return best
 
 
 def read(status: int, text: str) -> dict[str, Any]:
-    """What a completion's answer says: text, finish, tokens, prompt_tokens, or error."""
+    """What a completion's answer says: text and tokens, or error."""
     try:
         answer = json.loads(text) if status == 200 else {}
-        choice, usage = answer["choices"][0], answer.get("usage") or {}
+        choice = answer["choices"][0]
         said = choice.get("message") or choice
         words = said.get("text") or said.get("content") or said.get("reasoning_content") or said.get("reasoning") or ""
-        return {
-            "text": words,
-            "finish": choice.get("finish_reason") or "",
-            "tokens": usage.get("completion_tokens") or 0,
-            "prompt_tokens": usage.get("prompt_tokens") or 0,
-            "error": "",
-        }
+        return {"text": words, "tokens": (answer.get("usage") or {}).get("completion_tokens") or 0, "error": ""}
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        return {"text": "", "finish": "", "tokens": 0, "prompt_tokens": 0, "error": text.strip()[:1000]}
+        return {"text": "", "tokens": 0, "error": text.strip()[:1000]}
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    key_file = given.get("key_file")
+    headers = {"Authorization": f"Bearer {Path(key_file).expanduser().read_text().strip()}"} if key_file else {}
+    url, timeout_s = given["url"].rstrip("/"), float(given.get("timeout_s", 60))
+    look_s = min(LOOK_S, timeout_s)
+    found: dict[str, Any] = {"health": call(f"{url}/health", headers, look_s)[0], "models": [], "counters": ""}
+    if found["health"]:
+        found["models"] = names_of(call(f"{url}/v1/models", headers, look_s)[1])
+        metrics = call(f"{url}/metrics", headers, look_s)[1]
+        lines = re.findall(rf"^vllm:(?:{COUNTERS})(?:_total)?(?:{{[^}}]*}})? \S+$", metrics, re.M)
+        found["counters"] = "\n".join(lines)
+    if given.get("ask"):
+        ask = {"model": given["model"], "max_tokens": given["tokens"], "temperature": 0}
+        found |= complete(url, headers, timeout_s, ask)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

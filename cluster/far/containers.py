@@ -46,7 +46,6 @@ def asks_gpu(request: dict[str, Json]) -> bool:
 
 
 def look() -> dict[str, Json]:
-    """The document to print."""
     try:
         ids = docker("ps", "--all", "--quiet", "--no-trunc").split()
         found = json.loads(docker("inspect", "--type", "container", *ids, gone=GONE) or "[]") if ids else []

@@ -101,12 +101,8 @@ def core_times() -> list[tuple[int, int]]:
 
 def busiest(before: list[tuple[int, int]]) -> float | None:
     """The busy share of the core that was busiest since then, None when that is not known."""
-    shares = [
-        (busy - was) / (now - then)
-        for (was, then), (busy, now) in zip(before, core_times(), strict=False)
-        if now > then
-    ]
-    return max(shares, default=None)
+    pairs = zip(before, core_times(), strict=False)
+    return max(((busy - was) / (now - then) for (was, then), (busy, now) in pairs if now > then), default=None)
 
 
 def leave_with_stdin() -> None:

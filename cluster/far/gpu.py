@@ -19,8 +19,8 @@ MOST = 1 << 20  # bytes of an answer; what prints more is no nvidia-smi
 Program = subprocess.Popen[bytes]
 
 
-def ask(query: str) -> Program:
-    return start("nvidia-smi", query, "--format=csv,noheader,nounits")
+def ask(what: str, names: list[str]) -> Program:
+    return start("nvidia-smi", f"--query-{what}=" + ",".join(names), "--format=csv,noheader,nounits")
 
 
 def answer(program: Program) -> tuple[int, str]:
@@ -29,21 +29,16 @@ def answer(program: Program) -> tuple[int, str]:
     return code, out + err if code else out
 
 
-def query_gpus(fields: list[list[str]], program: Program) -> dict[str, Json]:
+def query_gpus(names: list[list[str]], program: Program) -> dict[str, Json]:
     """Ask as long as the driver names a field it does not know, each time with the field's next name."""
-    names = [list(alternatives) for alternatives in fields]
     while True:
         code, text = answer(program)
         unknown = UNKNOWN.search(text) if code else None
-        place = next((at for at, left in enumerate(names) if unknown and left and left[0] == unknown[1]), None)
+        place = next((left for left in names if unknown and left[:1] == [unknown[1]]), None)
         if place is None:
             return {"fields": [left[0] if left else None for left in names], "exit": code, "said": text}
-        names[place].pop(0)
-        program = ask(query_of(names))
-
-
-def query_of(names: list[list[str]]) -> str:
-    return "--query-gpu=" + ",".join(left[0] for left in names if left)
+        place.pop(0)
+        program = ask("gpu", [left[0] for left in names if left])
 
 
 def query_apps(program: Program) -> dict[str, Json]:
@@ -61,19 +56,17 @@ def cpu_seconds(wanted: list[str]) -> dict[str, float]:
         if stat := read_text_if(f"/proc/{pid}/stat").rpartition(")")[2].split():  # proc(5): from the third field on
             times[pid] = sum(map(int, stat[11:15]))
             below.setdefault(stat[1], []).append(pid)
-    ticks = os.sysconf("SC_CLK_TCK")
-    return {pid: sum(times[one] for one in family(pid, below)) / ticks for pid in wanted if pid in times}
 
+    def ticks(pid: str) -> int:
+        return times[pid] + sum(map(ticks, below.get(pid, ())))
 
-def family(pid: str, below: dict[str, list[str]]) -> list[str]:
-    """A process and all below it."""
-    return [pid, *(one for child in below.get(pid, []) for one in family(child, below))]
+    return {pid: ticks(pid) / os.sysconf("SC_CLK_TCK") for pid in wanted if pid in times}
 
 
 def main() -> None:
     wanted = given()
     try:
-        gpus, apps = ask(query_of(wanted["fields"])), ask("--query-compute-apps=" + ",".join(wanted["apps"]))
+        gpus, apps = ask("gpu", [names[0] for names in wanted["fields"]]), ask("compute-apps", wanted["apps"])
         emit({"gpu": {"value": query_gpus(wanted["fields"], gpus)}})
         emit({"apps": {"value": query_apps(apps)}})
     except OSError as error:

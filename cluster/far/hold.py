@@ -18,6 +18,7 @@ import json
 import os
 import select
 import time
+from contextlib import suppress
 
 from cluster.far.prelude import CHUNK, Json, given, say
 
@@ -51,30 +52,11 @@ def write(fd: int, note: dict[str, Json]) -> None:
     os.ftruncate(fd, len(text))
 
 
-def refusal(found: dict[str, Json], note: Json) -> dict[str, Json]:
-    """What is printed of another holder."""
-    unknown = {"who": "unknown", "since": None, "why": "unknown"}
-    note = note if isinstance(note, dict) else {}
-    return {
-        "held": False,
-        "generation": found.get("generation"),
-        **{key: note.get(key, unknown[key]) for key in unknown},
-    }
-
-
-def holder(path: str) -> dict[str, Json]:
-    """What the holder wrote; asked again for a moment, since it may be writing just now."""
-    for _ in range(10):
-        found = read(path)
-        if "who" in found:
-            break
-        time.sleep(0.05)
-    return refusal(found, found)
-
-
-def raised(found: dict[str, Json]) -> int:
-    """The next generation. A version that knows of none empties the file: time keeps what was from coming again."""
-    return max(int(found.get("generation", 0)) + 1, int(time.time()))
+def refuse(found: dict[str, Json], note: Json) -> None:
+    """Print what another holder noted."""
+    known = {"who": "unknown", "since": None, "why": "unknown"}
+    known.update((key, note[key]) for key in known if isinstance(note, dict) and key in note)
+    say(held=False, generation=found.get("generation"), **known)
 
 
 def serve(audit: str, who: str, silence_s: float) -> str:
@@ -90,20 +72,14 @@ def serve(audit: str, who: str, silence_s: float) -> str:
         last = time.monotonic()
         *lines, left = (left + data).split(b"\n")
         for line in lines:
-            obey(line.decode("utf-8", "replace"), audit, who)
-
-
-def obey(line: str, audit: str, who: str) -> None:
-    command, _, text = line.partition(" ")
-    if command == "beat":
-        say(beat=int(text))
-    elif command == "audit":
-        noted = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "who": who, **json.loads(text)}
-        try:
-            with open(audit, "ab", buffering=0) as file:
-                file.write(json.dumps(noted).encode() + b"\n")
-        except OSError:
-            pass  # a full disk must not end the lock, in whose care what was begun is put back
+            command, _, text = line.decode("utf-8", "replace").partition(" ")
+            if command == "beat":
+                say(beat=int(text))
+            elif command == "audit":
+                noted = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "who": who, **json.loads(text)}
+                # a full disk must not end the lock, in whose care what was begun is put back
+                with suppress(OSError), open(audit, "ab", buffering=0) as file:
+                    file.write(json.dumps(noted).encode() + b"\n")
 
 
 def hold(wanted: dict[str, Json]) -> None:
@@ -111,24 +87,29 @@ def hold(wanted: dict[str, Json]) -> None:
     os.makedirs(data_dir, mode=0o700, exist_ok=True)
     path = os.path.join(data_dir, "lock")
     fd = take(path)
-    if fd is None:
-        say(**holder(path))
-        return
     found = read(path)
+    if fd is None:
+        for _ in range(10):  # the holder may be writing just now
+            if "who" in found:
+                break
+            time.sleep(0.05)
+            found = read(path)
+        return refuse(found, found)
     if wanted.get("generation") not in (None, found.get("generation")):
-        say(**refusal(found, found.get("last", found)))
-        return
+        return refuse(found, found.get("last", found))
     mine = {"who": wanted["who"], "since": time.time(), "why": wanted["why"]}
-    generation = raised(found)
+    # a version that knows of no generation empties the file: time keeps what was from coming again
+    generation = max(int(found.get("generation", 0)) + 1, int(time.time()))
     write(fd, {"generation": generation, **mine, "pid": os.getpid()})
     say(held=True, generation=generation)
     why = serve(os.path.join(data_dir, "audit.log"), wanted["who"], float(wanted["silence_s"]))
     write(fd, {"generation": generation, "last": mine})
     os.close(fd)
     say(ended=why)
+    return None
 
 
-def main() -> None:
+if __name__ == "__main__":
     os.umask(0o077)
     try:
         hold(given())
@@ -136,7 +117,3 @@ def main() -> None:
         pass
     except OSError as error:
         say(held=False, error=f"{error.filename or 'lock'}: {error.strerror}")
-
-
-if __name__ == "__main__":
-    main()

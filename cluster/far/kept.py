@@ -29,12 +29,8 @@ def room(path: str) -> dict[str, Json]:
             if at == "/":
                 raise
             at = os.path.dirname(at)
-    return {
-        "path": path,
-        "free_bytes": system.f_bavail * system.f_frsize,
-        "free_inodes": system.f_favail if system.f_files else None,
-        "device": device,
-    }
+    free_inodes = system.f_favail if system.f_files else None
+    return {"path": path, "free_bytes": system.f_bavail * system.f_frsize, "free_inodes": free_inodes, "device": device}
 
 
 def look_deployments(given: dict[str, Json]) -> Json:
@@ -43,11 +39,10 @@ def look_deployments(given: dict[str, Json]) -> Json:
         names = sorted(os.listdir(place))
     except FileNotFoundError:
         return []
-    folders = [(name, os.path.join(place, name)) for name in names]
     return [
-        {"id": name, "before": read_json(os.path.join(path, "before.json")) or None}
-        for name, path in folders
-        if os.path.isdir(path)
+        {"id": name, "before": read_json(os.path.join(place, name, "before.json")) or None}
+        for name in names
+        if os.path.isdir(os.path.join(place, name))
     ]
 
 
@@ -62,29 +57,20 @@ def read_json(path: str) -> dict[str, Json]:
 
 
 def look_lock(given: dict[str, Json]) -> Json:
+    """Who else holds flock(2) on the lock's file. What this takes itself ends as it closes the file at once."""
     path = os.path.join(absolute(given["data_dir"]), "lock")
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return {"held": False}
     try:
-        return holder(path) if is_locked(file) else {"held": False}
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return {"held": False}
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
     finally:
         os.close(file)
-
-
-def is_locked(file: int) -> bool:
-    """Whether somebody else holds flock(2) on an open file. What this takes, the caller drops by closing at once."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return True
-        raise
-    return False
-
-
-def holder(path: str) -> dict[str, Json]:
     note = read_json(path)
     since = note.get("since")
     return {

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from cluster.far.prelude import Json, emit, given, read_text_if, section
 
 
-def read_number_if(path: str) -> int | None:
+def number_in(path: str) -> int | None:
     """A file's decimal number, None when there is none."""
     text = read_text_if(path)
     return int(text) if re.fullmatch(r"-?[0-9]+", text) else None
@@ -35,10 +35,10 @@ def look_links(wanted: dict[str, Json]) -> Json:
         addresses = kernel_addresses()
         sources = {own: source_towards(own) for found in addresses.values() for own in found if "." in own}
     net, hcas = f"{root}sys/class/net", f"{root}sys/class/infiniband"
-    netdevs = [name for name in os.listdir(net) if name != "lo" and os.path.isdir(f"{net}/{name}")]
-    rows = [netdev_row(net, name, addresses.get(name, []), sources) for name in sorted(netdevs)]
+    netdevs = [name for name in sorted(os.listdir(net)) if name != "lo" and os.path.isdir(f"{net}/{name}")]
+    rows = [netdev_row(net, name, addresses.get(name, []), sources) for name in netdevs]
     return {
-        "links": [link_row(hcas, net, name, addresses, wanted["gids"]) for name in names_in(hcas)],
+        "links": [link_row(f"{hcas}/{name}", net, addresses, wanted["gids"]) for name in names_in(hcas)],
         "netdevs": [row for row in rows if row["mtu"] is not None],
         "rdma_device": os.path.isdir(f"{root}dev/infiniband"),
     }
@@ -47,60 +47,53 @@ def look_links(wanted: dict[str, Json]) -> Json:
 def netdev_row(net: str, name: str, addresses: list[str], sources: dict[str, str]) -> dict[str, Json]:
     return {
         "name": name,
-        "mtu": read_number_if(f"{net}/{name}/mtu"),
+        "mtu": number_in(f"{net}/{name}/mtu"),
         "operstate": read_text_if(f"{net}/{name}/operstate"),
         "addresses": addresses,
         "sources": {own.partition("/")[0]: sources[own] for own in addresses if sources.get(own)},
-        "rx_bytes": read_number_if(f"{net}/{name}/statistics/rx_bytes") or 0,
-        "tx_bytes": read_number_if(f"{net}/{name}/statistics/tx_bytes") or 0,
+        "rx_bytes": number_in(f"{net}/{name}/statistics/rx_bytes") or 0,
+        "tx_bytes": number_in(f"{net}/{name}/statistics/tx_bytes") or 0,
     }
 
 
-def link_row(hcas: str, net: str, hca: str, addresses: dict[str, list[str]], with_gids: bool) -> dict[str, Json]:
-    port = f"{hcas}/{hca}/ports/1"
-    netdev = netdev_of(f"{hcas}/{hca}/device/net", net, addresses)
+def link_row(hca: str, net: str, addresses: dict[str, list[str]], with_gids: bool) -> dict[str, Json]:
+    port = f"{hca}/ports/1"
+    netdev = netdev_of(f"{hca}/device/net", net, addresses)
     rate = re.match(r"[0-9.]+", read_text_if(f"{port}/rate"))
+    sent, received = (number_in(f"{port}/counters/port_{way}_data") for way in ("xmit", "rcv"))  # in units of 4 bytes
     return {
-        "hca": hca,
-        "firmware": read_text_if(f"{hcas}/{hca}/fw_ver"),
+        "hca": os.path.basename(hca),
+        "firmware": read_text_if(f"{hca}/fw_ver"),
         "netdev": netdev,
         "state": read_text_if(f"{port}/state").rpartition(":")[2].strip(),
         "rate_gbps": float(rate[0]) if rate else None,
-        "mtu": read_number_if(f"{net}/{netdev}/mtu") if netdev else None,
+        "mtu": number_in(f"{net}/{netdev}/mtu") if netdev else None,
         "addresses": addresses.get(netdev, []),
         "operstate": read_text_if(f"{net}/{netdev}/operstate") if netdev else "",
-        "xmit_bytes": counter(f"{port}/counters/port_xmit_data"),
-        "rcv_bytes": counter(f"{port}/counters/port_rcv_data"),
+        "xmit_bytes": None if sent is None else sent * 4,
+        "rcv_bytes": None if received is None else received * 4,
         "gids": gid_rows(port) if with_gids else [],
     }
 
 
 def gid_rows(port: str) -> list[dict[str, Json]]:
     """The entries of a GID table that are in use, by index."""
-    rows = ((int(index), read_text_if(f"{port}/gids/{index}"), index) for index in names_in(f"{port}/gids"))
+    rows = ((index, read_text_if(f"{port}/gids/{index}")) for index in sorted(map(int, names_in(f"{port}/gids"))))
     return [
-        {"index": index, "gid": gid, "kind": read_text_if(f"{port}/gid_attrs/types/{name}")}
-        for index, gid, name in sorted(rows)
+        {"index": index, "gid": gid, "kind": read_text_if(f"{port}/gid_attrs/types/{index}")}
+        for index, gid in rows
         if gid.strip("0:")
     ]
-
-
-def counter(path: str) -> int | None:
-    words = read_number_if(path)
-    return None if words is None else words * 4
 
 
 def netdev_of(below: str, net: str, addresses: dict[str, list[str]]) -> str:
     """The netdev that carries an HCA's addresses: its own, or the bond or VLAN on top of it."""
     found = names_in(below)
     for name in found:
-        found += [upper for upper in uppers(net, name) if upper not in found]
+        for upper in (entry[6:] for entry in names_in(f"{net}/{name}") if entry.startswith("upper_")):
+            kind = read_text_if(f"{net}/{upper}/uevent")
+            found += [upper] if upper not in found and re.search("DEVTYPE=(bond|vlan)", kind) else []
     return next((name for name in found if addresses.get(name)), found[0] if found else "")
-
-
-def uppers(net: str, name: str) -> list[str]:
-    above = [entry[len("upper_") :] for entry in names_in(f"{net}/{name}") if entry.startswith("upper_")]
-    return [upper for upper in above if re.search("DEVTYPE=(bond|vlan)", read_text_if(f"{net}/{upper}/uevent"))]
 
 
 def kernel_addresses() -> dict[str, list[str]]:

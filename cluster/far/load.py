@@ -55,9 +55,8 @@ class Framing:
         self.head: bytes | None = b""  # None once it is complete
         self.line = b""  # the begin of a line between chunks
         self.chunked = self.last = False  # last: the server will close the connection after this answer
-        self.left: int | None = (
-            None  # bytes of the body or chunk still to come; None: until closed, or trailers (chunked)
-        )
+        # bytes of the body or chunk still to come; None: until closed, or trailers (chunked)
+        self.left: int | None = None
 
     def ends(self, data: bytes) -> bool:
         """Whether the answer is complete with these bytes."""
@@ -181,7 +180,6 @@ class Session:
         self.wires: dict[int, Wire] = {}
 
     def encode(self, request: dict[str, Any]) -> bytes:
-        """The bytes of one request."""
         given = request.get("body")
         body = b"" if given is None else json.dumps(given, separators=(",", ":")).encode()
         lines = [f"{request.get('method', 'GET')} {self.prefix}{request['path']} HTTP/1.1", *self.head]
@@ -249,7 +247,7 @@ class Round:
                 say({"progress": self.name, "done": done, "chunks": len(self.log), "s": len(lags) / EVERY})
 
     async def run(self) -> tuple[dict[str, Any], list[str]]:
-        """Carry it out; the document of what happened, and its parts."""
+        """Carry it out; the document of what happened and its parts, see the head of this file."""
         await asyncio.gather(*(self.session.warm(slot, self.warm) for slot in self.slots))
         watching = asyncio.ensure_future(self.watch())
         gc.collect()
@@ -259,27 +257,19 @@ class Round:
         client = {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - origin, "started_unix_s": started}
         gc.enable()
         watching.cancel()
-        outcomes = [outcome for outcome in self.outcomes if outcome]
+        outcomes, log = [outcome for outcome in self.outcomes if outcome], self.log
         firsts = [outcome[0] for outcome in outcomes[: len(self.slots)]] or [origin]
         client["t0_spread_ms"] = 1e3 * (max(firsts) - min(firsts))
         client["lag_max_ms"] = max(self.lags, default=0.0)
         client["lag_mean_ms"] = sum(self.lags) / max(1, len(self.lags))
-        return describe(self.name, outcomes, self.log, origin, client)
-
-
-def describe(
-    name: str, outcomes: list[Outcome], log: Log, origin: float, client: dict[str, float]
-) -> tuple[dict[str, Any], list[str]]:
-    """The document of one round and its parts; see the head of this file."""
-    table = b"".join(struct.pack("<IdI", index, now - origin, len(data)) for index, now, data in log)
-    packed = base64.b64encode(zlib.compress(table + b"".join(data for _, _, data in log), 1)).decode()
-    parts = [packed[at : at + PART_LENGTH] for at in range(0, len(packed), PART_LENGTH)]
-    requests = [[t0 - origin, end - origin, how, error] for t0, end, how, error in outcomes]
-    return {"id": name, "requests": requests, "chunks": len(log), "parts": len(parts), "client": client}, parts
+        table = b"".join(struct.pack("<IdI", index, now - origin, len(data)) for index, now, data in log)
+        packed = base64.b64encode(zlib.compress(table + b"".join(data for _, _, data in log), 1)).decode()
+        parts = [packed[at : at + PART_LENGTH] for at in range(0, len(packed), PART_LENGTH)]
+        requests = [[t0 - origin, end - origin, how, error] for t0, end, how, error in outcomes]
+        return {"id": self.name, "requests": requests, "chunks": len(log), "parts": len(parts), "client": client}, parts
 
 
 def say(document: dict[str, Any], parts: Sequence[str] = ()) -> None:
-    """One line on stdout, and one for each part."""
     print(json.dumps(document, separators=(",", ":")), *parts, sep="\n+", flush=True)
 
 

@@ -6,46 +6,40 @@ at, in that order. `root` is where sys/, proc/ and etc/ are. Prints for each a l
 """
 
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from cluster.far.prelude import Json, absolute, container_of, emit_sections, pids, read_text, read_text_if
 
 LISTEN = "0A"
 
 
-# clock
-
-
 def look_clock(given: dict[str, Json]) -> Json:
-    return {"time_unix_s": time.time(), "synchronised": synchronised()}
-
-
-def synchronised() -> bool | None:
-    """Whether something keeps the clock right, as timedatectl judges it: adjtimex(2), maximum error below 16 s."""
-    try:
+    """`synchronised` as timedatectl judges it: adjtimex(2), maximum error below 16 s; None when that is not known."""
+    now, synchronised = time.time(), None
+    with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         timex = ctypes.create_string_buffer(512)
-        if ctypes.CDLL(None).adjtimex(timex) < 0:
-            return None
-    except (ImportError, OSError, AttributeError):
-        return None
-    return ctypes.c_long.from_buffer(timex, 3 * ctypes.sizeof(ctypes.c_long)).value < 16_000_000
-
-
-# identity
+        if ctypes.CDLL(None).adjtimex(timex) >= 0:
+            error_us = ctypes.c_long.from_buffer(timex, 3 * ctypes.sizeof(ctypes.c_long)).value
+            synchronised = error_us < 16_000_000
+    return {"time_unix_s": now, "synchronised": synchronised}
 
 
 def look_identity(given: dict[str, Json]) -> Json:
-    root, uname = given["root"], os.uname()
-    sudo = start_sudo()
+    """`product` is the firmware's name of this machine: DMI, else the device tree."""
+    root, uname, sudo = given["root"], os.uname(), start_sudo()
+    products = ("sys/class/dmi/id/product_name", "sys/devices/virtual/dmi/id/product_name", "proc/device-tree/model")
+    names = (line.partition("#")[0].split() for line in read_text_if(f"{root}etc/hosts").splitlines())
     user, groups = account()
     return {
-        "product": product(root),
+        "product": next(filter(None, (read_text_if(root + place) for place in products)), ""),
         "machine_id": read_text_if(f"{root}etc/machine-id"),
         "hostname": uname.nodename,
         "kernel": uname.release,
@@ -58,15 +52,9 @@ def look_identity(given: dict[str, Json]) -> Json:
         "data_dir": absolute(given.get("data_dir", "~")),
         "hf_home": absolute(given.get("hf_home", "~")),
         "management_address": management_address(),
-        "named_addresses": named_addresses(root, uname.nodename),
+        "named_addresses": [row[0] for row in names if uname.nodename in row[1:]],
         "sudo": ended_well(sudo),
     }
-
-
-def product(root: str) -> str:
-    """The firmware's name of this machine: DMI, else the device tree."""
-    places = ("sys/class/dmi/id/product_name", "sys/devices/virtual/dmi/id/product_name", "proc/device-tree/model")
-    return next(filter(None, (read_text_if(root + place) for place in places)), "")
 
 
 def account() -> tuple[str, list[str]]:
@@ -82,12 +70,6 @@ def account() -> tuple[str, list[str]]:
 
     numbers = dict.fromkeys([os.getgid(), *os.getgroups()])
     return name(pwd.getpwuid, os.getuid()), [name(grp.getgrgid, number) for number in numbers]
-
-
-def named_addresses(root: str, hostname: str) -> list[str]:
-    """The addresses that /etc/hosts gives this host's own name."""
-    rows = (line.partition("#")[0].split() for line in read_text_if(f"{root}etc/hosts").splitlines())
-    return [row[0] for row in rows if hostname in row[1:]]
 
 
 def management_address() -> str:
@@ -126,87 +108,70 @@ def ended_well(sudo: subprocess.Popen[bytes] | bool, timeout_s: float = 3) -> bo
         return False
 
 
-# memory
-
-
 def look_memory(given: dict[str, Json]) -> str:
     return read_text(f"{given['root']}proc/meminfo")
-
-
-# listening
 
 
 def look_listening(given: dict[str, Json]) -> Json:
     proc = f"{given['root']}proc"
     rows = socket_rows(read_text(f"{proc}/net/tcp")) + socket_rows(read_text_if(f"{proc}/net/tcp6"))
-    note_holders({row.pop("inode"): row for row in rows}, proc)
+    by_inode = {row.pop("inode"): row for row in rows}
+    for pid in pids(proc):
+        for inode in sockets_of(f"{proc}/{pid}/fd") & by_inode.keys():
+            by_inode[inode]["pid"] = by_inode[inode]["pid"] or pid  # the lowest
     for row in rows:
         row["process"] = read_text_if(f"{proc}/{row['pid']}/comm") if row["pid"] else ""
     return rows
 
 
 def socket_rows(table: str) -> list[dict[str, Json]]:
-    fields = [line.split() for line in table.splitlines()[1:]]
-    return [listener(row) for row in fields if len(row) > 9 and row[3] == LISTEN]
+    """The listeners in /proc/net/tcp or tcp6, whose addresses are words in the order of this machine's bytes."""
+    found = []
+    for row in (line.split() for line in table.splitlines()[1:]):
+        if len(row) > 9 and row[3] == LISTEN:
+            address, _, port = row[1].partition(":")
+            words = [bytes.fromhex(address[at : at + 8]) for at in range(0, len(address), 8)]
+            packed = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+            text = socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, packed)
+            place = {"address": text, "port": int(port, 16), "uid": int(row[7]), "inode": row[9]}
+            found.append({**place, "pid": None, "process": ""})
+    return found
 
 
-def listener(row: list[str]) -> dict[str, Json]:
-    address, _, port = row[1].partition(":")
-    words = [bytes.fromhex(address[at : at + 8]) for at in range(0, len(address), 8)]
-    if sys.byteorder == "little":
-        words = [word[::-1] for word in words]
-    family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
-    text = socket.inet_ntop(family, b"".join(words))
-    return {"address": text, "port": int(port, 16), "pid": None, "process": "", "uid": int(row[7]), "inode": row[9]}
-
-
-def note_holders(by_inode: dict[str, dict[str, Json]], proc: str) -> None:
-    """Note in each row the lowest pid that holds its socket, where this user may see it."""
-    for pid in pids(proc):
-        try:
-            descriptors = os.listdir(f"{proc}/{pid}/fd")
-        except OSError:
-            continue
-        for descriptor in descriptors:
-            try:
-                target = os.readlink(f"{proc}/{pid}/fd/{descriptor}")
-            except OSError:
-                continue
-            row = by_inode.get(target[8:-1]) if target.startswith("socket:[") else None
-            if row and row["pid"] is None:
-                row["pid"] = pid
-
-
-# processes
+def sockets_of(folder: str) -> set[str]:
+    """The inodes of a process's sockets, where this user may see them."""
+    found = set()
+    with suppress(OSError):
+        for descriptor in os.listdir(folder):
+            with suppress(OSError):
+                found.update(re.findall(r"^socket:\[(\d+)\]$", os.readlink(f"{folder}/{descriptor}")))
+    return found
 
 
 def look_processes(given: dict[str, Json]) -> Json:
-    proc = f"{given['root']}proc"
-    return [row for row in (process_row(proc, pid) for pid in pids(proc)) if row]
+    proc, found = f"{given['root']}proc", []
+    for pid in pids(proc):
+        argv = read_text_if(f"{proc}/{pid}/cmdline").split("\0")
+        # a zombie has no words left, only its short name
+        if name := engine_name([argv[0] or read_text_if(f"{proc}/{pid}/comm"), *argv[1:]]):
+            pages = read_text_if(f"{proc}/{pid}/statm").split()
+            held = int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
+            row = {"pid": pid, "name": name[:100], "rss_bytes": held, "container": container_of(pid, proc)}
+            found.append(row)
+    return found
 
 
-def process_row(proc: str, pid: int) -> dict[str, Json] | None:
-    name = engine_name(read_text_if(f"{proc}/{pid}/cmdline").split("\0"), proc, pid)
-    if not name:
-        return None
-    pages = read_text_if(f"{proc}/{pid}/statm").split()
-    return {
-        "pid": pid,
-        "name": name[:100],
-        "rss_bytes": int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0,
-        "container": container_of(pid, proc),
-    }
-
-
-def engine_name(argv: list[str], proc: str, pid: int) -> str:
-    """How an engine's process is called, empty for any other. A zombie has no words left, only its short name."""
-    first = argv[0] or read_text_if(f"{proc}/{pid}/comm")
-    base = os.path.basename(first)
+def engine_name(argv: list[str]) -> str:
+    """How an engine's process is called, empty for any other."""
+    first, base = argv[0], os.path.basename(argv[0])
     if first.startswith(("VLLM::", "ray::", "ray-dashboard")):
         return first
     if base in ("raylet", "gcs_server"):
         return base
-    program, following = script(argv)
+    at = 1 if base.startswith("python") else 0  # of an interpreter, the script or module that it runs
+    while at < len(argv) and argv[at].startswith("-"):
+        at += 1
+    program, following = [*argv[at : at + 2], "", ""][:2]
     name = os.path.basename(program)
     if (name, following) in (("vllm", "serve"), ("ray", "start")):
         return f"{name} {following}"
@@ -215,14 +180,6 @@ def engine_name(argv: list[str], proc: str, pid: int) -> str:
     if program.startswith("ray.") or ("/ray/" in program and program.endswith(".py")):
         return "ray agent"
     return ""
-
-
-def script(argv: list[str]) -> list[str]:
-    """The program and its first word; of an interpreter, the script or module it runs."""
-    at = 1 if os.path.basename(argv[0]).startswith("python") else 0
-    while at < len(argv) and argv[at].startswith("-"):
-        at += 1
-    return [*argv[at : at + 2], "", ""][:2]
 
 
 if __name__ == "__main__":

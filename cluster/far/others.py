@@ -7,6 +7,7 @@ two words of a process, up to a colon. Prints for each section a line
 
 import os
 import subprocess
+from contextlib import suppress
 
 from cluster.far.prelude import Json, Missing, emit_sections, pids, read_text_if
 
@@ -14,19 +15,14 @@ LIST_RULES = "nft list ruleset 2>/dev/null || iptables -S"
 
 
 def look_tenants(given: dict[str, Json]) -> Json:
-    proc = f"{given['root']}proc"
-    return [row for row in (tenant(proc, pid, given["names"]) for pid in pids(proc)) if row]
-
-
-def tenant(proc: str, pid: int, names: list[str]) -> dict[str, Json] | None:
-    words = read_text_if(f"{proc}/{pid}/cmdline").split("\0")[:3]
-    if not {os.path.basename(word).partition(":")[0] for word in words[:2]} & set(names):
-        return None
-    try:
-        uid = os.stat(f"{proc}/{pid}").st_uid
-    except OSError:
-        return None
-    return {"pid": pid, "uid": uid, "words": [word[:200] for word in words]}
+    proc, names, found = f"{given['root']}proc", set(given["names"]), []
+    for pid in pids(proc):
+        words = read_text_if(f"{proc}/{pid}/cmdline").split("\0")[:3]
+        if names & {os.path.basename(word).partition(":")[0] for word in words[:2]}:
+            with suppress(OSError):
+                uid = os.stat(f"{proc}/{pid}").st_uid
+                found.append({"pid": pid, "uid": uid, "words": [word[:200] for word in words]})
+    return found
 
 
 def look_firewall(given: dict[str, Json]) -> str:

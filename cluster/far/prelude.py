@@ -125,10 +125,9 @@ def start(*words: str, merged: bool = False) -> subprocess.Popen[bytes]:
 def finish(program: subprocess.Popen[bytes], limit: int) -> tuple[int, str, str]:
     """(exit code as a shell reports it, stdout, stderr) of a program; each stream up to `limit` bytes."""
     texts = []
-    for pipe in (program.stdout, program.stderr):
-        if pipe:
-            texts.append(pipe.read(limit).decode("utf-8", "replace"))
-            pipe.close()
+    for pipe in filter(None, (program.stdout, program.stderr)):
+        texts.append(pipe.read(limit).decode("utf-8", "replace"))
+        pipe.close()
     code = program.wait()
     return code if code >= 0 else 128 - code, texts[0], texts[-1]
 
@@ -158,6 +157,16 @@ def signal_group(pid: int, number: int) -> None:
     """Signal a program's process group, if it is still there."""
     with suppress(OSError):
         os.killpg(pid, number)
+
+
+def watch_signals() -> int:
+    """A descriptor that becomes readable with each signal; its bytes are the signals' numbers."""
+    wake, wake_up = os.pipe()
+    os.set_blocking(wake_up, False)
+    signal.set_wakeup_fd(wake_up)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return wake
 
 
 def read_request(stdin: BinaryIO) -> Json:

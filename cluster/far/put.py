@@ -30,14 +30,10 @@ def put(data: bytes, path: str, mode: int) -> str:
     return path
 
 
-def main() -> None:
+if __name__ == "__main__":
     wanted = given()
     try:
         emit({"path": put(sys.stdin.buffer.read(), wanted["path"], wanted["mode"])})
     except OSError as error:
         emit({"error": f"{error.filename or wanted['path']}: {error.strerror}"})
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

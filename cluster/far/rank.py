@@ -134,38 +134,44 @@ class Rank:
 
     def lose_peer(self, rank: int, why: str, said: bool) -> None:
         """Another rank has ended, or its cord has; once we end, only what a peer says itself is news."""
-        if self.first_end.is_set() and not said:
-            return
-        if self.joined:
-            self.over(Ended(why, CORD_ENDED, rank))
-        else:
-            self.over(Ended(f"peers did not join: {why}", NOT_JOINED, rank))
+        if said or not self.first_end.is_set():
+            not_joined = Ended(f"peers did not join: {why}", NOT_JOINED, rank)
+            self.over(Ended(why, CORD_ENDED, rank) if self.joined else not_joined)
 
     def say(self, stage: str, **more: Any) -> None:
-        """One stage line."""
         write_line(json.dumps({"cluster": "rank", "rank": self.number, "stage": stage, "t": time.time(), **more}))
 
     async def live(self) -> int:
-        """Start everything, wait for the first end, end everything; the exit code."""
+        """Start everything, wait for the first end, end all below us, politely first; the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asked = Ended(f"asked to end ({number.name})", 0)
             asyncio.get_running_loop().add_signal_handler(number, self.over, asked)
         work = asyncio.create_task(self.start_all())
         await self.first_end.wait()
         work.cancel()
-        await self.explain(self.ends[0])
-        self.end_everything()
-        return self.ends[0].code
+        await self.explain(end := self.ends[0])
+        for child in reversed(self.children):
+            child.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(GRACE_S[child.name])
+        kill_descendants()
+        give_back(Path(self.wanted.get("cache", "/cache")))
+        return end.code
 
     async def start_all(self) -> None:
-        """What happens here, in order."""
         try:
             self.say("started", **{name: self.wanted[name] for name in ("size", "backend", "address")})
-            self.export_secrets()
+            if self.wanted["secrets"]:  # environment from here on, so that docker and its words never hold them
+                secrets = json.loads(Path(self.wanted["secrets"]).read_text())
+                os.environ.update(secrets)
+                self.say("secrets", names=sorted(secrets))
             if self.wanted["size"] > 1:
                 await (self.cord.tie(self.wanted["join_timeout_s"]) if self.number else self.cord.listen())
             for words in self.wanted["before_serve"]:
-                await self.run_to_end(words)
+                self.say("before_serve", words=words)
+                end = await Child(f"before_serve {words[0]}", words).ended()
+                if end.code:
+                    raise end
             self.start("ray", self.wanted["ray_start"], "ray| ")
             if self.number == 0:
                 self.say("joined", nodes=await self.wait_for_peers())
@@ -178,20 +184,6 @@ class Rank:
             self.over(Ended(str(error), NOT_JOINED))
         except Exception as error:
             self.over(Ended(f"rank.py failed: {type(error).__name__}: {error}", 1))
-
-    def export_secrets(self) -> None:
-        """Secrets become environment here, so that docker and the command line never hold them."""
-        if self.wanted["secrets"]:
-            secrets = json.loads(Path(self.wanted["secrets"]).read_text())
-            os.environ.update(secrets)
-            self.say("secrets", names=sorted(secrets))
-
-    async def run_to_end(self, words: Words) -> None:
-        """One command of before_serve; a failure ends the rank."""
-        self.say("before_serve", words=words)
-        end = await Child(f"before_serve {words[0]}", words).ended()
-        if end.code:
-            raise end
 
     def start(self, name: str, words: Words | None, prefix: str = "") -> None:
         """Start what must live as long as this rank, if this rank has it."""
@@ -263,15 +255,6 @@ class Rank:
         said = [end.why] + [other.why for other in self.ends[1:] if other.peer is not None]
         self.say("ended", why="; ".join(said), exit=end.code)
 
-    def end_everything(self) -> None:
-        """End all below us, politely first, and give the caches back."""
-        for child in reversed(self.children):
-            child.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                child.process.wait(GRACE_S[child.name])
-        kill_descendants()
-        give_back(Path(self.wanted.get("cache", "/cache")))
-
 
 class RayAsker:
     """Asks Ray for its nodes, by one ray_nodes.py that stays: importing Ray costs a second of a core each time."""
@@ -341,16 +324,14 @@ def give_back(cache: Path) -> None:
                 os.chown(os.path.join(folder, name), owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-async def live(wanted: dict[str, Any]) -> None:
-    """A rank's life. It leaves at once, since threads may still wait for a child that cannot be killed."""
-    os._exit(await Rank(wanted).live())
+async def main() -> None:
+    """Adopt orphans, so that what our children leave behind is found and ended with them; then live.
 
-
-def main() -> None:
-    """Adopt orphans, so that what our children leave behind is found and ended with them; then live."""
+    It leaves at once, since threads may still wait for a child that cannot be killed.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    asyncio.run(live(json.loads(Path(sys.argv[1]).read_text())))
+    os._exit(await Rank(json.loads(Path(sys.argv[1]).read_text())).live())
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -13,6 +13,7 @@ import collections
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from cluster.far.prelude import Json, emit, finish, given, start
 
@@ -27,16 +28,7 @@ NEW_LINES = 2000  # docker reads that many from the end of its file; when as man
 LONGEST = 1 << 16  # bytes of a line that are read at once
 MOST = 1 << 20
 
-
 Line = tuple[str, str]  # docker's time, and what was printed
-
-
-def inspect(name: str) -> list[str] | None:
-    """State, exit code, whether out of memory, time of the last start; None when it is not there."""
-    form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.StartedAt}}"
-    code, out, _ = finish(start("docker", "inspect", "--type", "container", "-f", form, name), MOST)
-    words = out.split()
-    return words if code == 0 and len(words) == 4 and words[1].isdigit() else None
 
 
 def lines(name: str, *options: str) -> Iterator[Line]:
@@ -66,10 +58,8 @@ def whole_or_both_ends(name: str, since: str) -> Iterator[Line]:
 
 def new_lines(name: str, since: str, known: int) -> Iterator[Line]:
     """The lines from that time on without the first ones, which are known."""
-    fresh: Iterable[Line] = list(lines(name, "--since", since, "--tail", str(NEW_LINES)))
-    if len(list(fresh)) >= NEW_LINES:
-        fresh = whole_or_both_ends(name, since)
-    for time, line in fresh:
+    fresh = [*lines(name, "--since", since, "--tail", str(NEW_LINES))]
+    for time, line in fresh if len(fresh) < NEW_LINES else whole_or_both_ends(name, since):
         if time == since and known:
             known -= 1
         else:
@@ -86,13 +76,9 @@ class Sought:
         self.most = (len(self.words) - 1) // 2
 
     def see(self, line: str) -> None:
-        if self.line is not None:
-            return
-        if self.pattern.search(line):
+        if self.line is None and self.pattern.search(line):
             self.line = line[:400]
-            return
-        shared = sum(word in line for word in self.words)
-        if shared > self.most:
+        elif self.line is None and (shared := sum(word in line for word in self.words)) > self.most:
             self.near, self.most = line[:400], shared
 
 
@@ -106,8 +92,7 @@ def read(log: Iterable[Line], tail: int, sought: list[Sought]) -> dict[str, Json
         if time > latest:
             latest, count = time, 0
         count += time == latest
-        stage = stage_of(line)
-        if stage:
+        if stage := stage_of(line):
             stages += [stage] if stage not in stages else []
             continue
         last.append(line)
@@ -121,32 +106,27 @@ def read(log: Iterable[Line], tail: int, sought: list[Sought]) -> dict[str, Json
 
 def stage_of(line: str) -> Json:
     """The rank program's own line, if this is one."""
-    if line.startswith("{") and '"cluster"' in line:
-        try:
+    with suppress(ValueError):
+        if line.startswith("{") and '"cluster"' in line:
             return json.loads(line)
-        except ValueError:
-            pass
     return None
-
-
-def worker_lines(name: str) -> list[str]:
-    """NCCL's lines in Ray's own worker logs: a worker's output stays on its host."""
-    words = ("timeout", "5", "grep", "-rhsE", "NCCL INFO (NET/|Using network)", LOGS)
-    return finish(start("docker", "exec", name, *words), MOST)[1].splitlines()[:40]
 
 
 def look(name: str, wanted: dict[str, Json]) -> dict[str, Json] | None:
     """One container; None when it is not there."""
-    state = inspect(name)
-    if state is None:
+    form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.StartedAt}}"
+    code, out, _ = finish(start("docker", "inspect", "--type", "container", "-f", form, name), MOST)
+    state = out.split()
+    if code or len(state) != 4 or not state[1].isdigit():
         return None
     sought = [Sought(pattern) for pattern in wanted.get("patterns", ())]
     since, known = wanted.get("since", {}).get(name, ("", 0))
     whole = state[0] != "running" or since <= state[3]
     log = whole_or_both_ends(name, state[3]) if whole else new_lines(name, since, known)
     found = read(log, wanted.get("tail", 30), sought)
-    if wanted.get("net") and state[0] == "running":
-        found["net"] += worker_lines(name)
+    if wanted.get("net") and state[0] == "running":  # a worker's output stays on its host, in Ray's own logs
+        words = ("timeout", "5", "grep", "-rhsE", "NCCL INFO (NET/|Using network)", LOGS)
+        found["net"] += finish(start("docker", "exec", name, *words), MOST)[1].splitlines()[:40]
     return {
         "state": state[0],
         "exit_code": int(state[1]),
@@ -157,11 +137,6 @@ def look(name: str, wanted: dict[str, Json]) -> dict[str, Json] | None:
     }
 
 
-def main() -> None:
-    wanted = given()
-    looks = ((name, look(name, wanted)) for name in wanted["names"])
-    emit({name: found for name, found in looks if found})
-
-
 if __name__ == "__main__":
-    main()
+    wanted = given()
+    emit({name: found for name in wanted["names"] if (found := look(name, wanted))})

@@ -21,7 +21,7 @@ import sys
 import time
 import zlib
 
-from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, signal_group
+from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, signal_group, watch_signals
 
 LINGER_S = 0.3  # how long a grandchild may hold the output open after the program has ended
 DRAIN = 16 << 20  # bytes thrown away past the limit before the program is ended
@@ -98,15 +98,13 @@ class Child:
 
     def move(self, fd: int) -> None:
         """Carry bytes over one pipe that is ready."""
-        if self.streams[fd] == "in":
-            self.write(fd)
-        elif data := os.read(fd, CHUNK):
-            self.kept[self.streams[fd]].add(data)
-            self.listen_until = time.monotonic() + LINGER_S
-        else:
-            self.drop(fd)
-
-    def write(self, fd: int) -> None:
+        if self.streams[fd] != "in":
+            if data := os.read(fd, CHUNK):
+                self.kept[self.streams[fd]].add(data)
+                self.listen_until = time.monotonic() + LINGER_S
+            else:
+                self.drop(fd)
+            return
         try:
             self.feed = self.feed[os.write(fd, self.feed[:CHUNK]) :]
         except BlockingIOError:
@@ -162,76 +160,47 @@ class Child:
         }
 
 
-class Ended:
-    """Becomes true when stdin ends or a signal asks us to go."""
-
-    def __init__(self, poll: select.poll) -> None:
-        self.wake, wake_up = os.pipe()
-        os.set_blocking(wake_up, False)
-        signal.set_wakeup_fd(wake_up)
-        self.signalled = False
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, self.go)
-        poll.register(self.wake, select.POLLIN)
-        poll.register(0, select.POLLIN)
-        self.poll = poll
-
-    def go(self, *_: object) -> None:
-        self.signalled = True
-
-    def read(self, fd: int) -> None:
-        if not os.read(fd, CHUNK) and fd == 0:
-            self.poll.unregister(0)
-            self.signalled = True
-
-
 def run(questions: list[dict[str, Json]]) -> list[dict[str, Json]] | None:
-    """All answers, in order; None when the connection was lost meanwhile."""
-    poll = select.poll()
-    ended = Ended(poll)
+    """All answers, in order; None when the connection was lost meanwhile, or a signal asked us to go."""
+    poll, wake, leaving = select.poll(), watch_signals(), False
+    poll.register(wake, select.POLLIN)
+    poll.register(0, select.POLLIN)
     children = [Child(question, poll) for question in questions]
-    leaving = False
     while True:
         now = time.monotonic()
-        if ended.signalled and not leaving:
-            leaving = True
-            for child in children:
-                child.signal_at = now
         for child in children:
             if not child.done:
                 child.tick(now)
         running = [child for child in children if not child.done]
         if not running:
             return None if leaving else [child.answer() for child in children]
-        wait(poll, running, ended, now)
-
-
-def wait(poll: select.poll, running: list[Child], ended: Ended, now: float) -> None:
-    """Sleep until a pipe is ready, a child ends, or somebody's patience does."""
-    until = min(child.signal_at if child.status is None else child.listen_until for child in running)
-    streams = {fd: child for child in running for fd in child.streams}
-    for fd, _ in poll.poll(max(0.0, until - now) * 1000 + 1):
-        if fd in streams:
-            if fd in streams[fd].streams:
-                streams[fd].move(fd)
-        else:
-            ended.read(fd)
-
-
-def reply(marker: str, answers: list[dict[str, Json]]) -> None:
-    body, kind = json.dumps(answers).encode(), "json"
-    if len(body) > COMPRESS_FROM:
-        body, kind = zlib.compress(body, 1), "zlib"
-    sys.stdout.buffer.write(f"\n{marker} {kind} {len(body)}\n".encode() + body)
-    sys.stdout.buffer.flush()
+        until = min(child.signal_at if child.status is None else child.listen_until for child in running)
+        streams = {fd: child for child in running for fd in child.streams}
+        ended = False
+        for fd, _ in poll.poll(max(0.0, until - now) * 1000 + 1):
+            if fd in streams:
+                if fd in streams[fd].streams:
+                    streams[fd].move(fd)
+            elif fd == wake:
+                ended = ended or not set(os.read(wake, CHUNK)) <= {signal.SIGCHLD}
+            elif not os.read(0, CHUNK):
+                poll.unregister(0)
+                ended = True
+        if ended and not leaving:
+            leaving = True
+            for child in children:
+                child.signal_at = now
 
 
 def main() -> None:
     request = read_request(sys.stdin.buffer)
     answers = run(request["questions"])
     if answers is not None:
-        reply(request["marker"], answers)
+        body, kind = json.dumps(answers).encode(), "json"
+        if len(body) > COMPRESS_FROM:
+            body, kind = zlib.compress(body, 1), "zlib"
+        sys.stdout.buffer.write(f"\n{request['marker']} {kind} {len(body)}\n".encode() + body)
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, signal_group
+from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, signal_group, watch_signals
 
 
 class Feed:
@@ -29,39 +29,25 @@ class Feed:
 
     def write(self) -> None:
         """Pass on what we hold; close the program's stdin after the last of it."""
+        if self.fd is None:
+            return
+        reads = True
         try:
-            if self.data and self.fd is not None:
+            if self.data:
                 self.data = self.data[os.write(self.fd, self.data) :]
         except BlockingIOError:
             pass
-        except OSError:  # it does not read any more
-            self.data = self.data[:0]
-            self.close()
-        if self.ended and not self.data:
-            self.close()
+        except OSError:
+            self.data, reads = self.data[:0], False
+        if not reads or (self.ended and not self.data):
+            os.close(self.fd)
+            self.fd = None
 
     def read(self) -> None:
         data = os.read(0, CHUNK)
         self.ended = not data
         if self.fd is not None:
             self.data = memoryview(data)
-
-    def close(self) -> None:
-        if self.fd is not None:
-            os.close(self.fd)
-            self.fd = None
-
-
-def events(feed: Feed, wake: int, timeout_s: float) -> set[int]:
-    """Wait; the set of descriptors that are ready. Descriptor 1 is in it when nobody reads our output any more."""
-    poll = select.poll()
-    poll.register(wake, select.POLLIN)
-    poll.register(1, 0)
-    if feed.data and feed.fd is not None:
-        poll.register(feed.fd, select.POLLOUT)
-    elif not feed.ended:
-        poll.register(0, select.POLLIN)
-    return {fd for fd, _ in poll.poll(timeout_s * 1000 + 1)}
 
 
 def attend(pid: int, feed: Feed, grace_s: float) -> int:
@@ -80,7 +66,14 @@ def attend(pid: int, feed: Feed, grace_s: float) -> int:
                 os._exit(1)
             signal_group(pid, signals.pop(0))
             signal_at = now + PATIENCE_S
-        ready = events(feed, wake, min(3600.0, max(0.0, signal_at - now)))
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(1, 0)  # ready when nobody reads our output any more
+        if feed.data and feed.fd is not None:
+            poll.register(feed.fd, select.POLLOUT)
+        elif not feed.ended:
+            poll.register(0, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(min(3600.0, max(0.0, signal_at - now)) * 1000 + 1)}
         if 0 in ready:
             feed.read()
         feed.write()
@@ -91,16 +84,6 @@ def attend(pid: int, feed: Feed, grace_s: float) -> int:
             signal_at = now + grace_s
         if gone:
             time.sleep(0.01)  # descriptor 1 stays ready
-
-
-def watch_signals() -> int:
-    """A descriptor that becomes readable with each signal; its bytes are the signals' numbers."""
-    wake, wake_up = os.pipe()
-    os.set_blocking(wake_up, False)
-    signal.set_wakeup_fd(wake_up)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    return wake
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ import json
 import sys
 import threading
 import time
+from contextlib import redirect_stdout, suppress
 from types import CodeType
 
 from cluster.far.prelude import Json
@@ -59,7 +60,7 @@ class Watch:
         """Take the last sample and print all."""
         self.stop.set()
         self.thread.join(PATIENCE_S)
-        samples = list(self.samples)
+        samples = [*self.samples]  # a sample that hangs may come in yet
         for sample in samples:
             say(sample)
         say({"ended": len(samples), "hangs": self.thread.is_alive()})
@@ -67,27 +68,21 @@ class Watch:
 
 def run(code: CodeType, given: Json) -> str:
     """What a program prints when it is given this."""
-    out = io.BytesIO()
-    stdout, argv = sys.stdout, sys.argv
-    wrapper = sys.stdout = io.TextIOWrapper(out, "utf-8", write_through=True)
+    out, argv = io.BytesIO(), sys.argv
+    wrapper = io.TextIOWrapper(out, "utf-8", write_through=True)
     sys.argv = ["-", json.dumps(given)]
-    try:
+    # what a program that fails has not printed is missing, which its reader notices
+    with redirect_stdout(wrapper), suppress(Exception, SystemExit):
         exec(code, {"__name__": "__main__"})
-    except (Exception, SystemExit):
-        pass  # what it has not printed is missing, which its reader notices
-    finally:
-        sys.stdout, sys.argv = stdout, argv
+    sys.argv = argv
     wrapper.flush()
-    text = out.getvalue().decode("utf-8", "replace")
-    wrapper.detach()
-    return text
+    return out.getvalue().decode("utf-8", "replace")
 
 
 STDOUT = sys.stdout  # a program that hangs leaves its own in sys.stdout
 
 
 def say(document: dict[str, Json]) -> None:
-    """One line on stdout, at once."""
     STDOUT.write(json.dumps(document, separators=(",", ":")) + "\n")
     STDOUT.flush()
 

@@ -9,9 +9,11 @@ Prints {"weights": {"value": …} | {"missing": why, "kind": kind}}. Of weight f
 import hashlib
 import json
 import os
+import pwd
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 
 from cluster.far.prelude import Json, Missing, absolute, emit, given, section
 
@@ -45,22 +47,17 @@ def find(model: str, revision: str, hf_home: str) -> tuple[str, str]:
     place = os.path.join(hf_home, "hub", "models--" + model.replace("/", "--"))
     if not is_there(place):
         raise Missing(f"{model} is not in {os.path.dirname(place)}", "absent")
-    commit = commit_of(place, revision)
+    commit = revision if COMMIT.fullmatch(revision) else ""
+    if not commit:
+        with (
+            suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError),
+            open(os.path.join(place, "refs", revision)) as file,
+        ):
+            commit = file.read(200).strip()
     directory = os.path.join(place, "snapshots", commit)
     if not commit or not is_there(directory):
         raise Missing(f"revision {revision} of {model} is not in {place}", "absent")
     return directory, commit
-
-
-def commit_of(place: str, revision: str) -> str:
-    """The commit a revision stands for in the cache; empty when the cache does not know it."""
-    if COMMIT.fullmatch(revision):
-        return revision
-    try:
-        with open(os.path.join(place, "refs", revision)) as file:
-            return file.read(200).strip()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return ""
 
 
 def walk(directory: str, root: str, dummy: bool) -> tuple[dict[str, int], list[str]]:
@@ -88,38 +85,26 @@ def walk(directory: str, root: str, dummy: bool) -> tuple[dict[str, int], list[s
 def wrongs(path: str, size: int, root: str) -> Iterator[str]:
     """What is wrong with one file that is there."""
     if not os.access(path, os.R_OK):
-        yield f"not readable by this user (owned by {owner(path)})"
+        owner = str(os.stat(path).st_uid)
+        with suppress(KeyError):
+            owner = pwd.getpwuid(int(owner)).pw_name
+        yield f"not readable by this user (owned by {owner})"
     elif size == 0 and path.endswith(NEVER_EMPTY):
         yield "empty"
     elif path.endswith(".safetensors"):
-        yield from wrong_safetensors(path, size)
+        with open(path, "rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else LONGEST_HEADER
+            header = file.read(length) if length < LONGEST_HEADER else b""
+        end = 8 + length + max(map(int, OFFSETS.findall(header)), default=0)
+        if len(header) < length or not header.lstrip().startswith(b"{"):
+            yield "no safetensors header: cut off or another format"
+        elif end != size:
+            yield f"{size} bytes, its header says {end}"
     if os.path.islink(path):
         inside = os.path.realpath(path).startswith(root + os.sep)
         if os.path.isabs(os.readlink(path)) or not inside:
             yield f"a link that leads out of {root} or is absolute, which a container cannot follow"
-
-
-def wrong_safetensors(path: str, size: int) -> Iterator[str]:
-    """A file that is shorter or longer than its header says."""
-    with open(path, "rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else LONGEST_HEADER
-        header = file.read(length) if length < LONGEST_HEADER else b""
-    ends = [int(end) for end in OFFSETS.findall(header)]
-    if len(header) < length or not header.lstrip().startswith(b"{"):
-        yield "no safetensors header: cut off or another format"
-    elif 8 + length + max(ends, default=0) != size:
-        yield f"{size} bytes, its header says {8 + length + max(ends, default=0)}"
-
-
-def owner(path: str) -> str:
-    import pwd
-
-    number = os.stat(path).st_uid
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def explain(error: OSError) -> str:
@@ -132,33 +117,25 @@ def missing_shards(directory: str, sizes: dict[str, int]) -> tuple[list[str], in
     expected: set[str] = set()
     for name in sizes:
         if name.endswith(suffix + ".index.json"):
-            folder = os.path.dirname(name)
-            expected |= {os.path.join(folder, shard) for shard in shards_of(os.path.join(directory, name))}
+            # one that cannot be read is a problem of its own kind elsewhere
+            with suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
+                with open(os.path.join(directory, name), "rb") as file:
+                    shards = json.loads(file.read(LONGEST_JSON))["weight_map"].values()
+                expected |= {os.path.join(os.path.dirname(name), str(shard)) for shard in shards}
         parts = SHARD.fullmatch(name)
         if parts and parts[4] == suffix:
-            count = int(parts[3])
-            expected |= {f"{parts[1]}{at:05}-of-{parts[3]}{suffix}" for at in range(1, count + 1)}
+            expected |= {f"{parts[1]}{at:05}-of-{parts[3]}{suffix}" for at in range(1, int(parts[3]) + 1)}
     return sorted(expected - set(sizes)), len(expected)
-
-
-def shards_of(index: str) -> set[str]:
-    """The file names of an index; none when it cannot be read, which is a problem of its own kind elsewhere."""
-    try:
-        with open(index, "rb") as file:
-            return set(map(str, json.loads(file.read(LONGEST_JSON))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return set()
 
 
 def gaps(directory: str, sizes: dict[str, int], dummy: bool) -> Iterator[str]:
     """What a model needs to be loaded and this directory does not have."""
     missing, count = missing_shards(directory, sizes)
     names = [name for name in sizes if "/" not in name]
-    if dummy:
-        pass
-    elif missing:
-        yield f"{len(missing)} of {count} weight files are missing: {few(missing)}"
-    elif not any(name.endswith((".safetensors", ".bin", ".gguf", ".pt")) for name in names):
+    if missing and not dummy:
+        few = ", ".join(missing[:MANY]) + (f" and {len(missing) - MANY} more" if len(missing) > MANY else "")
+        yield f"{len(missing)} of {count} weight files are missing: {few}"
+    elif not dummy and not any(name.endswith((".safetensors", ".bin", ".gguf", ".pt")) for name in names):
         yield "no weight files"
     if any(name.endswith(".gguf") for name in names):
         return
@@ -168,42 +145,28 @@ def gaps(directory: str, sizes: dict[str, int], dummy: bool) -> Iterator[str]:
         yield "no tokenizer"
 
 
-def few(names: list[str]) -> str:
-    return ", ".join(names[:MANY]) + (f" and {len(names) - MANY} more" if len(names) > MANY else "")
-
-
 def unfinished(directory: str, commit: str) -> int:
     """How many downloads into this model's cache did not end; one that was done again later does not count."""
     blobs = os.path.join(directory, "..", "..", "blobs") if commit else f"{directory}/.cache/huggingface/download"
-    try:
-        names = os.listdir(blobs)
-    except OSError:
-        return 0
-    whole = {name for name in names if not name.endswith(".incomplete")}
-    return sum(name.endswith(".incomplete") and name.split(".")[0] not in whole for name in names)
-
-
-def hashes(directory: str, names: list[str], sizes: dict[str, int]) -> dict[str, str]:
-    """SHA-256 of the files that are mounted from here; what nobody can read is a problem already."""
-    found = {}
-    for name in names:
-        path = os.path.join(directory, name)
-        if sizes.get(name, LONGEST_MOUNT + 1) <= LONGEST_MOUNT and os.access(path, os.R_OK):
-            with open(path, "rb") as file:
-                found[name] = hashlib.sha256(file.read()).hexdigest()
-    return found
+    names: set[str] = set()
+    with suppress(OSError):
+        names.update(os.listdir(blobs))
+    return sum(name.endswith(".incomplete") and name.split(".")[0] not in names for name in names)
 
 
 def look(wanted: dict[str, Json]) -> Json:
     hf_home = absolute(wanted["hf_home"])
     directory, commit = find(wanted["model"], wanted["revision"], hf_home)
     root = hf_home if commit or directory.startswith(hf_home + os.sep) else directory
-    dummy = wanted.get("dummy", False)
+    dummy, mounted, hashes = wanted.get("dummy", False), wanted.get("files", ()), {}
     sizes, problems = walk(directory, os.path.realpath(root), dummy)
     problems += gaps(directory, sizes, dummy)
-    problems += [
-        f"{name}: not there, and the recipe mounts it" for name in wanted.get("files", ()) if name not in sizes
-    ]
+    problems += [f"{name}: not there, and the recipe mounts it" for name in mounted if name not in sizes]
+    for name in mounted:  # what nobody can read is a problem already
+        path = os.path.join(directory, name)
+        if sizes.get(name, LONGEST_MOUNT + 1) <= LONGEST_MOUNT and os.access(path, os.R_OK):
+            with open(path, "rb") as file:
+                hashes[name] = hashlib.sha256(file.read()).hexdigest()
     begun = unfinished(directory, commit)
     if problems and begun:
         problems.append(f"{begun} downloads did not end (.incomplete)")
@@ -217,7 +180,7 @@ def look(wanted: dict[str, Json]) -> Json:
         "bytes": sum(sizes.values()),
         "problems": problems[:MANY] + ([f"and {len(problems) - MANY} more"] if len(problems) > MANY else []),
         "listing": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
-        "hashes": hashes(directory, wanted.get("files", []), sizes),
+        "hashes": hashes,
     }
 
 

@@ -1,4 +1,5 @@
-"""The engine that runs in the containers: a virtual environment with real vLLM (CPU), Ray and torch, made once.
+"""The engine that runs in the containers: a virtual environment with real vLLM (CPU), Ray and torch, made once; and
+the toy models, made by its transformers.
 
 It lies outside the image and is shown to the containers read-only at /opt/engine, so that images stay small. Over it
 lies a layer that is made anew when it changes (`additions`), or hides something (`without_ray`).
@@ -9,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 import tomllib
 from importlib import resources
 from pathlib import Path
 
-from cluster.lab.needs import PYTHON
 from cluster.lab.place import Place
 from cluster.lab.program import run, say
 
+PYTHON = "/usr/bin/python3"
 INSIDE = "/opt/engine"
+MODEL_FOLDER = "models--cluster-lab--tiny-gemma-4"
 TORCHVISION = "torchvision==0.28.0"  # of the same day as torch; Gemma 4's processor imports it
 PACKAGES = "lib/python3.11/site-packages"
 RAY_FILES = ("bin/ray", f"{PACKAGES}/ray")
@@ -42,12 +45,6 @@ if not _has_ops():  # added by cluster lab
 def lab_files() -> Path:
     """The folder of this package, for the files that run elsewhere."""
     return Path(str(resources.files("cluster.lab")))
-
-
-def pins() -> tuple[str, ...]:
-    """torch, vLLM and Ray of the engine, in this order: the extra `lab` of the checkout's pyproject.toml."""
-    project = tomllib.loads((lab_files().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return tuple(project["optional-dependencies"]["lab"])
 
 
 def engine(place: Place) -> Path:
@@ -107,7 +104,8 @@ def _install(place: Place, home: Path) -> None:
     """torch first and with what it needs (its builds differ by machine), then exactly what was tested."""
     env = {**os.environ, **PIP}
     pip = [str(home / "bin/python3"), "-m", "pip", "install", "-q"]
-    torch, *engines = pins()
+    project = tomllib.loads((lab_files().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    torch, *engines = project["optional-dependencies"]["lab"]
     run([*pip, torch], env=env, log=place.log, timeout_s=1800)
     words = ["--no-deps", "-r", str(lab_files() / "engine.lock"), *engines]
     run([*pip, *words], env=env, log=place.log, timeout_s=1800)
@@ -142,3 +140,20 @@ def _move_to(home: Path, place: str) -> None:
         data = script.read_bytes()
         if data.startswith(b"#!"):
             script.write_bytes(data.replace(str(home).encode(), place.encode()))
+
+
+def toy_models(place: Place) -> Path:
+    """The folder with the models as they lie in a Hugging Face cache; made once for each way to make them."""
+    files = sorted((lab_files() / "model").glob("*.py"))
+    text = "".join(path.read_text() for path in files)
+    home = place.cache / f"models-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    if not home.exists():
+        say("making the toy models (seconds, once)")
+        fresh = place.cache / "models.part"
+        shutil.rmtree(fresh, ignore_errors=True)
+        words = [str(engine(place) / "bin/python3"), str(lab_files() / "model/make_toys.py"), str(fresh)]
+        with tempfile.TemporaryDirectory() as aside:  # torch leaves a folder in /tmp
+            own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": aside}
+            run(words, env={**os.environ, **own}, log=place.log, timeout_s=300)
+        fresh.rename(home)
+    return home

@@ -8,15 +8,17 @@ cluster-lab/vllm:quick    the same, with a `vllm` in front that answers at once 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
+from typing import Any
 
 from cluster.errors import ClusterError
 from cluster.lab.engine import additions, engine, lab_files, without_ray
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import run, say
-from cluster.lab.registry import lay_out_registry
 from cluster.lab.rootfs import image_tar
 from cluster.lab.shape import HUB_URL, Spark
 from cluster.lab.spark import await_docker, await_init, boot, end, enter_words, inside, lay_out, start_daemons
@@ -45,6 +47,9 @@ from quick.serve import main
 sys.exit(main(sys.argv[1:]))
 """
 BUILDER = Spark(99)
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+CONFIG = "application/vnd.docker.container.image.v1+json"
+LAYER = "application/vnd.docker.image.rootfs.diff.tar"
 
 
 def shown_engines(place: Place) -> dict[str, list[str]]:
@@ -107,9 +112,9 @@ def _build(place: Place, tar: Path, kept: Path) -> None:
     end(place, [BUILDER])
     shutil.rmtree(host.root, ignore_errors=True)
     lay_out(place, BUILDER, None)
-    work = host.upper / "srv"
-    for kind in IMAGES:
-        folder = work / kind.replace("/", "-").replace(":", "-")
+    names = {kind: kind.replace("/", "-").replace(":", "-") for kind in IMAGES}
+    for kind, name in names.items():
+        folder = host.upper / "srv" / name
         folder.mkdir(parents=True)
         (folder / "Dockerfile").write_text(dockerfile(kind))
         if kind == QUICK:
@@ -120,12 +125,10 @@ def _build(place: Place, tar: Path, kept: Path) -> None:
     try:
         await_docker(init)
         with tar.open("rb") as data:
-            subprocess.run(
-                enter_words(init, ["docker", "import", "-", BASE]), stdin=data, check=True, capture_output=True
-            )
-        for kind in IMAGES:
-            where = "/srv/" + kind.replace("/", "-").replace(":", "-")
-            inside(init, ["docker", "build", "-q", "-t", kind, where], timeout_s=300)
+            words = enter_words(init, ["docker", "import", "-", BASE])
+            subprocess.run(words, stdin=data, check=True, capture_output=True)
+        for kind, name in names.items():
+            inside(init, ["docker", "build", "-q", "-t", kind, f"/srv/{name}"], timeout_s=300)
         inside(init, ["docker", "save", "-o", "/srv/saved.tar", *IMAGES], timeout_s=120)
         lay_out_registry(host.upper / "srv/saved.tar", kept / "registry")
         inside(init, ["pkill", "-TERM", "-x", "dockerd"])
@@ -148,3 +151,43 @@ def _recipe_hash() -> str:
     text = "".join(dockerfile(kind) for kind in IMAGES)
     text += QUICK_VLLM + "".join(path.read_text() for path in sorted((lab_files() / "quick").glob("*.py")))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def lay_out_registry(saved: Path, registry: Path) -> None:
+    """Take `docker save` apart into blobs/<digest>, manifests/<digest>, manifests/<name>/<tag> → digest.
+
+    This is what `inside/outside.py` serves.
+    """
+    (registry / "blobs").mkdir(parents=True)
+    (registry / "manifests").mkdir()
+    with tarfile.open(saved) as tar:
+        # docker writes a layer that two images share as a link to the first
+        members = {member.name: member for member in tar.getmembers()}
+
+        def read(name: str) -> bytes:
+            file = tar.extractfile(members[name])
+            if file is None:
+                raise ValueError(f"{name} is not a file in the saved images")
+            return file.read()
+
+        def keep(name: str, kind: str) -> dict[str, Any]:
+            data = read(name)
+            (registry / "blobs" / digest_of(data)).write_bytes(data)
+            return {"mediaType": kind, "size": len(data), "digest": digest_of(data)}
+
+        for image in json.loads(read("manifest.json")):
+            layers = [keep(name, LAYER) for name in image["Layers"]]
+            config = keep(image["Config"], CONFIG)
+            text = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers}
+            data = json.dumps(text).encode()
+            (registry / "manifests" / digest_of(data)).write_bytes(data)
+            for tag in image["RepoTags"]:
+                name, _, version = tag.rpartition(":")
+                (registry / "manifests" / name).mkdir(parents=True, exist_ok=True)
+                up = [".."] * (name.count("/") + 1)
+                (registry / "manifests" / name / version).symlink_to(Path(*up, digest_of(data)))
+
+
+def digest_of(data: bytes) -> str:
+    """A digest as registries write it."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()

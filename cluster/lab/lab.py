@@ -1,24 +1,33 @@
-"""The lab as a whole: up, down, status. Each reads top to bottom."""
+"""The lab as a whole: up, down, status. Each reads top to bottom. It takes root, Debian 12 and a few packages."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
+from pathlib import Path
 
 from cluster.errors import ClusterError, UsageError
 from cluster.lab import wires
-from cluster.lab.faults import FAULTS
-from cluster.lab.faults.fault import Scene
-from cluster.lab.faults.power import power_on
+from cluster.lab.engine import PYTHON, toy_models
+from cluster.lab.faults import FAULTS, Scene, power_on
 from cluster.lab.images import docker_images, shown_engines
-from cluster.lab.needs import demand_python, demand_root, install_packages
 from cluster.lab.place import Place, Record, building, locked, purge, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
 from cluster.lab.shape import MAX_HOSTS, Spark
 from cluster.lab.spark import end, is_up
 from cluster.lab.start import start_hosts, write_access
-from cluster.lab.toys import toy_models
+
+PACKAGES = {
+    "debootstrap": "debootstrap",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "tar": "tar",
+}
 
 
 def up(place: Place, wanted: int | None) -> None:
@@ -49,10 +58,50 @@ def up(place: Place, wanted: int | None) -> None:
         say(f"{count} hosts are up: {', '.join(f'{spark.name} {spark.management}' for spark in record.sparks)}")
 
 
+def demand_root() -> None:
+    """Raises UsageError unless this is root on Linux."""
+    if not hasattr(os, "geteuid") or not Path("/proc/self/ns/net").exists():
+        raise UsageError(
+            "the lab requires Linux: it is made of namespaces",
+            code="lab-unsupported",
+            remedy="run it on a Debian 12 machine",
+        )
+    if os.geteuid() != 0:
+        raise UsageError(
+            "the lab requires root: it makes network namespaces, mounts and Docker daemons",
+            code="lab-unsupported",
+            remedy="run it as root, e.g. sudo cluster lab up",
+        )
+
+
+def install_packages(place: Place) -> None:
+    """Install what is missing with apt-get. None of these packages starts a service."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = {package for program, package in PACKAGES.items() if shutil.which(program, path=path) is None}
+    if not any(Path("/usr/lib").glob("python3*/ensurepip")):  # which Debian splits off
+        missing.add("python3-venv")
+    if not missing:
+        return
+    names = sorted(missing)
+    if shutil.which("apt-get") is None:
+        raise UsageError(f"missing on this machine: {', '.join(names)}", code="program-missing", remedy="install them")
+    say(f"installing {', '.join(names)}")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    run(["apt-get", "update", "-qq"], env=env, log=place.log, timeout_s=600)
+    words = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *names]
+    run(words, env=env, log=place.log, timeout_s=900)
+
+
 def prepare(place: Place) -> None:
     """Everything that is made once: packages, root file systems, engine, models, images."""
     install_packages(place)
-    demand_python()
+    version = run([PYTHON, "-c", "import sys; print(*sys.version_info[:2])"]) if Path(PYTHON).exists() else ""
+    if version.split() != ["3", "11"]:
+        raise UsageError(
+            f"{PYTHON} is not Python 3.11, so an engine made here would not run in the lab's Debian 12 image",
+            code="lab-unsupported",
+            remedy="run the lab on Debian 12",
+        )
     with building(place):
         host_root(place)
         shown_engines(place)

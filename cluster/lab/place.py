@@ -17,62 +17,36 @@ from cluster.lab.shape import Spark, sparks
 DEFAULT = "/var/lib/cluster-lab"
 
 
-@dataclass(frozen=True, slots=True)
 class HostPlace:
-    """Where one host keeps its files; all of it goes with `lab down`."""
+    """Where one host keeps its files; all of it goes with `lab down`.
 
-    root: Path
+    `upper` differs from the root file system that all hosts share, `docker` is Docker's data root, `boot` is what
+    `inside/init.py` reads.
+    """
 
-    @property
-    def upper(self) -> Path:
-        """What differs from the root file system that all hosts share."""
-        return self.root / "upper"
-
-    @property
-    def docker(self) -> Path:
-        """Docker's data root."""
-        return self.root / "docker"
-
-    @property
-    def boot(self) -> Path:
-        """What `inside/init.py` reads at boot."""
-        return self.root / "boot.json"
+    def __init__(self, root: Path) -> None:
+        self.root, self.upper, self.docker, self.boot = root, root / "upper", root / "docker", root / "boot.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Place:
-    """A lab's directory. `cache` outlives `lab down`: root file systems, engine, model, images."""
+    """A lab's directory. `cache` outlives `lab down`: root file systems, engine, model, images.
+
+    `key` opens every host, `record` says what was made and what is broken on purpose, `log` is the output of the
+    programs that build the lab.
+    """
 
     root: Path
     cache: Path
 
-    @property
-    def inventory(self) -> Path:
-        """The inventory that the user points at."""
-        return self.root / "inventory.yaml"
-
-    @property
-    def key(self) -> Path:
-        """Private key that opens every host."""
-        return self.root / "id_ed25519"
-
-    @property
-    def known_hosts(self) -> Path:
-        """Host keys of every host."""
-        return self.root / "known_hosts"
-
-    @property
-    def record(self) -> Path:
-        """What was made and what is broken on purpose."""
-        return self.root / "lab.json"
-
-    @property
-    def log(self) -> Path:
-        """Output of the programs that build the lab."""
-        return self.root / "build.log"
+    def __post_init__(self) -> None:
+        self.inventory = self.root / "inventory.yaml"
+        self.key = self.root / "id_ed25519"
+        self.known_hosts = self.root / "known_hosts"
+        self.record = self.root / "lab.json"
+        self.log = self.root / "build.log"
 
     def host(self, name: str) -> HostPlace:
-        """The files of one host."""
         return HostPlace(self.root / "hosts" / name)
 
 
@@ -86,7 +60,6 @@ class Record:
 
     @property
     def sparks(self) -> tuple[Spark, ...]:
-        """The hosts of this lab."""
         return sparks(self.hosts, self.number)
 
 

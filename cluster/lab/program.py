@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -30,28 +31,28 @@ def run(
     It ends with us, so that a killed lab command leaves nothing that still writes.
     Raises ClusterError with the last lines it printed when it fails, is not there or takes too long.
     """
-    argv = ["setpriv", "--pdeathsig", "KILL", *argv]
+    bound = ["setpriv", "--pdeathsig", "KILL", *argv]
     try:
-        if log is None:
+        with log.open("a") if log else contextlib.nullcontext(subprocess.PIPE) as sink:
             done = subprocess.run(
-                argv, input=stdin or "", env=env, capture_output=True, text=True, errors="replace", timeout=timeout_s
+                bound,
+                input=stdin or "",
+                env=env,
+                stdout=sink,
+                stderr=sink,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
             )
-            out, err = done.stdout, done.stderr or done.stdout
-        else:
-            with log.open("a") as sink:
-                done = subprocess.run(
-                    argv, input=stdin or "", env=env, stdout=sink, stderr=sink, text=True, timeout=timeout_s
-                )
-            out, err = "", log.read_text(errors="replace")
     except FileNotFoundError:
         raise ClusterError("setpriv: not found", code="program-missing", remedy="install util-linux") from None
     except subprocess.TimeoutExpired:
-        raise ClusterError(f"timed out after {timeout_s:.0f} s: {' '.join(argv[3:])}", code="program-failed") from None
+        raise ClusterError(f"timed out after {timeout_s:.0f} s: {' '.join(argv)}", code="program-failed") from None
     if done.returncode != 0:
-        last = " | ".join(err.strip().splitlines()[-3:])
-        what = f"exit {done.returncode}: {' '.join(argv[3:])}: {last}"
+        said = log.read_text(errors="replace") if log else done.stderr or done.stdout
+        what = f"exit {done.returncode}: {' '.join(argv)}: {' | '.join(said.strip().splitlines()[-3:])}"
         raise ClusterError(what, code="program-failed", where=f"see {log}" if log else "")
-    return out
+    return done.stdout or ""
 
 
 def processes_with(words: Sequence[str]) -> Iterator[int]:

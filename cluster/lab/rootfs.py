@@ -13,18 +13,8 @@ from cluster.lab.shape import HUB_URL, OUTSIDE, USER, Spark, outside_of
 
 SUITE = "bookworm"
 HOST_PACKAGES = (
-    "python3",
-    "openssh-server",
-    "openssh-sftp-server",
-    "docker.io",
-    "iproute2",
-    "iputils-ping",
-    "procps",
-    "sudo",
-    "fish",
-    "curl",
-    "ca-certificates",
-    "libfaketime",
+    *("python3", "openssh-server", "openssh-sftp-server", "docker.io", "iproute2", "iputils-ping"),
+    *("procps", "sudo", "fish", "curl", "ca-certificates", "libfaketime"),
 )
 IMAGE_PACKAGES = ("python3", "ca-certificates", "libnuma1")
 WEIGHT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/cache/apt", "var/lib/apt/lists")
@@ -99,20 +89,8 @@ def _debootstrap(place: Place, name: str, packages: tuple[str, ...]) -> Path:
 
 def _make_user(root: Path) -> None:
     """A user like the one a Spark is set up with: in group docker, sudo without a password."""
-    words = [
-        "useradd",
-        "--create-home",
-        "--uid",
-        "1000",
-        "--shell",
-        "/bin/bash",
-        "--password",
-        "*",
-        "-G",
-        "docker",
-        USER,
-    ]
-    run(["chroot", str(root), *words])
+    words = f"useradd --create-home --uid 1000 --shell /bin/bash --password * -G docker {USER}"
+    run(["chroot", str(root), *words.split()])
     sudoers = root / "etc/sudoers.d" / USER
     sudoers.write_text(f"{USER} ALL=(ALL) NOPASSWD: ALL\n")
     sudoers.chmod(0o440)

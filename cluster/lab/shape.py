@@ -42,7 +42,6 @@ class Spark:
 
     @property
     def name(self) -> str:
-        """What the inventory calls it."""
         return f"spark{self.number}"
 
     @property
@@ -85,12 +84,10 @@ def netdev_of(lab: int) -> str:
 
 
 def sparks(count: int, lab: int = 0) -> tuple[Spark, ...]:
-    """The hosts of a lab."""
     return tuple(Spark(number, lab) for number in range(1, count + 1))
 
 
 def inventory_text(hosts: tuple[Spark, ...], key: str, known_hosts: str) -> str:
-    """The inventory file of a lab."""
     rows = "".join(f"  {host.name}:\n    address: {host.management}\n" for host in hosts)
     names = ", ".join(host.name for host in hosts)
     return (

@@ -22,7 +22,7 @@ from cluster.lab.rootfs import host_files
 from cluster.lab.shape import PORTS, PRODUCT_NAME, REGISTRY_URL, USER, Spark
 
 UID = 1000
-SIMULATORS = ("nvidia-smi", "ibdev2netdev", "rdma", "ibstat", "ollama")
+SIMULATORS = ("nvidia-smi", "ibdev2netdev", "rdma", "ollama")
 OWN = "usr/local/lib/cluster-lab"
 DOCKERD = (
     "/usr/sbin/dockerd",
@@ -48,32 +48,21 @@ def lay_out(place: Place, spark: Spark, models: Path | None) -> None:
     for name in SIMULATORS:
         program = lab_files() / "simulators" / f"{name.replace('-', '_')}.py"
         _write(host.upper / "usr/local/bin" / name, program.read_bytes(), 0o755)
-    for source, target in (("bundle.py", "bundle.py"), ("runc.sh", "bin/runc"), ("nvidia-hook.sh", _HOOK)):
+    hook = "bin/nvidia-container-runtime-hook"
+    for source, target in (("bundle.py", "bundle.py"), ("runc.sh", "bin/runc"), ("nvidia-hook.sh", hook)):
         _write(host.upper / OWN / target, (lab_files() / "inside" / source).read_bytes(), 0o755)
-    if place.key.exists():
-        make_host_key(place, spark)
+    own_key = _key(place, spark)
+    if place.key.exists() and not own_key.exists():
+        own_key.parent.mkdir(parents=True, exist_ok=True)
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", spark.name, "-f", str(own_key)])
+    home = host.upper / "home" / USER
     if models:
-        give_models(host, models)
-    _own(host.upper / "home" / USER)
-
-
-_HOOK = "bin/nvidia-container-runtime-hook"
-
-
-def give_models(host: HostPlace, models: Path) -> None:
-    """Lay the toy models into the user's Hugging Face cache."""
-    hub = host.upper / "home" / USER / ".cache/huggingface/hub"
-    shutil.rmtree(hub, ignore_errors=True)
-    shutil.copytree(models, hub, symlinks=True)
-    _own(host.upper / "home" / USER / ".cache")
-
-
-def make_host_key(place: Place, spark: Spark) -> None:
-    """Make the host's SSH key if it has none."""
-    key = _key(place, spark)
-    if not key.exists():
-        key.parent.mkdir(parents=True, exist_ok=True)
-        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", spark.name, "-f", str(key)])
+        hub = home / ".cache/huggingface/hub"
+        shutil.rmtree(hub, ignore_errors=True)
+        shutil.copytree(models, hub, symlinks=True)
+    for at, _, files in os.walk(home):
+        for file in (".", *files):
+            os.chown(Path(at, file), UID, UID, follow_symlinks=False)
 
 
 def host_key(place: Place, spark: Spark) -> str:
@@ -146,8 +135,7 @@ def await_init(place: Place, spark: Spark, timeout_s: float = 5) -> int:
     """The id of a host's first process, as soon as it is there."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
-        pid = init_pid(place, spark)
-        if pid:
+        if pid := init_pid(place, spark):
             return pid
         time.sleep(0.01)
     log = place.host(spark.name).root / "boot.log"
@@ -156,10 +144,7 @@ def await_init(place: Place, spark: Spark, timeout_s: float = 5) -> int:
 
 def init_pid(place: Place, spark: Spark) -> int | None:
     """The id of a running host's first process, seen from this machine."""
-    for pid in processes_with([str(place.host(spark.name).boot)]):
-        if _is_first(pid):
-            return pid
-    return None
+    return next(filter(_is_first, processes_with([str(place.host(spark.name).boot)])), None)
 
 
 def is_up(place: Place, spark: Spark) -> bool:
@@ -262,13 +247,3 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     path.chmod(mode)
-
-
-def _own(top: Path) -> None:
-    """Make the user the owner of a folder and all in it."""
-    if not top.exists():
-        return
-    for folder, _, files in os.walk(top):
-        os.chown(folder, UID, UID)
-        for name in files:
-            os.chown(Path(folder, name), UID, UID, follow_symlinks=False)

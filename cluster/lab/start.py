@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from cluster.lab import wires
+from cluster.lab.engine import toy_models
 from cluster.lab.images import give_images, shown_engines
 from cluster.lab.place import Place, Record
 from cluster.lab.shape import Spark, inventory_text
 from cluster.lab.spark import await_docker, await_init, await_ssh, boot, end, host_key, lay_out, start_daemons
-from cluster.lab.toys import toy_models
 
 UNKNOWN_KEY = "unknown-key"
 

@@ -53,14 +53,6 @@ def _is_plugged_in(number: int) -> bool:
         return False
 
 
-def free_number() -> int:
-    """The first lab number whose netdev is not on this machine. Raises ClusterError when ten labs are up."""
-    for number in LAB_NUMBERS:
-        if not (NETWORK / netdev_of(number)).exists():
-            return number
-    raise ClusterError(f"{len(LAB_NUMBERS)} labs are up on this machine", code="lab-busy", remedy="take one down")
-
-
 def ip_in(pid: int, rows: list[str]) -> None:
     """Carry out lines of `ip -batch` in a process's network. Raises ClusterError at the first that fails."""
     run(["nsenter", "--target", str(pid), "--net", "ip", "-batch", "-"], stdin="\n".join(rows) + "\n")
@@ -71,13 +63,20 @@ def end_switches(place: Place, number: int) -> None:
     for switch in daemon_pids(place):
         with contextlib.suppress(ProcessLookupError):
             os.kill(switch, signal.SIGKILL)
-        await_unplugged(number)
+        _await(lambda: not (NETWORK / netdev_of(number)).exists(), f"{netdev_of(number)} is still there")
 
 
 def new_switch(place: Place, *, images: Path, models: Path) -> int:
-    """Make a switch with the first free number; the number. Another lab may take it first, then the next is tried."""
+    """Make a switch with the first number whose netdev is not on this machine; the number.
+
+    Another lab may take it first, then the next is tried. Raises ClusterError when ten labs are up.
+    """
     while True:
-        number = free_number()
+        number = next((one for one in LAB_NUMBERS if not (NETWORK / netdev_of(one)).exists()), None)
+        if number is None:
+            raise ClusterError(
+                f"{len(LAB_NUMBERS)} labs are up on this machine", code="lab-busy", remedy="take one down"
+            )
         try:
             make_switch(place, number, images=images, models=models)
             return number
@@ -119,13 +118,8 @@ def plug_in(switch: int, spark: Spark, init: int) -> None:
     What its last boot had is taken away first: the kernel does that too, but some time after the namespace ended.
     """
     old = "".join(f"link del {_end(wire, spark)}\n" for wire in range(len(PORTS) + 1))
-    subprocess.run(
-        ["nsenter", "--target", str(switch), "--net", "ip", "-force", "-batch", "-"],
-        input=old,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    words = ["nsenter", "--target", str(switch), "--net", "ip", "-force", "-batch", "-"]
+    subprocess.run(words, input=old, text=True, capture_output=True, check=False)
     wires = [f"link add {_end(0, spark)} type veth peer name {MANAGEMENT_NETDEV} address {spark.mac(0)} netns {init}"]
     wires.append(f"link set {_end(0, spark)} master mgmt up")
     inside = ["link set lo up", f"addr add {spark.management}/24 dev {MANAGEMENT_NETDEV}"]
@@ -163,11 +157,6 @@ def recable(switch: int, spark: Spark, init: int, *, old: Sequence[Port], new: S
         inside.append(f"addr replace {spark.fabric(cabled)}/24 dev {now.netdev}")
     ip_in(switch, wires)
     ip_in(init, inside)
-
-
-def await_unplugged(number: int) -> None:
-    """Wait until the kernel has taken this machine's end of the switch away."""
-    _await(lambda: not (NETWORK / netdev_of(number)).exists(), f"{netdev_of(number)} is still there")
 
 
 def _await(done: Callable[[], bool], otherwise: str, timeout_s: float = 10) -> None:

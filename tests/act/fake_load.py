@@ -70,7 +70,10 @@ class FakeLoad(FakeProcess):
             function = {"name": body["tools"][0]["function"]["name"], "arguments": self.machine.desk.arguments}
             message |= {"content": None, "tool_calls": [{"index": 0, "id": "call_1", "function": function}]}
         finish = "tool_calls" if "tool_calls" in message else "stop"
-        return streamed(body["model"], message, finish) if body["stream"] else said(body["model"], message, finish)
+        if body["stream"]:
+            return streamed(body["model"], message, finish)
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        return whole(200, {"model": body["model"], "choices": [choice], "usage": USAGE})
 
     def allowed(self, life: RankLife) -> bool:
         home = f"{DATA}/deployments/{life.container.labels['cluster.deployment']}"
@@ -83,11 +86,6 @@ def whole(status: int, document: dict[str, Any]) -> bytes:
     """An answer in one piece."""
     body = json.dumps(document).encode()
     return b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
-
-
-def said(model: str, message: dict[str, Any], finish: str) -> bytes:
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    return whole(200, {"model": model, "choices": [choice], "usage": USAGE})
 
 
 def streamed(model: str, message: dict[str, Any], finish: str) -> bytes:

@@ -12,7 +12,6 @@ from far_program import run_over
 from cluster.argv.question import Answer
 
 if TYPE_CHECKING:
-    from rank_life import RankLife
     from spark import Machine
 
 GIB = 1 << 30
@@ -32,8 +31,7 @@ class Answers:
     def tell_look(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         return self.sections(given["sections"])
 
-    def tell_others(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
-        return self.sections(given["sections"])
+    tell_others = tell_look
 
     def tell_kept(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         if given.get("paths") == [self.docker.root]:
@@ -91,13 +89,8 @@ class Answers:
         return [{"path": path, **room} for path in (DATA, HUB, "/var/lib/docker")]
 
     def see_deployments(self: Machine) -> list[dict[str, Any]]:
-        place = f"{DATA}/deployments"
-        rows = []
-        for name in self.kept():
-            before = self.files.get(f"{place}/{name}/before.json")
-            files = self.below(f"{place}/{name}")
-            rows.append({"id": name, "files": files, "before": json.loads(before[0]) if before else None})
-        return rows
+        before = {name: self.files.get(f"{DATA}/deployments/{name}/before.json") for name in self.kept()}
+        return [{"id": name, "before": json.loads(text[0]) if text else None} for name, text in before.items()]
 
     def see_lock(self: Machine) -> dict[str, Any]:
         holder = self.desk.hosts[self.name].lock_holder
@@ -114,15 +107,11 @@ class Answers:
         fields = [names[0] for names in given["fields"]]
         code, said = self.smi or (0, SMI)
         rows = [(pid, name, held >> 20, container) for pid, name, held, container, on_gpu in self.rows() if on_gpu]
+        apps = said if code else "".join(f"{pid}, {name}, {mib}\n" for pid, name, mib, _ in rows)
+        containers = {str(pid): container for pid, _, _, container in rows}
         return {
             "gpu": {"value": {"fields": fields, "exit": code, "said": said}},
-            "apps": {
-                "value": {
-                    "exit": code,
-                    "said": said if code else "".join(f"{row[0]}, {row[1]}, {row[2]}\n" for row in rows),
-                    "containers": {str(pid): container for pid, _, _, container in rows},
-                }
-            },
+            "apps": {"value": {"exit": code, "said": apps, "containers": containers}},
         }
 
     def tell_containers(self: Machine, given: dict[str, Any]) -> Answer:
@@ -138,32 +127,21 @@ class Answers:
         if commit is None:
             return {"weights": {"missing": f"{model} is not in {HUB}/hub", "kind": "absent"}}
         path = model if model.startswith("/") else f"{HUB}/hub/models--{model.replace('/', '--')}/snapshots/{commit}"
-        return {
-            "weights": {
-                "value": {
-                    "model": model,
-                    "revision": given["revision"],
-                    "commit": "" if model.startswith("/") else commit,
-                    "path": path,
-                    "files": 5,
-                    "bytes": 60 * GIB,
-                    "listing": "1f" * 32,
-                    "problems": [
-                        *self.model_problems,
-                        *self.gone(path, given["files"]),
-                        *(["no weight files"] if self.left_out.get(model) and not given["dummy"] else []),
-                    ],
-                    "hashes": {
-                        name: sha256(self.read(f"{path}/{name}")).hexdigest()
-                        for name in given["files"]
-                        if self.exists(f"{path}/{name}")
-                    },
-                }
-            }
+        there = [name for name in given["files"] if self.exists(f"{path}/{name}")]
+        gone = [f"{name}: not there, and the recipe mounts it" for name in given["files"] if name not in there]
+        value = {
+            "model": model,
+            "revision": given["revision"],
+            "commit": "" if model.startswith("/") else commit,
+            "path": path,
+            "files": 5,
+            "bytes": 60 * GIB,
+            "listing": "1f" * 32,
+            "problems": [*self.model_problems, *gone]
+            + ["no weight files"] * bool(self.left_out.get(model) and not given["dummy"]),
+            "hashes": {name: sha256(self.read(f"{path}/{name}")).hexdigest() for name in there},
         }
-
-    def gone(self: Machine, path: str, files: Sequence[str]) -> list[str]:
-        return [f"{name}: not there, and the recipe mounts it" for name in files if not self.exists(f"{path}/{name}")]
+        return {"weights": {"value": value}}
 
     def tell_hub_model(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         token = self.read(given["token_file"]).decode() if given["token_file"] else ""
@@ -173,10 +151,6 @@ class Answers:
             return {"error": "Access to model is restricted", "status": 401}
         return {"bytes": 1 * GIB if given.get("leave_out") else 59 * GIB}
 
-    def counters(self: Machine, life: RankLife) -> str:
-        """vLLM's counters as far/completion brings them."""
-        return "".join(f'vllm:{name}{{engine="0"}} {value:.1f}\n' for name, value in life.counts.items())
-
     def tell_completion(self: Machine, given: dict[str, Any]) -> dict[str, Any]:
         port = int(given["url"].rpartition(":")[2])
         life = next((one for one in self.lives() if one.serving and int(one.flag("--port")) == port), None)
@@ -184,30 +158,12 @@ class Answers:
             return {"health": 0, "models": [], "counters": ""}
         key = self.read(given["key_file"]).decode() if given["key_file"] else ""
         if key != life.secrets.get("VLLM_API_KEY", ""):
-            return {
-                "health": 200,
-                "models": [],
-                "counters": "",
-                "status": 401,
-                "text": "",
-                "tokens": 0,
-                "seconds": 0.0,
-                "error": "Unauthorized",
-            }
-        found = {"health": 200, "models": [life.flag("--served-model-name")], "counters": self.counters(life)}
+            return {"health": 200, "models": [], "counters": "", "status": 401, "error": "Unauthorized"}
+        counters = "".join(f'vllm:{name}{{engine="0"}} {value:.1f}\n' for name, value in life.counts.items())
+        found = {"health": 200, "models": [life.flag("--served-model-name")], "counters": counters}
         if given["ask"]:
             self.desk.move_bytes(life)
             status, error = self.desk.answers
-            found |= {
-                "status": status,
-                "way": "completions",
-                "text": "",
-                "finish": "",
-                "tokens": 0,
-                "prompt_tokens": 0,
-                "seconds": 0.5,
-                "error": error,
-            }
-            if status == 200:
-                found |= {"text": self.desk.says, "finish": "length", "tokens": given["tokens"], "prompt_tokens": 6}
+            text, tokens = (self.desk.says, given["tokens"]) if status == 200 else ("", 0)
+            found |= {"status": status, "text": text, "tokens": tokens, "seconds": 0.5, "error": error}
         return found

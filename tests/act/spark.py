@@ -218,11 +218,9 @@ class Machine(Answers, FabricEnds):
             told = {
                 "python": image.python,
                 "versions": image.versions,
-                "distributions": {},
                 "gpu_error": "",
                 "knows_architecture": container.args[1] in image.architectures if len(container.args) > 1 else None,
                 "gpus": ["GPU 0: NVIDIA GB10 (UUID: GPU-0)"],
-                "infiniband": False,
                 "packages": "/opt/packages",
             }
             return Answer(0, json.dumps(told).encode())

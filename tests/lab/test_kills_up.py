@@ -14,14 +14,7 @@ import time
 from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
 
 import pytest
-from hosts_now import (
-    KEPT,
-    assert_nothing_of_ours,
-    assert_same,
-    assert_serves,
-    containers,
-    snapshot,
-)
+from hosts_now import KEPT, assert_nothing_of_ours, assert_same, assert_serves, containers, snapshot
 from own_lab import Lab, campaign
 from person import CLUSTER, MP, RAY, Person, Running, quick
 from waiting import eventually

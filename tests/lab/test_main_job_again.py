@@ -6,15 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hosts_now import (
-    HOSTS,
-    assert_nothing_of_ours,
-    assert_same,
-    assert_serves,
-    containers,
-    rank_of,
-    snapshot,
-)
+from hosts_now import HOSTS, assert_nothing_of_ours, assert_same, assert_serves, containers, rank_of, snapshot
 from own_lab import Lab
 from person import MP, PAIR, QUICK, Person, quick
 from waiting import eventually

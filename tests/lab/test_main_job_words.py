@@ -70,29 +70,13 @@ def test_narrow_terminal(serving: Person) -> None:
         ("logs", "--tail", "5"),
         ("exec", "--", "hostname"),
         ("up", *MP),
-        ("up", *MP, "--dry-run"),
-        ("down", "--dry-run"),
         ("bench", "--pp", "32", "--tg", "4", "--depth", "0", "--runs", "1"),
-        ("recipes", "list"),
-        ("recipes", "show", "lab-tiny"),
-        ("inventory", "list"),
     ],
     ids=lambda words: " ".join(words[:2]),
 )
 def test_json_is_one_document(serving: Person, words: tuple[str, ...]) -> None:
     at = words.index("--") if "--" in words else len(words)
     assert serving.must(*words[:at], "--json", *words[at:]).document
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [(("up", "-n", "spark1,spark2", "--tp", "3"), 2), (("up", "-n", "spark2", "--solo"), 4), (("up", "nosuch"), 2)],
-)
-def test_json_of_an_error_is_one_document_too(serving: Person, words: tuple[str, ...], code: int) -> None:
-    ran = serving(*words, "--json")
-    assert ran.code == code
-    assert [error["exit"] for error in ran.document["errors"]] == [code]
-    assert ran.errors, "people read it on stderr all the same"
 
 
 def test_exec_brings_hostile_words_through(serving: Person) -> None:
@@ -136,12 +120,6 @@ def test_logs_follow_until_ctrl_c(lab: Lab, serving: Person) -> None:
     assert ran.code == 130, ran
     assert "Traceback" not in ran.err
     assert "docker logs" not in lab.tell("spark1", "sleep 1; ps axww -o args= | grep -v grep")
-
-
-def test_progress_goes_to_stderr(serving: Person) -> None:
-    ran = serving.must("up", *MP)
-    assert "waiting:" in ran.err
-    assert "waiting:" not in ran.out
 
 
 def test_read_only_results_are_refused_before_anything_is_measured(serving: Person) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import re
@@ -16,15 +15,14 @@ import yaml
 
 from cluster.config.inventory import Inventory
 from cluster.errors import LockedError, UsageError
-from cluster.lab.faults import FAULTS
-from cluster.lab.faults.figures import meminfo_with_little
-from cluster.lab.images import NO_RAY, QUICK, REAL, dockerfile
+from cluster.lab.faults import FAULTS, meminfo_with_little
+from cluster.lab.images import NO_RAY, QUICK, REAL, digest_of, dockerfile, lay_out_registry
 from cluster.lab.inside import bundle, init
 from cluster.lab.place import Place, Record, locked, place_of, purge, read_record, write_record
 from cluster.lab.quick import answers
 from cluster.lab.quick.words import parse
-from cluster.lab.registry import digest_of, lay_out_registry
 from cluster.lab.shape import CABLED, PORTS, inventory_text, sparks
+from cluster.lab.simulators import ibdev2netdev, nvidia_smi, rdma
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,10 +44,8 @@ def test_netdev_names_fit_the_kernel() -> None:
 def test_inventory_is_one_the_product_reads() -> None:
     text = inventory_text(sparks(2), "/lab/key", "/lab/known_hosts")
     read = Inventory.model_validate(yaml.safe_load(text))
-    assert {name: host.address for name, host in read.hosts.items()} == {
-        "spark1": "10.83.77.11",
-        "spark2": "10.83.77.12",
-    }
+    addresses = {name: host.address for name, host in read.hosts.items()}
+    assert addresses == {"spark1": "10.83.77.11", "spark2": "10.83.77.12"}
     assert read.groups == {"all": ["spark1", "spark2"]}
     assert (read.defaults.user, read.defaults.identity_file) == ("spark", "/lab/key")
     assert read.default_recipe == "lab-tiny"
@@ -76,7 +72,9 @@ def test_record_survives_and_a_broken_one_counts_as_none(tmp_path: Path) -> None
 
 
 def test_two_lab_commands_do_not_interleave(tmp_path: Path) -> None:
+    """In a directory where only a cache lies, in which another lab built."""
     place = Place(tmp_path, tmp_path / "cache")
+    place.cache.mkdir()
     with locked(place), pytest.raises(LockedError, match="another lab command"), locked(place):
         pass
     with locked(place):
@@ -88,13 +86,6 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no lab's directory"), locked(Place(tmp_path, tmp_path / "cache")):
         pass
     assert (tmp_path / "hosts").exists()
-
-
-def test_a_cache_that_another_lab_built_in_is_no_stranger(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    with locked(Place(tmp_path, tmp_path / "cache")):
-        pass
-    assert (tmp_path / ".lock").exists()
 
 
 def test_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
@@ -110,13 +101,8 @@ def test_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
 
 
 def test_registry_of_a_saved_image_has_its_blobs_by_digest(tmp_path: Path) -> None:
-    files = {
-        "config.json": b"{}",
-        "a/layer.tar": b"layer",
-        "manifest.json": json.dumps(
-            [{"Config": "config.json", "RepoTags": ["x/y:z"], "Layers": ["a/layer.tar"]}]
-        ).encode(),
-    }
+    rows = [{"Config": "config.json", "RepoTags": ["x/y:z"], "Layers": ["a/layer.tar"]}]
+    files = {"config.json": b"{}", "a/layer.tar": b"layer", "manifest.json": json.dumps(rows).encode()}
     with tarfile.open(tmp_path / "saved.tar", "w") as tar:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
@@ -148,9 +134,8 @@ def test_container_loses_the_limit_and_sees_the_engine() -> None:
     spec = container()
     bundle.fit_container(spec)
     assert [limit["type"] for limit in spec["process"]["rlimits"]] == ["RLIMIT_NOFILE"]
-    assert [(mount["source"], mount["destination"]) for mount in spec["mounts"]] == [
-        ("/opt/cluster-lab/engine", "/opt/engine")
-    ]
+    shown = [(mount["source"], mount["destination"]) for mount in spec["mounts"]]
+    assert shown == [("/opt/cluster-lab/engine", "/opt/engine")]
 
 
 def test_container_sees_nvidia_smi_only_with_gpus() -> None:
@@ -178,8 +163,9 @@ def test_faults_have_a_line_each() -> None:
     wanted = (
         "link-down mtu one-twin no-ipv4 counters-still host-key no-docker docker-down no-sudo no-ray no-image no-model"
     )
-    wanted += " port-taken stranger low-memory clock power-cap wedged killed reboot"
-    assert set(wanted.split()) <= set(FAULTS)
+    assert {*wanted.split(), "stranger", "low-memory", "clock", "power-cap", "wedged", "killed", "reboot"} <= set(
+        FAULTS
+    )
     assert all(fault.what and len(fault.what) < 80 for fault in FAULTS.values())
 
 
@@ -187,7 +173,6 @@ class Letters:
     """A tokenizer of one token a letter."""
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Ids."""
         return list(text.encode())
 
 
@@ -196,9 +181,9 @@ def quick(*words: str) -> Namespace:
     return parse(["cluster-lab/tiny", *words])
 
 
-def ask(body: dict[str, Any], *words: str, chat: bool = False) -> answers.Request:
+def ask(body: dict[str, Any], *words: str) -> answers.Request:
     """A request as the quick server reads it."""
-    return answers.read_request(body, chat, quick(*words), Letters())
+    return answers.read_request(body, "messages" in body, quick(*words), Letters())
 
 
 def test_quick_reads_words_and_ignores_what_it_does_not_know() -> None:
@@ -209,7 +194,7 @@ def test_quick_reads_words_and_ignores_what_it_does_not_know() -> None:
 def test_quick_counts_tokens_of_text_and_of_ids() -> None:
     assert ask({"prompt": "abcd", "max_tokens": 2}).prompt_tokens == 4
     assert ask({"prompt": [7] * 9}).prompt_tokens == 9
-    assert ask({"messages": [{"role": "user", "content": "ab"}]}, chat=True).prompt_tokens == 6
+    assert ask({"messages": [{"role": "user", "content": "ab"}]}).prompt_tokens == 6
 
 
 def test_quick_stream_has_one_token_an_event_then_usage() -> None:
@@ -232,22 +217,19 @@ def test_quick_stream_has_one_token_an_event_then_usage() -> None:
 )
 def test_quick_refuses_as_vllm_does(body: dict[str, Any], status: int, words: str) -> None:
     with pytest.raises(answers.Refused) as refused:
-        ask(body, "--max-model-len", "100", chat="messages" in body)
+        ask(body, "--max-model-len", "100")
     assert refused.value.args[0] == status
     assert words in refused.value.args[1]
     assert answers.error(*refused.value.args)["error"]["code"] == status
 
 
-def simulator(name: str) -> Any:
-    """A simulator as a module; it must not run when it is imported."""
-    return importlib.import_module(f"cluster.lab.simulators.{name}")
+@pytest.fixture
+def smi(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(nvidia_smi, "compute_apps", lambda given: [])
+    return nvidia_smi
 
 
-def test_nvidia_smi_says_na_for_memory_and_names_itself(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    smi = simulator("nvidia_smi")
-    monkeypatch.setattr(smi, "compute_apps", lambda given: [])
+def test_nvidia_smi_says_na_for_memory_and_names_itself(smi: Any, capsys: pytest.CaptureFixture[str]) -> None:
     smi.main(["--query-gpu=name,memory.used,memory.total,power.draw", "--format=csv,noheader"])
     assert capsys.readouterr().out == "NVIDIA GB10 (simulated), [N/A], [N/A], 4.20 W\n"
     smi.main(["--query-gpu=memory.used,memory.total,utilization.memory", "--format=csv,noheader,nounits"])
@@ -255,9 +237,7 @@ def test_nvidia_smi_says_na_for_memory_and_names_itself(
     assert capsys.readouterr().out.strip() == sample
 
 
-def test_nvidia_smi_refuses_unknown_fields(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    smi = simulator("nvidia_smi")
-    monkeypatch.setattr(smi, "compute_apps", lambda given: [])
+def test_nvidia_smi_refuses_unknown_fields(smi: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         smi.main(["--query-gpu=name,foo", "--format=csv"])
     assert ended.value.code == 2
@@ -265,9 +245,8 @@ def test_nvidia_smi_refuses_unknown_fields(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_nvidia_smi_table_lines_are_equally_long(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    smi: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    smi = simulator("nvidia_smi")
     monkeypatch.setattr(smi, "compute_apps", lambda given: [(4711, "VLLM::Worker_TP0", 1721)] if given != {} else [])
     monkeypatch.setattr(smi, "state", lambda: {"power_w": 16.4, "sm_mhz": 640, "utilization": 96, "reasons": []})
     smi.main([])
@@ -277,50 +256,36 @@ def test_nvidia_smi_table_lines_are_equally_long(
     assert any(re.search(r"4711 +C +VLLM::Worker_TP0 +1721MiB", line) for line in rows)
 
 
-def test_throttle_reasons_are_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    smi = simulator("nvidia_smi")
-    monkeypatch.setattr(smi, "compute_apps", lambda given: [])
+def test_throttle_reasons_are_a_mask(smi: Any) -> None:
     values = smi.gpu_values(smi.reading({"power_w": 16.4, "sm_mhz": 640, "reasons": ["sw_power_cap"]}))
     assert values["clocks_event_reasons.active"] == ("0x0000000000000004", "")
     assert values["clocks_throttle_reasons.sw_power_cap"] == ("Active", "")
     assert values["clocks.sm"] == ("640", "MHz")
 
 
-def make_tree(top: Path) -> None:
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small RDMA tree: one port up, one down."""
     for hca, netdev, state, physical in (
         ("rocep1s0f0", "enp1s0f0np0", "1: DOWN", "3: Disabled"),
         ("rocep1s0f1", "enp1s0f1np1", "4: ACTIVE", "5: LinkUp"),
     ):
-        init.make_rdma(top, [{"hca": hca, "netdev": netdev, "mac": "02:5a:00:03:00:02", "address": "192.168.100.12"}])
-        (top / hca / "ports/1/state").write_text(state + "\n")
-        (top / hca / "ports/1/phys_state").write_text(physical + "\n")
-
-
-def test_rdma_tools_write_what_the_real_ones_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_tree(tmp_path)
-    said = {}
-    for name, words in (("ibdev2netdev", []), ("rdma", ["link"]), ("ibstat", ["rocep1s0f1"])):
-        tool = simulator(name)
+        port = {"hca": hca, "netdev": netdev, "mac": "02:5a:00:03:00:02", "address": "192.168.100.12"}
+        init.make_rdma(tmp_path, [port])
+        (tmp_path / hca / "ports/1/state").write_text(state + "\n")
+        (tmp_path / hca / "ports/1/phys_state").write_text(physical + "\n")
+    for tool in (ibdev2netdev, rdma):
         monkeypatch.setattr(tool, "TREE", str(tmp_path))
-        tool.main(words)
-        said[name] = capsys.readouterr().out
-    assert said["ibdev2netdev"] == (
-        "rocep1s0f0 port 1 ==> enp1s0f0np0 (Down)\nrocep1s0f1 port 1 ==> enp1s0f1np1 (Up)\n"
-    )
-    assert "link rocep1s0f1/1 state ACTIVE physical_state LINK_UP netdev enp1s0f1np1 \n" in said["rdma"]
-    assert "\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 100\n" in said["ibstat"]
 
 
-def test_tools_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    make_tree(tmp_path)
-    tool = simulator("rdma")
-    monkeypatch.setattr(tool, "TREE", str(tmp_path))
-    tool.main(["-j", "link"])
-    rows = json.loads(capsys.readouterr().out)
-    assert [(row["ifname"], row["state"], row["netdev"]) for row in rows] == [
-        ("rocep1s0f0", "DOWN", "enp1s0f0np0"),
-        ("rocep1s0f1", "ACTIVE", "enp1s0f1np1"),
-    ]
+@pytest.mark.usefixtures("tree")
+def test_rdma_tools_write_what_the_real_ones_do(capsys: pytest.CaptureFixture[str]) -> None:
+    ibdev2netdev.main([])
+    lines = ["rocep1s0f0 port 1 ==> enp1s0f0np0 (Down)", "rocep1s0f1 port 1 ==> enp1s0f1np1 (Up)"]
+    assert capsys.readouterr().out.splitlines() == lines
+    rdma.main(["link"])
+    up = "link rocep1s0f1/1 state ACTIVE physical_state LINK_UP netdev enp1s0f1np1 \n"
+    assert up in capsys.readouterr().out
+    rdma.main(["-j", "link"])
+    rows = [(row["ifname"], row["state"], row["netdev"]) for row in json.loads(capsys.readouterr().out)]
+    assert rows == [("rocep1s0f0", "DOWN", "enp1s0f0np0"), ("rocep1s0f1", "ACTIVE", "enp1s0f1np1")]

@@ -22,7 +22,6 @@ def told(**changes: Any) -> Answer:
     value = {
         "python": "3.12.3",
         "versions": {"vllm": "0.32.0", "ray": "2.56.0", "transformers": "5.6.0", "nccl": "2.27.3"},
-        "distributions": {},
         "knows_architecture": True,
         "gpus": ["GPU 0: NVIDIA GB10"],
         "gpu_error": "",

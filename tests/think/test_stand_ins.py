@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -24,16 +26,8 @@ def told(*words: str) -> str:
     """What `cluster lab toy` prints."""
     parser = ArgumentParser()
     lab.configure(parser)
-    return run(parser.parse_args(["toy", *words]))
-
-
-def run(args: Namespace) -> str:
-    """Standard output of the command."""
-    import contextlib
-    import io
-
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert lab.run(args) == 0
+        assert lab.run(parser.parse_args(["toy", *words])) == 0
     return out.getvalue()
 
 

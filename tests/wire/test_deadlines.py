@@ -64,12 +64,8 @@ def test_a_grandchild_that_keeps_the_output_open_is_not_waited_for(host: WireHos
 
 
 def test_output_past_the_limit_is_thrown_away_and_said_so(host: WireHost) -> None:
-    long, exact = host.ask(
-        [
-            Question(("sh", "-c", "head -c 100000 /dev/zero; echo x >&2; exit 4"), limit=1000),
-            Question(("head", "-c", "1000", "/dev/zero"), limit=1000),
-        ]
-    )
+    too_long = Question(("sh", "-c", "head -c 100000 /dev/zero; echo x >&2; exit 4"), limit=1000)
+    long, exact = host.ask([too_long, Question(("head", "-c", "1000", "/dev/zero"), limit=1000)])
     assert (long.exit, len(long.out), long.err, long.cut) == (4, 1000, b"x\n", True)
     assert (exact.exit, len(exact.out), exact.cut) == (0, 1000, False)
 

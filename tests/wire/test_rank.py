@@ -23,6 +23,7 @@ FAR = Path(__file__).parents[2] / "cluster" / "far"
 HEAD, WORKER = ADDRESSES = ["127.0.0.2", "127.0.0.3"]
 PATIENCE_S = 15.0
 
+ALONE: dict[str, Any] = {"size": 1, "backend": "none", "addresses": [HEAD]}
 SERVES = "import time; print('serving', flush=True); time.sleep(60)"
 RAY = "import time; print('Ray runtime started.', flush=True); time.sleep(60)"
 # Dies when the file `die` appears in its directory.
@@ -101,6 +102,11 @@ class Rank:
         code = self.process.wait(within_s)
         ended = self.stage("ended")
         return code, ended["why"] if ended else ""
+
+    def must_end(self, code: int, *words: str, within_s: float = PATIENCE_S) -> None:
+        """With this exit code, for a reason that has these words."""
+        ended, why = self.ends(within_s)
+        assert (ended, [word for word in words if word not in why]) == (code, []), why
 
 
 class Deployment:
@@ -183,7 +189,7 @@ def names(rank: Rank) -> list[str]:
 
 def test_a_rank_alone_runs_its_commands_then_its_engine(deployment: Deployment) -> None:
     before = [sys.executable, "-c", "print('patched')"]
-    rank = deployment.start(0, size=1, backend="none", addresses=[HEAD], before_serve=[before])
+    rank = deployment.start(0, **ALONE, before_serve=[before])
     rank.says("serving")
     assert names(rank) == ["started", "before_serve", "joined", "engine_started"]
     assert rank.lines().index("patched") < rank.lines().index("serving")
@@ -214,32 +220,36 @@ def test_secrets_reach_the_engine_and_no_line(deployment: Deployment) -> None:
     secrets = deployment.folder / "secrets.json"
     secrets.write_text(json.dumps({"VLLM_API_KEY": "sesame-4711"}))
     shows = "import os, time; print('length', len(os.environ['VLLM_API_KEY']), flush=True); time.sleep(60)"
-    rank = deployment.start(0, shows, size=1, backend="none", addresses=[HEAD], secrets=str(secrets))
+    rank = deployment.start(0, shows, **ALONE, secrets=str(secrets))
     rank.says("length 11")
     assert rank.reaches("secrets")["names"] == ["VLLM_API_KEY"]
     assert "sesame" not in "".join(rank.lines())
 
 
 def test_a_peer_that_never_comes_is_named(deployment: Deployment) -> None:
-    code, why = deployment.start(0, join_timeout_s=1).ends()
-    assert code == 75
-    assert WORKER in why
-    code, why = deployment.start(1, join_timeout_s=1).ends()
-    assert code == 75
-    assert f"{HEAD}:{deployment.port}" in why
+    deployment.start(0, join_timeout_s=1).must_end(75, WORKER)
+    deployment.start(1, join_timeout_s=1).must_end(75, f"{HEAD}:{deployment.port}")
+
+
+BOTH = [(HEAD, True, 1.0), (WORKER, True, 1.0)]
+
+
+def tell_nodes(head: Rank, nodes: list[tuple[str, bool, float]]) -> None:
+    """What Ray says of its nodes from now on."""
+    rows = [{"address": address, "alive": alive, "gpus": gpus} for address, alive, gpus in nodes]
+    (head.home / "nodes.json").write_text(json.dumps({"nodes": rows}))
 
 
 def ray(deployment: Deployment, nodes: list[tuple[str, bool, float]], **more: Any) -> tuple[Rank, Rank]:
     """Two ranks of the ray backend, and what Ray says of its nodes."""
     start = [sys.executable, "-c", RAY]
     head = deployment.start(0, backend="ray", ray_start=start, **more)
-    rows = [{"address": address, "alive": alive, "gpus": gpus} for address, alive, gpus in nodes]
-    (head.home / "nodes.json").write_text(json.dumps({"nodes": rows}))
+    tell_nodes(head, nodes)
     return head, deployment.start(1, None, backend="ray", ray_start=start)
 
 
 def test_ray_joins_when_both_nodes_have_their_gpu(deployment: Deployment) -> None:
-    head, worker = ray(deployment, [(HEAD, True, 1.0), (WORKER, True, 1.0), (WORKER, False, 1.0)])
+    head, worker = ray(deployment, [*BOTH, (WORKER, False, 1.0)])
     assert head.reaches("joined")["nodes"] == [{"address": HEAD, "gpus": 1.0}, {"address": WORKER, "gpus": 1.0}]
     head.reaches("engine_started")
     assert names(head) == ["started", "ray_started", "joined", "engine_started"]
@@ -250,8 +260,7 @@ def test_ray_joins_when_both_nodes_have_their_gpu(deployment: Deployment) -> Non
 def test_ray_is_asked_by_one_program_that_stays(deployment: Deployment) -> None:
     head, _ = ray(deployment, [(HEAD, True, 1.0)])
     time.sleep(1.5)
-    rows = [{"address": address, "alive": True, "gpus": 1.0} for address in ADDRESSES]
-    (head.home / "nodes.json").write_text(json.dumps({"nodes": rows}))
+    tell_nodes(head, BOTH)
     head.reaches("joined")
     assert (head.home / "askers").read_text() == "start "
 
@@ -268,8 +277,7 @@ def test_a_ray_that_timed_out_while_it_started_is_started_once_more(deployment: 
     assert not [
         pid for pid in lost_engines(again.home) if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep")
     ]
-    rows = [{"address": address, "alive": True, "gpus": 1.0} for address in ADDRESSES]
-    (head.home / "nodes.json").write_text(json.dumps({"nodes": rows}))
+    tell_nodes(head, BOTH)
     head.reaches("engine_started")
     assert (again.home / "tried").read_text() == "try try "
     assert "ended" not in names(head) + names(worker)
@@ -282,9 +290,7 @@ def test_a_ray_that_timed_out_while_it_started_is_started_once_more(deployment: 
 def test_a_ray_that_times_out_twice_is_given_up(deployment: Deployment) -> None:
     always = SLOW_RAY.replace("if first:", "if True:")
     rank = deployment.start(0, None, size=1, backend="ray", addresses=[HEAD], ray_start=[sys.executable, "-c", always])
-    code, why = rank.ends()
-    assert code == 1
-    assert "timed out during startup" in why
+    rank.must_end(1, "timed out during startup")
     assert names(rank) == ["started", "ray_started", "ray_restarted", "ray_started", "ended"]
     assert not lost_engines(rank.home)
 
@@ -294,10 +300,7 @@ def test_a_ray_that_times_out_twice_is_given_up(deployment: Deployment) -> None:
     [
         ([(HEAD, True, 1.0), (WORKER, False, 1.0)], f"{WORKER} is not a node of Ray"),
         ([(HEAD, True, 1.0), (WORKER, True, 0.0)], f"Ray sees no GPU at {WORKER}"),
-        (
-            [(HEAD, True, 1.0), (WORKER, True, 1.0), ("127.0.0.9", True, 1.0)],
-            "127.0.0.9 is a node of Ray but not of this deployment",
-        ),
+        ([*BOTH, ("127.0.0.9", True, 1.0)], "127.0.0.9 is a node of Ray but not of this deployment"),
     ],
 )
 def test_what_ray_lacks_is_named(deployment: Deployment, nodes: list[tuple[str, bool, float]], missing: str) -> None:
@@ -305,9 +308,7 @@ def test_what_ray_lacks_is_named(deployment: Deployment, nodes: list[tuple[str, 
     code, why = head.ends()
     assert (code, "engine_started" in names(head)) == (75, False)
     assert missing in why
-    code, why = worker.ends()
-    assert code == 76
-    assert missing in why
+    worker.must_end(76, missing)
 
 
 # What Ray 2.56 prints on a node whose Ray is another (ray/_private/utils.py, check_version_info).
@@ -324,11 +325,7 @@ def test_a_version_mismatch_seen_by_the_workers_ray_is_the_heads_reason(deployme
     head = deployment.start(0, backend="ray", ray_start=[sys.executable, "-c", RAY])
     worker = deployment.start(1, None, backend="ray", ray_start=[sys.executable, "-c", MISMATCH])
     assert worker.ends()[0] == 1
-    code, why = head.ends()
-    assert code == 75
-    assert WORKER in why
-    assert "Ray: 2.56.0" in why
-    assert "Ray: 2.55.0" in why
+    head.must_end(75, WORKER, "Ray: 2.56.0", "Ray: 2.55.0")
 
 
 def test_a_worker_that_fails_before_it_serves_is_the_heads_reason(deployment: Deployment) -> None:
@@ -346,22 +343,14 @@ def test_a_workers_dead_engine_ends_the_head_within_two_seconds_with_the_cause(d
     died = time.monotonic()
     until(lambda: head.stage("ended"), "the head's end")
     assert time.monotonic() - died < 2
-    code, why = head.ends()
-    assert code == 76
-    assert f"rank 1 ({WORKER})" in why
-    assert "OutOfMemoryError" in why
-    code, why = worker.ends()
-    assert code == 3
-    assert why == "engine exited with 3: torch.OutOfMemoryError: CUDA out of memory"
+    head.must_end(76, f"rank 1 ({WORKER})", "OutOfMemoryError")
+    assert worker.ends() == (3, "engine exited with 3: torch.OutOfMemoryError: CUDA out of memory")
 
 
 def test_a_heads_dead_engine_ends_the_worker_with_the_cause(deployment: Deployment) -> None:
     head, worker = deployment.pair(head=DIES)
     (head.home / "die").touch()
-    code, why = worker.ends()
-    assert code == 76
-    assert f"rank 0 ({HEAD})" in why
-    assert "OutOfMemoryError" in why
+    worker.must_end(76, f"rank 0 ({HEAD})", "OutOfMemoryError")
     assert head.ends() == (3, "engine exited with 3: torch.OutOfMemoryError: CUDA out of memory")
     assert not lost_engines(deployment.folder)
 
@@ -369,9 +358,7 @@ def test_a_heads_dead_engine_ends_the_worker_with_the_cause(deployment: Deployme
 def test_a_killed_head_ends_the_worker(deployment: Deployment) -> None:
     head, worker = deployment.pair()
     head.process.kill()
-    code, why = worker.ends(5)
-    assert code == 76
-    assert "killed or rebooted" in why
+    worker.must_end(76, "killed or rebooted", within_s=5)
     assert not lost_engines(worker.home)
 
 
@@ -383,9 +370,7 @@ def test_sigterm_ends_everything_in_time_and_tells_the_peers(deployment: Deploym
     head.process.terminate()
     assert head.ends(10) == (0, "asked to end (SIGTERM)")
     assert not runs(grandchild)
-    code, why = worker.ends(2)
-    assert code == 76
-    assert "asked to end" in why
+    worker.must_end(76, "asked to end", within_s=2)
 
 
 def test_sigterm_while_waiting_for_peers(deployment: Deployment) -> None:
@@ -401,13 +386,9 @@ def test_sigterm_while_waiting_for_peers(deployment: Deployment) -> None:
 
 def test_a_rank_with_another_secret_is_refused_by_name(deployment: Deployment) -> None:
     head = deployment.start(0, join_timeout_s=2)
-    code, why = deployment.start(1, token="wrong").ends()
-    assert code == 75
-    assert "wrong secret" in why
+    deployment.start(1, token="wrong").must_end(75, "wrong secret")
     head.says(f"cord: refused {WORKER}: wrong secret")
-    code, why = head.ends()
-    assert code == 75
-    assert f"no rank calls from {WORKER}" in why
+    head.must_end(75, f"no rank calls from {WORKER}")
 
 
 def test_strangers_do_not_disturb(deployment: Deployment) -> None:
@@ -424,13 +405,9 @@ def test_strangers_do_not_disturb(deployment: Deployment) -> None:
 
 def test_the_right_secret_from_another_address_or_twice_is_refused(deployment: Deployment) -> None:
     head = deployment.start(0)
-    code, why = deployment.start(1, addresses=[HEAD, "127.0.0.4"]).ends()
-    assert code == 75
-    assert "rank 1 does not live at 127.0.0.4" in why
+    deployment.start(1, addresses=[HEAD, "127.0.0.4"]).must_end(75, "rank 1 does not live at 127.0.0.4")
     deployment.start(1).reaches("engine_started")
-    code, why = deployment.start(1).ends()
-    assert code == 75
-    assert "has tied its cord already" in why
+    deployment.start(1).must_end(75, "has tied its cord already")
     assert head.stage("ended") is None
 
 
@@ -446,9 +423,7 @@ def listens(port: int) -> bool:
 def test_a_silent_peer_ends_the_other_rank(deployment: Deployment, frozen: int) -> None:
     ranks = deployment.pair(silence_s=1.5)
     ranks[frozen].process.send_signal(signal.SIGSTOP)
-    code, why = ranks[1 - frozen].ends(8)
-    assert code == 76
-    assert f"rank {frozen} ({ADDRESSES[frozen]}) was silent for 1.5 s" in why
+    ranks[1 - frozen].must_end(76, f"rank {frozen} ({ADDRESSES[frozen]}) was silent for 1.5 s", within_s=8)
 
 
 def test_beats_keep_a_quiet_pair_alive(deployment: Deployment) -> None:
@@ -459,12 +434,10 @@ def test_beats_keep_a_quiet_pair_alive(deployment: Deployment) -> None:
 
 
 def test_an_engine_that_is_not_there(deployment: Deployment) -> None:
-    rank = deployment.start(0, size=1, backend="none", addresses=[HEAD], engine=None)
+    rank = deployment.start(0, **ALONE, engine=None)
     rank.reaches("joined")
     rank = deployment.start(0, None, size=1, backend="ray", addresses=[HEAD], ray_start=["/no/ray", "start"])
-    code, why = rank.ends()
-    assert code == 127
-    assert "ray cannot be started: /no/ray" in why
+    rank.must_end(127, "ray cannot be started: /no/ray")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -475,7 +448,7 @@ def test_caches_are_given_back_to_their_owner(deployment: Deployment) -> None:
     outside = deployment.folder / "outside"
     outside.touch()
     writes = f"import os; os.mkdir('{cache}/d'); open('{cache}/d/x', 'w'); os.symlink('{outside}', '{cache}/l')"
-    rank = deployment.start(0, writes, size=1, backend="none", addresses=[HEAD])
+    rank = deployment.start(0, writes, **ALONE)
     assert rank.ends() == (1, "engine exited with 0: no output")  # an engine that nobody asked to end has failed
     for name in ("d", "d/x", "l"):
         found = (cache / name).lstat()

@@ -98,6 +98,13 @@ def test_the_lab_needs_a_checkout(place: Path) -> None:
         assert "[lab-needs-checkout]" in said[0]
 
 
+def test_links_between_its_pages_lead_somewhere(place: Path) -> None:
+    [shipped] = (place / "env").rglob("shipped/docs")
+    for page in shipped.rglob("*.md"):
+        for link in re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
 def test_what_only_developers_use_is_not_in_it(place: Path) -> None:
     [package] = (place / "env/lib").glob("python*/site-packages/cluster")
     assert (package / "py.typed").exists()

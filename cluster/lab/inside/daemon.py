@@ -62,7 +62,10 @@ def refresh(pid: int, boot: dict[str, Any], still: bool, kept: dict[Path, str]) 
     for port in boot["ports"]:
         one = sys_root / "class/infiniband" / port["hca"] / "ports/1"
         rx, rx_packets, tx, tx_packets = seen.get(port["netdev"], (0, 0, 0, 0))
-        up = has_carrier(sys_root / "class/net" / port["netdev"])
+        try:  # whether the cable is plugged in and the netdev is up
+            up = (sys_root / "class/net" / port["netdev"] / "carrier").read_text().strip() == "1"
+        except OSError:
+            up = False
         wanted = dict(zip(("state", "phys_state"), ACTIVE if up else DOWN, strict=True))
         if not still:
             wanted["counters/port_rcv_data"] = f"{rx // 4}\n"
@@ -73,14 +76,6 @@ def refresh(pid: int, boot: dict[str, Any], still: bool, kept: dict[Path, str]) 
             if kept.get(one / name) != text:
                 put(one / name, text)
                 kept[one / name] = text
-
-
-def has_carrier(netdev: Path) -> bool:
-    """Whether the cable is plugged in and the netdev is up."""
-    try:
-        return (netdev / "carrier").read_text().strip() == "1"
-    except OSError:
-        return False
 
 
 def main() -> None:

@@ -31,17 +31,12 @@ class Answering(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def do_HEAD(self) -> None:
-        """Headers only."""
-        self.answer()
-
     def do_GET(self) -> None:
-        """All of it."""
-        self.answer()
-
-    def answer(self) -> None:
         """What a path gives."""
         raise NotImplementedError
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def give(self, status: int, body: bytes, **headers: str) -> None:
         """A small answer; `_` in a header's name is `-`."""
@@ -77,7 +72,7 @@ class Answering(BaseHTTPRequestHandler):
 class Registry(Answering):
     """The pull half of a registry."""
 
-    def answer(self) -> None:
+    def do_GET(self) -> None:
         """/v2/, /v2/NAME/manifests/TAG-or-digest, /v2/NAME/blobs/DIGEST."""
         top = Path(sys.argv[1])
         wanted = re.fullmatch(r"/v2/([a-z0-9/-]+)/(manifests|blobs)/([A-Za-z0-9_.:-]+)", self.path.partition("?")[0])
@@ -98,7 +93,7 @@ class Registry(Answering):
 class Hub(Answering):
     """The few routes of the hub that a download asks."""
 
-    def answer(self) -> None:
+    def do_GET(self) -> None:
         """/api/models/ID…, /ID/resolve/REVISION/FILE."""
         path = self.path.partition("?")[0]
         named = re.match(r"(?:/api/models)?/([\w.-]+/[\w.-]+)", path)
@@ -111,27 +106,19 @@ class Hub(Answering):
         snapshot = repository / "snapshots" / commit
         if model == GATED and "Bearer " not in self.headers.get("Authorization", ""):
             self.refuse(401, "GatedRepo", f"Access to model {GATED} is restricted. Please log in.")
-        elif not self.revision_is_known(path, commit):
+        elif (asked := re.search(r"/(?:revision|tree|resolve)/([^/]+)", path)) and asked[1] not in ("main", commit):
             self.refuse(404, "RevisionNotFound", "Invalid rev id")
-        elif "/resolve/" in path:
-            self.resolve(snapshot / path.rpartition("/")[2], commit)
+        elif "/resolve/" in path:  # with the headers that the cache is laid out from
+            file = snapshot / path.rpartition("/")[2]
+            if file.exists():
+                etag = f'"{file.resolve().name}"'
+                self.give_file(file, ETag=etag, X_Repo_Commit=commit, Accept_Ranges="bytes")
+            else:
+                self.refuse(404, "EntryNotFound", "Entry not found")
         else:
             files = sorted(snapshot.iterdir())
             body = tree(files) if "/tree/" in path else about(model, commit, files)
             self.give(200, json.dumps(body).encode(), Content_Type="application/json", X_Repo_Commit=commit)
-
-    def revision_is_known(self, path: str, commit: str) -> bool:
-        """The branch main and its commit; no revision means main."""
-        named = re.search(r"/(?:revision|tree|resolve)/([^/]+)", path)
-        return not named or named[1] in ("main", commit)
-
-    def resolve(self, file: Path, commit: str) -> None:
-        """One file, with the headers that the cache is laid out from."""
-        if not file.exists():
-            self.refuse(404, "EntryNotFound", "Entry not found")
-            return
-        etag = f'"{file.resolve().name}"'
-        self.give_file(file, ETag=etag, X_Repo_Commit=commit, Accept_Ranges="bytes")
 
     def refuse(self, status: int, code: str, words: str) -> None:
         """An error as the hub words it."""

@@ -41,23 +41,13 @@ def state() -> dict[str, Any]:
         return {}
 
 
-def in_container() -> bool:
-    """On a Spark the driver shows no compute apps to a container."""
-    return os.path.exists("/.dockerenv")
-
-
-def read(pid: int | str, name: str) -> str:
+def read(pid: int, name: str) -> str:
     """A file of /proc; empty when the process is gone."""
     try:
         with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""
-
-
-def title(pid: int | str) -> str:
-    """What a process calls itself, up to the first blank."""
-    return re.split(r"[\0 ]", read(pid, "cmdline"), maxsplit=1)[0]
 
 
 def mib(pid: int) -> int:
@@ -73,10 +63,14 @@ def ticks(pid: int) -> int:
 
 
 def compute_apps(given: dict[str, Any]) -> list[App]:
-    """[(pid, name, MiB)] of what would hold GPU memory: workers; an engine core only when it has no workers."""
-    if in_container():
+    """[(pid, name, MiB)] of what would hold GPU memory: workers; an engine core only when it has no workers.
+
+    On a Spark the driver shows none to a container.
+    """
+    if os.path.exists("/.dockerenv"):
         return []
-    titles = {int(entry): title(entry) for entry in os.listdir("/proc") if entry.isdigit()}
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    titles = {pid: re.split(r"[\0 ]", read(pid, "cmdline"), maxsplit=1)[0] for pid in pids}
     workers = {pid: name for pid, name in titles.items() if WORKER.match(name)}
     places = {read(pid, "cgroup") for pid in workers}
     for pid, name in titles.items():
@@ -89,7 +83,7 @@ def compute_apps(given: dict[str, Any]) -> list[App]:
 
 def reading(given: dict[str, Any]) -> dict[str, Any]:
     """Power, clocks, temperature, utilisation and reasons as they are now."""
-    pids = [] if in_container() else [pid for pid, _, _ in compute_apps({})]
+    pids = [pid for pid, _, _ in compute_apps({})]
     busy = 0
     if pids:
         before = sum(map(ticks, pids))

@@ -1,0 +1,422 @@
+"""Faults on purpose: `cluster lab break HOST FAULT`, undone by `cluster lab mend`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import UsageError
+from cluster.lab import wires
+from cluster.lab.engine import MODEL_FOLDER
+from cluster.lab.images import NO_RAY, REAL
+from cluster.lab.place import Place
+from cluster.lab.rootfs import SSHD_CONFIG
+from cluster.lab.shape import CABLED, FABRIC_MTU, PORTS, USER, Port, Spark
+from cluster.lab.spark import (
+    OWN,
+    await_docker,
+    await_ssh,
+    dockerd_words,
+    end,
+    host_key,
+    init_pid,
+    inside,
+    is_up,
+    start_inside,
+)
+from cluster.lab.start import UNKNOWN_KEY, start_hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A host that a fault is made on; `switch` is the process that holds the lab's switch."""
+
+    place: Place
+    spark: Spark
+    switch: int
+
+    @property
+    def init(self) -> int:
+        """The host's first process. Raises UsageError when the host is down."""
+        pid = init_pid(self.place, self.spark)
+        if pid is None:
+            remedy = f"cluster lab mend {self.spark.name}"
+            raise UsageError(f"{self.spark.name} is down", code="lab-down", remedy=remedy)
+        return pid
+
+    @property
+    def root(self) -> Path:
+        """The running host's root, seen from this machine."""
+        return Path(f"/proc/{self.init}/root")
+
+    def shell(self, text: str, *words: str) -> str:
+        """Run a line of sh on the host as root; `words` are its $1, $2, … Raises ClusterError when it fails."""
+        return inside(self.init, ("sh", "-c", text, "sh", *words))
+
+
+Act = Callable[[Scene], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. `undo` may be called when there is nothing left to undo, e.g. after a reboot.
+
+    `instant` ones happen and are over: there is nothing to mend.
+    """
+
+    name: str
+    what: str
+    make: Act
+    undo: Act
+    instant: bool = False
+
+
+def sh(text: str, *words: str) -> Act:
+    """What a line of sh does on the host."""
+    return lambda scene: scene.shell(text, *words)
+
+
+# Cables, addresses and counters
+
+
+def cables(ports: Sequence[Port], *, plugged: bool) -> Act:
+    return lambda scene: wires.cut(scene.switch, scene.spark, ports, plugged=plugged)
+
+
+def management(*, plugged: bool) -> Act:
+    return lambda scene: wires.cut_management(scene.switch, scene.spark, plugged=plugged)
+
+
+def fabric_mtu(mtu: int) -> Act:
+    return lambda scene: wires.ip_in(scene.init, [f"link set {port.netdev} mtu {mtu}" for port in CABLED])
+
+
+def take_addresses(scene: Scene) -> None:
+    give_addresses(scene)  # so that there is something to take
+    wires.ip_in(scene.init, [f"addr del {scene.spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
+    take_gids(scene, CABLED)
+
+
+def give_addresses(scene: Scene) -> None:
+    wires.ip_in(scene.init, [f"addr replace {scene.spark.fabric(port)}/24 dev {port.netdev}" for port in CABLED])
+    give_gids(scene, CABLED)
+
+
+def take_gids(scene: Scene, ports: Sequence[Port]) -> None:
+    """The entries of IPv4 leave the GID tables of these ports."""
+    for port in ports:
+        for number in (2, 3):
+            (scene.root / f"sys/class/infiniband/{port.hca}/ports/1/gids/{number}").unlink(missing_ok=True)
+
+
+def give_gids(scene: Scene, ports: Sequence[Port]) -> None:
+    """The entries of IPv4, RoCE v1 and v2, of the ports that are cabled now, in the order of `CABLED`."""
+    for port, cabled in zip(ports, CABLED, strict=True):
+        four = [int(part) for part in scene.spark.fabric(cabled).split(".")]
+        mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}\n".format(*four)
+        for number, kind in ((2, "IB/RoCE v1"), (3, "RoCE v2")):
+            one = scene.root / f"sys/class/infiniband/{port.hca}/ports/1"
+            (one / f"gids/{number}").write_text(mapped)
+            (one / f"gid_attrs/types/{number}").write_text(f"{kind}\n")
+
+
+def recable(old: Sequence[Port], new: Sequence[Port]) -> Act:
+    """The cable moves from one QSFP port to the other: addresses, GIDs and carrier."""
+
+    def move(scene: Scene) -> None:
+        wires.recable(scene.switch, scene.spark, scene.init, old=old, new=new)
+        take_gids(scene, old)
+        give_gids(scene, new)
+
+    return move
+
+
+def hold_counters(scene: Scene) -> None:
+    still = scene.place.root / "still"
+    still.mkdir(exist_ok=True)
+    (still / scene.spark.name).touch()
+
+
+def free_counters(scene: Scene) -> None:
+    (scene.place.root / "still" / scene.spark.name).unlink(missing_ok=True)
+
+
+# SSH, the user's rights, other programs
+
+KEY = "/etc/ssh/ssh_host_ed25519_key"
+SUDOERS = f"/etc/sudoers.d/{USER}"
+
+
+def change_host_key(scene: Scene) -> None:
+    """A new host key, as after a reinstallation; known_hosts keeps the old one."""
+    scene.shell(f"test -e {KEY}.kept || (cp -p {KEY} {KEY}.kept && cp -p {KEY}.pub {KEY}.kept.pub)")
+    scene.shell(f"rm {KEY} {KEY}.pub; ssh-keygen -q -t ed25519 -N '' -f {KEY}")
+    restart_sshd(scene)
+
+
+def restore_host_key(scene: Scene) -> None:
+    scene.shell(f"test ! -e {KEY}.kept || (mv {KEY}.kept {KEY} && mv {KEY}.kept.pub {KEY}.pub)")
+    restart_sshd(scene)
+
+
+def forget_host_key(scene: Scene) -> None:
+    known = scene.place.known_hosts
+    rows = [row for row in known.read_text().splitlines(True) if row.split()[0] != scene.spark.management]
+    known.write_text("".join(rows))
+
+
+def learn_host_key(scene: Scene) -> None:
+    forget_host_key(scene)
+    with scene.place.known_hosts.open("a") as known:
+        known.write(host_key(scene.place, scene.spark))
+
+
+def restart_sshd(scene: Scene) -> None:
+    """End sshd with its sessions, and start it again."""
+    scene.shell("pkill -x sshd; true")
+    start_inside(scene.init, "/usr/sbin/sshd", "-D", "-e")
+    await_ssh(scene.spark)
+
+
+def take_port(scene: Scene) -> None:
+    start_inside(scene.init, "python3", "-m", "http.server", "8000", "--directory", "/srv")
+    scene.shell("for i in $(seq 50); do ss -Hltn sport = :8000 | grep -q . && exit 0; sleep 0.1; done; exit 1")
+
+
+# Docker, images, the model's files
+
+KEPT = "cluster-lab/kept:real"
+HUB = f"/home/{USER}/.cache/huggingface/hub"
+MODEL = f"{HUB}/{MODEL_FOLDER}"
+KEPT_MODEL = "/var/lib/kept-model"
+STRANGER = "stranger"
+HOOK = f"/{OWN}/bin/nvidia-container-runtime-hook"
+OTHER = f"FROM {KEPT}\nENV CLUSTER_LAB_OTHER=1\n"
+
+stop_docker = sh("pkill -TERM -x dockerd; while pgrep -x dockerd >/dev/null; do sleep 0.1; done")
+
+
+def start_docker(scene: Scene) -> None:
+    if not scene.shell("pgrep -x dockerd || true").strip():
+        start_inside(scene.init, *dockerd_words(scene.spark))
+    await_docker(scene.init)
+
+
+def with_docker_stopped(text: str) -> Act:
+    """Docker asks once, when it starts, which drivers it has for `--gpus`."""
+
+    def act(scene: Scene) -> None:
+        stop_docker(scene)
+        scene.shell(text)
+        start_docker(scene)
+
+    return act
+
+
+def in_place_of_image(text: str, *words: str) -> Act:
+    """Remember the real image under a second name, where its layers wait; then do this."""
+
+    def act(scene: Scene) -> None:
+        scene.shell('docker image inspect "$2" >/dev/null 2>&1 || docker tag "$1" "$2"', REAL, KEPT)
+        scene.shell(text, *words)
+
+    return act
+
+
+restore_image = sh(
+    'if docker image inspect "$1" >/dev/null 2>&1; then docker tag "$1" "$2" && docker rmi "$1" >/dev/null; fi',
+    KEPT,
+    REAL,
+)
+restore_model = sh(f"test ! -e {KEPT_MODEL} || (rm -rf {MODEL} && mv {KEPT_MODEL} {MODEL})")
+cut_model = sh(
+    f"cp -a {MODEL} {KEPT_MODEL} && for f in {MODEL}/snapshots/*/*.safetensors; do"
+    ' blob=$(readlink -f "$f"); truncate -s $(($(stat -c %s "$blob") / 2)) "$blob"; done'
+)
+
+# What is read: memory, clock, GPU
+
+LITTLE_KIB = 1_500_000
+GPU = "run/cluster-lab/gpu.json"
+STRANGER_MIB = 19_135
+CLOCK_OFFSET_S = 300
+OLLAMA_MODEL = "gemma3:27b"
+
+
+def meminfo_with_little(text: str) -> str:
+    """A /proc/meminfo that says the machine is full of other programs' memory."""
+    for field, kib in (("MemFree", LITTLE_KIB // 3), ("MemAvailable", LITTLE_KIB), ("Cached", LITTLE_KIB)):
+        text = re.sub(rf"^({field}:\s+)\d+", rf"\g<1>{kib}", text, flags=re.M)
+    return text
+
+
+empty_memory = sh("while umount /proc/meminfo 2>/dev/null; do :; done")
+
+
+def fill_memory(scene: Scene) -> None:
+    """On the host, not in its containers."""
+    empty_memory(scene)
+    (scene.root / "run/cluster-lab/meminfo").write_text(meminfo_with_little(Path("/proc/meminfo").read_text()))
+    scene.shell("mount --bind /run/cluster-lab/meminfo /proc/meminfo")
+
+
+def set_clock(scene: Scene) -> None:
+    """Programs of new SSH sessions see the clock five minutes ahead; Docker and what runs already do not."""
+    library = scene.shell("ls /usr/lib/*/faketime/libfaketime.so.1").strip()
+    ahead = f"LD_PRELOAD={library} FAKETIME=+{CLOCK_OFFSET_S}"
+    give_sshd_config(scene, SSHD_CONFIG.replace("SetEnv ", f"SetEnv {ahead} "))
+
+
+def give_sshd_config(scene: Scene, text: str = SSHD_CONFIG) -> None:
+    (scene.root / "etc/ssh/sshd_config").write_text(text)
+    restart_sshd(scene)
+
+
+def gpu_reads(**figures: Any) -> Act:
+    """What the simulated nvidia-smi reads before it answers."""
+    return lambda scene: (scene.root / GPU).write_text(json.dumps(figures))
+
+
+def use_gpu(scene: Scene) -> None:
+    start_inside(scene.init, "python3", "-c", "import time; time.sleep(1e9)", "unmanaged-on-gpu")
+    wait = "for i in $(seq 50); do pgrep -f '[u]nmanaged-on-gpu' && exit 0; sleep 0.1; done; exit 1"
+    gpu_reads(apps={scene.shell(wait).split()[0]: STRANGER_MIB})(scene)
+
+
+def heal_gpu(scene: Scene) -> None:
+    (scene.root / GPU).unlink(missing_ok=True)
+    scene.shell("pkill -f '[u]nmanaged-on-gpu'; true")
+
+
+def load_ollama(scene: Scene) -> None:
+    if not scene.shell("pgrep -f '[o]llama serve' || true").strip():
+        start_inside(scene.init, "ollama", "serve")
+    line = 'for i in $(seq 100); do ollama run "$1" 2>/dev/null && exit 0; sleep 0.1; done; exit 1'
+    scene.shell(line, OLLAMA_MODEL)
+
+
+# The host
+
+
+def cut_power(scene: Scene) -> None:
+    """Every process of the host is gone at once; its cables are dark."""
+    end(scene.place, [scene.spark])
+
+
+def power_on(scene: Scene) -> None:
+    """The host boots with the files it had."""
+    if not is_up(scene.place, scene.spark):
+        start_hosts(scene.place, scene.switch, [scene.spark])
+
+
+def reboot(scene: Scene) -> None:
+    cut_power(scene)
+    power_on(scene)
+
+
+ALL = (
+    Fault(
+        "link-down",
+        "the fabric's cable is pulled: both twins down",
+        cables(CABLED, plugged=False),
+        cables(CABLED, plugged=True),
+    ),
+    Fault(
+        "one-twin",
+        "the second twin of the fabric is down",
+        cables(CABLED[1:], plugged=False),
+        cables(CABLED, plugged=True),
+    ),
+    Fault(
+        "unreachable",
+        "the management cable is pulled: SSH times out",
+        management(plugged=False),
+        management(plugged=True),
+    ),
+    Fault("mtu", "MTU 1500 on this host's fabric netdevs", fabric_mtu(1500), fabric_mtu(FABRIC_MTU)),
+    Fault("no-ipv4", "no IPv4 address on the fabric netdevs", take_addresses, give_addresses),
+    Fault(
+        "other-port",
+        "the cable is in port 0 here, in port 1 elsewhere",
+        recable(CABLED, PORTS[:2]),
+        recable(PORTS[:2], CABLED),
+    ),
+    Fault("counters-still", "the HCAs' byte counters stand still", hold_counters, free_counters),
+    Fault("host-key", "the host's SSH key has changed", change_host_key, restore_host_key),
+    Fault(UNKNOWN_KEY, "the host's SSH key is not in known_hosts", forget_host_key, learn_host_key),
+    Fault("no-ssh", "sshd is not running: connection refused", sh("pkill -x sshd; true"), restart_sshd),
+    Fault(
+        "no-docker",
+        "the user is not in group docker",  # sessions that are open keep it
+        sh(f"gpasswd -d {USER} docker >/dev/null 2>&1; true"),
+        sh(f"gpasswd -a {USER} docker >/dev/null 2>&1"),
+    ),
+    Fault(
+        "no-sudo",
+        "sudo asks for a password",
+        sh(f"rm -f {SUDOERS}"),
+        sh('umask 227; rm -f "$2"; echo "$1 ALL=(ALL) NOPASSWD: ALL" >"$2"', USER, SUDOERS),
+    ),
+    Fault("port-taken", "another program listens on port 8000", take_port, sh("pkill -f 'http[.]server 8000'; true")),
+    Fault("docker-down", "dockerd is not running", stop_docker, start_docker),
+    Fault(
+        "no-gpu",
+        "Docker knows no GPU driver: --gpus all is refused",
+        with_docker_stopped(f"test ! -e {HOOK} || mv {HOOK} {HOOK}.kept"),
+        with_docker_stopped(f"test ! -e {HOOK}.kept || mv {HOOK}.kept {HOOK}"),
+    ),
+    Fault("no-image", f"{REAL} is not on this host", in_place_of_image('docker rmi "$1"', REAL), restore_image),
+    Fault(
+        "no-ray",
+        f"{REAL} names an image without Ray",
+        in_place_of_image('docker tag "$1" "$2"', NO_RAY, REAL),
+        restore_image,
+    ),
+    Fault(
+        "other-image",
+        f"{REAL} names other content on this host",
+        in_place_of_image('printf "%s" "$1" | docker build -q -t "$2" -', OTHER, REAL),
+        restore_image,
+    ),
+    Fault(
+        "no-model",
+        "the model is not in the Hugging Face cache",
+        sh(f"test ! -e {MODEL} || mv {MODEL} {KEPT_MODEL}"),
+        restore_model,
+    ),
+    Fault("cut-model", "the model's weight file ends half-way", cut_model, restore_model),
+    Fault(
+        STRANGER,
+        "an unmanaged container runs",
+        sh(f"docker run -d --name {STRANGER} --network host --gpus all --entrypoint sleep {REAL} infinity"),
+        sh(f"docker rm -f {STRANGER} >/dev/null 2>&1; true"),
+    ),
+    Fault("low-memory", "MemAvailable reads 1.4 GiB", fill_memory, empty_memory),
+    Fault(
+        "clock",
+        f"the clock is {CLOCK_OFFSET_S} s ahead for new SSH sessions (not for Docker)",
+        set_clock,
+        give_sshd_config,
+    ),
+    Fault(
+        "power-cap",  # the GPU that needs a power drain
+        "the GPU is capped at 16 W and 640 MHz",
+        gpu_reads(power_w=16.4, sm_mhz=640, utilization=96, temperature=47, reasons=["sw_power_cap"]),
+        heal_gpu,
+    ),
+    Fault(
+        "wedged",
+        "nvidia-smi shows a hung engine: busy at 20 W",
+        gpu_reads(power_w=20.3, sm_mhz=2405, utilization=95, temperature=51, reasons=[]),
+        heal_gpu,
+    ),
+    Fault("gpu-stranger", "another program's process holds 19 GB of GPU memory", use_gpu, heal_gpu),
+    Fault("ollama", f"Ollama has {OLLAMA_MODEL} loaded", load_ollama, sh("pkill -f '[o]llama (serve|runner)'; true")),
+    Fault("killed", "the host is off: nothing answers (mend boots it)", cut_power, power_on),
+    Fault("reboot", "the host boots again: new boot id, containers exited", reboot, lambda scene: None, instant=True),
+)
+FAULTS = {fault.name: fault for fault in ALL}
