@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,12 +39,6 @@ class Applied:
 
     begun: list[Step] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def note(self, step: Step) -> None:
-        """Remember a step that is about to be sent."""
-        with self._lock:
-            self.begun.append(step)
 
     @property
     def stays(self) -> list[Step]:
@@ -59,28 +52,28 @@ def apply(stages: Sequence[Stage], session: Session, applied: Applied | None = N
     What was begun is added to `applied`, also when this raises. Raises the first failing stage's errors.
     """
     applied = Applied() if applied is None else applied
+
+    def carry_out_all(host: Host) -> None:
+        for step in by_host[host.name]:
+            session.guard.note(host.name, step.what)
+            applied.begun.append(step)
+            try:
+                for change in step.changes:
+                    carry_out(host, step, change, session)
+            except (InterruptedByUser, UnreachableError, LockedError):
+                raise
+            except ClusterError as error:
+                if not step.tolerant:
+                    raise
+                session.screen.note(f"{host.name}: {step.what} was not possible: {error.what}")
+
     for stage in stages:
         session.guard.require()
         session.screen.note(stage.name)
         by_host: dict[str, list[Step]] = {}
         for step in stage.steps:
             by_host.setdefault(step.host, []).append(step)
-        values(session.fleet.each(partial(_steps, by_host, session, applied), list(by_host)))
-
-
-def _steps(by_host: Mapping[str, Sequence[Step]], session: Session, applied: Applied, host: Host) -> None:
-    for step in by_host[host.name]:
-        session.guard.note(host.name, step.what)
-        applied.note(step)
-        try:
-            for change in step.changes:
-                carry_out(host, step, change, session)
-        except (InterruptedByUser, UnreachableError, LockedError):
-            raise
-        except ClusterError as error:
-            if not step.tolerant:
-                raise
-            session.screen.note(f"{host.name}: {step.what} was not possible: {error.what}")
+        values(session.fleet.each(carry_out_all, list(by_host)))
 
 
 def carry_out(host: Host, step: Step, change: Put | Question, session: Session) -> None:
@@ -123,35 +116,33 @@ def undo(applied: Applied, session: Session) -> list[str]:
     is what is left then. A host whose lock was lost and could not be taken back is left alone: what is there may be
     another operator's by now.
     """
-    fleet, guard = session.fleet, session.guard
     left: list[str] = []
 
     def roll_back_host(host: Host) -> None:
         for step in reversed(applied.begun):
             if step.host != host.name or not step.undo:
                 continue
-            guard.note(host.name, f"undo: {step.what}")
+            session.guard.note(host.name, f"undo: {step.what}")
             wrong = ""
-            for question in step.undo:
-                try:
+            try:
+                for question in step.undo:
                     [answer] = host.ask([question])
-                except ClusterError as error:
-                    wrong = error.what
-                    break
-                wrong = wrong if answer.exit == 0 else why_failed(answer)
+                    wrong = wrong if answer.exit == 0 else why_failed(answer)
+            except ClusterError as error:
+                wrong = error.what
             if wrong:
                 left.append(f"{host.name}: {step.what} ({wrong})")
             else:
                 applied.undone.append(step)
 
-    hosts = [name for name in fleet.names if any(step.host == name and step.undo for step in applied.begun)]
-    if hosts:
+    begun = {step.host for step in applied.begun if step.undo}
+    if begun:
         session.screen.note("undo")
-        lost = guard.lost()
+        lost = session.guard.lost()
+        hosts = [name for name in session.fleet.names if name in begun]
         left += [f"{name}: nothing was undone there ({lost[name].what})" for name in hosts if name in lost]
-        for name, outcome in fleet.each(roll_back_host, [name for name in hosts if name not in lost]).items():
-            if outcome.error is not None:
-                left.append(f"{name}: {outcome.error}")
+        outcomes = session.fleet.each(roll_back_host, [name for name in hosts if name not in lost])
+        left += [f"{name}: {outcome.error}" for name, outcome in outcomes.items() if outcome.error is not None]
     return left
 
 
@@ -166,14 +157,21 @@ def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]
     try:
         yield applied
     except (Exception, KeyboardInterrupt) as error:
-        failure, saved = roll_back(error, plan, subject, applied, session)
-        if applied.begun:
-            from cluster.deploy.cause import name_cause  # what reads logs is loaded on failure only
+        session.fleet.cancel.renew()
+        if isinstance(error, KeyboardInterrupt):
+            failure: ClusterError = InterruptedByUser("interrupted before ready")
+        else:
+            failure = error if isinstance(error, ClusterError) else InternalError(error)
+        if not applied.begun:
+            failure.rolled_back = UNCHANGED
+            raise failure from error
+        failure, saved = roll_back(failure, plan, subject, applied, session)
+        from cluster.deploy.cause import name_cause  # what reads logs is loaded on failure only
 
-            name_cause(failure, errors_of(failure), saved, session.screen)
-            secrets = subject.wanted.secrets.values()
-            for one in errors_of(failure):
-                one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
+        name_cause(failure, errors_of(failure), saved, session.screen)
+        secrets = subject.wanted.secrets.values()
+        for one in errors_of(failure):
+            one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
         raise failure from error
 
 
@@ -183,22 +181,12 @@ def errors_of(failure: ClusterError) -> Sequence[ClusterError]:
 
 
 def roll_back(
-    error: Exception | KeyboardInterrupt,
-    plan: Plan,
-    subject: Subject,
-    applied: Applied,
-    session: Session,
+    failure: ClusterError, plan: Plan, subject: Subject, applied: Applied, session: Session
 ) -> tuple[ClusterError, str]:
     """Save the evidence and undo, newest first: the error to raise, and the directory of the evidence."""
-    fleet, guard, screen = session.fleet, session.guard, session.screen
-    fleet.cancel.renew()
-    failure = as_failure(error)
-    if not applied.begun:
-        failure.rolled_back = UNCHANGED
-        return failure, ""
-    saved = ""
+    fleet, guard, saved = session.fleet, session.guard, ""
     try:
-        saved = evidence.save(subject, fleet, screen, failure, session.clock.passed)
+        saved = evidence.save(subject, fleet, session.screen, failure, session.clock.passed)
         left = undo(applied, session)
     except (InterruptedByUser, KeyboardInterrupt):  # a second Ctrl-C leaves at once
         done, remedy = what_stays(plan, applied)
@@ -214,13 +202,6 @@ def roll_back(
     for one in errors_of(failure):
         one.rolled_back, one.remedy = done, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
     return failure, saved
-
-
-def as_failure(error: Exception | KeyboardInterrupt) -> ClusterError:
-    """What ended a start, as an error to show; what nobody expected is rolled back like everything else."""
-    if isinstance(error, KeyboardInterrupt):
-        return InterruptedByUser("interrupted before ready")
-    return error if isinstance(error, ClusterError) else InternalError(error)
 
 
 def what_stays(plan: Plan, applied: Applied) -> tuple[str, str]:
@@ -245,8 +226,9 @@ def start_old(old: Deployment, subject: Subject, applied: Applied, session: Sess
     if stops(old, applied.stays):
         return f"{old.id} could not be started again on every host"
     done = f"{old.id} was started again"
+    unproven = f"{done} (cluster status shows when it serves)"
     if not prove_it:
-        return f"{done} (cluster status shows when it serves)"
+        return unproven
     hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
     within, screen, begun = session.fleet.only(old.hosts), session.screen, False
     try:
@@ -254,7 +236,7 @@ def start_old(old: Deployment, subject: Subject, applied: Applied, session: Sess
         begun = True
         prove_restarted(previous, within, screen)
     except (InterruptedByUser, KeyboardInterrupt):
-        return f"{done} (cluster status shows when it serves)"
+        return unproven
     except ClusterError as error:
         known = begun and error.exit_code != ExitCode.UNREACHABLE
         return f"{done} and does not serve: {error.what}" if known else f"{done}, but was not proven: {error.what}"

@@ -38,18 +38,12 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
     except (Exception, KeyboardInterrupt) as error:
         screen.warn(f"the evidence could not be explained: {error or type(error).__name__}")
         return
-    root = known_root(diagnosis)
-    if root and not isinstance(failure, InterruptedByUser):
+    root = diagnosis.root
+    if root is None or root.level != "fault" or isinstance(failure, InterruptedByUser):
+        return
+    if not (root.rule.secondary and root.file.endswith(evidence.ERROR)):  # our own words are no evidence
         named = next((one for one in errors if root.finding.host and root.finding.host == one.host), errors[0])
         add(root, named, directory)
-
-
-def known_root(diagnosis: Diagnosis) -> Explanation | None:
-    """The cause, where a rule knows it; our own words about the failure are no evidence of what it follows from."""
-    root = diagnosis.root
-    if root is None or root.level != "fault" or (root.rule.secondary and root.file.endswith(evidence.ERROR)):
-        return None
-    return root
 
 
 def add(root: Explanation, error: ClusterError, directory: str) -> None:
@@ -73,7 +67,10 @@ def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
     if root:
         yield from of_finding(root, "unknown" if root.level == "unknown" else "cause", where(root))
     elif not diagnosis.failed:
-        yield f"nothing wrong found in {read_in(diagnosis)}"
+        logs = [(file.lines, *evidence.of_host(Path(file.name).name)) for file in diagnosis.files]
+        logs = [row for row in logs if row[2] == "log.txt"]
+        hosts = ", ".join(host for _, host, _ in logs) or "no host"
+        yield f"nothing wrong found in {sum(lines for lines, _, _ in logs)} lines of the logs of {hosts}"
     seen = {root.id} if root else set()
     for one in diagnosis.findings:
         if one.id not in seen:
@@ -109,13 +106,6 @@ def where(found: Explanation) -> str:
     """The place, and the time without a date, which half of all lines do not have."""
     at = "" if found.time is None else f", at {datetime.fromtimestamp(found.time, UTC):%H:%M:%S} UTC"
     return place_of(found) + at
-
-
-def read_in(diagnosis: Diagnosis) -> str:
-    """How much was read of what the ranks printed."""
-    logs = [file for file in diagnosis.files if evidence.of_host(Path(file.name).name)[1] == "log.txt"]
-    hosts = ", ".join(evidence.of_host(Path(file.name).name)[0] for file in logs)
-    return f"{sum(file.lines for file in logs)} lines of the logs of {hosts or 'no host'}"
 
 
 def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -41,23 +41,17 @@ def decide(
     for deployment in running:
         if not differing(deployment.spec, spec):  # its id may be an older version's
             return Same(deployment, remains)
-    if running:
-        return Start(tuple(_why(running, spec, names)), tuple(running), remains)
-    for dead in remains:
-        if not differing(dead.spec, spec):
-            return Start((f"replace what is left of {dead.id}: its containers are not all running",), (), remains)
-    return Start(("no deployment runs on these hosts",), (), remains)
-
-
-def _why(running: Sequence[Deployment], spec: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
-    """Every key that differs from what runs; of several deployments (one a host) only their names."""
-    for deployment in running:
-        if len(running) > 1:
-            yield f"replace {deployment.id}, which runs on {', '.join(deployment.hosts)}"
-        else:
-            known = {**names, **dict(zip(deployment.spec["hosts"], deployment.hosts, strict=True))}
-            keys = differing(named(deployment.spec, known), named(spec, known))
-            yield from (f"replace {deployment.id}: {key}" for key in keys)
+    if len(running) > 1:
+        why = [f"replace {one.id}, which runs on {', '.join(one.hosts)}" for one in running]
+    elif running:
+        old = running[0]
+        called = {**names, **dict(zip(old.spec["hosts"], old.hosts, strict=True))}
+        why = [f"replace {old.id}: {key}" for key in differing(named(old.spec, called), named(spec, called))]
+    else:
+        dead = [one.id for one in remains if not differing(one.spec, spec)][:1]
+        why = [f"replace what is left of {id}: its containers are not all running" for id in dead]
+        why = why or ["no deployment runs on these hosts"]
+    return Start(tuple(why), tuple(running), remains)
 
 
 def refuse_beyond(named: Sequence[str], found: Sequence[Deployment]) -> None:

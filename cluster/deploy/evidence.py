@@ -9,8 +9,10 @@ import re
 import shutil
 import tarfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -38,14 +40,9 @@ JOURNAL_BEGINNING, JOURNAL_END = 256 << 10, 2 << 20
 GPU = "name,power.draw,clocks.sm,temperature.gpu,utilization.gpu"
 SLACK_S = 60
 KEPT = 20
-"""Directories of evidence that are kept; the oldest go."""
+"""Directories of evidence that are kept; the oldest go, and what else lies beside them is left alone."""
 OURS = re.compile(r"\d{8}-\d{6}-\d+-")
 """How the name of such a directory begins."""
-
-
-def state_dir() -> Path:
-    """Where cluster keeps files on this machine ($XDG_STATE_HOME/cluster)."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "cluster"
 
 
 def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, seconds: float) -> str:
@@ -54,7 +51,8 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, 
     What could not be had is written down instead, and what could not be written is left out. Secrets are taken out.
     A first Ctrl-C leaves out the rest; raises InterruptedByUser or KeyboardInterrupt when `failure` is one already.
     """
-    place = state_dir() / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{subject.deployment}"
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    place = home / "cluster" / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{subject.deployment}"
     secrets = subject.wanted.secrets.values()
     since = f"-{seconds + SLACK_S:.0f}s"
     ray = subject.wanted.backend == "ray"
@@ -72,7 +70,9 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, 
         screen.warn(f"not all of the evidence could be saved: {error}")
     if not place.is_dir():
         return ""
-    forget_oldest(place.parent)
+    ours = [one for one in place.parent.iterdir() if OURS.match(one.name) and one.is_dir()]
+    for old in sorted(ours)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)  # another process may be removing it, too
     screen.note(f"evidence: {place}")
     return str(place)
 
@@ -90,7 +90,7 @@ def questions(container: str, since: str, *, ray: bool, tail: int | None = None)
     return {
         "log.txt": Question(logs.argv, timeout_s=20, limit=BEGINNING, tail=END),
         "inspect.json": docker_inspect(container),
-        **({"ray-logs.tar": Question(session, timeout_s=20, limit=RAY_LIMIT)} if ray else {}),
+        **({RAY_TAR: Question(session, timeout_s=20, limit=RAY_LIMIT)} if ray else {}),
         "kernel.txt": Question((*journal, "_TRANSPORT=kernel"), limit=JOURNAL_BEGINNING, tail=JOURNAL_END),
         "docker.txt": Question((*journal, "-u", "docker"), limit=JOURNAL_BEGINNING, tail=JOURNAL_END),
         "uname.txt": Question(("uname", "-a")),
@@ -108,8 +108,16 @@ def collect(
     """
     missing: dict[str, str] = {}
     errors: list[ClusterError] = []
-    for host, ahead_s in clocks(fleet, tuple(asked)).items():
-        write(place / f"{host}-clock.json", json.dumps({"ahead_s": round(ahead_s, 3)}).encode(), ())
+
+    def ask_clock(host: Host) -> clock.Clock | Missing:
+        asked_at = fleet.time.time()
+        [answer] = host.ask([clock.question()])
+        return clock.parse(answer, (asked_at, fleet.time.time()))
+
+    for host, read in fleet.each(ask_clock, tuple(asked)).items():
+        if isinstance(read.value, clock.Clock):
+            text = json.dumps({"ahead_s": round(read.value.ahead_s, 3)})
+            write(place / f"{host}-{CLOCK}", text.encode(), ())
     for host, outcome in fleet.ask({host: tuple(files.values()) for host, files in asked.items()}).items():
         if outcome.value is None:
             errors += [outcome.error] if outcome.error else []
@@ -121,18 +129,6 @@ def collect(
             if why := unread(answer):
                 missing[f"{host}-{name}"] = why
     return missing, errors
-
-
-def clocks(fleet: Fleet, hosts: Sequence[str]) -> dict[str, float]:
-    """How many seconds each host's clock is ahead of this machine's; hosts that do not tell are left out."""
-
-    def ask(host: Host) -> clock.Clock | Missing:
-        asked_at = fleet.time.time()
-        [answer] = host.ask([clock.question()])
-        return clock.parse(answer, (asked_at, fleet.time.time()))
-
-    found = {name: outcome.value for name, outcome in fleet.each(ask, hosts).items()}
-    return {name: one.ahead_s for name, one in found.items() if isinstance(one, clock.Clock)}
 
 
 def unread(answer: Answer) -> str:
@@ -151,9 +147,8 @@ def said(answer: Answer) -> bytes:
     ended = b"" if answer.exit == 0 else f"\n[exit {answer.exit}]\n".encode()
     if not answer.out or not answer.err:
         return answer.out + answer.err + ended
-    merged = BytesIO()
-    merged.writelines(line for _, line in heapq.merge(timed(answer.out), timed(answer.err), key=lambda row: row[0]))
-    return merged.getvalue() + ended
+    merged = heapq.merge(timed(answer.out), timed(answer.err), key=lambda row: row[0])
+    return b"".join(line for _, line in merged) + ended
 
 
 def timed(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -171,19 +166,11 @@ def write(path: Path, data: bytes, secrets: Iterable[str]) -> None:
     path.chmod(0o600)
 
 
-def forget_oldest(directory: Path) -> None:
-    """Keep the newest directories of evidence; what else lies beside them is left alone. Never raises."""
-    ours = [one for one in directory.iterdir() if OURS.match(one.name) and one.is_dir()]
-    for old in sorted(ours)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)  # another process may be removing it, too
-
-
-ERROR = "error.txt"
+ERROR, CLOCK, RAY_TAR = "error.txt", "clock.json", "ray-logs.tar"
+"""`HOST-clock.json`: how far that host's clock is ahead of the one that all times are told by."""
 BESIDE = (ERROR, "kernel.txt", "docker.txt", "uname.txt", "meminfo.txt", "gpu.txt")
 """Files (`HOST-…`) about a host or a failure, not of what failed; see Source.beside."""
 OWN = "diagnosis.txt"
-CLOCK = "clock.json"
-"""`HOST-clock.json`: how far that host's clock is ahead of the one that all times are told by."""
 MOST_AHEAD_S = 1e9
 RAY_WORKER = "worker-"
 MOST_MEMBERS = 1000
@@ -193,37 +180,34 @@ PIECE_BYTES = 1 << 20
 
 def sources(directory: Path) -> Iterator[Source]:
     """The texts of a directory, those of evidence by what they are. Raises OSError."""
+    from cluster.diagnosis.scan import Source
+
     files = [file for file in directory.iterdir() if file.is_file() and file.name != OWN]
     for path in sorted(files, key=lambda file: (file.name == ERROR, file.name)):
         host, name = of_host(path.name)
         if name == CLOCK:
             continue
+        if name == RAY_TAR:
+            found: Iterable[Source] = members(path, host)
+        elif name == "inspect.json" and host:  # how Docker says that it is, a line for each word; the rest is intent
+            state = json.dumps(inspected(path).get("State") or {}, indent=1).encode()
+            found = [Source(str(path), (state,), host)]
+        elif name == "docker.txt" and host:
+            id = str(inspected(path.with_name(f"{host}-inspect.json")).get("Id") or "")
+            found = [Source(str(path), about(path, id), host, True)]
+        else:
+            found = [Source(str(path), pieces(path), host, name in BESIDE, hearsay=name == ERROR)]
         ahead_s = ahead(path.with_name(f"{host}-{CLOCK}")) if host else 0.0
-        for source in of_file(path, host, name):
-            yield replace(source, ahead_s=ahead_s)
-
-
-def of_file(path: Path, host: str, name: str) -> Iterator[Source]:
-    """The texts of one file."""
-    from cluster.diagnosis.scan import Source
-
-    if name == "ray-logs.tar":
-        yield from members(path, host)
-    elif name == "inspect.json" and host:
-        yield Source(str(path), (state_of(path),), host)
-    elif name == "docker.txt" and host:
-        yield Source(str(path), about(path, container_id(path.with_name(f"{host}-inspect.json"))), host, True)
-    else:
-        yield Source(str(path), pieces(path), host, name in BESIDE, hearsay=name == ERROR)
+        yield from (replace(source, ahead_s=ahead_s) for source in found)
 
 
 def of_host(name: str) -> tuple[str, str]:
     """`spark1-log.txt` as host and file; no host for a file that evidence has not, or not of a host."""
-    host, _, rest = name.rpartition("-ray-logs.tar")
-    if host and not rest:
-        return host, "ray-logs.tar"
-    host, _, rest = name.rpartition("-")
-    return (host, rest) if rest in (*BESIDE, "log.txt", "inspect.json", CLOCK) else ("", name)
+    for file in (*BESIDE, "log.txt", "inspect.json", CLOCK, RAY_TAR):
+        host, _, rest = name.rpartition(f"-{file}")
+        if host and not rest:
+            return host, file
+    return "", name
 
 
 def ahead(path: Path) -> float:
@@ -243,33 +227,27 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 def read(file: IO[bytes]) -> Iterator[bytes]:
     """A stream's bytes to its end."""
-    while piece := file.read(PIECE_BYTES):
-        yield piece
+    yield from iter(partial(file.read, PIECE_BYTES), b"")
 
 
 def members(path: Path, host: str) -> Iterator[Source]:
     """Each log in a tar of Ray's session; what a worker printed is the rank's own. A tar that was cut ends early."""
     from cluster.diagnosis.scan import Source
 
-    try:
-        with tarfile.open(path, "r:") as tar:
-            for count, member in enumerate(tar):
-                name = member.name.rpartition("/")[2]
-                file = tar.extractfile(member) if member.isreg() and member.size else None
-                if file is not None:
-                    yield Source(f"{path}/{name}", until_cut(file), host, not name.startswith(RAY_WORKER))
-                if count >= MOST_MEMBERS:
-                    return
-    except tarfile.TarError:
-        return
+    with suppress(tarfile.TarError), tarfile.open(path, "r:") as tar:
+        for count, member in enumerate(tar):
+            name = member.name.rpartition("/")[2]
+            file = tar.extractfile(member) if member.isreg() and member.size else None
+            if file is not None:
+                yield Source(f"{path}/{name}", until_cut(file), host, not name.startswith(RAY_WORKER))
+            if count >= MOST_MEMBERS:
+                return
 
 
 def until_cut(file: IO[bytes]) -> Iterator[bytes]:
     """A member's bytes, as far as the tar holds them."""
-    try:
+    with suppress(tarfile.TarError):
         yield from read(file)
-    except tarfile.TarError:
-        return
 
 
 def inspected(path: Path) -> dict[str, object]:
@@ -280,16 +258,6 @@ def inspected(path: Path) -> dict[str, object]:
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def state_of(path: Path) -> bytes:
-    """How Docker says that a container is, a line for each word: the rest of `docker inspect` is intent."""
-    return json.dumps(inspected(path).get("State") or {}, indent=1).encode()
-
-
-def container_id(path: Path) -> str:
-    """The container's full id; empty when it is not known."""
-    return str(inspected(path).get("Id") or "")
 
 
 def about(path: Path, id: str) -> Iterator[bytes]:

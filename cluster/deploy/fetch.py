@@ -19,7 +19,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark import weights
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, known
 from cluster.spark.look import Seen
 from cluster.spark.memory import GIB
 from cluster.spark.request import Model, Wanted
@@ -68,31 +68,48 @@ def fetch_missing(wanted: Wanted, seens: Mapping[str, Seen], how: How, session: 
 
     Raises RefusedError when the user does not agree, cannot be asked, or on a dry run (which fetches nothing).
     """
+    screen, image = session.screen, wanted.recipe.image
     images = [name for name in wanted.names if is_absent(seens[name].image)]
     models = {
         model: [name for name in wanted.names if is_absent(seens[name].copies[number])]
         for number, model in enumerate(wanted.models)
     }
     if images:
-        missing = f"image {wanted.recipe.image} is not on {', '.join(images)}"
-        refuse_unasked(missing, how, session.screen)
-        agree(f"{missing}: pull it there", how, session.screen)
-        pull_images(wanted, images, session)
-        how.fetched.append(f"image {wanted.recipe.image} on {', '.join(images)}")
+        there = ", ".join(images)
+        missing = f"image {image} is not on {there}"
+        refuse_unasked(missing, how, screen)
+        agree(f"{missing}: pull it there", how, screen)
+        for name in images:
+            session.guard.note(name, f"docker pull {image}")
+        with screen.waiting(f"docker pull {image} on {there}") as line:
+            remedy = "see that the image's name is right, and docker login where it is asked"
+            run_on(session, dict.fromkeys(images, docker_pull(image)), "pull the image", remedy, line.beside)
+        how.fetched.append(f"image {image} on {there}")
     for model, hosts in models.items():
         if hosts:
-            fetch_model(model, wanted.recipe.image, {name: seens[name] for name in hosts}, how, session)
+            fetch_model(model, image, {name: seens[name] for name in hosts}, how, session)
     return bool(images or any(models.values()))
 
 
 def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, session: Session) -> None:
-    """Say the bytes, ask, download on each of the hosts seen; the hub token lies there only meanwhile."""
+    """Say the bytes, ask, download on each of the hosts seen; the hub token lies there only meanwhile.
+
+    In a directory of its own among the deployments: when we are killed, the next `up`, `pull` or `down` removes it.
+    """
     fleet, screen, hosts = session.fleet, session.screen, list(seens)
     missing = f"model {model.id} is not on {', '.join(hosts)}"
     refuse_unasked(missing, how, screen)
-    tokens = {name: token_path(seens[name], how.token) for name in hosts}
+    folders: dict[str, str] = {}
+    for name, seen in seens.items():
+        if isinstance(seen.identity, Missing):
+            raise RefusedError(
+                f"{name} does not report its identity: {seen.identity.why}", code="identity-unread", where=name
+            )
+        folders[name] = f"{seen.identity.data_dir}/{HUB_TOKEN}"
+    tokens = {name: f"{folder}/token" if how.token else "" for name, folder in folders.items()}
+    there = hosts if how.token else []
+    removals = {name: [Question(("rm", "-rf", "--", folders[name]), changes=True)] for name in there}
     try:
-        there = [name for name, path in tokens.items() if path]
         fleet.keep_trying(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there, screen.trouble)
         size, words = size_of(model, hosts[0], tokens[hosts[0]], fleet, screen)
         refuse_full(model, size, list(seens.values()))
@@ -100,7 +117,12 @@ def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, s
         download(model, image, seens, tokens, session)
         how.fetched.append(f"model {model.id} on {', '.join(hosts)}")
     finally:
-        forget_tokens(tokens, fleet)
+        try:
+            fleet.ask(removals)
+        except InterruptedByUser:  # it comes just now
+            fleet.cancel.renew()
+            fleet.ask(removals)
+            raise
 
 
 def is_absent(fact: object) -> bool:
@@ -128,58 +150,21 @@ def agree(question: str, how: How, screen: Screen) -> None:
         raise RefusedError(f"{question}: not agreed", code="not-agreed", rolled_back=UNCHANGED)
 
 
-def pull_images(wanted: Wanted, hosts: list[str], session: Session) -> None:
-    """`docker pull` on each host. Raises docker's own words."""
-    for name in hosts:
-        session.guard.note(name, f"docker pull {wanted.recipe.image}")
-    with session.screen.waiting(f"docker pull {wanted.recipe.image} on {', '.join(hosts)}") as line:
-        asked = {name: docker_pull(wanted.recipe.image) for name in hosts}
-        remedy = "see that the image's name is right, and docker login where it is asked"
-        run_on(session, asked, "pull the image", remedy, line.beside)
-
-
-def token_path(seen: Seen, token: str) -> str:
-    """Where the hub token lies on a host while it downloads; empty when there is none.
-
-    In a directory of its own among the deployments: when we are killed, the next `up`, `pull` or `down` removes it.
-    """
-    if isinstance(seen.identity, Missing):
-        raise RefusedError(
-            f"{seen.host} does not report its identity: {seen.identity.why}", code="identity-unread", where=seen.host
-        )
-    return f"{seen.identity.data_dir}/{HUB_TOKEN}/token" if token else ""
-
-
-def forget_tokens(tokens: Mapping[str, str], fleet: Fleet) -> None:
-    """Remove the token from every host, also after Ctrl-C and when it comes just now."""
-    folders = {name: path.rpartition("/")[0] for name, path in tokens.items() if path}
-    removals = {name: [Question(("rm", "-rf", "--", folder), changes=True)] for name, folder in folders.items()}
-    try:
-        fleet.ask(removals)
-    except InterruptedByUser:
-        fleet.cancel.renew()
-        fleet.ask(removals)
-        raise
-
-
 def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
     """Raise RefusedError for every host whose disk has no room for so many bytes."""
-    errors: list[ClusterError] = []
-    for seen in seens:
-        if isinstance(seen.identity, Missing) or isinstance(seen.disk, Missing):
-            continue  # the checks have said so
-        room = next((room for room in seen.disk if room.path == seen.identity.hf_home), None)
-        if room and room.free_bytes < size:
-            errors.append(
-                RefusedError(
-                    f"not enough disk space for {model.id}: {size / GIB:.1f} GiB required,"
-                    f" {room.free_bytes / GIB:.1f} GiB available in {room.path}",
-                    code="disk-short",
-                    where=seen.host,
-                    rolled_back="nothing was downloaded",
-                    remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
-                )
-            )
+    errors = [
+        RefusedError(
+            f"not enough disk space for {model.id}: {size / GIB:.1f} GiB required,"
+            f" {room.free_bytes / GIB:.1f} GiB available in {room.path}",
+            code="disk-short",
+            where=seen.host,
+            rolled_back="nothing was downloaded",
+            remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
+        )
+        for seen in seens
+        for room in known(seen.disk) or ()  # what could not be read the checks have said
+        if not isinstance(seen.identity, Missing) and room.path == seen.identity.hf_home and room.free_bytes < size
+    ]
     raise_all(errors)
 
 
@@ -215,7 +200,7 @@ def download(model: Model, image: str, seens: Mapping[str, Seen], tokens: Mappin
     for name, token_file in tokens.items():
         session.guard.note(name, f"download {model.id}")
         identity = seens[name].identity
-        assert not isinstance(identity, Missing)  # token_path has refused that
+        assert not isinstance(identity, Missing)  # fetch_model has refused that
         folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
         asked[name] = hub.hub_download(
             image,

@@ -68,9 +68,9 @@ class Fit:
     @property
     def cache(self) -> float | None:
         """What the asked sequences take of it."""
-        return (
-            None if self.cache_sliding is None or self.cache_global is None else self.cache_sliding + self.cache_global
-        )
+        if self.cache_sliding is None or self.cache_global is None:
+            return None
+        return self.cache_sliding + self.cache_global
 
     @property
     def left(self) -> float:
@@ -100,10 +100,15 @@ def fit(recipe: Recipe, attention: Sequence[AttentionLayers], tp: int, asked: As
             code="weights-gib-missing",
             remedy="--set weights_gib=N, the size of the model's files",
         )
-    weights = weights_gib(recipe) / tp
-    share = _utilisation(recipe) * asked.memory_gib
-    each = [_bytes_a_token(shape, recipe, tp) for shape in attention]
-    room = share - weights - GRAPHS_GIB
+    share, loaded = _utilisation(recipe) * asked.memory_gib, weights_gib(recipe)
+    room = share - loaded / tp - GRAPHS_GIB
+    layers = sum(shape.layers for shape in attention)
+    loading = recipe.weights_gib
+    if loaded < loading and not quantises_whole(recipe):  # one layer is there in both forms
+        loading = loaded + (recipe.weights_gib / layers if layers else 0.0)
+    # keys and values of one token in all layers of a shape, on one host; a head is never split
+    width = 1 if str(recipe.vllm.get("kv-cache-dtype", "auto")).startswith("fp8") else 2
+    each = [float(shape.layers * 2 * max(1, shape.kv_heads // tp) * shape.head_dim * width) for shape in attention]
     length = asked.length
     if length is None and any(not shape.window for shape in attention):
         held = bisect_right(
@@ -112,15 +117,19 @@ def fit(recipe: Recipe, attention: Sequence[AttentionLayers], tp: int, asked: As
         length = max(0, held - 1)
     sliding, whole = _held(attention, each, length or 0)
     known = bool(each) and length is not None
+    tokens = None
+    if each:  # vLLM's line `GPU KV cache size`: as if every layer were as wide as the widest and kept all
+        widest = max(size / shape.layers for shape, size in zip(attention, each, strict=True))
+        tokens = max(0, int(room * GIB / (widest * layers)))
     return Fit(
         tp,
-        _loading_gib(recipe, attention) / tp,
-        weights,
+        loading / tp,
+        loaded / tp,
         share,
         asked.memory_gib,
         cache_sliding=asked.sequences * sliding / GIB if known else None,
         cache_global=asked.sequences * whole / GIB if known else None,
-        tokens=_counted_tokens(attention, each, room) if each else None,
+        tokens=tokens,
         length=length,
     )
 
@@ -133,7 +142,6 @@ def _held(attention: Sequence[AttentionLayers], each: Sequence[float], length: i
 
 
 def _utilisation(recipe: Recipe) -> float:
-    """vLLM's share of a host's memory. Raises UsageError for what vLLM refuses."""
     found = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILISATION)
     try:
         share = float(str(found))
@@ -141,8 +149,7 @@ def _utilisation(recipe: Recipe) -> float:
         share = 0
     if not 0 < share <= 1:
         raise UsageError(
-            f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}",
-            code="not-in-range",
+            f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}", code="not-in-range"
         )
     return share
 
@@ -155,32 +162,9 @@ def quantises_whole(recipe: Recipe) -> bool:
     return made is not None and any(allowed.contains(version, prereleases=True) for version in older)
 
 
-def _loading_gib(recipe: Recipe, attention: Sequence[AttentionLayers]) -> float:
-    """The most that weights take while they are loaded, on all hosts together: one layer is there in both forms."""
-    files, weights = recipe.weights_gib or 0.0, weights_gib(recipe)
-    if weights >= files or quantises_whole(recipe):
-        return files
-    layers = sum(shape.layers for shape in attention)
-    return weights + (files / layers if layers else 0.0)
-
-
 def weights_gib(recipe: Recipe) -> float:
     """What the weights take once they are loaded, on all hosts together: their files, or what vLLM makes of them."""
     made = RUN_TIME_BYTES.get(str(recipe.vllm.get("quantization")))
     if made is None or recipe.parameters_b is None:
         return recipe.weights_gib or 0.0
     return recipe.parameters_b * 1e9 * made / GIB
-
-
-def _bytes_a_token(shape: AttentionLayers, recipe: Recipe, tp: int) -> float:
-    """Keys and values of one token in all layers of a shape, on one host; a head is never split."""
-    heads = max(1, shape.kv_heads // tp)
-    each = 1 if str(recipe.vllm.get("kv-cache-dtype", "auto")).startswith("fp8") else 2
-    return float(shape.layers * 2 * heads * shape.head_dim * each)
-
-
-def _counted_tokens(attention: Sequence[AttentionLayers], each: Sequence[float], room: float) -> int:
-    """The count in vLLM's line `GPU KV cache size`: as if every layer were as wide as the widest and kept all."""
-    widest = max(size / shape.layers for shape, size in zip(attention, each, strict=True))
-    layers = sum(shape.layers for shape in attention)
-    return max(0, int(room * GIB / (widest * layers)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from cluster.argv.docker import docker_try
 from cluster.config.inventory import ResolvedHost
@@ -36,8 +37,7 @@ def check_facts(
 ) -> list[Finding]:
     """What the facts say of each host that answered, and of all of them together."""
     here = [seens[name] for name in wanted.names if name in seens]
-    findings = [finding for seen in here for finding in check_host(wanted, seen, found)]
-    return [*findings, *check_set(wanted, here, fabric)]
+    return [*(one for seen in here for one in check_host(wanted, seen, found)), *check_set(wanted, here, fabric)]
 
 
 def judge_stock(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:
@@ -54,8 +54,7 @@ def pair_of(hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen]) -> Fabric:
 
 def ping(fabric: Fabric, fleet: Fleet) -> list[Finding]:
     """Full-size packets from each host to each peer over each link, all at once."""
-    asked = {host: ping_questions(fabric, host) for host in fabric.hosts}
-    asked = {host: questions for host, questions in asked.items() if questions}
+    asked = {host: questions for host in fabric.hosts if (questions := ping_questions(fabric, host))}
     findings: list[Finding] = []
     for host, outcome in fleet.ask({host: list(questions.values()) for host, questions in asked.items()}).items():
         if outcome.value is None:
@@ -70,7 +69,7 @@ def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
 
     Returns what the head's image holds. Raises RefusedError, and the errors of hosts that were lost.
     """
-    insides = fleet.keep_trying(lambda host: look_into(wanted, host), wanted.names, screen.trouble)
+    insides = fleet.keep_trying(partial(look_into, wanted), wanted.names, screen.trouble)
     judge(check_insides(wanted, insides), wanted, screen)
     head = insides[wanted.names[0]]
     if isinstance(head, Missing):
@@ -80,7 +79,7 @@ def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
 
 def look_inside(wanted: Wanted, hosts: Sequence[str], fleet: Fleet) -> dict[str, Outcome[Inside | Missing]]:
     """Start one short container of the image on these hosts: a GPU in it, the versions, the architecture known."""
-    return fleet.each(lambda host: look_into(wanted, host), hosts)
+    return fleet.each(partial(look_into, wanted), hosts)
 
 
 def look_into(wanted: Wanted, host: Host) -> Inside | Missing:
@@ -92,8 +91,8 @@ def look_into(wanted: Wanted, host: Host) -> Inside | Missing:
 
 def check_insides(wanted: Wanted, insides: Mapping[str, Inside | Missing]) -> list[Finding]:
     """What the short containers say of each host's image, and of all of them together."""
-    findings = [finding for host, inside in insides.items() for finding in check_inside(wanted, host, inside)]
-    return [*findings, *check_equal(insides)]
+    each = [finding for host, inside in insides.items() for finding in check_inside(wanted, host, inside)]
+    return [*each, *check_equal(insides)]
 
 
 def judge(findings: Sequence[Finding], wanted: Wanted, screen: Screen) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from cluster.argv import docker
 from cluster.argv.far import source
@@ -31,7 +30,7 @@ from cluster.deploy.rank import (
 )
 from cluster.deploy.spec import PROGRAMS
 from cluster.spark.deployments import DEPLOYMENT, TRY, Container, Deployment, directory
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, known
 from cluster.spark.look import Seen
 from cluster.spark.memory import hides_in_cache
 from cluster.spark.request import Wanted
@@ -96,22 +95,18 @@ class Plan:
     first: tuple[Stage, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Every host's argv in order, copy-pasteable."""
+        """Every host's argv in order, copy-pasteable; the bytes of files are named, not shown."""
         for stage in (*self.first, *self.stages, *self.after):
             yield f"# stage: {stage.name}"
             for step in stage.steps:
                 yield f"# {step.host}: {step.what}"
                 for change in step.changes:
-                    yield show(change)
-
-
-def show(change: Put | Question) -> str:
-    """A change as a line for a shell; the bytes of files are named, not shown."""
-    if isinstance(change, Put):
-        content = "secret" if change.secret else f"{len(change.data)} bytes"
-        head = f"# write {shlex.quote(change.path)} mode {change.mode:04o} ({content})"
-        return "\n".join((head, *(f"#   {line}" for line in change.shown)))
-    return shlex.join(change.argv)
+                    if isinstance(change, Question):
+                        yield shlex.join(change.argv)
+                        continue
+                    content = "secret" if change.secret else f"{len(change.data)} bytes"
+                    head = f"# write {shlex.quote(change.path)} mode {change.mode:04o} ({content})"
+                    yield "\n".join((head, *(f"#   {line}" for line in change.shown)))
 
 
 def stop_ranks(deployment: Deployment) -> tuple[Step, ...]:
@@ -166,87 +161,74 @@ def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
         for host, rank in ranks
         if rank.state == "running"
     ]
-    remove = [
-        Step(host, f"remove {rank.name}", (docker.docker_rm(rank.name, force=True),), repeatable=True)
-        for host, rank in ranks
-    ]
-    stages = (Stage("stop", tuple(stop)), Stage("remove", (*remove, *remove_probes(seens).steps)))
+    remove = [_remove(host, rank) for host, rank in ranks]
     names = ", ".join(deployment.id for deployment in found) or "(none)"
-    return Plan(names, (), tuple(stage for stage in stages if stage.steps))
+    stages = filled(Stage("stop", tuple(stop)), Stage("remove", (*remove, *remove_probes(seens).steps)))
+    return Plan(names, (), stages)
 
 
 def _containers(seens: Mapping[str, Seen], label: str) -> Iterator[tuple[str, Container]]:
     """All containers with a label, whatever their other labels are."""
     for host, seen in seens.items():
-        if not isinstance(seen.containers, Missing):
-            yield from ((host, container) for container in seen.containers if label in container.labels)
+        yield from ((host, container) for container in known(seen.containers) or () if label in container.labels)
+
+
+def _remove(host: str, container: Container, *more: Question, tolerant: bool = False) -> Step:
+    changes = (docker.docker_rm(container.name, force=True), *more)
+    return Step(host, f"remove {container.name}", changes, repeatable=True, tolerant=tolerant)
+
+
+def _rm(path: str) -> Question:
+    return Question(("rm", "-rf", "--", path), changes=True)
+
+
+def _remove_path(host: str, path: str) -> Step:
+    return Step(host, f"remove {path}", (_rm(path),), repeatable=True)
+
+
+def _directories(seen: Seen) -> Iterator[tuple[str, str]]:
+    """Id and directory of each deployment that a host keeps."""
+    if not isinstance(seen.identity, Missing):
+        for kept in known(seen.deployments) or ():
+            yield kept.id, directory(seen.identity.data_dir, kept.id)
 
 
 def forget(seens: Mapping[str, Seen]) -> Stage:
     """Remove the deployments' directories; the last step of `down`, after the proof."""
-    steps = [
-        _remove_path(host, path)
-        for host, seen in seens.items()
-        if not isinstance(seen.identity, Missing) and not isinstance(seen.deployments, Missing)
-        for path in (directory(seen.identity.data_dir, kept.id) for kept in seen.deployments)
-    ]
+    steps = [_remove_path(host, path) for host, seen in seens.items() for _, path in _directories(seen)]
     return Stage("forget", tuple(steps))
 
 
 def removal(deployment: Deployment, seens: Mapping[str, Seen]) -> Iterator[Step]:
     """Remove a deployment's containers and its directory on each host."""
     for host, rank in deployment.ranks.items():
-        changes = [docker.docker_rm(rank.name, force=True)]
-        identity = seens[host].identity
-        if not isinstance(identity, Missing):
-            path = directory(identity.data_dir, deployment.id)
-            changes.append(Question(("rm", "-rf", "--", path), changes=True))
-        yield Step(host, f"remove {rank.name}", tuple(changes), repeatable=True)
+        identity = known(seens[host].identity)
+        yield _remove(host, rank, *([_rm(directory(identity.data_dir, deployment.id))] if identity else ()))
 
 
 def clean_up(remains: Iterable[Deployment], seens: Mapping[str, Seen]) -> Stage:
     """Take away what an `up` or `down` that was killed left: dead deployments, and directories without a container."""
     dead = [step for deployment in remains for step in removal(deployment, seens)]
-    strays = [_remove_path(host, path) for host, seen in seens.items() for path in _stray_paths(seen)]
-    return Stage("remove remains", (*dead, *strays))
+    return Stage("remove remains", (*dead, *_strays(seens)))
 
 
-def _stray_paths(seen: Seen) -> Iterator[str]:
-    """Deployments' directories that belong to no container of this host."""
-    if isinstance(seen.identity, Missing) or isinstance(seen.deployments, Missing):
-        return
-    if not isinstance(seen.containers, Missing):
-        ids = {container.labels.get(DEPLOYMENT) for container in seen.containers}
-        yield from (directory(seen.identity.data_dir, one.id) for one in seen.deployments if one.id not in ids)
-
-
-def _remove_path(host: str, path: str) -> Step:
-    return Step(host, f"remove {path}", (Question(("rm", "-rf", "--", path), changes=True),), repeatable=True)
+def _strays(seens: Mapping[str, Seen]) -> Iterator[Step]:
+    """Remove deployments' directories that belong to no container of their host."""
+    for host, seen in seens.items():
+        if not isinstance(seen.containers, Missing):
+            ids = {container.labels.get(DEPLOYMENT) for container in seen.containers}
+            yield from (_remove_path(host, path) for id, path in _directories(seen) if id not in ids)
 
 
 def remove_probes(seens: Mapping[str, Seen]) -> Stage:
     """End the probes and downloads of an operator that was killed. Whoever holds the lock may be sure that it was."""
-    steps = [
-        Step(
-            host,
-            f"remove {one.name}",
-            (docker.docker_rm(one.name, force=True),),
-            repeatable=True,
-            tolerant=True,
-        )
-        for host, one in _containers(seens, TRY)
-    ]
+    steps = [_remove(host, one, tolerant=True) for host, one in _containers(seens, TRY)]
     return Stage("remove probes", tuple(steps))
 
 
 def remove_token(seens: Mapping[str, Seen]) -> Stage:
     """Remove the hub token that lies on a host since an operator was killed during a download."""
-    steps = [
-        _remove_path(host, path)
-        for host, seen in seens.items()
-        for path in _stray_paths(seen)
-        if path.endswith(HUB_TOKEN)
-    ]
+    steps = [step for step in _strays(seens) if step.what.endswith(HUB_TOKEN)]
     return Stage("remove the hub token", tuple(steps))
 
 
@@ -255,26 +237,26 @@ DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_cache
 
 def plan_up(made_of: Ingredients, start: Start) -> Plan:
     """All stages from what is there to running containers, and the clean-up after the proof."""
-    ranks = range(made_of.wanted.size)
-
-    def cached(host: str) -> bool:
-        return hides_in_cache(made_of.wanted, made_of.seens[host])
-
+    wanted, seens, outgoing = made_of.wanted, made_of.seens, start.outgoing
+    drop = Question(DROP_CACHES, timeout_s=60, changes=True)
+    dropped = [
+        Step(host, "drop the page cache", (drop,), repeatable=True, tolerant=True)
+        for host in wanted.names
+        if hides_in_cache(wanted, seens[host])
+    ]
+    builds = [_build(made_of, host) for host in wanted.names if wanted.dockerfile]
     first = (
-        clean_up(start.remains, made_of.seens),
-        Stage(
-            "build the image",
-            tuple(_build(made_of, host) for host in made_of.wanted.names if made_of.wanted.dockerfile),
-        ),
-        Stage("stop the old", tuple(step for old in start.outgoing for step in stop_ranks(old))),
+        clean_up(start.remains, seens),
+        Stage("build the image", tuple(builds)),
+        Stage("stop the old", tuple(step for old in outgoing for step in stop_ranks(old))),
     )
     stages = (
-        Stage("free page cache", tuple(_drop(host) for host in made_of.wanted.names if cached(host))),
-        Stage("prepare", tuple(_prepare(made_of, rank) for rank in ranks)),
-        Stage("start containers", tuple(_run(made_of, rank) for rank in ranks)),
+        Stage("free page cache", tuple(dropped)),
+        Stage("prepare", tuple(_prepare(made_of, rank) for rank in range(wanted.size))),
+        Stage("start containers", tuple(_run(made_of, rank) for rank in range(wanted.size))),
     )
-    after = (Stage("remove the old", tuple(step for old in start.outgoing for step in removal(old, made_of.seens))),)
-    return Plan(made_of.id, start.why, filled(*stages), filled(*after), start.outgoing, filled(*first))
+    after = Stage("remove the old", tuple(step for old in outgoing for step in removal(old, seens)))
+    return Plan(made_of.id, start.why, filled(*stages), filled(after), outgoing, filled(*first))
 
 
 def _build(made_of: Ingredients, host: str) -> Step:
@@ -285,22 +267,15 @@ def _build(made_of: Ingredients, host: str) -> Step:
         Put(f"{home}/build/Dockerfile", made_of.wanted.dockerfile, 0o644),
         docker.docker_build(made_of.image, made_of.wanted.recipe.image, f"{home}/build"),
     )
-    remove = Question(("rm", "-rf", "--", home), changes=True)
     built = docker.docker_image_inspect(made_of.image)
-    return Step(host, f"build {made_of.image}", changes, undo=(remove,), settle=built, repeatable=True)
-
-
-def _drop(host: str) -> Step:
-    drop = Question(DROP_CACHES, timeout_s=60, changes=True)
-    return Step(host, "drop the page cache", (drop,), repeatable=True, tolerant=True)
+    return Step(host, f"build {made_of.image}", changes, undo=(_rm(home),), settle=built, repeatable=True)
 
 
 def _prepare(made_of: Ingredients, rank: int) -> Step:
     host = made_of.wanted.names[rank]
     home, cache, hub = made_of.home(host), made_of.cache(host), made_of.identity(host).hf_home
     make = Question(("mkdir", "-p", "-m", "0700", home, f"{home}/config", cache, hub), changes=True)
-    remove = Question(("rm", "-rf", "--", home), changes=True)
-    return Step(host, f"write {home}", (make, *rank_files(made_of, rank)), undo=(remove,), repeatable=True)
+    return Step(host, f"write {home}", (make, *rank_files(made_of, rank)), undo=(_rm(home),), repeatable=True)
 
 
 def _run(made_of: Ingredients, rank: int) -> Step:
@@ -318,29 +293,24 @@ def _run(made_of: Ingredients, rank: int) -> Step:
 
 def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
     """What is written to a rank's deployment directory."""
-    wanted, host = made_of.wanted, made_of.wanted.names[rank]
+    wanted, host, words = made_of.wanted, made_of.wanted.names[rank], rank_words(made_of, rank)
     home = made_of.home(host)
-    differing = non_carry({name: environment(made_of, name) for name in wanted.names})
-    puts = [
-        *(Put(f"{home}/{name}.py", source(name), 0o644) for name in PROGRAMS),
-        Put(f"{home}/rank.json", as_json(words := rank_words(made_of, rank)), 0o644, shown=runs(made_of, rank, words)),
-        Put(f"{home}/before.json", as_json({"available": made_of.before[host]}), 0o644),
-        Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(differing), 0o644),
-        Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), 0o600, secret=True),
-    ]
-    if wanted.secrets:
-        puts.append(Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), 0o600, secret=True))
-    if API_KEY in wanted.secrets:
-        puts.append(Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), 0o600, secret=True))
-    for number, (target, data) in enumerate(wanted.mounted.items()):
-        puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
-    return tuple(puts)
-
-
-def runs(made_of: Ingredients, rank: int, words: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the rank program will run and listen on, for the plan."""
-    wanted = made_of.wanted
     uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
     ports = ", ".join(f"{use.first}-{use.last}" if use.last > use.first else f"{use.first}" for use in uses)
     commands = (*words["before_serve"], words["ray_start"], words["engine"])
-    return (*(f"runs: {shlex.join(command)}" for command in commands if command), f"listens on: {ports or 'nothing'}")
+    runs = [f"runs: {shlex.join(command)}" for command in commands if command]
+    environments = {name: environment(made_of, name) for name in wanted.names}
+    puts = [
+        *(Put(f"{home}/{name}.py", source(name), 0o644) for name in PROGRAMS),
+        Put(f"{home}/rank.json", as_json(words), 0o644, shown=(*runs, f"listens on: {ports or 'nothing'}")),
+        Put(f"{home}/before.json", as_json({"available": made_of.before[host]}), 0o644),
+        Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(non_carry(environments)), 0o644),
+        Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), secret=True),
+    ]
+    if wanted.secrets:
+        puts.append(Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), secret=True))
+    if API_KEY in wanted.secrets:
+        puts.append(Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), secret=True))
+    for number, (target, data) in enumerate(wanted.mounted.items()):
+        puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
+    return tuple(puts)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cluster.argv.docker import docker_exec
+from cluster.argv.question import Answer
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.plan import wanted_of
 from cluster.deploy.rank import container_name
@@ -17,7 +18,7 @@ from cluster.screen import Screen
 from cluster.spark import gpu, links, memory, ranks, server
 from cluster.spark.deployments import Deployment, directory
 from cluster.spark.fabric import Fabric, Transport, grown_bytes, judge_transport, recorded
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, known
 from cluster.spark.gpu import GpuProcess
 from cluster.spark.links import Links
 from cluster.spark.look import Seen
@@ -56,7 +57,6 @@ class Subject:
     idle: Mapping[str, Held] = field(default_factory=dict)
 
     def container(self, host: str) -> str:
-        """Name of the container on a host."""
         return container_name(self.deployment, self.wanted.names.index(host))
 
 
@@ -75,16 +75,27 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> 
 
     Raises RefusedError when RDMA was available and sockets were used.
     """
+    wanted = subject.wanted
     moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)} if subject.idle else {}
     with clock.stage(ENGINE), screen.waiting("containers") as line:
         wait_serving(subject, fleet, line.update, moments)
-    proofs = "Ray's nodes, and one real completion" if subject.wanted.backend == "ray" else "one real completion"
+    proofs = "Ray's nodes, and one real completion" if wanted.backend == "ray" else "one real completion"
     with clock.stage("prove"), screen.waiting(proofs) as line:
         nodes = check_ray(subject, fleet, line.beside)
         check_log(subject, fleet, screen, line.beside)
         done, transport = complete(subject, fleet, line.beside)
     moments["ready"] = sample(subject, fleet)
-    refuse_socket(subject, transport, screen)
+    if transport and transport.verdict != "rdma" and subject.fabric.rdma:
+        if not wanted.accepts_sockets:
+            unused = transport.verdict == "socket"
+            failed = "RDMA was not used between the ranks" if unused else "RDMA could not be proven"
+            raise RefusedError(
+                f"{failed}: {transport.why}",
+                code="rdma-unused" if unused else "rdma-unproven",
+                where=", ".join(wanted.names),
+                remedy="--allow-socket accepts TCP",
+            )
+        screen.warn(f"traffic between the ranks: {transport.verdict} ({transport.why}); {wanted.accepts_sockets}")
     return Proof(done, transport, moments, nodes)
 
 
@@ -97,13 +108,19 @@ def wait_serving(
     """
     wanted = subject.wanted
     deadline = fleet.time.monotonic() + wanted.recipe.ready_timeout_s
-    known: dict[str, RankState] = {}
+    earlier: dict[str, RankState] = {}
     while True:
-        state = poll(subject, fleet, known)
+        state = poll(subject, fleet, earlier)
         if isinstance(state, Ready):
             return
         if isinstance(state, Failed):
-            raise lost(await_cause(subject, fleet, state, known))
+            until = fleet.time.monotonic() + CAUSE_S
+            while state.by_peer and fleet.time.monotonic() < until:  # the rank that failed by itself may come soon
+                fleet.time.sleep(POLL_S / 2)
+                with suppress(UnreachableError):
+                    later = poll(subject, fleet, earlier)
+                    state = later if isinstance(later, Failed) else state
+            raise lost(state)
         update(state.what, str(fleet.silence))
         if state.moment and state.moment not in moments:
             moments[state.moment] = sample(subject, fleet)
@@ -118,34 +135,28 @@ def wait_serving(
         fleet.time.sleep(POLL_S)
 
 
-def await_cause(subject: Subject, fleet: Fleet, failed: Failed, known: dict[str, RankState]) -> Failed:
-    """The failure of the rank that failed by itself, when it comes soon after one that only lost a peer."""
-    until = fleet.time.monotonic() + CAUSE_S
-    while failed.by_peer and fleet.time.monotonic() < until:
-        fleet.time.sleep(POLL_S / 2)
-        with suppress(UnreachableError):
-            state = poll(subject, fleet, known)
-            failed = state if isinstance(state, Failed) else failed
-    return failed
-
-
-def poll(subject: Subject, fleet: Fleet, known: dict[str, RankState]) -> State:
-    """One look at all ranks and, on the head, the server's health. `known`: what earlier looks found, by container.
+def poll(subject: Subject, fleet: Fleet, earlier: dict[str, RankState]) -> State:
+    """One look at all ranks and, on the head, the server's health. `earlier`: what was found before, by container.
 
     Raises the error of a host that is given up.
     """
     names, asked_at = subject.wanted.names, fleet.time.monotonic()
-    asked = {host: [ranks.question([subject.container(host)], known=known)] for host in names}
+    asked = {host: [ranks.question([subject.container(host)], known=earlier)] for host in names}
     asked[names[0]].append(server.question(subject.server, ask=False, timeout_s=5))
     answers = fleet.silence.answered(fleet.ask(asked), asked_at)
     states: dict[str, RankState | Missing | None] = {}
     for host in names:
-        found = ranks.parse(answers[host][0]) if host in answers else Missing("unreachable")
-        states[host] = found if isinstance(found, Missing) else found.get(subject.container(host))
+        states[host] = rank_of(subject, host, answers[host][0]) if host in answers else Missing("unreachable")
         if isinstance(state := states[host], RankState):
-            states[host] = known[state.name] = state.after(known.get(state.name))
+            states[host] = earlier[state.name] = state.after(earlier.get(state.name))
     health = server.parse(answers[names[0]][1]) if names[0] in answers else None
     return judge_ranks(states, healthy=isinstance(health, Completion) and health.healthy)
+
+
+def rank_of(subject: Subject, host: str, answer: Answer) -> RankState | Missing | None:
+    """The rank of a host, None when its container is not there."""
+    found = ranks.parse(answer)
+    return found if isinstance(found, Missing) else found.get(subject.container(host))
 
 
 def lost(state: Failed) -> ClusterError:
@@ -168,8 +179,7 @@ def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...
         return ()
     head = wanted.names[0]
     question = docker_exec(subject.container(head), ("python3", "/cluster/ray_nodes.py"), timeout_s=20)
-    [answer] = fleet.keep_asking({head: [question]}, say)[head]
-    nodes = ranks.parse_nodes(answer)
+    nodes = ranks.parse_nodes(fleet.keep_asking({head: [question]}, say)[head][0])
     if isinstance(nodes, Missing):
         raise RefusedError(f"Ray does not report its nodes: {nodes.why}", code="ray-unread", where=head)
     wrong = judge_nodes(nodes, [fabric.hosts[name].address for name in wanted.names])
@@ -187,8 +197,7 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -
     asked = {host: [ranks.question([subject.container(host)], patterns=patterns)] for host in subject.wanted.names}
     states: dict[str, RankState] = {}
     for host, [answer] in fleet.keep_asking(asked, say).items():
-        found = ranks.parse(answer)
-        state = found if isinstance(found, Missing) else found.get(subject.container(host))
+        state = rank_of(subject, host, answer)
         if not isinstance(state, RankState) or not is_whole(state):
             screen.warn(f"the log of {host} no longer holds the start of its rank: expect_log is not checked")
             return
@@ -206,14 +215,12 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -
 def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completion, Transport | None]:
     """One real completion on the head, with every host's HCA counters before and after. Raises ClusterError."""
     wanted, head = subject.wanted, subject.wanted.names[0]
-    sane = not wanted.random_weights
     before = read_links(fleet, wanted.names, say) if wanted.size > 1 else {}
     question = server.question(subject.server, ask=True, timeout_s=COMPLETION_TIMEOUT_S)
-    [answer] = fleet.keep_asking({head: [question]}, say)[head]
-    done = server.parse(answer)
+    done = server.parse(fleet.keep_asking({head: [question]}, say)[head][0])
     if isinstance(done, Missing):
         raise ClusterError(f"no completion: {done.why}", code="no-completion", where=head)
-    wrong = done.wrong(wanted.served_name, judge_text=sane)
+    wrong = done.wrong(wanted.served_name, judge_text=not wanted.random_weights)
     if wrong:
         raise ClusterError(f"the server answers, but {wrong}", code="completion-wrong", where=head)
     if wanted.size == 1:
@@ -242,29 +249,11 @@ def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | 
     for host in names:
         after, rank = answers[host]
         grown[host] = grown_bytes(before[host], links.parse(after), ends[host].hcas) if ends[host].hcas else None
-        state = ranks.parse(rank)
-        states[host] = state if isinstance(state, Missing) else state.get(subject.container(host))
+        states[host] = rank_of(subject, host, rank)
         lines[host] = getattr(states[host], "net", ())
     if isinstance(ended := judge_ranks(states, healthy=True), Failed):
         raise lost(ended)
     return judge_transport(grown, lines)
-
-
-def refuse_socket(subject: Subject, transport: Transport | None, screen: Screen) -> None:
-    """Active HCAs but sockets in use: refused, unless the recipe or the user said so."""
-    wanted = subject.wanted
-    if transport is None or transport.verdict == "rdma" or not subject.fabric.rdma:
-        return
-    if wanted.accepts_sockets:
-        screen.warn(f"traffic between the ranks: {transport.verdict} ({transport.why}); {wanted.accepts_sockets}")
-        return
-    failed = "RDMA was not used between the ranks" if transport.verdict == "socket" else "RDMA could not be proven"
-    raise RefusedError(
-        f"{failed}: {transport.why}",
-        code="rdma-unused" if transport.verdict == "socket" else "rdma-unproven",
-        where=", ".join(wanted.names),
-        remedy="--allow-socket accepts TCP",
-    )
 
 
 def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
@@ -279,7 +268,8 @@ def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
 
 def held_of(found: Memory | Missing, rows: tuple[GpuProcess, ...] | Missing) -> Held:
     """Memory of one host from two facts."""
-    return Held(None if isinstance(found, Missing) else found.available, gpu_bytes(rows))
+    memory = known(found)
+    return Held(memory.available if memory else None, gpu_bytes(rows))
 
 
 def gpu_bytes(rows: tuple[GpuProcess, ...] | Missing) -> int | None:

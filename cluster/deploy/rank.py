@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,48 +14,26 @@ from cluster.argv.ports import PORTS
 from cluster.argv.ray import ray_environment, ray_start
 from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
 from cluster.config.recipe import PACKAGES
-from cluster.deploy.spec import built_image, canonical, deployment_id
+from cluster.deploy.spec import built_image, canonical, deployment_id, digest
 from cluster.errors import RefusedError
 from cluster.spark import deployments
 from cluster.spark.deployments import directory
 from cluster.spark.fabric import Fabric
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, known
 from cluster.spark.identity import Identity
 from cluster.spark.image import Inside
 from cluster.spark.look import Seen
 from cluster.spark.memory import GIB
 from cluster.spark.request import Wanted
 
-NOT_COMPILED = {
-    "gpu-memory-utilization",
-    "kv-cache-memory-bytes",
-    "num-gpu-blocks-override",
-    "enable-prefix-caching",
-    "prefix-caching-hash-algo",
-    "seed",
-    "limit-mm-per-prompt",
-    "mm-processor-kwargs",
-    "mm-processor-cache-gb",
-    "logprobs-mode",
-    "tokenizer",
-    "tokenizer-mode",
-    "tokenizer-revision",
-    "disable-custom-all-reduce",
-    "max-parallel-loading-workers",
-    "enable-auto-tool-choice",
-    "tool-call-parser",
-    "reasoning-parser",
-    "chat-template",
-    "enable-log-requests",
-    "uvicorn-log-level",
-    "api-server-count",
-    "allowed-origins",
-    "disable-log-stats",
-    "enable-chunked-prefill",
-    "scheduling-policy",
-    "load-format",
-    "stream-interval",
-}
+_FLAGS = """
+    gpu-memory-utilization kv-cache-memory-bytes num-gpu-blocks-override enable-prefix-caching prefix-caching-hash-algo
+    seed limit-mm-per-prompt mm-processor-kwargs mm-processor-cache-gb logprobs-mode tokenizer tokenizer-mode
+    tokenizer-revision disable-custom-all-reduce max-parallel-loading-workers enable-auto-tool-choice tool-call-parser
+    reasoning-parser chat-template enable-log-requests uvicorn-log-level api-server-count allowed-origins
+    disable-log-stats enable-chunked-prefill scheduling-policy load-format stream-interval
+"""
+NOT_COMPILED = set(_FLAGS.split())
 """Flags that vLLM's own cache key does not hold (`compute_hash` of each of its configurations, 0.32), or that only its
 API server reads. A flag that is not here gives a directory of its own: one more compilation, never a wrong kernel."""
 
@@ -72,8 +49,7 @@ def cache_name(spec: Mapping[str, Any]) -> str:
         "env": recipe["env"],
         "parts": {part: spec.get(part) for part in PARTS},
     }
-    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
-    return f"{recipe['name']}-{digest[:8]}"
+    return f"{recipe['name']}-{digest(json.dumps(kept, sort_keys=True).encode())[:8]}"
 
 
 JOIN_TIMEOUT_S = 120
@@ -121,7 +97,6 @@ class Ingredients:
 
     @property
     def id(self) -> str:
-        """The deployment's name."""
         return deployment_id(self.spec)
 
     @property
@@ -144,7 +119,6 @@ class Ingredients:
         return found
 
     def home(self, host: str) -> str:
-        """Directory of this deployment on a host."""
         return directory(self.identity(host).data_dir, self.id)
 
     def cache(self, host: str) -> str:
@@ -153,18 +127,19 @@ class Ingredients:
 
 
 def container_name(deployment: str, rank: int) -> str:
-    """Name of a rank's container."""
     return f"cluster-{deployment}-r{rank}"
 
 
 def container(made_of: Ingredients, rank: int) -> Container:
-    """The container of one rank."""
     wanted, host = made_of.wanted, made_of.wanted.names[rank]
     home, links = made_of.home(host), made_of.seens[host].links
-    binds = [Bind(home, deployments.HOME), Bind(made_of.cache(host), "/cache", read_only=False)]
-    binds.append(Bind(made_of.identity(host).hf_home, "/hf"))
-    binds += [Bind(model.id, model.id) for model in wanted.models if model.id.startswith("/")]
-    binds += _mounts(made_of, host)
+    binds = (
+        Bind(home, deployments.HOME),
+        Bind(made_of.cache(host), "/cache", read_only=False),
+        Bind(made_of.identity(host).hf_home, "/hf"),
+        *(Bind(model.id, model.id) for model in wanted.models if model.id.startswith("/")),
+        *_mounts(made_of, host),
+    )
     return Container(
         name=container_name(made_of.id, rank),
         image=made_of.image,
@@ -178,22 +153,21 @@ def container(made_of: Ingredients, rank: int) -> Container:
             deployments.SEEN: canonical(observed(made_of)),
         },
         env=environment(made_of, host),
-        binds=tuple(binds),
-        shm_bytes=int(wanted.recipe.shm_gib * (GIB)),
+        binds=binds,
+        shm_bytes=int(wanted.recipe.shm_gib * GIB),
         infiniband=wanted.size > 1 and not isinstance(links, Missing) and links.rdma_device,
     )
 
 
 def _mounts(made_of: Ingredients, host: str) -> Iterator[Bind]:
     """Files of the recipe: ours from the deployment's directory, the model's own from where the host has it."""
-    home, weights, packages = made_of.home(host), made_of.seens[host].weights, made_of.inside.packages
-    own = {target: f"{home}/{mount_file(number, target)}" for number, target in enumerate(made_of.wanted.mounted)}
+    wanted, home, weights = made_of.wanted, made_of.home(host), made_of.seens[host].weights
+    own = {target: f"{home}/{mount_file(number, target)}" for number, target in enumerate(wanted.mounted)}
     if not isinstance(weights, Missing):
-        own |= {
-            one.target: f"{weights.path}/{one.model_file}" for one in made_of.wanted.recipe.mounts if one.model_file
-        }
-    for target, source_path in own.items():
-        yield Bind(source_path, target if target.startswith("/") else f"{packages}/{target.removeprefix(PACKAGES)}")
+        own |= {one.target: f"{weights.path}/{one.model_file}" for one in wanted.recipe.mounts if one.model_file}
+    for target, path in own.items():
+        inside = f"{made_of.inside.packages}/{target.removeprefix(PACKAGES)}"
+        yield Bind(path, target if target.startswith("/") else inside)
 
 
 def observed(made_of: Ingredients) -> dict[str, Any]:
@@ -206,12 +180,10 @@ def observed(made_of: Ingredients) -> dict[str, Any]:
         }
         for name, end in made_of.fabric.hosts.items()
     }
-    inside = made_of.inside
-    versions = {"vllm": inside.vllm, "ray": inside.ray, "transformers": inside.transformers, "nccl": inside.nccl}
+    versions = {part: getattr(made_of.inside, part) for part in ("vllm", "ray", "transformers", "nccl", "python")}
     accepts = made_of.wanted.accepts_sockets if made_of.wanted.size > 1 else ""
-    return {"hosts": ends, "paired": made_of.fabric.paired, "versions": versions | {"python": inside.python}} | (
-        {"accepts_sockets": accepts} if accepts else {}
-    )
+    seen = {"hosts": ends, "paired": made_of.fabric.paired, "versions": versions}
+    return seen | ({"accepts_sockets": accepts} if accepts else {})
 
 
 def environment(made_of: Ingredients, host: str) -> dict[str, str]:
@@ -222,12 +194,11 @@ def environment(made_of: Ingredients, host: str) -> dict[str, str]:
         env |= fabric_environment(address=end.address, netdev=end.netdev, hcas=end.hcas)
     if wanted.backend == "ray":
         env |= ray_environment(head=made_of.addresses[0], ray_version=made_of.inside.ray)
-    entry = next(entry for entry in wanted.hosts if entry.name == host)
+    [entry] = [one for one in wanted.hosts if one.name == host]
     return {**env, **wanted.recipe.env, **entry.env, **wanted.env}
 
 
 def secrets_file(wanted: Wanted) -> bytes:
-    """What the file of all secrets holds."""
     return as_json(dict(wanted.secrets))
 
 
@@ -241,7 +212,18 @@ def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
     wanted, addresses = made_of.wanted, made_of.addresses
     address = addresses[rank]
     start = ray_start(rank=rank, address=address, head=addresses[0]) if wanted.backend == "ray" else None
-    serves = rank == 0 or wanted.backend == "mp"
+    engine: tuple[str, ...] = ()
+    if rank == 0 or wanted.backend == "mp":
+        weights = known(made_of.seens[wanted.names[rank]].weights)
+        layout = Layout(wanted.tp, wanted.pp, wanted.backend, addresses, wanted.bind)
+        engine = vllm_serve(
+            wanted.recipe,
+            layout,
+            rank=rank,
+            revision=weights.commit if weights else "",
+            measuring=measuring_flags(made_of.inside.vllm),
+            extra=wanted.words,
+        )
     return {
         "rank": rank,
         "size": wanted.size,
@@ -254,18 +236,8 @@ def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
         "secrets": f"/cluster/{SECRETS_FILE}" if wanted.secrets else None,
         "before_serve": [list(words) for words in wanted.recipe.before_serve],
         "ray_start": list(start) if start else None,
-        "engine": list(engine_words(made_of, rank)) if serves else None,
+        "engine": list(engine) or None,
     }
-
-
-def engine_words(made_of: Ingredients, rank: int) -> tuple[str, ...]:
-    """`vllm serve …` of one rank."""
-    wanted = made_of.wanted
-    weights = made_of.seens[wanted.names[rank]].weights
-    revision = "" if isinstance(weights, Missing) else weights.commit
-    layout = Layout(wanted.tp, wanted.pp, wanted.backend, made_of.addresses, wanted.bind)
-    flags = measuring_flags(made_of.inside.vllm)
-    return vllm_serve(wanted.recipe, layout, rank=rank, revision=revision, measuring=flags, extra=wanted.words)
 
 
 def as_json(value: Any) -> bytes:

@@ -67,20 +67,17 @@ def key_note(wanted: Wanted) -> str:
 
 def print_memory(wanted: Wanted, proof: Proof, screen: Screen) -> None:
     """Memory of each host at each moment."""
-    names = moment_names(wanted.backend)
-    hosts = list(proof.memory["ready"])
-    moments = [moment for moment in names if moment in proof.memory]
-    columns = ["GiB available / GPU processes", *(f">{names[moment]}" for moment in moments)]
-    rows = [[host, *(cell(proof.memory[moment].get(host)) for moment in moments)] for host in hosts]
-    screen.table("", columns, rows)
+    moments = {moment: name for moment, name in moment_names(wanted.backend).items() if moment in proof.memory}
+    columns = ["GiB available / GPU processes", *(f">{name}" for name in moments.values())]
+    hosts = proof.memory["ready"]
+    screen.table("", columns, [[host, *(cell(proof.memory[one].get(host)) for one in moments)] for host in hosts])
 
 
 def cell(held: Held | None) -> str:
     """`101.2 / 18.5`, with `?` for what is unknown."""
     if held is None:
         return "?"
-    shown = ["?" if value is None else f"{value / GIB:.1f}" for value in (held.available, held.gpu)]
-    return " / ".join(shown)
+    return " / ".join("?" if value is None else f"{value / GIB:.1f}" for value in (held.available, held.gpu))
 
 
 def curl(wanted: Wanted, endpoint: str) -> str:

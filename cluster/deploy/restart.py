@@ -18,7 +18,7 @@ from cluster.errors import ClusterError, InterruptedByUser, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment, ours
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, known
 from cluster.spark.gpu import end_process
 from cluster.spark.look import Seen
 from cluster.spark.memory import GIB
@@ -51,27 +51,19 @@ def _containers(seen: Seen) -> Iterator[Holder]:
     if isinstance(seen.containers, Missing):
         yield Holder("containers could not be listed", seen.containers.why, "docker ps -a")
         return
-    for container in seen.containers:
-        if ours(container):
-            yield Holder(
-                f"container {container.name} is still there", container.state, f"docker rm -f {container.name}"
-            )
+    for name, state in [(one.name, one.state) for one in seen.containers if ours(one)]:
+        yield Holder(f"container {name} is still there", state, f"docker rm -f {name}")
 
 
 def _ports(seen: Seen, gone: Sequence[Deployment]) -> Iterator[Holder]:
     if isinstance(seen.listening, Missing):
         yield Holder("listening ports could not be read", seen.listening.why)
         return
-    for deployment in gone:
-        if seen.host not in deployment.hosts:
-            continue
-        rank = deployment.hosts.index(seen.host)
-        uses = ports_used(
-            backend=deployment.spec["backend"], size=len(deployment.hosts), rank=rank, api_port=deployment.port
-        )
+    for deployment in [one for one in gone if seen.host in one.hosts]:
+        rank, size = deployment.hosts.index(seen.host), len(deployment.hosts)
+        uses = ports_used(backend=deployment.spec["backend"], size=size, rank=rank, api_port=deployment.port)
         for listener in seen.listening:
-            use = next((use for use in uses if use.first <= listener.port <= use.last), None)
-            if use:
+            for use in [use for use in uses if use.first <= listener.port <= use.last][:1]:
                 holder = f"{listener.process} pid {listener.pid}" if listener.pid else "holder not visible"
                 remedy = f"sudo ss -ltnp sport = :{listener.port}"
                 yield Holder(f"port {listener.port} ({use.what}) is still taken", holder, remedy)
@@ -82,7 +74,7 @@ def _processes(seen: Seen) -> Iterator[Holder]:
     if isinstance(seen.processes, Missing):
         yield Holder("processes could not be read", seen.processes.why)
         return
-    strangers = set() if isinstance(seen.containers, Missing) else {one.id for one in seen.containers if not ours(one)}
+    strangers = {one.id for one in known(seen.containers) or () if not ours(one)}
     for process in seen.processes:
         if process.container not in strangers and process.container:
             evidence = f"pid {process.pid}, {process.rss_bytes / GIB:.1f} GiB"
@@ -90,15 +82,14 @@ def _processes(seen: Seen) -> Iterator[Holder]:
 
 
 def _memory(seen: Seen) -> Iterator[Holder]:
-    if isinstance(seen.memory, Missing) or isinstance(seen.deployments, Missing) or seen.memory.available is None:
+    memory = known(seen.memory)
+    if memory is None or memory.available is None:
         return
-    for kept in seen.deployments:
-        was = kept.available_before or 0
-        short = was - seen.memory.available
-        if short > SLACK_BYTES:
+    for was in [kept.available_before or 0 for kept in known(seen.deployments) or ()]:
+        if was - memory.available > SLACK_BYTES:
             yield Holder(
-                f"{short / GIB:.1f} GiB less memory than before up",
-                f"MemAvailable {seen.memory.available / GIB:.1f} GiB, was {was / GIB:.1f} GiB",
+                f"{(was - memory.available) / GIB:.1f} GiB less memory than before up",
+                f"MemAvailable {memory.available / GIB:.1f} GiB, was {was / GIB:.1f} GiB",
                 "ps aux --sort -rss | head; nvidia-smi",
                 memory_only=True,
             )
@@ -124,9 +115,9 @@ def await_released(
     with screen.waiting(f"{what}, processes and memory to be back") as line:
         while True:
             seens, now = see(fleet, hosts, say=line.beside), fleet.time.monotonic()
-            held = {name: held_on(seen, stopped) for name, seen in seens.items()}
-            held = {name: rows for name, rows in held.items() if rows}
-            free = {name: memory_of(seen) for name, seen in seens.items()}
+            held = {name: rows for name, seen in seens.items() if (rows := held_on(seen, stopped))}
+            memory = {name: known(seen.memory) for name, seen in seens.items()}
+            free = {name: one.available or 0 if one else 0 for name, one in memory.items()}
             stirs = any(abs(value - level.get(name, 0)) > STIR_BYTES for name, value in free.items())
             if stirs or not all(row.memory_only for rows in held.values() for row in rows):
                 level, moved = free, now
@@ -134,11 +125,6 @@ def await_released(
                 return seens, held
             line.update(say_held(held))
             fleet.time.sleep(POLL_S)
-
-
-def memory_of(seen: Seen) -> int:
-    """Bytes that a host has available, 0 where it does not report it."""
-    return 0 if isinstance(seen.memory, Missing) else seen.memory.available or 0
 
 
 def say_held(held: Mapping[str, Sequence[Holder]]) -> str:
@@ -172,7 +158,11 @@ def restart(
         except (ClusterError, KeyboardInterrupt) as error:
             fleet.cancel.renew()
             failure = error if isinstance(error, ClusterError) else InterruptedByUser("interrupted before it serves")
-            failure.rolled_back = start_stopped(applied, session)
+            try:
+                left = undo(applied, session)
+            except (InterruptedByUser, KeyboardInterrupt):
+                left = [f"{step.host}: {step.what} (interrupted)" for step in applied.stays]
+            failure.rolled_back = "all but: " + "; ".join(left) if left else "all ranks were started again"
             raise failure from error
         if held:
             raise RefusedError(
@@ -183,15 +173,6 @@ def restart(
         apply((Stage("start", start_ranks(now)),), session)
         prove_restarted(subject, within, screen)
     return fleet.time.monotonic() - start
-
-
-def start_stopped(applied: Applied, session: Session) -> str:
-    """Start the ranks that were stopped; what came of it."""
-    try:
-        left = undo(applied, session)
-    except (InterruptedByUser, KeyboardInterrupt):
-        left = [f"{step.host}: {step.what} (interrupted)" for step in applied.stays]
-    return "all but: " + "; ".join(left) if left else "all ranks were started again"
 
 
 def as_before(deployment: Deployment, seens: dict[str, Seen]) -> Deployment:

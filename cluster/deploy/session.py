@@ -14,7 +14,8 @@ from cluster.config.overrides import final_recipe
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.errors import ClusterError, ManyErrors
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet, Outcome
+from cluster.hosts.fleet import Fleet, Outcome, values
+from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
 from cluster.hosts.target import ssh_knows
@@ -22,7 +23,7 @@ from cluster.screen import Screen
 from cluster.spark import disk, identity
 from cluster.spark import look as spark_look
 from cluster.spark.deployments import Deployment, deployments
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, known
 from cluster.spark.finding import as_errors
 from cluster.spark.identity import check_machines
 from cluster.spark.look import Look, Seen
@@ -73,12 +74,10 @@ class Clock:
 
     @property
     def passed(self) -> float:
-        """Seconds since the command began."""
         return time.monotonic() - self.start
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a block."""
         start = time.monotonic()
         try:
             yield
@@ -111,9 +110,8 @@ def locked(fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run
 
 def reach(fleet: Fleet) -> None:
     """Open all connections at once. Raises every host's error when some cannot be reached, or are not told apart."""
-    outcomes = fleet.ask_all([identity.machine_question()])
-    raise_all([outcome.error for outcome in outcomes.values() if outcome.error is not None])
-    tell_apart({host: identity.parse_machine(outcome.get()[0]) for host, outcome in outcomes.items()})
+    answers = values(fleet.ask_all([identity.machine_question()]))
+    tell_apart({host: identity.parse_machine(answer) for host, [answer] in answers.items()})
 
 
 def tell_apart(machines: Mapping[str, str | Missing]) -> None:
@@ -129,22 +127,21 @@ def find(seens: Mapping[str, Seen], named: Sequence[ResolvedHost]) -> tuple[Depl
 
 def look_for(host: ResolvedHost, wanted: Wanted | None = None) -> Look:
     """What to look for on a host: for something wanted, everything that its checks need."""
+    look = Look(data_dir=host.data_dir, hf_home=host.hf_home)
     if wanted is None:
-        return Look(data_dir=host.data_dir, hf_home=host.hf_home)
+        return look
     recipe, (model, *drafters) = wanted.recipe, wanted.models
-    look = Look(
+    for one in drafters:
+        look = replace(look, drafter=one.id, drafter_revision=one.revision, dummy_drafter=one.dummy)
+    return replace(
+        look,
         image=recipe.image,
         model=model.id,
         revision=model.revision,
         dummy_weights=model.dummy,
-        data_dir=host.data_dir,
-        hf_home=host.hf_home,
         model_files=tuple(mount.model_file for mount in recipe.mounts if mount.model_file),
         thorough=True,
     )
-    for one in drafters:
-        look = replace(look, drafter=one.id, drafter_revision=one.revision, dummy_drafter=one.dummy)
-    return look
 
 
 def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Outcome[Seen]]:
@@ -155,7 +152,7 @@ def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = No
 def see(
     fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None, say: Callable[[str], None] | None = None
 ) -> dict[str, Seen]:
-    """Look at all hosts until every one of them has answered, or was silent for too long."""
+    """The same until every one of them has answered, or was silent for too long."""
     return fleet.keep_trying(looker(fleet, hosts, wanted), [host.name for host in hosts], say)
 
 
@@ -167,30 +164,23 @@ def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -
         one, asked_at = looks[host.name], fleet.time.time()
         answers = host.ask(spark_look.questions(one))
         seen = spark_look.read(host.name, one, answers, (asked_at, fleet.time.time()))
-        return with_moved_root(host, seen) if one.thorough else seen
+        docker, rooms = known(seen.docker), known(seen.disk)
+        if one.thorough and docker and rooms is not None and disk.moved_root(docker.root, rooms):
+            # one more question: the room where images live when Docker keeps them elsewhere (`data-root`)
+            more = known(disk.parse(host.ask([disk.question([docker.root])])[0]))
+            return replace(seen, disk=(*rooms, *(more or ())))
+        return seen
 
     return look_at
-
-
-def with_moved_root(host: Host, seen: Seen) -> Seen:
-    """Also the room where images live on a host whose Docker keeps them elsewhere (`data-root`): one more question."""
-    if isinstance(seen.disk, Missing) or isinstance(seen.docker, Missing):
-        return seen
-    if not disk.moved_root(seen.docker.root, seen.disk):
-        return seen
-    rooms = disk.parse(host.ask([disk.question([seen.docker.root])])[0])
-    return seen if isinstance(rooms, Missing) else replace(seen, disk=(*seen.disk, *rooms))
 
 
 def answered(outcomes: Mapping[str, Outcome[Seen]]) -> tuple[dict[str, Seen], list[ClusterError]]:
     """The hosts that answered, and the errors of those that did not."""
     seens = {name: outcome.value for name, outcome in outcomes.items() if outcome.value is not None}
-    return seens, [outcome.error for outcome in outcomes.values() if outcome.error is not None]
+    return seens, errors_of(outcomes)
 
 
 def raise_all(errors: Sequence[ClusterError]) -> None:
     """Raise the one error, or all of them together; nothing when there is none."""
-    if len(errors) == 1:
-        raise errors[0]
     if errors:
-        raise ManyErrors(errors)
+        raise errors[0] if len(errors) == 1 else ManyErrors(errors)

@@ -8,35 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from cluster.argv.far import source
 from cluster.spark.request import Wanted
 
-DESCRIPTIVE = {
-    "extends",
-    "summary",
-    "parameters_b",
-    "active_parameters_b",
-    "attention",
-    "weights_gib",
-    "needs",
-    "memory",
-    "ready_timeout_s",
-    "expect_log",
-    "bench",
-    "reference",
-    "problems",
-    "mounts",
-    "dockerfile",
-    "backend",
-    "transport",
-}
+_KEYS = """
+    extends summary parameters_b active_parameters_b attention weights_gib needs memory ready_timeout_s expect_log bench
+    reference problems mounts dockerfile backend transport
+"""
+DESCRIPTIVE = set(_KEYS.split())
 """Recipe keys that do not change what runs, or that stand in the spec under another name."""
-
-
 PROGRAMS = ("rank", "cord", "ray_nodes")
 """Programs of `far/` that lie beside a rank."""
 
@@ -49,9 +33,12 @@ def spec_of(
     `ids` are the hosts' ids by name (a name is a matter of the inventory), `content_id` is that of the image as the
     hosts have it, `hashes` (SHA-256 by path) those of the model's own files that are mounted.
     """
-    recipe = wanted.recipe.model_dump(mode="json", exclude=DESCRIPTIVE)
+    mounts = {target: digest(data) for target, data in wanted.mounted.items()}
+    for one in wanted.recipe.mounts:
+        if one.model_file:  # while the model is not there yet, the name of its file
+            mounts[one.target] = hashes.get(one.model_file, f"model: {one.model_file}")
     return {
-        "recipe": recipe,
+        "recipe": wanted.recipe.model_dump(mode="json", exclude=DESCRIPTIVE),
         "tp": wanted.tp,
         "pp": wanted.pp,
         "backend": wanted.backend,
@@ -62,7 +49,7 @@ def spec_of(
         "secrets": sorted(wanted.secrets),
         "words": list(wanted.words),
         "image_content": content_id,
-        "mounts": dict(sorted(_mounts(wanted, hashes))),
+        "mounts": dict(sorted(mounts.items())),
         "rank_program": digest(b"".join(map(source, PROGRAMS))),
     } | ({"dockerfile": digest(wanted.dockerfile)} if wanted.dockerfile else {})
 
@@ -76,14 +63,6 @@ def spec_like(wanted: Wanted, recorded: Mapping[str, Any], names: Sequence[str])
     was = recorded.get("mounts", {})
     hashes = {one.model_file: was[one.target] for one in wanted.recipe.mounts if one.model_file and one.target in was}
     return spec_of(wanted, ids, str(recorded.get("image_content", "")), hashes)
-
-
-def _mounts(wanted: Wanted, hashes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """By target, the content's hash; while the model is not there yet, the name of its file."""
-    yield from ((target, digest(data)) for target, data in wanted.mounted.items())
-    for one in wanted.recipe.mounts:
-        if one.model_file:
-            yield one.target, hashes.get(one.model_file, f"model: {one.model_file}")
 
 
 def built_image(wanted: Wanted, content_id: str) -> str:
@@ -113,31 +92,25 @@ def _docker_name(text: str) -> str:
 
 def named(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """A spec for people: the hosts' names in place of their ids."""
-    hosts = [names.get(one, one) for one in spec["hosts"]]
-    return {
-        **spec,
-        "hosts": hosts,
-        "host_env": {names.get(one, one): env for one, env in spec.get("host_env", {}).items()},
-    }
+    host_env = {names.get(one, one): env for one, env in spec.get("host_env", {}).items()}
+    return {**spec, "hosts": [names.get(one, one) for one in spec["hosts"]], "host_env": host_env}
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Dotted keys that differ, with both values: `recipe.vllm.max-num-seqs: 4 → 8`."""
+
+    def short(value: Any) -> str:
+        text = "(none)" if value is None else value if isinstance(value, str) else json.dumps(value)
+        return text if len(text) <= 40 else text[:12] + "…"
+
     rows: list[str] = []
     for key in sorted(set(old) | set(new)):
         before, after = old.get(key), new.get(key)
-        if before == after:
-            continue
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             rows += differing(before, after, f"{prefix}{key}.")
-        else:
-            rows.append(f"{prefix}{key}: {_short(before)} → {_short(after)}")
+        elif before != after:
+            rows.append(f"{prefix}{key}: {short(before)} → {short(after)}")
     return rows
-
-
-def _short(value: Any) -> str:
-    text = "(none)" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 40 else text[:12] + "…"
 
 
 def digest(data: bytes) -> str:

@@ -13,23 +13,20 @@ SLICE_S = 0.2
 
 
 class Scope:
-    """One stretch of work that can be interrupted once. An operation keeps the scope it began in."""
+    """One stretch of work that can be interrupted once. An operation keeps the scope it began in.
+
+    `changes`: how many changes are under way, which an interruption must await.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._closers: list[Callable[[], None]] = []
-        self._changes = 0
+        self.changes = 0
 
     @property
     def is_set(self) -> bool:
-        """True after the interruption."""
         return self._event.is_set()
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether a change is under way, which an interruption must await."""
-        return self._changes > 0
 
     def set(self) -> None:
         """Interrupt: every waiter wakes up, every registered closer is called."""
@@ -63,14 +60,14 @@ class Scope:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Say that a change is under way while the block runs."""
+        """A change is under way while the block runs."""
         with self._lock:
-            self._changes += 1
+            self.changes += 1
         try:
             yield
         finally:
             with self._lock:
-                self._changes -= 1
+                self.changes -= 1
 
 
 class Cancel:
@@ -83,8 +80,8 @@ class Cancel:
     @property
     def scope(self) -> Scope:
         """The scope for an operation that begins now on this thread."""
-        bound: Scope | None = getattr(self._bound, "scope", None)
-        return bound or self._scope
+        bound: Scope = getattr(self._bound, "scope", self._scope)
+        return bound
 
     def bind(self, scope: Scope) -> None:
         """Keep this thread in `scope`: a worker left behind by Ctrl-C must not go on in the scope of the undo."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from cluster.argv.far import WORDS
 from cluster.config.inventory import HostEntry
@@ -23,7 +23,6 @@ from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.fleet import Fleet, in_parallel, values
 from cluster.hosts.protocol import Host
 from cluster.hosts.target import SshTarget, resolve
-from cluster.hosts.wire import WireHost
 
 
 def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel | None = None) -> Fleet:
@@ -56,47 +55,27 @@ def leads_here(target: SshTarget) -> bool:
         return False
     try:
         found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
+        for family, _, _, _, address in found:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.bind((address[0], 0, *address[2:]))
     except (OSError, UnicodeError):
         return False
-    return bool(found) and all(_is_own(family, address) for family, _, _, _, address in found)
-
-
-def _is_own(family: int, address: tuple[Any, ...]) -> bool:
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((address[0], 0, *address[2:]))
-    except OSError:
-        return False
-    return True
+    return bool(found)
 
 
 CHUNK = 65536
-ATOMIC = select.PIPE_BUF  # as much as a pipe that is ready takes without blocking
 
 
-class LocalHost(WireHost):
-    """This machine as a host."""
+class LocalHost(wire.WireHost):
+    """This machine as a host: loaders are children of ours."""
 
-    def __init__(self, name: str, cancel: Cancel | None = None) -> None:
-        super().__init__(name, LocalLine(name), cancel)
-
-
-class LocalLine:
-    """Starts loaders as children of ours, in sessions of their own: a Ctrl-C of the terminal does not reach them."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def open(self, deadline: float, scope: Scope) -> LocalPipe:
-        """See Line.open."""
-        return LocalPipe(self._name)
-
-    def close(self) -> None:
-        """Nothing to close."""
+    def open(self, deadline: float, scope: Scope) -> wire.Pipe:
+        """See WireHost.open."""
+        return LocalPipe(self.name)
 
 
 class LocalPipe:
-    """A loader running here."""
+    """A loader running here, in a session of its own: a Ctrl-C of the terminal does not reach it. See Pipe."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -110,43 +89,31 @@ class LocalPipe:
             start_new_session=True,
             cwd=Path.home() if Path.home().is_dir() else "/",
         )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def send(self, data: bytes) -> None:
-        """See Pipe.send."""
-        assert self._process.stdin
         left = memoryview(data)
-        try:
-            fd = self._process.stdin.fileno()
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            while left and poll.poll(wire.STALLED_S * 1000):
-                left = left[os.write(fd, left[:ATOMIC]) :]
-        except (OSError, ValueError):
-            pass
+        with suppress(OSError, ValueError):
+            while left and _is_ready(self._stdin, select.POLLOUT, wire.STALLED_S):
+                left = left[os.write(self._stdin.fileno(), left[: select.PIPE_BUF]) :]  # what it takes without blocking
         if left:
             raise ConnectionLostError(
                 "the program did not read all of its input", code="connection-lost", where=self._name
             )
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """See Pipe.receive."""
-        assert self._process.stdout
         try:
-            fd = self._process.stdout.fileno()
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            return os.read(fd, CHUNK) if poll.poll(timeout_s * 1000) else None
+            return os.read(self._stdout.fileno(), CHUNK) if _is_ready(self._stdout, select.POLLIN, timeout_s) else None
         except (OSError, ValueError):
             raise ConnectionLostError("the program was closed", code="connection-lost", where=self._name) from None
 
     def end_input(self) -> None:
-        """See Pipe.end_input."""
-        assert self._process.stdin
         with suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
 
     def exit_code(self, timeout_s: float) -> int | None:
-        """See Pipe.exit_code."""
         try:
             code = self._process.wait(timeout_s)
             return code if code >= 0 else 128 - code
@@ -154,15 +121,18 @@ class LocalPipe:
             return None
 
     def errors(self) -> str:
-        """See Pipe.errors."""
         self._errors.seek(0)
         return self._errors.read(CHUNK).decode("utf-8", "replace")
 
     def close(self) -> None:
-        """See Pipe.close."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream:
-                with suppress(OSError):
-                    stream.close()
+        for stream in (self._stdin, self._stdout):
+            with suppress(OSError):
+                stream.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.05)
+
+
+def _is_ready(stream: IO[bytes], event: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(stream, event)
+    return bool(poll.poll(timeout_s * 1000))

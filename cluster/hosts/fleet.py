@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Generic, Protocol, TypeVar, cast
 
 from cluster.argv.question import Answer, Question
@@ -49,11 +48,8 @@ def errors(outcomes: Mapping[str, Outcome[T]]) -> list[ClusterError]:
 
 def values(outcomes: Mapping[str, Outcome[T]]) -> dict[str, T]:
     """All values by host. Raises the single error, or ManyErrors with every one."""
-    failed = errors(outcomes)
-    if len(failed) == 1:
-        raise failed[0]
-    if failed:
-        raise ManyErrors(failed)
+    if failed := errors(outcomes):
+        raise failed[0] if len(failed) == 1 else ManyErrors(failed)
     return {name: outcome.get() for name, outcome in outcomes.items()}
 
 
@@ -67,81 +63,57 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
     Ctrl-C sets `cancel`, waits for changes under way (12 s at most) and raises InterruptedByUser; a second Ctrl-C
     leaves at once. An exception that is no ClusterError is a bug and raised as it is, after the rest.
     """
-    workers = _Workers(jobs, cancel)
-    try:
-        for number in range(min(limit, len(jobs))):
-            threading.Thread(target=workers.work, name=f"host-{number}", daemon=True).start()
-        workers.wait()
-    except KeyboardInterrupt:
-        cancel.set()
-        workers.wait_for_changes()
-        raise InterruptedByUser("interrupted") from None
-    if workers.bug is not None:
-        raise workers.bug
-    if any(isinstance(outcome.error, InterruptedByUser) for outcome in workers.outcomes.values()):
-        raise InterruptedByUser("interrupted")
-    return {name: workers.outcomes[name] for name in jobs}
+    scope, left, changed, ctrl_c = cancel.scope, deque(jobs), threading.Condition(), threading.Event()
+    outcomes: dict[str, Outcome[T]] = {}
+    bugs: list[BaseException] = []
 
-
-class _Workers(Generic[T]):
-    """What daemon threads share: daemons, so that a job that hangs cannot hold up the end of the program."""
-
-    def __init__(self, jobs: Mapping[str, Callable[[], T]], cancel: Cancel) -> None:
-        self.outcomes: dict[str, Outcome[T]] = {}
-        self.bug: BaseException | None = None
-        self._jobs = jobs
-        self._cancel = cancel
-        self._scope = cancel.scope
-        self._left = deque(jobs)
-        self._changed = threading.Condition()
-        self._ctrl_c = False
-
-    def wait(self) -> None:
-        """Until all jobs have ended. Raises KeyboardInterrupt, also one that a job met."""
-        with self._changed:
-            while self._is_busy() and not self._ctrl_c:
-                self._changed.wait(SLICE_S)
-        if self._ctrl_c:
-            raise KeyboardInterrupt
-
-    def wait_for_changes(self) -> None:
-        """After an interruption: until the jobs have noticed it and no change is under way."""
-        start = time.monotonic()
-        with self._changed:
-            while self._is_busy():
-                patience_s = LEAVE_CHANGE_S if self._scope.is_changing else LEAVE_S
-                if time.monotonic() > start + patience_s:
-                    return
-                self._changed.wait(SLICE_S)
-
-    def _is_busy(self) -> bool:
-        return len(self.outcomes) < len(self._jobs)
-
-    def work(self) -> None:
-        """One thread: job after job, until none is left."""
-        self._cancel.bind(self._scope)
-        while True:
-            with self._changed:
-                if not self._left:
-                    return
-                name = self._left.popleft()
-            outcome = self._run(self._jobs[name])
-            with self._changed:
-                self.outcomes[name] = outcome
-                self._changed.notify()
-
-    def _run(self, job: Callable[[], T]) -> Outcome[T]:
+    def run(job: Callable[[], T]) -> Outcome[T]:
         try:
-            self._scope.check()
+            scope.check()
             return Outcome(job())
         except ClusterError as error:
             return Outcome(error=error)
         except KeyboardInterrupt:
-            self._ctrl_c = True
+            ctrl_c.set()
             return Outcome(error=InterruptedByUser("interrupted"))
         except BaseException as error:
-            self.bug = error
+            bugs.append(error)
             return Outcome(error=InternalError(error))
+
+    def work() -> None:
+        cancel.bind(scope)
+        while True:
+            with changed:
+                if not left:
+                    return
+                name = left.popleft()
+            outcome = run(jobs[name])
+            with changed:
+                outcomes[name] = outcome
+                changed.notify()
+
+    try:
+        for number in range(min(limit, len(jobs))):  # daemons: a job that hangs cannot hold up the program's end
+            threading.Thread(target=work, name=f"host-{number}", daemon=True).start()
+        with changed:
+            while len(outcomes) < len(jobs) and not ctrl_c.is_set():
+                changed.wait(SLICE_S)
+        if ctrl_c.is_set():
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        cancel.set()
+        start = time.monotonic()
+        with changed:
+            while len(outcomes) < len(jobs):
+                if time.monotonic() > start + (LEAVE_CHANGE_S if scope.changes else LEAVE_S):
+                    break
+                changed.wait(SLICE_S)
+        raise InterruptedByUser("interrupted") from None
+    if bugs:
+        raise bugs[-1]
+    if any(isinstance(outcome.error, InterruptedByUser) for outcome in outcomes.values()):
+        raise InterruptedByUser("interrupted")
+    return {name: outcomes[name] for name in jobs}
 
 
 SILENCE_S = 180.0
@@ -154,17 +126,11 @@ LONG_S = 30.0
 class Time(Protocol):
     """What waits read and pass; the module `time` is one, tests have their own."""
 
-    def monotonic(self) -> float:
-        """Seconds that only grow."""
-        ...
+    def monotonic(self) -> float: ...
 
-    def time(self) -> float:
-        """Unix seconds."""
-        ...
+    def time(self) -> float: ...
 
-    def sleep(self, seconds: float, /) -> None:
-        """Let time pass."""
-        ...
+    def sleep(self, seconds: float, /) -> None: ...
 
 
 class Silence:
@@ -218,18 +184,12 @@ class Silence:
             self._since.pop(name, None)
             return outcome
         now = self._time.monotonic()
-        if now - asked_at < LONG_S:
-            self._since.setdefault(name, asked_at)
-        else:
-            self._since[name] = now
+        self._since[name] = self._since.get(name, asked_at) if now - asked_at < LONG_S else now
         silent_s = now - self._since[name]
         if silent_s < SILENCE_S:
             return outcome
-        error = outcome.error
-        what = f"{name} was unreachable for {silent_s:.0f} s: {error.what}"
-        return Outcome(
-            error=UnreachableError(what, code="host-unreachable", where=name, remedy=error.remedy, host=name)
-        )
+        what, remedy = f"{name} was unreachable for {silent_s:.0f} s: {outcome.error.what}", outcome.error.remedy
+        return Outcome(error=UnreachableError(what, code="host-unreachable", where=name, remedy=remedy, host=name))
 
 
 class Fleet:
@@ -252,7 +212,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getitem__(self, name: str) -> Host:
@@ -266,7 +226,6 @@ class Fleet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hosts' names, in order."""
         return tuple(self.hosts)
 
     def only(self, names: Sequence[str]) -> Fleet:
@@ -274,7 +233,6 @@ class Fleet:
         return Fleet([self.hosts[name] for name in names], self.limit, self.cancel, self.time, self.silence)
 
     def close(self) -> None:
-        """Close all connections."""
         for host in self:
             with suppress(Exception):
                 host.close()

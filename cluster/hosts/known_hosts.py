@@ -10,9 +10,11 @@ import subprocess
 import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from cluster.config.inventory import HostEntry
 from cluster.errors import ClusterError, UnreachableError, UsageError
@@ -32,7 +34,6 @@ class KnownKey:
 
     @property
     def place(self) -> str:
-        """The file and its line."""
         return f"{self.file}:{self.line}"
 
 
@@ -45,11 +46,8 @@ def read_known_hosts(files: Iterable[str]) -> list[KnownKey]:
     """All lines of the files that exist and can be read."""
     keys = []
     for file in files:
-        try:
-            text = Path(file).read_text(errors="replace")
-        except OSError:
-            continue
-        keys += parse_known_hosts(text, file)
+        with suppress(OSError):
+            keys += parse_known_hosts(Path(file).read_text(errors="replace"), file)
     return keys
 
 
@@ -59,42 +57,30 @@ def parse_known_hosts(text: str, file: str = "") -> list[KnownKey]:
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) < 3 or words[0].startswith("#"):
-            continue
-        try:
-            key = b64decode(words[2], validate=True)
-        except ValueError:
-            continue
-        keys.append(KnownKey(tuple(words[0].split(",")), words[1], key, file, number, marker))
+        if len(words) >= 3 and not words[0].startswith("#"):
+            with suppress(ValueError):
+                key = b64decode(words[2], validate=True)
+                keys.append(KnownKey(tuple(words[0].split(",")), words[1], key, file, number, marker))
     return keys
 
 
 def is_named(known: KnownKey, name: str) -> bool:
     """Whether the line speaks of `name` (`host` or `[host]:port`): literally, by pattern, or hashed."""
     name = name.lower()
-    found = False
 
     def matches(pattern: str) -> bool:
+        if pattern.startswith("|1|"):
+            try:
+                salt, wanted = (b64decode(part) for part in pattern.split("|")[2:4])
+            except ValueError:
+                return False
+            return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), wanted)
         # only * and ? are special to ssh; brackets are literal, they stand around hosts with a port
         return fnmatchcase(name, pattern.lower().replace("[", "[[]"))
 
-    for pattern in known.names:
-        if pattern.startswith("|1|"):
-            found = found or _is_hash_of(pattern, name)
-        elif pattern.startswith("!"):
-            if matches(pattern[1:]):
-                return False
-        else:
-            found = found or matches(pattern)
-    return found
-
-
-def _is_hash_of(pattern: str, name: str) -> bool:
-    try:
-        salt, wanted = (b64decode(part) for part in pattern.split("|")[2:4])
-    except ValueError:
+    if any(matches(pattern[1:]) for pattern in known.names if pattern.startswith("!")):
         return False
-    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), wanted)
+    return any(matches(pattern) for pattern in known.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +111,8 @@ def judge(keys: Sequence[KnownKey], names: Sequence[str], kind: str, key: bytes)
     for known in own or [known for name in names[1:] for known in lines_for(keys, name)]:
         if known.key == key:
             return Verdict(True, by=known)
-    changed = [known for known in own if known.kind == kind]
-    if changed:
-        return Verdict(False, is_changed=True, by=changed[0])
-    return Verdict(False, by=own[0] if own else None)
+    changed = next((known for known in own if known.kind == kind), None)
+    return Verdict(False, is_changed=changed is not None, by=changed or (own[0] if own else None))
 
 
 ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
@@ -150,8 +134,9 @@ class Trust:
         wanted = {algorithm for kind in kinds for algorithm in ALGORITHMS.get(kind, (kind,))}
         return tuple(sorted(algorithms, key=lambda algorithm: algorithm not in wanted))
 
-    def check(self, kind: str, key: bytes) -> None:
-        """Raise UnreachableError unless the shown key is the known one."""
+    def missing_host_key(self, client: object, hostname: str, shown: Any) -> None:
+        """As paramiko asks. Raise UnreachableError unless the shown key (a PKey) is the known one."""
+        kind, key = shown.get_name(), shown.asbytes()
         verdict = judge(self._keys, self._names, kind, key)
         if verdict.is_trusted:
             return
@@ -186,22 +171,11 @@ class Trust:
 
 
 DEADLINE_S = 45
-OPTIONS = (
-    "BatchMode=yes",
-    "StrictHostKeyChecking=accept-new",
-    "GlobalKnownHostsFile=/dev/null",
-    "KnownHostsCommand=none",
-    "CheckHostIP=no",
-    "UpdateHostKeys=no",
-    "PreferredAuthentications=none",
-    "ControlMaster=no",
-    "ControlPath=none",
-    "ClearAllForwardings=yes",
-    "PermitLocalCommand=no",
-    "RemoteCommand=none",
-    "ConnectTimeout=10",
-    "LogLevel=ERROR",
-)
+OPTIONS = """
+    BatchMode=yes StrictHostKeyChecking=accept-new GlobalKnownHostsFile=/dev/null KnownHostsCommand=none CheckHostIP=no
+    UpdateHostKeys=no PreferredAuthentications=none ControlMaster=no ControlPath=none ClearAllForwardings=yes
+    PermitLocalCommand=no RemoteCommand=none ConnectTimeout=10 LogLevel=ERROR
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +197,11 @@ def see_key(name: str, entry: HostEntry, target: SshTarget) -> ShownKey:
         )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "known_hosts"
-        words = ["ssh", "-T"]
-        for option in (*OPTIONS, f"UserKnownHostsFile={file}"):
-            words += ["-o", option]
+        options = [*OPTIONS.split(), f"UserKnownHostsFile={file}"]
         if target.proxy_command:
-            words += ["-o", f"ProxyCommand={target.proxy_command.replace('%', '%%')}"]
-        for flag, value in (("-p", entry.port), ("-l", entry.user)):
-            if value:
-                words += [flag, str(value)]
-        words += ["--", entry.address, "true"]
+            options.append(f"ProxyCommand={target.proxy_command.replace('%', '%%')}")
+        given = [*(("-o", option) for option in options), ("-p", entry.port), ("-l", entry.user)]
+        words = ["ssh", "-T", *(str(word) for row in given if row[1] for word in row), "--", entry.address, "true"]
         try:
             done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE_S, check=False)
         except subprocess.TimeoutExpired:

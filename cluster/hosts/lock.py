@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from cluster.argv.far import started
@@ -25,7 +24,7 @@ RETRY_S = 1.0
 
 
 def who_am_i() -> str:
-    """user@hostname (pid), as others will see who holds the lock."""
+    """user@hostname (pid): what others see of who holds the lock."""
     return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
 
 
@@ -42,13 +41,7 @@ class Lock:
     """
 
     def __init__(
-        self,
-        fleet: Fleet,
-        why: str,
-        data_dirs: Mapping[str, str],
-        *,
-        silence_s: float = KEPT_S,
-        beat_s: float = BEAT_S,
+        self, fleet: Fleet, why: str, data_dirs: Mapping[str, str], *, silence_s: float = KEPT_S, beat_s: float = BEAT_S
     ) -> None:
         self._fleet = fleet
         self._why = why
@@ -71,11 +64,10 @@ class Lock:
         threading.Thread(target=self._beat, name="lock-beat", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:
-        """Release the lock on all hosts."""
         self._over.set()
         for held in reversed(self._held.values()):
             held.release()
@@ -142,7 +134,11 @@ class _Held:
                 where=name,
                 remedy="check data_dir in the inventory",
             )
-        owner = f"{answer['who']}{_since(answer.get('since'))}: {answer['why']}"
+        since = ""
+        if (unix_s := answer.get("since")) is not None:
+            since = time.strftime(" since %H:%M:%S", time.localtime(unix_s))
+            since += f" ({max(0.0, time.time() - unix_s):.0f} s)"
+        owner = f"{answer['who']}{since}: {answer['why']}"
         if self._generation is None:
             raise LockedError(
                 f"{name} is locked by {owner}",
@@ -166,16 +162,14 @@ class _Held:
         )
         raise self.taken
 
-    def ensure(self, timeout_s: float = 5.0) -> None:
+    def ensure(self) -> None:
         """Hold it: a beat is answered, or it is taken back. Raises LockedError, SilentError, UnreachableError."""
         holder = self._holder
-        if holder is not None and holder.answered(holder.beat(), time.monotonic() + timeout_s):
+        if holder is not None and holder.answers(5.0):
             return
         if holder is not None and not holder.ended:
             raise SilentError(
-                f"{self._host.name}: the holder of its lock does not answer",
-                code="lock-silent",
-                where=self._host.name,
+                f"{self._host.name}: the holder of its lock does not answer", code="lock-silent", where=self._host.name
             )
         self._retake(holder)
 
@@ -200,20 +194,12 @@ class _Held:
                 self._holder.release(0.0)
 
     def write(self, line: str) -> None:
-        """Send one command."""
         if self._holder is not None:
             self._holder.write(line)
 
     def release(self) -> None:
-        """End the holder."""
         if self._holder is not None:
             self._holder.release()
-
-
-def _since(unix_s: float | None) -> str:
-    if unix_s is None:
-        return ""
-    return time.strftime(" since %H:%M:%S", time.localtime(unix_s)) + f" ({max(0.0, time.time() - unix_s):.0f} s)"
 
 
 class _Holder:
@@ -236,10 +222,10 @@ class _Holder:
         """Seconds since its last line."""
         return time.monotonic() - self._received_at
 
-    def first_line(self, timeout_s: float = 15.0) -> dict[str, Any]:
+    def first_line(self) -> dict[str, Any]:
         """Whether it has the lock, or who has. Raises ConnectionLostError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._first is not None or self.ended, timeout_s)
+            self._changed.wait_for(lambda: self._first is not None or self.ended, 15.0)
         if self._first is None:
             self.release()
             raise ConnectionLostError(
@@ -255,20 +241,21 @@ class _Holder:
         self.write(f"beat {number}")
         return number
 
-    def answered(self, number: int, deadline: float) -> bool:
-        """Whether beat `number` was answered before `deadline` (time.monotonic)."""
+    def answers(self, timeout_s: float) -> bool:
+        """Whether a beat is answered in time."""
+        deadline = time.monotonic() + timeout_s
+        number = self.beat()
         with self._changed:
             left_s = max(0.0, deadline - time.monotonic())
             self._changed.wait_for(lambda: self._received >= number or self.ended, left_s)
             return self._received >= number and not self.ended
 
     def write(self, line: str) -> None:
-        """Send one command; a holder that is gone is noticed by `answered`."""
+        """Send one command; a holder that is gone is noticed by `answers`."""
         with suppress(ClusterError):
             self._process.write(line.encode() + b"\n")
 
     def release(self, timeout_s: float = 5.0) -> None:
-        """End it."""
         self._process.close(timeout_s)
 
     def _listen(self) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,36 +31,19 @@ from cluster.hosts.wire import WireHost
 USER_TIMEOUT_MS = 30_000  # unanswered data after which the kernel gives the connection up
 
 
-class Dialed:
-    """An open socket, and what a proxy command wrote to stderr."""
-
-    def __init__(self, sock: socket.socket, errors: IO[bytes] | None = None) -> None:
-        self.sock = sock
-        self._errors = errors
-
-    def close(self) -> None:
-        """End the connection, also under the feet of a thread that reads from it."""
-        with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-        self.sock.close()
-
-    def proxy_errors(self) -> str:
-        """The last lines of the proxy command; empty without one."""
-        if self._errors is None:
-            return ""
-        time.sleep(0.1)
-        self._errors.seek(0)
-        return self._errors.read(4000).decode("utf-8", "replace").strip()
-
-
-def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialed:
-    """Connect before `deadline` (time.monotonic).
+def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> tuple[socket.socket, IO[bytes] | None]:
+    """Connect before `deadline` (time.monotonic). Returns the socket, and the file of a proxy command's stderr.
 
     Raises ConnectionLostError (with a TimeoutError as its cause when nothing answered), SilentError for a name without
     an address, InterruptedByUser.
     """
     if target.proxy_command:
-        return _dial_through(target.proxy_command)
+        ours, its = socket.socketpair()
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the connection
+        words = ["/bin/sh", "-c", f"exec {target.proxy_command}"]  # as ssh does
+        subprocess.Popen(words, stdin=its.fileno(), stdout=its.fileno(), stderr=errors, start_new_session=True)
+        its.close()
+        return ours, errors
     try:
         found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
@@ -75,7 +58,7 @@ def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> Dialed:
     for left, (family, _, _, _, address) in zip(range(len(found), 0, -1), found, strict=True):
         patience = min(target.connect_timeout_s, (deadline - time.monotonic()) / left)
         try:
-            return Dialed(_connect(family, address, patience, scope))
+            return _connect(family, address, patience, scope), None
         except OSError as error:
             last = error
     if isinstance(last, ConnectionRefusedError):
@@ -135,16 +118,6 @@ def _connect(family: int, address: tuple[Any, ...], timeout_s: float, scope: Sco
     return sock
 
 
-def _dial_through(command: str) -> Dialed:
-    """Run a proxy command as ssh does (`exec` in a shell), its stdin and stdout on one socket."""
-    ours, its = socket.socketpair()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the connection
-    words = ["/bin/sh", "-c", f"exec {command}"]
-    subprocess.Popen(words, stdin=its.fileno(), stdout=its.fileno(), stderr=errors, start_new_session=True)
-    its.close()
-    return Dialed(ours, errors)
-
-
 KEEPALIVE_S = 10
 BANNER_TIMEOUT_S = 10.0
 AUTH_TIMEOUT_S = 15.0
@@ -155,75 +128,58 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads w
 
 
 class SshHost(WireHost):
-    """A machine reached over SSH, with one kept connection."""
+    """A machine reached over SSH, with one kept connection: opened when first needed, and again when it was lost."""
 
     def __init__(self, name: str, target: SshTarget, cancel: Cancel | None = None) -> None:
-        super().__init__(name, SshLine(name, target), cancel)
+        super().__init__(name, cancel)
         self.target = target
-
-
-class SshLine:
-    """The connection to one host; opened when first needed, and again when it was lost."""
-
-    def __init__(self, name: str, target: SshTarget) -> None:
-        self._name = name
-        self._target = target
         self._lock = threading.Lock()
         self._connection: fabric.Connection | None = None
         self._given_up: list[fabric.Connection] = []
 
     def open(self, deadline: float, scope: Scope) -> SshPipe:
-        """See Line.open."""
-        connection = self._connected(deadline, scope)
+        """See WireHost.open."""
+        while not self._lock.acquire(timeout=SLICE_S):
+            scope.check()
+        try:
+            if self._connection is None or not self._connection.is_connected:
+                self._connection = connect(self.name, self.target, deadline, scope)
+            connection = self._connection
+        finally:
+            self._lock.release()
         try:
             channel = connection.transport.open_session(timeout=SESSION_TIMEOUT_S)
             channel.settimeout(wire.STALLED_S)
             channel.exec_command(COMMAND)
         except (paramiko.SSHException, EOFError, OSError) as error:
             if not isinstance(error, paramiko.ChannelException):
-                self._give_up(connection)
+                with self._lock:  # the next `open` connects; this one is not closed, the lock may be held through it
+                    if self._connection is connection:
+                        self._connection = None
+                        self._given_up = [one for one in self._given_up if one.is_connected] + [connection]
             raise ConnectionLostError(
-                f"{self._name} opened no session: {error}", code="ssh-broken", where=self._name
+                f"{self.name} opened no session: {error}", code="ssh-broken", where=self.name
             ) from None
-        return SshPipe(self._name, channel)
-
-    def _connected(self, deadline: float, scope: Scope) -> fabric.Connection:
-        while not self._lock.acquire(timeout=SLICE_S):
-            scope.check()
-        try:
-            if self._connection is None or not self._connection.is_connected:
-                self._connection = connect(self._name, self._target, deadline, scope)
-            return self._connection
-        finally:
-            self._lock.release()
-
-    def _give_up(self, connection: fabric.Connection) -> None:
-        """The next `open` makes a new connection; this one is not closed, the lock may still be held through it."""
-        with self._lock:
-            if self._connection is connection:
-                self._connection = None
-                self._given_up = [one for one in self._given_up if one.is_connected] + [connection]
+        return SshPipe(self.name, channel)
 
     def close(self) -> None:
-        """See Line.close."""
+        """See WireHost.close."""
         with self._lock:
             connections = [*self._given_up, self._connection]
             self._given_up, self._connection = [], None
-        for connection in connections:
-            if connection is not None:
-                with suppress(Exception):
-                    connection.client.close()
+        for connection in filter(None, connections):
+            with suppress(Exception):
+                connection.client.close()
 
 
 class SshPipe:
-    """A loader at the other end of a channel. Never a terminal."""
+    """A loader at the other end of a channel, never a terminal. See Pipe."""
 
     def __init__(self, name: str, channel: paramiko.Channel) -> None:
         self._name = name
         self._channel = channel
 
     def send(self, data: bytes) -> None:
-        """See Pipe.send."""
         try:
             self._channel.settimeout(wire.STALLED_S)
             self._channel.sendall(data)
@@ -233,7 +189,6 @@ class SshPipe:
             ) from None
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """See Pipe.receive."""
         self._channel.settimeout(timeout_s)
         try:
             return bytes(self._channel.recv(CHUNK))
@@ -241,25 +196,21 @@ class SshPipe:
             return None
 
     def end_input(self) -> None:
-        """See Pipe.end_input."""
         with suppress(OSError, EOFError, paramiko.SSHException):
             self._channel.shutdown_write()
 
     def exit_code(self, timeout_s: float) -> int | None:
-        """See Pipe.exit_code."""
         self._channel.status_event.wait(timeout_s)
         code = int(self._channel.exit_status)
         return code if code >= 0 else None
 
     def errors(self) -> str:
-        """See Pipe.errors."""
         data = b""
         while self._channel.recv_stderr_ready() and len(data) < CHUNK:
             data += self._channel.recv_stderr(CHUNK)
         return data.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """See Pipe.close."""
         with suppress(Exception):
             self._channel.close()
 
@@ -270,25 +221,38 @@ def connect(name: str, target: SshTarget, deadline: float, scope: Scope) -> fabr
     Raises ConnectionLostError when trying again may help, else UnreachableError; InterruptedByUser.
     """
     trust = Trust(name, target)
-    dialed = dial(name, target, deadline, scope)
-    connection = _prepare(name, target, trust, dialed)
+    sock, proxy_errors = dial(name, target, deadline, scope)
+    connection = _prepare(name, target, trust, sock)
     start = time.monotonic()
     try:
-        with scope.closing(dialed.close):
+        with scope.closing(partial(_hang_up, sock)):
             connection.open()
     except BaseException as error:
         with suppress(Exception):
             connection.client.close()
-        dialed.close()
+        _hang_up(sock)
         scope.check()
         if isinstance(error, ClusterError) or not isinstance(error, Exception):
             raise
-        raise _set_up_failed(name, target, error, time.monotonic() - start, dialed) from None
+        raise _set_up_failed(name, target, error, time.monotonic() - start, proxy_errors) from None
     connection.transport.set_keepalive(KEEPALIVE_S)
     return connection
 
 
-def _prepare(name: str, target: SshTarget, trust: Trust, dialed: Dialed) -> fabric.Connection:
+def _hang_up(sock: socket.socket) -> None:
+    """End the connection, also under the feet of a thread that reads from it."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
+
+
+def _prepare(name: str, target: SshTarget, trust: Trust, sock: socket.socket) -> fabric.Connection:
+    def transport(sock: socket.socket, **_: Any) -> paramiko.Transport:
+        made = paramiko.Transport(sock)  # not ServiceRequestingTransport: it sleeps 0.1 s and can lose the reply
+        options = made.get_security_options()
+        options.key_types = trust.order(tuple(kind for kind in options.key_types if "-cert-" not in kind))
+        return made
+
     connection = fabric.Connection(
         target.hostname,
         user=target.user,
@@ -296,39 +260,27 @@ def _prepare(name: str, target: SshTarget, trust: Trust, dialed: Dialed) -> fabr
         config=fabric.Config(lazy=True),  # without its files: ssh was asked; one each, since reading it changes it
         gateway=False,
         connect_kwargs={
-            "sock": dialed.sock,
+            "sock": sock,
             "banner_timeout": BANNER_TIMEOUT_S,
             "auth_timeout": AUTH_TIMEOUT_S,
             "auth_strategy": Keys(name, target),
-            "transport_factory": lambda sock, **kwargs: _transport(sock, trust),
+            "transport_factory": transport,
         },
     )
-    connection.client.set_missing_host_key_policy(_Policy(trust))
+    connection.client.set_missing_host_key_policy(trust)  # asked for every host: it has no known hosts
     return connection
 
 
-def _transport(sock: socket.socket, trust: Trust) -> paramiko.Transport:
-    transport = paramiko.Transport(sock)  # not ServiceRequestingTransport: it sleeps 0.1 s and can lose the reply
-    options = transport.get_security_options()
-    options.key_types = trust.order(tuple(kind for kind in options.key_types if "-cert-" not in kind))
-    return transport
-
-
-class _Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    """Asked for every host, since fabric's client is given no known hosts of its own."""
-
-    def __init__(self, trust: Trust) -> None:
-        self._trust = trust
-
-    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
-        """Raise UnreachableError unless the key is trusted."""
-        self._trust.check(key.get_name(), key.asbytes())
-
-
-def _set_up_failed(name: str, target: SshTarget, error: Exception, seconds: float, dialed: Dialed) -> UnreachableError:
+def _set_up_failed(
+    name: str, target: SshTarget, error: Exception, seconds: float, proxy_errors: IO[bytes] | None
+) -> UnreachableError:
     """What failed between the open socket and the login, `seconds` after it was opened."""
-    where = f"{target.hostname} port {target.port}"
-    if output := dialed.proxy_errors():
+    where, output = f"{target.hostname} port {target.port}", ""
+    if proxy_errors is not None:
+        time.sleep(0.1)
+        proxy_errors.seek(0)
+        output = proxy_errors.read(4000).decode("utf-8", "replace").strip()
+    if output:
         return ConnectionLostError(
             f"{name}: the proxy to {where} failed: {output}",
             code="ssh-proxy",
@@ -417,19 +369,16 @@ class Keys:
                 offered.add(key.asbytes())
                 yield f"agent: {key.comment or key.get_name()}", key
         for path in self._target.identity_files:
-            if Path(path).is_file() and public[path] not in offered:
-                key = self._load(path)
-                if key is not None:
-                    yield path, key
-
-    def _load(self, path: str) -> paramiko.PKey | None:
-        try:
-            return _load_key(path, Path(path).stat().st_mtime_ns)
-        except (TypeError, paramiko.PasswordRequiredException):
-            self._locked.append(path)
-        except Exception as error:
-            self._tried.append(f"{path} (unreadable: {error})")
-        return None
+            if not Path(path).is_file() or public[path] in offered:
+                continue
+            try:
+                key = _load_key(path, Path(path).stat().st_mtime_ns)
+            except (TypeError, paramiko.PasswordRequiredException):
+                self._locked.append(path)
+            except Exception as error:
+                self._tried.append(f"{path} (unreadable: {error})")
+            else:
+                yield path, key
 
 
 @lru_cache(64)

@@ -10,8 +10,10 @@ import socket
 import subprocess
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cluster.config.inventory import HostEntry
 from cluster.errors import UsageError
@@ -19,12 +21,10 @@ from cluster.errors import UsageError
 
 def ssh_knows(name: str) -> bool:
     """Whether a name leads somewhere: a Host block of ssh's configuration changes it, or it resolves."""
-    try:
+    with suppress(OSError, subprocess.TimeoutExpired):
         options = parse_options(_run_ssh(["ssh", "-G", "--", name], timeout_s=10).stdout)
         if options.get("hostname", [name])[0].lower() != name.lower():
             return True
-    except (OSError, subprocess.TimeoutExpired):
-        pass
     try:
         return bool(socket.getaddrinfo(name, 22, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
@@ -32,15 +32,8 @@ def ssh_knows(name: str) -> bool:
 
 
 def _run_ssh(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
+    how: dict[str, Any] = {"encoding": "utf-8", "errors": "replace", "timeout": timeout_s, "check": False}
+    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, **how)
 
 
 CONNECT_TIMEOUT_S = 5.0
@@ -81,23 +74,12 @@ def resolve(name: str, entry: HostEntry) -> SshTarget:
             where=f"host {name}",
             remedy="correct identity_file in the inventory",
         )
-    options = _ask_ssh(name, entry, identity)
-    target = read_options(options, entry.address)
-    if identity:
-        target = replace(target, identity_files=(identity,), identities_only=True)
-    if entry.known_hosts_file:
-        target = replace(target, known_hosts=(str(Path(entry.known_hosts_file).expanduser()),))
-    return replace(target, proxy_command=_proxy(options, target, entry))
-
-
-def _ask_ssh(name: str, entry: HostEntry, identity: str) -> dict[str, list[str]]:
     words = ["ssh", "-G"]
     for flag, value in (("-p", entry.port), ("-l", entry.user), ("-i", identity), ("-J", entry.jump)):
         if value:
             words += [flag, str(value)]
-    words += ["--", entry.address]
     try:
-        done = _run_ssh(words, timeout_s=30)
+        done = _run_ssh([*words, "--", entry.address], timeout_s=30)
         why = done.stderr.strip() if done.returncode else ""
     except subprocess.TimeoutExpired:
         why = "no answer within 30 s; a `Match exec` or a name that cannot be looked up?"
@@ -112,7 +94,17 @@ def _ask_ssh(name: str, entry: HostEntry, identity: str) -> dict[str, list[str]]
             where=f"host {name}",
             remedy="check ~/.ssh/config and the host's entry in the inventory",
         )
-    return parse_options(done.stdout)
+    options = parse_options(done.stdout)
+    target = read_options(options, entry.address)
+    if identity:
+        target = replace(target, identity_files=(identity,), identities_only=True)
+    if entry.known_hosts_file:
+        target = replace(target, known_hosts=(str(Path(entry.known_hosts_file).expanduser()),))
+    [command, *_], [jumps, *_] = options.get("proxycommand", ["none"]), options.get("proxyjump", ["none"])
+    if command != "none":
+        tokens = {"h": target.hostname, "n": entry.address, "p": str(target.port), "r": target.user}
+        return replace(target, proxy_command=expand(command, tokens))
+    return target if jumps == "none" else replace(target, proxy_command=jump_command(jumps, target, entry))
 
 
 def parse_options(text: str) -> dict[str, list[str]]:
@@ -139,7 +131,14 @@ def read_options(options: Mapping[str, Sequence[str]], address: str) -> SshTarge
     def paths(values: Sequence[str]) -> tuple[str, ...]:
         return tuple(str(Path(expand(value, tokens)).expanduser()) for value in values if value not in ("none", ""))
 
+    agent = one("identityagent", "SSH_AUTH_SOCK")
+    if agent == "SSH_AUTH_SOCK" or agent.startswith("$"):
+        agent = os.environ.get(agent.strip("${}"), "")
+    else:
+        agent = "".join(paths([agent]))
     known = [*options.get("userknownhostsfile", ()), *options.get("globalknownhostsfile", ())]
+    # ssh -G writes several paths with blanks between and no quotes; a path that holds blanks is one that exists
+    split = [path for value in known for path in ([value] if Path(value).expanduser().exists() else value.split())]
     timeout = one("connecttimeout", "none")
     return SshTarget(
         hostname=hostname,
@@ -147,9 +146,9 @@ def read_options(options: Mapping[str, Sequence[str]], address: str) -> SshTarge
         user=user,
         identity_files=paths(options.get("identityfile") or DEFAULT_KEYS),
         identities_only=one("identitiesonly") == "yes",
-        agent=_agent(one("identityagent", "SSH_AUTH_SOCK"), tokens),
+        agent=agent,
         host_key_alias=one("hostkeyalias") if one("hostkeyalias") != "none" else "",
-        known_hosts=paths([path for value in known for path in _split_paths(value)] or DEFAULT_KNOWN_HOSTS),
+        known_hosts=paths(split or DEFAULT_KNOWN_HOSTS),
         connect_timeout_s=float(timeout) if timeout.isdigit() and timeout != "0" else CONNECT_TIMEOUT_S,
     )
 
@@ -160,28 +159,6 @@ def expand(text: str, tokens: Mapping[str, str]) -> str:
     for letter, value in tokens.items():
         parts = [part.replace(f"%{letter}", value) for part in parts]
     return "%".join(parts)
-
-
-def _split_paths(value: str) -> list[str]:
-    """ssh -G writes several paths with blanks between and no quotes; a path that holds blanks is one that exists."""
-    return [value] if Path(value).expanduser().exists() else value.split()
-
-
-def _agent(option: str, tokens: Mapping[str, str]) -> str:
-    if option == "none":
-        return ""
-    if option == "SSH_AUTH_SOCK" or option.startswith("$"):
-        return os.environ.get(option.strip("${}"), "")
-    return str(Path(expand(option, tokens)).expanduser())
-
-
-def _proxy(options: Mapping[str, Sequence[str]], target: SshTarget, entry: HostEntry) -> str:
-    command = (options.get("proxycommand") or ["none"])[0]
-    jumps = (options.get("proxyjump") or ["none"])[0]
-    if command != "none":
-        tokens = {"h": target.hostname, "n": entry.address, "p": str(target.port), "r": target.user}
-        return expand(command, tokens)
-    return "" if jumps == "none" else jump_command(jumps, target, entry)
 
 
 def jump_command(jumps: str, target: SshTarget, entry: HostEntry) -> str:
@@ -206,10 +183,8 @@ def public_key(path: str) -> bytes:
 
     b"" when neither has it. Format: OpenSSH's PROTOCOL.key.
     """
-    try:
+    with suppress(OSError, IndexError, ValueError):
         return b64decode(Path(f"{path}.pub").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        pass
     try:
         lines = Path(path).read_text().split("-----")[2]
         fields = io.BytesIO(b64decode(lines)[len(b"openssh-key-v1\0") :])

@@ -1,4 +1,4 @@
-"""ask, start and put over any Line: one constant command, everything else on stdin (`far/run.py`, `far/stream.py`)."""
+"""ask, start and put over any pipe: one constant command, everything else on stdin (`far/run.py`, `far/stream.py`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 import re
 import time
 import zlib
+from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from typing import Protocol
+from dataclasses import asdict
+from typing import Any, Protocol
 from uuid import uuid4
 
 from cluster.argv.far import framed, source
@@ -22,46 +24,25 @@ STALLED_S = 20.0  # how long sending may make no progress
 
 
 class Pipe(Protocol):
-    """One running loader (`commands.far.COMMAND`), wherever it runs."""
+    """One running loader (`argv.far.COMMAND`), wherever it runs."""
 
     def send(self, data: bytes) -> None:
         """Write all of `data` to its stdin. Raises ConnectionLostError, also when it takes nothing for STALLED_S."""
-        ...
 
     def receive(self, timeout_s: float) -> bytes | None:
         """Some bytes of its stdout; b"" at the end; None when none came in time. Raises ConnectionLostError."""
-        ...
 
     def end_input(self) -> None:
         """Close its stdin."""
-        ...
 
     def exit_code(self, timeout_s: float) -> int | None:
         """Its exit code; None when it has not ended in time or the connection was lost."""
-        ...
 
     def errors(self) -> str:
         """What it wrote to stderr so far (the last part of it)."""
-        ...
 
     def close(self) -> None:
         """Release it; it ends itself. Harmless when closed."""
-        ...
-
-
-class Line(Protocol):
-    """The way to one machine: opens pipes, as many as wanted at the same time."""
-
-    def open(self, deadline: float, scope: Scope) -> Pipe:
-        """Start one loader there, before `deadline` (of time.monotonic).
-
-        Raises ConnectionLostError when trying again may help, UnreachableError when not, InterruptedByUser.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close the connection; the next `open` makes a new one."""
-        ...
 
 
 LARGEST = 1 << 30  # bytes of an answer after decompression; more is not an answer of ours
@@ -70,20 +51,10 @@ GARBAGE = 1 << 20  # bytes before the marker that are taken for a banner
 
 def frame_questions(questions: Sequence[Question], marker: str) -> bytes:
     """All that is sent to the loader to have `questions` answered: the program, then the request."""
-    request = {
-        "marker": marker,
-        "questions": [
-            {
-                "argv": list(question.argv),
-                "stdin": b64encode(question.stdin).decode(),
-                "timeout_s": question.timeout_s,
-                "limit": question.limit,
-                "tail": question.tail,
-            }
-            for question in questions
-        ],
-    }
-    return framed(source("run")) + framed(json.dumps(request).encode())
+    rows = [asdict(one) | {"stdin": b64encode(one.stdin).decode()} for one in questions]
+    for row in rows:
+        del row["changes"]
+    return framed(source("run")) + framed(json.dumps({"marker": marker, "questions": rows}).encode())
 
 
 def frame_start(argv: Sequence[str], marker: str, grace_s: float) -> bytes:
@@ -104,48 +75,39 @@ class AnswerReader:
     def feed(self, data: bytes) -> list[Answer] | None:
         """The answers when `data` completes them. Raises ValueError when the frame is not ours after all."""
         self._seen += data
-        if self._length < 0 and not self._read_head():
-            return None
-        if len(self._seen) < self._length:
+        if self._length < 0:
+            self._read_head()
+        if self._length < 0 or len(self._seen) < self._length:
             return None
         body = bytes(self._seen[: self._length])
-        if self._kind == "zlib":
-            try:
-                body = zlib.decompressobj().decompress(body, LARGEST)
-            except zlib.error as error:
-                raise ValueError(str(error)) from None
+        try:
+            body = zlib.decompressobj().decompress(body, LARGEST) if self._kind == "zlib" else body
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
         return [_read_answer(row) for row in json.loads(body)]
 
-    def _read_head(self) -> bool:
+    def _read_head(self) -> None:
         start = self._seen.find(self._mark)
         end = self._seen.find(b"\n", start + len(self._mark)) if start >= 0 else -1
-        if end < 0:
-            if len(self._seen) > GARBAGE:
-                raise ValueError("endless output at login")
-            return False
-        kind, length = self._seen[start + len(self._mark) : end].decode().split()
-        self._kind, self._length = kind, int(length)
-        if self._length > LARGEST:
-            raise ValueError(f"an answer of {length} bytes")
-        del self._seen[: end + 1]
-        return True
+        if end >= 0:
+            self._kind, length = self._seen[start + len(self._mark) : end].decode().split()
+            self._length = int(length)
+            if self._length > LARGEST:
+                raise ValueError(f"an answer of {length} bytes")
+            del self._seen[: end + 1]
+        elif len(self._seen) > GARBAGE:
+            raise ValueError("endless output at login")
 
     def garbage(self) -> str:
         """What came instead of an answer, for an error message."""
         return self._seen[-400:].decode("utf-8", "replace").strip()
 
 
-def _read_answer(row: dict[str, object]) -> Answer:
+def _read_answer(row: dict[str, Any]) -> Answer:
     exit_code, seconds = row["exit"], row["seconds"]
-    if not (exit_code is None or isinstance(exit_code, int)) or not isinstance(seconds, int | float):
+    if not isinstance(exit_code, int | None) or not isinstance(seconds, int | float):
         raise ValueError("an answer of another shape")
-    return Answer(
-        exit=exit_code,
-        out=b64decode(str(row["out"])),
-        err=b64decode(str(row["err"])),
-        cut=bool(row["cut"]),
-        seconds=float(seconds),
-    )
+    return Answer(exit_code, b64decode(str(row["out"])), b64decode(str(row["err"])), bool(row["cut"]), float(seconds))
 
 
 LONGEST_LINE = 1 << 20  # bytes; a longer line comes in pieces
@@ -164,17 +126,33 @@ class FarProcess:
 
     def lines(self) -> Iterator[str]:
         """See Process.lines. Raises InterruptedByUser when cancelled, ConnectionLostError when the host is lost."""
-        while True:
+        data: bytes | None = None
+        while data != b"":
             self._scope.check()
             data = self._pipe.receive(SLICE_S)
             if data:
                 self._seen += data
-                yield from self._whole_lines()
-            elif data == b"":
-                self._check_end()
-                if self._started and self._seen:
-                    yield self._seen.decode("utf-8", "replace")
+                yield from self._complete_lines()
+        code = self._pipe.exit_code(2.0)
+        rest = self._seen.decode("utf-8", "replace")
+        if code is None or not self._started:
+            raise no_program(self._host, code, f"{'' if self._started else rest} {self._pipe.errors()}")
+        if rest:
+            yield rest
+
+    def _complete_lines(self) -> Iterator[str]:
+        if not self._started:
+            _, mark, after = self._seen.partition(self._mark)
+            if not mark:
                 return
+            self._started, self._seen = True, after
+        *complete, rest = self._seen.split(b"\n")
+        while len(rest) > LONGEST_LINE:
+            complete.append(rest[:LONGEST_LINE])
+            rest = rest[LONGEST_LINE:]
+        self._seen = rest
+        for line in complete:
+            yield line.decode("utf-8", "replace")
 
     def write(self, data: bytes) -> None:
         """Send bytes to the program's stdin. Raises ConnectionLostError when it is gone."""
@@ -193,28 +171,6 @@ class FarProcess:
             return None
         finally:
             self._pipe.close()
-
-    def _whole_lines(self) -> Iterator[str]:
-        if not self._started:
-            start = self._seen.find(self._mark)
-            if start < 0:
-                return
-            del self._seen[: start + len(self._mark)]
-            self._started = True
-        *whole, rest = self._seen.split(b"\n")
-        while len(rest) > LONGEST_LINE:
-            whole.append(rest[:LONGEST_LINE])
-            rest = rest[LONGEST_LINE:]
-        self._seen = bytearray(rest)
-        for line in whole:
-            yield line.decode("utf-8", "replace")
-
-    def _check_end(self) -> None:
-        """Raise when the output ended because the connection did."""
-        code = self._pipe.exit_code(2.0)
-        if code is None or not self._started:
-            said = "" if self._started else self._seen.decode("utf-8", "replace")
-            raise no_program(self._host, code, f"{said} {self._pipe.errors()}")
 
 
 def no_program(host: str, code: int | None, output: str) -> UnreachableError:
@@ -258,18 +214,22 @@ def pauses(scope: Scope, tries: int, until: float) -> Iterator[bool]:
         yield True
 
 
-class WireHost:
-    """A host at the other end of a Line. Keeps the contract of `hosts.protocol.Host`."""
+class WireHost(ABC):
+    """A host on which loaders can be started. Keeps the contract of `hosts.protocol.Host`."""
 
-    def __init__(self, name: str, line: Line, cancel: Cancel | None = None) -> None:
-        self._name = name
-        self._line = line
+    def __init__(self, name: str, cancel: Cancel | None = None) -> None:
+        self.name = name
         self.cancel = cancel or Cancel()
 
-    @property
-    def name(self) -> str:
-        """What the user calls it."""
-        return self._name
+    @abstractmethod
+    def open(self, deadline: float, scope: Scope) -> Pipe:
+        """Start one loader there, before `deadline` (of time.monotonic); as many as wanted at the same time.
+
+        Raises ConnectionLostError when trying again may help, UnreachableError when not, InterruptedByUser.
+        """
+
+    def close(self) -> None:  # noqa: B027 - this machine has nothing to close
+        """Close the connection; harmless when it is closed. The next `open` makes a new one."""
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
         """See Host.ask. Raises InterruptedByUser at once when canceled; a change under way is awaited for 10 s."""
@@ -296,13 +256,12 @@ class WireHost:
         pipe = self._open(scope)
         with scope.closing(pipe.close):
             pipe.send(frame_start(argv, marker, GRACE_S) + stdin)
-        return FarProcess(self._name, pipe, marker, scope)
+        return FarProcess(self.name, pipe, marker, scope)
 
     def put(self, data: bytes, path: str, mode: int = 0o600) -> None:
         """See Host.put. The bytes travel on stdin only."""
-        given = json.dumps({"path": path, "mode": mode})
-        words = ("python3", "-I", "-S", "-c", source("put").decode(), given)
-        answer = self.ask([Question(words, stdin=data, timeout_s=30 + len(data) / 1e6, changes=True)])[0]
+        words = ("python3", "-I", "-S", "-c", source("put").decode(), json.dumps({"path": path, "mode": mode}))
+        [answer] = self.ask([Question(words, stdin=data, timeout_s=30 + len(data) / 1e6, changes=True)])
         if answer.exit == 0:
             return
         try:
@@ -312,13 +271,9 @@ class WireHost:
         raise ClusterError(
             f"cannot write {path}: {why}",
             code="file-not-written",
-            where=self._name,
-            remedy=f"on {self._name} check the owner of that path and the free space",
+            where=self.name,
+            remedy=f"on {self.name} check the owner of that path and the free space",
         )
-
-    def close(self) -> None:
-        """Close the connection; harmless when it is closed."""
-        self._line.close()
 
     def _open(self, scope: Scope) -> Pipe:
         deadline = time.monotonic() + CONNECT_WITHIN_S
@@ -326,7 +281,7 @@ class WireHost:
         while True:
             scope.check()
             try:
-                return self._line.open(deadline, scope)
+                return self.open(deadline, scope)
             except ConnectionLostError as error:
                 # after a timeout there is no other try: the kernel has repeated its own meanwhile
                 if isinstance(error.__cause__, TimeoutError) or not next(tries, False):
@@ -346,12 +301,12 @@ class WireHost:
             if scope.is_set:
                 interrupted_at = interrupted_at or now
                 if not changes or now > interrupted_at + CHANGE_PATIENCE_S:
-                    raise InterruptedByUser("interrupted", where=self._name)
+                    raise InterruptedByUser("interrupted", where=self.name)
             if now > deadline:  # asking once more would not help; only a change's answer counts as lost
                 raise (ConnectionLostError if changes else SilentError)(
-                    f"{self._name} did not answer within {patience_s:.0f} s",
+                    f"{self.name} did not answer within {patience_s:.0f} s",
                     code="host-silent",
-                    where=self._name,
+                    where=self.name,
                     remedy="it may be thrashing, or the network is down: ping it, wait, power-cycle it",
                 )
             data = pipe.receive(SLICE_S)
@@ -360,11 +315,11 @@ class WireHost:
                 answers = reader.feed(data) if data else None
             except ValueError as error:
                 raise UnreachableError(
-                    f"invalid answer from {self._name}: {error}", code="answer-invalid", where=self._name
+                    f"invalid answer from {self.name}: {error}", code="answer-invalid", where=self.name
                 ) from None
             if answers is not None:
                 return answers
-        raise no_program(self._name, pipe.exit_code(1.0), f"{reader.garbage()} {pipe.errors()}")
+        raise no_program(self.name, pipe.exit_code(1.0), f"{reader.garbage()} {pipe.errors()}")
 
     def _send(self, pipe: Pipe, data: bytes, reader: AnswerReader) -> bool:
         """Send; False when the login ended before it had read all of it, perhaps after an error message."""

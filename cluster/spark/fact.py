@@ -40,6 +40,11 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
+def known(fact: X | Missing) -> X | None:
+    """The fact; None where it could not be read."""
+    return None if isinstance(fact, Missing) else fact
+
+
 def plain(text: str) -> str:
     """Text without terminal codes and control characters (tab and newline stay)."""
     return _CONTROL.sub("", _ANSI.sub("", text))

@@ -104,16 +104,11 @@ class GonePipe:
         pass
 
 
-class GoneLine:
-    """Opens such pipes."""
-
+class GoneHost(WireHost):
     def open(self, deadline: float, scope: Scope) -> GonePipe:
         return GonePipe()
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_login_that_ends_at_once_is_quoted() -> None:
     with pytest.raises(UnreachableError, match="exit 1; output: This account is currently not available"):
-        WireHost("spark1", GoneLine()).ask([Question(("true",))])
+        GoneHost("spark1").ask([Question(("true",))])

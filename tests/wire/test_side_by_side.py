@@ -24,14 +24,14 @@ def hasty() -> Iterator[None]:
 
 def test_many_are_prepared_at_once(hasty: None) -> None:
     target: Any = SimpleNamespace(hostname="192.168.1.41", user="nvidia", port=22)
-    dialled: Any = SimpleNamespace(sock=None)
+    sock: Any = None
     trust: Any = SimpleNamespace()
     failed: list[Exception] = []
 
     def prepare() -> None:
         try:
             for _ in range(50):
-                _prepare("spark1", target, trust, dialled)
+                _prepare("spark1", target, trust, sock)
         except Exception as error:
             failed.append(error)
 
