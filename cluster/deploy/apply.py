@@ -176,7 +176,6 @@ def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]
 
 
 def errors_of(failure: ClusterError) -> Sequence[ClusterError]:
-    """The errors of a failure, one or many."""
     return failure.errors if isinstance(failure, ManyErrors) else (failure,)
 
 

@@ -95,7 +95,6 @@ def unread(missing: Mapping[str, str]) -> Iterator[str]:
 
 
 def place_of(found: Explanation) -> str:
-    """Host, which log, line."""
     path = Path(found.file)
     _, name = evidence.of_host(path.name)
     kind = f"Ray's {path.name}" if path.parent.suffix == ".tar" else KINDS.get(name, name)
@@ -119,5 +118,4 @@ def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:
 
 
 def place(found: Explanation) -> str:
-    """File and line."""
     return f"{found.file}:{found.line}" if found.line else found.file

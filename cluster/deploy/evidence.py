@@ -53,9 +53,8 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, 
     """
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     place = home / "cluster" / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{subject.deployment}"
-    secrets = subject.wanted.secrets.values()
+    secrets, ray = subject.wanted.secrets.values(), subject.wanted.backend == "ray"
     since = f"-{seconds + SLACK_S:.0f}s"
-    ray = subject.wanted.backend == "ray"
     asked = {host: questions(subject.container(host), since, ray=ray) for host in subject.wanted.names}
     try:
         place.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -83,19 +82,17 @@ def questions(container: str, since: str, *, ray: bool, tail: int | None = None)
     Beside what the rank said: what the kernel and Docker say of it, and numbers that tell causes apart. `journalctl -k`
     would be the kernel's words of this boot alone; the last ones before a crash stand in the boot before.
     """
-    logs = docker_logs(container, tail=tail)
     session = ("docker", "cp", "--follow-link", f"{container}:{RAY_LOGS}", "-")
     journal = ("journalctl", "--no-pager", "-o", "short-iso", "--since", since)
-    gpu = ("nvidia-smi", f"--query-gpu={GPU}", "--format=csv")
     return {
-        "log.txt": Question(logs.argv, timeout_s=20, limit=BEGINNING, tail=END),
+        "log.txt": Question(docker_logs(container, tail=tail).argv, timeout_s=20, limit=BEGINNING, tail=END),
         "inspect.json": docker_inspect(container),
         **({RAY_TAR: Question(session, timeout_s=20, limit=RAY_LIMIT)} if ray else {}),
         "kernel.txt": Question((*journal, "_TRANSPORT=kernel"), limit=JOURNAL_BEGINNING, tail=JOURNAL_END),
         "docker.txt": Question((*journal, "-u", "docker"), limit=JOURNAL_BEGINNING, tail=JOURNAL_END),
         "uname.txt": Question(("uname", "-a")),
         "meminfo.txt": Question(("cat", "/proc/meminfo")),
-        "gpu.txt": Question(gpu),
+        "gpu.txt": Question(("nvidia-smi", f"--query-gpu={GPU}", "--format=csv")),
     }
 
 
@@ -114,9 +111,9 @@ def collect(
         [answer] = host.ask([clock.question()])
         return clock.parse(answer, (asked_at, fleet.time.time()))
 
-    for host, read in fleet.each(ask_clock, tuple(asked)).items():
-        if isinstance(read.value, clock.Clock):
-            text = json.dumps({"ahead_s": round(read.value.ahead_s, 3)})
+    for host, found in fleet.each(ask_clock, tuple(asked)).items():
+        if isinstance(found.value, clock.Clock):
+            text = json.dumps({"ahead_s": round(found.value.ahead_s, 3)})
             write(place / f"{host}-{CLOCK}", text.encode(), ())
     for host, outcome in fleet.ask({host: tuple(files.values()) for host, files in asked.items()}).items():
         if outcome.value is None:

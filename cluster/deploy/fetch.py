@@ -13,6 +13,7 @@ from cluster.argv.docker import docker_inspect, docker_pull, why_failed
 from cluster.argv.question import Question
 from cluster.config.secrets import read_secret
 from cluster.deploy.plan import HUB_TOKEN
+from cluster.deploy.rank import identity_of
 from cluster.deploy.session import Session, raise_all
 from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.hosts.fleet import Fleet
@@ -99,13 +100,7 @@ def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, s
     fleet, screen, hosts = session.fleet, session.screen, list(seens)
     missing = f"model {model.id} is not on {', '.join(hosts)}"
     refuse_unasked(missing, how, screen)
-    folders: dict[str, str] = {}
-    for name, seen in seens.items():
-        if isinstance(seen.identity, Missing):
-            raise RefusedError(
-                f"{name} does not report its identity: {seen.identity.why}", code="identity-unread", where=name
-            )
-        folders[name] = f"{seen.identity.data_dir}/{HUB_TOKEN}"
+    folders = {name: f"{identity_of(seen).data_dir}/{HUB_TOKEN}" for name, seen in seens.items()}
     tokens = {name: f"{folder}/token" if how.token else "" for name, folder in folders.items()}
     there = hosts if how.token else []
     removals = {name: [Question(("rm", "-rf", "--", folders[name]), changes=True)] for name in there}
@@ -199,8 +194,7 @@ def download(model: Model, image: str, seens: Mapping[str, Seen], tokens: Mappin
     asked: dict[str, Question] = {}
     for name, token_file in tokens.items():
         session.guard.note(name, f"download {model.id}")
-        identity = seens[name].identity
-        assert not isinstance(identity, Missing)  # fetch_model has refused that
+        identity = identity_of(seens[name])
         folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
         asked[name] = hub.hub_download(
             image,

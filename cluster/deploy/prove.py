@@ -160,7 +160,6 @@ def rank_of(subject: Subject, host: str, answer: Answer) -> RankState | Missing 
 
 
 def lost(state: Failed) -> ClusterError:
-    """A failed rank as the error that the user sees."""
     said = next((line.strip() for line in reversed(state.tail) if line.strip()), "")
     # a rank that names its cause after a colon has chosen the line that tells most
     detail = f"; last line: {said[:300]}" if said and ": " not in state.why else ""
@@ -243,21 +242,17 @@ def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | 
     names, ends = subject.wanted.names, subject.fabric.hosts
     asked = {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
     answers = fleet.keep_asking(asked, say)
-    grown: dict[str, int | None] = {}
-    lines: dict[str, Sequence[str]] = {}
-    states: dict[str, RankState | Missing | None] = {}
-    for host in names:
-        after, rank = answers[host]
-        grown[host] = grown_bytes(before[host], links.parse(after), ends[host].hcas) if ends[host].hcas else None
-        states[host] = rank_of(subject, host, rank)
-        lines[host] = getattr(states[host], "net", ())
+    states = {host: rank_of(subject, host, answers[host][1]) for host in names}
     if isinstance(ended := judge_ranks(states, healthy=True), Failed):
         raise lost(ended)
-    return judge_transport(grown, lines)
+    grown = {
+        host: grown_bytes(before[host], links.parse(answers[host][0]), ends[host].hcas) if ends[host].hcas else None
+        for host in names
+    }
+    return judge_transport(grown, {host: getattr(state, "net", ()) for host, state in states.items()})
 
 
 def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
-    """Memory of every host now."""
     outcomes = fleet.ask({name: [memory.question(), gpu.question()] for name in subject.wanted.names})
     return {
         name: held_of(memory.parse(outcome.value[0]), gpu.parse_processes(outcome.value[1]))

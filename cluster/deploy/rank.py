@@ -112,11 +112,7 @@ class Ingredients:
         return tuple(self.fabric.hosts[name].address for name in self.wanted.names)
 
     def identity(self, host: str) -> Identity:
-        """Who a host is. Raises RefusedError when that could not be read: no plan can be made without it."""
-        found = self.seens[host].identity
-        if isinstance(found, Missing):
-            raise RefusedError(f"{host} does not report its identity: {found.why}", code="identity-unread", where=host)
-        return found
+        return identity_of(self.seens[host])
 
     def home(self, host: str) -> str:
         return directory(self.identity(host).data_dir, self.id)
@@ -124,6 +120,14 @@ class Ingredients:
     def cache(self, host: str) -> str:
         """Directory of compiled kernels on a host."""
         return f"{self.identity(host).data_dir}/caches/{cache_name(self.spec)}"
+
+
+def identity_of(seen: Seen) -> Identity:
+    """Who a host is. Raises RefusedError when that could not be read: no plan can be made without it."""
+    host, found = seen.host, seen.identity
+    if isinstance(found, Missing):
+        raise RefusedError(f"{host} does not report its identity: {found.why}", code="identity-unread", where=host)
+    return found
 
 
 def container_name(deployment: str, rank: int) -> str:

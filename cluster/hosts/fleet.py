@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -218,12 +218,6 @@ class Fleet:
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
 
-    def __iter__(self) -> Iterator[Host]:
-        return iter(self.hosts.values())
-
-    def __len__(self) -> int:
-        return len(self.hosts)
-
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.hosts)
@@ -233,7 +227,7 @@ class Fleet:
         return Fleet([self.hosts[name] for name in names], self.limit, self.cancel, self.time, self.silence)
 
     def close(self) -> None:
-        for host in self:
+        for host in self.hosts.values():
             with suppress(Exception):
                 host.close()
 

@@ -79,7 +79,7 @@ class Lock:
         Each is asked for a beat and has 5 s to answer; a lock that was lost is taken back, if that is possible now.
         """
         outcomes = self._fleet.each(lambda host: self._held[host.name].ensure())
-        return {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
+        return {name: outcome.error for name, outcome in outcomes.items() if outcome.error}
 
     def taken(self) -> list[ClusterError]:
         """Of the hosts whose lock somebody else is known to have taken meanwhile, who did."""

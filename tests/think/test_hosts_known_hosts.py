@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,10 +15,6 @@ KEY, OTHER = b"key", b"other"
 
 def line(names: str, key: bytes = KEY, kind: str = "ssh-ed25519", marker: str = "") -> str:
     return f"{marker} {names} {kind} {b64encode(key).decode()} a comment\n".lstrip()
-
-
-def named(pattern: str) -> KnownKey:
-    return KnownKey(tuple(pattern.split(",")), "ssh-ed25519", KEY, "f", 1)
 
 
 def test_lines_comments_and_nonsense() -> None:
@@ -58,45 +55,30 @@ def test_fingerprint_as_published() -> None:
     ],
 )
 def test_names(pattern: str, name: str, claim: bool) -> None:
-    assert is_named(named(pattern), name) is claim
+    assert is_named(KnownKey(tuple(pattern.split(",")), "ssh-ed25519", KEY, "f", 1), name) is claim
 
 
-def test_the_known_key_is_trusted() -> None:
-    known = parse_known_hosts(line("other", OTHER) + line("spark1"))
-    verdict = judge(known, ["spark1"], "ssh-ed25519", KEY)
-    assert verdict.is_trusted
-    assert verdict.by
-    assert verdict.by.line == 2
+OWN, CHANGED = line("spark1"), line("spark1", OTHER)
+REVOKED, AUTHORITY = line("*", marker="@revoked"), line("*", marker="@cert-authority")
+WITH_PORT = ("[spark1]:2222", "spark1")
 
 
-def test_one_of_two_known_keys_of_a_kind_is_enough() -> None:
-    assert judge(parse_known_hosts(line("spark1", OTHER) + line("spark1")), ["spark1"], "ssh-ed25519", KEY).is_trusted
-
-
-def test_another_key_of_the_kind_is_a_change() -> None:
-    verdict = judge(parse_known_hosts(line("spark1", OTHER)), ["spark1"], "ssh-ed25519", KEY)
-    assert (verdict.is_trusted, verdict.is_changed) == (False, True)
-
-
-def test_a_key_of_another_kind_is_not_a_change() -> None:
-    verdict = judge(parse_known_hosts(line("spark1", OTHER, "ssh-rsa")), ["spark1"], "ssh-ed25519", KEY)
-    assert (verdict.is_trusted, verdict.is_changed) == (False, False)
-    assert verdict.by
-
-
-def test_the_name_without_the_port_may_trust_but_not_accuse() -> None:
-    names = ["[spark1]:2222", "spark1"]
-    assert judge(parse_known_hosts(line("spark1")), names, "ssh-ed25519", KEY).is_trusted
-    assert judge(parse_known_hosts(line("spark1", OTHER)), names, "ssh-ed25519", KEY).by is None
-    own = parse_known_hosts(line("[spark1]:2222", OTHER) + line("spark1"))
-    assert judge(own, names, "ssh-ed25519", KEY).is_changed
-
-
-def test_revoked_wins() -> None:
-    verdict = judge(parse_known_hosts(line("spark1") + line("*", marker="@revoked")), ["spark1"], "ssh-ed25519", KEY)
-    assert (verdict.is_trusted, verdict.is_revoked) == (False, True)
-
-
-def test_an_authority_is_no_host_key() -> None:
-    known = parse_known_hosts(line("*", marker="@cert-authority"))
-    assert judge(known, ["spark1"], "ssh-ed25519", KEY).by is None
+@pytest.mark.parametrize(
+    ("text", "names", "trusted", "wrong", "by"),
+    [
+        (line("other", OTHER) + OWN, ("spark1",), True, "", 2),
+        (CHANGED + OWN, ("spark1",), True, "", 2),  # one of two known keys of a kind is enough
+        (CHANGED, ("spark1",), False, "changed", 1),
+        (line("spark1", OTHER, "ssh-rsa"), ("spark1",), False, "", 1),  # another kind is not a change
+        # the name without the port may trust, but not accuse
+        (OWN, WITH_PORT, True, "", 1),
+        (CHANGED, WITH_PORT, False, "", None),
+        (line("[spark1]:2222", OTHER) + OWN, WITH_PORT, False, "changed", 1),
+        (OWN + REVOKED, ("spark1",), False, "revoked", 2),
+        (AUTHORITY, ("spark1",), False, "", None),  # it is no host key
+    ],
+)
+def test_the_key_that_a_host_shows(text: str, names: Sequence[str], trusted: bool, wrong: str, by: int | None) -> None:
+    found = judge(parse_known_hosts(text), names, "ssh-ed25519", KEY)
+    assert (found.is_trusted, found.is_changed, found.is_revoked) == (trusted, wrong == "changed", wrong == "revoked")
+    assert (found.by and found.by.line) == by

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from fake_host import FakeHost
 
-from cluster.argv.question import Answer, Question
+from cluster.argv.question import Answer
 from cluster.errors import ExitCode, LockedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock, who_am_i
@@ -14,20 +16,19 @@ NAMES = ("spark2", "spark1")
 DIRS = {name: f"/data/{name}" for name in NAMES}
 
 
-def nothing(question: Question) -> Answer:
-    return Answer(0)
-
-
 def desk() -> tuple[Fleet, dict[str, FakeHost]]:
-    hosts = {name: FakeHost(name, nothing) for name in NAMES}
+    hosts = {name: FakeHost(name, lambda question: Answer(0)) for name in NAMES}
     return Fleet(list(hosts.values())), hosts
 
 
-def test_it_is_held_on_all_hosts_and_given_back() -> None:
+@pytest.mark.parametrize("bug", [None, RuntimeError("bug")])
+def test_it_is_held_on_all_hosts_and_given_back(bug: Exception | None) -> None:
     fleet, hosts = desk()
-    with Lock(fleet, "up", DIRS) as lock:
+    with pytest.raises(RuntimeError) if bug else nullcontext(), Lock(fleet, "up", DIRS) as lock:
         assert not lock.lost()
         assert [host.lock_holder and host.lock_holder["why"] for host in hosts.values()] == ["up", "up"]
+        if bug:
+            raise bug
     assert [host.lock_holder for host in hosts.values()] == [None, None]
 
 
@@ -49,13 +50,6 @@ def test_what_was_taken_is_given_back_when_a_later_host_fails() -> None:
         raise AssertionError("held")
     assert hosts["spark1"].started
     assert hosts["spark1"].lock_holder is None
-
-
-def test_it_is_given_back_after_an_error() -> None:
-    fleet, hosts = desk()
-    with pytest.raises(RuntimeError), Lock(fleet, "up", DIRS):
-        raise RuntimeError("bug")
-    assert [host.lock_holder for host in hosts.values()] == [None, None]
 
 
 def test_notes_reach_the_host_they_are_for() -> None:

@@ -38,11 +38,7 @@ def test_everything_that_is_read() -> None:
         identities_only=True,
         agent=f"{home}/agent of ada",
         host_key_alias="spark",
-        known_hosts=(
-            "/home/ada/.ssh/known_hosts",
-            "/etc/ssh/ssh_known_hosts",
-            "/etc/ssh/ssh_known_hosts2",
-        ),
+        known_hosts=("/home/ada/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"),
         connect_timeout_s=7.0,
     )
 
@@ -65,14 +61,10 @@ def test_agents(said: str, agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_options({"identityagent": [said]}, "spark").agent == agent
 
 
-def test_no_known_hosts_means_none() -> None:
-    said = {"userknownhostsfile": ["none"], "globalknownhostsfile": ["/dev/null"]}
-    assert read_options(said, "spark").known_hosts == ("/dev/null",)
-
-
-def test_a_path_with_blanks_is_one_path_when_it_exists(tmp_path: Path) -> None:
+def test_known_hosts(tmp_path: Path) -> None:
+    """A path with blanks is one path when it exists; `none` is none."""
     (tmp_path / "known hosts").write_text("")
-    said = {"userknownhostsfile": [f"{tmp_path}/known hosts"], "globalknownhostsfile": ["/a /b"]}
+    said = {"userknownhostsfile": [f"{tmp_path}/known hosts", "none"], "globalknownhostsfile": ["/a /b"]}
     assert read_options(said, "spark").known_hosts == (f"{tmp_path}/known hosts", "/a", "/b")
 
 
@@ -81,16 +73,16 @@ def test_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "key_name"),
+    ("hostname", "port", "alias", "key_name"),
     [
-        (SshTarget("spark", 22, "ada"), "spark"),
-        (SshTarget("spark", 2222, "ada"), "[spark]:2222"),
-        (SshTarget("fe80::1", 22, "ada"), "fe80::1"),
-        (SshTarget("spark", 2222, "ada", host_key_alias="alias"), "alias"),
+        ("spark", 22, "", "spark"),
+        ("spark", 2222, "", "[spark]:2222"),
+        ("fe80::1", 22, "", "fe80::1"),
+        ("spark", 2222, "alias", "alias"),
     ],
 )
-def test_the_name_in_known_hosts(target: SshTarget, key_name: str) -> None:
-    assert target.key_name == key_name
+def test_the_name_in_known_hosts(hostname: str, port: int, alias: str, key_name: str) -> None:
+    assert SshTarget(hostname, port, "ada", host_key_alias=alias).key_name == key_name
 
 
 def test_jump_hosts_as_ssh_itself_would_go() -> None:

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 from golden_plans import INSIDE
-from plan_tools import one_cable, seen, spec_for, wanted
+from plan_tools import one_cable, recipe, seen, spec_for, wanted
 
 from cluster.deploy.rank import Ingredients, cache_name, container
 from cluster.spark.fabric import pair
 
-SPEC: dict[str, Any] = {
-    "recipe": {
-        "name": "toy",
-        "model": "example/toy",
-        "revision": "main",
-        "env": {},
-        "port": 8000,
-        "served_model_name": "",
-        "vllm": {"max-model-len": 4096, "gpu-memory-utilization": 0.8, "tool-call-parser": "gemma4"},
-    },
-    "tp": 2,
-    "pp": 1,
-    "image_content": "1f" * 32,
-    "mounts": {},
-    "env": {},
-    "host_env": {},
-    "words": [],
-    "bind": "",
-    "hosts": ["spark1", "spark2"],
-    "secrets": [],
-}
+RECIPE = {"vllm": {"max-model-len": 4096, "gpu-memory-utilization": 0.8, "tool-call-parser": "gemma4"}}
+SPEC = spec_for(wanted(of=recipe(**RECIPE)))
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The spec with one part changed: `recipe.vllm.quantization`."""
     *within, last = path.split(".")
-    spec: dict[str, Any] = {**SPEC, "recipe": {**SPEC["recipe"], "vllm": dict(SPEC["recipe"]["vllm"])}}
+    spec = deepcopy(SPEC)
     inner = spec
     for part in within:
         inner = inner[part]
@@ -86,16 +68,10 @@ def test_what_decides_the_kernels_has_a_directory_of_its_own(path: str, value: A
     assert name.startswith("toy-")
 
 
-BUILDERS = {
-    "VLLM_CACHE_ROOT",
-    "TRITON_CACHE_DIR",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "FLASHINFER_WORKSPACE_BASE",
-    "CUDA_CACHE_PATH",
-    "B12X_COMPILE_CACHE_DIR",
-    "B12X_CUTE_COMPILE_CACHE_DIR",
-    "TILELANG_CACHE_DIR",
-}
+BUILDERS = """
+    VLLM_CACHE_ROOT TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR FLASHINFER_WORKSPACE_BASE CUDA_CACHE_PATH
+    B12X_COMPILE_CACHE_DIR B12X_CUTE_COMPILE_CACHE_DIR TILELANG_CACHE_DIR
+"""
 TUNED = "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR"
 
 
@@ -107,7 +83,7 @@ def test_kernels_are_kept_and_what_ranks_tune_together_is_not(size: int) -> None
     made_of = Ingredients(of, spec_for(of), hosts, pair(tuple(hosts.values())), INSIDE, {}, "t0ken")
     for rank in range(size):
         one = container(made_of, rank)
-        assert all(one.env[name].startswith("/cache") for name in BUILDERS)
+        assert all(one.env[name].startswith("/cache") for name in BUILDERS.split())
         assert any(bind.target == "/cache" and not bind.read_only for bind in one.binds)
         assert (TUNED in one.env) == (size > 1)
         assert not one.env.get(TUNED, "").startswith("/cache")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from golden_plans import compare, plan
@@ -27,15 +28,9 @@ RECIPE = recipe(
 
 
 def ask(size: int, backend: Backend) -> Wanted:
-    return wanted(
-        size,
-        backend,
-        RECIPE,
-        env={"SEED": "two words"},
-        secrets=SECRETS,
-        words=("--seed", "1"),
-        mounted={"/opt/vllm/patch.py": b"print(1)\n"},
-    )
+    mounted = {"/opt/vllm/patch.py": b"print(1)\n"}
+    given: dict[str, Any] = {"env": {"SEED": "two words"}, "secrets": SECRETS, "words": ("--seed", "1")}
+    return wanted(size, backend, RECIPE, mounted=mounted, **given)
 
 
 def crossed() -> tuple[Seen, ...]:
@@ -117,8 +112,6 @@ def test_files_of_a_rank() -> None:
 def test_words_survive_a_shell() -> None:
     """The printed line, read by a shell's rules, is the argv that is sent."""
     made = plan(ask(2, "ray"), crossed())
-    sent = [
-        one.argv for stage in made.stages for step in stage.steps for one in step.changes if isinstance(one, Question)
-    ]
+    changes = [change for stage in made.stages for step in stage.steps for change in step.changes]
     printed = [tuple(shlex.split(line)) for line in made.lines() if not line.startswith("#")]
-    assert printed == sent
+    assert printed == [change.argv for change in changes if isinstance(change, Question)]

@@ -12,6 +12,7 @@ from plan_tools import names, recipe, wanted
 from cluster.argv.question import Answer
 from cluster.spark.fact import Missing
 from cluster.spark.image import Inside, check_equal, check_inside, parse_inside
+from cluster.spark.request import Backend
 
 GOOD = Inside("3.12.3", "0.32.0", "2.56.0", "5.6.0", "2.27.3", True, ("GPU 0: NVIDIA GB10",))
 NEEDS = recipe(needs={"vllm": ">=0.19", "ray": ">=2.52", "transformers": ">=5.5"})
@@ -31,9 +32,8 @@ def told(**changes: Any) -> Answer:
 
 def test_the_probe_is_read() -> None:
     assert parse_inside(told()) == GOOD
-    bare = parse_inside(
-        told(versions={"vllm": None, "ray": None}, gpus=[], knows_architecture=None, gpu_error="no smi")
-    )
+    nothing = {"vllm": None, "ray": None}
+    bare = parse_inside(told(versions=nothing, gpus=[], knows_architecture=None, gpu_error="no smi"))
     assert bare == Inside("3.12.3", "", "", "", "", None, (), "no smi")
 
 
@@ -62,35 +62,27 @@ def test_a_missing_gpu_driver_has_its_remedy() -> None:
     assert "nvidia-ctk" in fault.remedy
 
 
-CASES: dict[str, tuple[Inside, str, list[str]]] = {
-    "good": (GOOD, "ray", []),
-    "no ray": (replace(GOOD, ray=""), "ray", ["Ray not found in image example.org/vllm:1"]),
-    "no ray, and none needed": (replace(GOOD, ray=""), "mp", []),
-    "no ray for one rank": (replace(GOOD, ray=""), "none", []),
-    "old ray": (replace(GOOD, ray="2.51.0"), "ray", ["Ray >=2.52 required, image example.org/vllm:1 has 2.51.0"]),
-    "no vllm": (replace(GOOD, vllm=""), "mp", ["vLLM not found in image example.org/vllm:1"]),
-    "a nightly counts as its version": (replace(GOOD, vllm="0.19.1rc1.dev31+ga88ce94bb"), "mp", []),
-    "a version of its own kind": (replace(GOOD, vllm="spark-build-7"), "mp", []),
-    "old transformers": (
-        replace(GOOD, transformers="4.57.0"),
-        "mp",
-        ["transformers >=5.5 required, image example.org/vllm:1 has 4.57.0"],
-    ),
-    "no GPU": (replace(GOOD, gpus=()), "mp", ["no GPU is seen inside a container"]),
-    "unknown model": (
-        replace(GOOD, knows_architecture=False),
-        "mp",
-        ["vLLM 0.32.0 in example.org/vllm:1 does not support ToyForCausalLM"],
-    ),
-    "not known whether it knows": (replace(GOOD, knows_architecture=None), "mp", []),
-}
+IMAGE = "image example.org/vllm:1"
+CASES: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "ray", ""),
+    ({"ray": ""}, "ray", f"Ray not found in {IMAGE}"),
+    ({"ray": ""}, "mp", ""),
+    ({"ray": ""}, "none", ""),
+    ({"ray": "2.51.0"}, "ray", f"Ray >=2.52 required, {IMAGE} has 2.51.0"),
+    ({"vllm": ""}, "mp", f"vLLM not found in {IMAGE}"),
+    ({"vllm": "0.19.1rc1.dev31+ga88ce94bb"}, "mp", ""),  # a nightly counts as its version
+    ({"vllm": "spark-build-7"}, "mp", ""),  # a version of its own kind
+    ({"transformers": "4.57.0"}, "mp", f"transformers >=5.5 required, {IMAGE} has 4.57.0"),
+    ({"gpus": ()}, "mp", "no GPU is seen inside a container"),
+    ({"knows_architecture": False}, "mp", "vLLM 0.32.0 in example.org/vllm:1 does not support ToyForCausalLM"),
+    ({"knows_architecture": None}, "mp", ""),  # it is not known
+]
 
 
-@pytest.mark.parametrize("what", CASES)
-def test_inside(what: str) -> None:
-    inside, backend, expected = CASES[what]
-    found = list(check_inside(wanted(backend=backend, of=NEEDS), "spark1", inside))
-    assert [one.what for one in found] == expected
+@pytest.mark.parametrize(("changes", "backend", "expected"), CASES)
+def test_inside(changes: dict[str, Any], backend: Backend, expected: str) -> None:
+    found = list(check_inside(wanted(backend=backend, of=NEEDS), "spark1", replace(GOOD, **changes)))
+    assert [one.what for one in found] == ([expected] if expected else [])
     assert all(one.level == "fault" and one.remedy for one in found)
 
 

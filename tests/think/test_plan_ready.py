@@ -1,4 +1,4 @@
-"""Verdicts: is a deployment on its way, ready or lost, and is Ray whole."""
+"""Verdicts: is a deployment on its way, ready or lost, is Ray whole, and do the logs say what a recipe expects."""
 
 from __future__ import annotations
 
@@ -6,8 +6,21 @@ from typing import Any
 
 import pytest
 
+from cluster.config.recipe import ExpectLog
 from cluster.spark.fact import Missing
-from cluster.spark.ranks import Failed, RankState, RayNode, Ready, Waiting, judge_nodes, judge_ranks
+from cluster.spark.ranks import (
+    Failed,
+    Found,
+    RankState,
+    RayNode,
+    Ready,
+    Waiting,
+    is_whole,
+    judge_nodes,
+    judge_ranks,
+    patterns_of,
+    unmet,
+)
 
 
 def rank(*stages: str | dict[str, Any], state: str = "running", exit_code: int = 0, **more: Any) -> RankState:
@@ -126,3 +139,36 @@ def node(address: str, alive: bool = True, gpus: float = 1.0) -> RayNode:
 )
 def test_nodes_of_ray(nodes: list[RayNode], wrong: list[str]) -> None:
     assert judge_nodes(nodes, ["a", "b"]) == wrong
+
+
+EXPECTED = ExpectLog(require=["Using 'MARLIN' NvFp4 MoE backend"], forbid=["'CUTLASS_FP4'"])
+MARLIN, CUTLASS = Found("Using 'MARLIN' NvFp4 MoE backend", ""), "Using 'CUTLASS_FP4' NvFp4 MoE backend"
+NOTHING = Found(None, "")
+
+
+@pytest.mark.parametrize(
+    ("logs", "wrong"),
+    [
+        # with Ray the head's log holds all there is, with mp each rank has its own
+        ([(MARLIN, NOTHING), (NOTHING, NOTHING)], []),
+        ([(NOTHING, NOTHING), (MARLIN, NOTHING)], []),
+        (
+            [(NOTHING, NOTHING), (Found(None, CUTLASS), Found(CUTLASS, ""))],
+            [
+                f"no log has `Using 'MARLIN' NvFp4 MoE backend`, but: {CUTLASS}",
+                f"the log of spark2 has `'CUTLASS_FP4'`: {CUTLASS}",
+            ],
+        ),
+        ([(NOTHING, NOTHING)], ["no log has `Using 'MARLIN' NvFp4 MoE backend`, nor a line like it"]),
+    ],
+)
+def test_what_a_recipe_expects_of_the_logs(logs: list[tuple[Found, Found]], wrong: list[str]) -> None:
+    """In the order of the patterns: those required, then those forbidden."""
+    assert patterns_of(EXPECTED) == ("Using 'MARLIN' NvFp4 MoE backend", "'CUTLASS_FP4'")
+    assert patterns_of(ExpectLog()) == ()
+    assert list(unmet(EXPECTED, {f"spark{at}": rank(found=rows) for at, rows in enumerate(logs, 1)})) == wrong
+
+
+def test_a_log_that_lost_its_beginning_is_not_judged() -> None:
+    assert is_whole(rank("started", "joined"))
+    assert not is_whole(rank())

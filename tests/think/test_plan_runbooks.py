@@ -1,4 +1,4 @@
-"""Checks: each is defined once, with its page; `--force` and docs/checks.md know them all."""
+"""Checks and findings: each check is defined once, with its page; `--force` and docs/checks.md know them all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from cluster.diagnosis import hang
 from cluster.errors import UsageError
-from cluster.spark.finding import checks_in
+from cluster.spark.finding import Finding, Shared, checks_in, share
 from cluster.spark.look import CHECKS, check_names
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cluster"
@@ -37,6 +37,19 @@ def test_each_check_is_defined_once() -> None:
 def test_a_finding_has_its_runbook() -> None:
     assert hang.WEDGE.fault("", "it hangs").runbook == "it-hangs#wedged"
     assert CHECKS["memory"].warning("spark1", "full").as_dict()["runbook"] == "memory-is-full"
+
+
+def test_the_same_on_several_hosts_is_said_once() -> None:
+    def docker(host: str, why: str = "no daemon") -> Finding:
+        return Finding("fault", "docker", host, "Docker cannot be used", why, f"on {host}: systemctl start docker")
+
+    other = Finding("warning", "mtu", "a", "1500", "", "on a: ip link")
+    first, second, third = share([docker("a"), other, docker("b"), docker("a"), docker("c", "refused")])
+    assert (first.hosts, first.finding.host) == (("a", "b"), "")
+    assert first.finding.remedy == "on each: systemctl start docker"
+    assert second == Shared(Finding("warning", "mtu", "", "1500", "", "on a: ip link"), ("a",))
+    assert (third.hosts, third.finding.remedy) == (("c",), "on c: systemctl start docker")
+    assert share([]) == []
 
 
 def test_force_takes_names_of_checks() -> None:

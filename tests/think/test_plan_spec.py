@@ -12,7 +12,6 @@ from plan_tools import CONTENT, IDS, recipe, spec_for, wanted
 
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.spec import built_image, canonical, deployment_id, differing, fingerprint, named, spec_like, spec_of
-from cluster.spark.request import Wanted
 
 SPEC = spec_for(wanted(), CONTENT)
 
@@ -31,65 +30,37 @@ def test_the_name_is_one_that_docker_takes() -> None:
         assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*-[0-9a-f]{8}", got), got
 
 
-def with_env(of: Wanted) -> Wanted:
-    return replace(of, env={"SEED": "2"})
+FIRST, SECOND = wanted().hosts
+MOUNT: dict[str, Any] = {"mounted": {"/opt/x.py": b"print(1)"}}
+CHANGES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"recipe": recipe(vllm={"max-model-len": 8192})}, ["recipe.vllm.max-model-len: 4096 → 8192"]),
+    ({"recipe": recipe(vllm={})}, ["recipe.vllm.max-model-len: 4096 → (none)"]),
+    ({"env": {"SEED": "2"}}, ["env.SEED: (none) → 2"]),
+    ({"env": {"LONG": "x" * 100}}, [f"env.LONG: (none) → {'x' * 12}…"]),
+    ({"secrets": {"HF_TOKEN": "hf_planted"}}, ['secrets: [] → ["HF_TOKEN"]']),
+    ({"words": ("--max-num-seqs", "8")}, ['words: [] → ["--max-num-seqs", "8"]']),
+    ({"hosts": (SECOND, FIRST)}, ['hosts: ["spark1", "spark2"] → ["spark2", "spark1"]']),
+    ({"hosts": (replace(FIRST, env={"A": "1"}), SECOND)}, ['host_env.spark1: (none) → {"A": "1"}']),
+    ({"bind": "127.0.0.1"}, ["bind: 0.0.0.0 → 127.0.0.1"]),
+    ({"backend": "mp"}, ["backend: ray → mp"]),
+    ({"tp": 1, "pp": 2}, ["pp: 1 → 2", "tp: 2 → 1"]),
+    ({"recipe": recipe(image="x:2")}, ["recipe.image: example.org/vllm:1 → x:2"]),
+    ({"recipe": recipe(revision="v2")}, ["recipe.revision: main → v2"]),
+    ({"recipe": recipe(before_serve=[["true"]])}, ['recipe.before_serve: [] → [["true"]]']),
+    ({"recipe": recipe(shm_gib=4)}, ["recipe.shm_gib: 16.0 → 4.0"]),
+]
 
 
-def with_secret(of: Wanted) -> Wanted:
-    return replace(of, secrets={"HF_TOKEN": "hf_planted"})
-
-
-def with_mount(of: Wanted) -> Wanted:
-    return replace(of, mounted={"/opt/x.py": b"print(1)"})
-
-
-def with_words(of: Wanted) -> Wanted:
-    return replace(of, words=("--max-num-seqs", "8"))
-
-
-def with_other_hosts(of: Wanted) -> Wanted:
-    return replace(of, hosts=tuple(reversed(of.hosts)))
-
-
-def with_host_env(of: Wanted) -> Wanted:
-    return replace(of, hosts=(replace(of.hosts[0], env={"A": "1"}), of.hosts[1]))
-
-
-CHANGES: dict[str, tuple[Any, list[str]]] = {
-    "flag": (
-        lambda of: replace(of, recipe=recipe(vllm={"max-model-len": 8192})),
-        ["recipe.vllm.max-model-len: 4096 → 8192"],
-    ),
-    "flag gone": (lambda of: replace(of, recipe=recipe(vllm={})), ["recipe.vllm.max-model-len: 4096 → (none)"]),
-    "env": (with_env, ["env.SEED: (none) → 2"]),
-    "secret's name": (with_secret, ['secrets: [] → ["HF_TOKEN"]']),
-    "words": (with_words, ['words: [] → ["--max-num-seqs", "8"]']),
-    "hosts": (with_other_hosts, ['hosts: ["spark1", "spark2"] → ["spark2", "spark1"]']),
-    "host's env": (with_host_env, ['host_env.spark1: (none) → {"A": "1"}']),
-    "bind": (lambda of: replace(of, bind="127.0.0.1"), ["bind: 0.0.0.0 → 127.0.0.1"]),
-    "backend": (lambda of: replace(of, backend="mp"), ["backend: ray → mp"]),
-    "sizes": (lambda of: replace(of, tp=1, pp=2), ["pp: 1 → 2", "tp: 2 → 1"]),
-    "image's name": (lambda of: replace(of, recipe=recipe(image="x:2")), ["recipe.image: example.org/vllm:1 → x:2"]),
-    "model": (lambda of: replace(of, recipe=recipe(revision="v2")), ["recipe.revision: main → v2"]),
-    "command": (
-        lambda of: replace(of, recipe=recipe(before_serve=[["true"]])),
-        ['recipe.before_serve: [] → [["true"]]'],
-    ),
-    "shm": (lambda of: replace(of, recipe=recipe(shm_gib=4)), ["recipe.shm_gib: 16.0 → 4.0"]),
-}
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_difference_is_named(what: str) -> None:
-    change, rows = CHANGES[what]
-    other = spec_for(change(wanted()), CONTENT)
+@pytest.mark.parametrize(("change", "rows"), CHANGES)
+def test_a_difference_is_named(change: dict[str, Any], rows: list[str]) -> None:
+    other = spec_for(replace(wanted(), **change), CONTENT)
     names = {id: name for name, id in IDS.items()}
     assert differing(named(SPEC, names), named(other, names)) == rows
     assert deployment_id(other) != deployment_id(SPEC)
 
 
 def test_content_is_named_by_its_digest() -> None:
-    other = spec_for(with_mount(wanted()), "cd" * 32)
+    other = spec_for(replace(wanted(), **MOUNT), "cd" * 32)
     assert differing(SPEC, other)[0] == "image_content: abababababab… → cdcdcdcdcdcd…"
     assert re.fullmatch(r"mounts./opt/x.py: \(none\) → [0-9a-f]{12}…", differing(SPEC, other)[1])
     changed = spec_for(replace(wanted(), mounted={"/opt/x.py": b"print(2)"}), "cd" * 32)
@@ -105,13 +76,9 @@ def test_what_an_image_is_built_from() -> None:
     assert built_image(replace(of, dockerfile=b"FROM $IMAGE "), CONTENT) != tag
 
 
-def test_a_file_of_the_model_is_named_by_its_path() -> None:
+def test_a_file_of_the_model_is_named_by_its_path_or_content() -> None:
     of = wanted(of=recipe(mounts=[{"model_file": "fix.py", "target": "/opt/x.py"}]))
     assert differing(SPEC, spec_for(of, CONTENT)) == ["mounts./opt/x.py: (none) → model: fix.py"]
-
-
-def test_a_file_of_the_model_that_is_there_is_known_by_its_content() -> None:
-    of = wanted(of=recipe(mounts=[{"model_file": "fix.py", "target": "/opt/x.py"}]))
     there = spec_for(of, CONTENT, {"fix.py": "ab" * 32, "other.py": "ef" * 32})
     assert there["mounts"] == {"/opt/x.py": "ab" * 32}
     assert fingerprint(spec_for(of, CONTENT, {"fix.py": "cd" * 32})) != fingerprint(there)
@@ -130,51 +97,39 @@ def test_names_of_hosts_are_the_inventorys() -> None:
     assert set(spec_for(here)["host_env"]) == set(ids.values())
 
 
-def observed(of: Wanted) -> Wanted:
-    hosts = tuple(replace(host, address="10.0.0.9", user="eve", fabric=("eth9",), data_dir="/x") for host in of.hosts)
-    return replace(of, hosts=hosts)
-
-
-def other_token(of: Wanted) -> Wanted:
-    return replace(of, secrets={"HF_TOKEN": "another"})
+DESCRIBED = {
+    "summary": "x",
+    "needs": {"vllm": ">=1"},
+    "ready_timeout_s": 9,
+    "bench": {"runs": 9},
+    "problems": [{"what": "p"}],
+    "memory": {"per_host_gib": {2: 1}},
+    "weights_gib": 9,
+    "transport": "socket",
+    "backend": "mp",
+    "mounts": [{"source": "/elsewhere", "target": "/t"}],
+}
+ELSEWHERE: dict[str, Any] = {"address": "10.0.0.9", "user": "eve", "fabric": ("eth9",), "data_dir": "/x"}
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        observed,
-        lambda of: replace(
-            of,
-            recipe=recipe(
-                summary="x",
-                needs={"vllm": ">=1"},
-                ready_timeout_s=9,
-                bench={"runs": 9},
-                problems=[{"what": "p"}],
-                memory={"per_host_gib": {2: 1}},
-                weights_gib=9,
-            ),
-        ),
-        lambda of: replace(of, allow_socket=True, force=frozenset({"ping"})),
-        lambda of: replace(of, recipe=recipe(transport="socket", backend="mp")),
-        lambda of: replace(of, recipe=recipe(mounts=[{"source": "/elsewhere", "target": "/t"}])),
+        {"hosts": tuple(replace(host, **ELSEWHERE) for host in (FIRST, SECOND))},
+        *({"recipe": recipe(**{key: value})} for key, value in DESCRIBED.items()),
+        {"allow_socket": True, "force": frozenset({"ping"})},
     ],
 )
-def test_what_is_no_intent_is_no_difference(change: Any) -> None:
+def test_what_is_no_intent_is_no_difference(change: dict[str, Any]) -> None:
     """Addresses, where files lie, what only describes, what only lets checks pass."""
-    assert differing(SPEC, spec_for(change(wanted()), CONTENT)) == []
+    assert differing(SPEC, spec_for(replace(wanted(), **change), CONTENT)) == []
 
 
 def test_tokens_are_not_in_it() -> None:
-    of = with_secret(wanted())
-    assert "hf_planted" not in canonical(spec_for(of, CONTENT))
-    assert fingerprint(spec_for(of, CONTENT)) == fingerprint(spec_for(other_token(of), CONTENT))
-    assert "hf_planted" not in repr(of)
-
-
-def test_a_long_value_is_cut() -> None:
-    other = spec_for(replace(wanted(), env={"LONG": "x" * 100}), CONTENT)
-    assert differing(SPEC, other) == [f"env.LONG: (none) → {'x' * 12}…"]
+    of = wanted(secrets={"HF_TOKEN": "hf_planted"})
+    assert "hf_planted" not in canonical(spec_for(of, CONTENT)) + repr(of)
+    other = replace(of, secrets={"HF_TOKEN": "another"})
+    assert fingerprint(spec_for(of, CONTENT)) == fingerprint(spec_for(other, CONTENT))
 
 
 def test_host_names_of_any_kind_survive_the_label() -> None:

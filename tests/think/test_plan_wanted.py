@@ -65,9 +65,8 @@ def test_sizes_that_do_not_fit(count: int, changes: dict[str, Any], message: str
 
 
 def test_the_head_is_the_first_named() -> None:
-    hosts, _, _ = choose_sizes(
-        tuple(reversed(wanted(2).hosts)), tp=None, pp=1, solo=True, backend=None, recipe=recipe()
-    )
+    turned = tuple(reversed(wanted(2).hosts))
+    hosts, _, _ = choose_sizes(turned, tp=None, pp=1, solo=True, backend=None, recipe=recipe())
     assert [host.name for host in hosts] == ["spark2"]
 
 
@@ -76,9 +75,14 @@ def test_the_name_in_the_api() -> None:
     assert wanted(of=recipe(served_model_name="toy")).served_name == "toy"
 
 
-MAIN = Model("example/toy", "main", None)
+MAIN, RANDOM, DRAFTER = (
+    Model("example/toy", "main", None),
+    Model("example/toy", "main", dummy=True),
+    Model("a/b", "main"),
+)
 DUMMY = {"load-format": "dummy"}
 LONG = {"speculative-config": {"model": "a/b", "revision": "r1"}}
+RANDOM_DRAFTER = {"model": "a/b", "draft_load_config": {"load_format": "dummy"}}
 
 
 @pytest.mark.parametrize(
@@ -86,24 +90,20 @@ LONG = {"speculative-config": {"model": "a/b", "revision": "r1"}}
     [
         ({}, (), [MAIN]),
         (LONG, (), [MAIN, Model("a/b", "r1")]),
-        ({"spec-model": "a/b"}, (), [MAIN, Model("a/b", "main")]),
+        ({"spec-model": "a/b"}, (), [MAIN, DRAFTER]),
         ({"spec-model": "a/b", "speculative-config": {"revision": "r1"}}, (), [MAIN, Model("a/b", "r1")]),
-        ({"speculative-config.model": "a/b"}, (), [MAIN, Model("a/b", "main")]),
-        ({"speculative-config": '{"model": "a/b"}'}, (), [MAIN, Model("a/b", "main")]),
-        ({}, ("--spec-model", "a/b"), [MAIN, Model("a/b", "main")]),
-        ({}, ("--spec_model=a/b", "--seed", "1"), [MAIN, Model("a/b", "main")]),
-        ({}, ("-sc", '{"model": "a/b"}'), [MAIN, Model("a/b", "main")]),
+        ({"speculative-config.model": "a/b"}, (), [MAIN, DRAFTER]),
+        ({"speculative-config": '{"model": "a/b"}'}, (), [MAIN, DRAFTER]),
+        ({}, ("--spec-model", "a/b"), [MAIN, DRAFTER]),
+        ({}, ("--spec_model=a/b", "--seed", "1"), [MAIN, DRAFTER]),
+        ({}, ("-sc", '{"model": "a/b"}'), [MAIN, DRAFTER]),
         (LONG, ("--speculative-config.model", "c/d"), [MAIN, Model("c/d", "r1")]),
         ({"spec-method": "ngram", "spec-model": "ngram"}, (), [MAIN]),
-        (DUMMY, (), [Model("example/toy", "main", dummy=True)]),
-        ({}, ("--load-format=dummy",), [Model("example/toy", "main", dummy=True)]),
+        (DUMMY, (), [RANDOM]),
+        ({}, ("--load-format=dummy",), [RANDOM]),
         (DUMMY, ("--load-format", "auto"), [MAIN]),
-        (DUMMY | LONG, (), [Model("example/toy", "main", dummy=True), Model("a/b", "r1", dummy=True)]),
-        (
-            {"speculative-config": {"model": "a/b", "draft_load_config": {"load_format": "dummy"}}},
-            (),
-            [MAIN, Model("a/b", "main", dummy=True)],
-        ),
+        (DUMMY | LONG, (), [RANDOM, Model("a/b", "r1", dummy=True)]),
+        ({"speculative-config": RANDOM_DRAFTER}, (), [MAIN, Model("a/b", "main", dummy=True)]),
     ],
 )
 def test_the_models_that_hosts_need(vllm: dict[str, Any], words: tuple[str, ...], models: list[Model]) -> None:

@@ -211,7 +211,7 @@ def test_a_host_that_is_slow_for_a_moment_does_not_cost_the_lock(
 
 
 def test_it_outlives_an_interruption_for_the_undo(fleet: Fleet, dirs: dict[str, str]) -> None:
-    for host in fleet:
+    for host in fleet.hosts.values():
         host.cancel = fleet.cancel
     with Lock(fleet, "up", dirs) as lock:
         first = generations(dirs)

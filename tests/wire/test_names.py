@@ -128,7 +128,7 @@ def test_without_openssh_there_is_one_error(tmp_path: Path, monkeypatch: pytest.
 def test_this_machine_is_reached_without_ssh(sshd: Sshd) -> None:
     mine = HostEntry(address="127.0.0.1", user=getpass.getuser())
     fleet = connect({"here": mine, "there": sshd.entry()})
-    assert [type(host) for host in fleet] == [LocalHost, SshHost]
+    assert [type(host) for host in fleet.hosts.values()] == [LocalHost, SshHost]
     assert [answers[0].text for answers in values(fleet.ask_all([Question(("echo", "up"))])).values()] == ["up\n"] * 2
     fleet.close()
 

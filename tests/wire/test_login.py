@@ -1,4 +1,4 @@
-"""Logging in: which keys are offered, and what a refusal says."""
+"""Host keys are always checked; which keys are offered; and a refusal says what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from loopback import Sshd, make_key
+from loopback import Sshd, make_key, public
 
 from cluster.argv.question import Question
 from cluster.errors import ConnectionLostError, UnreachableError, UsageError
@@ -22,8 +22,80 @@ def check_login(host: SshHost) -> None:
 def refusal(host: SshHost) -> UnreachableError:
     with pytest.raises(UnreachableError) as raised:
         host.ask([Question(("true",))])
-    assert not isinstance(raised.value, ConnectionLostError), "a wrong key is no reason to try again"
+    assert not isinstance(raised.value, ConnectionLostError), "a key is no reason to try again"
     return raised.value
+
+
+def print_of(path: Path) -> str:
+    return subprocess.check_output(["ssh-keygen", "-l", "-f", f"{path}.pub"], text=True).split()[1]
+
+
+def knowing(sshd: Sshd, folder: Path, text: str) -> SshHost:
+    """A host, with a known_hosts file of this text."""
+    (folder / "known").write_text(text)
+    return sshd.host(known_hosts_file=str(folder / "known"))
+
+
+def test_unknown(sshd: Sshd, tmp_path: Path) -> None:
+    error = refusal(knowing(sshd, tmp_path, ""))
+    assert print_of(sshd.folder / "host_ed25519") in error.what
+    assert f"cluster inventory add spark1 {sshd.entry().user}@127.0.0.1:{sshd.port}" in error.remedy
+    assert refusal(sshd.host(known_hosts_file=str(tmp_path / "none"))).code == "host-key-unknown"
+
+
+def test_changed(sshd: Sshd, tmp_path: Path) -> None:
+    other, known = make_key(tmp_path / "other"), tmp_path / "known"
+    error = refusal(knowing(sshd, tmp_path, f"# a comment\n{sshd.name} {public(other)}\n"))
+    assert error.code == "host-key-changed"
+    assert print_of(other) in error.what
+    assert print_of(sshd.folder / "host_ed25519") in error.what
+    assert error.where == f"{known}:2"
+    assert f"ssh-keygen -R '{sshd.name}' -f {known}" in error.remedy
+
+
+def test_hashed_names(sshd: Sshd, tmp_path: Path) -> None:
+    host, known = knowing(sshd, tmp_path, f"{sshd.name} {public(sshd.folder / 'host_ed25519')}\n"), tmp_path / "known"
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", known], check=True, stderr=subprocess.DEVNULL)
+    assert "|1|" in known.read_text()
+    assert "127" not in known.read_text()
+    check_login(host)
+
+
+def test_revoked(sshd: Sshd, tmp_path: Path) -> None:
+    key = public(sshd.folder / "host_ed25519")
+    error = refusal(knowing(sshd, tmp_path, f"{sshd.name} {key}\n@revoked * {key}\n"))
+    assert (error.code, error.where) == ("host-key-revoked", f"{tmp_path}/known:2")
+
+
+def test_an_authority_is_not_taken_for_the_host_itself(sshd: Sshd, tmp_path: Path) -> None:
+    error = refusal(knowing(sshd, tmp_path, f"@cert-authority {sshd.name} {public(sshd.folder / 'host_ed25519')}\n"))
+    assert error.code == "host-key-unknown"
+    assert "authority" in error.what
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
+def test_the_kind_that_is_known_is_asked_for(kind: str, make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    server = make_sshd(kinds=("rsa", "ecdsa", "ed25519"))
+    check_login(knowing(server, tmp_path, f"{server.name} {public(server.folder / f'host_{kind}')}\n"))
+
+
+def test_only_another_kind_is_known(sshd: Sshd, tmp_path: Path) -> None:
+    error = refusal(knowing(sshd, tmp_path, f"{sshd.name} {public(make_key(tmp_path / 'rsa', 'rsa'))}\n"))
+    assert error.code == "host-key-unknown"
+    assert "only its ssh-rsa key is known" in error.what
+
+
+def test_a_key_known_for_the_usual_port_counts_and_another_is_no_change(sshd: Sshd, tmp_path: Path) -> None:
+    check_login(knowing(sshd, tmp_path, f"127.0.0.1 {public(sshd.folder / 'host_ed25519')}\n"))
+    error = refusal(knowing(sshd, tmp_path, f"127.0.0.1 {public(make_key(tmp_path / 'other'))}\n"))
+    assert error.code == "host-key-unknown"
+
+
+def allow(server: Sshd, key: Path) -> Path:
+    """A key of another kind or place that the server accepts too."""
+    with (server.folder / "id.pub").open("a") as allowed:
+        allowed.write(Path(f"{key}.pub").read_text())
+    return key
 
 
 @pytest.fixture
@@ -66,9 +138,7 @@ def test_an_agent_holds_the_locked_key_of_the_inventory(
     make_sshd: Callable[..., Sshd], agent: Path, tmp_path: Path
 ) -> None:
     server = make_sshd()
-    key = make_key(tmp_path / "key")
-    with (server.folder / "id.pub").open("a") as allowed:
-        allowed.write(Path(f"{key}.pub").read_text())
+    key = allow(server, make_key(tmp_path / "key"))
     subprocess.run(["ssh-add", "-q", key], check=True)
     subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", key], check=True, stdout=subprocess.DEVNULL)
     check_login(server.host(identity_file=str(key)))
@@ -106,10 +176,7 @@ def test_no_such_user(sshd: Sshd) -> None:
 def test_other_kinds_of_keys(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     server = make_sshd()
     for kind in ("rsa", "ecdsa"):
-        key = make_key(tmp_path / kind, kind)
-        with (server.folder / "id.pub").open("a") as allowed:
-            allowed.write(Path(f"{key}.pub").read_text())
-        check_login(server.host(identity_file=str(key)))
+        check_login(server.host(identity_file=str(allow(server, make_key(tmp_path / kind, kind)))))
 
 
 def test_a_key_file_that_is_no_key(sshd: Sshd, tmp_path: Path) -> None:

@@ -1,24 +1,30 @@
-"""Connections that fail or end: what is retried, what is not, and what becomes of the programs there."""
+"""Connections that fail, end, hang or are interrupted: what is tried again, and what is left there."""
 
 from __future__ import annotations
 
 import getpass
+import os
 import re
+import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from loopback import Sshd, becomes, find_processes, free_port
 
 from cluster.argv.question import Question
-from cluster.errors import ConnectionLostError, UnreachableError
+from cluster.errors import ConnectionLostError, InterruptedByUser, UnreachableError
+from cluster.hosts.cancel import Cancel
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.ssh import SshHost
+from cluster.hosts.ssh import SshHost, _prepare
 
 # counts its runs; the first run ends the sshd of its own session
 CUT_ONCE = """
@@ -32,17 +38,15 @@ def cut_once(log: Path, *, changes: bool) -> Question:
     return Question(("sh", "-c", CUT_ONCE, "sh", str(log)), changes=changes)
 
 
-def test_questions_are_asked_again_on_a_new_connection(sshd: Sshd, tmp_path: Path) -> None:
+def test_questions_are_asked_again_on_a_new_connection_and_changes_never(sshd: Sshd, tmp_path: Path) -> None:
     assert sshd.host().ask([cut_once(tmp_path / "log", changes=False)])[0].out == b"answered\n"
     assert len((tmp_path / "log").read_text().split()) == 2
-
-
-def test_changes_are_never_sent_again(sshd: Sshd, tmp_path: Path) -> None:
     host = sshd.host()
-    with pytest.raises(ConnectionLostError):
-        host.ask([Question(("true",)), cut_once(tmp_path / "log", changes=True)])
+    with pytest.raises(ConnectionLostError) as raised:
+        host.ask([Question(("true",)), cut_once(tmp_path / "changes", changes=True)])
+    assert raised.value.sent
     time.sleep(0.5)
-    assert len((tmp_path / "log").read_text().split()) == 1
+    assert len((tmp_path / "changes").read_text().split()) == 1
     assert host.ask([Question(("echo", "back"))])[0].out == b"back\n"
 
 
@@ -183,10 +187,127 @@ def test_what_has_to_be_answered_is_asked_until_the_host_is_back(make_sshd: Call
     assert told[-1] == ""
 
 
-def test_a_change_that_could_not_be_sent_is_known_not_to_be(sshd: Sshd, tmp_path: Path) -> None:
+def test_a_change_that_could_not_be_sent_is_known_not_to_be(sshd: Sshd) -> None:
     with pytest.raises(ConnectionLostError) as raised:
         sshd.host(port=free_port()).ask([Question(("true",), changes=True)])
     assert not raised.value.sent
-    with pytest.raises(ConnectionLostError) as raised:
-        sshd.host().ask([cut_once(tmp_path / "log", changes=True)])
-    assert raised.value.sent
+
+
+@pytest.fixture
+def fleet(sshd: Sshd) -> Fleet:
+    cancel = Cancel()
+    made = Fleet([sshd.host("spark1", cancel), sshd.host("spark2", cancel)], cancel=cancel)
+    made.ask_all([Question(("true",))])  # connected
+    return made
+
+
+def press_ctrl_c(after_s: float) -> None:
+    threading.Timer(after_s, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+
+
+def test_questions_end_at_once(fleet: Fleet) -> None:
+    press_ctrl_c(0.5)
+    began = time.monotonic()
+    with pytest.raises(InterruptedByUser):
+        fleet.ask_all([Question(("sleep", "331.25"), timeout_s=60)])
+    assert time.monotonic() - began < 2
+    assert becomes(lambda: not find_processes("331.25"), 3.0)
+
+
+def test_a_change_under_way_is_awaited(fleet: Fleet, tmp_path: Path) -> None:
+    change = Question(("sh", "-c", f"sleep 1.5; echo done >> {tmp_path}/log"), changes=True)
+    press_ctrl_c(0.4)
+    began = time.monotonic()
+    with pytest.raises(InterruptedByUser):
+        fleet.ask({"spark1": [change], "spark2": [Question(("sleep", "332.25"), timeout_s=60)]})
+    assert 1.3 < time.monotonic() - began < 4
+    assert (tmp_path / "log").read_text() == "done\n"
+
+
+def test_a_change_that_takes_too_long_is_ended(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.hosts.wire.CHANGE_PATIENCE_S", 0.5)
+    press_ctrl_c(0.3)
+    began = time.monotonic()
+    with pytest.raises(InterruptedByUser):
+        fleet.ask({"spark1": [Question(("sleep", "333.25"), timeout_s=60, changes=True)]})
+    assert time.monotonic() - began < 4
+    assert becomes(lambda: not find_processes("333.25"), 3.0)
+
+
+def test_a_second_ctrl_c_leaves_at_once(fleet: Fleet) -> None:
+    press_ctrl_c(0.4)
+    press_ctrl_c(0.9)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        fleet.ask({"spark1": [Question(("sleep", "5"), changes=True)]})
+    assert time.monotonic() - began < 2
+
+
+def test_undo_works_in_a_fresh_scope_and_what_was_left_behind_does_not(fleet: Fleet, tmp_path: Path) -> None:
+    going_on = Question(("sh", "-c", f"echo went on >> {tmp_path}/log"), changes=True)
+
+    def stubborn(host: object) -> None:
+        time.sleep(2)
+        fleet["spark1"].ask([going_on])
+
+    press_ctrl_c(0.3)
+    with pytest.raises(InterruptedByUser):
+        fleet.each(stubborn)
+    with pytest.raises(InterruptedByUser):
+        fleet.ask_all([Question(("true",))])
+    fleet.cancel.renew()
+    undone = fleet.ask_all([Question(("echo", "undone"), changes=True)])
+    assert [outcome.get()[0].text for outcome in undone.values()] == ["undone\n", "undone\n"]
+    time.sleep(1.5)
+    assert not (tmp_path / "log").exists(), "a worker left behind by Ctrl-C does not go on under the undo"
+
+
+def test_connecting_is_interrupted_too(sshd: Sshd) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        cancel = Cancel()
+        fleet = Fleet([sshd.host("spark1", cancel, port=silent.getsockname()[1])], cancel=cancel)
+        press_ctrl_c(0.4)
+        began = time.monotonic()
+        with pytest.raises(InterruptedByUser):
+            fleet.ask_all([Question(("true",))])
+        assert time.monotonic() - began < 1.5
+
+
+def test_a_hanging_host_does_not_hold_up_the_end_of_the_program(fleet: Fleet) -> None:
+    press_ctrl_c(0.3)
+    began = time.monotonic()
+    with pytest.raises(InterruptedByUser):
+        fleet.each(lambda host: time.sleep(30))
+    assert time.monotonic() - began < 3
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads change places as often as they can."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_many_are_prepared_at_once(hasty: None) -> None:
+    target: Any = SimpleNamespace(hostname="192.168.1.41", user="nvidia", port=22)
+    sock: Any = None
+    trust: Any = SimpleNamespace()
+    failed: list[Exception] = []
+
+    def prepare() -> None:
+        try:
+            for _ in range(50):
+                _prepare("spark1", target, trust, sock)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=prepare) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
