@@ -47,10 +47,7 @@ class Applied:
 
 
 def apply(stages: Sequence[Stage], session: Session, applied: Applied | None = None) -> None:
-    """Carry out stages in order; the steps of one run side by side and all end before the next stage.
-
-    What was begun is added to `applied`, also when this raises. Raises the first failing stage's errors.
-    """
+    """Carry out stage after stage, the steps of one side by side; `applied` gets what was begun, whatever happens."""
     applied = Applied() if applied is None else applied
 
     def carry_out_all(host: Host) -> None:
@@ -148,10 +145,7 @@ def undo(applied: Applied, session: Session) -> list[str]:
 
 @contextmanager
 def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]:
-    """Whatever goes wrong in the block is rolled back after the evidence was saved; its error says so.
-
-    What the block has begun stands in the value that it is given.
-    """
+    """Whatever goes wrong in the block is rolled back after the evidence was saved; its error says so."""
     applied = Applied()
     session.screen.stay()
     try:

@@ -25,10 +25,7 @@ KINDS = {
 
 
 def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory: str, screen: Screen) -> None:
-    """Say in one of the errors what the evidence names as the cause. Unknown causes change nothing.
-
-    All has been rolled back by now. What goes wrong here, or is interrupted here, is not the user's trouble.
-    """
+    """Say in one of the errors what the evidence names as the cause; what goes wrong here is only a warning."""
     if not directory:
         return
     try:
@@ -47,10 +44,7 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
 
 
 def add(root: Explanation, error: ClusterError, directory: str) -> None:
-    """Cause, the place that shows it, and the remedy, in the four lines of an error.
-
-    Of a consequence that stands alone only the remedy: the rank's own words say more than the rule's.
-    """
+    """Cause, its place and remedy, in the lines of an error; of a consequence that stands alone only the remedy."""
     finding = root.finding
     shown = read_line(finding.evidence).message[:SHOWN_LENGTH]
     if not root.rule.secondary:
@@ -62,7 +56,7 @@ def add(root: Explanation, error: ClusterError, directory: str) -> None:
 
 
 def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
-    """For people: the cause with its evidence and remedy, what else there is, what follows from it."""
+    """For people: the cause with its evidence and remedy, what else there is, what follows from it, what is missing."""
     root = diagnosis.root
     if root:
         yield from of_finding(root, "unknown" if root.level == "unknown" else "cause", where(root))
@@ -81,17 +75,12 @@ def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
         follows.setdefault(one.id, []).append(place_of(one))
     if follows:
         yield "follows from it: " + "; ".join(f"{id} ({', '.join(places[:4])})" for id, places in follows.items())
-    yield from unread(missing)
-
-
-def unread(missing: Mapping[str, str]) -> Iterator[str]:
-    """What is missing of what matters, and why."""
-    hosts: dict[tuple[str, str], list[str]] = {}
+    hosts_of: dict[tuple[str, str], list[str]] = {}
     for name, why in missing.items():
         host, part = evidence.of_host(name)
         if part in KINDS:
-            hosts.setdefault((KINDS[part], why), []).append(host)
-    yield from (f"not read: {kind} of {', '.join(names)}: {why}" for (kind, why), names in hosts.items())
+            hosts_of.setdefault((KINDS[part], why), []).append(host)
+    yield from (f"not read: {kind} of {', '.join(names)}: {why}" for (kind, why), names in hosts_of.items())
 
 
 def place_of(found: Explanation) -> str:

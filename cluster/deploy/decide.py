@@ -22,10 +22,7 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Something is to be started.
-
-    `outgoing` run now and come back when the new one fails; `remains` are dead and only removed.
-    """
+    """`outgoing` run now and come back when the new one fails; `remains` are dead and only removed."""
 
     why: tuple[str, ...]
     outgoing: tuple[Deployment, ...] = ()

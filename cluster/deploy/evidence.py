@@ -217,7 +217,6 @@ def ahead(path: Path) -> float:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """A file's bytes, a megabyte at a time. Raises OSError."""
     with path.open("rb") as file:
         yield from read(file)
 

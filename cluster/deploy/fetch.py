@@ -65,10 +65,7 @@ def naming_what_stays(how: How) -> Iterator[None]:
 
 
 def fetch_missing(wanted: Wanted, seens: Mapping[str, Seen], how: How, session: Session) -> bool:
-    """Fetch image and weights where they are missing, after asking; whether anything was fetched.
-
-    Raises RefusedError when the user does not agree, cannot be asked, or on a dry run (which fetches nothing).
-    """
+    """Fetch what is missing, after asking; whether anything was. Raises RefusedError: not agreed, or a dry run."""
     screen, image = session.screen, wanted.recipe.image
     images = [name for name in wanted.names if is_absent(seens[name].image)]
     models = {
@@ -138,7 +135,6 @@ def refuse_unasked(missing: str, how: How, screen: Screen) -> None:
 
 
 def agree(question: str, how: How, screen: Screen) -> None:
-    """Ask before a download. Raises RefusedError when the answer is no."""
     if how.yes:
         screen.note(question)
     elif not screen.confirm(f"{question}?"):
@@ -146,7 +142,6 @@ def agree(question: str, how: How, screen: Screen) -> None:
 
 
 def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
-    """Raise RefusedError for every host whose disk has no room for so many bytes."""
     errors = [
         RefusedError(
             f"not enough disk space for {model.id}: {size / GIB:.1f} GiB required,"

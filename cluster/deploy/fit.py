@@ -35,10 +35,7 @@ held the BF16 weights first."""
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be held: `sequences` of `length` tokens at once, on hosts with `memory_gib`.
-
-    A `length` of None asks for the longest that fits.
-    """
+    """`sequences` of `length` tokens at once (None: the longest that fits), on hosts with `memory_gib`."""
 
     length: int | None
     sequences: int = 1

@@ -35,7 +35,6 @@ def check_seen(
 def check_facts(
     wanted: Wanted, seens: Mapping[str, Seen], fabric: Fabric, found: Sequence[Deployment]
 ) -> list[Finding]:
-    """What the facts say of each host that answered, and of all of them together."""
     here = [seens[name] for name in wanted.names if name in seens]
     return [*(one for seen in here for one in check_host(wanted, seen, found)), *check_set(wanted, here, fabric)]
 
@@ -53,7 +52,6 @@ def pair_of(hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen]) -> Fabric:
 
 
 def ping(fabric: Fabric, fleet: Fleet) -> list[Finding]:
-    """Full-size packets from each host to each peer over each link, all at once."""
     asked = {host: questions for host in fabric.hosts if (questions := ping_questions(fabric, host))}
     findings: list[Finding] = []
     for host, outcome in fleet.ask({host: list(questions.values()) for host, questions in asked.items()}).items():
@@ -65,10 +63,7 @@ def ping(fabric: Fabric, fleet: Fleet) -> list[Finding]:
 
 
 def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
-    """Judge what a short container of the image finds on every host.
-
-    Returns what the head's image holds. Raises RefusedError, and the errors of hosts that were lost.
-    """
+    """What the head's image holds. Raises RefusedError for what a short container of it finds on any host."""
     insides = fleet.keep_trying(partial(look_into, wanted), wanted.names, screen.trouble)
     judge(check_insides(wanted, insides), wanted, screen)
     head = insides[wanted.names[0]]
@@ -90,7 +85,6 @@ def look_into(wanted: Wanted, host: Host) -> Inside | Missing:
 
 
 def check_insides(wanted: Wanted, insides: Mapping[str, Inside | Missing]) -> list[Finding]:
-    """What the short containers say of each host's image, and of all of them together."""
     each = [finding for host, inside in insides.items() for finding in check_inside(wanted, host, inside)]
     return [*each, *check_equal(insides)]
 
@@ -105,7 +99,6 @@ def judge(findings: Sequence[Finding], wanted: Wanted, screen: Screen) -> None:
 
 
 def warn(finding: Finding, screen: Screen) -> None:
-    """One finding that does not stop a start, in a line."""
     forced = " (forced)" if finding.level == "fault" else ""
     evidence = f" ({finding.evidence})" if finding.evidence else ""
     screen.warn(f"{finding.level}{forced}: {finding.host}: {finding.what}{evidence}")

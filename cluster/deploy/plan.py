@@ -75,7 +75,6 @@ class Stage:
 
 
 def filled(*stages: Stage) -> tuple[Stage, ...]:
-    """The stages that have something to do."""
     return tuple(stage for stage in stages if stage.steps)
 
 
@@ -125,7 +124,6 @@ def stop_ranks(deployment: Deployment) -> tuple[Step, ...]:
 
 
 def start_ranks(deployment: Deployment) -> tuple[Step, ...]:
-    """Start the stopped containers of all ranks."""
     label = f"{DEPLOYMENT}={deployment.id}"
     return tuple(
         Step(
@@ -140,10 +138,7 @@ def start_ranks(deployment: Deployment) -> tuple[Step, ...]:
 
 
 def wanted_of(deployment: Deployment, hosts: Sequence[ResolvedHost]) -> Wanted:
-    """What a deployment was asked to be, as far as its proof needs it; the labels hold no secrets.
-
-    `hosts` in rank order. Raises ValueError when the recipe in the label is none of this version's.
-    """
+    """What a deployment was asked to be; `hosts` in rank order. Raises ValueError for another version's."""
     spec = deployment.spec
     recipe = Recipe.model_validate(spec["recipe"])
     return Wanted(recipe, tuple(hosts), spec["tp"], spec["pp"], spec["backend"], bind=spec["bind"])
@@ -168,7 +163,6 @@ def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
 
 
 def _containers(seens: Mapping[str, Seen], label: str) -> Iterator[tuple[str, Container]]:
-    """All containers with a label, whatever their other labels are."""
     for host, seen in seens.items():
         yield from ((host, container) for container in known(seen.containers) or () if label in container.labels)
 
@@ -200,7 +194,6 @@ def forget(seens: Mapping[str, Seen]) -> Stage:
 
 
 def removal(deployment: Deployment, seens: Mapping[str, Seen]) -> Iterator[Step]:
-    """Remove a deployment's containers and its directory on each host."""
     for host, rank in deployment.ranks.items():
         identity = known(seens[host].identity)
         yield _remove(host, rank, *([_rm(directory(identity.data_dir, deployment.id))] if identity else ()))
@@ -236,7 +229,6 @@ DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_cache
 
 
 def plan_up(made_of: Ingredients, start: Start) -> Plan:
-    """All stages from what is there to running containers, and the clean-up after the proof."""
     wanted, seens, outgoing = made_of.wanted, made_of.seens, start.outgoing
     drop = Question(DROP_CACHES, timeout_s=60, changes=True)
     dropped = [
@@ -292,7 +284,6 @@ def _run(made_of: Ingredients, rank: int) -> Step:
 
 
 def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
-    """What is written to a rank's deployment directory."""
     wanted, host, words = made_of.wanted, made_of.wanted.names[rank], rank_words(made_of, rank)
     home = made_of.home(host)
     uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)

@@ -71,10 +71,7 @@ class Proof:
 
 
 def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> Proof:
-    """Wait for all ranks, prove Ray and one completion. Raises the first failure, with the rank's own words.
-
-    Raises RefusedError when RDMA was available and sockets were used.
-    """
+    """Wait for all ranks, prove Ray and one completion. Raises the first failure; RefusedError for unused RDMA."""
     wanted = subject.wanted
     moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)} if subject.idle else {}
     with clock.stage(ENGINE), screen.waiting("containers") as line:
@@ -136,10 +133,7 @@ def wait_serving(
 
 
 def poll(subject: Subject, fleet: Fleet, earlier: dict[str, RankState]) -> State:
-    """One look at all ranks and, on the head, the server's health. `earlier`: what was found before, by container.
-
-    Raises the error of a host that is given up.
-    """
+    """One look at all ranks and the server's health. `earlier`: ranks by container. Raises for a host given up."""
     names, asked_at = subject.wanted.names, fleet.time.monotonic()
     asked = {host: [ranks.question([subject.container(host)], known=earlier)] for host in names}
     asked[names[0]].append(server.question(subject.server, ask=False, timeout_s=5))
@@ -229,16 +223,12 @@ def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completio
 
 
 def read_links(fleet: Fleet, names: Sequence[str], say: Say = None) -> dict[str, Links | Missing]:
-    """Every host's links with their byte counters."""
     answers = fleet.keep_asking({name: [links.question()] for name in names}, say)
     return {name: links.parse(answer) for name, [answer] in answers.items()}
 
 
 def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing], say: Say = None) -> Transport:
-    """Judge the way the traffic took, from counters now and before, and NCCL's lines of every rank.
-
-    Raises ClusterError when a rank has ended since it answered.
-    """
+    """Judge the way the traffic took, by counters and NCCL's lines. Raises ClusterError when a rank has ended."""
     names, ends = subject.wanted.names, subject.fabric.hosts
     asked = {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
     answers = fleet.keep_asking(asked, say)
@@ -262,7 +252,6 @@ def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
 
 
 def held_of(found: Memory | Missing, rows: tuple[GpuProcess, ...] | Missing) -> Held:
-    """Memory of one host from two facts."""
     memory = known(found)
     return Held(memory.available if memory else None, gpu_bytes(rows))
 

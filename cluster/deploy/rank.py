@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -136,14 +136,20 @@ def container_name(deployment: str, rank: int) -> str:
 
 def container(made_of: Ingredients, rank: int) -> Container:
     wanted, host = made_of.wanted, made_of.wanted.names[rank]
-    home, links = made_of.home(host), made_of.seens[host].links
-    binds = (
+    home, links, weights = made_of.home(host), made_of.seens[host].links, known(made_of.seens[host].weights)
+    # files of the recipe: ours from the deployment's directory, the model's own from where the host has it
+    files = {target: f"{home}/{mount_file(number, target)}" for number, target in enumerate(wanted.mounted)}
+    if weights:
+        files |= {one.target: f"{weights.path}/{one.model_file}" for one in wanted.recipe.mounts if one.model_file}
+    binds = [
         Bind(home, deployments.HOME),
         Bind(made_of.cache(host), "/cache", read_only=False),
         Bind(made_of.identity(host).hf_home, "/hf"),
         *(Bind(model.id, model.id) for model in wanted.models if model.id.startswith("/")),
-        *_mounts(made_of, host),
-    )
+    ]
+    for target, path in files.items():
+        inside = f"{made_of.inside.packages}/{target.removeprefix(PACKAGES)}"
+        binds.append(Bind(path, target if target.startswith("/") else inside))
     return Container(
         name=container_name(made_of.id, rank),
         image=made_of.image,
@@ -157,21 +163,10 @@ def container(made_of: Ingredients, rank: int) -> Container:
             deployments.SEEN: canonical(observed(made_of)),
         },
         env=environment(made_of, host),
-        binds=binds,
+        binds=tuple(binds),
         shm_bytes=int(wanted.recipe.shm_gib * GIB),
         infiniband=wanted.size > 1 and not isinstance(links, Missing) and links.rdma_device,
     )
-
-
-def _mounts(made_of: Ingredients, host: str) -> Iterator[Bind]:
-    """Files of the recipe: ours from the deployment's directory, the model's own from where the host has it."""
-    wanted, home, weights = made_of.wanted, made_of.home(host), made_of.seens[host].weights
-    own = {target: f"{home}/{mount_file(number, target)}" for number, target in enumerate(wanted.mounted)}
-    if not isinstance(weights, Missing):
-        own |= {one.target: f"{weights.path}/{one.model_file}" for one in wanted.recipe.mounts if one.model_file}
-    for target, path in own.items():
-        inside = f"{made_of.inside.packages}/{target.removeprefix(PACKAGES)}"
-        yield Bind(path, target if target.startswith("/") else inside)
 
 
 def observed(made_of: Ingredients) -> dict[str, Any]:

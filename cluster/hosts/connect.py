@@ -70,7 +70,6 @@ class LocalHost(wire.WireHost):
     """This machine as a host: loaders are children of ours."""
 
     def open(self, deadline: float, scope: Scope) -> wire.Pipe:
-        """See WireHost.open."""
         return LocalPipe(self.name)
 
 

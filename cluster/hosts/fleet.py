@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,14 +35,12 @@ class Outcome(Generic[T]):
     error: ClusterError | None = None
 
     def get(self) -> T:
-        """The value. Raises the error."""
         if self.error is not None:
             raise self.error
         return cast(T, self.value)  # not `assert`: T may itself be optional
 
 
 def errors(outcomes: Mapping[str, Outcome[T]]) -> list[ClusterError]:
-    """The errors, in the hosts' order."""
     return [outcome.error for outcome in outcomes.values() if outcome.error is not None]
 
 
@@ -150,14 +148,10 @@ class Silence:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Those that are silent now."""
         return tuple(sorted(self._since))
 
     def answered(self, outcomes: Mapping[str, Outcome[T]], asked_at: float) -> dict[str, T]:
-        """The answers to what was asked at `asked_at`; hosts that cannot be asked now are left out.
-
-        Raises every other error, and that of a host that was silent for too long.
-        """
+        """The answers to what was asked at `asked_at`, without silent hosts. Raises every other error."""
         judged = {name: self._judge(name, outcome, asked_at) for name, outcome in outcomes.items()}
         return values({name: outcome for name, outcome in judged.items() if not isinstance(outcome.error, SilentError)})
 
@@ -218,6 +212,9 @@ class Fleet:
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
 
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self.hosts.values())
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.hosts)
@@ -251,7 +248,6 @@ class Fleet:
         return self.each(lambda host: host.ask(questions[host.name]), tuple(questions))
 
     def ask_all(self, questions: Sequence[Question]) -> dict[str, Outcome[list[Answer]]]:
-        """Ask every host the same questions."""
         return self.each(lambda host: host.ask(questions))
 
     def keep_trying(

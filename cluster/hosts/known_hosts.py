@@ -187,10 +187,7 @@ class ShownKey:
 
 
 def see_key(name: str, entry: HostEntry, target: SshTarget) -> ShownKey:
-    """Connect up to the key exchange, without logging in. `target` is what `resolve` made of the entry.
-
-    Raises UnreachableError with ssh's own words, UsageError when there is no ssh.
-    """
+    """Connect up to the key exchange, without logging in. Raises UnreachableError in ssh's words, UsageError."""
     if not shutil.which("ssh"):
         raise UsageError(
             "ssh not found on this machine", code="ssh-missing", remedy="install OpenSSH's client (openssh-client)"
@@ -222,10 +219,7 @@ def see_key(name: str, entry: HostEntry, target: SshTarget) -> ShownKey:
 
 
 def record_key(shown: ShownKey, file: Path) -> None:
-    """Append the line to a known_hosts file, which is made (0600, its folder 0700) when there is none.
-
-    Raises ClusterError when it cannot be written.
-    """
+    """Append the line to a file, made (0600, its folder 0700) when there is none. Raises ClusterError."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)

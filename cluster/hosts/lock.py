@@ -70,14 +70,12 @@ class Lock:
     def release(self) -> None:
         self._over.set()
         for held in reversed(self._held.values()):
-            held.release()
+            if held.holder is not None:
+                held.holder.release()
         self._held.clear()
 
     def lost(self) -> dict[str, ClusterError]:
-        """The hosts whose lock we do not hold now, and why: LockedError where somebody else took it meanwhile.
-
-        Each is asked for a beat and has 5 s to answer; a lock that was lost is taken back, if that is possible now.
-        """
+        """The hosts whose lock we do not hold and cannot take back now: LockedError where somebody else took it."""
         outcomes = self._fleet.each(lambda host: self._held[host.name].ensure())
         return {name: outcome.error for name, outcome in outcomes.items() if outcome.error}
 
@@ -86,15 +84,13 @@ class Lock:
         return [held.taken for held in self._held.values() if held.taken is not None]
 
     def require(self, names: Sequence[str] | None = None) -> None:
-        """Hold the lock of all hosts, or of those named, even if it was lost, for example while this machine slept.
-
-        Raises LockedError when somebody else took it meanwhile, UnreachableError when a host is silent for too long.
-        """
+        """Hold the lock of all hosts, or of those named, even if it was lost. Raises LockedError, UnreachableError."""
         self._fleet.keep_trying(lambda host: self._held[host.name].ensure(), names)
 
     def note(self, host: str, text: str, **more: Any) -> None:
         """Append a line to a host's audit file; the time and who we are are added there. No secrets."""
-        self._held[host].write("audit " + json.dumps({"what": text, **more}))
+        if (holder := self._held[host].holder) is not None:
+            holder.write("audit " + json.dumps({"what": text, **more}))
 
     def _beat(self) -> None:
         while not self._over.wait(self._beat_s):
@@ -110,7 +106,7 @@ class _Held:
         self._given = {**given, "silence_s": silence_s}
         self._silence_s = silence_s
         self._over = over
-        self._holder: _Holder | None = None
+        self.holder: _Holder | None = None
         self._generation: int | None = None
         self.taken: LockedError | None = None
         self._taking = threading.Lock()
@@ -122,7 +118,7 @@ class _Held:
         holder = _Holder(name, self._host.start(argv, program, lasting=True), self._keep)
         answer = holder.first_line()
         if answer.get("held"):
-            self._generation, self._holder = answer.get("generation"), holder
+            self._generation, self.holder = answer.get("generation"), holder
             if self._over.is_set():
                 holder.release()
             return
@@ -164,7 +160,7 @@ class _Held:
 
     def ensure(self) -> None:
         """Hold it: a beat is answered, or it is taken back. Raises LockedError, SilentError, UnreachableError."""
-        holder = self._holder
+        holder = self.holder
         if holder is not None and holder.answers(5.0):
             return
         if holder is not None and not holder.ended:
@@ -177,29 +173,21 @@ class _Held:
         with self._taking:
             if self.taken is not None:
                 raise self.taken
-            if self._holder is lost:
+            if self.holder is lost:
                 self.take()
 
     def _keep(self, ended: _Holder) -> None:
         """On the thread of a holder that ended: take the lock back as soon as that is possible, for all that waits."""
-        while not self._over.wait(RETRY_S) and self._holder is ended and self.taken is None:
+        while not self._over.wait(RETRY_S) and self.holder is ended and self.taken is None:
             with suppress(ClusterError):
                 self._retake(ended)
 
     def beat(self) -> None:
         """Send a beat; a connection over which none was answered for so long that the lock ended is given up."""
-        if self._holder is not None:
-            self._holder.beat()
-            if not self._holder.ended and self._holder.silent_s > self._silence_s:
-                self._holder.release(0.0)
-
-    def write(self, line: str) -> None:
-        if self._holder is not None:
-            self._holder.write(line)
-
-    def release(self) -> None:
-        if self._holder is not None:
-            self._holder.release()
+        if self.holder is not None:
+            self.holder.beat()
+            if not self.holder.ended and time.monotonic() - self.holder.received_at > self._silence_s:
+                self.holder.release(0.0)
 
 
 class _Holder:
@@ -213,14 +201,9 @@ class _Holder:
         self._first: dict[str, Any] | None = None
         self._sent = 0
         self._received = 0
-        self._received_at = time.monotonic()
+        self.received_at = time.monotonic()
         self.ended = False
         threading.Thread(target=self._listen, name=f"lock-{host}", daemon=True).start()
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since its last line."""
-        return time.monotonic() - self._received_at
 
     def first_line(self) -> dict[str, Any]:
         """Whether it has the lock, or who has. Raises ConnectionLostError."""
@@ -242,7 +225,6 @@ class _Holder:
         return number
 
     def answers(self, timeout_s: float) -> bool:
-        """Whether a beat is answered in time."""
         deadline = time.monotonic() + timeout_s
         number = self.beat()
         with self._changed:
@@ -266,7 +248,7 @@ class _Holder:
                     with self._changed:
                         self._first = self._first or line
                         self._received = line.get("beat", self._received)
-                        self._received_at = time.monotonic()
+                        self.received_at = time.monotonic()
                         self.ended = self.ended or "ended" in line
                         self._changed.notify_all()
         with self._changed:

@@ -83,7 +83,6 @@ class _PromptSocket(socket.socket):
     """
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """As socket.recv."""
         data = super().recv(size, flags)
         if hasattr(socket, "TCP_QUICKACK"):
             with suppress(OSError):
@@ -138,7 +137,6 @@ class SshHost(WireHost):
         self._given_up: list[fabric.Connection] = []
 
     def open(self, deadline: float, scope: Scope) -> SshPipe:
-        """See WireHost.open."""
         while not self._lock.acquire(timeout=SLICE_S):
             scope.check()
         try:
@@ -163,7 +161,6 @@ class SshHost(WireHost):
         return SshPipe(self.name, channel)
 
     def close(self) -> None:
-        """See WireHost.close."""
         with self._lock:
             connections = [*self._given_up, self._connection]
             self._given_up, self._connection = [], None
@@ -216,10 +213,7 @@ class SshPipe:
 
 
 def connect(name: str, target: SshTarget, deadline: float, scope: Scope) -> fabric.Connection:
-    """An open, authenticated connection to a host whose key is known.
-
-    Raises ConnectionLostError when trying again may help, else UnreachableError; InterruptedByUser.
-    """
+    """An open, authenticated connection to a host whose key is known. Raises ConnectionLostError, UnreachableError."""
     trust = Trust(name, target)
     sock, proxy_errors = dial(name, target, deadline, scope)
     connection = _prepare(name, target, trust, sock)

@@ -179,10 +179,7 @@ def jump_command(jumps: str, target: SshTarget, entry: HostEntry) -> str:
 
 
 def public_key(path: str) -> bytes:
-    """The public half of a private key: from the file beside it, or from the key file, where OpenSSH keeps it unlocked.
-
-    b"" when neither has it. Format: OpenSSH's PROTOCOL.key.
-    """
+    """The public half of a private key, from the file beside it or its own (OpenSSH's PROTOCOL.key); or b""."""
     with suppress(OSError, IndexError, ValueError):
         return b64decode(Path(f"{path}.pub").read_text().split()[1])
     try:

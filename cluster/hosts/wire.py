@@ -295,7 +295,14 @@ class WireHost(ABC):
         patience_s = max(question.timeout_s for question in questions) + MARGIN_S
         deadline = time.monotonic() + patience_s
         interrupted_at: float | None = None
-        ended = not self._send(pipe, frame_questions(questions, marker), reader)
+        ended = False
+        try:
+            pipe.send(frame_questions(questions, marker))
+        except ConnectionLostError:  # the login ended before it had read all of it, perhaps after an error message
+            ended = True
+            with suppress(ValueError, ConnectionLostError):
+                while output := pipe.receive(SLICE_S):
+                    reader.feed(output)
         while not ended:
             now = time.monotonic()
             if scope.is_set:
@@ -320,14 +327,3 @@ class WireHost(ABC):
             if answers is not None:
                 return answers
         raise no_program(self.name, pipe.exit_code(1.0), f"{reader.garbage()} {pipe.errors()}")
-
-    def _send(self, pipe: Pipe, data: bytes, reader: AnswerReader) -> bool:
-        """Send; False when the login ended before it had read all of it, perhaps after an error message."""
-        try:
-            pipe.send(data)
-        except ConnectionLostError:
-            with suppress(ValueError, ConnectionLostError):
-                while output := pipe.receive(SLICE_S):
-                    reader.feed(output)
-            return False
-        return True

@@ -96,19 +96,15 @@ def test_a_bug_is_raised_as_it_is_after_the_rest() -> None:
     assert seen == ["spark2"]
 
 
-def test_a_fleet_closes_its_hosts() -> None:
-    fleet, hosts = desk()
-    with fleet, pytest.raises(ClusterError):
-        raise ClusterError("failed")
-    assert all(host.closed for host in hosts)
-
-
-def test_part_of_a_fleet_shares_hosts_and_switch() -> None:
-    fleet, _ = desk(3)
+def test_part_of_a_fleet_shares_hosts_and_switch_and_all_are_closed() -> None:
+    fleet, hosts = desk(3)
     part = fleet.only(["spark3", "spark1"])
     assert part.names == ("spark3", "spark1")
     assert part["spark1"] is fleet["spark1"]
     assert part.cancel is fleet.cancel
+    with fleet, pytest.raises(ClusterError):
+        raise ClusterError("failed")
+    assert all(host.closed for host in hosts)
 
 
 def test_ctrl_c_at_a_change_interrupts_all_and_undo_works_afterwards() -> None:
@@ -210,31 +206,24 @@ def test_long_work_that_loses_its_connection_was_not_silent_before(clock: Clock)
 def test_the_fake_asks_again_but_never_changes_again() -> None:
     host = FakeHost("spark1", echo, faults=Faults(lost_questions=2))
     assert host.ask([ASK])[0].exit == 0
-    host.faults.lost_questions = 3
-    with pytest.raises(ConnectionLostError):
-        host.ask([ASK])
-    host.faults.lost_questions = 1
-    with pytest.raises(ConnectionLostError):
-        host.ask([CHANGE])
+    for lost, question in ((3, ASK), (1, CHANGE)):
+        host.faults.lost_questions = lost
+        with pytest.raises(ConnectionLostError):
+            host.ask([question])
     assert host.changes == 0
 
 
-def test_the_fake_loses_an_answer_after_the_change() -> None:
-    host = FakeHost("spark1", echo, faults=Faults(lose_answer_of=2))
-    assert host.ask([CHANGE])[0].exit == 0
-    with pytest.raises(ConnectionLostError):
-        host.ask([CHANGE, ASK])
-    assert host.asked == [CHANGE, CHANGE, ASK], "all were carried out"
-    host.faults.lose_answer_of = 3
-    with pytest.raises(ConnectionLostError):
-        host.put(b"x", "/a")
-    assert host.puts[0].data == b"x"
-
-
-def test_the_fake_fails_at_a_change() -> None:
-    host = FakeHost("spark1", echo, faults=Faults(fail_at=1))
+def test_the_fake_fails_at_a_change_or_loses_its_answer() -> None:
+    host = FakeHost("spark1", echo, faults=Faults(fail_at=1, lose_answer_of=4))
     assert [answer.exit for answer in host.ask([CHANGE, CHANGE])] == [1, 0]
     host.faults.fail_at = 3
     with pytest.raises(ClusterError):
         host.put(b"x", "/a")
     assert host.puts == []
+    with pytest.raises(ConnectionLostError):
+        host.ask([CHANGE, ASK])
+    assert host.asked[-2:] == [CHANGE, ASK], "all were carried out"
+    host.faults.lose_answer_of = 5
+    with pytest.raises(ConnectionLostError):
+        host.put(b"x", "/a")
+    assert host.puts[0].data == b"x"

@@ -137,26 +137,18 @@ def ask(url: str, **more: Any) -> dict[str, Any]:
     return told("completion", json.dumps(given), {"http_proxy": "http://127.0.0.1:9"})
 
 
-def test_a_server_that_answers(url: str) -> None:
-    found = ask(url)
+def test_a_server_that_answers(url: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sesame\n")
+    found = ask(url, key_file=str(tmp_path / "key"))
     assert (found["health"], found["models"]) == (200, ["m"])
     [load] = spark_server.recognise_metrics(found["counters"]) or ()
     assert load.queue == "3 running, 4 waiting"
     assert (found["status"], found["text"], found["tokens"], found["error"]) == (200, " Paris", 3, "")
     assert found["seconds"] >= 0
-    assert [path for path, _, _ in Server.seen] == ["/health", "/v1/models", "/metrics", "/v1/completions"]
-
-
-def test_a_look_asks_for_no_completion(url: str) -> None:
-    found = ask(url, ask=False)
-    assert "status" not in found
-    assert "/v1/completions" not in [path for path, _, _ in Server.seen]
-
-
-def test_the_key_travels_by_file(url: str, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("sesame\n")
-    ask(url, key_file=str(tmp_path / "key"))
-    assert {key for _, key, _ in Server.seen} == {"Bearer sesame"}
+    paths = ["/health", "/v1/models", "/metrics", "/v1/completions"]
+    assert [(path, key) for path, key, _ in Server.seen] == [(path, "Bearer sesame") for path in paths]
+    assert "status" not in ask(url, ask=False), "a look asks for no completion"
+    assert [path for path, _, _ in Server.seen[len(paths) :]] == paths[:-1]
 
 
 @pytest.mark.parametrize(
@@ -231,17 +223,16 @@ def test_nodes_that_are_alive_and_dead(fake_ray: dict[str, str]) -> None:
     assert shown == [("10.0.0.1", True, 1.0), ("10.0.0.2", True, 1.0), ("10.0.0.2", False, 1.0)]
 
 
-def test_a_dead_gcs_does_not_hold_up_beyond_the_deadline(fake_ray: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [('{"address": "dead", "deadline_s": 0.5}', -14, ""), ('{"address": "refused"}', 1, "InvalidAuthToken")],
+)
+def test_a_gcs_that_is_dead_or_refuses(given: str, code: int, said: str, fake_ray: dict[str, str]) -> None:
     began = time.monotonic()
-    done = run("ray_nodes", '{"address": "dead", "deadline_s": 0.5}', fake_ray)
+    done = run("ray_nodes", given, fake_ray)
     assert time.monotonic() - began < 5
-    assert (done.returncode, done.stdout) == (-14, b"")
-
-
-def test_a_refusal_is_told(fake_ray: dict[str, str]) -> None:
-    done = run("ray_nodes", '{"address": "refused"}', fake_ray)
-    assert done.returncode == 1
-    assert "InvalidAuthToken" in json.loads(done.stdout)["error"]
+    assert done.returncode == code
+    assert said in (json.loads(done.stdout)["error"] if done.stdout else "")
 
 
 def test_each_line_is_answered_by_one_program(fake_ray: dict[str, str]) -> None:

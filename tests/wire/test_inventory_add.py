@@ -92,22 +92,19 @@ def test_without_a_terminal_the_answer_is_no(
     assert files[0].exists()
 
 
-def test_a_known_key_is_not_asked_about(sshd: Sshd, files: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_known_key_is_not_asked_about_and_another_has_a_line_of_its_own(
+    is_known: bool, sshd: Sshd, files: tuple[Path, Path]
+) -> None:
     files[1].parent.mkdir()
-    files[1].write_text(f"# mine\n{sshd.name} {public(sshd.folder / 'host_ed25519')}")
-    screen = Answering(False)
+    mine = f"# mine\n{sshd.name} {public(sshd.folder / 'host_ed25519')}" if is_known else "# mine\nb ssh-ed25519 AAAA"
+    files[1].write_text(mine)
+    screen = Answering(not is_known)
     assert add(screen, *words(sshd, files)) == 0
-    assert files[1].read_text().startswith("# mine\n")
-    assert len(files[1].read_text().splitlines()) == 2
-
-
-def test_a_key_is_appended_on_a_line_of_its_own(sshd: Sshd, files: tuple[Path, Path]) -> None:
-    files[1].parent.mkdir()
-    files[1].write_text("other ssh-ed25519 AAAA")
-    add(Answering(True), *words(sshd, files))
+    assert len(screen.asked) == (not is_known)
     lines = files[1].read_text().splitlines()
-    assert lines[0] == "other ssh-ed25519 AAAA"
-    assert len(lines) == 2
+    assert lines[:2] == mine.splitlines()
+    assert len(lines) == (2 if is_known else 3)
 
 
 def test_a_changed_key_is_refused(make_sshd: Callable[..., Any], files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from loopback import Sshd, becomes
 
 from cluster.argv.far import started
 from cluster.argv.question import Question
-from cluster.errors import ClusterError, LockedError
+from cluster.errors import ClusterError, ExitCode, LockedError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock, who_am_i
 from cluster.hosts.protocol import Process
@@ -36,7 +36,7 @@ with connect({"spark1": entry}) as fleet, Lock(fleet, "up lab-tiny", {"spark1": 
 
 @pytest.fixture
 def fleet(sshd: Sshd) -> Fleet:
-    return Fleet([sshd.host("spark1"), sshd.host("spark2")])
+    return Fleet([sshd.host("spark2"), sshd.host("spark1")])  # locked in the order of their names
 
 
 @pytest.fixture
@@ -46,13 +46,19 @@ def dirs(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def operator(sshd: Sshd, dirs: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = begin(sshd, dirs)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def begin(sshd: Sshd, dirs: dict[str, str]) -> subprocess.Popen[bytes]:
+    """An operator who holds the lock of spark1."""
     words = [sys.executable, "-c", OPERATOR, sshd.entry().model_dump_json(), dirs["spark1"]]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout
     assert process.stdout.readline() == b"held\n"
-    yield process
-    process.kill()
-    process.communicate()
+    return process
 
 
 def can_take(fleet: Fleet, dirs: dict[str, str]) -> bool:
@@ -80,6 +86,7 @@ def test_what_was_taken_is_given_back_when_a_later_host_is_locked(fleet: Fleet, 
     with Lock(fleet.only(["spark2"]), "solo", dirs):
         with pytest.raises(LockedError) as raised, Lock(fleet, "up", dirs):
             raise AssertionError("two locks at once")
+        assert raised.value.exit_code == ExitCode.LOCKED
         assert raised.value.where == "spark2"
         assert can_take(fleet.only(["spark1"]), dirs)
 
@@ -154,10 +161,7 @@ def test_a_lock_that_another_holds_now_is_not_taken_again(
     monkeypatch.setattr("cluster.hosts.lock.RETRY_S", 60)
     with Lock(fleet.only(["spark1"]), "sleeping", dirs, silence_s=0.5, beat_s=60) as lock:
         time.sleep(0.8)
-        words = [sys.executable, "-c", OPERATOR, sshd.entry().model_dump_json(), dirs["spark1"]]
-        other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert other.stdout
-        assert other.stdout.readline() == b"held\n"
+        other = begin(sshd, dirs)
         with pytest.raises(LockedError) as raised:
             lock.require()
         assert f"(pid {other.pid})" in raised.value.what
