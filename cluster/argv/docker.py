@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,11 +66,9 @@ class Container:
     infiniband: bool = False
 
 
-def docker_run(container: Container, *, timeout_s: float = 120) -> Question:
-    """Create and start a rank's container, detached; prints its id. The image is never pulled here.
-
-    `/dev/infiniband` is passed only when asked for: a device that is not there is an error of docker.
-    """
+def docker_run(container: Container) -> Question:
+    """Create and start a rank's container, detached; prints its id. The image is never pulled here. `/dev/infiniband`
+    is passed only when asked for: a device that is not there is an error of docker."""
     words = ["docker", "run", "--detach", "--pull", "never", "--name", container.name]
     words += ["--restart", "no", "--gpus", "all", "--network", "host", "--init"]
     words += ["--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1", "--shm-size", str(container.shm_bytes)]
@@ -78,36 +78,25 @@ def docker_run(container: Container, *, timeout_s: float = 120) -> Question:
         words += ["--device", "/dev/infiniband"]
     for bind in container.binds:
         words += ["--mount", mount_word(bind)]
-    words += _pairs("--label", container.labels) + _pairs("--env", container.env)
+    for flag, values in (("--label", container.labels), ("--env", container.env)):
+        words += [word for name, value in sorted(values.items()) for word in (flag, f"{name}={value}")]
     words += ["--entrypoint", container.entrypoint, container.image, *container.words]
-    return Question(tuple(words), timeout_s=timeout_s, changes=True)
-
-
-def _pairs(flag: str, values: Mapping[str, str]) -> list[str]:
-    return [word for name, value in sorted(values.items()) for word in (flag, f"{name}={value}")]
+    return Question(tuple(words), timeout_s=120, changes=True)
 
 
 def mount_word(bind: Bind) -> str:
-    """The value of `--mount`. Docker reads it as one line of CSV, so a field with a comma or quote is quoted."""
+    """The value of `--mount`, which Docker reads as one line of CSV."""
+    row = io.StringIO()
     fields = ["type=bind", f"source={bind.source}", f"target={bind.target}"]
-    if bind.read_only:
-        fields.append("readonly")
-    return ",".join(map(_csv_field, fields))
-
-
-def _csv_field(text: str) -> str:
-    if any(mark in text for mark in ',"\n'):
-        return '"' + text.replace('"', '""') + '"'
-    return text
+    csv.writer(row, lineterminator="\n").writerow(fields + ["readonly"] * bind.read_only)
+    return row.getvalue().removesuffix("\n")
 
 
 def docker_try(
     name: str, image: str, program: str, words: Sequence[str] = (), *, gpus: bool = True, timeout_s: float = 30
 ) -> Question:
-    """Run `far/<program>.py` once in a fresh container of `image` and remove it: a probe, labelled as ours.
-
-    The program ends itself before `timeout_s`, so that no container outlives its question.
-    """
+    """Run `far/<program>.py` once in a fresh container of `image` and remove it: a probe, labelled as ours. The program
+    ends itself before `timeout_s`, so that no container outlives its question."""
     argv = ["docker", "run", "--rm", "--interactive", "--init", "--pull", "never", "--name", name, "--label", TRY_LABEL]
     argv += ["--gpus", "all"] if gpus else []
     argv += ["--network", "none", "--entrypoint", "python3", image, "-", *words]
@@ -115,12 +104,12 @@ def docker_try(
 
 
 def docker_stop(*names: str, grace_s: int = STOP_GRACE_S) -> Question:
-    """Stop containers; docker kills what still runs after `grace_s` seconds."""
+    """Docker kills what still runs after `grace_s` seconds."""
     return Question(("docker", "stop", "-t", str(grace_s), *names), timeout_s=grace_s + 20, changes=True)
 
 
 def docker_start(*names: str) -> Question:
-    """Start stopped containers; they keep their argv and environment."""
+    """They keep their argv and environment."""
     return Question(("docker", "start", *names), timeout_s=120, changes=True)
 
 
@@ -163,14 +152,13 @@ def why_failed(answer: Answer) -> str:
     return first or (said[-1] if said else f"exit {answer.exit}")
 
 
-def docker_rename(name: str, new_name: str) -> Question:
-    """Give a container another name."""
-    return Question(("docker", "rename", name, new_name), changes=True)
-
-
 def docker_inspect(*names: str) -> Question:
     """Everything docker knows of containers, as a JSON array; stopped ones are included."""
     return Question(("docker", "inspect", "--type", "container", *names), limit=4 << 20)
+
+
+def docker_rename(name: str, new_name: str) -> Question:
+    return Question(("docker", "rename", name, new_name), changes=True)
 
 
 def docker_ps(*labels: str) -> Question:
@@ -185,11 +173,10 @@ def docker_logs(name: str, *, since: str = "", tail: int | None = None, follow: 
     `since` is a time as docker prints it or a number of seconds since the epoch. With `follow` the argv is
     for `Host.start`, since it does not end.
     """
-    words = ["docker", "logs", "--timestamps"]
-    words += ["--since", since] if since else []
+    words = ["--since", since] if since else []
     words += ["--tail", str(tail)] if tail is not None else []
     words += ["--follow"] if follow else []
-    return Question((*words, name), timeout_s=20, limit=8 << 20)
+    return Question(("docker", "logs", "--timestamps", *words, name), timeout_s=20, limit=8 << 20)
 
 
 def attend(name: str, argv: Sequence[str]) -> tuple[str, ...]:
@@ -203,14 +190,14 @@ def docker_exec(name: str, argv: Sequence[str], *, stdin: bytes = b"", timeout_s
     return Question(attend(name, inside), stdin=stdin, timeout_s=timeout_s + 5)
 
 
-def docker_pull(image: str, *, timeout_s: float = 4 * 3600) -> Question:
+def docker_pull(image: str) -> Question:
     """Fetch an image. Its argv also serves `Host.start`, which shows docker's progress lines."""
-    return Question(("docker", "pull", image), timeout_s=timeout_s, changes=True)
+    return Question(("docker", "pull", image), timeout_s=4 * 3600, changes=True)
 
 
-def docker_build(tag: str, image: str, folder: str, *, timeout_s: float = 3600) -> Question:
+def docker_build(tag: str, image: str, folder: str) -> Question:
     """Build the Dockerfile in a folder of the host on top of `image`, unless the host has `tag` already."""
-    return Question(("sh", "-c", BUILD_SCRIPT, "-", tag, image, folder), timeout_s=timeout_s, changes=True)
+    return Question(("sh", "-c", BUILD_SCRIPT, "-", tag, image, folder), timeout_s=3600, changes=True)
 
 
 def docker_image_inspect(image: str) -> Question:

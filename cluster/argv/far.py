@@ -49,18 +49,12 @@ def source(name: str) -> bytes:
 def far(
     name: str, given: Any = None, *, timeout_s: float = 10.0, limit: int = 1 << 20, changes: bool = False
 ) -> Question:
-    """The question that runs `far/<name>.py` on a host.
-
-    `given` is any JSON value; the program finds it as its first word (`json.loads(sys.argv[1])`), so it must
-    hold no secret. The program prints one JSON document on stdout.
-    """
+    """The question that runs `far/<name>.py` on a host. `given` is any JSON value; the program finds it as its first
+    word (`json.loads(sys.argv[1])`), so it must hold no secret. The program prints one JSON document on stdout."""
     argv = ("python3", "-I", "-S", "-", json.dumps(given))
     return Question(argv, stdin=source(name), timeout_s=timeout_s, limit=limit, changes=changes)
 
 
 def started(name: str, given: Any = None) -> tuple[tuple[str, ...], bytes]:
-    """Words and first stdin for `Host.start`, to run `far/<name>.py` with its stdin left open.
-
-    `given` as in `far`.
-    """
+    """Words and first stdin for `Host.start`, to run `far/<name>.py` with its stdin left open. `given` as in `far`."""
     return (*WORDS, json.dumps(given)), framed(source(name))

@@ -21,7 +21,6 @@ def hub_download(
     gid: int,
     token_file: str = "",
     dummy: bool = False,
-    timeout_s: float = 12 * 3600,
 ) -> Question:
     """`hf download MODEL --revision REVISION` into the host's cache, as the user `uid:gid`.
 
@@ -37,4 +36,4 @@ def hub_download(
     words += ["--entrypoint", "hf", image, "download", model, "--revision", revision]
     for ending in WEIGHT_ENDINGS if dummy else ():
         words += ["--exclude", f"*{ending}"]
-    return Question(tuple(words), timeout_s=timeout_s, changes=True)
+    return Question(tuple(words), timeout_s=12 * 3600, changes=True)

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One port for each listener of ours; the engine's API port is the recipe's own.
-
-    From `perftest_first` on, one for each link that `--fabric-test` measures at the same time.
-    """
+    """One port for each listener of ours; the engine's API port is the recipe's own. From `perftest_first` on, one for
+    each link that `--fabric-test` measures at the same time."""
 
     cord: int = 27110
     mp_master: int = 27111
@@ -42,40 +40,24 @@ class PortUse:
 
 
 def ports_used(*, backend: str, size: int, rank: int, api_port: int) -> tuple[PortUse, ...]:
-    """What one rank of a deployment of `size` ranks listens on, in the order of the plan.
-
-    `backend` is "ray", "mp" or "none". Only rank 0 serves the API, holds the cord's end and Ray's GCS.
-    """
-    head = rank == 0
-    uses: list[PortUse] = []
-    if head:
-        uses.append(_one(api_port, "OpenAI API"))
-    if head and size > 1:
-        uses.append(_one(PORTS.cord, "cord between the ranks"))
-    if head and size > 1 and backend == "mp":
-        uses.append(_one(PORTS.mp_master, "torch rendezvous"))
-    if backend == "ray":
-        uses.extend(_ray_ports(head))
-    return tuple(uses)
-
-
-def _ray_ports(head: bool) -> list[PortUse]:
-    uses = [
-        _one(PORTS.ray_node_manager, "Ray node manager"),
-        _one(PORTS.ray_object_manager, "Ray object manager"),
-        _one(PORTS.ray_runtime_env_agent, "Ray runtime-env agent"),
-        _one(PORTS.ray_dashboard_agent_grpc, "Ray dashboard agent (grpc)"),
-        _one(PORTS.ray_dashboard_agent_http, "Ray dashboard agent (http)"),
-        _one(PORTS.ray_metrics, "Ray metrics"),
-        PortUse(PORTS.ray_worker_first, PORTS.ray_worker_last, "Ray workers"),
-    ]
-    if head:
-        uses.insert(0, _one(PORTS.ray_gcs, "Ray GCS"))
-        uses.append(_one(PORTS.ray_client, "Ray client server"))
-        uses.append(_one(PORTS.ray_dashboard, "Ray dashboard (off; its port is kept)"))
-        uses.append(_one(PORTS.ray_autoscaler_metrics, "Ray autoscaler metrics"))
-    return uses
-
-
-def _one(port: int, what: str) -> PortUse:
-    return PortUse(port, port, what)
+    """What one rank of a deployment of `size` ranks listens on, in the order of the plan. `backend` is "ray", "mp" or
+    "none". Only rank 0 serves the API, holds the cord's end and Ray's GCS."""
+    head, ray = rank == 0, backend == "ray"
+    uses = (
+        (head, api_port, "OpenAI API"),
+        (head and size > 1, PORTS.cord, "cord between the ranks"),
+        (head and size > 1 and backend == "mp", PORTS.mp_master, "torch rendezvous"),
+        (head and ray, PORTS.ray_gcs, "Ray GCS"),
+        (ray, PORTS.ray_node_manager, "Ray node manager"),
+        (ray, PORTS.ray_object_manager, "Ray object manager"),
+        (ray, PORTS.ray_runtime_env_agent, "Ray runtime-env agent"),
+        (ray, PORTS.ray_dashboard_agent_grpc, "Ray dashboard agent (grpc)"),
+        (ray, PORTS.ray_dashboard_agent_http, "Ray dashboard agent (http)"),
+        (ray, PORTS.ray_metrics, "Ray metrics"),
+        (ray, PORTS.ray_worker_first, "Ray workers"),
+        (head and ray, PORTS.ray_client, "Ray client server"),
+        (head and ray, PORTS.ray_dashboard, "Ray dashboard (off; its port is kept)"),
+        (head and ray, PORTS.ray_autoscaler_metrics, "Ray autoscaler metrics"),
+    )
+    last = {PORTS.ray_worker_first: PORTS.ray_worker_last}
+    return tuple(PortUse(port, last.get(port, port), what) for used, port, what in uses if used)

@@ -24,11 +24,7 @@ OURS = {
     "pipeline-parallel-size": "--pp",
     "data-parallel-size": "--tp and --pp (one GPU a host, so hosts = tp × pp)",
     "distributed-executor-backend": "--backend",
-    "nnodes": "-n/--nodes",
-    "node-rank": "-n/--nodes",
-    "headless": "-n/--nodes",
-    "master-addr": "-n/--nodes",
-    "master-port": "-n/--nodes",
+    **dict.fromkeys(("nnodes", "node-rank", "headless", "master-addr", "master-port"), "-n/--nodes"),
     "model": "the recipe's key `model`",
     "revision": "the recipe's key `revision`",
     "served-model-name": "the recipe's key `served_model_name`",
@@ -36,13 +32,8 @@ OURS = {
     "host": "--bind",
     "api-key": f"-e {API_KEY}=…, which stays out of command lines",
 }
-SHORT = {
-    "tp": "tensor-parallel-size",
-    "pp": "pipeline-parallel-size",
-    "dp": "data-parallel-size",
-    "n": "nnodes",
-    "r": "node-rank",
-}
+SHORT = {f"{kind[0]}p": f"{kind}-parallel-size" for kind in ("tensor", "pipeline", "data")}
+SHORT |= {"n": "nnodes", "r": "node-rank"}
 MEASURING_FLAGS = ("--enable-per-request-metrics", "--enable-prompt-tokens-details")
 MEASURING_SINCE = (0, 32)
 AUTO = -1
@@ -84,13 +75,9 @@ def vllm_serve(
     words = ["vllm", "serve", model]
     if not model.startswith("/"):
         words += ["--revision", revision or recipe.revision]
-    for flag, value in ours.items():
+    for flag, value in (*ours.items(), *_recipe_flags(recipe, ours).items()):
         words += flag_words(flag, value)
-    for flag, value in _recipe_flags(recipe, ours).items():
-        words += flag_words(flag, value)
-    if "headless" not in ours:
-        words += measuring
-    return (*words, *extra)
+    return (*words, *(() if "headless" in ours else measuring), *extra)
 
 
 def measuring_flags(vllm_version: str) -> tuple[str, ...]:
@@ -125,20 +112,15 @@ def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonV
         if flag not in OURS:
             flags[flag] = value
         elif str(value) != str(ours.get(flag)):
-            raise _contradiction(recipe, key, value, ours.get(flag))
+            shown, own = "set" if flag == "api-key" else json.dumps(value), ours.get(flag)
+            given = "which cluster sets itself" if own is None else f"but here it is {json.dumps(own)}"
+            raise UsageError(
+                f"the recipe's key vllm.{key} is {shown}, {given}",
+                code="flag-managed",
+                where=f"recipe {recipe.name}",
+                remedy=f"remove the key and use {OURS[flag]}",
+            )
     return flags
-
-
-def _contradiction(recipe: Recipe, key: str, value: JsonValue, ours: JsonValue) -> UsageError:
-    flag = SHORT.get(key, key)
-    shown = "set" if flag == "api-key" else json.dumps(value)
-    given = "which cluster sets itself" if ours is None else f"but here it is {json.dumps(ours)}"
-    return UsageError(
-        f"the recipe's key vllm.{key} is {shown}, {given}",
-        code="flag-managed",
-        where=f"recipe {recipe.name}",
-        remedy=f"remove the key and use {OURS[flag]}",
-    )
 
 
 def flag_words(flag: str, value: JsonValue) -> list[str]:
@@ -153,9 +135,8 @@ def flag_words(flag: str, value: JsonValue) -> list[str]:
         return [f"--no-{flag}"]
     if isinstance(value, list):
         if not value:
-            raise UsageError(
-                f"vllm.{flag} is an empty list", code="empty-value", remedy="give it a value, or remove the key"
-            )
+            remedy = "give it a value, or remove the key"
+            raise UsageError(f"vllm.{flag} is an empty list", code="empty-value", remedy=remedy)
         return [f"--{flag}", *map(_word, value)]
     word = _word(value)
     return [f"--{flag}={word}"] if word.startswith("-") else [f"--{flag}", word]
@@ -167,9 +148,7 @@ def _word(value: JsonValue) -> str:
 
 def serve_flags(recipe: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Any]:
     """What `vllm serve` is given, by flag: the recipe's, then the user's words after `--`; the last value counts.
-
-    Dotted names and JSON objects are one: `--speculative-config.model x`, `--speculative-config '{"model": "x"}'`.
-    """
+    Dotted names and JSON objects are one: `--speculative-config.model x`, `--speculative-config '{"model": "x"}'`."""
     flags: dict[str, Any] = {}
     for name, value in (*recipe.items(), *_flags_of(words)):
         key, *path = name.split(".")
@@ -205,10 +184,8 @@ def weights_of(weights: str, flags: Mapping[str, Any]) -> str:
 
 
 def read_length(value: JsonValue) -> int:
-    """Tokens as vLLM reads `--max-model-len`: `128k` is 128,000, `128K` is 131,072, `auto` and -1 are AUTO.
-
-    Raises ValueError for what vLLM refuses: a part of a binary unit (`25.6K`), words, nothing, less than 1.
-    """
+    """Tokens as vLLM reads `--max-model-len`: `128k` is 128,000, `128K` is 131,072, `auto` and -1 are AUTO. Raises
+    ValueError for what vLLM refuses: a part of a binary unit (`25.6K`), words, nothing, less than 1."""
     text = _word(value).strip()
     if text == "-1" or text.lower() == "auto":
         return AUTO
@@ -225,30 +202,18 @@ def read_length(value: JsonValue) -> int:
 
 def refuse_extra(extra: Sequence[str]) -> None:
     """Raise UsageError when one of the user's words after `--` is a flag that cluster gives, or holds a secret.
-
-    argparse takes any unambiguous beginning of a flag, so beginnings are refused too.
-    """
+    argparse takes any unambiguous beginning of a flag, so beginnings are refused too."""
+    where = "command line, after --"
     for word in extra:
-        flag = _flag_of(word)
-        if flag is not None:
-            raise UsageError(
-                f"{word.split('=')[0]} after -- is set by cluster",
-                code="flag-managed",
-                where="command line, after --",
-                remedy=f"use {OURS[flag]}",
-            )
+        given = word.partition("=")[0]
+        name = given.replace("_", "-")
+        flag = SHORT.get(name[1:]) if name.startswith("-") and not name.startswith("--") else None
+        if name.startswith("--") and len(name) > 4:
+            flag = next((flag for flag in OURS if flag.startswith(name[2:])), None)
+        if flag:
+            what = f"{given} after -- is set by cluster"
+            raise UsageError(what, code="flag-managed", where=where, remedy=f"use {OURS[flag]}")
     for name in (*secrets_in(serve_flags({}, extra)), *secrets_in(extra)):
-        raise UsageError(
-            f"{f'--{name}' if name else 'a word'} after -- looks like a secret, and everybody can read command lines",
-            code="secret-in-words",
-            where="command line, after --",
-            remedy="give it with -e NAME=VALUE, which stays out of command lines",
-        )
-
-
-def _flag_of(word: str) -> str | None:
-    """The flag of ours that a word means, if any."""
-    name = word.partition("=")[0].replace("_", "-")
-    if name.startswith("--"):
-        return next((flag for flag in OURS if len(name) > 4 and flag.startswith(name[2:])), None)
-    return SHORT.get(name[1:]) if name.startswith("-") else None
+        what = f"{f'--{name}' if name else 'a word'} after -- looks like a secret, and everybody can read command lines"
+        remedy = "give it with -e NAME=VALUE, which stays out of command lines"
+        raise UsageError(what, code="secret-in-words", where=where, remedy=remedy)

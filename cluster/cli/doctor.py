@@ -9,7 +9,9 @@ import os
 import platform
 import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from cluster.deploy.fetch import is_absent, read_token
 from cluster.deploy.prove import subject_of
 from cluster.deploy.rank import SECRET_FILES
 from cluster.deploy.ready import simulated_products
-from cluster.deploy.session import Connect, Named, answered, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.deploy.session import Connect, answered, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -37,10 +39,10 @@ from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark import server
 from cluster.spark.deployments import DEPLOYED, Deployment, LockState, deployments, directory
-from cluster.spark.fabric import TRANSPORT, Transport, drift, recorded
+from cluster.spark.fabric import TRANSPORT, drift, recorded
 from cluster.spark.fabric_test import FABRIC_SPEED, Speed
-from cluster.spark.fact import Missing
-from cluster.spark.finding import Finding, share, worst_first
+from cluster.spark.fact import Missing, known
+from cluster.spark.finding import ORDER, Finding, share, worst_first
 from cluster.spark.image import IMAGE
 from cluster.spark.look import CHECKS, Seen
 from cluster.spark.ranks import Failed, Ready, Waiting
@@ -63,32 +65,37 @@ def place_of(name: str, *, overwrite: bool) -> Path:
     if not place.parent.is_dir():
         raise UsageError(f"--bundle {name}: folder {place.parent} not found", code="folder-not-found")
     if place.is_dir() or (place.exists() and not overwrite):
-        raise UsageError(
-            f"--bundle {name} already exists",
-            code="file-exists",
-            remedy="take another name, or overwrite it with --yes",
-        )
+        remedy = "take another name, or overwrite it with --yes"
+        raise UsageError(f"--bundle {name} already exists", code="file-exists", remedy=remedy)
     return place
 
 
 def save(
     place: Path, wanted: Wanted, seens: Mapping[str, Seen], found: Sequence[Deployment], document: Any, fleet: Fleet
 ) -> int:
-    """Write the archive and return how many files are in it; `document` is what `--json` prints.
-
-    It appears under its name only when it is whole. Raises ClusterError when it cannot be written.
-    """
-    ranks = {
-        host: [(one.id, rank.name) for one in found if (rank := one.ranks.get(host))] for host, seen in seens.items()
-    }
+    """Write the archive, private files in one folder, and return how many; `document` is what `--json` prints. It
+    appears under its name only when it is whole. Raises ClusterError when it cannot be written."""
+    ranks = {host: [(one.id, rank.name) for one in found if (rank := one.ranks.get(host))] for host in seens}
     secrets = known_secrets(seens, ranks, fleet)
-    files = {name: redact(value, secrets) for name, value in documents(wanted, seens, document).items()}
-    texts = {name: as_text(name, value) for name, value in files.items()}
+    versions = {"cluster": __version__, "python": platform.python_version(), "system": platform.platform()}
+    documents: dict[str, Any] = {
+        "findings.json": document,
+        "versions.json": versions | {"written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())},
+        "inventory.yaml": {"hosts": {host.name: asdict(host) for host in wanted.hosts}},
+        "recipe.yaml": wanted.recipe.model_dump(mode="json"),
+        **{f"{name}/facts.json": asdict(seen) for name, seen in seens.items()},
+    }
+    texts = {name: as_text(name, redact(value, secrets)) for name, value in documents.items()}
     texts |= {name: redact_text(text, secrets) for name, text in logs(ranks, fleet)}
     part = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         part.touch(0o600)
-        write_archive(part, texts)
+        with tarfile.open(part, "w:gz") as archive:
+            for name, text in texts.items():
+                data = text.encode("utf-8", "replace")
+                entry = tarfile.TarInfo(f"{FOLDER}/{name}")
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+                archive.addfile(entry, io.BytesIO(data))
         part.replace(place)
     except OSError as error:
         raise ClusterError(f"{place} cannot be written: {error.strerror or error}", code="file-not-written") from None
@@ -97,20 +104,7 @@ def save(
     return len(texts)
 
 
-def documents(wanted: Wanted, seens: Mapping[str, Seen], document: Any) -> dict[str, Any]:
-    """What is known here, by file name."""
-    versions = {"cluster": __version__, "python": platform.python_version(), "system": platform.platform()}
-    return {
-        "findings.json": document,
-        "versions.json": versions | {"written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())},
-        "inventory.yaml": {"hosts": {host.name: asdict(host) for host in wanted.hosts}},
-        "recipe.yaml": wanted.recipe.model_dump(mode="json"),
-        **{f"{name}/facts.json": asdict(seen) for name, seen in seens.items()},
-    }
-
-
 def as_text(name: str, value: Any) -> str:
-    """A document as JSON or YAML, as its name says."""
     if name.endswith(".yaml"):
         return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return json.dumps(value, indent=1, default=str) + "\n"
@@ -118,8 +112,11 @@ def as_text(name: str, value: Any) -> str:
 
 def logs(ranks: Mapping[str, Sequence[tuple[str, str]]], fleet: Fleet) -> Iterator[tuple[str, str]]:
     """What explains a failure of each of our containers, by file name; where a host is lost, why."""
-    asked = {host: [evidence.questions(name, SINCE, ray=False, tail=TAIL) for _, name in ranks[host]] for host in ranks}
-    asked = {host: given for host, given in asked.items() if given}
+    asked = {
+        host: [evidence.questions(name, SINCE, ray=False, tail=TAIL) for _, name in rows]
+        for host, rows in ranks.items()
+        if rows
+    }
     outcomes = fleet.ask({host: [one for files in given for one in files.values()] for host, given in asked.items()})
     for host, outcome in outcomes.items():
         answers = iter(outcome.value or ())
@@ -146,29 +143,13 @@ def known_secrets(
             secrets.add(seen.identity.machine_id)
             homes = [directory(seen.identity.data_dir, name) for name, _ in ranks[host]]
             asked[host] = [Question(("cat", f"{home}/{file}")) for home in homes for file in SECRET_FILES]
-    for outcome in fleet.ask({host: questions for host, questions in asked.items() if questions}).values():
-        for answer in outcome.value or ():
-            secrets |= set(values_in(answer.text)) if answer.exit == 0 else set()
+    outcomes = fleet.ask({host: questions for host, questions in asked.items() if questions})
+    for answer in (answer for outcome in outcomes.values() for answer in outcome.value or () if answer.exit == 0):
+        document: Any = None
+        with suppress(ValueError):
+            document = json.loads(answer.text)
+        secrets |= {*map(str, document.values())} if isinstance(document, dict) else {answer.text.strip()}
     return frozenset(secrets)
-
-
-def values_in(text: str) -> Iterator[str]:
-    """The values of a JSON mapping, or the text itself."""
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    yield from map(str, document.values()) if isinstance(document, dict) else (text.strip(),)
-
-
-def write_archive(file: Path, texts: Mapping[str, str]) -> None:
-    """A compressed tar of private files in one folder. Raises OSError."""
-    with tarfile.open(file, "w:gz") as archive:
-        for name, text in texts.items():
-            data = text.encode("utf-8", "replace")
-            entry = tarfile.TarInfo(f"{FOLDER}/{name}")
-            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
-            archive.addfile(entry, io.BytesIO(data))
 
 
 TOKENS = 8
@@ -176,18 +157,11 @@ ANSWER_S = 4.0
 """A busy server may take longer; its other requests then move the counters as well as ours would."""
 
 
-def has_traffic(status: Status, seens: Mapping[str, Seen]) -> bool:
-    """Whether a deployment serves over several ranks, on hosts that all answer."""
-    hosts = status.deployment.hosts
-    serves = isinstance(status.state, Ready) and not status.wrong and status.deployment.running
-    return serves and len(hosts) > 1 and set(hosts) <= set(seens)
-
-
 def check_traffic(
-    status: Status, hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen], fleet: Fleet
+    deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen], fleet: Fleet
 ) -> Iterator[Finding]:
-    """One short completion of a deployment that `has_traffic`, and the way it took. `hosts` in rank order."""
-    deployment = status.deployment
+    """One short completion of a deployment that serves over several ranks, and the way it took. `hosts` in rank
+    order."""
     for host in deployment.hosts:
         lock = seens[host].lock
         if isinstance(lock, LockState) and lock.held:  # a measurement may be under way, which one more request spoils
@@ -208,10 +182,8 @@ def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterat
     head = deployment.head
     before = prove.read_links(fleet, subject.wanted.names)
     question = server.question(subject.server, ask=True, timeout_s=ANSWER_S, tokens=TOKENS)
-    done = server.parse(fleet.ask({head: [question]})[head].get()[0])
-    answered = not isinstance(done, Missing) and done.status != 0
-    wrong = done.wrong(subject.wanted.served_name, judge_text=False) if not isinstance(done, Missing) else ""
-    if answered and wrong:
+    done = known(server.parse(fleet.ask({head: [question]})[head].get()[0]))
+    if done and done.status and (wrong := done.wrong(subject.wanted.served_name, judge_text=False)):
         remedy = "cluster logs --explain names the cause"
         yield DEPLOYED.fault(head, f"{deployment.id} answers, but {wrong}", remedy=remedy)
         return
@@ -219,61 +191,59 @@ def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterat
     transport = prove.read_transport(subject, fleet, before)
     if transport.verdict == "rdma":
         return
-    if not answered:
+    if not (done and done.status):
         late = Missing(f"the server did not answer within {ANSWER_S:.0f} s", "timeout")
         yield TRANSPORT.unknown(head, f"the way of {deployment.id}'s traffic", late)
         return
-    yield from _judge(deployment, transport)
-
-
-def _judge(deployment: Deployment, transport: Transport) -> Iterator[Finding]:
-    accepted = str(deployment.seen.get("accepts_sockets", ""))
     if transport.verdict == "unknown":
-        why = Missing(transport.why)
-        yield TRANSPORT.unknown(deployment.head, f"the way of {deployment.id}'s traffic", why)
-    elif accepted:
+        yield TRANSPORT.unknown(head, f"the way of {deployment.id}'s traffic", Missing(transport.why))
+    elif accepted := deployment.seen.get("accepts_sockets"):
         what = f"the traffic of {deployment.id} goes over sockets, as was accepted: {accepted}"
-        yield TRANSPORT.note(deployment.head, what, transport.why)
+        yield TRANSPORT.note(head, what, transport.why)
     else:
-        yield TRANSPORT.fault(
-            deployment.head,
-            f"RDMA is not used between the ranks of {deployment.id}",
-            transport.why,
-            "cluster down and cluster up, which proves the way again; --allow-socket accepts TCP",
-        )
+        what = f"RDMA is not used between the ranks of {deployment.id}"
+        remedy = "cluster down and cluster up, which proves the way again; --allow-socket accepts TCP"
+        yield TRANSPORT.fault(head, what, transport.why, remedy)
 
 
 @dataclass(slots=True)
 class Examined:
-    """What was found, worst first; `errors` of the hosts that did not answer, or not to the end.
-
-    `speeds`: what `--fabric-test` measured.
-    """
+    """What was found, worst first; `errors` of the hosts that did not answer, or not to the end; `speeds`: what
+    `--fabric-test` measured."""
 
     seens: Mapping[str, Seen]
-    found: tuple[Deployment, ...] = ()
-    findings: list[Finding] = field(default_factory=list)
-    errors: list[ClusterError] = field(default_factory=list)
+    found: tuple[Deployment, ...]
+    findings: list[Finding]
+    errors: list[ClusterError]
+    seconds: float
     speeds: list[Speed] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts that were looked at."""
-        return tuple(self.seens)
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster doctor`; 3 when a host could not be reached, 4 with a fault."""
     named = read_named(args)
-    wanted = read_wanted(args, named)
+    recipe = read_recipe(args, named.file)
+    hosts, tp, backend = choose_sizes(named.hosts, tp=None, pp=1, solo=False, backend=None, recipe=recipe)
+    wanted = Wanted(recipe, hosts, tp, 1, backend)  # as `up` would spread it over all hosts named
     place = place_of(args.bundle, overwrite=args.yes) if args.bundle else None
     with open_fleet(wanted.hosts, connect) as fleet:
         examined = examine(wanted, fleet, screen)
         if args.fabric_test and examined.seens:
             test_speed(wanted, examined, fleet, screen)
-        document = as_document(examined)
-        report(examined, screen)
+        simulated = simulated_products(examined.seens.values())
+        document: dict[str, Any] = {
+            "hosts": list(examined.seens),
+            "findings": [finding.as_dict() for finding in examined.findings],
+            "errors": [error.as_dict() for error in examined.errors],
+            "fabric": [speed.as_dict() for speed in examined.speeds],
+            "seconds": round(examined.seconds, 3),
+            "simulated": simulated,
+        }
+        if examined.seens:
+            show(examined.findings, screen)
+            screen.line(summary(examined))
+        if simulated:
+            screen.warn(f"simulated hosts: {simulated}")
         if place:
             files = save(place, wanted, examined.seens, examined.found, document, fleet)
             screen.note(f"{place}: {files} files, without secrets; hosts, users and addresses are named in them")
@@ -282,13 +252,6 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         return ManyErrors(examined.errors).exit_code
     raise_all(examined.errors)
     return ExitCode.REFUSED if any(one.level == "fault" for one in examined.findings) else ExitCode.DONE
-
-
-def read_wanted(args: argparse.Namespace, named: Named) -> Wanted:
-    """The recipe on all hosts named, as `up` would spread it. Raises UsageError."""
-    recipe = read_recipe(args, named.file)
-    hosts, tp, backend = choose_sizes(named.hosts, tp=None, pp=1, solo=False, backend=None, recipe=recipe)
-    return Wanted(recipe, hosts, tp, 1, backend)
 
 
 def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
@@ -311,10 +274,11 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
             waiting.update(f"asking the ranks of {deployment.id}")
             status = inspect(deployment, fleet, seens)
             findings += check_deployment(status, wanted, seens)
-            if has_traffic(status, seens):
+            serves = isinstance(status.state, Ready) and not status.wrong and deployment.running
+            if serves and len(deployment.hosts) > 1 and set(deployment.hosts) <= set(seens):
                 waiting.update(f"asking {deployment.id} for one short completion")
-                findings += check_traffic(status, ranked(deployment, wanted), seens, fleet)
-    return Examined(seens, found, worst_first(findings), errors, seconds=fleet.time.monotonic() - started_s)
+                findings += check_traffic(deployment, ranked(deployment, wanted), seens, fleet)
+    return Examined(seens, found, worst_first(findings), errors, fleet.time.monotonic() - started_s)
 
 
 def test_speed(wanted: Wanted, examined: Examined, fleet: Fleet, screen: Screen) -> None:
@@ -350,22 +314,18 @@ def check_absent(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
 def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) -> Iterator[Finding]:
     """What runs of ours is whole, and over the links that are there now."""
     deployment, head = status.deployment, status.deployment.head
-    known = {host: rank for host, rank in status.ranks.items() if host in seens}
+    ranks = {host: rank for host, rank in status.ranks.items() if host in seens}
     if isinstance(status.state, Failed):
-        ranks = ", ".join(f"{host} {rank_text(rank)}" for host, rank in known.items())
-        yield DEPLOYED.fault(
-            status.state.host,
-            f"{deployment.id} is {status.word}: {status.state.why}",
-            ranks,
-            "cluster logs --explain names the cause; cluster up starts it again",
-        )
-    elif isinstance(status.state, Waiting) and head in known:
+        what = f"{deployment.id} is {status.word}: {status.state.why}"
+        states = ", ".join(f"{host} {rank_text(rank)}" for host, rank in ranks.items())
+        remedy = "cluster logs --explain names the cause; cluster up starts it again"
+        yield DEPLOYED.fault(status.state.host, what, states, remedy)
+    elif isinstance(status.state, Waiting) and head in ranks:
         what = f"{deployment.id} is not ready yet"
         yield DEPLOYED.note(head, what, f"waiting for {status.state.what}", "cluster up waits for it")
     for wrong in status.wrong:
-        remedy = "run cluster down, then cluster up"
-        yield DEPLOYED.fault(head, f"{deployment.id} is incomplete", wrong, remedy)
-    for host, rank in known.items():
+        yield DEPLOYED.fault(head, f"{deployment.id} is incomplete", wrong, "run cluster down, then cluster up")
+    for host, rank in ranks.items():
         if isinstance(rank, Missing) and not isinstance(seens[host].containers, Missing):
             yield DEPLOYED.unknown(host, f"the rank of {deployment.id}", rank)
     if deployment.running and set(deployment.hosts) <= set(seens):
@@ -379,39 +339,13 @@ def ranked(deployment: Deployment, wanted: Wanted) -> list[ResolvedHost]:
 
 
 def summary(examined: Examined) -> str:
-    """The last line: how many findings by level, the hosts looked at, how long it took."""
-    made = (
-        f"{len(CHECKS.keys() - (set() if examined.speeds else {'fabric-speed'}))} checks"
-        if len(examined.hosts) > 1
-        else "checks between hosts need two"
-    )
-    where = f"on {', '.join(examined.hosts)} ({made}, {examined.seconds:.1f} s)"
-    levels = [one.finding.level for one in share(examined.findings)]
+    made = "checks between hosts need two"
+    if len(examined.seens) > 1:
+        made = f"{len(CHECKS.keys() - (set() if examined.speeds else {'fabric-speed'}))} checks"
+    levels = Counter(one.finding.level for one in share(examined.findings))
     counts = [
-        f"{levels.count(level)} {word if levels.count(level) == 1 or level == 'unknown' else word + 's'}"
-        for level, word in (("fault", "fault"), ("unknown", "unknown"), ("warning", "warning"), ("note", "note"))
-        if level in levels
+        f"{levels[level]} {level}" + ("s" if levels[level] > 1 and level != "unknown" else "")
+        for level in filter(levels.get, ORDER)
     ]
+    where = f"on {', '.join(examined.seens)} ({made}, {examined.seconds:.1f} s)"
     return f"{', '.join(counts) or 'no finding'} {where}"
-
-
-def report(examined: Examined, screen: Screen) -> None:
-    """For people; nothing when no host answered."""
-    if not examined.seens:
-        return
-    show(examined.findings, screen)
-    screen.line(summary(examined))
-    if simulated := simulated_products(examined.seens.values()):
-        screen.warn(f"simulated hosts: {simulated}")
-
-
-def as_document(examined: Examined) -> dict[str, Any]:
-    """The same for `--json`."""
-    return {
-        "hosts": list(examined.hosts),
-        "findings": [finding.as_dict() for finding in examined.findings],
-        "errors": [error.as_dict() for error in examined.errors],
-        "fabric": [speed.as_dict() for speed in examined.speeds],
-        "seconds": round(examined.seconds, 3),
-        "simulated": simulated_products(examined.seens.values()),
-    }

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from cluster.argv.fabric import VERSION, calling, ib_write_bw, listening
 from cluster.argv.far import started
-from cluster.argv.perftest import VERSION, calling, ib_write_bw, listening
 from cluster.argv.ports import PORTS
 from cluster.cli.status import server_of
 from cluster.errors import UnreachableError
@@ -33,16 +33,13 @@ from cluster.spark.fabric_test import (
     rounds,
     untested,
 )
-from cluster.spark.fact import WHY_LENGTH, Missing, plain, refuse
+from cluster.spark.fact import WHY_LENGTH, Missing, known, plain, refuse
 from cluster.spark.finding import Finding
 from cluster.spark.links import Links
 from cluster.spark.look import Seen
-from cluster.spark.server import Completion
 
 SECONDS = 2
-"""Of traffic, a way."""
-ROUND_S = SECONDS + 1
-"""About what a round takes, with connecting and ending."""
+"""Of traffic, a way; connecting and ending take about one more."""
 DEADLINE_S = 12
 """After so many seconds each end of a test gives up, on its host."""
 TRIES, PAUSE_S = 3, 0.5
@@ -60,23 +57,25 @@ class Tested:
 def test_fabric(
     fabric: Fabric, found: Sequence[Deployment], seens: Mapping[str, Seen], fleet: Fleet, screen: Screen
 ) -> Tested:
-    """Test link by link unless requests run over them, show what each gave, and judge it.
-
-    Raises InterruptedByUser on Ctrl-C; then both ends are ended.
-    """
+    """Test link by link unless requests run over them, show what each gave, and judge it. Raises InterruptedByUser on
+    Ctrl-C; then both ends are ended."""
     seen, tools = ask_ends(fabric, fleet)
     todo = rounds(fabric, seen, tools)
     if not todo:
         return untold(fabric, "the hosts share no fabric subnet" if len(fabric.hosts) > 1 else "one host has no peer")
     if users := in_use(found, seens, fleet):
         return untold(fabric, users)
-    screen.note(f"fabric test: {len(todo)} measurements of {SECONDS} s, about {ROUND_S * len(todo)} s in all")
+    screen.note(f"fabric test: {len(todo)} measurements of {SECONDS} s, about {(SECONDS + 1) * len(todo)} s in all")
     speeds: list[Speed] = []
     with screen.waiting("the fabric") as line:
         for count, ways in enumerate(todo, 1):
             line.update(f"{count}/{len(todo)}: {' and '.join(way.text for way in ways)}")
             speeds += run_round(ways, fleet)
-    rows = [*rows_of(speeds), *rows_of_untested(fabric, seen)]
+    rows = [*rows_of(speeds)]
+    rows += [
+        [f"{host} {link.netdev}", "", link.hca, "", f"not tested: {link.state}, no peer over it"]
+        for host, link in untested(fabric, seen)
+    ]
     screen.table("fabric", ["from", "to", "HCAs", ">Gb/s", "measured by"], rows)
     if users := in_use(found, seens, fleet):
         return untold(fabric, f"meanwhile {users}", speeds)
@@ -111,10 +110,9 @@ def in_use(found: Sequence[Deployment], seens: Mapping[str, Seen], fleet: Fleet)
     }
     busy = []
     for host, outcome in fleet.ask(asked).items():
-        server = spark_server.parse(outcome.value[0]) if outcome.value else None
-        load = server.load if isinstance(server, Completion) else None
-        if load and load.running:
-            busy.append(f"{heads[host].id} has requests: {load.queue}")
+        server = known(spark_server.parse(outcome.value[0])) if outcome.value else None
+        if server and server.load and server.load.running:
+            busy.append(f"{heads[host].id} has requests: {server.load.queue}")
     return "; ".join(busy)
 
 
@@ -147,17 +145,18 @@ def by_rdma(way: Way, fleet: Fleet, port: int) -> Bandwidth | Obstacle:
         ib_write_bw(end.hca, end.gid_index or 0, port=port, seconds=SECONDS) for end in (way.sender, way.receiver)
     )
     with running(fleet[way.receiver.host], listening(there, DEADLINE_S)) as server:
-        said = until_it_waits(server)
-        if said:
+        if said := until_it_waits(server):
             return way.receiver.host, Missing(said)
         call, sender = calling(here, way.receiver.address, DEADLINE_S), fleet[way.sender.host]
-        found = fabric_test.parse_bandwidth(sender.ask([call])[0])
-        for _ in range(TRIES - 1):
-            if isinstance(found, Bandwidth) or "Couldn't connect" not in found.why:
-                break
-            fleet.time.sleep(PAUSE_S)  # the other end says that it waits a moment before it listens
+        left = TRIES
+        while True:
+            left -= 1
             found = fabric_test.parse_bandwidth(sender.ask([call])[0])
-        return found if isinstance(found, Bandwidth) else (sender.name, found)
+            if isinstance(found, Bandwidth):
+                return found
+            if not left or "Couldn't connect" not in found.why:
+                return sender.name, found
+            fleet.time.sleep(PAUSE_S)  # the other end says that it waits a moment before it listens
 
 
 def until_it_waits(server: Process) -> str:
@@ -172,25 +171,17 @@ def until_it_waits(server: Process) -> str:
 
 def by_tcp(way: Way, fleet: Fleet) -> Flood | Missing:
     """far/flood at both ends, bound to the addresses of the link."""
-    token = secrets.token_hex(16)
-    both: dict[str, object] = {"streams": STREAMS, "deadline_s": DEADLINE_S}
-    receive = {"role": "receive", "address": way.receiver.address, **both}
-    with flooding(fleet[way.receiver.host], receive, token) as receiver:
+    token = f"{secrets.token_hex(16)}\n".encode()  # travels on stdin
+    both: dict[str, object] = {"address": way.receiver.address, "streams": STREAMS, "deadline_s": DEADLINE_S}
+    words, program = started("flood", {"role": "receive", **both})
+    with running(fleet[way.receiver.host], words, program + token) as receiver:
         port = fabric_test.parse_port(next(receiver.lines(), ""))
         if isinstance(port, Missing):
             return Missing(f"{way.receiver.host}: {port.why}")
-        place = {"own": way.sender.address, "address": way.receiver.address, "port": port}
-        send = {"role": "send", "seconds": SECONDS, **place, **both}
-        with flooding(fleet[way.sender.host], send, token) as sender:
+        place = {"own": way.sender.address, "port": port, "seconds": SECONDS}
+        words, program = started("flood", {"role": "send", **place, **both})
+        with running(fleet[way.sender.host], words, program + token) as sender:
             return fabric_test.parse_flood(next(sender.lines(), ""))
-
-
-@contextmanager
-def flooding(host: Host, given: Mapping[str, object], token: str) -> Iterator[Process]:
-    """far/flood on a host; the token travels on stdin."""
-    words, program = started("flood", given)
-    with running(host, words, program + f"{token}\n".encode()) as process:
-        yield process
 
 
 @contextmanager
@@ -219,19 +210,11 @@ def rows_of(speeds: Sequence[Speed]) -> Iterator[list[str]]:
             yield [way.sender.host, way.receiver.host, f"{len(pair)} links at once", total, ways_of]
 
 
-def rows_of_untested(fabric: Fabric, seen: Mapping[str, Links | Missing]) -> Iterator[list[str]]:
-    """A row for each link that is set up and leads nowhere."""
-    for host, link in untested(fabric, seen):
-        yield [f"{host} {link.netdev}", "", link.hca, "", f"not tested: {link.state}, no peer over it"]
-
-
 def number(gbps: float | None) -> str:
-    """Gb/s as shown."""
     return "?" if gbps is None else f"{gbps:.1f}"
 
 
 def how(speed: Speed) -> str:
-    """What gave the number, or why there is none."""
     if isinstance(speed.result, Missing):
         return speed.result.why
     if speed.is_rdma:

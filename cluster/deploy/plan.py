@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.argv import docker
+from cluster.argv.fabric import NON_CARRY_FILE, non_carry, non_carry_file
 from cluster.argv.far import source
-from cluster.argv.nccl import NON_CARRY_FILE, non_carry, non_carry_file
 from cluster.argv.ports import ports_used
 from cluster.argv.question import Question
 from cluster.config.inventory import ResolvedHost

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from cluster.argv.docker import Bind, Container
-from cluster.argv.nccl import fabric_environment
+from cluster.argv.fabric import fabric_environment
 from cluster.argv.ports import PORTS
 from cluster.argv.ray import ray_environment, ray_start
 from cluster.argv.vllm import Layout, measuring_flags, vllm_serve

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
+from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, read_section
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
 
 CLOCK = Check("clock", "first-set-up#clock")
+CLOCK_WARNING_S = 5.0
+"""Clocks that differ by less do no harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What the host says: its clock in unix seconds, and whether something keeps it right (None when not told)."""
+    """The host's clock in unix seconds, and whether something keeps it right (None when not told)."""
 
     time_unix_s: float
     synchronised: bool | None = None
@@ -40,21 +42,16 @@ class Clock:
 
 
 def question() -> Question:
-    """Ask for the clock alone."""
     return far("look", {"sections": ["clock"]}, timeout_s=5)
 
 
 def parse(answer: Answer, asked: tuple[float, float]) -> Clock | Missing:
-    """Read the section `clock` of far/look. `asked`: the operator's unix seconds before and after the round trip."""
+    """`asked`: the operator's unix seconds before and after the round trip."""
     reading = read_section(answer, "clock", ClockReading)
     if isinstance(reading, Missing):
         return reading
     before, after = asked
     return Clock(reading.time_unix_s - (before + after) / 2, abs(after - before) / 2, reading.synchronised)
-
-
-CLOCK_WARNING_S = 5.0
-"""Clocks that differ by less do no harm."""
 
 
 def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -64,26 +61,13 @@ def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
     wrong = {
         host: clock for host, clock in clocks.items() if abs(clock.offset_s) > CLOCK_WARNING_S + clock.uncertainty_s
     }
-    if len(wrong) == len(clocks) > 1 and _spread(clocks) <= CLOCK_WARNING_S:
-        first = next(iter(wrong))
-        yield CLOCK.note(
-            first,
-            "the hosts' clocks agree, and differ from the one of this machine",
-            f"{wrong[first].offset_s:+.0f} s",
-            "on this machine: timedatectl",
-        )
+    offsets = [clock.offset_s for clock in clocks.values()]
+    if len(wrong) == len(clocks) > 1 and max(offsets) - min(offsets) <= CLOCK_WARNING_S:
+        what = "the hosts' clocks agree, and differ from the one of this machine"
+        yield CLOCK.note(next(iter(wrong)), what, f"{offsets[0]:+.0f} s", "on this machine: timedatectl")
         return
     for host, clock in wrong.items():
-        kept = {True: "synchronized", False: "not synchronized", None: "synchronization unknown"}
-        yield CLOCK.warning(
-            host,
-            "the clock differs from this machine's",
-            f"{clock.offset_s:+.0f} s from this machine's; {kept[clock.synchronised]}",
-            f"on {host}: timedatectl; sudo timedatectl set-ntp true; sudo systemctl restart systemd-timesyncd",
-        )
-
-
-def _spread(clocks: Mapping[str, Clock]) -> float:
-    """Seconds between the earliest and the latest clock."""
-    offsets = [clock.offset_s for clock in clocks.values()]
-    return max(offsets) - min(offsets)
+        kept = {True: "synchronized", False: "not synchronized", None: "synchronization unknown"}[clock.synchronised]
+        evidence = f"{clock.offset_s:+.0f} s from this machine's; {kept}"
+        remedy = f"on {host}: timedatectl; sudo timedatectl set-ntp true; sudo systemctl restart systemd-timesyncd"
+        yield CLOCK.warning(host, "the clock differs from this machine's", evidence, remedy)

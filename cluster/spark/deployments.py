@@ -12,7 +12,7 @@ from cluster.argv.far import far
 from cluster.argv.ports import PortUse, ports_used
 from cluster.argv.question import Answer, Question
 from cluster.spark.docker import explain
-from cluster.spark.fact import Missing, as_shape, find_section, read_section, refuse
+from cluster.spark.fact import Missing, as_shape, find_section, known, read_section, refuse
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
@@ -60,37 +60,28 @@ NEVER_ENDED = ("created", "running", "paused", "restarting")
 
 
 def containers_question() -> Question:
-    """Ask for all containers, those of others too."""
+    """All containers, those of others too."""
     return far("containers", {}, limit=8 << 20)
 
 
 def parse_containers(answer: Answer) -> tuple[Container, ...] | Missing:
-    """Read what far/containers brings: the containers, or how docker failed."""
-    failed = _failure(answer)
-    if failed:
-        return failed
+    """The containers, with docker's ways of saying never made plain; or how docker failed."""
+    if (value := find_section(answer, "failed")) is not None:
+        failed = as_shape(value, "containers", Failed)
+        if isinstance(failed, Missing):
+            return failed
+        return refuse(Answer(failed.exit), "docker") or explain(failed.said)
     found = read_section(answer, "containers", tuple[Container, ...])
-    return found if isinstance(found, Missing) else tuple(_tidy(container) for container in found)
-
-
-def _failure(answer: Answer) -> Missing | None:
-    value = find_section(answer, "failed")
-    if value is None:
-        return None
-    failed = as_shape(value, "containers", Failed)
-    if isinstance(failed, Missing):
-        return failed
-    return refuse(Answer(failed.exit), "docker") or explain(failed.said)
-
-
-def _tidy(container: Container) -> Container:
-    """Docker's way of saying never, made plain."""
-    ended = container.state not in NEVER_ENDED
-    return replace(
-        container,
-        exit_code=container.exit_code if ended else None,
-        started_at="" if container.started_at == NEVER else container.started_at,
-        finished_at="" if container.finished_at == NEVER else container.finished_at,
+    if isinstance(found, Missing):
+        return found
+    return tuple(
+        replace(
+            one,
+            exit_code=None if one.state in NEVER_ENDED else one.exit_code,
+            started_at=one.started_at.replace(NEVER, ""),
+            finished_at=one.finished_at.replace(NEVER, ""),
+        )
+        for one in found
     )
 
 
@@ -127,17 +118,16 @@ class Deployment:
 
     @property
     def running(self) -> bool:
-        """Whether every rank's container runs."""
+        """Every rank's container runs."""
         return set(self.ranks) == set(self.hosts) and all(c.state == "running" for c in self.ranks.values())
 
     @property
     def head(self) -> str:
-        """Name of the host of rank 0."""
         return self.hosts[0]
 
     @property
     def port(self) -> int:
-        """Port of the API on the head."""
+        """Of the API on the head."""
         return int(self.spec["recipe"]["port"])
 
     def ports_on(self, host: str) -> tuple[PortUse, ...]:
@@ -149,23 +139,17 @@ class Deployment:
 
     @property
     def served_name(self) -> str:
-        """The model's name in the API."""
         recipe = self.spec["recipe"]
         return str(recipe["served_model_name"] or recipe["model"])
 
 
 def deployments(seens: Iterable[Seen], named: Iterable[ResolvedHost] = ()) -> tuple[Deployment, ...]:
     """All deployments found on these hosts, running or not. A container whose labels cannot be read is skipped.
-
-    `named`: the hosts of the command, those that did not answer too.
-    """
+    `named`: the hosts of the command, those that did not answer too."""
     seens = tuple(seens)
-    answered = {seen.host for seen in seens}
-    return group(
-        {seen.host: seen.containers for seen in seens if not isinstance(seen.containers, Missing)},
-        {seen.host: seen.host_id for seen in seens},
-        {host.name: host.address for host in named if host.name not in answered},
-    )
+    ids = {seen.host: seen.host_id for seen in seens}
+    containers = {seen.host: known(seen.containers) or () for seen in seens}
+    return group(containers, ids, {host.name: host.address for host in named if host.name not in ids})
 
 
 def group(
@@ -211,10 +195,8 @@ def _read(
 
 
 def _place(key: str, end: Mapping[str, Any], free: Set[str], ids: Mapping[str, str], silent: Mapping[str, str]) -> str:
-    """The host that a rank was started on whose container was not found.
-
-    `free` hold none of its ranks. An older version recorded no id and no management address: its key is the name.
-    """
+    """The host that a rank was started on whose container was not found. `free` hold none of its ranks. An older
+    version recorded no id and no management address: its key is the name."""
     name, address = end.get("name", key), end.get("management") or end.get("address")
     here = [host for host in sorted(free) if (ids[host] == key if "name" in end else host == key)]
     here += [host for host, at in silent.items() if host == name or (at == address and "name" in end)]
@@ -223,15 +205,12 @@ def _place(key: str, end: Mapping[str, Any], free: Set[str], ids: Mapping[str, s
 
 def unread(seen: Seen) -> bool:
     """Whether a container runs on this host that another version made, so that its labels cannot be read."""
-    if isinstance(seen.containers, Missing):
-        return False
-    known = {deployment.id for deployment in group({seen.host: seen.containers})}
-    names = {one.labels[DEPLOYMENT] for one in seen.containers if DEPLOYMENT in one.labels and one.state == "running"}
-    return bool(names - known)
+    containers = known(seen.containers) or ()
+    names = {one.labels[DEPLOYMENT] for one in containers if DEPLOYMENT in one.labels and one.state == "running"}
+    return bool(names - {deployment.id for deployment in group({seen.host: containers})})
 
 
 def ours(container: Container) -> bool:
-    """Whether a container was made by us."""
     return DEPLOYMENT in container.labels or TRY in container.labels
 
 
@@ -250,26 +229,18 @@ class Kept:
 
 
 def directory(data_dir: str, deployment: str) -> str:
-    """Where a deployment keeps its files on a host."""
     return f"{data_dir}/deployments/{deployment}"
 
 
-def question(data_dir: str) -> Question:
-    """Ask for the deployments' directories alone."""
-    return far("kept", {"sections": ["deployments"], "data_dir": data_dir})
-
-
 def parse(answer: Answer) -> tuple[Kept, ...] | Missing:
-    """Read the section `deployments` of far/kept; no directory at all reads as none kept."""
+    """No directory at all reads as none kept."""
     return read_section(answer, "deployments", tuple[Kept, ...])
 
 
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """Whether somebody holds the lock. `who`, `why`: the holder's own words; `since`: unix seconds, None if not told.
-
-    A lock that is not held names nobody, whatever an earlier holder left in the file.
-    """
+    """Whether somebody holds the lock. `who`, `why`: the holder's own words; `since`: unix seconds, None if not told. A
+    lock that is not held names nobody, whatever an earlier holder left in the file."""
 
     held: bool
     who: str = ""
@@ -278,39 +249,26 @@ class LockState:
 
 
 def lock_question(data_dir: str) -> Question:
-    """Ask for the lock alone."""
     return far("kept", {"sections": ["lock"], "data_dir": data_dir})
 
 
 def parse_lock(answer: Answer) -> LockState | Missing:
-    """Read the section `lock` of far/kept."""
     return read_section(answer, "lock", LockState)
 
 
 def check_containers(seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
     """No stranger's container has a name of ours, and every one of ours can be read; strangers with a GPU are noted."""
-    known = {deployment.id for deployment in found}
-    if isinstance(seen.containers, Missing):
-        return
-    for container in seen.containers:
-        if container.name.startswith("cluster-") and not ours(container):
-            yield NAMES.fault(
-                seen.host,
-                f"an unmanaged container is named {container.name}",
-                f"{container.id[:12]} of image {container.image}, {container.state}",
-                f"on {seen.host}: docker rename {container.name} another-name",
-            )
-        elif container.labels.get(DEPLOYMENT, "") not in known and TRY not in container.labels and ours(container):
-            yield NAMES.fault(
-                seen.host,
-                f"the labels of {container.name} cannot be read",
-                "another version of cluster made it",
-                f"cluster down -n {seen.host}",
-            )
-        if container.gpu and container.state == "running" and not ours(container):
-            yield STRANGER.note(
-                seen.host,
-                f"an unmanaged container has the GPU too: {container.name}",
-                f"{container.id[:12]} of image {container.image}, running since {container.started_at}",
-                f"on {seen.host}: docker stop {container.name}, if nobody needs it",
-            )
+    host, ids = seen.host, {deployment.id for deployment in found}
+    for one in known(seen.containers) or ():
+        name, image = one.name, f"{one.id[:12]} of image {one.image}"
+        if ours(one):
+            if one.labels.get(DEPLOYMENT, "") not in ids and TRY not in one.labels:
+                what, why = f"the labels of {name} cannot be read", "another version of cluster made it"
+                yield NAMES.fault(host, what, why, f"cluster down -n {host}")
+            continue
+        if name.startswith("cluster-"):
+            what, remedy = f"an unmanaged container is named {name}", f"on {host}: docker rename {name} another-name"
+            yield NAMES.fault(host, what, f"{image}, {one.state}", remedy)
+        if one.gpu and one.state == "running":
+            what, remedy = f"an unmanaged container has the GPU too: {name}", f"on {host}: docker stop {name}"
+            yield STRANGER.note(host, what, f"{image}, running since {one.started_at}", f"{remedy}, if nobody needs it")

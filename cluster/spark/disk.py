@@ -8,23 +8,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from cluster.argv.far import far
+from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, read_section
 from cluster.spark.finding import Check, Finding
 from cluster.spark.memory import GIB
 
 if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
 
 DISK = Check("disk", "memory-is-full#the-disk-is-full")
+NEARLY_FULL_PCT = 95
+NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
+NOT_DISKS = ("/dev/loop", "squashfs", "efivarfs")
+MIN_ROOM = 5 * GIB
+MIN_INODES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a path could still take: that of its nearest existing parent, as an unprivileged user sees it.
-
-    `free_inodes` is None where the file system does not count them. Two paths with one `device` share their room.
-    """
+    """What a path could still take: that of its nearest existing parent, as an unprivileged user sees it. `free_inodes`
+    is None where the file system does not count them. Two paths with one `device` share their room."""
 
     path: str
     free_bytes: int
@@ -33,7 +36,7 @@ class Room:
 
 
 def question(paths: Iterable[str]) -> Question:
-    """Ask for the room at these paths (`~` is the home there)."""
+    """`~` in paths is the home there."""
     return far("kept", {"sections": ["disk"], "paths": list(paths)})
 
 
@@ -43,17 +46,15 @@ def moved_root(root: str, rooms: tuple[Room, ...]) -> bool:
 
 
 def parse(answer: Answer) -> tuple[Room, ...] | Missing:
-    """Read the section `disk` of far/kept; the rooms come in the order of the paths asked for, `~` expanded."""
+    """The rooms come in the order of the paths asked for, `~` expanded."""
     return read_section(answer, "disk", tuple[Room, ...])
 
 
 _DF = re.compile(
-    r"^(?P<device>\S+)[ \t]+(?:\S+[ \t]+)?\S+[ \t]+\S+[ \t]+(?P<free>[\d.]+[KMGTP]?i?)"
+    r"^(?P<device>\S+)[ \t]+(?:\S+[ \t]+)?\S+[ \t]+\S+[ \t]+(?P<free>[\d.]+)(?P<unit>[KMGTP]?)i?"
     r"[ \t]+(?P<used>\d{1,3})%[ \t]+(?P<path>/\S*)[ \t]*$",
     re.MULTILINE,
 )
-
-_UNITS = {"": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +76,9 @@ def recognise(text: str) -> tuple[Filled, ...] | None:
     """The rows of `df`, in KiB or with -h."""
     rows = []
     for found in _DF.finditer(text):
-        number = re.match(r"[\d.]+", found["free"])
-        unit = found["free"].rstrip("i")[-1:] if not found["free"][-1:].isdigit() else ""
-        free = int(float(number[0]) * _UNITS.get(unit, 1 << 10)) if number else 0
-        rows.append(Filled(found["device"], found["path"], int(found["used"]), free))
+        unit = 1024 ** ("KMGTP".find(found["unit"] or "K") + 1)
+        rows.append(Filled(found["device"], found["path"], int(found["used"]), int(float(found["free"]) * unit)))
     return tuple(rows) or None
-
-
-NEARLY_FULL_PCT = 95
-NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
-NOT_DISKS = ("/dev/loop", "squashfs", "efivarfs")
-MIN_ROOM = 5 * GIB
-
-MIN_INODES = 10_000
 
 
 def judge_room(free_bytes: int, used_pct: int = 0) -> Literal["", "little", "full"]:
@@ -105,10 +96,7 @@ def check_disk(seen: Seen) -> Iterator[Finding]:
     for room in {room.device or room.path: room for room in reversed(seen.disk)}.values():
         few_files = room.free_inodes is not None and room.free_inodes < MIN_INODES
         if judge_room(room.free_bytes) or few_files:
-            files = f", {room.free_inodes} inodes free" if few_files else ""
-            yield DISK.warning(
-                seen.host,
-                f"little room under {room.path}",
-                f"{room.free_bytes / GIB:.1f} GiB free{files}",
-                "docker system df; remove what is not needed",
-            )
+            evidence = f"{room.free_bytes / GIB:.1f} GiB free"
+            evidence += f", {room.free_inodes} inodes free" if few_files else ""
+            remedy = "docker system df; remove what is not needed"
+            yield DISK.warning(seen.host, f"little room under {room.path}", evidence, remedy)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing, as_shape, last_words, load_json, plain, refuse
+from cluster.spark.fact import Missing, as_shape, known, last_words, load_json, plain, refuse
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
@@ -44,22 +44,18 @@ class Docker:
 
 
 def question() -> Question:
-    """Ask the docker command what the daemon says of itself."""
     return Question(("docker", "info", "--format", "{{json .}}"))
 
 
 def parse(answer: Answer) -> Docker | Missing:
-    """Read the daemon's own description; a daemon that cannot be reached is told on stderr or in `ServerErrors`."""
-    refused = refuse(answer, "docker")
-    if refused:
+    """A daemon that cannot be reached is told on stderr or in `ServerErrors`."""
+    if refused := refuse(answer, "docker"):
         return refused
-    info: Any = None
     try:
-        info = load_json(answer.out)
+        info: Any = load_json(answer.out)
         errors = info.get("ServerErrors") or []
-        said = last_words(answer) if answer.exit else ""
         if errors or answer.exit:
-            return explain(" ".join(map(str, errors)) or said)
+            return explain(" ".join(map(str, errors)) or last_words(answer))
         if "ServerVersion" not in info:
             return Missing(PODMAN, "absent") if "store" in info else Missing("docker info reports no ServerVersion")
     except (ValueError, AttributeError, TypeError):
@@ -123,30 +119,23 @@ def recognise_containers(text: str) -> int | None:
 
 def check_docker(seen: Seen) -> Iterator[Finding]:
     """Docker answers this user, and lists its containers."""
+    host, account = seen.host, known(seen.identity)
     if not isinstance(seen.docker, Missing):
         if isinstance(seen.containers, Missing):
-            yield DOCKER.fault(
-                seen.host,
-                "the containers cannot be listed, so nothing can be decided",
-                seen.containers.why,
-                f"on {seen.host}: docker ps --all",
-            )
+            what = "the containers cannot be listed, so nothing can be decided"
+            yield DOCKER.fault(host, what, seen.containers.why, f"on {host}: docker ps --all")
         return
     remedy = {
-        "refused": f"on {seen.host}: sudo usermod -aG docker $USER, then log in again",
-        "absent": f"on {seen.host}: install Docker, or start it with sudo systemctl start docker",
-        "timeout": f"on {seen.host}: sudo systemctl restart docker; look at journalctl -u docker",
-    }.get(seen.docker.kind, f"on {seen.host}: docker info")
-    yield DOCKER.fault(seen.host, "Docker cannot be used", _why(seen, seen.docker), remedy)
-
-
-def _why(seen: Seen, docker: Missing) -> str:
-    """Docker's words, with what of the account explains them: its groups, or where programs are looked for."""
-    if isinstance(seen.identity, Missing):
-        return docker.why
-    if docker.kind == "refused":
-        return f"{docker.why}; groups of {seen.identity.user}: {' '.join(seen.identity.groups)}"
-    return f"{docker.why}: {seen.identity.path}" if docker.why.endswith("PATH of a non-login shell") else docker.why
+        "refused": "sudo usermod -aG docker $USER, then log in again",
+        "absent": "install Docker, or start it with sudo systemctl start docker",
+        "timeout": "sudo systemctl restart docker; look at journalctl -u docker",
+    }.get(seen.docker.kind, "docker info")
+    why = seen.docker.why
+    if account and seen.docker.kind == "refused":
+        why += f"; groups of {account.user}: {' '.join(account.groups)}"
+    elif account and why.endswith("PATH of a non-login shell"):
+        why += f": {account.path}"
+    yield DOCKER.fault(host, "Docker cannot be used", why, f"on {host}: {remedy}")
 
 
 def check_stores(seens: Sequence[Seen]) -> Iterator[Finding]:

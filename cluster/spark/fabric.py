@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing
 from cluster.spark.finding import Check, Finding, Level, twice
-from cluster.spark.links import Link, Links, half_ports, is_crossed, port_of
+from cluster.spark.links import Link, Links, half_ports, is_crossed, port_of, subnets
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
@@ -49,17 +49,14 @@ class Facing:
     network: Network
 
     def as_label(self) -> dict[str, Any]:
-        """For the label `cluster.seen`."""
         address = f"{self.address}/{self.network.prefixlen}"
         return {"netdev": self.netdev, "hca": self.hca, "mtu": self.mtu, "address": address}
 
 
 @dataclass(frozen=True, slots=True)
 class HostFabric:
-    """How one host reaches its peers. Without `facing`, `address` is the management address.
-
-    `old_hcas`: those of a label of an older form, which does not tell the netdev and address of each.
-    """
+    """How one host reaches its peers. Without `facing`, `address` is the management address. `old_hcas`: those of a
+    label of an older form, which does not tell the netdev and address of each."""
 
     host: str
     address: str
@@ -69,7 +66,7 @@ class HostFabric:
 
     @property
     def hcas(self) -> tuple[str, ...]:
-        """The HCAs whose netdev faces the peers."""
+        """Those whose netdev faces the peers."""
         return tuple(dict.fromkeys(link.hca for link in self.facing if link.hca)) or self.old_hcas
 
     def as_label(self) -> dict[str, Any]:
@@ -88,7 +85,7 @@ class Fabric:
 
     @property
     def rdma(self) -> bool:
-        """Whether every host has an active HCA that faces its peers."""
+        """Every host has an active HCA that faces its peers."""
         return self.paired and all(end.hcas for end in self.hosts.values())
 
 
@@ -102,9 +99,12 @@ def pair(seens: Sequence[Seen], overrides: Mapping[str, Sequence[str]] | None = 
     ends = {seen.host: _usable(seen, (overrides or {}).get(seen.host, ())) for seen in seens}
     common = common_networks([link.network for link in links] for links in ends.values())
     shared = sorted(common, key=lambda net: (net.version, net.is_link_local, int(net.network_address)))
-    if len(seens) < 2 or not shared:
-        return Fabric({seen.host: _management(seen) for seen in seens}, paired=False)
     hosts = {}
+    if len(seens) < 2 or not shared:
+        for seen in seens:
+            address = "" if isinstance(seen.identity, Missing) else seen.identity.management_address
+            hosts[seen.host] = HostFabric(seen.host, address, netdev_of(seen.links, address))
+        return Fabric(hosts, paired=False)
     for name, links in ends.items():
         facing = tuple(link for net in shared for link in links if link.network == net)
         hosts[name] = HostFabric(name, facing[0].address, facing[0].netdev, facing)
@@ -127,18 +127,16 @@ def recorded(seen: Mapping[str, Any]) -> Fabric:
 
 def drift(before: Fabric, now: Fabric) -> list[Finding]:
     """What was observed at the start and is otherwise now: worth a word, no reason to replace what runs."""
-    found_otherwise = []
+    findings = []
     for name, end in before.hosts.items():
-        found = now.hosts[name]
-        for what, was, is_now in (
-            ("address", end.address, found.address),
-            ("netdev", end.netdev, found.netdev),
-            ("HCAs", ", ".join(end.hcas), ", ".join(found.hcas)),
-        ):
-            if was != is_now:
-                said = f"{what} was {was or 'none'} at the start and is {is_now or 'none'} now"
-                found_otherwise.append(DRIFT.warning(name, said, remedy=RESTART))
-    return found_otherwise
+        was, now_is = (
+            {"address": one.address, "netdev": one.netdev, "HCAs": ", ".join(one.hcas)}
+            for one in (end, now.hosts[name])
+        )
+        for what in filter(lambda what: was[what] != now_is[what], was):
+            said = f"{what} was {was[what] or 'none'} at the start and is {now_is[what] or 'none'} now"
+            findings.append(DRIFT.warning(name, said, remedy=RESTART))
+    return findings
 
 
 def _usable(seen: Seen, named: Sequence[str]) -> list[Facing]:
@@ -159,24 +157,14 @@ def _usable(seen: Seen, named: Sequence[str]) -> list[Facing]:
 
 
 def common_networks(ends: Iterable[Iterable[N]]) -> set[N]:
-    """The networks that every host is in."""
     found = [set(networks) for networks in ends]
     return set.intersection(*found) if found else set()
 
 
-def _management(seen: Seen) -> HostFabric:
-    address = "" if isinstance(seen.identity, Missing) else seen.identity.management_address
-    return HostFabric(seen.host, address, netdev_of(seen.links, address))
-
-
 def netdev_of(links: Links | Missing, address: str) -> str:
     """The netdev that carries an address; empty when it is not known."""
-    if isinstance(links, Missing):
-        return ""
-    for netdev in links.netdevs:
-        if any(text.split("/")[0] == address for text in netdev.addresses):
-            return netdev.name
-    return ""
+    netdevs = () if isinstance(links, Missing) else links.netdevs
+    return next((one.name for one in netdevs if address in [text.split("/")[0] for text in one.addresses]), "")
 
 
 SLOWEST_GBPS = 100.0
@@ -189,91 +177,60 @@ def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Itera
     if unread:
         yield from unread
         return
+    asked: Level = "warning" if wanted.accepts_sockets else "fault"  # of what keeps RDMA from being used
     if not fabric.paired:
-        yield _unpaired(wanted, seens)
+        level = asked if any(_links(seen) for seen in seens) else "warning"
+        what = "the hosts share no fabric subnet; traffic would take the management network"
+        remedy = "plug the cable, give both ends an address in one subnet, or use --allow-socket"
+        yield FABRIC.found(level, seens[-1].host, what, "; ".join(map(_links_text, seens)), remedy)
         return
     yield from check_addresses(fabric)
     yield from check_mtu(fabric)
     yield from check_twins(seens, fabric)
     yield from check_cabling(fabric)
-    yield from check_device(wanted, seens)
-    if needs_rdma(wanted) and not fabric.rdma:
+    for seen in seens:
+        if _links(seen) and not (isinstance(seen.links, Missing) or seen.links.rdma_device):
+            what, remedy = "there are HCAs, but no /dev/infiniband", f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm"
+            yield RDMA_DEVICE.found(asked, seen.host, what, _links_text(seen), remedy)
+    if not wanted.accepts_sockets and not fabric.rdma:
         without = [name for name, end in fabric.hosts.items() if not end.hcas]
-        yield RDMA.warning(
-            without[0], "no RDMA device faces the peers", ", ".join(without), "ls /sys/class/infiniband; ibdev2netdev"
-        )
+        what, remedy = "no RDMA device faces the peers", "ls /sys/class/infiniband; ibdev2netdev"
+        yield RDMA.warning(without[0], what, ", ".join(without), remedy)
     for seen in seens:
         facing = fabric.hosts[seen.host].facing
-        yield from check_links(wanted, seen, facing)
+        yield from check_links(asked, seen, facing)
         yield from check_routes(seen, facing)
         yield from check_firewall(seen, facing)
 
 
-def needs_rdma(wanted: Wanted) -> bool:
-    """Whether traffic over sockets would not be what was asked for."""
-    return not wanted.accepts_sockets
-
-
-def _unpaired(wanted: Wanted, seens: Sequence[Seen]) -> Finding:
-    has_hcas = [seen.host for seen in seens if not isinstance(seen.links, Missing) and seen.links.links]
-    return FABRIC.found(
-        "fault" if has_hcas and needs_rdma(wanted) else "warning",
-        seens[-1].host,
-        "the hosts share no fabric subnet; traffic would take the management network",
-        "; ".join(_links_text(seen) for seen in seens),
-        "plug the cable, give both ends an address in one subnet, or use --allow-socket",
-    )
+def _links(seen: Seen) -> tuple[Link, ...]:
+    return () if isinstance(seen.links, Missing) else seen.links.links
 
 
 def check_addresses(fabric: Fabric) -> Iterator[Finding]:
     """No two hosts have one address: a ping to it is answered at home, and nothing reaches the peer."""
     netdevs = {(name, link.address): link.netdev for name, end in fabric.hosts.items() for link in end.facing}
     for address, hosts in twice(netdevs).items():
-        yield ADDRESS.fault(
-            hosts[-1],
-            f"{' and '.join(hosts)} have the same fabric address",
-            f"{address}: {', '.join(f'{host} {netdevs[host, address]}' for host in hosts)}",
-            "give each host an address of its own in netplan",
-        )
-
-
-def check_device(wanted: Wanted, seens: Sequence[Seen]) -> Iterator[Finding]:
-    """HCAs without /dev/infiniband: no container can use them, and NCCL would fall back to sockets silently."""
-    level: Level = "fault" if needs_rdma(wanted) else "warning"
-    for seen in seens:
-        if not isinstance(seen.links, Missing) and seen.links.links and not seen.links.rdma_device:
-            yield RDMA_DEVICE.found(
-                level,
-                seen.host,
-                "there are HCAs, but no /dev/infiniband",
-                _links_text(seen),
-                f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm",
-            )
+        evidence = f"{address}: {', '.join(f'{host} {netdevs[host, address]}' for host in hosts)}"
+        what, remedy = "have the same fabric address", "give each host an address of its own in netplan"
+        yield ADDRESS.fault(hosts[-1], f"{' and '.join(hosts)} {what}", evidence, remedy)
 
 
 def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
     """One QSFP port is two netdevs, each with half the bandwidth; when only one faces the peers, that is said."""
     for seen in seens:
-        if isinstance(seen.links, Missing):
-            continue
         facing = {link.netdev for link in fabric.hosts[seen.host].facing}
-        links = {link.netdev: link for link in seen.links.links}
+        links = {link.netdev: link for link in _links(seen)}
         for netdev, other in half_ports(facing, links):
             link = links[other]
-            yield TWINS.warning(
-                seen.host,
-                f"only {netdev} of its port faces the peers: half the bandwidth",
-                f"{link.netdev} {link.state}, {' '.join(link.addresses) or 'no address'}",
-                _twin_remedy(seen.host, link),
-            )
-
-
-def _twin_remedy(host: str, link: Link) -> str:
-    if not link.is_active:
-        return f"on {host}: sudo ip link set {link.netdev} up; reseat the cable at both ends"
-    if not link.subnets():
-        return f"give {link.netdev} an address in a subnet of its own, on every host"
-    return f"look at the other end of {link.netdev}: is it up, and in the same subnet?"
+            remedy = f"look at the other end of {other}: is it up, and in the same subnet?"
+            if not link.is_active:
+                remedy = f"on {seen.host}: sudo ip link set {other} up; reseat the cable at both ends"
+            elif not subnets(link.addresses):
+                remedy = f"give {other} an address in a subnet of its own, on every host"
+            what = f"only {netdev} of its port faces the peers: half the bandwidth"
+            state = f"{other} {link.state}, {' '.join(link.addresses) or 'no address'}"
+            yield TWINS.warning(seen.host, what, state, remedy)
 
 
 def check_cabling(fabric: Fabric) -> Iterator[Finding]:
@@ -282,13 +239,10 @@ def check_cabling(fabric: Fabric) -> Iterator[Finding]:
     first, *others = netdevs
     for name in others:
         if is_crossed(netdevs[name], netdevs[first]):
-            ports = [", ".join(sorted(set(map(port_of, netdevs[one])))) for one in (first, name)]
-            yield CABLING.note(
-                name,
-                f"the cable is in another port than on {first}: names of HCAs differ",
-                f"{first} {ports[0]}; {name} {ports[1]}",
-                "nothing to do for cluster; programs that copy one host's NCCL_IB_HCA to the other fail",
-            )
+            ports = [f"{one} {', '.join(sorted(set(map(port_of, netdevs[one]))))}" for one in (first, name)]
+            what = f"the cable is in another port than on {first}: names of HCAs differ"
+            remedy = "nothing to do for cluster; programs that copy one host's NCCL_IB_HCA to the other fail"
+            yield CABLING.note(name, what, "; ".join(ports), remedy)
 
 
 def judge_mtu(sizes: Iterable[int]) -> Literal["", "differs", "small"]:
@@ -314,30 +268,23 @@ def check_mtu(fabric: Fabric) -> Iterator[Finding]:
             yield MTU.warning(worst, f"{network} runs at MTU 1500; 9000 is faster", evidence, remedy)
 
 
-def check_links(wanted: Wanted, seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
-    """Each HCA that faces the peers runs at full rate, and has the GID by which RoCE v2 finds its IPv4 address."""
-    links = {} if isinstance(seen.links, Missing) else {link.hca: link for link in seen.links.links}
+def check_links(level: Level, seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
+    """Each HCA that faces the peers runs at full rate, and has the GID by which RoCE v2 finds its IPv4 address; where
+    it has none, that is of this level."""
+    links = {link.hca: link for link in _links(seen)}
     for end in facing:
         link = links.get(end.hca)
         if link is None:
             continue
         if link.rate_gbps is not None and link.rate_gbps < SLOWEST_GBPS:
-            yield RATE.warning(
-                seen.host,
-                f"{link.hca} runs at less than {SLOWEST_GBPS:g} Gb/s",
-                f"{link.rate_gbps:g} Gb/s",
-                "another cable: a QSFP56 or QSFP112 one for 200G; reseat it",
-            )
+            what, rate = f"{link.hca} runs at less than {SLOWEST_GBPS:g} Gb/s", f"{link.rate_gbps:g} Gb/s"
+            yield RATE.warning(seen.host, what, rate, "another cable: a QSFP56 or QSFP112 one for 200G; reseat it")
         if link.gids and end.network.version == 4 and link.gid_index(end.address) is None:
+            what = f"{link.hca} has no RoCE v2 GID for {end.address}, so no RDMA can use that address"
             table = ", ".join(f"{row.index}: {row.gid} {row.kind}" for row in link.gids)
-            yield GID.found(
-                "fault" if needs_rdma(wanted) else "warning",
-                seen.host,
-                f"{link.hca} has no RoCE v2 GID for {end.address}, so no RDMA can use that address",
-                table,
-                f"on {seen.host}: sudo ip link set {link.netdev} down && sudo ip link set {link.netdev} up; "
-                "the address in netplan, not in /run",
-            )
+            again = f"sudo ip link set {link.netdev} down && sudo ip link set {link.netdev} up"
+            remedy = f"on {seen.host}: {again}; the address in netplan, not in /run"
+            yield GID.found(level, seen.host, what, table, remedy)
 
 
 def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
@@ -350,11 +297,11 @@ def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
         within = {one.netdev for one in facing if one.network == end.network}
         source = netdevs[end.netdev].sources.get(end.address, "")
         if source and owners.get(source) not in within:
+            what = f"what goes to {end.network} does not leave over {end.netdev}"
+            evidence = f"it leaves from {source} ({owners.get(source, 'another netdev')})"
+            route = f"on {seen.host}: ip route get {end.network[-2]}"
             yield ROUTE.warning(
-                seen.host,
-                f"what goes to {end.network} does not leave over {end.netdev}",
-                f"it leaves from {source} ({owners.get(source, 'another netdev')})",
-                f"on {seen.host}: ip route get {end.network[-2]}; two netdevs in one subnet: give one another subnet",
+                seen.host, what, evidence, f"{route}; two netdevs in one subnet: give one another subnet"
             )
 
 
@@ -367,22 +314,14 @@ def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
         return
     for end in facing:
         if isinstance(end.network, IPv4Network) and not seen.firewall.may_pass(end.netdev, end.network):
-            yield FIREWALL.warning(
-                seen.host,
-                f"the firewall drops everything from {end.network} on {end.netdev}",
-                seen.firewall.drops,
-                f"on {seen.host}: allow it, with ufw: sudo ufw allow in on {end.netdev}",
-            )
+            what = f"the firewall drops everything from {end.network} on {end.netdev}"
+            remedy = f"on {seen.host}: allow it, with ufw: sudo ufw allow in on {end.netdev}"
+            yield FIREWALL.warning(seen.host, what, seen.firewall.drops, remedy)
 
 
 def _links_text(seen: Seen) -> str:
-    if isinstance(seen.links, Missing):
-        return f"{seen.host}: {seen.links.why}"
-    rows = [
-        f"{link.netdev or link.hca} {link.state} {' '.join(link.addresses) or 'no address'}"
-        for link in seen.links.links
-    ]
-    return f"{seen.host}: {', '.join(rows) or 'no HCA'}"
+    ends = [(one.netdev or one.hca, one.state, " ".join(one.addresses) or "no address") for one in _links(seen)]
+    return f"{seen.host}: {', '.join(map(' '.join, ends)) or 'no HCA'}"
 
 
 PATIENCE_S = "10"
@@ -414,12 +353,9 @@ def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterato
             yield PING.found("unknown", host, "peers could not be pinged", "ping is not installed")
             return
         said = (answer.error_text.strip() or answer.text.strip() or "no answer").splitlines()[-1]
-        yield PING.fault(
-            host,
-            f"no full-size packet from {netdev} to {peer}",
-            said,
-            f"on {host}: ping -M do -s 8972 {peer} (1472 at MTU 1500); compare MTU and addresses at both ends",
-        )
+        ping = f"on {host}: ping -M do -s 8972 {peer} (1472 at MTU 1500)"
+        remedy = f"{ping}; compare MTU and addresses at both ends"
+        yield PING.fault(host, f"no full-size packet from {netdev} to {peer}", said, remedy)
 
 
 _OVER_RDMA = re.compile(r"NET/IB\w* : Using|via NET/IB")
@@ -442,32 +378,27 @@ def grown_bytes(before: Links | Missing, after: Links | Missing, hcas: Sequence[
     if isinstance(before, Missing) or isinstance(after, Missing):
         return None
     first = {link.hca: link.moved_bytes for link in before.links}
-    total = 0
-    for link in after.links:
-        if link.hca in hcas and link.hca in first:
-            then, now = first[link.hca], link.moved_bytes
-            if then is None or now is None:
-                return None
-            total += now - then
-    return total
+    pairs = [(first[one.hca], one.moved_bytes) for one in after.links if one.hca in hcas and one.hca in first]
+    grown = [now - then for then, now in pairs if then is not None and now is not None]
+    return sum(grown) if len(grown) == len(pairs) else None
 
 
 def judge_transport(grown: Mapping[str, int | None], lines: Mapping[str, Sequence[str]]) -> Transport:
     """RDMA is proven by every host's counters; NCCL's lines say why not, and decide where counters are silent."""
-    known = {host: value for host, value in grown.items() if value is not None}
-    every = [line for host_lines in lines.values() for line in host_lines]
-    kept = tuple(dict.fromkeys(line.strip() for line in every))[:8]
-    still = [host for host, value in known.items() if value < ENOUGH_BYTES]
-    socket = next((line for line in every if "network Socket" in line or "NET/Socket" in line), "")
-    if socket:
-        return Transport("socket", socket.strip(), known, kept)
-    if still:
-        return Transport("socket", f"the HCAs' counters stood still on {', '.join(still)}", known, kept)
-    silent = [host for host in grown if host not in known]
-    if grown and not silent:
-        return Transport("rdma", "the HCAs' own counters grew on every host", known, kept)
-    if grown and all(any(_OVER_RDMA.search(line) for line in lines.get(host, ())) for host in silent):
-        return Transport(
-            "rdma", f"NCCL reports it; the HCAs' counters cannot be read on {', '.join(silent)}", known, kept
-        )
-    return Transport("unknown", f"the HCAs' counters cannot be read on {', '.join(silent) or 'any host'}", known, kept)
+    counted = {host: value for host, value in grown.items() if value is not None}
+    every = [line.strip() for host_lines in lines.values() for line in host_lines]
+    still = [host for host, value in counted.items() if value < ENOUGH_BYTES]
+    silent = [host for host in grown if host not in counted]
+    unread = f"the HCAs' counters cannot be read on {', '.join(silent) or 'any host'}"
+    verdict: Literal["rdma", "socket", "unknown"]
+    if socket := next((line for line in every if "network Socket" in line or "NET/Socket" in line), ""):
+        verdict, why = "socket", socket
+    elif still:
+        verdict, why = "socket", f"the HCAs' counters stood still on {', '.join(still)}"
+    elif grown and not silent:
+        verdict, why = "rdma", "the HCAs' own counters grew on every host"
+    elif grown and all(any(map(_OVER_RDMA.search, lines.get(host, ()))) for host in silent):
+        verdict, why = "rdma", f"NCCL reports it; {unread}"
+    else:
+        verdict, why = "unknown", unread
+    return Transport(verdict, why, counted, tuple(dict.fromkeys(every))[:8])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +13,7 @@ from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
     from cluster.argv.question import Answer
-    from cluster.spark.fabric import Fabric, Facing, HostFabric, Network
+    from cluster.spark.fabric import Fabric, HostFabric, Network
     from cluster.spark.links import Link, Links
 
 FABRIC_SPEED = Check("fabric-speed", "it-is-slow#bandwidth")
@@ -21,10 +21,8 @@ FABRIC_SPEED = Check("fabric-speed", "it-is-slow#bandwidth")
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """Bytes that arrived, and the seconds from the first to the last of them.
-
-    `busiest_core` is the busy share (0 to 1) of the busiest core of the two machines meanwhile, None when neither says.
-    """
+    """Bytes that arrived, and the seconds from the first to the last of them. `busiest_core` is the busy share (0 to 1)
+    of the busiest core of the two machines meanwhile, None when neither says."""
 
     bytes: int
     seconds: float
@@ -32,7 +30,6 @@ class Flood:
 
     @property
     def gbps(self) -> float:
-        """In Gb/s."""
         return self.bytes * 8 / self.seconds / 1e9
 
 
@@ -106,7 +103,17 @@ def parse_bandwidth(answer: Answer) -> Bandwidth | Missing:
 
 def recognise(text: str) -> Bandwidth | None:
     """The result of the first kind of test that a text holds, None when it holds none."""
-    return _perftest(text) or _nccl_tests(text) or _iperf(text)
+    if found := _perftest(text):
+        return found
+    hosts = len({row["host"] for row in _NCCL_HOST.finditer(text)})
+    wrong = sum(int(row["count"]) for row in _NCCL_BAD.finditer(text))
+    rows = [(int(row["size"]), float(row["busbw"])) for row in _NCCL_ROW.finditer(text)]
+    rows = rows or [(0, float(row["busbw"])) for row in _NCCL_AVERAGE.finditer(text)][:1]
+    if rows:
+        size, busbw = max(rows, key=lambda row: row[0])
+        return Bandwidth("nccl-tests", busbw * 8, size, hosts, wrong)
+    rates = [float(row["gbits"]) for row in _IPERF.finditer(text)]
+    return Bandwidth("iperf3", max(rates)) if rates else None
 
 
 def _perftest(text: str) -> Bandwidth | None:
@@ -117,23 +124,6 @@ def _perftest(text: str) -> Bandwidth | None:
     factor = 1.0 if header["unit"] == "Gb" else 8 * 1.048576 / 1000
     best = max(float(row["average"]) for row in rows)
     return Bandwidth("perftest", best * factor, max(int(row["size"]) for row in rows))
-
-
-def _nccl_tests(text: str) -> Bandwidth | None:
-    rows = list(_NCCL_ROW.finditer(text))
-    average = _NCCL_AVERAGE.search(text)
-    hosts = len({row["host"] for row in _NCCL_HOST.finditer(text)})
-    bad = _NCCL_BAD.search(text)
-    wrong = int(bad["count"]) if bad else 0
-    if rows:
-        largest = max(rows, key=lambda row: int(row["size"]))
-        return Bandwidth("nccl-tests", float(largest["busbw"]) * 8, int(largest["size"]), hosts, wrong)
-    return Bandwidth("nccl-tests", float(average["busbw"]) * 8, 0, hosts, wrong) if average else None
-
-
-def _iperf(text: str) -> Bandwidth | None:
-    found = [float(row["gbits"]) for row in _IPERF.finditer(text)]
-    return Bandwidth("iperf3", max(found)) if found else None
 
 
 Obstacle = tuple[str, Missing]
@@ -159,7 +149,6 @@ class End:
 
     @property
     def text(self) -> str:
-        """Host and netdev."""
         return f"{self.host} {self.netdev}"
 
 
@@ -177,17 +166,15 @@ class Way:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The pair of hosts."""
         return frozenset((self.sender.host, self.receiver.host))
 
     @property
     def text(self) -> str:
-        """Both ends."""
         return f"{self.sender.text} → {self.receiver.text}"
 
     @property
     def has_rdma(self) -> bool:
-        """Whether there is an HCA at both ends."""
+        """There is an HCA at both ends."""
         return bool(self.sender.hca and self.receiver.hca)
 
     @property
@@ -212,11 +199,14 @@ def rounds(fabric: Fabric, seen: Mapping[str, Links | Missing], tools: Mapping[s
     ends = {host: list(_ends(own, seen[host], tools[host])) for host, own in fabric.hosts.items()}
     found: list[list[Way]] = []
     for here, there in pairwise(fabric.hosts if fabric.paired else ()):
-        links = list(_links(ends[here], ends[there]))
-        for own, other in links:
-            found += [[Way(own, other)], [Way(other, own)]]
-        if len(links) > 1:
-            found.append([Way(own, other) for own, other in links])
+        links, free = [], list(ends[there])
+        for own in ends[here]:
+            other = next((end for end in free if end.network == own.network), None)
+            if other:
+                free.remove(other)
+                links.append(Way(own, other))
+                found += [[Way(own, other)], [Way(other, own)]]
+        found += [links] if len(links) > 1 else []
     return found
 
 
@@ -229,36 +219,20 @@ def untested(fabric: Fabric, seen: Mapping[str, Links | Missing]) -> Iterator[tu
                 yield host, link
 
 
-def _links(here: Iterable[End], there: Iterable[End]) -> Iterator[tuple[End, End]]:
-    """Ends in one subnet, in their order."""
-    free = list(there)
-    for own in here:
-        other = next((end for end in free if end.network == own.network), None)
-        if other:
-            free.remove(other)
-            yield own, other
-
-
 def _ends(own: HostFabric, seen: Links | Missing, tool: Missing | None) -> Iterator[End]:
     """A host's ends; a netdev with addresses in two subnets is one."""
     by_hca = {} if isinstance(seen, Missing) else {link.hca: link for link in seen.links}
-    first: dict[str, Facing] = {}
-    for one in own.facing:
-        first.setdefault(one.netdev, one)
-    for facing in first.values():
-        link = by_hca.get(facing.hca)
-        gid_index = link.gid_index(facing.address) if link else None
-        no_rdma = _why_no_rdma(facing, seen, tool, gid_index) if facing.hca else None
-        rate = link.rate_gbps if link else None
-        yield End(own.host, facing.netdev, facing.hca, facing.address, facing.network, rate, gid_index, no_rdma)
-
-
-def _why_no_rdma(facing: Facing, seen: Links | Missing, tool: Missing | None, gid: int | None) -> Missing | None:
-    if isinstance(seen, Missing) or tool:
-        return seen if isinstance(seen, Missing) else tool
-    if facing.network.version != 4:
-        return Missing(f"{facing.netdev} has an IPv6 address, over which ib_write_bw is not tried")
-    return Missing(f"{facing.hca} has no RoCE v2 GID of {facing.address}") if gid is None else None
+    first = {one.netdev: one for one in reversed(own.facing)}
+    for one in [one for one in own.facing if first[one.netdev] is one]:
+        link = by_hca.get(one.hca)
+        gid = link.gid_index(one.address) if link else None
+        why = seen if isinstance(seen, Missing) else tool
+        if not why and one.network.version != 4:
+            why = Missing(f"{one.netdev} has an IPv6 address, over which ib_write_bw is not tried")
+        elif not why and gid is None:
+            why = Missing(f"{one.hca} has no RoCE v2 GID of {one.address}")
+        rate, no_rdma = link.rate_gbps if link else None, why if one.hca else None
+        yield End(own.host, one.netdev, one.hca, one.address, one.network, rate, gid, no_rdma)
 
 
 TWIN_GBPS = 100.0
@@ -286,9 +260,7 @@ def judge_rdma(gbps: float, rate_gbps: float = TWIN_GBPS) -> Verdict:
 @dataclass(frozen=True, slots=True)
 class Speed:
     """What a way gave: `result` is a Bandwidth (RDMA), else a Flood (TCP), else why TCP did not come through either.
-
-    `no_rdma`: hosts and reasons when RDMA was to be had and not measured. `together`: with other links at once.
-    """
+    `no_rdma`: hosts and reasons when RDMA was to be had and not measured. `together`: with other links at once."""
 
     way: Way
     result: Bandwidth | Flood | Missing
@@ -297,20 +269,17 @@ class Speed:
 
     @property
     def gbps(self) -> float | None:
-        """The number, None when there is none."""
         return None if isinstance(self.result, Missing) else self.result.gbps
 
     @property
     def is_rdma(self) -> bool:
-        """Whether the number is RDMA's."""
         return isinstance(self.result, Bandwidth)
 
     @property
     def cpu_bound(self) -> bool:
-        """Whether a core may have been too busy for the number to say anything of the link."""
-        if not isinstance(self.result, Flood):
-            return False
-        return self.result.busiest_core is None or self.result.busiest_core >= SATURATED
+        """A core may have been too busy for the number to say anything of the link."""
+        busiest = self.result.busiest_core if isinstance(self.result, Flood) else 0.0
+        return busiest is None or busiest >= SATURATED
 
     @property
     def text(self) -> str:
@@ -334,64 +303,52 @@ def judge_speeds(speeds: Sequence[Speed]) -> Iterator[Finding]:
     """All findings: link by link, over what was tested together, and what could not be known."""
     alone = [speed for speed in speeds if not speed.together]
     for ends in dict.fromkeys(speed.way.ends for speed in alone):
-        link = [speed for speed in alone if speed.way.ends == ends]
-        yield from _judge_broken(link)
-        yield from _judge_rdma([speed for speed in link if speed.is_rdma])
-        yield from _judge_tcp([speed for speed in link if isinstance(speed.result, Flood)])
+        yield from _judge_link([speed for speed in alone if speed.way.ends == ends])
     for hosts in dict.fromkeys(speed.way.hosts for speed in alone):
         between = [speed for speed in speeds if speed.way.hosts == hosts]
         yield from _judge_unequal([speed for speed in between if not speed.together])
         yield from _judge_together(between)
-    yield from _unknown(alone)
+    without = [speed for speed in alone if speed.no_rdma and speed.gbps is not None]
+    least = min(map(_number, without), default=0.0)
+    for host, why in dict.fromkeys(obstacle for speed in without for obstacle in speed.no_rdma):
+        remedy = "sudo apt install perftest, test again" if why.kind == "absent" else "try ib_write_bw by hand"
+        what = f"the RDMA bandwidth is not known; TCP shows that it is at least {least:.1f} Gb/s a link"
+        yield FABRIC_SPEED.found("unknown", host, what, why.why, remedy)
 
 
-def _judge_broken(link: Sequence[Speed]) -> Iterator[Finding]:
-    """Not even TCP came through; unknown when the host itself was lost meanwhile."""
+def _judge_link(link: Sequence[Speed]) -> Iterator[Finding]:
+    """One link in its directions.
+
+    Where not even TCP came through, that is unknown when the host itself was lost meanwhile. RDMA's worse direction
+    counts against what the port claims. TCP proves only that a link is at least as fast: a low number is a hint,
+    unless the CPU explains it.
+    """
     for speed in link:
-        if not isinstance(speed.result, Missing):
-            continue
-        sender, receiver = speed.way.sender, speed.way.receiver
-        level: Level = "unknown" if speed.result.kind == "timeout" else "fault"
-        yield FABRIC_SPEED.found(
-            level,
-            sender.host,
-            f"no TCP from {sender.text} to {receiver.text}",
-            speed.result.why,
-            f"on {sender.host}: ping -I {sender.netdev} {receiver.address}; on both: sudo ufw status",
-        )
-
-
-def _judge_rdma(link: Sequence[Speed]) -> Iterator[Finding]:
-    """The worse of the two directions, against what the port claims."""
-    if not link:
-        return
-    worst = min(link, key=_number)
-    rate = worst.way.rate_gbps
-    verdict = judge_rdma(_number(worst), rate) if rate else ""
-    if verdict:
-        what = f"{_number(worst):.1f} Gb/s by RDMA over {worst.way.text}, of about {min(rate or 0, TWIN_GBPS):.0f}"
-        one_way = "" if all(judge_rdma(_number(speed), rate or 0) for speed in link) else ", in this direction only"
-        yield FABRIC_SPEED.found(
-            "fault" if verdict == "degraded" else "warning",
-            worst.way.sender.host,
-            f"{what}{one_way}" + (": the ConnectX of one end came up degraded" if verdict == "degraded" else ""),
-            "ib_write_bw: " + ", ".join(speed.text for speed in link),
-            RESET if verdict == "degraded" else REST,
-        )
-
-
-def _judge_tcp(link: Sequence[Speed]) -> Iterator[Finding]:
-    """TCP proves only that a link is at least as fast: a low number is a hint, unless the CPU explains it."""
-    trusted = [one for one in link if (one.way.rate_gbps or 0.0) >= TWIN_GBPS and not one.cpu_bound]
-    worst = min(trusted, key=_number, default=None)
-    if worst and _number(worst) < LOW_TCP_GBPS:
-        yield FABRIC_SPEED.warning(
-            worst.way.sender.host,
-            f"only {_number(worst):.1f} Gb/s by TCP over {worst.way.text} while no CPU core was busy: could be a "
-            "degraded ConnectX",
-            f"{STREAMS} streams: " + ", ".join(speed.text for speed in link),
-            f"on both: sudo apt install perftest, test again; if RDMA is as slow: {RESET}",
-        )
+        if isinstance(speed.result, Missing):
+            level: Level = "unknown" if speed.result.kind == "timeout" else "fault"
+            sender, receiver = speed.way.sender, speed.way.receiver
+            what = f"no TCP from {sender.text} to {receiver.text}"
+            remedy = f"on {sender.host}: ping -I {sender.netdev} {receiver.address}; on both: sudo ufw status"
+            yield FABRIC_SPEED.found(level, sender.host, what, speed.result.why, remedy)
+    rdma = sorted((speed for speed in link if speed.is_rdma and speed.way.rate_gbps), key=_number)
+    tcp = [speed for speed in link if isinstance(speed.result, Flood)]
+    if rdma and (verdict := judge_rdma(_number(rdma[0]), rdma[0].way.rate_gbps or 0.0)):
+        worst, rate = rdma[0], rdma[0].way.rate_gbps or 0.0
+        what = f"{_number(worst):.1f} Gb/s by RDMA over {worst.way.text}, of about {min(rate, TWIN_GBPS):.0f}"
+        what += "" if all(judge_rdma(_number(speed), rate) for speed in rdma) else ", in this direction only"
+        evidence = "ib_write_bw: " + ", ".join(speed.text for speed in link if speed.is_rdma)
+        if verdict == "degraded":
+            what += ": the ConnectX of one end came up degraded"
+            yield FABRIC_SPEED.fault(worst.way.sender.host, what, evidence, RESET)
+        else:
+            yield FABRIC_SPEED.warning(worst.way.sender.host, what, evidence, REST)
+    trusted = [one for one in tcp if (one.way.rate_gbps or 0.0) >= TWIN_GBPS and not one.cpu_bound]
+    slow = min(trusted, key=_number, default=None)
+    if slow and _number(slow) < LOW_TCP_GBPS:
+        what = f"only {_number(slow):.1f} Gb/s by TCP over {slow.way.text} while no CPU core was busy"
+        evidence = f"{STREAMS} streams: " + ", ".join(speed.text for speed in tcp)
+        remedy = f"on both: sudo apt install perftest, test again; if RDMA is as slow: {RESET}"
+        yield FABRIC_SPEED.warning(slow.way.sender.host, f"{what}: could be a degraded ConnectX", evidence, remedy)
 
 
 def _judge_unequal(alone: Sequence[Speed]) -> Iterator[Finding]:
@@ -420,16 +377,5 @@ def _judge_together(between: Sequence[Speed]) -> Iterator[Finding]:
         yield FABRIC_SPEED.warning(ways[0].sender.host, what, evidence, REST)
 
 
-def _unknown(alone: Sequence[Speed]) -> Iterator[Finding]:
-    """Where RDMA was to be had and TCP had to do, with the number that it proves."""
-    without = [speed for speed in alone if speed.no_rdma and speed.gbps is not None]
-    least = min(map(_number, without), default=0.0)
-    for host, why in dict.fromkeys(obstacle for speed in without for obstacle in speed.no_rdma):
-        remedy = "sudo apt install perftest, test again" if why.kind == "absent" else "try ib_write_bw by hand"
-        what = f"the RDMA bandwidth is not known; TCP shows that it is at least {least:.1f} Gb/s a link"
-        yield FABRIC_SPEED.found("unknown", host, what, why.why, remedy)
-
-
 def _number(speed: Speed) -> float:
-    """For comparisons: nothing came through is 0."""
     return speed.gbps or 0.0

@@ -7,6 +7,7 @@ so that a thing it could not read, or that hangs, does not take the others with 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -35,6 +36,7 @@ class Missing:
 
 X = TypeVar("X")
 NOT_ASKED = Missing("not asked", "absent")
+_adapter: Any = cache(TypeAdapter)
 WHY_LENGTH = 400
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -77,49 +79,37 @@ def load_json(data: bytes | str) -> Any:
 def find_section(answer: Answer, name: str) -> Any:
     """One section of a far program's answer as it stands there, None when it was not told."""
     for line in answer.out.splitlines():
-        try:
+        with suppress(ValueError):
             document = load_json(line)
-        except ValueError:
-            continue
-        if isinstance(document, dict) and name in document:
-            return document[name]
+            if isinstance(document, dict) and name in document:
+                return document[name]
     return None
 
 
 def read_section(answer: Answer, name: str, shape: type[X]) -> X | Missing:
-    """One section of a far program's answer as a value of `shape` (a fact's dataclass, or what JSON can hold).
-
-    A section that was told counts, whatever happened to the program afterwards.
-    """
-    section = find_section(answer, name)
+    """One section of a far program's answer as a value of `shape` (a fact's dataclass, or what JSON can hold). A
+    section that was told counts, whatever happened to the program afterwards."""
+    section, unknown = find_section(answer, name), f"{name}: no answer that can be understood"
     if section is None:
         words = last_words(answer)
-        unknown = Missing(f"{name}: no answer that can be understood" + (f": {words}" if words else ""))
-        return refuse(answer, "python3") or unknown
+        return refuse(answer, "python3") or Missing(f"{unknown}: {words}" if words else unknown)
     try:
         if "missing" in section:
             return as_shape({"why": section["missing"], "kind": section["kind"]}, name, Missing)
-        value = section["value"]
+        return as_shape(section["value"], name, shape)
     except (KeyError, TypeError):
-        return Missing(f"{name}: no answer that can be understood")
-    return as_shape(value, name, shape)
+        return Missing(unknown)
 
 
 def as_shape(value: Any, name: str, shape: type[X]) -> X | Missing:
     """A JSON value as a value of `shape`, nothing converted; `name` stands in the reason when it does not fit."""
     try:
-        fitted: X = _adapter(cast(Any, shape)).validate_json(orjson.dumps(value), strict=True)
+        return cast(X, _adapter(shape).validate_json(orjson.dumps(value), strict=True))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return Missing(f"{name}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
     except TypeError:
         return Missing(f"{name}: no answer that can be understood")
-    return fitted
-
-
-@cache
-def _adapter(shape: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(shape)
 
 
 def _clean(value: Any) -> Any:

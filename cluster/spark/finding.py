@@ -19,10 +19,8 @@ ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding: `check` is the name that `--force` takes, `evidence` the very words or numbers.
-
-    `runbook` is the page of docs/runbooks about it, `stem` or `stem#anchor`.
-    """
+    """`check` is the name that `--force` takes, `evidence` the very words or numbers, `runbook` the page of
+    docs/runbooks about it, `stem` or `stem#anchor`."""
 
     level: Level
     check: str
@@ -33,22 +31,17 @@ class Finding:
     runbook: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is looked for under one name: a constant of the file whose subject it is, which makes its findings.
-
-    `runbook` as in Finding.
-    """
+    """What is looked for under one name: a constant of the file whose subject it is, which makes its findings."""
 
     name: str
     runbook: str
 
     def found(self, level: Level, host: str, what: str, evidence: str = "", remedy: str = "") -> Finding:
-        """One finding."""
         return Finding(level, self.name, host, what, evidence, remedy, self.runbook)
 
     def fault(self, host: str, what: str, evidence: str = "", remedy: str = "") -> Finding:
@@ -56,11 +49,9 @@ class Check:
         return self.found("fault", host, what, evidence, remedy)
 
     def warning(self, host: str, what: str, evidence: str = "", remedy: str = "") -> Finding:
-        """What works, and not well."""
         return self.found("warning", host, what, evidence, remedy)
 
     def note(self, host: str, what: str, evidence: str = "", remedy: str = "") -> Finding:
-        """What is worth knowing."""
         return self.found("note", host, what, evidence, remedy)
 
     def unknown(self, host: str, what: str, fact: Missing) -> Finding:
@@ -82,7 +73,7 @@ def checks_in(modules: Iterable[ModuleType]) -> dict[str, Check]:
 
 
 def twice(rows: Iterable[tuple[X, str]]) -> dict[str, list[X]]:
-    """Values that stand in more than one row (owner, value), each with its owners in order."""
+    """Values in more than one row (owner, value), each with its owners in order."""
     owners: dict[str, list[X]] = {}
     for owner, value in rows:
         owners.setdefault(value, []).append(owner)
@@ -90,16 +81,13 @@ def twice(rows: Iterable[tuple[X, str]]) -> dict[str, list[X]]:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Faults, then unknown, warnings, notes; the order within a level is kept."""
     return sorted(findings, key=lambda finding: ORDER.index(finding.level))
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One finding and every host that has it; its own `host` is empty.
-
-    When they are several, a remedy that began with `on HOST: ` begins with `on each: `.
-    """
+    """One finding and every host that has it; its own `host` is empty. When they are several, `on HOST: ` in its
+    remedy is `on each: `."""
 
     finding: Finding
     hosts: tuple[str, ...]
@@ -107,18 +95,14 @@ class Shared:
 
 def share(findings: Iterable[Finding]) -> list[Shared]:
     """What is the same on several hosts said once, in the order in which it was first said."""
-    hosts: dict[Finding, list[str]] = {}
+    hosts: dict[Finding, dict[str, str]] = {}
     for finding in findings:
         remedy = finding.remedy.replace(f"on {finding.host}: ", "on each: ") if finding.host else finding.remedy
-        names = hosts.setdefault(replace(finding, host="", remedy=remedy), [])
-        if finding.host not in names:
-            names.append(finding.host)
-    return [Shared(_of_one(same, names), tuple(names)) for same, names in hosts.items()]
-
-
-def _of_one(same: Finding, names: Sequence[str]) -> Finding:
-    """The finding with its host's name in the remedy again, when only one host has it."""
-    return replace(same, remedy=same.remedy.replace("on each: ", f"on {names[0]}: ")) if len(names) == 1 else same
+        hosts.setdefault(replace(finding, host="", remedy=remedy), {})[finding.host] = finding.remedy
+    return [
+        Shared(replace(same, remedy=next(iter(remedies.values()))) if len(remedies) == 1 else same, tuple(remedies))
+        for same, remedies in hosts.items()
+    ]
 
 
 def refusing(findings: Sequence[Finding], force: frozenset[str]) -> list[Finding]:
@@ -130,11 +114,11 @@ def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
     """Faults as the errors that the user sees; what is the same on several hosts is said once."""
     return [
         RefusedError(
-            f"{fault.what}: {fault.evidence}" if fault.evidence else fault.what,
-            code=fault.check,
-            where=f"{', '.join(hosts)}, check `{fault.check}`",
+            f"{one.finding.what}: {one.finding.evidence}" if one.finding.evidence else one.finding.what,
+            code=one.finding.check,
+            where=f"{', '.join(one.hosts)}, check `{one.finding.check}`",
             rolled_back=UNCHANGED,
-            remedy=fault.remedy,
+            remedy=one.finding.remedy,
         )
-        for fault, hosts in ((shared.finding, shared.hosts) for shared in share(faults))
+        for one in share(faults)
     ]

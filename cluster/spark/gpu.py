@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from cluster.argv.far import far
+from cluster.argv.question import Answer, Question
 from cluster.spark.deployments import ours
 from cluster.spark.fact import WHY_LENGTH, Missing, plain, read_section
 from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
 
 GPU = Check("gpu", "it-does-not-start#container-and-gpu")
@@ -30,32 +30,24 @@ class Gpu:
     `idle`: the driver lowers them because nothing runs."""
 
     name: str
-    driver: str
-    memory_used_mib: int | None
-    memory_total_mib: int | None
-    power_w: float | None
-    sm_clock_mhz: int | None
-    temperature_c: int | None
-    utilization_pct: int | None
-    throttle: tuple[str, ...] | None
+    driver: str = ""
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    power_w: float | None = None
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    utilization_pct: int | None = None
+    throttle: tuple[str, ...] | None = None
     idle: bool | None = None
     power_limit_w: float | None = None
 
 
-FIELDS = (
-    ("name",),
-    ("driver_version",),
-    ("memory.used",),
-    ("memory.total",),
-    ("power.draw",),
-    ("clocks.sm",),
-    ("temperature.gpu",),
-    ("utilization.gpu",),
-    ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
-    ("power.limit",),
+_ASKED = (
+    "name driver_version memory.used memory.total power.draw clocks.sm temperature.gpu utilization.gpu "
+    "clocks_event_reasons.active|clocks_throttle_reasons.active power.limit"
 )
+FIELDS = [names.split("|") for names in _ASKED.split()]
 """What is asked for, each with its names from newest to oldest; the name comes first, since it may hold commas."""
-
 APPS = ("pid", "process_name", "used_gpu_memory")
 
 IDLE = 0x1
@@ -75,44 +67,46 @@ _MASK = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the far program brings of one nvidia-smi query. `fields`: the names the driver knew, None for none."""
+    """What the far program brings of one nvidia-smi query. `fields`: the names the driver knew, None for none;
+    `containers` and `cpu_s` of processes are by a pid's digits."""
 
     exit: int
     said: str
     fields: tuple[str | None, ...] = ()
+    containers: Mapping[str, str] = field(default_factory=dict)
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def question() -> Question:
-    """Ask for the GPUs and for the processes on them; gpu_processes reads the same answer."""
-    return far("gpu", {"fields": [list(names) for names in FIELDS], "apps": list(APPS)})
+    """The GPUs and the processes on them: parse and parse_processes read one answer."""
+    return far("gpu", {"fields": FIELDS, "apps": list(APPS)})
 
 
 def parse(answer: Answer) -> tuple[Gpu, ...] | Missing:
-    """Read the section `gpu` of far/gpu."""
-    result = read_section(answer, "gpu", Said)
+    result = _said(answer, "gpu")
     if isinstance(result, Missing):
         return result
-    failed = refuse_smi(result.exit, result.said)
-    if failed:
-        return failed
     asked = [newest for (newest, *_), name in zip(FIELDS, result.fields, strict=False) if name]
     rows = parse_query(result.said, asked)
-    return rows if isinstance(rows, Missing) else tuple(_gpu(row) for row in rows)
+    return rows if isinstance(rows, Missing) else tuple(map(_gpu, rows))
 
 
-def refuse_smi(exit_code: int, said: str) -> Missing | None:
-    """Why nvidia-smi told nothing, in its own words (it prints them on stdout), or None."""
-    words = " ".join(plain(said).split())[:WHY_LENGTH]
+def _said(answer: Answer, section: str) -> Said | Missing:
+    """Where nvidia-smi told nothing, its own words why (it prints them on stdout)."""
+    result = read_section(answer, section, Said)
+    if isinstance(result, Missing):
+        return result
+    words = " ".join(plain(result.said).split())[:WHY_LENGTH]
     if "No devices were found" in words or "couldn't communicate with the NVIDIA driver" in words:
         return Missing(f"nvidia-smi: {words}", "absent")
-    if "Insufficient Permissions" in words and exit_code:
+    if "Insufficient Permissions" in words and result.exit:
         return Missing(f"nvidia-smi: {words}", "refused")
-    if exit_code or "Failed to initialize NVML" in words:
-        return Missing(f"nvidia-smi: {words or f'exit {exit_code}'}")
-    return None
+    if result.exit or "Failed to initialize NVML" in words:
+        return Missing(f"nvidia-smi: {words or f'exit {result.exit}'}")
+    return result
 
 
-def parse_query(text: str, fields: Sequence[str]) -> tuple[Mapping[str, str], ...] | Missing:
+def parse_query(text: str, fields: Sequence[str]) -> tuple[dict[str, str], ...] | Missing:
     """Rows of `--query-gpu` output, one a GPU: field → cell as printed. The first cell may hold commas."""
     rows = []
     for line in filter(str.strip, text.splitlines()):
@@ -132,7 +126,6 @@ def read_number(cell: str | None) -> float | None:
 
 
 def read_whole_number(cell: str | None) -> int | None:
-    """A cell's number as an integer; None when it is no number."""
     number = read_number(cell)
     return None if number is None else int(number)
 
@@ -142,17 +135,13 @@ def throttle_words(cell: str | None) -> tuple[str, ...] | None:
     if not cell or not _MASK.fullmatch(cell):
         return None
     mask = int(cell, 16)
-    known = [word for bit, word in THROTTLE.items() if mask & bit]
+    words = [word for bit, word in THROTTLE.items() if mask & bit]
     rest = mask & ~(IDLE | sum(THROTTLE))
-    return (*known, f"unknown reason {rest:#x}") if rest else tuple(known)
-
-
-def says_idle(cell: str | None) -> bool | None:
-    """Whether a bit mask says that nothing runs; None when the cell is no bit mask."""
-    return bool(int(cell, 16) & IDLE) if cell and _MASK.fullmatch(cell) else None
+    return (*words, f"unknown reason {rest:#x}") if rest else tuple(words)
 
 
 def _gpu(row: Mapping[str, str]) -> Gpu:
+    reasons = row.get("clocks_event_reasons.active", "")
     return Gpu(
         name=row.get("name", ""),
         driver=row.get("driver_version", ""),
@@ -162,14 +151,13 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
         sm_clock_mhz=read_whole_number(row.get("clocks.sm")),
         temperature_c=read_whole_number(row.get("temperature.gpu")),
         utilization_pct=read_whole_number(row.get("utilization.gpu")),
-        throttle=throttle_words(row.get("clocks_event_reasons.active")),
-        idle=says_idle(row.get("clocks_event_reasons.active")),
+        throttle=throttle_words(reasons),
+        idle=bool(int(reasons, 16) & IDLE) if _MASK.fullmatch(reasons) else None,
         power_limit_w=read_number(row.get("power.limit")),
     )
 
 
 _ROW = re.compile(r"(?:GPU-[^,]+, )?(?P<pid>\d{1,9}), (?P<name>.*), (?P<used>[^,]*)", re.ASCII)
-
 _TABLE_ROW = re.compile(
     r"^\|\s+\d+\s+(?:N/A\s+N/A\s+)?(?P<pid>\d+)\s+[CGM+]+\s+(?P<name>.+?)\s+(?P<used>\d+MiB|N/A)\s+\|", re.ASCII
 )
@@ -180,10 +168,8 @@ _MEMORY = re.compile(r"\d+(?: ?Mi?B)?|\[N/A\]|N/A|\[Not Supported\]")
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds GPU memory. `used_mib` is None when not told; `container` is a full id or empty.
-
-    `cpu_s`: CPU time so far of it and of all processes below it, None when not told.
-    """
+    """A process that holds GPU memory. `used_mib` is None when not told; `container` is a full id or empty; `cpu_s`:
+    CPU time so far of it and of all processes below it, None when not told."""
 
     pid: int
     name: str
@@ -193,39 +179,22 @@ class GpuProcess:
 
     @property
     def is_engine(self) -> bool:
-        """Whether it is a process of vLLM or of one of its ranks under Ray."""
+        """A process of vLLM or of one of its ranks under Ray."""
         return "VLLM::" in self.name or "ray::" in self.name
 
 
-@dataclass(frozen=True, slots=True)
-class SaidOfProcesses:
-    """What the far program brings of the query; `containers` and `cpu_s` are by a pid's digits."""
-
-    exit: int
-    said: str
-    containers: Mapping[str, str] = field(default_factory=dict)
-    cpu_s: Mapping[str, float] = field(default_factory=dict)
-
-
 def parse_processes(answer: Answer) -> tuple[GpuProcess, ...] | Missing:
-    """Read the section `apps` of far/gpu; no process at all is an empty tuple."""
-    result = read_section(answer, "apps", SaidOfProcesses)
+    """No process at all is an empty tuple."""
+    result = _said(answer, "apps")
     if isinstance(result, Missing):
         return result
-    return refuse_smi(result.exit, result.said) or parse_apps(result.said, result.containers, result.cpu_s)
-
-
-def parse_apps(
-    text: str, containers: Mapping[str, str], cpu_s: Mapping[str, float] | None = None
-) -> tuple[GpuProcess, ...] | Missing:
-    """Rows `[uuid, ]pid, name, MiB`, with or without the unit; a name may hold commas and spaces."""
     found = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        row = _ROW.fullmatch(line)
+    for line in filter(None, map(str.strip, result.said.splitlines())):
+        row = _ROW.fullmatch(line)  # with or without the unit; a name may hold commas and spaces
         if row:
             used, pid = read_whole_number(row["used"]), row["pid"]
-            spent = (cpu_s or {}).get(pid)
-            found.append(GpuProcess(int(pid), row["name"], used, containers.get(pid, ""), spent))
+            container, cpu_s = result.containers.get(pid, ""), result.cpu_s.get(pid)
+            found.append(GpuProcess(int(pid), row["name"], used, container, cpu_s))
         elif "No running" not in line:
             return Missing(f"nvidia-smi: {plain(line)[:WHY_LENGTH]}")
     return tuple(found)
@@ -235,9 +204,8 @@ def recognise_processes(text: str) -> tuple[GpuProcess, ...] | None:
     """`nvidia-smi --query-compute-apps` in any order of columns, or the table's process list; None when neither."""
     found = []
     for line in text.splitlines():
-        row = _TABLE_ROW.match(line)
         cells = [cell.strip() for cell in line.split(",")]
-        if row:
+        if row := _TABLE_ROW.match(line):
             used = read_whole_number(row["used"].removesuffix("MiB"))
             found.append(GpuProcess(int(row["pid"]), row["name"].strip(), used, ""))
         elif 3 <= len(cells) <= 4 and all(cells):
@@ -257,40 +225,51 @@ def _of_cells(cells: list[str]) -> GpuProcess | None:
 
 
 _HEADER = re.compile(r"^(?:[a-z_]+(?:\.[a-z_]+)*(?: \[[\w/%]+\])?)(?:, ?[a-z_]+(?:\.[a-z_]+)*(?: \[[\w/%]+\])?)+$")
-_PERCENT = re.compile(r"(?<![\d.])(\d{1,3}) ?%")
-_WATTS = re.compile(r"(?<![\d.])(\d{1,4}(?:\.\d+)?) ?W(?:atts)?\b(?! \d)")
-_MHZ = re.compile(r"(?<![\d.])(\d{2,4}) ?MHz")
+_UNITS = {
+    "utilization.gpu": re.compile(r"(?<![\d.])(\d{1,3}) ?%"),
+    "power.draw": re.compile(r"(?<![\d.])(\d{1,4}(?:\.\d+)?) ?W(?:atts)?\b(?! \d)"),
+    "clocks.sm": re.compile(r"(?<![\d.])(\d{2,4}) ?MHz"),
+}
 _CELLS = re.compile(
     r"(?:(?:NVIDIA [\w ]+|P\d+|[\d/]+ [\d:.]+|\[N/A\]), *)*"
     r"(?:(?:\d+(?:\.\d+)?|\[N/A\]), *){2,6}(?:\d+(?:\.\d+)?|\[N/A\])"
 )
 _LONG = {
-    "utilization_pct": re.compile(r"^[ \t]*(?:GPU|Gpu) +: (\d+) ?%", re.MULTILINE),
-    "power_w": re.compile(r"^[ \t]*(?:(?:Average|Instantaneous) )?(?:GPU )?Power Draw +: ([\d.]+) W", re.MULTILINE),
-    "sm_clock_mhz": re.compile(r"^[ \t]*SM +: (\d+) MHz", re.MULTILINE),
+    "utilization.gpu": re.compile(r"^[ \t]*(?:GPU|Gpu) +: (\d+) ?%", re.MULTILINE),
+    "power.draw": re.compile(r"^[ \t]*(?:(?:Average|Instantaneous) )?(?:GPU )?Power Draw +: ([\d.]+) W", re.MULTILINE),
+    "clocks.sm": re.compile(r"^[ \t]*SM +: (\d+) MHz", re.MULTILINE),
 }
 _UNKNOWN = re.compile(r"(?:(?:NVIDIA GB10|\[N/A\]|N/A|\[Not Supported\]|\d+(?:\.\d+)?), *)*(?:\[N/A\]|\d+)")
 _NAMES = {
-    "clocks.current.sm": "clocks.sm",
-    "clocks.gr": "clocks.sm",
-    "clocks.current.graphics": "clocks.sm",
-    "power.draw.instant": "power.draw",
-    "power.draw.average": "power.draw",
+    **dict.fromkeys(("clocks.current.sm", "clocks.gr", "clocks.current.graphics"), "clocks.sm"),
+    **dict.fromkeys(("power.draw.instant", "power.draw.average"), "power.draw"),
 }
+
+
+_JUDGED = ("name", "power.draw", "clocks.sm", "utilization.gpu")
+_OF_DMON = {"pwr": "power.draw", "pclk": "clocks.sm", "sm": "utilization.gpu"}
+Cells = dict[str, str]
+"""Of one GPU, by nvidia-smi's names."""
 
 
 def recognise(text: str) -> tuple[Gpu, ...] | None:
     """A Gpu for each row that tells power or clocks, in order; None when a text has no such row."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = [*_with_header(lines), *_dmon(lines)]
-    found = found or list(_with_units(lines)) or list(_bare(lines)) or list(_long_form(text))
-    found = found or [
-        _gpu_of_text("", None, None, None, None) for line in lines if "[N/A]" in line and _UNKNOWN.fullmatch(line)
-    ]
-    return tuple(found) or None
+    rows = [*_with_header(lines), *_dmon(lines)] or _with_units(lines) or list(_bare(lines))
+    if not rows:
+        long = {name: match[1] for name, pattern in _LONG.items() if (match := pattern.search(text))}
+        unknown = [line for line in lines if "[N/A]" in line and _UNKNOWN.fullmatch(line)]
+        rows = [long] if len(long) > 1 else [{} for _ in unknown]
+    return tuple(map(_of_text, rows)) or None
 
 
-def _with_header(lines: list[str]) -> Iterator[Gpu]:
+def _of_text(row: Cells) -> Gpu:
+    """What pasted rows are judged by."""
+    reasons = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
+    return replace(_gpu({name: row.get(name, "") for name in _JUDGED}), throttle=throttle_words(reasons))
+
+
+def _with_header(lines: list[str]) -> Iterator[Cells]:
     fields: list[str] = []
     for line in lines:
         if _HEADER.match(line) and any(word in line for word in ("power.draw", "clocks.", "utilization.gpu")):
@@ -298,68 +277,39 @@ def _with_header(lines: list[str]) -> Iterator[Gpu]:
             fields = [_NAMES.get(name, name) for name in names]
         elif fields and line.count(",") >= len(fields) - 1:
             rows = parse_query(line.replace(",", ", ").replace(",  ", ", "), fields)
-            yield from () if isinstance(rows, Missing) else map(_of_row, rows)
+            yield from () if isinstance(rows, Missing) else rows
 
 
-def _of_row(row: Mapping[str, str]) -> Gpu:
-    throttle = throttle_words(row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active"))
-    return _gpu_of_text(
-        row.get("name", ""),
-        read_whole_number(row.get("utilization.gpu")),
-        read_number(row.get("power.draw")),
-        read_whole_number(row.get("clocks.sm")),
-        throttle,
-    )
-
-
-def _with_units(lines: list[str]) -> Iterator[Gpu]:
-    for line in lines:
-        watts, percent, clock = _WATTS.search(line), _PERCENT.search(line), _MHZ.search(line)
-        if watts and (percent or clock):
-            name = "NVIDIA GB10" if "GB10" in line else ""
-            yield _gpu_of_text(
-                name, int(percent[1]) if percent else None, float(watts[1]), int(clock[1]) if clock else None, None
-            )
-
-
-def _bare(lines: list[str]) -> Iterator[Gpu]:
-    """Numbers without names or units, told apart by their size; only when the text is nothing else."""
-    if not all(_CELLS.fullmatch(line) for line in lines):
-        return
-    for line in lines:
-        cells = re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", re.sub(r"NVIDIA [\w ]+,|[\d/]+ [\d:.]+,", "", line))
-        power = next((float(cell) for cell in cells if "." in cell), None)
-        whole = [int(cell) for cell in cells if "." not in cell]
-        clock = next((number for number in whole if 200 <= number <= 3500), None)
-        if power is not None and clock is not None:
-            yield _gpu_of_text("", max((number for number in whole if number <= 100), default=None), power, clock, None)
-
-
-def _dmon(lines: list[str]) -> Iterator[Gpu]:
+def _dmon(lines: list[str]) -> Iterator[Cells]:
     columns: list[str] = []
     for line in lines:
         if line.startswith("#") and "pwr" in line and "pclk" in line:
             columns = line.lstrip("# ").split()
         elif columns and not line.startswith("#") and len(line.split()) == len(columns):
             row = dict(zip(columns, line.split(), strict=True))
-            power, clock = read_number(row.get("pwr")), read_whole_number(row.get("pclk"))
-            yield _gpu_of_text("", read_whole_number(row.get("sm")), power, clock, None)
+            yield {_OF_DMON[name]: cell for name, cell in row.items() if name in _OF_DMON}
 
 
-def _long_form(text: str) -> Iterator[Gpu]:
-    found = {name: pattern.search(text) for name, pattern in _LONG.items()}
-    values = {name: float(match[1]) for name, match in found.items() if match}
-    if len(values) > 1:
-        clock, used = values.get("sm_clock_mhz"), values.get("utilization_pct")
-        yield _gpu_of_text(
-            "", None if used is None else int(used), values.get("power_w"), int(clock) if clock else None, None
-        )
+def _with_units(lines: list[str]) -> list[Cells]:
+    rows = []
+    for line in lines:
+        row = {name: match[1] for name, pattern in _UNITS.items() if (match := pattern.search(line))}
+        if "power.draw" in row and len(row) > 1:
+            rows.append(row | {"name": "NVIDIA GB10" if "GB10" in line else ""})
+    return rows
 
 
-def _gpu_of_text(
-    name: str, used: int | None, power: float | None, clock: int | None, throttle: tuple[str, ...] | None
-) -> Gpu:
-    return Gpu(name, "", None, None, power, clock, None, used, throttle)
+def _bare(lines: list[str]) -> Iterator[Cells]:
+    """Numbers without names or units, told apart by their size; only when the text is nothing else."""
+    if not all(map(_CELLS.fullmatch, lines)):
+        return
+    for line in lines:
+        cells = re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", re.sub(r"NVIDIA [\w ]+,|[\d/]+ [\d:.]+,", "", line))
+        power = [cell for cell in cells if "." in cell]
+        whole = [int(cell) for cell in cells if "." not in cell]
+        clocks, used = [one for one in whole if 200 <= one <= 3500], [one for one in whole if one <= 100]
+        if power and clocks:
+            yield {"power.draw": power[0], "clocks.sm": f"{clocks[0]}", "utilization.gpu": f"{max(used, default='')}"}
 
 
 BUSY_PCT, IDLE_W, CAPPED_MHZ = 90, 30.0, 1000
@@ -371,7 +321,6 @@ computed. `capped`: the same with low clocks, so its power is limited. `stalled`
 
 
 def judge_gpu(gpu: Gpu) -> GpuState:
-    """The state of one GPU at one moment."""
     if gpu.power_w is None:
         return "unknown"
     busy = (gpu.utilization_pct or 0) >= BUSY_PCT
@@ -391,56 +340,34 @@ HELD_BACK = ("hardware slowdown", "software thermal slowdown", "hardware thermal
 
 def check_gpu(seen: Seen) -> Iterator[Finding]:
     """nvidia-smi answers, and what it tells of a busy GPU's power and clocks makes sense."""
+    host = seen.host
     if isinstance(seen.gpu, Missing):
         level: Level = "fault" if seen.gpu.kind == "absent" or "NVML" in seen.gpu.why else "unknown"
-        yield GPU.found(
-            level,
-            seen.host,
-            "nvidia-smi failed",
-            seen.gpu.why,
-            f"on {seen.host}: nvidia-smi; after a driver upgrade, reboot",
-        )
+        remedy = f"on {host}: nvidia-smi; after a driver upgrade, reboot"
+        yield GPU.found(level, host, "nvidia-smi failed", seen.gpu.why, remedy)
         return
     for gpu in seen.gpu:
-        yield from check_state(seen.host, gpu)
-
-
-def check_state(host: str, gpu: Gpu) -> Iterator[Finding]:
-    """Power capped (every number measured would be of the cap), spinning in a kernel, or held back by heat."""
-    state, numbers = judge_gpu(gpu), _numbers(gpu)
-    held_back = [reason for reason in gpu.throttle or () if reason in HELD_BACK]
-    if held_back or state == "slowed":
-        yield THROTTLED.warning(
-            host,
-            f"the GPU's clocks are lowered: {', '.join(held_back) or 'no reason reported'}",
-            numbers,
-            f"on {host}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE; free the air's way, let it cool",
-        )
-    elif state == "capped":
-        yield POWER_CAP.fault(
-            host,
-            "the GPU is busy at low clocks: its power is capped by supply or firmware",
-            numbers,
-            f"on {host}: shut down, unplug the power brick for a minute; else sudo fwupdmgr update",
-        )
-    elif state == "spinning":
-        yield WEDGED.warning(
-            host,
-            "the GPU is busy at idle power with full clocks: a kernel spins and waits",
-            numbers,
-            f"cluster status: do tokens move? if not, cluster down; on {host}: nvidia-smi names the holder",
-        )
-    elif state == "stalled":
-        yield WEDGED.warning(
-            host,
-            "the GPU is busy at idle power: a kernel spins, or the power is capped",
-            numbers,
-            f"on {host}: nvidia-smi -q -d CLOCK,POWER; low SM clocks mean a cap",
-        )
+        state, numbers = judge_gpu(gpu), _numbers(gpu)
+        held_back = [reason for reason in gpu.throttle or () if reason in HELD_BACK]
+        if held_back or state == "slowed":
+            what = f"the GPU's clocks are lowered: {', '.join(held_back) or 'no reason reported'}"
+            remedy = f"on {host}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE; free the air's way, let it cool"
+            yield THROTTLED.warning(host, what, numbers, remedy)
+        elif state == "capped":  # every number measured would be of the cap
+            what = "the GPU is busy at low clocks: its power is capped by supply or firmware"
+            remedy = f"on {host}: shut down, unplug the power brick for a minute; else sudo fwupdmgr update"
+            yield POWER_CAP.fault(host, what, numbers, remedy)
+        elif state == "spinning":
+            what = "the GPU is busy at idle power with full clocks: a kernel spins and waits"
+            remedy = f"cluster status: do tokens move? if not, cluster down; on {host}: nvidia-smi names the holder"
+            yield WEDGED.warning(host, what, numbers, remedy)
+        elif state == "stalled":
+            what = "the GPU is busy at idle power: a kernel spins, or the power is capped"
+            remedy = f"on {host}: nvidia-smi -q -d CLOCK,POWER; low SM clocks mean a cap"
+            yield WEDGED.warning(host, what, numbers, remedy)
 
 
 def _numbers(gpu: Gpu) -> str:
-    """What was read, as far as it was told."""
     rows = [
         ("{} % busy", gpu.utilization_pct),
         ("{:g} W", gpu.power_w),
@@ -462,35 +389,20 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
         return
     names = {container.id: container.name for container in seen.containers}
     mine = {container.id for container in seen.containers if ours(container)}
-    for process in seen.gpu_processes:
-        if process.container in mine:
+    for one in seen.gpu_processes:
+        if one.container in mine:
             continue
-        if process.is_engine and process.container not in names:
-            yield ORPHAN.warning(
-                seen.host,
-                f"{process.name} uses the GPU and is in no container that Docker has",
-                _held(process),
-                f"on {seen.host}: {end_process(process.pid)}",
-            )
+        held = f"pid {one.pid} {one.name}, " + ("memory unknown" if one.used_mib is None else f"{one.used_mib} MiB")
+        remedy = f"on {seen.host}: {end_process(one.pid)}"
+        if one.is_engine and one.container not in names:
+            what = f"{one.name} uses the GPU and is in no container that Docker has"
+            yield ORPHAN.warning(seen.host, what, held, remedy)
             continue
-        place = names.get(process.container, "")
-        yield GPU_STRANGER.warning(
-            seen.host,
-            "an unmanaged process uses the GPU",
-            _held(process) + (f", container {place}" if place else ""),
-            f"on {seen.host}: {_stop(process, place)}",
-        )
-
-
-def _held(process: GpuProcess) -> str:
-    held = "memory unknown" if process.used_mib is None else f"{process.used_mib} MiB"
-    return f"pid {process.pid} {process.name}, {held}"
-
-
-def _stop(process: GpuProcess, container: str) -> str:
-    if "ollama" in process.name:
-        return "ollama ps; ollama stop NAME"
-    return f"docker stop {container}, if nobody needs it" if container else end_process(process.pid)
+        if place := names.get(one.container, ""):
+            held, remedy = f"{held}, container {place}", f"on {seen.host}: docker stop {place}, if nobody needs it"
+        if "ollama" in one.name:
+            remedy = f"on {seen.host}: ollama ps; ollama stop NAME"
+        yield GPU_STRANGER.warning(seen.host, "an unmanaged process uses the GPU", held, remedy)
 
 
 def end_process(pids: int | str) -> str:

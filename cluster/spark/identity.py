@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal
 
-from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing, read_section
-from cluster.spark.finding import Check, Finding, twice
+from cluster.spark.fact import Missing, known, read_section
+from cluster.spark.finding import Check, Finding, Level, twice
 
 if TYPE_CHECKING:
     from cluster.spark.links import Links
@@ -56,12 +55,10 @@ class Identity:
 
 
 def machine_question() -> Question:
-    """Ask for the machine-id alone."""
     return Question(("cat", "/etc/machine-id"))
 
 
 def parse_machine(answer: Answer) -> str | Missing:
-    """The machine-id, or why there is none."""
     if answer.exit != 0:
         return Missing(answer.error_text.strip() or f"/etc/machine-id: exit {answer.exit}")
     return read_machine(answer.text)
@@ -76,20 +73,12 @@ def read_machine(text: str) -> str | Missing:
 
 
 def host_id(machine_id: str) -> str:
-    """Twelve hex digits by which a host is known in labels and results, whatever an inventory calls it.
-
-    machine-id(5) wants the id itself kept to its machine, and what may be shown of it made with a keyed hash.
-    """
+    """Twelve hex digits by which a host is known in labels and results, whatever an inventory calls it. machine-id(5)
+    wants the id itself kept to its machine, and what may be shown of it made with a keyed hash."""
     return hmac.digest(machine_id.encode(), b"cluster", "sha256").hex()[:12]
 
 
-def question(data_dir: str, hf_home: str) -> Question:
-    """Ask for the identity alone."""
-    return far("look", {"sections": ["identity"], "data_dir": data_dir, "hf_home": hf_home})
-
-
 def parse(answer: Answer) -> Identity | Missing:
-    """Read the section `identity` of far/look."""
     return read_section(answer, "identity", Identity)
 
 
@@ -124,10 +113,10 @@ def recognise_memlock(text: str) -> int | None:
 
 def recognise_machines(text: str) -> tuple[str, ...] | None:
     """Machine-ids, one for each line that ends in one, of a text that names them or has nothing else."""
-    found = tuple(row["id"] for row in _MACHINE.finditer(text))
-    labelled = tuple(row["id"] for row in _MACHINE.finditer(text) if re.search("machine.?id", row[0], re.IGNORECASE))
+    found = list(_MACHINE.finditer(text))
+    labelled = [row for row in found if re.search("machine.?id", row[0], re.IGNORECASE)]
     alone = len(found) >= sum(bool(line.strip()) for line in text.splitlines()) - 2
-    return labelled or (found if alone else ()) or None
+    return tuple(row["id"] for row in labelled or (found if alone else ())) or None
 
 
 def recognise_hostnames(text: str) -> tuple[str, ...] | None:
@@ -149,32 +138,23 @@ def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         return
     found = MACHINES.get(seen.identity.arch, seen.identity.arch)
     if wanted.recipe.platform not in ("any", found):
-        yield PLATFORM.fault(
-            seen.host,
-            f"recipe {wanted.recipe.name} is for {wanted.recipe.platform} machines",
-            f"uname -m: {seen.identity.arch}",
-            "use a recipe for this architecture",
-        )
+        what = f"recipe {wanted.recipe.name} is for {wanted.recipe.platform} machines"
+        yield PLATFORM.fault(seen.host, what, f"uname -m: {seen.identity.arch}", "use a recipe for this architecture")
 
 
 def check_sudo(seen: Seen) -> Iterator[Finding]:
     """Without sudo everything works but dropping the page cache and reading the firewall."""
     if not isinstance(seen.identity, Missing) and not seen.identity.sudo:
         user = seen.identity.user
-        yield SUDO.note(
-            seen.host,
-            f"{user} cannot use sudo without a password: the firewall is not known, the page cache is not dropped",
-            "sudo -n true: refused",
-            f"none is needed; on {seen.host}: sudo visudo -f /etc/sudoers.d/{user}, if both shall be looked after",
-        )
+        what = f"{user} cannot use sudo without a password: the firewall is not known, the page cache is not dropped"
+        visudo = f"on {seen.host}: sudo visudo -f /etc/sudoers.d/{user}"
+        remedy = f"none is needed; {visudo}, if both shall be looked after"
+        yield SUDO.note(seen.host, what, "sudo -n true: refused", remedy)
 
 
 def cannot_register(memory: Memory | None, kernel: str) -> Literal["", "suspected", "counted"]:
-    """Whether a kernel cannot register memory for RDMA.
-
-    A count of CMA memory that cannot be is the bug itself, one that can be its absence; without one the release is a
-    suspicion.
-    """
+    """Whether a kernel cannot register memory for RDMA. A count of CMA memory that cannot be is the bug itself, one
+    that can be its absence; without one the release is a suspicion."""
     if memory and memory.has_cma_bug:
         return "counted"
     if memory and memory.cma_total:
@@ -184,22 +164,18 @@ def cannot_register(memory: Memory | None, kernel: str) -> Literal["", "suspecte
 
 def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """The kernel can register memory for RDMA."""
-    memory = None if isinstance(seen.memory, Missing) else seen.memory
+    memory = known(seen.memory)
     kernel = "" if isinstance(seen.identity, Missing) else seen.identity.kernel
     sure = cannot_register(memory, kernel)
     if not sure:
         return
-    rdma = wanted.size > 1 and not wanted.accepts_sockets
     said = [f"uname -r: {kernel}"] if kernel else []
     if memory and sure == "counted":
         said.append(f"CmaTotal {(memory.cma_total or 0) >> 10} kB, CmaFree {(memory.cma_free or 0) >> 10} kB")
-    yield KERNEL.found(
-        "fault" if sure == "counted" and rdma else "warning",
-        seen.host,
-        "this kernel cannot register memory for RDMA, however much is free",
-        ", ".join(said),
-        f"on {seen.host}: boot 6.17.0-103x-nvidia, or add kho=off to the kernel's command line",
-    )
+    level: Level = "fault" if sure == "counted" and wanted.size > 1 and not wanted.accepts_sockets else "warning"
+    what = "this kernel cannot register memory for RDMA, however much is free"
+    remedy = f"on {seen.host}: boot 6.17.0-103x-nvidia, or add kho=off to the kernel's command line"
+    yield KERNEL.found(level, seen.host, what, ", ".join(said), remedy)
 
 
 def check_name(seen: Seen) -> Iterator[Finding]:
@@ -209,20 +185,15 @@ def check_name(seen: Seen) -> Iterator[Finding]:
     name = seen.identity.hostname
     strange = [one for one in seen.identity.named_addresses if not _is_own(one, seen.identity, seen.links)]
     if strange:
-        yield HOSTNAME.warning(
-            seen.host,
-            f"/etc/hosts gives {name} an address that this host does not have",
-            f"{strange[0]} {name}",
-            f"on {seen.host}: correct the line in /etc/hosts",
-        )
-    for tenant in () if isinstance(seen.tenants, Missing) else seen.tenants:
+        what = f"/etc/hosts gives {name} an address that this host does not have"
+        remedy = f"on {seen.host}: correct the line in /etc/hosts"
+        yield HOSTNAME.warning(seen.host, what, f"{strange[0]} {name}", remedy)
+    for tenant in known(seen.tenants) or ():
         if tenant.kind == "mdns" and tenant.name.partition(".")[0].lower() != name.partition(".")[0].lower():
-            yield HOSTNAME.note(
-                seen.host,
-                f"{name}.local is taken: this host is {tenant.name} now",
-                f"avahi-daemon (pid {tenant.pid}): running [{tenant.name}]",
-                "use addresses in the inventory; in /etc/avahi/avahi-daemon.conf deny-interfaces= the fabric's",
-            )
+            what = f"{name}.local is taken: this host is {tenant.name} now"
+            evidence = f"avahi-daemon (pid {tenant.pid}): running [{tenant.name}]"
+            remedy = "use addresses in the inventory; in /etc/avahi/avahi-daemon.conf deny-interfaces= the fabric's"
+            yield HOSTNAME.note(seen.host, what, evidence, remedy)
 
 
 def _is_own(text: str, identity: Identity, links: Links | Missing) -> bool:
@@ -240,20 +211,13 @@ def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
     """Every host says which machine it is, and no two names are one machine. Nothing is looked up before that holds."""
     for host, machine in machines.items():
         if isinstance(machine, Missing):
-            yield MACHINE_ID.fault(
-                host,
-                "its machine-id cannot be read",
-                machine.why,
-                f"on {host}: cat /etc/machine-id; where there is none: sudo systemd-machine-id-setup",
-            )
+            remedy = f"on {host}: cat /etc/machine-id; where there is none: sudo systemd-machine-id-setup"
+            yield MACHINE_ID.fault(host, "its machine-id cannot be read", machine.why, remedy)
     ids = twice((host, machine) for host, machine in machines.items() if not isinstance(machine, Missing))
     for machine, hosts in ids.items():
-        yield MACHINE_ID.fault(
-            hosts[1],
-            f"{' and '.join(hosts)} are the same machine",
-            f"machine-id {machine}",
-            "name each machine once; after cloning a disk: systemd-machine-id-setup",
-        )
+        what = f"{' and '.join(hosts)} are the same machine"
+        remedy = "name each machine once; after cloning a disk: systemd-machine-id-setup"
+        yield MACHINE_ID.fault(hosts[1], what, f"machine-id {machine}", remedy)
 
 
 def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -261,9 +225,5 @@ def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
     machines = {seen.host_id: seen for seen in seens if seen.host_id}.values()
     rows = [(seen.host, seen.identity.hostname) for seen in machines if not isinstance(seen.identity, Missing)]
     for name, hosts in twice(rows).items():
-        yield HOSTNAME.warning(
-            hosts[1],
-            f"{' and '.join(hosts)} have the same hostname",
-            name,
-            f"on {hosts[1]}: sudo hostnamectl set-hostname OTHER",
-        )
+        remedy = f"on {hosts[1]}: sudo hostnamectl set-hostname OTHER"
+        yield HOSTNAME.warning(hosts[1], f"{' and '.join(hosts)} have the same hostname", name, remedy)

@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from cluster.argv.docker import docker_image_inspect, why_failed
+from cluster.argv.question import Answer, Question
 from cluster.config.recipe import PACKAGES
 from cluster.spark.docker import explain
 from cluster.spark.fact import Missing, as_shape, last_words, load_json, refuse
@@ -20,7 +21,6 @@ from cluster.spark.finding import Check, Finding
 from cluster.spark.identity import MACHINES
 
 if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
 
@@ -45,14 +45,12 @@ class Image:
 
 
 def question(reference: str) -> Question:
-    """Ask for one image."""
     return docker_image_inspect(reference)
 
 
 def parse(reference: str, answer: Answer) -> Image | Missing:
-    """Read the image; one that is not on the host is Missing, kind `absent`."""
-    refused = refuse(answer, "docker")
-    if refused:
+    """An image that is not on the host is Missing, kind `absent`."""
+    if refused := refuse(answer, "docker"):
         return refused
     if answer.exit:
         words = last_words(answer)
@@ -74,10 +72,8 @@ def parse(reference: str, answer: Answer) -> Image | Missing:
 
 
 def content_id(document: Mapping[str, Any]) -> str:
-    """SHA-256 over platform, layers and the running parts of Config; raises KeyError or TypeError.
-
-    What one store leaves out and another writes as null, empty or `/` counts as equal.
-    """
+    """SHA-256 over platform, layers and the running parts of Config; raises KeyError or TypeError. What one store
+    leaves out and another writes as null, empty or `/` counts as equal."""
     config = {name: value for name, value in (document.get("Config") or {}).items() if name in RUNS and value}
     if config.get("WorkingDir") == "/":
         del config["WorkingDir"]
@@ -112,67 +108,42 @@ def parse_inside(answer: Answer) -> Inside | Missing:
         return Missing(why_failed(answer), "unreadable")
     try:
         document = json.loads(answer.text)
-        versions = document["versions"]
-        return Inside(
-            python=document["python"],
-            vllm=versions.get("vllm") or "",
-            ray=versions.get("ray") or "",
-            transformers=versions.get("transformers") or "",
-            nccl=versions.get("nccl") or "",
-            knows_architecture=document.get("knows_architecture"),
-            gpus=tuple(document.get("gpus") or ()),
-            gpu_error=document.get("gpu_error") or "",
-            packages=document.get("packages") or "",
-        )
+        found = {name: document["versions"].get(name) or "" for name in ("vllm", "ray", "transformers", "nccl")}
+        found |= {name: document.get(name) or "" for name in ("gpu_error", "packages")}
+        knows, gpus = document.get("knows_architecture"), tuple(document.get("gpus") or ())
+        return Inside(python=document["python"], knows_architecture=knows, gpus=gpus, **found)
     except (ValueError, KeyError, TypeError) as error:
         return Missing(f"the probe printed something else: {error}")
 
 
 def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterator[Finding]:
     """The image works on this host and holds what the recipe needs."""
-    image = wanted.recipe.image
+    recipe, image, needs = wanted.recipe, wanted.recipe.image, wanted.recipe.needs
+    look = f"on {host}: docker run --rm --gpus all --entrypoint nvidia-smi {image} -L"
     if isinstance(inside, Missing):
         gpu = "could not select device driver" in inside.why or "nvidia" in inside.why.lower()
         configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-        look = f"docker run --rm --gpus all --entrypoint nvidia-smi {image} -L"
-        remedy = f"on {host}: {configure if gpu else look}"
+        remedy = f"on {host}: {configure}" if gpu else look
         yield CONTAINER.fault(host, "no container with a GPU can be started", inside.why, remedy)
         return
     if not inside.gpus:
-        yield CONTAINER.fault(
-            host,
-            "no GPU is seen inside a container",
-            inside.gpu_error or "nvidia-smi -L: nothing",
-            f"on {host}: docker run --rm --gpus all --entrypoint nvidia-smi {image} -L",
-        )
-    if not inside.packages and any(mount.target.startswith(PACKAGES) for mount in wanted.recipe.mounts):
-        yield IMAGE.fault(
-            host,
-            f"the folder of vLLM in image {image} is unknown",
-            "",
-            f"give the mounts with target {PACKAGES}… an absolute target",
-        )
-    yield from _check_versions(wanted, host, inside)
-    if wanted.recipe.architecture and inside.knows_architecture is False:
-        yield IMAGE.fault(
-            host,
-            f"vLLM {inside.vllm} in {image} does not support {wanted.recipe.architecture}",
-            "not in its model registry",
-            "use a newer image: --set image=…",
-        )
-
-
-def _check_versions(wanted: Wanted, host: str, inside: Inside) -> Iterator[Finding]:
-    image, needs = wanted.recipe.image, wanted.recipe.needs
+        why = inside.gpu_error or "nvidia-smi -L: nothing"
+        yield CONTAINER.fault(host, "no GPU is seen inside a container", why, look)
+    if not inside.packages and any(mount.target.startswith(PACKAGES) for mount in recipe.mounts):
+        remedy = f"give the mounts with target {PACKAGES}… an absolute target"
+        yield IMAGE.fault(host, f"the folder of vLLM in image {image} is unknown", "", remedy)
     rows = [("vLLM", inside.vllm, needs.vllm, ""), ("transformers", inside.transformers, needs.transformers, "")]
     if wanted.backend == "ray":
         rows.append(("Ray", inside.ray, needs.ray, ", or --backend mp, which needs no Ray"))
-    for what, version, need, also in rows:
-        remedy = f"use an image with {what} {need}".rstrip() + f" (--set image=…){also}"
-        if not version and (need or what != "transformers"):
-            yield IMAGE.fault(host, f"{what} not found in image {image}", "", remedy)
+    for name, version, need, also in rows:
+        remedy = f"use an image with {name} {need}".rstrip() + f" (--set image=…){also}"
+        if not version and (need or name != "transformers"):
+            yield IMAGE.fault(host, f"{name} not found in image {image}", "", remedy)
         elif version and not _within(version, need):
-            yield IMAGE.fault(host, f"{what} {need} required, image {image} has {version}", "", remedy)
+            yield IMAGE.fault(host, f"{name} {need} required, image {image} has {version}", "", remedy)
+    if recipe.architecture and inside.knows_architecture is False:
+        what = f"vLLM {inside.vllm} in {image} does not support {recipe.architecture}"
+        yield IMAGE.fault(host, what, "not in its model registry", "use a newer image: --set image=…")
 
 
 def _within(version: str, specifier: str) -> bool:
@@ -207,9 +178,6 @@ def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         return
     machine = MACHINES.get(seen.identity.arch, seen.identity.arch)
     if MACHINES.get(seen.image.architecture, seen.image.architecture) != machine:
-        yield IMAGE.fault(
-            seen.host,
-            f"image {wanted.recipe.image} is for {seen.image.architecture}",
-            f"uname -m: {seen.identity.arch}",
-            f"docker pull --platform linux/{machine} {wanted.recipe.image}",
-        )
+        what = f"image {wanted.recipe.image} is for {seen.image.architecture}"
+        remedy = f"docker pull --platform linux/{machine} {wanted.recipe.image}"
+        yield IMAGE.fault(seen.host, what, f"uname -m: {seen.identity.arch}", remedy)

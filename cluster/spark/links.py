@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
-from typing import TYPE_CHECKING, Any
+from ipaddress import IPv4Interface, IPv4Network, IPv6Address, IPv6Network, ip_interface
+from typing import Any
 
 from cluster.argv.far import far
+from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, read_section
-
-if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
 
 Network = IPv4Network | IPv6Network
 
@@ -51,21 +50,13 @@ class Link:
 
     @property
     def is_active(self) -> bool:
-        """Whether the HCA's port can carry data."""
+        """The HCA's port can carry data."""
         return self.state == "ACTIVE"
 
     @property
     def moved_bytes(self) -> int | None:
         """Sent and received so far; None when there are no counters."""
         return None if self.xmit_bytes is None or self.rcv_bytes is None else self.xmit_bytes + self.rcv_bytes
-
-    def interfaces(self) -> tuple[IPv4Interface | IPv6Interface, ...]:
-        """The addresses with their prefix lengths, as values."""
-        return interfaces(self.addresses)
-
-    def subnets(self) -> tuple[Network, ...]:
-        """The networks the link is in: IPv4 ones, and IPv6 ones that are not link-local (fe80:: is everywhere)."""
-        return subnets(self.addresses)
 
     def gid_index(self, address: str) -> int | None:
         """Index of the RoCE v2 GID of an IPv4 address at this moment (it moves), None when the table has none."""
@@ -88,17 +79,11 @@ class Netdev:
     tx_bytes: int
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    def subnets(self) -> tuple[Network, ...]:
-        """The networks the netdev is in: IPv4 ones, and IPv6 ones that are not link-local."""
-        return subnets(self.addresses)
-
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """All links and netdevs of a host, by name.
-
-    `rdma_device` says that /dev/infiniband exists, without which a container cannot use an HCA.
-    """
+    """All links and netdevs of a host, by name. `rdma_device` says that /dev/infiniband exists, without which a
+    container cannot use an HCA."""
 
     links: tuple[Link, ...]
     netdevs: tuple[Netdev, ...]
@@ -125,32 +110,28 @@ def is_crossed(here: Iterable[str], there: Iterable[str]) -> bool:
 
 
 def question(*, gids: bool = False) -> Question:
-    """Ask for links and netdevs alone; without GID tables cheap enough to read byte counters every second."""
+    """Without GID tables cheap enough to read byte counters every second."""
     return far("links", {"gids": gids})
 
 
 def parse(answer: Answer) -> Links | Missing:
-    """Read the section `links` of far/links."""
+    """An address that is none makes it Missing."""
     links = read_section(answer, "links", Links)
     if isinstance(links, Missing):
         return links
     try:
-        for addresses in [link.addresses for link in links.links] + [netdev.addresses for netdev in links.netdevs]:
-            interfaces(addresses)
+        for addresses in [*(one.addresses for one in links.links), *(one.addresses for one in links.netdevs)]:
+            subnets(addresses)
     except ValueError as error:
         return Missing(f"links: {error}")
     return links
 
 
-def interfaces(addresses: Iterable[str]) -> tuple[IPv4Interface | IPv6Interface, ...]:
-    """`192.168.100.11/24` and the like as values; raises ValueError."""
-    return tuple(ip_interface(text) for text in addresses)
-
-
 def subnets(addresses: Iterable[str]) -> tuple[Network, ...]:
-    """The networks of addresses, each once, in their order, without IPv6 link-local; raises ValueError."""
-    found = (one.network for one in interfaces(addresses) if one.version == 4 or not one.is_link_local)
-    return tuple(dict.fromkeys(found))
+    """The networks of `192.168.100.11/24` and the like, each once, without IPv6 link-local (fe80:: is everywhere);
+    raises ValueError."""
+    found = [ip_interface(text) for text in addresses]
+    return tuple(dict.fromkeys(one.network for one in found if one.version == 4 or not one.is_link_local))
 
 
 _HEAD = re.compile(r"^\d+: (?P<name>[\w.-]+)(?:@\S+)?: <(?P<flags>[\w,-]*)> mtu (?P<mtu>\d+)(?P<rest>.*)$")
@@ -187,11 +168,9 @@ class Interface:
         """Its IPv4 addresses as values."""
         found = []
         for text in self.addresses or ():
-            try:
-                found.append(ip_interface(text))
-            except ValueError:
-                continue
-        return tuple(one for one in found if isinstance(one, IPv4Interface))
+            with suppress(ValueError):
+                found.append(IPv4Interface(text))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +210,9 @@ def recognise_neighbours(text: str) -> tuple[Neighbour, ...] | None:
     plain = [Neighbour(row["address"], row["netdev"] or "", row["state"]) for row in rows if row]
     if plain:
         return tuple(plain)
-    start, end = text.find('[{"dst"'), text.rfind("}]")
-    if start < 0 or end < start:
-        return None
     try:
-        rows_read: Any = json.loads(text[start : end + 2])
-        return tuple(Neighbour(row["dst"], row.get("dev", ""), " ".join(row["state"])) for row in rows_read) or None
+        listed: Any = json.loads(text[text.index('[{"dst"') : text.rindex("}]") + 2])
+        return tuple(Neighbour(row["dst"], row.get("dev", ""), " ".join(row["state"])) for row in listed) or None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -261,13 +237,11 @@ def recognise_events(text: str) -> tuple[LinkEvent, ...] | None:
     """Every change in a text in order, None when there is none."""
     found = []
     for line in text.splitlines():
-        event = _EVENT.search(line)
-        if event:
+        if event := _EVENT.search(line):
             second = _SECONDS.search(line)
-            state = (event["state"] or event["how"]).lower()
-            found.append(
-                LinkEvent(event["netdev"] or event["other"], state == "up", float(second[1]) if second else None, line)
-            )
+            is_up = (event["state"] or event["how"]).lower() == "up"
+            seconds = float(second[1]) if second else None
+            found.append(LinkEvent(event["netdev"] or event["other"], is_up, seconds, line))
     return tuple(found) or None
 
 
@@ -330,11 +304,6 @@ def recognise_gids(text: str) -> tuple[Gid, ...] | None:
 
 def mapped_ipv4(gid: str) -> str:
     """The IPv4 address in ::ffff:192.168.100.10 or 0000:…:ffff:c0a8:640a, empty for other GIDs."""
-    dotted = re.search(r"ffff:(\d+\.\d+\.\d+\.\d+)$", gid)
-    if dotted:
-        return dotted[1]
-    words = gid.lower().split(":")
-    if len(words) == 8 and words[5] == "ffff" and not any(word.strip("0") for word in words[:5]):
-        octets = bytes.fromhex(words[6].rjust(4, "0") + words[7].rjust(4, "0"))
-        return ".".join(map(str, octets))
+    with suppress(ValueError):
+        return str(IPv6Address(gid).ipv4_mapped or "")
     return ""

@@ -25,33 +25,24 @@ from cluster.spark import (
     processes,
     weights,
 )
-from cluster.spark.clock import Clock, check_clocks
-from cluster.spark.deployments import Container, Deployment, Kept, LockState, check_containers
-from cluster.spark.disk import Room, check_disk
-from cluster.spark.docker import Docker, check_docker, check_stores
+from cluster.spark.clock import Clock
+from cluster.spark.deployments import Container, Deployment, Kept, LockState
+from cluster.spark.disk import Room
+from cluster.spark.docker import Docker
 from cluster.spark.fabric import Fabric, check_fabric
-from cluster.spark.fact import NOT_ASKED, Missing
+from cluster.spark.fact import NOT_ASKED, Missing, known
 from cluster.spark.finding import Check, Finding, checks_in
-from cluster.spark.gpu import Gpu, GpuProcess, check_gpu, check_strangers
-from cluster.spark.identity import (
-    Identity,
-    check_hostnames,
-    check_kernel,
-    check_machines,
-    check_name,
-    check_platform,
-    check_sudo,
-)
-from cluster.spark.image import Image, check_image, check_images
+from cluster.spark.gpu import Gpu, GpuProcess
+from cluster.spark.identity import Identity
+from cluster.spark.image import Image
 from cluster.spark.links import Links
-from cluster.spark.memory import Memory, check_memory
-from cluster.spark.ports import Listener, check_ports
-from cluster.spark.processes import EngineProcess, Firewall, Tenant, check_tenants
+from cluster.spark.memory import Memory
+from cluster.spark.ports import Listener
+from cluster.spark.processes import EngineProcess, Firewall, Tenant
 from cluster.spark.request import Wanted
-from cluster.spark.weights import Weights, check_copies, check_weights
+from cluster.spark.weights import Weights
 
 VERSIONS = Check("versions", "upgrade#driver-kernel-firmware")
-
 SUBJECTS = (
     identity,
     docker,
@@ -97,7 +88,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One host as it answered; a fact that could not be read is Missing with the reason, and alone."""
+    """One host as it answered. A fact that could not be read is Missing, alone."""
 
     host: str
     identity: Identity | Missing
@@ -136,41 +127,38 @@ class Seen:
 
 
 def questions(look: Look) -> tuple[Question, ...]:
-    """All questions of a look, to be asked of a host in one `ask`."""
     return tuple(_asked(look).values())
 
 
 def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, float]) -> Seen:
-    """The answers to `questions(look)`, in their order, as facts. Never raises for what a host said.
-
-    `asked`: the operator's unix seconds before and after the round trip.
-    """
-    by_program = dict(zip(_asked(look), answers, strict=True))
+    """The answers to `questions(look)`, in their order, as facts. Never raises for what a host said. `asked`: the
+    operator's unix seconds before and after the round trip."""
+    said = dict(zip(_asked(look), answers, strict=True))
     return Seen(
         host=host,
-        identity=identity.parse(by_program["look"]),
-        memory=memory.parse(by_program["look"]),
-        gpu=gpu.parse(by_program["gpu"]),
-        gpu_processes=gpu.parse_processes(by_program["gpu"]),
-        links=links.parse(by_program["links"]),
-        docker=docker.parse(by_program["docker"]),
-        containers=deployments.parse_containers(by_program["containers"]),
-        image=image.parse(look.image, by_program["image"]) if look.image else NOT_ASKED,
-        weights=weights.parse(by_program["weights"]) if look.model else NOT_ASKED,
-        listening=ports.parse(by_program["look"]),
-        disk=disk.parse(by_program["kept"]),
-        processes=processes.parse_processes(by_program["look"]),
-        deployments=deployments.parse(by_program["kept"]),
-        lock=deployments.parse_lock(by_program["kept"]),
-        drafter=weights.parse(by_program["drafter"]) if look.drafter else NOT_ASKED,
-        clock=clock.parse(by_program["look"], asked) if look.thorough else NOT_ASKED,
-        tenants=processes.parse(by_program["others"]) if look.thorough else NOT_ASKED,
-        firewall=processes.parse_firewall(by_program["others"]) if look.thorough else NOT_ASKED,
+        identity=identity.parse(said["look"]),
+        memory=memory.parse(said["look"]),
+        gpu=gpu.parse(said["gpu"]),
+        gpu_processes=gpu.parse_processes(said["gpu"]),
+        links=links.parse(said["links"]),
+        docker=docker.parse(said["docker"]),
+        containers=deployments.parse_containers(said["containers"]),
+        image=image.parse(look.image, said["image"]) if look.image else NOT_ASKED,
+        weights=weights.parse(said["weights"]) if look.model else NOT_ASKED,
+        listening=ports.parse(said["look"]),
+        disk=disk.parse(said["kept"]),
+        processes=processes.parse_processes(said["look"]),
+        deployments=deployments.parse(said["kept"]),
+        lock=deployments.parse_lock(said["kept"]),
+        drafter=weights.parse(said["drafter"]) if look.drafter else NOT_ASKED,
+        clock=clock.parse(said["look"], asked) if look.thorough else NOT_ASKED,
+        tenants=processes.parse(said["others"]) if look.thorough else NOT_ASKED,
+        firewall=processes.parse_firewall(said["others"]) if look.thorough else NOT_ASKED,
     )
 
 
 def _asked(look: Look) -> dict[str, Question]:
-    """The questions by the program that answers them. What may hang (dead disks, stuck processes) comes last."""
+    """By the program that answers. What may hang (dead disks, stuck processes) comes last."""
     sections = [*(["clock"] if look.thorough else []), "memory", "identity", "listening", "processes"]
     kernel = {"sections": sections, "data_dir": look.data_dir}
     paths = [look.data_dir, look.hf_home, *IMAGE_ROOTS]
@@ -198,49 +186,49 @@ def _asked(look: Look) -> dict[str, Question]:
 
 def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
     """All findings of one host. What our own ranks hold, those of `found`, counts as free: they go first."""
-    yield from check_platform(wanted, seen)
-    yield from check_sudo(seen)
-    yield from check_kernel(wanted, seen)
-    yield from check_name(seen)
-    yield from check_docker(seen)
-    yield from check_gpu(seen)
-    yield from check_tenants(seen)
-    yield from check_disk(seen)
+    yield from identity.check_platform(wanted, seen)
+    yield from identity.check_sudo(seen)
+    yield from identity.check_kernel(wanted, seen)
+    yield from identity.check_name(seen)
+    yield from docker.check_docker(seen)
+    yield from gpu.check_gpu(seen)
+    yield from processes.check_tenants(seen)
+    yield from disk.check_disk(seen)
     if isinstance(seen.containers, Missing) or isinstance(seen.docker, Missing):
         return  # what is ours cannot be told from what is not
-    yield from check_strangers(seen)
-    yield from check_memory(wanted, seen)
-    yield from check_ports(wanted, seen, found)
-    yield from check_containers(seen, found)
-    yield from check_image(wanted, seen)
-    yield from check_weights(wanted, seen)
+    yield from gpu.check_strangers(seen)
+    yield from memory.check_memory(wanted, seen)
+    yield from ports.check_ports(wanted, seen, found)
+    yield from deployments.check_containers(seen, found)
+    yield from image.check_image(wanted, seen)
+    yield from weights.check_weights(wanted, seen)
 
 
 def check_set(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
     """All findings over the set of hosts: what must be equal is equal, and the fabric between them is complete."""
-    yield from check_machines({seen.host: seen.machine for seen in seens})
-    yield from check_hostnames(seens)
-    yield from check_clocks(seens)
-    yield from check_images(seens)
-    yield from check_copies(seens)
+    yield from identity.check_machines({seen.host: seen.machine for seen in seens})
+    yield from identity.check_hostnames(seens)
+    yield from clock.check_clocks(seens)
+    yield from image.check_images(seens)
+    yield from weights.check_copies(seens)
     yield from check_versions(seens)
-    yield from check_stores(seens)
+    yield from docker.check_stores(seens)
     if len(seens) > 1:
         yield from check_fabric(wanted, seens, fabric)
 
 
 def check_versions(seens: Sequence[Seen]) -> Iterator[Finding]:
     """Kernel, driver, Docker and the ConnectX's firmware are the same everywhere: else it works here and not there."""
-    versions: dict[str, dict[str, str]] = {"kernel": {}, "driver": {}, "Docker": {}, "ConnectX firmware": {}}
-    for seen in seens:
-        if not isinstance(seen.identity, Missing):
-            versions["kernel"][seen.host] = seen.identity.kernel
-        if not isinstance(seen.gpu, Missing) and seen.gpu:
-            versions["driver"][seen.host] = seen.gpu[0].driver or "unknown"
-        if not isinstance(seen.docker, Missing):
-            versions["Docker"][seen.host] = seen.docker.version
-        if not isinstance(seen.links, Missing) and seen.links.links:
-            versions["ConnectX firmware"][seen.host] = seen.links.links[0].firmware or "unknown"
+    versions = {
+        "kernel": {seen.host: own.kernel for seen in seens if (own := known(seen.identity))},
+        "driver": {seen.host: gpus[0].driver or "unknown" for seen in seens if (gpus := known(seen.gpu))},
+        "Docker": {seen.host: daemon.version for seen in seens if (daemon := known(seen.docker))},
+        "ConnectX firmware": {
+            seen.host: cards.links[0].firmware or "unknown"
+            for seen in seens
+            if (cards := known(seen.links)) and cards.links
+        },
+    }
     for what, values in versions.items():
         remedy = "bring them to one version when there is time"
         yield from VERSIONS.differ("note", values, f"the hosts differ in {what}", remedy)
@@ -250,11 +238,7 @@ def check_names(given: Iterable[str]) -> frozenset[str]:
     """Names of checks as `--force` takes them. Raises UsageError for a name that no check has."""
     given = frozenset(given)
     for name in sorted(given - CHECKS.keys()):
-        known = ", ".join(CHECKS)
-        near = did_you_mean(name, CHECKS)
-        raise UsageError(
-            f"--force {name}: unknown check",
-            code="unknown-check",
-            remedy=f"{near} all: {known}" if near else known,
-        )
+        near, names = did_you_mean(name, CHECKS), ", ".join(CHECKS)
+        remedy = f"{near} all: {names}" if near else names
+        raise UsageError(f"--force {name}: unknown check", code="unknown-check", remedy=remedy)
     return given

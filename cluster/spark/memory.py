@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
+from cluster.argv.question import Answer, Question
 from cluster.spark.deployments import ours
-from cluster.spark.fact import Missing, read_section
+from cluster.spark.fact import Missing, known, read_section
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
 
 MEMORY = Check("memory", "memory-is-full")
 PAGE_CACHE = Check("page-cache", "memory-is-full#page-cache")
-
+GIB = 1 << 30
 FIELDS = {
     "MemTotal": "total",
     "MemAvailable": "available",
@@ -67,12 +67,10 @@ class Memory:
 
 
 def question() -> Question:
-    """Ask for the memory alone."""
     return far("look", {"sections": ["memory"]})
 
 
 def parse(answer: Answer) -> Memory | Missing:
-    """Read the section `memory` of far/look, which is the text of /proc/meminfo."""
     text = read_section(answer, "memory", str)
     return text if isinstance(text, Missing) else parse_meminfo(text)
 
@@ -85,25 +83,15 @@ def parse_meminfo(text: str) -> Memory | Missing:
 
 def recognise(text: str) -> Memory | None:
     """/proc/meminfo or what `free` prints in what people paste; None when neither is there."""
-    memory = parse_meminfo(text)
-    if isinstance(memory, Memory) and (
-        memory.free is not None or memory.available is not None or memory.cma_total is not None
-    ):
+    memory = known(parse_meminfo(text))
+    if memory and any(part is not None for part in (memory.free, memory.available, memory.cma_total)):
         return memory
-    found = _FREE.search(text)
-    cells = [_bytes(cell) for cell in found["cells"].split()] if found else []
-    if len(cells) != 6:
-        return None
-    return Memory(total=cells[0], free=cells[2], available=cells[5])
-
-
-def _bytes(cell: str) -> int | None:
-    """A cell of `free`, in KiB unless it says otherwise: 121Gi, 512Mi, 127607296."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTB]?)i?B?", cell)
-    return int(float(found[1]) * (1 << _UNITS[found[2]])) if found else None
-
-
-GIB = 1 << 30
+    table = _FREE.search(text)
+    cells: list[int | None] = []
+    for cell in table["cells"].split() if table else ():  # in KiB unless it says otherwise: 121Gi, 512Mi, 127607296
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTB]?)i?B?", cell)
+        cells.append(int(float(found[1]) * (1 << _UNITS[found[2]])) if found else None)
+    return Memory(total=cells[0], free=cells[2], available=cells[5]) if len(cells) == 6 else None
 
 
 def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
@@ -120,28 +108,25 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         return
     room = memory.available + held_by_us(seen)
     if room < need:
-        yield MEMORY.fault(
-            seen.host,
-            f"not enough memory: {need / GIB:.1f} GiB required, {room / GIB:.1f} GiB available",
-            f"MemAvailable {memory.available / GIB:.1f} GiB; {_holders(seen, memory)}",
-            f"{_free_it(seen)}, or lower gpu-memory-utilization and memory.per_host_gib with --set",
-        )
+        what = f"not enough memory: {need / GIB:.1f} GiB required, {room / GIB:.1f} GiB available"
+        rows = sorted(known(seen.gpu_processes) or (), key=lambda row: -(row.used_mib or 0))[:3]
+        holders = ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows)
+        holders = holders or "no GPU process; see `ps aux --sort -rss`"
+        evidence = f"MemAvailable {memory.available / GIB:.1f} GiB; {holders}"
+        evidence += f"; {memory.huge_pages / GIB:.1f} GiB are huge pages" if memory.huge_pages else ""
+        swapped = (memory.swap_total or 0) - (memory.swap_free or 0)
+        evidence += f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else ""
+        ollama = any("ollama" in row.name for row in known(seen.gpu_processes) or ())
+        ollama = ollama or any(one.kind == "ollama" for one in known(seen.tenants) or ())
+        stop = "ollama ps; ollama stop NAME (sudo systemctl stop ollama keeps its models away)"
+        lower = "lower gpu-memory-utilization and memory.per_host_gib with --set"
+        remedy = f"on {seen.host}: {stop if ollama else 'stop the holder'}, or {lower}"
+        yield MEMORY.fault(seen.host, what, evidence, remedy)
     elif hides_in_cache(wanted, seen) and not (isinstance(seen.identity, Missing) or seen.identity.sudo):
-        yield PAGE_CACHE.note(
-            seen.host,
-            "page cache takes memory that an older vLLM counts as used",
-            f"MemFree {(memory.free or 0) / GIB:.1f} GiB, MemAvailable {memory.available / GIB:.1f} GiB",
-            f"on {seen.host}: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
-        )
-
-
-def _free_it(seen: Seen) -> str:
-    """How to come by more."""
-    rows = () if isinstance(seen.gpu_processes, Missing) else seen.gpu_processes
-    tenants = () if isinstance(seen.tenants, Missing) else seen.tenants
-    if any("ollama" in row.name for row in rows) or any(one.kind == "ollama" for one in tenants):
-        return f"on {seen.host}: ollama ps; ollama stop NAME (sudo systemctl stop ollama keeps its models away)"
-    return f"on {seen.host}: stop the holder"
+        what = "page cache takes memory that an older vLLM counts as used"
+        evidence = f"MemFree {(memory.free or 0) / GIB:.1f} GiB, MemAvailable {memory.available / GIB:.1f} GiB"
+        remedy = f"on {seen.host}: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
+        yield PAGE_CACHE.note(seen.host, what, evidence, remedy)
 
 
 def hides_in_cache(wanted: Wanted, seen: Seen) -> bool:
@@ -156,40 +141,19 @@ def needed_bytes(wanted: Wanted) -> int:
 
 
 def held_by_us(seen: Seen) -> int:
-    """Bytes that the processes in our own containers hold on this host: of each the larger of RSS and GPU memory.
-
-    On a Spark the GPU's memory is the host's but in no RSS; simulated drivers tell the RSS twice.
-    """
+    """Bytes that the processes in our own containers hold on this host: of each the larger of RSS and GPU memory. On a
+    Spark the GPU's memory is the host's but in no RSS; simulated drivers tell the RSS twice."""
     if isinstance(seen.containers, Missing):
         return 0
     mine = {container.id for container in seen.containers if ours(container)}
-    held: dict[int, int] = {}
-    for process in () if isinstance(seen.processes, Missing) else seen.processes:
-        if process.container in mine:
-            held[process.pid] = process.rss_bytes
-    for row in () if isinstance(seen.gpu_processes, Missing) else seen.gpu_processes:
+    held = {one.pid: one.rss_bytes for one in known(seen.processes) or () if one.container in mine}
+    for row in known(seen.gpu_processes) or ():
         if row.container in mine:
             held[row.pid] = max(held.get(row.pid, 0), (row.used_mib or 0) << 20)
     return sum(held.values())
 
 
-def _holders(seen: Seen, memory: Memory) -> str:
-    """The three largest on the GPU, and memory that is set aside or has been swapped out."""
-    if isinstance(seen.gpu_processes, Missing) or not seen.gpu_processes:
-        holders = "no GPU process; see `ps aux --sort -rss`"
-    else:
-        rows = sorted(seen.gpu_processes, key=lambda row: -(row.used_mib or 0))[:3]
-        holders = ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows)
-    huge = f"; {memory.huge_pages / GIB:.1f} GiB are huge pages" if memory.huge_pages else ""
-    swapped = (memory.swap_total or 0) - (memory.swap_free or 0)
-    return holders + huge + (f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else "")
-
-
 def moment_names(*backends: str) -> dict[str, str]:
     """The moments of a start at which memory is looked at, in order, as tables of these backends call them."""
-    return {
-        "idle": "idle",
-        "ray_up": "Ray up" if "ray" in backends else "started",
-        "loaded": "loaded",
-        "ready": "ready",
-    }
+    up = "Ray up" if "ray" in backends else "started"
+    return {"idle": "idle", "ray_up": up, "loaded": "loaded", "ready": "ready"}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Network, ip_network
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, Literal
 
 from cluster.argv.far import far
-from cluster.spark.fact import Missing, read_section
+from cluster.argv.question import Answer, Question
+from cluster.spark.fact import Missing, known, read_section
 from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
 
 OTHERS = Check("tenants", "memory-is-full#another-tenant")
@@ -30,31 +31,19 @@ class EngineProcess:
     container: str
 
 
-def processes_question() -> Question:
-    """Ask for the engine processes alone."""
-    return far("look", {"sections": ["processes"]})
-
-
 def parse_processes(answer: Answer) -> tuple[EngineProcess, ...] | Missing:
-    """Read the section `processes` of far/look."""
     return read_section(answer, "processes", tuple[EngineProcess, ...])
 
 
 Kind = Literal["ollama", "desktop", "killer", "mdns"]
 
-NAMES: dict[str, Kind] = {
-    "ollama": "ollama",
-    "ollama_llama_server": "ollama",
-    "gnome-shell": "desktop",
-    "plasmashell": "desktop",
-    "Xorg": "desktop",
-    "Xwayland": "desktop",
-    "xfce4-session": "desktop",
-    "earlyoom": "killer",
-    "nohang": "killer",
-    "dgx-anti-oom": "killer",
-    "avahi-daemon": "mdns",
+KINDS: dict[Kind, tuple[str, ...]] = {
+    "ollama": ("ollama", "ollama_llama_server"),
+    "desktop": ("gnome-shell", "plasmashell", "Xorg", "Xwayland", "xfce4-session"),
+    "killer": ("earlyoom", "nohang", "dgx-anti-oom"),
+    "mdns": ("avahi-daemon",),
 }
+NAMES = {name: kind for kind, names in KINDS.items() for name in names}
 FIRST_UID, LAST_UID = 1000, 59_999
 """Uids of people; login screens run under others."""
 _MDNS = re.compile(r"running \[([^\]]+)\]")
@@ -73,7 +62,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A process with one of the names, as far/others tells it: its first words."""
+    """A process with one of the names, and its first words."""
 
     pid: int
     uid: int
@@ -81,12 +70,11 @@ class Row:
 
 
 def question() -> Question:
-    """Ask for the tenants, and for the firewall, which is read from the same answer."""
+    """The tenants, and the firewall: parse and parse_firewall read one answer."""
     return far("others", {"sections": ["tenants", "firewall"], "names": list(NAMES)})
 
 
 def parse(answer: Answer) -> tuple[Tenant, ...] | Missing:
-    """Read the section `tenants` of far/others."""
     rows = read_section(answer, "tenants", tuple[Row, ...])
     return rows if isinstance(rows, Missing) else tuple(one for one in map(_tenant, rows) if one)
 
@@ -96,19 +84,14 @@ def _tenant(row: Row) -> Tenant | None:
     names = [word.rpartition("/")[2].partition(":")[0] for word in row.words[:2]]
     name = next((name for name in names if name in NAMES), "")
     kind = NAMES.get(name)
-    if kind is None or (kind == "ollama" and not _has_model(name, row.words)):
-        return None
-    if kind == "desktop" and not FIRST_UID <= row.uid <= LAST_UID:
+    if kind == "ollama" and name == "ollama" and "runner" not in row.words:
+        return None  # Ollama runs one process more for each model that is loaded
+    if kind is None or (kind == "desktop" and not FIRST_UID <= row.uid <= LAST_UID):
         return None
     if kind == "mdns":
         document = _MDNS.search(row.words[0])
         return Tenant(kind, document[1], row.pid, row.uid) if document else None
     return Tenant(kind, name, row.pid, row.uid)
-
-
-def _has_model(name: str, words: Sequence[str]) -> bool:
-    """Ollama runs one process more for each model that is loaded."""
-    return name == "ollama_llama_server" or "runner" in words
 
 
 _TABLE = re.compile(r"table (?P<family>\w+) \S+ \{")
@@ -132,45 +115,37 @@ class Firewall:
 
 def _names(rule: str, netdev: str, network: IPv4Network) -> bool:
     devices = [found[1] for found in _DEVICE.finditer(rule)]
-    named = any(netdev.startswith(one.rstrip("*+")) if one[-1] in "*+" else netdev == one for one in devices)
-    return named or any(network.overlaps(one) for one in _networks(rule))
-
-
-def _networks(rule: str) -> Iterator[IPv4Network]:
+    if any(netdev.startswith(one.rstrip("*+")) if one[-1] in "*+" else netdev == one for one in devices):
+        return True
     for found in _NETWORK.finditer(rule):
-        try:
-            network = ip_network(found[0], strict=False)
-        except ValueError:
-            continue
-        if isinstance(network, IPv4Network):
-            yield network
+        with suppress(ValueError):
+            if network.overlaps(IPv4Network(found[0], strict=False)):
+                return True
+    return False
 
 
 def parse_firewall(answer: Answer) -> Firewall | Missing:
-    """Read the section `firewall` of far/others, which is the rules' text."""
     text = read_section(answer, "firewall", str)
     return text if isinstance(text, Missing) else parse_rules(text)
 
 
 def parse_rules(text: str) -> Firewall:
-    """Read a whole ruleset. No rules at all drop nothing."""
-    return _iptables(text) if re.search(r"^-P INPUT ", text, re.MULTILINE) else _nft(text)
-
-
-def _iptables(text: str) -> Firewall:
+    """Read a whole ruleset, of iptables or nft. No rules at all drop nothing."""
     rules = [line.strip() for line in text.splitlines()]
-    own = [rule for rule in rules if rule.startswith("-A INPUT ")]
-    drops = next((rule for rule in rules if re.match("-P INPUT (DROP|REJECT)", rule)), "")
-    if not drops and own and re.fullmatch(r"-A INPUT -j (DROP|REJECT).*", own[-1]):
-        drops = own[-1]
-    return Firewall(drops, tuple(rule for rule in rules if rule.startswith("-A ") and not _LAST_WORD.search(rule)))
+    if any(rule.startswith("-P INPUT ") for rule in rules):
+        ends = [rule for rule in rules if rule.startswith("-A INPUT ")][-1:]
+        drops = [rule for rule in rules if re.match("-P INPUT (DROP|REJECT)", rule)]
+        drops += [rule for rule in ends if re.fullmatch(r"-A INPUT -j (DROP|REJECT).*", rule)]
+        passes = tuple(rule for rule in rules if rule.startswith("-A ") and not _LAST_WORD.search(rule))
+        return Firewall(drops[0] if drops else "", passes)
+    return _nft(rules)
 
 
-def _nft(text: str) -> Firewall:
+def _nft(rules: list[str]) -> Firewall:
     drops, family = "", ""
     passes: list[str] = []
     chain: list[str] = []
-    for line in map(str.strip, text.splitlines()):
+    for line in rules:
         table = _TABLE.match(line)
         family = table["family"] if table else family
         if line.startswith("chain "):
@@ -203,35 +178,22 @@ class Loaded:
 def read_loaded(document: Mapping[str, Any]) -> tuple[Loaded, ...]:
     """The models of /api/ps. `context_length` is there since Ollama 0.10; `size_vram` is left out when it is 0."""
     models = document.get("models")
-    return tuple(
-        Loaded(
-            str(one.get("model") or one.get("name") or ""),
-            _number(one, "size") or 0,
-            _number(one, "size_vram") or 0,
-            _number(one, "context_length"),
-        )
-        for one in (models if isinstance(models, list) else ())
-        if isinstance(one, dict)
-    )
+    loaded = []
+    for one in models if isinstance(models, list) else ():
+        if isinstance(one, dict):
+            numbers = {name: value for name, value in one.items() if isinstance(value, int)}
+            size, in_gpu = numbers.get("size", 0), numbers.get("size_vram", 0)
+            name = str(one.get("model") or one.get("name") or "")
+            loaded.append(Loaded(name, size, in_gpu, numbers.get("context_length")))
+    return tuple(loaded)
 
 
-def _number(document: Mapping[str, Any], key: str) -> int | None:
-    value = document.get(key)
-    return value if isinstance(value, int) else None
-
-
+_KILLER = "a program ends large processes when memory is short, as it is beside a model"
+_DESKTOP = "somebody's desktop session takes memory that a model could have"
 TENANTS: Mapping[Kind, tuple[Level, str, str]] = {
     "ollama": ("warning", "Ollama has a model loaded", "ollama ps; ollama stop NAME"),
-    "killer": (
-        "warning",
-        "a program ends large processes when memory is short, as it is beside a model",
-        "sudo systemctl stop it while a model is served",
-    ),
-    "desktop": (
-        "note",
-        "somebody's desktop session takes memory that a model could have",
-        "sudo systemctl isolate multi-user.target ends it",
-    ),
+    "killer": ("warning", _KILLER, "sudo systemctl stop it while a model is served"),
+    "desktop": ("note", _DESKTOP, "sudo systemctl isolate multi-user.target ends it"),
 }
 """Kind → level, what it does, remedy."""
 
@@ -241,7 +203,7 @@ def check_tenants(seen: Seen) -> Iterator[Finding]:
     if isinstance(seen.tenants, Missing):
         yield OTHERS.unknown(seen.host, "other programs", seen.tenants)
         return
-    on_gpu = set() if isinstance(seen.gpu_processes, Missing) else {row.pid for row in seen.gpu_processes}
+    on_gpu = {row.pid for row in known(seen.gpu_processes) or ()}
     for kind, (level, what, remedy) in TENANTS.items():
         here = [one for one in seen.tenants if one.kind == kind and one.pid not in on_gpu]
         if here:

@@ -62,7 +62,7 @@ class RankState:
 
     @property
     def stage(self) -> str:
-        """Name of the last stage told since the container's last start, empty before the first."""
+        """The last stage told since the container's last start, empty before the first."""
         return str(self.stages[-1].get("stage", "")) if self.stages else ""
 
     def line_of(self, stage: str) -> dict[str, Any] | None:
@@ -88,7 +88,7 @@ def question(
     patterns: Sequence[str] = (),
     known: Mapping[str, RankState] = MappingProxyType({}),
 ) -> Question:
-    """Ask for the ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too.
+    """The ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too.
 
     `patterns` are regular expressions that are looked for in their logs. Of those that are `known` only what came since
     is read; see RankState.after.
@@ -101,27 +101,15 @@ def question(
 def parse(answer: Answer) -> dict[str, RankState] | Missing:
     """By container name; a container that is not there is not in it."""
     if answer.exit != 0:
-        return Missing(
-            answer.error_text.strip()[-200:] or "no answer", "timeout" if answer.exit is None else "unreadable"
-        )
+        why = answer.error_text.strip()[-200:] or "no answer"
+        return Missing(why, "timeout" if answer.exit is None else "unreadable")
+    states = {}
     try:
-        document = json.loads(answer.text)
-        return {
-            name: RankState(
-                name,
-                row["state"],
-                row["exit_code"],
-                row["oom"],
-                tuple(row["stages"]),
-                row["loaded"],
-                tuple(row["tail"]),
-                tuple(row["net"]),
-                tuple(Found(**one) for one in row["found"]),
-                tuple(row["until"]),
-                row["whole"],
-            )
-            for name, row in document.items()
-        }
+        for name, row in json.loads(answer.text).items():
+            row["found"] = [Found(**one) for one in row["found"]]
+            lists = {key: tuple(row.pop(key)) for key in ("stages", "tail", "net", "found", "until")}
+            states[name] = RankState(name, **{**row, **lists})
+        return states
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Missing(f"not what far/ranks prints: {error}")
 
@@ -162,42 +150,29 @@ class RayStatus:
 
 def parse_nodes(answer: Answer) -> tuple[RayNode, ...] | Missing:
     """Read what far/ray_nodes prints: {"nodes": [{"address": …, "alive": …, "gpus": …}]} or {"error": …}."""
-    refused = refuse(answer, "python3")
-    if refused:
+    if refused := refuse(answer, "python3"):
         return refused
     if answer.exit in ENDED_LATE and not answer.out.strip():
         return Missing("Ray did not answer in time", "timeout")
     try:
         document = load_json(answer.out)
-        return (
-            Missing(f"Ray: {document['error']}")
-            if "error" in document
-            else as_shape(document["nodes"], "Ray", tuple[RayNode, ...])
-        )
+        if "error" in document:
+            return Missing(f"Ray: {document['error']}")
+        return as_shape(document["nodes"], "Ray", tuple[RayNode, ...])
     except (ValueError, KeyError, TypeError, IndexError):
         return Missing(f"Ray: {last_words(answer) or 'no answer that can be understood'}")
 
 
 def parse_ray_status(text: str) -> RayStatus | Missing:
     """Read what `ray status` prints, or a part of it."""
-    sections = _UP.findall(text)
-    gpus = _GPUS.search(text)
-    waiting = _WAITING.findall(text)
+    sections, gpus, waiting = _UP.findall(text), _GPUS.search(text), _WAITING.findall(text)
     if not sections and not gpus and not waiting:
         return Missing("this is not what `ray status` prints")
-    return RayStatus(
-        nodes=sum(int(count) for section in sections for count in _COUNT.findall(section)) if sections else None,
-        gpus_used=float(gpus[1]) if gpus else None,
-        gpus_total=float(gpus[2]) if gpus else None,
-        pending_placement_groups=sum(map(int, waiting)),
-        pinned_to=(_PINNED.findall(text) or [""])[0],
-        failures=tuple(
-            line.strip()
-            for section in _FAILURES.findall(text)
-            for line in section.splitlines()
-            if line.strip() and "(no failures)" not in line
-        ),
-    )
+    nodes = sum(int(count) for section in sections for count in _COUNT.findall(section)) if sections else None
+    used, total = map(float, gpus.groups()) if gpus else (None, None)
+    lines = [line.strip() for section in _FAILURES.findall(text) for line in section.splitlines()]
+    failures = tuple(line for line in lines if line and "(no failures)" not in line)
+    return RayStatus(nodes, used, total, sum(map(int, waiting)), (_PINNED.findall(text) or [""])[0], failures)
 
 
 def recognise(text: str) -> RayStatus | None:
@@ -221,10 +196,8 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It will not come: which host, why, in the rank's own words, and the last lines it printed.
-
-    `by_peer`: it lost a peer, and a rank that may still say why is running yet.
-    """
+    """It will not come: which host, why, in the rank's own words, and the last lines it printed. `by_peer`: it lost a
+    peer, and a rank that may still say why is running yet."""
 
     host: str
     why: str
@@ -235,23 +208,27 @@ class Failed:
 State = Waiting | Ready | Failed
 
 PEER_LOST = {75: 1, 76: 2}
-"""Exit codes of far/rank: peers did not join, a cord ended."""
+"""Exit codes of far/rank: peers did not join, a cord ended. The rank with the lowest number here is to blame."""
 
 
 def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool) -> State:
-    """One verdict for all ranks; `states` is by host in rank order, None for a container that is not there.
-
-    The rank that ended for a reason of its own is named before those that only lost a peer.
-    """
-    gone = {host: _failure(host, state) for host, state in states.items()}
-    failures = [failure for failure in gone.values() if failure is not None]
+    """One verdict for all ranks; `states` is by host in rank order, None for a container that is not there. The rank
+    that ended for a reason of its own is named before those that only lost a peer."""
+    known = {host: state for host, state in states.items() if isinstance(state, RankState)}
+    blame = {host: PEER_LOST.get(state.exit_code, 0) for host, state in known.items()}
+    failures = []
+    for host, state in states.items():
+        if state is None:
+            failures.append(Failed(host, "its container is gone"))
+        elif isinstance(state, RankState) and state.state not in ("running", "created", "restarting"):
+            ended = "killed for memory" if state.oom else f"container {state.state}, exit {state.exit_code}"
+            failures.append(Failed(host, state.ended or ended, state.tail[-15:]))
     if failures:
-        first = min(failures, key=lambda failure: _blame(states[failure.host]))
-        return replace(first, by_peer=_blame(states[first.host]) > 0 and None in gone.values())
+        first = min(failures, key=lambda failure: blame.get(failure.host, 0))
+        return replace(first, by_peer=blame.get(first.host, 0) > 0 and len(failures) < len(states))
     if healthy:
         return Ready()
-    known = [state for state in states.values() if isinstance(state, RankState)]
-    if any(state.loaded for state in known):
+    if any(state.loaded for state in known.values()):
         return Waiting("the engine: weights loaded, getting ready", "loaded")
     head = next(iter(states.values()), None)
     if not isinstance(head, RankState):
@@ -259,26 +236,10 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
     if head.stage == "engine_started":
         return Waiting("the engine: loading the model", "ray_up")
     if head.stage in ("started", "ray_started", "ray_restarted", "secrets", "before_serve", ""):
-        restarted = [
-            host for host, one in states.items() if isinstance(one, RankState) and one.line_of("ray_restarted")
-        ]
+        restarted = [host for host, state in known.items() if state.line_of("ray_restarted")]
         more = f"; Ray was restarted on {', '.join(restarted)}" if restarted else ""
         return Waiting(f"{len(states)} ranks to join (rank 0: {head.stage or 'starting'}{more})")
     return Waiting(f"rank 0: {head.stage}", "ray_up")
-
-
-def _blame(state: RankState | Missing | None) -> int:
-    """Low for a rank that ended for a reason of its own, high for one that lost a peer (far/rank's exit codes)."""
-    return PEER_LOST.get(state.exit_code, 0) if isinstance(state, RankState) else 0
-
-
-def _failure(host: str, state: RankState | Missing | None) -> Failed | None:
-    if state is None:
-        return Failed(host, "its container is gone")
-    if isinstance(state, Missing) or state.state in ("running", "created", "restarting"):
-        return None
-    why = state.ended or ("killed for memory" if state.oom else f"container {state.state}, exit {state.exit_code}")
-    return Failed(host, why, state.tail[-15:])
 
 
 def judge_nodes(nodes: Sequence[RayNode], addresses: Sequence[str]) -> list[str]:
@@ -301,10 +262,8 @@ def is_whole(state: RankState) -> bool:
 
 
 def unmet(expected: ExpectLog, states: Mapping[str, RankState]) -> Iterator[str]:
-    """What is not as expected, each with the line found instead; `states` is by host.
-
-    A required line counts wherever it is found: with Ray the head's log holds the workers' lines, too.
-    """
+    """What is not as expected, each with the line found instead; `states` is by host. A required line counts wherever
+    it is found: with Ray the head's log holds the workers' lines, too."""
     for number, pattern in enumerate(expected.require):
         if all(state.found[number].line is None for state in states.values()):
             near = next((state.found[number].near for state in states.values() if state.found[number].near), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from cluster.argv.vllm import serve_flags, weights_of
@@ -19,9 +20,7 @@ Backend = Literal["ray", "mp", "none"]
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model that every host needs a copy of: hub id or absolute path, revision, size of its files where known.
-
-    `dummy`: vLLM makes up the weights itself, so that only the other files are needed (config, tokenizer).
-    """
+    `dummy`: vLLM makes up the weights itself, so that only the other files are needed (config, tokenizer)."""
 
     id: str
     revision: str
@@ -53,17 +52,14 @@ class Wanted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hosts' names in rank order."""
         return tuple(host.name for host in self.hosts)
 
     @property
     def size(self) -> int:
-        """How many ranks, one a host."""
         return len(self.hosts)
 
     @property
     def served_name(self) -> str:
-        """The model's name in the API."""
         return self.recipe.served_model_name or self.recipe.model
 
     @property
@@ -102,44 +98,29 @@ class Wanted:
 def choose_sizes(
     hosts: Sequence[ResolvedHost], *, tp: int | None, pp: int, solo: bool, backend: str | None, recipe: Recipe
 ) -> tuple[tuple[ResolvedHost, ...], int, Backend]:
-    """Fit hosts and sizes: the hosts to use, tp, and the backend (`none` for one rank without Ray).
-
-    Raises UsageError when tp × pp is not the number of hosts (one GPU a Spark).
-    """
+    """Fit hosts and sizes: the hosts to use, tp, and the backend (`none` for one rank without Ray). Raises UsageError
+    when tp × pp is not the number of hosts (one GPU a Spark)."""
+    misfit = partial(UsageError, code="sizes-misfit")
     if solo:
         if tp not in (None, 1) or pp != 1:
-            raise UsageError(
-                f"--solo means one host, but --tp {tp or 1} --pp {pp} was given",
-                code="sizes-misfit",
-                remedy="leave one out",
-            )
+            raise misfit(f"--solo means one host, but --tp {tp or 1} --pp {pp} was given", remedy="leave one out")
         hosts, tp = hosts[:1], 1
     if pp < 1 or (tp is not None and tp < 1):
-        raise UsageError(f"--tp {tp} --pp {pp}: sizes are 1 or more", code="sizes-misfit")
+        raise misfit(f"--tp {tp} --pp {pp}: sizes are 1 or more")
+    given = len(hosts)
     if tp is None:
-        if len(hosts) % pp:
-            raise UsageError(f"{len(hosts)} hosts cannot be divided by --pp {pp}", code="sizes-misfit")
-        tp = len(hosts) // pp
-    need = tp * pp
-    if need != len(hosts):
-        raise _misfit(hosts, tp, pp, need)
+        if given % pp:
+            raise misfit(f"{given} hosts cannot be divided by --pp {pp}")
+        tp = given // pp
+    need, names = tp * pp, [host.name for host in hosts]
+    sizes = f"--tp {tp}" + (f" --pp {pp}" if pp > 1 else "")
+    if need > given:
+        what = f"{sizes} needs {need} hosts (one GPU each), {given} named: {', '.join(names)}"
+        raise misfit(what, remedy=f"name {need} hosts with -n, or use --tp {given}")
+    if need < given:
+        remedy = f"-n {','.join(names[:need])}, or --tp {given}"
+        raise misfit(f"{sizes} uses {need} of {given} hosts: {', '.join(names)}", remedy=remedy)
     if need == 1 and backend != "ray":
         return tuple(hosts), tp, "none"
     chosen: Backend = "mp" if (backend or recipe.backend) == "mp" else "ray"
     return tuple(hosts), tp, chosen
-
-
-def _misfit(hosts: Sequence[ResolvedHost], tp: int, pp: int, need: int) -> UsageError:
-    names = ", ".join(host.name for host in hosts)
-    sizes = f"--tp {tp}" + (f" --pp {pp}" if pp > 1 else "")
-    if need > len(hosts):
-        return UsageError(
-            f"{sizes} needs {need} hosts (one GPU each), {len(hosts)} named: {names}",
-            code="sizes-misfit",
-            remedy=f"name {need} hosts with -n, or use --tp {len(hosts)}",
-        )
-    return UsageError(
-        f"{sizes} uses {need} of {len(hosts)} hosts: {names}",
-        code="sizes-misfit",
-        remedy=f"-n {','.join(host.name for host in hosts[:need])}, or --tp {len(hosts)}",
-    )

@@ -7,15 +7,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from cluster.argv.far import far
+from cluster.argv.question import Answer, Question
 from cluster.config.secrets import API_KEY
 from cluster.spark.fact import Missing
-
-if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
 
 LAST_WORDS = 3000
 """So many words from the end are looked at for loops: an endless repetition is still there at the end."""
@@ -52,7 +50,7 @@ def insane(text: str) -> str:
     """Why a text cannot be a model's sane answer, in a few words that go on after "the text"; empty for a sane one."""
     if not text.strip():
         return "is empty"
-    looks = (_one_character, _one_word, _loop, _poor, _glued, _no_text, _mixed)
+    looks = (_same, _loop, _poor, _glued, _no_text, _mixed)
     return next(filter(None, (look(text) for look in looks)), "")
 
 
@@ -75,49 +73,36 @@ def thinks_aloud(text: str) -> str:
     return found.group().strip() if found else ""
 
 
-def _one_character(text: str) -> str:
-    """`!!!!!!!!`. Rules (`-----`), digits and blanks may be longer; a scream may be, too."""
+def _same(text: str) -> str:
+    """`!!!!!!!!`. Rules (`-----`), digits and blanks may be longer; a scream may be, too. And one word alone."""
     for run in re.finditer(r"(\S)\1{15,}|(\s)\2{199,}", text):
         said, length = run.group()[0], len(run.group())
-        allowed = 15 if said == "!" else 30 if said.isalpha() else 199 if said.isspace() or _draws(said) else 20
-        if length > allowed:
+        draws = said in "-=_*~#.+/\\|:<>^·•…" or said.isdigit() or unicodedata.category(said) == "So"
+        if length > (15 if said == "!" else 30 if said.isalpha() else 199 if said.isspace() or draws else 20):
             return f"repeats one character: {run.group()[:40]!r}"
-    return ""
-
-
-def _draws(said: str) -> bool:
-    """A character of which rules, tables, numbers and rows of pictures are made."""
-    return said in "-=_*~#.+/\\|:<>^·•…" or said.isdigit() or unicodedata.category(said) == "So"
-
-
-def _one_word(text: str) -> str:
     words = text.split()
-    same = len(words) >= 8 and len(set(words)) == 1
-    return f"repeats one word: {text[:40]!r}" if same else ""
+    return f"repeats one word: {text[:40]!r}" if len(words) >= 8 and len(set(words)) == 1 else ""
 
 
 def _loop(text: str) -> str:
     """A phrase of any length that comes again and again."""
     words = text.split()[-LAST_WORDS:]
-    for size in _periods(words):
-        for first, length in _runs(words, size):
-            phrase, repeats = words[first : first + size], length / size
-            at_end = first + length >= len(words)
-            if repeats >= _enough(size) and (_spoken(phrase) or (at_end and repeats >= _enough_code(size))):
-                return f"repeats {_quote(phrase)} {int(repeats)} times"
-    return ""
-
-
-def _periods(words: list[str]) -> list[int]:
-    """How far apart four words in a row come again, where they do so over a whole such distance."""
     last: dict[tuple[str, ...], int] = {}
-    apart: Counter[int] = Counter()
+    apart: Counter[int] = Counter()  # how far apart four words in a row come again
     for at in range(len(words) - 3):
         four = tuple(words[at : at + 4])
         if four in last:
             apart[at - last[four]] += 1
         last[four] = at
-    return sorted(size for size, times in apart.items() if times >= size)
+    for size in sorted(size for size, times in apart.items() if times >= size):
+        enough = 16 if size == 1 else 8 if size <= 3 else 6 if size < 10 else 4 if size < 40 else 3
+        enough_code = enough * (4 if size < 10 else 2)  # for numbers, code and tables, which go on up to the end, too
+        for first, length in _runs(words, size):
+            phrase, repeats = words[first : first + size], length / size
+            at_end = first + length >= len(words)
+            if repeats >= enough and (_spoken(phrase) or (at_end and repeats >= enough_code)):
+                return f"repeats {_quote(phrase)} {int(repeats)} times"
+    return ""
 
 
 def _runs(words: list[str], size: int) -> Iterator[tuple[int, int]]:
@@ -130,16 +115,6 @@ def _runs(words: list[str], size: int) -> Iterator[tuple[int, int]]:
         if same >= size:
             yield at - same - size, same + size
         same = 0
-
-
-def _enough(size: int) -> int:
-    """How many times a phrase of so many words comes in a row before no person would write it."""
-    return 16 if size == 1 else 8 if size <= 3 else 6 if size < 10 else 4 if size < 40 else 3
-
-
-def _enough_code(size: int) -> int:
-    """The same for numbers, code and tables, which must go on up to the end, too."""
-    return _enough(size) * (4 if size < 10 else 2)
 
 
 def _spoken(phrase: list[str]) -> bool:
@@ -174,24 +149,21 @@ def _poor(text: str) -> str:
 
 
 def _no_text(text: str) -> str:
-    """Three characters that stand for none: U+FFFD, control characters, private and unassigned ones.
-
-    One or two may come of a character that `max_tokens` cut in its middle.
-    """
-    wrong = [one for one in text if one == "�" or unicodedata.category(one) in ("Cc", "Co", "Cn", "Cs")]
-    wrong = [one for one in wrong if one not in "\t\n\r\f\x1b"]
+    """Three characters that stand for none: U+FFFD, control characters, private and unassigned ones. One or two may
+    come of a character that `max_tokens` cut in its middle."""
+    kinds = ("Cc", "Co", "Cn", "Cs")
+    wrong = [one for one in text if one == "�" or (unicodedata.category(one) in kinds and one not in "\t\n\r\f\x1b")]
     return f"has characters that are no text: {''.join(wrong[:8])!r}" if len(wrong) >= 3 else ""
 
 
 def _mixed(text: str) -> str:
     """Words in which Latin letters touch those of another alphabet, as in `Schдum`."""
-    words = [word for word in re.findall(r"[^\W\d_]{2,}", text) if not word.isascii() and _two_alphabets(word)]
-    return f"mixes alphabets within words: {' '.join(words[:3])}" if len(words) >= 3 else ""
-
-
-def _two_alphabets(word: str) -> bool:
-    kinds = {unicodedata.name(letter, "").split(" ")[0] for letter in word}
-    return "LATIN" in kinds and not kinds.isdisjoint(_BREAKS_ALPHABETS)
+    mixed = []
+    for word in filter(lambda word: not word.isascii(), re.findall(r"[^\W\d_]{2,}", text)):
+        kinds = {unicodedata.name(letter, "").split(" ")[0] for letter in word}
+        if "LATIN" in kinds and not kinds.isdisjoint(_BREAKS_ALPHABETS):
+            mixed.append(word)
+    return f"mixes alphabets within words: {' '.join(mixed[:3])}" if len(mixed) >= 3 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +176,6 @@ class Server:
 
     @classmethod
     def of_spec(cls, spec: Mapping[str, Any], home: str) -> Server:
-        """The API of a deployment whose directory on the head is `home`."""
         recipe, bind = spec["recipe"], spec["bind"]
         address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bind, f"[{bind}]" if ":" in bind else bind)
         key_file = f"{home}/api-key" if API_KEY in spec["secrets"] else ""
@@ -214,10 +185,8 @@ class Server:
 @dataclass(frozen=True, slots=True)
 class Completion:
     """The server's answers. `text`, `tokens` and `seconds` are of the completion, empty when none was asked for.
-
-    `load` is what vLLM's own counters say, None for another server.
-    `status` is that of the completion's HTTP answer, `error` the server's own words when it was not 200.
-    """
+    `load` is what vLLM's own counters say, None for another server. `status` is that of the completion's HTTP answer,
+    `error` the server's own words when it was not 200."""
 
     healthy: bool
     models: tuple[str, ...]
@@ -244,39 +213,22 @@ class Completion:
 
 def question(server: Server, *, ask: bool, timeout_s: float, tokens: int = 24) -> Question:
     """Ask /health and /v1/models, and with `ask` for one completion of at most `tokens` tokens."""
-    given = {
-        "url": server.url,
-        "model": server.model,
-        "key_file": server.key_file,
-        "ask": ask,
-        "tokens": tokens,
-        "timeout_s": timeout_s,
-    }
-    return far("completion", given, timeout_s=timeout_s + 5)
+    given = {"ask": ask, "tokens": tokens, "timeout_s": timeout_s}
+    return far("completion", {**asdict(server), **given}, timeout_s=timeout_s + 5)
 
 
 def parse(answer: Answer) -> Completion | Missing:
-    """Read what far/completion printed."""
     try:
         document = json.loads(answer.text)
-        return Completion(
-            document["health"] == 200,
-            tuple(document["models"]),
-            _load(document.get("counters") or ""),
-            document.get("status") or 0,
-            document.get("text") or "",
-            document.get("tokens") or 0,
-            document.get("seconds") or 0.0,
-            document.get("error") or "",
-        )
+        looks = recognise_metrics(document.get("counters") or "")
+        completed = {
+            name: document[name] for name in ("status", "text", "tokens", "seconds", "error") if document.get(name)
+        }
+        healthy, models = document["health"] == 200, tuple(document["models"])
+        return Completion(healthy, models, looks[-1] if looks else None, **completed)
     except (ValueError, KeyError, TypeError, AttributeError):
         why = answer.error_text.strip()[-200:] or "the program did not answer"
         return Missing(why, "timeout" if answer.exit is None else "unreadable")
-
-
-def _load(counters: str) -> Load | None:
-    looks = recognise_metrics(counters)
-    return looks[-1] if looks else None
 
 
 def recognise(text: str) -> str | None:
@@ -293,9 +245,9 @@ def recognise(text: str) -> str | None:
     return said if isinstance(said, str) else None
 
 
+_COUNTERS = "num_requests_running", "num_requests_waiting", "generation_tokens", "prompt_tokens", "kv_cache_usage_perc"
 _LINE = re.compile(
-    r"^(?:\S*\s)?vllm[:_](?P<name>num_requests_running|num_requests_waiting|generation_tokens(?:_total)?"
-    r"|prompt_tokens(?:_total)?|kv_cache_usage_perc)"
+    rf"^(?:\S*\s)?vllm[:_](?P<name>(?:{'|'.join(_COUNTERS)})(?:_total)?)"
     r"(?P<labels>\{[^}]*\})?[ \t]+(?P<value>[\d.]+(?:e[+-]?\d+)?)",
     re.MULTILINE,
 )
@@ -326,25 +278,13 @@ class Load:
 
 def recognise_metrics(text: str) -> tuple[Load, ...] | None:
     """The looks in a text; a counter that comes again begins the next one. None when vLLM's counters are not there."""
-    looks: list[dict[tuple[str, str], float]] = []
+    looks: list[set[tuple[str, str]]] = []
+    totals: list[dict[str, float]] = []
     for found in _LINE.finditer(text):
-        key = (found["name"].removesuffix("_total"), found["labels"] or "")
-        if not looks or key in looks[-1]:
-            looks.append({})
-        looks[-1][key] = float(found["value"])
-    return tuple(map(_load_of_metrics, looks)) or None
-
-
-def _load_of_metrics(look: dict[tuple[str, str], float]) -> Load:
-    def total(name: str) -> float | None:
-        values = [value for (known, _), value in look.items() if known == name]
-        return sum(values) if values else None
-
-    names = (
-        "num_requests_running",
-        "num_requests_waiting",
-        "generation_tokens",
-        "prompt_tokens",
-        "kv_cache_usage_perc",
-    )
-    return Load(*map(total, names))
+        name, labels = found["name"].removesuffix("_total"), found["labels"] or ""
+        if not looks or (name, labels) in looks[-1]:
+            looks.append(set())
+            totals.append({})
+        looks[-1].add((name, labels))
+        totals[-1][name] = totals[-1].get(name, 0.0) + float(found["value"])
+    return tuple(Load(*map(one.get, _COUNTERS)) for one in totals) or None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
 from cluster.argv.hub import WEIGHT_ENDINGS
+from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Kind, Missing, read_section
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
-    from cluster.argv.question import Answer, Question
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
 
@@ -43,29 +43,22 @@ class Weights:
 
 
 def question(model: str, revision: str, hf_home: str, *, dummy: bool = False, files: Sequence[str] = ()) -> Question:
-    """Ask for a model by hub id and revision, or by absolute path. `dummy`: no weight files are expected; `files` are
-    paths in its directory that are wanted beside what every model has."""
+    """A model by hub id and revision, or by absolute path. `dummy`: no weight files are expected; `files` are paths in
+    its directory that are wanted beside what every model has."""
     given = {"model": model, "revision": revision, "hf_home": hf_home, "dummy": dummy, "files": list(files)}
     return far("weights", given, timeout_s=20.0)
 
 
 def parse(answer: Answer) -> Weights | Missing:
-    """Read the section `weights` of far/weights; a snapshot that is not there is Missing, kind `absent`."""
+    """A snapshot that is not there is Missing, kind `absent`."""
     return read_section(answer, "weights", Weights)
 
 
 def hub_question(model: str, revision: str, token_file: str, *, dummy: bool = False) -> Question:
-    """One request to the hub from the host; `token_file` is a private file there, or empty.
-
-    `dummy`: the weights are not counted.
-    """
-    given = {
-        "model": model,
-        "revision": revision,
-        "token_file": token_file,
-        "leave_out": WEIGHT_ENDINGS if dummy else (),
-    }
-    return far("hub_model", given, timeout_s=20)
+    """One request to the hub from the host; `token_file` is a private file there, or empty. `dummy`: weights are not
+    counted."""
+    given = {"model": model, "revision": revision, "token_file": token_file}
+    return far("hub_model", {**given, "leave_out": WEIGHT_ENDINGS if dummy else ()}, timeout_s=20)
 
 
 def parse_hub(answer: Answer) -> int | Missing:
@@ -93,19 +86,11 @@ def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     for model, copy in zip(wanted.models, seen.copies, strict=False):
         if not isinstance(copy, Missing):
             for problem in copy.problems:
-                yield WEIGHTS.fault(
-                    seen.host,
-                    f"the weights of {model.id} are incomplete",
-                    problem,
-                    f"on {seen.host}: rm -r {place_of(copy)}, then cluster up again",
-                )
+                remedy = f"on {seen.host}: rm -r {place_of(copy)}, then cluster up again"
+                yield WEIGHTS.fault(seen.host, f"the weights of {model.id} are incomplete", problem, remedy)
         elif model.id.startswith("/") or copy.kind != "absent":
-            yield WEIGHTS.fault(
-                seen.host,
-                f"the model {model.id} cannot be read",
-                copy.why,
-                "put the model on every host under the same path",
-            )
+            remedy = "put the model on every host under the same path"
+            yield WEIGHTS.fault(seen.host, f"the model {model.id} cannot be read", copy.why, remedy)
 
 
 def check_copies(seens: Sequence[Seen]) -> Iterator[Finding]:
@@ -119,8 +104,5 @@ def check_copies(seens: Sequence[Seen]) -> Iterator[Finding]:
     hashes = {seen.host: seen.weights.hashes for seen in seens if not isinstance(seen.weights, Missing)}
     for name in sorted({name for own in hashes.values() for name in own}):
         contents = {host: own[name] for host, own in hashes.items() if name in own}
-        what, remedy = (
-            f"the hosts have different copies of {name}",
-            "sha256sum it on all; copy the right one over the other",
-        )
-        yield from WEIGHTS_PARITY.differ("fault", contents, what, remedy, 12)
+        remedy = "sha256sum it on all; copy the right one over the other"
+        yield from WEIGHTS_PARITY.differ("fault", contents, f"the hosts have different copies of {name}", remedy, 12)

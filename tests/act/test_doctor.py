@@ -18,14 +18,8 @@ from typed import Typed
 from cluster.argv.question import Answer
 
 UP = ("up", "toy", "--tp", "2")
-HUB, ENV, KEY, SSH, STRANGER, HERE = (
-    "hf_hub_planted_1",
-    "planted-by-env-2",
-    "planted api key 3",
-    "b3BlbnNzaC1wbGFudGVkLTQ",
-    "planted+stranger/5=",
-    "planted-here-6",
-)
+HUB, ENV, KEY = "hf_hub_planted_1", "planted-by-env-2", "planted api key 3"
+SSH, STRANGER, HERE = "b3BlbnNzaC1wbGFudGVkLTQ", "planted+stranger/5=", "planted-here-6"
 SECRETS = (HUB, ENV, KEY, SSH, STRANGER, HERE)
 
 
@@ -109,10 +103,10 @@ def test_what_could_not_be_read_is_unknown_and_no_fault(cluster: Typed, desk: De
     assert cluster("doctor").out.splitlines()[-1].startswith("2 unknown on spark1, spark2")
 
 
-@pytest.mark.parametrize("size", ["2", "1"])
-def test_what_runs_is_ours(size: str, cluster: Typed, desk: Desk) -> None:
+@pytest.mark.parametrize("sizes", ["--tp 2", "--solo"])
+def test_what_runs_is_ours(sizes: str, cluster: Typed, desk: Desk) -> None:
     """Its ports and memory are no strangers', whichever of its hosts is asked."""
-    assert cluster("up", "toy", "--tp", size, *(("--solo",) if size == "1" else ())).code == 0
+    assert cluster("up", "toy", *sizes.split()).code == 0
     for words in ((), ("-n", "spark1"), ("-n", "spark2")):
         assert told(cluster, *words)[1]["findings"] == []
 

@@ -10,7 +10,7 @@ from diagnosis_table import DOC, MARK, document
 from loops import each
 
 from cluster.argv.docker import Container, docker_run
-from cluster.argv.nccl import fabric_environment
+from cluster.argv.fabric import fabric_environment
 from cluster.argv.ray import ray_environment
 from cluster.diagnosis.outputs import SETTLERS
 from cluster.diagnosis.rules import EXPLAINS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from loopback import becomes, find_processes, free_port
 
+from cluster.argv.fabric import VERSION
 from cluster.argv.far import started
-from cluster.argv.perftest import VERSION
 from cluster.argv.ports import PORTS
 from cluster.cli import fabric_test
 from cluster.errors import InterruptedByUser

@@ -51,7 +51,6 @@ def test_a_machine_without_ipv6(tmp_path: Path) -> None:
 def test_no_table_is_missing(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     found = ports.parse(run_far("look", {"sections": ["listening"], "root": f"{tmp_path}/"}))
-    assert isinstance(found, Missing)
     assert found.kind == "absent"
 
 

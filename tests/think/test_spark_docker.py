@@ -41,10 +41,8 @@ def test_a_stock_spark_lists_no_nvidia_runtime() -> None:
 def test_containerd_keeps_the_images_where_its_snapshotter_is_named() -> None:
     status = [["driver-type", "io.containerd.snapshotter.v1"]]
     found = docker.parse(said(INFO | {"Driver": "overlayfs", "DriverStatus": status}))
-    assert isinstance(found, Docker)
     assert found.image_store == "containerd"
     graph_driver = docker.parse(said(INFO))
-    assert isinstance(graph_driver, Docker)
     assert graph_driver.image_store == "overlay2"
 
 
@@ -60,7 +58,6 @@ def test_containerd_keeps_the_images_where_its_snapshotter_is_named() -> None:
 )
 def test_no_permission_is_refused(answer: Answer) -> None:
     found = docker.parse(answer)
-    assert isinstance(found, Missing)
     assert found.kind == "refused"
     if answer.exit != 126:
         assert "permission denied while trying to connect" in found.why
@@ -71,7 +68,6 @@ def test_no_daemon_is_absent(words: str) -> None:
     reply: dict[str, Any] = CLIENT_ONLY | {"ServerErrors": [words]}
     for answer in (Answer(1, b"", words.encode()), Answer(1, json.dumps(reply).encode(), b"")):
         found = docker.parse(answer)
-        assert isinstance(found, Missing)
         assert (found.kind, found.why) == ("absent", f"Docker's daemon does not answer: {words}")
 
 

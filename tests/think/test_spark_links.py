@@ -20,29 +20,14 @@ ADDRESSES = {"enp1s0f1np1": ["192.168.100.11/24"], "enP2p1s0f1np1": ["192.168.10
 
 
 def put_netdev(root: Path, name: str, *, mtu: int = 9000, operstate: str = "up", speed: str = "200000") -> None:
-    put(
-        root,
-        {
-            f"sys/class/net/{name}/mtu": f"{mtu}\n",
-            f"sys/class/net/{name}/operstate": f"{operstate}\n",
-            f"sys/class/net/{name}/speed": f"{speed}\n",
-            f"sys/class/net/{name}/statistics/rx_bytes": "10\n",
-            f"sys/class/net/{name}/statistics/tx_bytes": "20\n",
-        },
-    )
+    told = {"mtu": mtu, "operstate": operstate, "speed": speed, "statistics/rx_bytes": 10, "statistics/tx_bytes": 20}
+    put(root, {f"sys/class/net/{name}/{file}": f"{value}\n" for file, value in told.items()})
 
 
 def put_hca(root: Path, hca: str, netdev: str, *, active: bool = True, rate: str = "200 Gb/sec (4X HDR)") -> None:
-    port = f"sys/class/infiniband/{hca}/ports/1"
-    put(
-        root,
-        {
-            f"{port}/state": "4: ACTIVE\n" if active else "1: DOWN\n",
-            f"{port}/rate": f"{rate}\n",
-            f"{port}/counters/port_xmit_data": "1000\n",
-            f"{port}/counters/port_rcv_data": "250\n",
-        },
-    )
+    told = {"state": "4: ACTIVE" if active else "1: DOWN", "rate": rate}
+    told |= {"counters/port_xmit_data": "1000", "counters/port_rcv_data": "250"}
+    put(root, {f"sys/class/infiniband/{hca}/ports/1/{file}": f"{value}\n" for file, value in told.items()})
     if netdev:
         put(root, {f"sys/class/infiniband/{hca}/device/net/{netdev}/ifindex": "4\n"})
 
@@ -68,17 +53,8 @@ def test_one_cable_in_the_right_port(tmp_path: Path) -> None:
     found = look(tmp_path, ADDRESSES)
     assert [link.hca for link in found.links] == ["roceP2p1s0f0", "roceP2p1s0f1", "rocep1s0f0", "rocep1s0f1"]
     assert {link.hca for link in found.links if link.is_active} == RIGHT_PORT
-    assert found.links[3] == Link(
-        hca="rocep1s0f1",
-        netdev="enp1s0f1np1",
-        state="ACTIVE",
-        rate_gbps=200.0,
-        mtu=9000,
-        addresses=("192.168.100.11/24",),
-        operstate="up",
-        xmit_bytes=4000,
-        rcv_bytes=1000,
-    )
+    address = ("192.168.100.11/24",)
+    assert found.links[3] == Link("rocep1s0f1", "enp1s0f1np1", "ACTIVE", 200.0, 9000, address, "up", 4000, 1000)
     assert found.links[2].state == "DOWN"
     assert found.rdma_device
     assert found.netdevs[0] == Netdev("enP2p1s0f0np0", 9000, "down", (), 10, 20)
@@ -90,13 +66,6 @@ def test_two_cables_and_the_other_firmwares_rate(tmp_path: Path) -> None:
     found = look(tmp_path, ADDRESSES)
     assert [(link.state, link.rate_gbps) for link in found.links] == [("ACTIVE", 100.0)] * 4
     assert [link.addresses for link in found.links].count(()) == 2
-
-
-def test_mlx5_names(tmp_path: Path) -> None:
-    put_netdev(tmp_path, "enp1s0f0np0")
-    put_hca(tmp_path, "mlx5_0", "enp1s0f0np0")
-    (link,) = look(tmp_path, {"enp1s0f0np0": ["169.254.35.62/16"]}).links
-    assert (link.hca, link.netdev, link.addresses) == ("mlx5_0", "enp1s0f0np0", ("169.254.35.62/16",))
 
 
 def test_no_rdma_at_all(tmp_path: Path) -> None:
@@ -121,13 +90,7 @@ def test_hca_without_counters_is_not_zero(tmp_path: Path) -> None:
 
 def put_upper(root: Path, lower: str, upper: str, kind: str) -> None:
     put_netdev(root, upper)
-    put(
-        root,
-        {
-            f"sys/class/net/{upper}/uevent": f"DEVTYPE={kind}\nINTERFACE={upper}\n",
-            f"sys/class/net/{lower}/upper_{upper}": "",
-        },
-    )
+    put(root, {f"sys/class/net/{upper}/uevent": f"DEVTYPE={kind}\n", f"sys/class/net/{lower}/upper_{upper}": ""})
 
 
 def test_a_bond_carries_the_addresses_of_its_netdevs(tmp_path: Path) -> None:
@@ -150,13 +113,11 @@ def test_a_vlan_on_a_bond_is_found_and_a_bridge_is_not(tmp_path: Path) -> None:
 
 def test_no_sysfs_is_absent(tmp_path: Path) -> None:
     found = links.parse(run_far("links", {"root": f"{tmp_path}/", "addresses": {}}))
-    assert isinstance(found, Missing)
     assert found.kind == "absent"
 
 
 def test_the_kernels_addresses_are_those_ip_tells() -> None:
     found = links.parse(run_far("links", {}))
-    assert isinstance(found, Links)
     told = subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in told.splitlines()]
     expected = {(row[1], row[3]) for row in rows if row[1] != "lo" and row[2] in ("inet", "inet6")}
@@ -170,8 +131,10 @@ def reply(addresses: list[str]) -> dict[str, Any]:
 
 def test_subnets_leave_out_what_is_everywhere() -> None:
     found = links.parse(said(reply(["169.254.35.62/16", "fe80::1/64", "fd00::5/64", "169.254.1.1/16"])))
-    assert isinstance(found, Links)
-    assert found.netdevs[0].subnets() == (ipaddress.ip_network("169.254.0.0/16"), ipaddress.ip_network("fd00::/64"))
+    assert links.subnets(found.netdevs[0].addresses) == (
+        ipaddress.ip_network("169.254.0.0/16"),
+        ipaddress.ip_network("fd00::/64"),
+    )
 
 
 def test_an_address_that_is_none_is_missing() -> None:
@@ -211,7 +174,6 @@ def test_where_packets_to_a_subnet_leave_from(tmp_path: Path) -> None:
     sources = {"192.168.100.11/24": "192.168.1.41", "192.168.101.11/24": "192.168.101.11"}
     answer = run_far("links", {"root": f"{tmp_path}/", "addresses": ADDRESSES, "sources": sources})
     found = links.parse(answer)
-    assert isinstance(found, Links)
     told = {netdev.name: netdev.sources for netdev in found.netdevs}
     assert told["enp1s0f1np1"] == {"192.168.100.11": "192.168.1.41"}
     assert told["enP2p1s0f1np1"] == {"192.168.101.11": "192.168.101.11"}
@@ -220,7 +182,6 @@ def test_where_packets_to_a_subnet_leave_from(tmp_path: Path) -> None:
 
 def test_the_kernel_sends_to_its_own_subnets_from_its_own_addresses() -> None:
     found = links.parse(run_far("links", {}))
-    assert isinstance(found, Links)
     own = {address.split("/")[0] for netdev in found.netdevs for address in netdev.addresses}
     sources = [source for netdev in found.netdevs for source in netdev.sources.values()]
     assert set(sources) <= own

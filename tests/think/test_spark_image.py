@@ -10,6 +10,7 @@ from cluster.spark.fact import Missing
 from cluster.spark.image import Image
 
 REFERENCE = "ghcr.io/spark-arena/dgx-vllm-eugr-nightly-tf5:20260415"
+CONFIG: dict[str, Any] = {"Env": ["PATH=/usr/bin", "A=1"], "Entrypoint": ["vllm"], "Labels": {"a": "b"}}
 OVERLAY2: dict[str, Any] = {
     "Id": "sha256:" + "1" * 64,
     "RepoTags": [REFERENCE],
@@ -24,17 +25,7 @@ OVERLAY2: dict[str, Any] = {
     "GraphDriver": {"Name": "overlay2"},
     "Metadata": {"LastTagTime": "2026-04-16T00:00:00Z"},
     "RootFS": {"Type": "layers", "Layers": ["sha256:" + "a" * 64, "sha256:" + "b" * 64]},
-    "Config": {
-        "Hostname": "",
-        "User": "",
-        "Env": ["PATH=/usr/bin", "A=1"],
-        "Cmd": None,
-        "Entrypoint": ["vllm"],
-        "WorkingDir": "",
-        "Labels": {"a": "b"},
-        "OnBuild": None,
-        "Volumes": None,
-    },
+    "Config": CONFIG | {"Hostname": "", "User": "", "Cmd": None, "WorkingDir": "", "OnBuild": None, "Volumes": None},
 }
 CONTAINERD: dict[str, Any] = {
     "Id": "sha256:" + "2" * 64,
@@ -45,14 +36,12 @@ CONTAINERD: dict[str, Any] = {
     "Os": "linux",
     "Descriptor": {"digest": "sha256:" + "2" * 64},
     "RootFS": {"Type": "layers", "Layers": ["sha256:" + "a" * 64, "sha256:" + "b" * 64]},
-    "Config": {"Env": ["PATH=/usr/bin", "A=1"], "Entrypoint": ["vllm"], "WorkingDir": "/", "Labels": {"a": "b"}},
+    "Config": CONFIG | {"WorkingDir": "/"},
 }
 
 
 def test_both_image_stores_agree_on_the_content() -> None:
     old, new = (image.parse(REFERENCE, said([told])) for told in (OVERLAY2, CONTAINERD))
-    assert isinstance(old, Image)
-    assert isinstance(new, Image)
     assert old.content_id == new.content_id
     assert old == Image(REFERENCE, "sha256:" + "1" * 64, old.content_id, "arm64", 20_000_000_000)
     assert len(old.content_id) == 64
@@ -90,7 +79,6 @@ def test_an_image_that_is_not_there_is_absent(words: str) -> None:
 
 def test_no_permission_is_refused() -> None:
     found = image.parse("x:1", Answer(1, b"[]\n", sample("docker_permission_denied_new.txt").encode()))
-    assert isinstance(found, Missing)
     assert found.kind == "refused"
 
 

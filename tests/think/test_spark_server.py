@@ -34,16 +34,10 @@ INSANE = {
     "numbers to the end": ("The values: " + "1, 2, 3, " * 40, "repeats '1, 2, 3,' 40 times"),
     "a fragment without blanks": ("'s't's" + "'s" * 30, 'repeats "\'s" without end'),
     "Chinese without end": ("好的" * 30, "repeats '好的' without end"),
-    "few words in no order": (
-        " ".join(Random(1).choices(["na", "camin", "naman", "ha", "Encode"], k=160)),
-        "the same few",
-    ),
+    "few words in no order": (" ".join(Random(1).choices(["na", "min", "man", "ha", "En"], k=160)), "the same few"),
     "broken bytes": ("The � sky � is �", "has characters that are no text: '���'"),
     "control characters": ("sky \x00\x01\x02", "has characters that are no text"),
-    "two alphabets in a word": (
-        "Ein hoher Anteil an Schдer Verletungen, Fehl شer, Schдum und Stoшung",
-        "mixes alphabets",
-    ),
+    "two alphabets in a word": ("Ein hoher Anteil an Schдer Verletungen, Schдum und Stoшung", "mixes alphabets"),
 }
 
 HEALTHY = {
@@ -184,26 +178,11 @@ def test_a_loop_far_behind_a_long_beginning_is_seen() -> None:
     assert "repeats" in insane(words + "and then and so " * 20)
 
 
-@pytest.mark.parametrize(
-    "mark",
-    [
-        "<|channel>",
-        "<channel|>",
-        "<|turn>",
-        "<turn|>",
-        "<|im_end|>",
-        "<|endoftext|>",
-        "<pad>",
-        "<eos>",
-        "<unused42>",
-        '<|"|>',
-        "<|tool_call>",
-        "<end_of_turn>",
-        "[INST]",
-        "<｜end▁of▁sentence｜>",
-        "<0x0A>",
-    ],
-)
+MARKS = '<|channel> <channel|> <|turn> <turn|> <|im_end|> <|endoftext|> <pad> <eos> <unused42> <|"|> <|tool_call>'
+MARKS += " <end_of_turn> [INST] <｜end▁of▁sentence｜> <0x0A>"
+
+
+@pytest.mark.parametrize("mark", MARKS.split())
 def test_marks_of_tokenizers_and_templates(mark: str) -> None:
     assert leaked(f"The answer is {mark}Paris.") == mark
 

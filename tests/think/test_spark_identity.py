@@ -4,7 +4,6 @@ from pathlib import Path
 from facts_tools import put, put_program, run_far, said
 
 from cluster.spark import identity
-from cluster.spark.fact import Missing
 from cluster.spark.identity import Identity
 
 RECORDED = {
@@ -33,38 +32,17 @@ def look(tmp_path: Path, env: dict[str, str], **given: str) -> Identity:
 
 
 def test_recorded_reply() -> None:
-    assert identity.parse(said({"identity": {"value": RECORDED}})) == Identity(
-        product="NVIDIA_DGX_Spark",
-        machine_id="ab" * 16,
-        hostname="spark1",
-        kernel="6.17.0-1032-nvidia",
-        arch="aarch64",
-        user="nvidia",
-        uid=1000,
-        gid=1000,
-        groups=("nvidia", "docker"),
-        path="/usr/bin:/bin",
-        sudo=False,
-        data_dir="/home/nvidia/.local/share/cluster",
-        hf_home="/home/nvidia/.cache/huggingface",
-        management_address="192.168.1.11",
-    )
+    expected = Identity(**RECORDED | {"groups": ("nvidia", "docker")})
+    assert identity.parse(said({"identity": {"value": RECORDED}})) == expected
 
 
 def test_a_wrong_shape_names_the_field() -> None:
     found = identity.parse(said({"identity": {"value": RECORDED | {"uid": "1000"}}}))
-    assert isinstance(found, Missing)
     assert "uid" in found.why
 
 
 def test_files_paths_and_address(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        {
-            "sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark\n",
-            "etc/machine-id": "0123\n",
-        },
-    )
+    put(tmp_path, {"sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark\n", "etc/machine-id": "0123\n"})
     env = {"HOME": "/home/me", "PATH": "/bin:/usr/bin", "SSH_CONNECTION": "10.0.0.9 50000 fd00::11 22"}
     found = look(tmp_path, env)
     assert (found.product, found.machine_id) == ("NVIDIA_DGX_Spark", "0123")

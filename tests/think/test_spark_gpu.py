@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -7,45 +8,32 @@ from facts_tools import ask, put_program, said, sample
 from cluster.argv.question import Answer
 from cluster.spark import gpu
 from cluster.spark.fact import Missing
-from cluster.spark.gpu import Gpu
+from cluster.spark.gpu import Gpu, GpuProcess
 
 SPARK = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 4.03, 208, 40, 0, 0x0000000000000001, [N/A]\n"
 NAMES = [names[0] for names in gpu.FIELDS]
 
 
-def told(text: str, exit_code: int = 0, fields: list[str | None] | None = None) -> Answer:
+def smi(text: str, exit_code: int = 0, fields: list[str | None] | None = None) -> Answer:
     asked = list(NAMES) if fields is None else fields
     return said({"gpu": {"value": {"fields": asked, "exit": exit_code, "said": text}}})
 
 
 def test_a_spark_at_rest() -> None:
-    assert gpu.parse(told(SPARK)) == (Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, (), idle=True),)
+    assert gpu.parse(smi(SPARK)) == (Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, (), idle=True),)
 
 
 def test_recorded_memory_is_unknown_not_zero() -> None:
-    text = sample("nvidia_smi_query_memory_na.csv")
-    rows = gpu.parse_query(text, ["memory.used", "memory.total", "utilization.memory"])
-    assert not isinstance(rows, Missing)
+    rows = gpu.parse_query(
+        sample("nvidia_smi_query_memory_na.csv"), ["memory.used", "memory.total", "utilization.memory"]
+    )
     assert [gpu.read_number(cell) for row in rows for cell in row.values()] == [None, None, 0]
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "[N/A]",
-        "N/A",
-        "Not Supported",
-        "[Not Supported]",
-        "[Unknown Error]",
-        "",
-        None,
-        "[GPU requires reset]",
-        "-",
-        "nan",
-        "1e400",
-        "٣",
-    ],
-)
+NO_NUMBERS = "[N/A]|N/A|Not Supported|[Not Supported]|[Unknown Error]||[GPU requires reset]|-|nan|1e400|٣"
+
+
+@pytest.mark.parametrize("cell", [*NO_NUMBERS.split("|"), None])
 def test_cells_that_are_no_numbers(cell: str | None) -> None:
     assert gpu.read_number(cell) is None
     assert gpu.throttle_words(cell) is None
@@ -75,20 +63,9 @@ def test_several_gpus_and_a_name_with_commas() -> None:
         "NVIDIA RTX PRO 6000, Max-Q, Rev. A, 570.1, 1024, 97887, 300.5, 2411, 70, 96, 0x4, 300.00\n"
         "NVIDIA L4, 570.1, 0, 23034, Not Supported, [N/A], 33, 0, [N/A], 72.00\n"
     )
-    assert gpu.parse(told(text)) == (
-        Gpu(
-            "NVIDIA RTX PRO 6000, Max-Q, Rev. A",
-            "570.1",
-            1024,
-            97887,
-            300.5,
-            2411,
-            70,
-            96,
-            ("power cap",),
-            False,
-            300.0,
-        ),
+    name = "NVIDIA RTX PRO 6000, Max-Q, Rev. A"
+    assert gpu.parse(smi(text)) == (
+        Gpu(name, "570.1", 1024, 97887, 300.5, 2411, 70, 96, ("power cap",), False, 300.0),
         Gpu("NVIDIA L4", "570.1", 0, 23034, None, None, 33, 0, None, None, 72.0),
     )
 
@@ -113,8 +90,7 @@ def test_several_gpus_and_a_name_with_commas() -> None:
     ],
 )
 def test_a_failure_keeps_the_tools_words(text: str, exit_code: int, kind: str) -> None:
-    found = gpu.parse(told(text, exit_code))
-    assert isinstance(found, Missing)
+    found = gpu.parse(smi(text, exit_code))
     assert found.kind == kind
     assert " ".join(text.split()) in found.why
 
@@ -130,11 +106,8 @@ for field in fields:
         sys.exit(2)
 print(", ".join(known[field] for field in fields))
 """
-KNOWN = dict(zip(NAMES, SPARK.strip().split(", "), strict=True)) | {
-    "pid": "1",
-    "process_name": "VLLM::EngineCore",
-    "used_gpu_memory": "19135",
-}
+KNOWN = dict(zip(NAMES, SPARK.strip().split(", "), strict=True))
+KNOWN |= {"pid": "1", "process_name": "VLLM::EngineCore", "used_gpu_memory": "19135"}
 
 
 def with_driver(tmp_path: Path, known: dict[str, str]) -> Answer:
@@ -143,17 +116,12 @@ def with_driver(tmp_path: Path, known: dict[str, str]) -> Answer:
 
 
 def test_asked_of_a_driver_that_knows_every_field(tmp_path: Path) -> None:
-    assert gpu.parse(with_driver(tmp_path, KNOWN)) == gpu.parse(told(SPARK))
+    assert gpu.parse(with_driver(tmp_path, KNOWN)) == gpu.parse(smi(SPARK))
 
 
 def test_an_older_drivers_name_is_tried_next(tmp_path: Path) -> None:
-    old = {
-        "clocks_throttle_reasons.active" if name.startswith("clocks_event") else name: cell
-        for name, cell in KNOWN.items()
-    }
-    old["clocks_throttle_reasons.active"] = "0x4"
-    found = gpu.parse(with_driver(tmp_path, old))
-    assert not isinstance(found, Missing)
+    old = {name: cell for name, cell in KNOWN.items() if not name.startswith("clocks_event")}
+    found = gpu.parse(with_driver(tmp_path, old | {"clocks_throttle_reasons.active": "0x4"}))
     assert found[0].throttle == ("power cap",)
 
 
@@ -167,5 +135,47 @@ def test_a_field_the_driver_does_not_know_loses_only_itself(tmp_path: Path) -> N
 def test_no_nvidia_smi(tmp_path: Path) -> None:
     answer = ask(gpu.question(), {"PATH": str(tmp_path)})
     for found in (gpu.parse(answer), gpu.parse_processes(answer)):
-        assert isinstance(found, Missing)
         assert found.kind == "absent"
+
+
+ID = "0123456789abcdef" * 4
+
+
+def apps(text: str, exit_code: int = 0) -> Answer:
+    return said({"apps": {"value": {"exit": exit_code, "said": text, "containers": {"114687": ID}}}})
+
+
+def test_recorded_reply_with_the_gpus_uuid() -> None:
+    found = gpu.parse_processes(apps(sample("nvidia_smi_compute_apps.csv")))
+    assert found == (GpuProcess(114687, "/usr/local/bin/python", 19135, ID),)
+
+
+@pytest.mark.parametrize(
+    ("line", "process"),
+    [
+        ("4711, VLLM::EngineCore, 98765", GpuProcess(4711, "VLLM::EngineCore", 98765, "")),
+        ("4711, ray::RayWorkerWrapper, 98765 MiB", GpuProcess(4711, "ray::RayWorkerWrapper", 98765, "")),
+        ("4711, /opt/a, b/my program, [N/A]", GpuProcess(4711, "/opt/a, b/my program", None, "")),
+        ("4711, [Not Found], [Not Supported]", GpuProcess(4711, "[Not Found]", None, "")),
+    ],
+)
+def test_rows(line: str, process: GpuProcess) -> None:
+    assert gpu.parse_processes(apps(f"{line}\n")) == (process,)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "No running processes found\n"])
+def test_an_idle_gpu_has_no_processes(text: str) -> None:
+    assert gpu.parse_processes(apps(text)) == ()
+
+
+def test_other_words_are_missing() -> None:
+    assert gpu.parse_processes(apps("GPU is lost\n")) == Missing("nvidia-smi: GPU is lost")
+    failed = gpu.parse_processes(apps(sample("nvml_driver_lib_mismatch.txt"), 18))
+    assert failed == Missing("nvidia-smi: Failed to initialize NVML: Driver/library version mismatch")
+
+
+def test_asked_with_a_process_of_this_machine(tmp_path: Path) -> None:
+    script = f'#!/bin/sh\ncase "$1" in *apps=pid,process_name,used_gpu_memory) echo "{os.getpid()}, me, 5";; esac\n'
+    found = gpu.parse_processes(ask(gpu.question(), put_program(tmp_path / "bin", "nvidia-smi", script)))
+    assert [(one.pid, one.name, one.used_mib) for one in found] == [(os.getpid(), "me", 5)]
+    assert (found[0].cpu_s or 0) >= sum(os.times()[:2]) - 1, "its own and its children's"

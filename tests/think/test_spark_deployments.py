@@ -1,13 +1,20 @@
+"""Disk, deployments and lock: what far/kept tells."""
+
+import fcntl
 import json
+import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from facts_tools import ask, put_program, said, sample
+from facts_tools import ask, put, put_program, run_far, said, sample
 
-from cluster.spark import deployments
-from cluster.spark.deployments import Container
+from cluster.argv.question import Answer
+from cluster.spark import deployments, disk
+from cluster.spark.deployments import Container, Kept, LockState
+from cluster.spark.disk import Room
 from cluster.spark.fact import Missing
 
 A, B = "a" * 64, "b" * 64
@@ -82,7 +89,6 @@ def test_an_ended_and_a_never_started_one(tmp_path: Path) -> None:
     created = inspected("c", Status="created", Pid=0, StartedAt="0001-01-01T00:00:00Z")
     created["Config"]["Labels"] = None
     found = deployments.parse_containers(with_docker(tmp_path, {A: ended, B: created}))
-    assert not isinstance(found, Missing)
     assert [(one.state, one.exit_code, one.started_at, one.finished_at, one.pid) for one in found] == [
         ("exited", 75, "2026-05-01T10:00:01.5Z", "2026-05-01T11:00:00Z", 0),
         ("created", None, "", "", 0),
@@ -94,14 +100,12 @@ def test_an_ended_and_a_never_started_one(tmp_path: Path) -> None:
     "complaint", [GONE, "Error response from daemon: No such container: %s", "Error: No such object: %s"]
 )
 def test_a_container_that_vanishes_is_left_out(tmp_path: Path, complaint: str) -> None:
-    assert deployments.parse_containers(with_docker(tmp_path, {A: inspected("cluster-x-r0")}, (B,), complaint)) == (
-        RUNNING,
-    )
+    answer = with_docker(tmp_path, {A: inspected("cluster-x-r0")}, (B,), complaint)
+    assert deployments.parse_containers(answer) == (RUNNING,)
 
 
 def test_another_complaint_is_not_swallowed(tmp_path: Path) -> None:
     found = deployments.parse_containers(with_docker(tmp_path, {}, (B,), "unexpected EOF %s"))
-    assert isinstance(found, Missing)
     assert "unexpected EOF" in found.why
 
 
@@ -112,39 +116,22 @@ def test_no_containers(tmp_path: Path) -> None:
 def test_no_permission_and_no_docker(tmp_path: Path) -> None:
     words = sample("docker_permission_denied_new.txt")
     script = f"#!/bin/sh\ncat >&2 <<'end'\n{words}end\nexit 1\n"
-    found = deployments.parse_containers(
-        ask(deployments.containers_question(), put_program(tmp_path / "bin", "docker", script))
-    )
-    assert isinstance(found, Missing)
+    env = put_program(tmp_path / "bin", "docker", script)
+    found = deployments.parse_containers(ask(deployments.containers_question(), env))
     assert (found.kind, words.strip() in found.why) == ("refused", True)
     nobody = deployments.parse_containers(ask(deployments.containers_question(), {"PATH": str(tmp_path)}))
-    assert isinstance(nobody, Missing)
     assert nobody.kind == "absent"
 
 
 def test_podmans_other_shape_is_missing(tmp_path: Path) -> None:
     found = deployments.parse_containers(with_docker(tmp_path, {A: {"Id": A, "State": "running"}}))
-    assert isinstance(found, Missing)
     assert "something else" in found.why
 
 
 def test_recorded_reply_with_terminal_codes() -> None:
-    row = {
-        "id": A,
-        "name": "\x1b[2Jbad",
-        "image": "i",
-        "state": "running",
-        "exit_code": 0,
-        "labels": {},
-        "started_at": "",
-        "finished_at": "",
-        "pid": 1,
-        "argv": ["\x07ring"],
-    }
+    row = asdict(RUNNING) | {"exit_code": 0, "name": "\x1b[2Jbad", "argv": ["\x07ring"]}
     found = deployments.parse_containers(said({"containers": {"value": [row]}}))
-    assert not isinstance(found, Missing)
     assert (found[0].name, found[0].argv) == ("bad", ("ring",))
-    assert json.dumps(found[0].name).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -161,5 +148,73 @@ def test_recorded_reply_with_terminal_codes() -> None:
 def test_who_was_given_the_gpu(tmp_path: Path, host_config: dict[str, Any], gpu: bool) -> None:
     answer = with_docker(tmp_path, {A: inspected("x") | {"HostConfig": host_config}})
     found = deployments.parse_containers(answer)
-    assert not isinstance(found, Missing)
     assert found[0].gpu is gpu
+
+
+def test_room_of_a_path_and_of_one_that_is_not_there(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "PATH": "/bin"}
+    found = disk.parse(ask(disk.question(["~", "~/not/there/yet", "/dev/shm", "/dev/null/x"]), env))
+    assert [room.path for room in found] == [str(tmp_path), f"{tmp_path}/not/there/yet", "/dev/shm", "/dev/null/x"]
+    told = os.statvfs(tmp_path)
+    assert abs(found[0].free_bytes - told.f_bavail * told.f_frsize) < 1 << 30
+    assert found[0].device == found[1].device == tmp_path.stat().st_dev != found[2].device
+
+
+def test_a_file_system_that_counts_no_inodes() -> None:
+    row = {"path": "/x", "free_bytes": 5, "free_inodes": None, "device": 66}
+    assert disk.parse(said({"disk": {"value": [row]}})) == (Room("/x", 5, None, 66),)
+
+
+def kept(folder: Path) -> Answer:
+    return run_far("kept", {"sections": ["deployments"], "data_dir": str(folder)})
+
+
+def test_deployments_with_their_files(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        {
+            "deployments/b-0123/rank.json": "{}",
+            "deployments/b-0123/before.json": '{"available": 118489088}',
+            "deployments/b-0123/evidence/log.txt": "x",
+            "deployments/a-4567/before.json": "[1",
+            "deployments/a-4567/secrets.json": '{"A": "planted-secret"}',
+            "deployments/stray": "",
+        },
+    )
+    answer = kept(tmp_path)
+    assert deployments.parse(answer) == (Kept("a-4567", None), Kept("b-0123", {"available": 118489088}))
+    assert b"planted-secret" not in answer.out
+
+
+def test_nothing_kept_yet(tmp_path: Path) -> None:
+    assert deployments.parse(kept(tmp_path / "none")) == ()
+    assert deployments.parse_lock(ask(deployments.lock_question(f"{tmp_path}/none"))) == LockState(False)
+
+
+def test_a_directory_of_somebody_else_is_refused(plain_user: Path) -> None:
+    (plain_user / "deployments").mkdir(mode=0)
+    assert deployments.parse(kept(plain_user)) == Missing(f"{plain_user}/deployments: permission denied", "refused")
+
+
+HOLDER = {"who": "ada@laptop", "since": 1780000000.5, "why": "up gemma-4-31b-fp8", "pid": 7}
+
+
+def test_a_held_lock_names_its_holder_and_a_free_one_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text(json.dumps(HOLDER))
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        found = deployments.parse_lock(ask(deployments.lock_question(str(tmp_path))))
+        assert found == LockState(True, "ada@laptop", 1780000000.5, "up gemma-4-31b-fp8")
+    assert deployments.parse_lock(ask(deployments.lock_question(str(tmp_path)))) == LockState(False)
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"since": "noon"}', "\xff{", "[" * 100000])
+def test_a_held_lock_with_odd_words_is_still_held(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lock"
+    path.write_text(text)
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert deployments.parse_lock(ask(deployments.lock_question(str(tmp_path)))) == LockState(True)
