@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.bench.compare import Entry, generation
+from cluster.bench.compare import Entry, generation, known_moments, memory_gib
 from cluster.bench.rows import Row, suffix
 from cluster.bench.series import Series, short_key
 from cluster.bench.statistics import Stat, stat
-from cluster.bench.tables import extreme, hosts_of
-from cluster.spark.memory import GIB, moment_names
+from cluster.bench.tables import hosts_of
 
 MOST_LINES = 6
 MOST_HOSTS = 8
 FAR_ABOVE = 2.5
 """A ceiling so many times above the highest value is told in words: drawn, it would squeeze everything else."""
+
+RATE = "tokens per second (t/s)"
 
 Pick = Callable[[Row], Stat | None]
 
@@ -90,27 +91,52 @@ def number(value: float) -> str:
 
 
 def depth_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Token generation, prompt processing and time to first token over depth, for one client."""
-    if len(entries) > MOST_LINES or len({row.context_size for entry in entries for row in alone(entry)}) < 2:
+    """Token generation, prompt processing and time to first token over depth, for the fewest clients.
+
+    A line each; the published numbers hollow, and ceilings of token generation.
+    """
+    rows = [row for entry in entries for row in alone(entry)]
+    if len(entries) > MOST_LINES or len({row.context_size for row in rows}) < 2:
         return
-    tg = max(row.response_size for entry in entries for row in alone(entry))
-    pp = max(row.prompt_size for entry in entries for row in alone(entry))
-    runs = runs_of(entries)
-    yield rate_chart(
-        entries,
-        lambda row: row.tg_throughput if row.response_size == tg else None,
-        f"tg{tg}",
-        "Token generation over context depth",
-        f"tg{tg}, {runs}; higher is better",
-    )
-    yield rate_chart(
-        entries,
-        lambda row: row.pp_throughput if row.prompt_size == pp else None,
-        f"pp{pp}",
-        "Prompt processing over context depth",
-        f"pp{pp} and all of its context, {runs}; higher is better",
-    )
-    yield ttft_chart(entries, pp, runs)
+    tg, pp = max(row.response_size for row in rows), max(row.prompt_size for row in rows)
+    slow = max((row.e2e_ttft.mean for row in rows if row.e2e_ttft), default=0.0) >= 5000
+    most, counts = max(row.concurrency for row in rows), sorted({row.runs for row in rows})
+    runs = "one client" if most == 1 else f"{most} clients"
+    times = "–".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    runs += ", one run" if counts == [1] else f", bars: ± sample standard deviation of {times} runs"
+    for title, test, subtitle, y_title, scale, pick in (
+        (
+            *("Token generation", f"tg{tg}", f"tg{tg}, {runs}; higher is better", RATE, 1.0),
+            lambda row: row.tg_throughput if row.response_size == tg else None,
+        ),
+        (
+            *("Prompt processing", f"pp{pp}", f"pp{pp} and all of its context, {runs}; higher is better", RATE, 1.0),
+            lambda row: row.pp_throughput if row.prompt_size == pp else None,
+        ),
+        (
+            *("Time to first token", "", f"e2e_ttft of pp{pp}, {runs}; lower is better"),
+            *(("time to first token (s)", 1e3) if slow else ("time to first token (ms)", 1.0)),
+            lambda row: row.e2e_ttft if row.prompt_size == pp else None,
+        ),
+    ):
+        lines = [Line(one.label, tuple(depth_dots(one, pick, scale)), place) for place, one in enumerate(entries)]
+        lines += [
+            Line(f"published {entry.label}", dots, place, "hollow")
+            for place, entry in enumerate(entries)
+            if (dots := tuple(published_dots(entry, test)))
+        ]
+        levels, notes = ceilings(entries, lines) if title == "Token generation" else ((), ())
+        depths = sorted({dot.x for line in lines for dot in line.dots})
+        yield Chart(
+            f"{title} over context depth",
+            subtitle,
+            "context depth (tokens)",
+            y_title,
+            tuple(lines),
+            tuple((depth, tokens(int(depth))) for depth in depths),
+            levels,
+            notes=notes,
+        )
 
 
 def alone(entry: Entry) -> list[Row]:
@@ -120,47 +146,14 @@ def alone(entry: Entry) -> list[Row]:
     return [row for row in rows if row.concurrency == fewest]
 
 
-def runs_of(entries: Sequence[Entry]) -> str:
-    """`one client, bars: ± sample standard deviation of 3 runs`."""
-    rows = [row for entry in entries for row in alone(entry)]
-    clients = {row.concurrency for row in rows}
-    who = "one client" if clients == {1} else f"{max(clients, default=1)} clients"
-    counts = sorted({row.runs for row in rows})
-    times = "–".join(str(count) for count in (counts[:1] + counts[-1:] if len(counts) > 1 else counts))
-    return f"{who}, one run" if counts == [1] else f"{who}, bars: ± sample standard deviation of {times} runs"
-
-
-def rate_chart(entries: Sequence[Entry], pick: Pick, test: str, title: str, subtitle: str) -> Chart:
-    """Tokens a second over depth: a line each, the published numbers hollow, ceilings of token generation."""
-    lines = [Line(entry.label, tuple(depth_dots(entry, pick)), place) for place, entry in enumerate(entries)]
-    lines += [
-        Line(f"published {entry.label}", dots, place, "hollow")
-        for place, entry in enumerate(entries)
-        if (dots := tuple(published_dots(entry, test)))
-    ]
-    levels, notes = ceilings(entries, lines) if test.startswith("tg") else ((), ())
-    return Chart(
-        title,
-        subtitle,
-        "context depth (tokens)",
-        "tokens per second (t/s)",
-        tuple(lines),
-        depth_ticks(lines),
-        levels,
-        notes=notes,
-    )
-
-
-def depth_dots(entry: Entry, pick: Pick, scale: float = 1.0) -> Iterator[Dot]:
+def depth_dots(entry: Entry, pick: Pick, scale: float) -> Iterator[Dot]:
     """A dot for each depth, over the values of all rows that `pick` takes."""
     found: dict[int, list[float]] = {}
     for row in alone(entry):
-        value = pick(row)
-        if value is not None:
-            found.setdefault(row.context_size, []).extend(value.values)
+        if value := pick(row):
+            found.setdefault(row.context_size, []).extend(one / scale for one in value.values)
     for depth, values in sorted(found.items()):
-        all_of_them = stat([value / scale for value in values])
-        if all_of_them:
+        if all_of_them := stat(values):
             yield dot_of(depth, all_of_them)
 
 
@@ -171,16 +164,13 @@ def dot_of(x: float, value: Stat) -> Dot:
 
 def published_dots(entry: Entry, test: str) -> Iterator[Dot]:
     """The recipe's numbers of this row and size, in the same depth mode; the first published one of a depth."""
-    seen: set[int] = set()
-    for reference in entry.references:
-        if reference.depth_mode != entry.result.manifest.depth_mode:
-            continue
-        for row in reference.rows:
-            name, _, depth = row.test.removesuffix(" (c1)").partition(" @ d")
-            at = int(depth or 0) if depth.isdigit() or not depth else -1
-            if name == test and row.tp == entry.tp and row.t_s and at >= 0 and at not in seen:
-                seen.add(at)
-                yield Dot(at, row.t_s, row.t_s_sd or 0.0)
+    mode, seen = entry.result.manifest.depth_mode, set[int]()
+    for row in (row for one in entry.references if one.depth_mode == mode for row in one.rows):
+        name, _, depth = row.test.removesuffix(" (c1)").partition(" @ d")
+        at = int(depth or 0) if depth.isdigit() or not depth else -1
+        if name == test and row.tp == entry.tp and row.t_s and at >= 0 and at not in seen:
+            seen.add(at)
+            yield Dot(at, row.t_s, row.t_s_sd or 0.0)
 
 
 def ceilings(entries: Sequence[Entry], lines: Sequence[Line]) -> tuple[tuple[Level, ...], tuple[str, ...]]:
@@ -201,31 +191,9 @@ def ceilings(entries: Sequence[Entry], lines: Sequence[Line]) -> tuple[tuple[Lev
     return tuple(levels), tuple(dict.fromkeys(notes))
 
 
-def depth_ticks(lines: Sequence[Line]) -> tuple[tuple[float, str], ...]:
-    """The measured depths, as people write them."""
-    depths = sorted({dot.x for line in lines for dot in line.dots})
-    return tuple((depth, tokens(int(depth))) for depth in depths)
-
-
 def tokens(count: int) -> str:
     """`16K` for 16384, else with thousands."""
     return f"{count // 1024}K" if count and count % 1024 == 0 else f"{count:,}"
-
-
-def ttft_chart(entries: Sequence[Entry], pp: int, runs: str) -> Chart:
-    """Time to the first token over depth, in ms or s."""
-    most = max((row.e2e_ttft.mean for entry in entries for row in alone(entry) if row.e2e_ttft), default=0.0)
-    unit, scale = ("s", 1e3) if most >= 5000 else ("ms", 1.0)
-    pick: Pick = lambda row: row.e2e_ttft if row.prompt_size == pp else None  # noqa: E731
-    lines = [Line(entry.label, tuple(depth_dots(entry, pick, scale)), place) for place, entry in enumerate(entries)]
-    return Chart(
-        "Time to first token over context depth",
-        f"e2e_ttft of pp{pp}, {runs}; lower is better",
-        "context depth (tokens)",
-        f"time to first token ({unit})",
-        tuple(lines),
-        depth_ticks(lines),
-    )
 
 
 def concurrency_chart(entries: Sequence[Entry]) -> Chart | None:
@@ -240,36 +208,23 @@ def concurrency_chart(entries: Sequence[Entry]) -> Chart | None:
     for place, entry in enumerate(entries):
         own = [row for row in entry.result.rows if (row.context_size, row.response_size) == (depth, tg)]
         own.sort(key=lambda row: row.concurrency)
-        total, each = client_dots(own, "tg_throughput"), client_dots(own, "tg_req_throughput")
-        lines += [Line(f"{entry.label} total", tuple(total), place)] if total else []
-        lines += [Line(f"{entry.label} each request", tuple(each), place, "dashed")] if each else []
-        notes += missing(own, f"{entry.label} total")
+        for what, key, style in (("total", "tg_throughput", "line"), ("each request", "tg_req_throughput", "dashed")):
+            dots = [dot_of(row.concurrency, value) for row in own if (value := getattr(row, key)) is not None]
+            lines += [Line(f"{entry.label} {what}", tuple(dots), place, style)] if dots else []
+        if absent := [row for row in own if row.tg_throughput is None]:
+            why = (absent[0].why or {}).get("tg_throughput", "")
+            clients = ", ".join(str(row.concurrency) for row in absent)
+            notes.append(f"{entry.label} total: n/a for {clients} clients" + (f": {why}" if why else ""))
     return Chart(
         "Throughput over concurrency",
         f"tg{tg}{suffix(depth, 1, 1)}; total: while all clients decode; bars: ± sample standard deviation",
         "clients at the same time",
-        "tokens per second (t/s)",
+        RATE,
         tuple(lines),
         tuple((count, str(count)) for count in counts),
         doubling=counts[-1] / counts[0] >= 8,
         notes=tuple(notes),
     )
-
-
-def client_dots(rows: Sequence[Row], field: str) -> list[Dot]:
-    """A dot for each number of clients, where the number is known."""
-    found = ((row.concurrency, getattr(row, field)) for row in rows)
-    return [dot_of(count, value) for count, value in found if value is not None]
-
-
-def missing(rows: Sequence[Row], what: str) -> list[str]:
-    """Why a total is not drawn for some numbers of clients."""
-    absent = [row for row in rows if row.tg_throughput is None]
-    if not absent:
-        return []
-    why = (absent[0].why or {}).get("tg_throughput", "")
-    counts = ", ".join(str(row.concurrency) for row in absent)
-    return [f"{what}: n/a for {counts} clients" + (f": {why}" if why else "")]
 
 
 def sweep_chart(series: Series, entries: Sequence[Entry]) -> Chart | None:
@@ -279,7 +234,10 @@ def sweep_chart(series: Series, entries: Sequence[Entry]) -> Chart | None:
     """
     if series.kind != "sweep" or len(entries) < 2:
         return None
-    names = [value_of(series, entry) for entry in entries]
+    names = [entry.label for entry in entries]
+    if len(series.varied) == 1:
+        values = [entry.point.values if entry.point else {} for entry in entries]
+        names = [str(one.get(series.varied[0], label)) for one, label in zip(values, names, strict=True)]
     places = numeric(names)
     tests = list(dict.fromkeys(test for entry in entries for test in generation(entry)))
     lines = []
@@ -299,19 +257,12 @@ def sweep_chart(series: Series, entries: Sequence[Entry]) -> Chart | None:
         f"Token generation over {what}",
         "bars: ± sample standard deviation; higher is better",
         what,
-        "tokens per second (t/s)",
+        RATE,
         tuple(lines),
         tuple(ticks),
         notes=tuple(notes),
         doubling=bool(places) and min(places) > 0 and max(places) / min(places) >= 8,
     )
-
-
-def value_of(series: Series, entry: Entry) -> str:
-    """What was varied in this step, in the fewest words."""
-    if len(series.varied) == 1 and entry.point:
-        return str(entry.point.values.get(series.varied[0], entry.label))
-    return entry.label
 
 
 def numeric(names: Sequence[str]) -> list[float]:
@@ -325,21 +276,20 @@ def numeric(names: Sequence[str]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number that hosts report: its key, the title and axis of its chart; of several readings which one counts."""
+    """A number that hosts report: its key, the title and axis of its chart."""
 
     key: str
     title: str
     axis: str
     unit: float = 1.0
-    lowest: bool = False
     from_zero: bool = True
 
 
 QUANTITIES = (
     Quantity("gpu_memory_mib", "GPU memory per host", "memory of GPU processes (GiB)", 1024.0),
-    Quantity("memory_available_mib", "Available memory per host", "MemAvailable (GiB)", 1024.0, lowest=True),
+    Quantity("memory_available_mib", "Available memory per host", "MemAvailable (GiB)", 1024.0),
     Quantity("power_w", "GPU power per host", "power (W)"),
-    Quantity("sm_clock_mhz", "SM clock per host", "SM clock (MHz)", lowest=True, from_zero=False),
+    Quantity("sm_clock_mhz", "SM clock per host", "SM clock (MHz)", from_zero=False),
     Quantity("temperature_c", "GPU temperature per host", "temperature (°C)", from_zero=False),
 )
 
@@ -353,12 +303,15 @@ class TimedState:
 
 
 def timeline(entry: Entry) -> dict[str, list[TimedState]]:
-    """What each host reported, by time: every look, or where only the run's end is known, one for each run."""
+    """Every look at every host, by time; what throttled it during a run is known of the complete run only."""
     found: dict[str, list[TimedState]] = {}
-    for row in entry.result.rows:
-        for ended_s, sample in _timed(row):
-            for host, reading in (*_looks(sample), *_ends(sample, ended_s)):
-                found.setdefault(host, []).append(reading)
+    for sample in (sample for row in entry.result.rows for sample in row.machine):
+        for host, looks in (sample.get("series") or {}).items():
+            times = looks.get("t", [])
+            for at, t in enumerate(times):
+                state = {one.key: looks[one.key][at] for one in QUANTITIES if one.key in looks}
+                last = sample.get("most", {}).get(host, {}) if at == len(times) - 1 else {}
+                found.setdefault(host, []).append(TimedState(t, state | {"throttle": last.get("throttle", [])}))
     start = min((one.at_s for readings in found.values() for one in readings), default=0.0)
     return {
         host: sorted((TimedState(one.at_s - start, one.state) for one in readings), key=lambda one: one.at_s)
@@ -366,80 +319,24 @@ def timeline(entry: Entry) -> dict[str, list[TimedState]]:
     }
 
 
-def _looks(sample: dict[str, Any]) -> Iterator[tuple[str, TimedState]]:
-    """Every look at every host during a run; what throttled it meanwhile is known of the complete run only."""
-    for host, looks in (sample.get("series") or {}).items():
-        times = looks.get("t", [])
-        for at, t in enumerate(times):
-            values = {one.key: looks[one.key][at] for one in QUANTITIES if one.key in looks}
-            state = {key: value for key, value in values.items() if value is not None}
-            last = at == len(times) - 1
-            reasons = sample.get("most", {}).get(host, {}).get("throttle", []) if last else []
-            yield host, TimedState(t, state | {"throttle": list(reasons)})
-
-
-def _ends(sample: dict[str, Any], ended_s: float | None) -> Iterator[tuple[str, TimedState]]:
-    """One reading a host at the run's end, of samples without looks; what was read before the run says how it idled."""
-    if sample.get("series") or ended_s is None:
-        return
-    moments = [states for moment, states in sample.items() if isinstance(states, dict) and moment != "before"]
-    for host in {name for moment in moments for name in moment}:
-        states = [moment[host] for moment in moments if isinstance(moment.get(host), dict)]
-        yield host, TimedState(ended_s, worst(states))
-
-
-def worst(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Several readings of one run as one."""
-    found: dict[str, Any] = {}
-    for quantity in QUANTITIES:
-        values = [state[quantity.key] for state in states if isinstance(state.get(quantity.key), (int, float))]
-        if values:
-            found[quantity.key] = min(values) if quantity.lowest else max(values)
-    reasons = [str(reason) for state in states for reason in state.get("throttle") or ()]
-    return found | {"throttle": list(dict.fromkeys(reasons))}
-
-
-def _timed(row: Row) -> Iterator[tuple[float | None, dict[str, Any]]]:
-    """A row's samples with when their run ended (unix seconds), None where that is not known."""
-    for sample in row.machine:
-        run = sample.get("run", -1)
-        client = row.client[run] if isinstance(run, int) and 0 <= run < len(row.client) else {}
-        start = client.get("started_unix_s")
-        yield None if start is None else start + client.get("wall_s", 0.0), sample
-
-
 def moments_chart(entries: Sequence[Entry]) -> Chart | None:
     """Memory of each host from idle to measured; None when no start was watched."""
-    known = {moment for entry in entries if entry.point for moment in entry.point.moments}
-    called = moment_names(*(entry.result.manifest.backend for entry in entries))
-    moments = [moment for moment in called if moment in known]
+    moments = known_moments(entries)
     names = [(entry, host) for entry in entries for host in hosts_of(entry.result)]
-    if len(moments) < 2 or len(names) > MOST_HOSTS:
+    if len(moments) < 3 or len(names) > MOST_HOSTS:
         return None
-    ticks = tuple(enumerate([*(called[moment] for moment in moments), "measuring"]))
+    held = [[memory_gib(entry, host, moment) for moment in moments] for entry, host in names]
     return Chart(
         "Memory per host, from idle to measured",
         "full tone: GPU processes, light tone: still available; measuring: the most and the least of all rows",
         "",
         "memory (GiB)",
-        x_ticks=ticks,
-        bars=tuple(_memory_bars(entry, host, moments) for entry, host in names),
+        x_ticks=tuple(enumerate(moments.values())),
+        bars=tuple(
+            Bars(f"{entry.label} {host}", tuple(gpu for _, gpu in pairs), tuple(available for available, _ in pairs))
+            for (entry, host), pairs in zip(names, held, strict=True)
+        ),
     )
-
-
-def _memory_bars(entry: Entry, host: str, moments: Sequence[str]) -> Bars:
-    """GiB of one host at each moment, and the extremes while measuring."""
-    known = entry.point.moments if entry.point else {}
-    states = [known.get(moment, {}).get(host, {}) for moment in moments]
-    most = extreme(entry.result, host, "gpu_memory_mib", most=True)
-    least = extreme(entry.result, host, "memory_available_mib", most=False)
-    used = (*(_scaled(state.get("gpu"), GIB) for state in states), _scaled(most, 1024))
-    available = (*(_scaled(state.get("available"), GIB) for state in states), _scaled(least, 1024))
-    return Bars(f"{entry.label} {host}", used, available)
-
-
-def _scaled(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
 
 
 def time_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
@@ -473,8 +370,7 @@ def time_chart(entries: Sequence[Entry], quantity: Quantity) -> Chart | None:
             notes += [f"{name}: throttled ({', '.join(reasons)})"] if reasons else []
     if not lines:
         return None
-    looked = any(sample.get("series") for entry in entries for row in entry.result.rows for sample in row.machine)
-    subtitle = "every look during the runs" if looked else f"{'low' if quantity.lowest else 'high'}est of each run"
+    subtitle = "every look during the runs"
     subtitle += "" if quantity.from_zero else "; the axis does not begin at 0"
     subtitle += "; ringed: throttled during the run" if notes else ""
     return Chart(

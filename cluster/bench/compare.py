@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from cluster.bench.result import PARTIAL, Baseline, Difference, Result, differences, find_baseline, read_result
+from cluster.bench.result import (
+    PARTIAL,
+    Baseline,
+    Difference,
+    Result,
+    differences,
+    find_baseline,
+    read_result,
+    warnings,
+)
 from cluster.bench.rows import Row, suffix
 from cluster.bench.scaling import UNKNOWN, Ceiling, Reading, bytes_a_token, scaling_rows, scaling_table
 from cluster.bench.series import ENDING, Point, Series, read_point, read_series, short_key
 from cluster.bench.statistics import Ratio, Stat, half_width, ratio
 from cluster.bench.tables import Column, Table, extreme, hosts_of, known_columns, show, table
-from cluster.config.recipe import Recipe, Reference, load_recipe
+from cluster.config.recipe import Reference, load_recipe
 from cluster.errors import ClusterError, UsageError
 from cluster.spark.memory import GIB, moment_names
 
@@ -32,7 +41,6 @@ class Entry:
 
     @property
     def tp(self) -> int | None:
-        """Its tensor-parallel size."""
         return self.result.manifest.tp
 
 
@@ -61,12 +69,6 @@ def name_results(results: Sequence[Result]) -> list[str]:
     return [" ".join(filter(None, (pick(result) for pick in chosen))) or "server" for result in results]
 
 
-def against(base: Entry, now: Entry, varied: Sequence[str] = ()) -> tuple[Difference, ...]:
-    """What forbids to compare the two, but for what was varied on purpose."""
-    found = differences(base.result.manifest, now.result.manifest)
-    return tuple(item for item in found if item.must_agree and not _is_varied(item.key, varied))
-
-
 CONSEQUENCES = {
     "image": ("image", "image_content", "versions"),
     "model": ("model", "revision", "weights"),
@@ -76,15 +78,29 @@ CONSEQUENCES = {
 """Conditions that follow from a recipe key by themselves."""
 
 
-def _is_varied(key: str, varied: Sequence[str]) -> bool:
-    """Whether a condition is one of the varied recipe keys, or follows from one."""
-    plain = key.removeprefix("spec.").removeprefix("recipe.").replace("_", "-")
-    for name in varied:
-        roots = [name, f"vllm.{name}", *CONSEQUENCES.get(name.partition(".")[0], ())]
-        for root in (root.replace("_", "-") for root in roots):
-            if plain == root or plain.startswith(root + ".") or root.startswith(plain + "."):
-                return True
-    return False
+def against(base: Entry, now: Entry, varied: Sequence[str] = ()) -> tuple[Difference, ...]:
+    """What forbids to compare the two, but for what was varied on purpose."""
+    roots = [
+        f"{root}.".replace("_", "-")
+        for name in varied
+        for root in (name, f"vllm.{name}", *CONSEQUENCES.get(name.partition(".")[0], ()))
+    ]
+
+    def is_varied(key: str) -> bool:
+        plain = key.removeprefix("spec.").removeprefix("recipe.").replace("_", "-") + "."
+        return any(plain.startswith(root) or root.startswith(plain) for root in roots)
+
+    found = differences(base.result.manifest, now.result.manifest)
+    return tuple(item for item in found if item.must_agree and not is_varied(item.key))
+
+
+def all_warnings(entries: Sequence[Entry]) -> list[str]:
+    """What must be said aloud with these numbers, wherever they go; once when it is true of all."""
+    said: dict[str, list[str]] = {}
+    for entry in entries:
+        for line in warnings(entry.result):
+            said.setdefault(line, []).append(entry.label)
+    return [line if len(who) == len(entries) else f"{', '.join(who)}: {line}" for line, who in said.items()]
 
 
 def compare(base: Entry, now: Entry) -> list[Table]:
@@ -113,60 +129,55 @@ def steps_table(series: Series, results: Mapping[str, Result]) -> Table:
 
 
 def ready(point: Point) -> str:
-    """Whole seconds to ready, tenths below ten; empty when it was not started."""
-    value = point.ready_s
+    """Whole seconds to ready, tenths below ten; empty when it ran already, or was not started."""
+    stages = point.up.get("stages_s")
+    value = sum(stages.values()) if stages and point.up.get("changed") else None
     return "" if value is None else f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def known_moments(entries: Sequence[Entry]) -> dict[str, str]:
+    """The moments of a start at which memory was seen, with their words; last the measurement, as `""`."""
+    known = {moment for entry in entries if entry.point for moment in entry.point.moments}
+    names = moment_names(*(entry.result.manifest.backend for entry in entries))
+    return {moment: name for moment, name in names.items() if moment in known} | {"": "measuring"}
+
+
+def memory_gib(entry: Entry, host: str, moment: str) -> tuple[float | None, float | None]:
+    """GiB available and of GPU processes at a moment; while measuring the least and the most over all rows."""
+    held: dict[str, float | None]
+    if moment:
+        held, unit = {**((entry.point.moments if entry.point else {}).get(moment, {}).get(host) or {})}, GIB
+    else:
+        held = {"available": extreme(entry.result, host, "memory_available_mib", most=False)}
+        held, unit = held | {"gpu": extreme(entry.result, host, "gpu_memory_mib", most=True)}, 1024
+    least, most = held.get("available"), held.get("gpu")
+    return None if least is None else least / unit, None if most is None else most / unit
 
 
 def moments_table(entries: Sequence[Entry]) -> Table | None:
     """GiB available and of GPU processes on each host, from idle to the extremes while measuring; None if not known."""
-    known = [moment for entry in entries if entry.point for moment in entry.point.moments]
-    names = moment_names(*(entry.result.manifest.backend for entry in entries))
-    moments = [moment for moment in names if moment in known]
     lines = [(entry, host) for entry in entries for host in hosts_of(entry.result)]
 
     def role(line: tuple[Entry, str]) -> str:
         return next((host.role for host in line[0].result.manifest.hosts if host.name == line[1]), "")
 
-    def published(line: tuple[Entry, str]) -> float | None:
-        return published_gib(line[0], role(line))
+    def pair(moment: str, line: tuple[Entry, str]) -> str:
+        held = memory_gib(*line, moment)
+        return "" if held == (None, None) else " / ".join("?" if gib is None else f"{gib:.1f}" for gib in held)
 
-    values = [
-        *(Column(names[moment], partial(moment_cell, moment=moment)) for moment in moments),
-        Column("measuring", measuring_cell),
-    ]
+    values = [Column(name, partial(pair, moment)) for moment, name in known_moments(entries).items()]
     if not any(column.cell(line) for column in values for line in lines):
         return None
+    published = Column("published VRAM (GiB)", lambda line: published_gib(line[0], role(line)), ",.1f", "")
     columns = [
         Column("size", lambda line: line[0].label),
         Column("host", lambda line: line[1]),
         Column("role", role),
         *values,
-        *known_columns([Column("published VRAM (GiB)", published, ",.1f", "")], lines),
+        *known_columns([published], lines),
     ]
     notes = ("GiB available / of GPU processes; measuring: least available, most of GPU processes over all rows",)
     return table("memory per host", columns, lines, notes, text_columns=3)
-
-
-def moment_cell(line: tuple[Entry, str], moment: str) -> str:
-    """`101.2 / 18.5` of one moment; empty when nothing is known of it."""
-    entry, host = line
-    held = (entry.point.moments if entry.point else {}).get(moment, {}).get(host) or {}
-    return pair_cell(held.get("available"), held.get("gpu"), GIB)
-
-
-def measuring_cell(line: tuple[Entry, str]) -> str:
-    """The least available and the most of GPU processes over all rows."""
-    entry, host = line
-    least = extreme(entry.result, host, "memory_available_mib", most=False)
-    return pair_cell(least, extreme(entry.result, host, "gpu_memory_mib", most=True), 1024)
-
-
-def pair_cell(available: float | None, gpu: float | None, unit: int) -> str:
-    """Two numbers in GiB, `?` for what is not known; empty when neither is."""
-    if available is None and gpu is None:
-        return ""
-    return " / ".join("?" if value is None else f"{value / unit:.1f}" for value in (available, gpu))
 
 
 def published_gib(entry: Entry, role: str) -> float | None:
@@ -226,48 +237,34 @@ def find_best(test: str, values: Mapping[str, Stat]) -> Best | None:
     first, interval = order[0], mean_interval(values[order[0]])
     gains = {label: ratio(values[first], values[label]) for label in order[1:]}
     known = {label: gain for label, gain in gains.items() if gain is not None}
-    ties = tuple(label for label, gain in known.items() if is_tie(gain)) if interval else ()
+    same = (
+        label for label, gain in known.items() if gain.value == 1 or (gain.low is not None and not gain.significant)
+    )
+    ties = tuple(same) if interval else ()  # a side measured once is no tie, it is unknown
     behind = next(((label, gain) for label, gain in known.items() if label not in ties), None)
     return Best(test, first, values[first], interval, ties, behind)
 
 
-def is_tie(gain: Ratio) -> bool:
-    """Whether two means differ by no more than chance; a side measured once is no tie, it is unknown."""
-    return gain.value == 1 or (gain.low is not None and not gain.significant)
-
-
 def generation(entry: Entry) -> dict[str, Stat | None]:
-    """Token generation by row name, None where it is n/a; equal names (other prompt lengths) are told apart."""
-    prompts = {row.prompt_size for row in entry.result.rows}
+    """Token generation by row name, `tg128 @ d4096`, None where it is n/a; several prompt lengths are told apart."""
+    several = len({row.prompt_size for row in entry.result.rows}) > 1
     return {
-        tg_name(row, len(prompts) > 1): row.tg_throughput
+        (f"pp{row.prompt_size} " if several else "")
+        + f"tg{row.response_size}{suffix(row.context_size, row.concurrency, row.concurrency)}": row.tg_throughput
         for row in entry.result.rows
         if not row.is_context_prefill_phase
     }
 
 
-def tg_name(row: Row, several_prompts: bool) -> str:
-    """`tg128 @ d4096`, with the prompt in front when there are several."""
-    name = f"tg{row.response_size}{suffix(row.context_size, row.concurrency, row.concurrency)}"
-    return f"pp{row.prompt_size} {name}" if several_prompts else name
-
-
-def comparable(entries: Sequence[Entry], varied: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """The measurements whose conditions are those of the first but for what was varied; a line for each other."""
-    kept, lines = list(entries[:1]), []
-    for entry in entries[1:]:
-        other = against(entries[0], entry, varied)
-        if other:
+def bests(entries: Sequence[Entry], varied: Sequence[str]) -> tuple[list[Best], list[str]]:
+    """The best of each test that more than one step measured; a line for each step with other conditions than these."""
+    columns: dict[str, dict[str, Stat | None]] = {}
+    lines = []
+    for entry in entries:
+        if other := against(entries[0], entry, varied):
             lines.append(f"{entry.label} is not compared: {'; '.join(map(str, other[:5]))}")
         else:
-            kept.append(entry)
-    return kept, lines
-
-
-def bests(entries: Sequence[Entry], varied: Sequence[str]) -> tuple[list[Best], list[str]]:
-    """The best of each test that more than one step measured, and why some steps were left out."""
-    kept, lines = comparable(entries, varied)
-    columns = {entry.label: generation(entry) for entry in kept}
+            columns[entry.label] = generation(entry)
     tests = dict.fromkeys(test for column in columns.values() for test in column)
     found = [
         find_best(test, {label: value for label, column in columns.items() if (value := column.get(test))})
@@ -286,61 +283,50 @@ def sweep_tables(series: Series, entries: Sequence[Entry]) -> list[Table]:
     marks |= {(best.test, label): " =" for best in winners for label in best.ties}
     tests = list(dict.fromkeys(test for entry in entries for test in generation(entry)))
     measured = {entry.label: entry for entry in entries}
-    varied = [Column(short_key(key), partial(_varied_value, key=key), missing="") for key in series.varied]
-    rates = [Column(f"{test} (t/s)", partial(_rate, test=test, measured=measured, marks=marks)) for test in tests]
-    columns = [[*varied, *rates[:FEW], *_costs(series, measured)]]
-    columns += [[*varied, *rates[at : at + FEW]] for at in range(FEW, len(rates), FEW)]
-    notes = [*map(str, winners), *lines]
-    notes += ["* best, = no significant difference from the best (95 %)"] if marks else []
-    notes.append("ready: from the first connection to the proven answer; GPU: most that its processes held")
-    return [
-        table("sweep", own, series.points, notes if own is columns[-1] else (), text_columns=len(varied))
-        for own in columns
-    ]
 
+    def varied(key: str, point: Point) -> str | None:
+        return None if (value := point.values.get(key)) is None else str(value)
 
-def _varied_value(point: Point, key: str) -> Any:
-    value = point.values.get(key)
-    return None if value is None else str(value)
+    def rate(test: str, point: Point) -> str | None:
+        if point.label not in measured:
+            return ""
+        value = generation(measured[point.label]).get(test)
+        return None if value is None else f"{show(value)}{marks.get((test, point.label), '')}"
 
-
-def _rate(point: Point, test: str, measured: Mapping[str, Entry], marks: Mapping[tuple[str, str], str]) -> str | None:
-    """A step's rate with its mark; empty for a step that was not measured."""
-    if point.label not in measured:
-        return ""
-    value = generation(measured[point.label]).get(test)
-    return None if value is None else f"{show(value)}{marks.get((test, point.label), '')}"
-
-
-def _costs(series: Series, measured: Mapping[str, Entry]) -> list[Column]:
-    """Acceptance, time to ready, memory of each host, the reason of a failure."""
-
-    def most(point: Point, host: str) -> float | None:
-        entry = measured.get(point.label)
-        held = extreme(entry.result, host, "gpu_memory_mib", most=True) if entry else None
-        return None if held is None else held / 1024
+    def most(host: str, point: Point) -> float | None:
+        return memory_gib(measured[point.label], host, "")[1] if point.label in measured else None
 
     def accepted(point: Point) -> float | None:
         return acceptance(measured[point.label]) if point.label in measured else None
 
-    hosts = dict.fromkeys(host for entry in measured.values() for host in hosts_of(entry.result))
+    keys = [Column(short_key(key), partial(varied, key), missing="") for key in series.varied]
+    rates = [Column(f"{test} (t/s)", partial(rate, test)) for test in tests]
     failed = Column("failed", lambda point: f"{point.stage}: {point.failed}" if point.failed else "")
-    return [
+    costs = [
         *known_columns([Column("acceptance", accepted, ".0%", "")], series.points),
         Column("ready (s)", ready),
-        *(Column(f"{host} GPU (GiB)", partial(most, host=host), ",.1f", "") for host in hosts),
+        *(
+            Column(f"{host} GPU (GiB)", partial(most, host), ",.1f", "")
+            for host in dict.fromkeys(host for entry in entries for host in hosts_of(entry.result))
+        ),
         *known_columns([failed], series.points),
+    ]
+    columns = [[*keys, *rates[:FEW], *costs]]
+    columns += [[*keys, *rates[at : at + FEW]] for at in range(FEW, len(rates), FEW)]
+    notes = [*map(str, winners), *lines]
+    notes += ["* best, = no significant difference from the best (95 %)"] if marks else []
+    notes.append("ready: from the first connection to the proven answer; GPU: most that its processes held")
+    return [
+        table("sweep", own, series.points, notes if own is columns[-1] else (), text_columns=len(keys))
+        for own in columns
     ]
 
 
 def acceptance(entry: Entry) -> float | None:
     """Part of the drafted tokens that were accepted, over all rows; None without speculative decoding."""
-    drafted = accepted = 0
-    for row in entry.result.rows:
-        counted = row.server or {}
-        drafted += counted.get("draft_tokens", 0)
-        accepted += counted.get("accepted_tokens", 0)
-    return accepted / drafted if drafted else None
+    counted = [row.server or {} for row in entry.result.rows]
+    drafted = sum(one.get("draft_tokens", 0) for one in counted)
+    return sum(one.get("accepted_tokens", 0) for one in counted) / drafted if drafted else None
 
 
 def prompt_table(entries: Sequence[Entry]) -> Table:
@@ -368,7 +354,9 @@ def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:
     for path in paths:
         if path.name.endswith(ENDING):
             series.append(read_series(path))
-            entries += series_entries(series[-1], path.parent)
+            for point in series[-1].points:
+                if result := read_point(point, path.parent):
+                    entries.append(with_recipe(Entry(point.label, result, path.parent / point.result, point)))
         else:
             loose.append((path, read_result(path)))
     names = name_results([result for _, result in loose])
@@ -381,36 +369,21 @@ def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:
     return entries, series
 
 
-def series_entries(series: Series, directory: Path) -> list[Entry]:
-    """The measurements of a series, in its order."""
-    found = []
-    for point in series.points:
-        result = read_point(point, directory)
-        if result is not None:
-            found.append(with_recipe(Entry(point.label, result, directory / point.result, point)))
-    return found
-
-
 def with_recipe(entry: Entry) -> Entry:
-    """The same with what the recipe says of it, as far as the recipe is still found and serves the same model."""
-    recipe = served_recipe(entry.result)
+    """The same with what the recipe says of it, with the flags that the result's deployment had; as far as the recipe
+    is still found and serves the same model."""
+    manifest = entry.result.manifest
+    try:
+        recipe = load_recipe(manifest.recipe).recipe if manifest.recipe else None
+    except UsageError:
+        recipe = None
+    spec = manifest.spec.get("recipe")
+    if recipe and isinstance(spec, dict):
+        same = spec.get("model", recipe.model) == recipe.model
+        recipe = recipe.model_copy(update={"vllm": dict(spec.get("vllm", recipe.vllm))}) if same else None
     if recipe is None:
         return replace(entry, reading=Reading(None, "the recipe of this result is not found here"))
     return replace(entry, reading=bytes_a_token(recipe), references=tuple(recipe.reference))
-
-
-def served_recipe(result: Result) -> Recipe | None:
-    """The recipe as it was served: the file of that name, with the flags that the result's deployment had."""
-    spec = result.manifest.spec.get("recipe")
-    if not result.manifest.recipe:
-        return None
-    try:
-        recipe = load_recipe(result.manifest.recipe).recipe
-    except UsageError:
-        return None
-    if not isinstance(spec, dict) or spec.get("model", recipe.model) != recipe.model:
-        return None if isinstance(spec, dict) else recipe
-    return recipe.model_copy(update={"vllm": dict(spec.get("vllm", recipe.vllm))})
 
 
 def newest(directory: Path) -> list[Path]:
@@ -418,7 +391,10 @@ def newest(directory: Path) -> list[Path]:
 
     Raises UsageError when nothing is stored.
     """
-    kept = {name: path for path in sorted(directory.glob(f"*{ENDING}")) for name in names_of(path)}
+    kept: dict[str, Path] = {}
+    for path in sorted(directory.glob(f"*{ENDING}")):
+        with suppress(ClusterError):
+            kept |= dict.fromkeys((point.result for point in read_series(path).points), path)
     results = [path for path in directory.glob("*.json") if not path.name.endswith(ENDING)]
     for path in sorted((*results, *directory.glob(f"*{PARTIAL}")), reverse=True):
         try:
@@ -434,11 +410,3 @@ def newest(directory: Path) -> list[Path]:
         code="no-results",
         remedy="run `cluster bench`, or name other files: cluster report FILE…",
     )
-
-
-def names_of(path: Path) -> list[str]:
-    """The results that a series names; none when it cannot be read."""
-    try:
-        return [point.result for point in read_series(path).points if point.result]
-    except ClusterError:
-        return []

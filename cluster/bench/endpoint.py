@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import orjson
 from cluster.bench.loader import Ask, Loader, Round
 from cluster.bench.metrics import Counts, parse_metrics
 from cluster.bench.read import HttpAnswer, RequestTrace, error_text, read_http
-from cluster.bench.workload import CHAT, COMPLETIONS, Corpus, corpus_pieces, corpus_words, say, write
+from cluster.bench.workload import CHAT, COMPLETIONS, Corpus, corpus_pieces, corpus_text, say
 from cluster.errors import ClusterError, UsageError
 from cluster.spark.processes import Loaded, read_loaded
 
@@ -390,11 +391,11 @@ def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = 
 
 def count_words(loader: Loader, model: str, corpus: str, chat: bool) -> Corpus | None:
     """A corpus of words, weighed by what the server counts for a text and for twice that; None when it counts none."""
-    words, counts = corpus_words(corpus), []
+    words, counts = tuple(re.findall(r"\S+\s*", corpus_text(corpus))), []
     text = "".join(words[WEIGHED])
     for prompt in (text, text + text):
         ask = {"model": model, "max_tokens": 1, "temperature": 0}
-        body = say(ask, prompt) if chat else write(ask, prompt)
+        body = say(ask, prompt) if chat else ask | {"prompt": prompt}
         [answer] = fetch(loader, Ask(CHAT if chat else COMPLETIONS, body), name="count")
         usage = json_object(answer).get("usage") or {}
         counts.append(usage.get("prompt_tokens"))

@@ -150,7 +150,10 @@ def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens:
     if failures:
         why = f"{len(failures)} of {len(traces)} requests failed"
         return BatchMeasure(requests, failures, total_why=why, tg_steady_why=why, peak_why=why)
-    prompts = _prompt_total(served, requests)
+    # all prompt tokens that were computed ÷ (last first token − first t0), as llama-benchy defines the total
+    seconds = max(trace.first_token_s or 0.0 for trace in served) - min(trace.t0_s for trace in served)
+    tokens = sum(request.prompt_tokens - request.cached_tokens for request in requests)
+    prompts = tokens / seconds if seconds > 0 and tokens > 0 else None
     if any(trace.counted == "not" for trace in served):
         why = "the server does not count its tokens"
         return BatchMeasure(requests, pp_total_t_s=prompts, tg_steady_why=why, peak_why=why)
@@ -167,13 +170,6 @@ def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens:
         peak_why=peak_why,
         peaks_each_t_s=tuple(each),
     )
-
-
-def _prompt_total(served: Sequence[RequestTrace], requests: Sequence[RequestMeasure]) -> float | None:
-    """All prompt tokens that were computed ÷ (last first token − first t0), as llama-benchy defines the total."""
-    seconds = max(trace.first_token_s or 0.0 for trace in served) - min(trace.t0_s for trace in served)
-    tokens = sum(request.prompt_tokens - request.cached_tokens for request in requests)
-    return tokens / seconds if seconds > 0 and tokens > 0 else None
 
 
 def merge(traces: Sequence[RequestTrace]) -> list[tuple[float, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,7 +92,7 @@ class Watched:
     @property
     def is_alone(self) -> bool:
         """Whether nothing hints at anybody else's requests."""
-        return not (self.foreign_requests or self.foreign_tokens or self.running_before or self.restarted)
+        return not (self.restarted or self.foreign_requests or self.foreign_tokens or self.running_before)
 
     @property
     def lags(self) -> bool:
@@ -129,47 +129,37 @@ def server_document(rounds: Sequence[Watched]) -> dict[str, Any] | None:
             found[f"{name}_ms"] = 1e3 * total[f"{name}_s"] / total[f"{name}_n"]
     if total.get("prefix_queries"):
         found["prefix_cache_hit_rate"] = total.get("prefix_hits", 0.0) / total["prefix_queries"]
-    found |= _acceptance(total)
+    if total.get("draft_tokens"):
+        found |= {name: round(total[name]) for name in ("drafts", "draft_tokens", "accepted_tokens")}
+        found["acceptance_rate"] = total["accepted_tokens"] / total["draft_tokens"]
+        if total["drafts"]:
+            found["acceptance_length"] = 1 + total["accepted_tokens"] / total["drafts"]
+            places = sorted(int(name.rpartition("_")[2]) for name in total if name.startswith("accepted_at_"))
+            found["acceptance_per_position"] = [total[f"accepted_at_{place}"] / total["drafts"] for place in places]
     tokens = [one.foreign_tokens for one in good]
     found["foreign_requests"] = sum(one.foreign_requests for one in good)
     found["foreign_tokens"] = None if None in tokens else sum(count or 0 for count in tokens)
     return found
 
 
-def _acceptance(total: Counts) -> dict[str, Any]:
-    """How speculative decoding fared; empty without it."""
-    if not total.get("draft_tokens"):
-        return {}
-    found: dict[str, Any] = {name: round(total[name]) for name in ("drafts", "draft_tokens", "accepted_tokens")}
-    found["acceptance_rate"] = total["accepted_tokens"] / total["draft_tokens"]
-    if total.get("drafts"):
-        found["acceptance_length"] = 1 + total["accepted_tokens"] / total["drafts"]
-        places = sorted(int(name.rpartition("_")[2]) for name in total if name.startswith("accepted_at_"))
-        found["acceptance_per_position"] = [total[f"accepted_at_{place}"] / total["drafts"] for place in places]
-    return found
-
-
-def server_notes(rounds: Sequence[Watched], ttft: Stat | None = None) -> list[str]:
+def server_notes(rounds: Sequence[Watched], ttft: Stat | None = None) -> Iterator[str]:
     """What a reader must know of a row because of it. `ttft`: ours (ms), which a queue is measured against."""
-    notes = []
     counted = server_document(rounds) or {}
     if any(one.restarted for one in rounds):
-        notes.append("the server's counters went back: it was restarted during the row")
+        yield "the server's counters went back: it was restarted during the row"
     if counted.get("foreign_requests") or counted.get("foreign_tokens"):
         tokens = counted["foreign_tokens"]
         how_many = "tokens unknown" if tokens is None else f"{tokens} tokens"
-        notes.append(f"foreign traffic: {counted['foreign_requests']} requests ({how_many}) of others meanwhile")
-    running = max((one.running_before for one in rounds), default=0)
-    if running:
-        notes.append(f"foreign traffic: {running:.0f} requests of others were running when a run began")
+        yield f"foreign traffic: {counted['foreign_requests']} requests ({how_many}) of others meanwhile"
+    if running := max((one.running_before for one in rounds), default=0):
+        yield f"foreign traffic: {running:.0f} requests of others were running when a run began"
     if counted.get("preemptions"):
-        notes.append(f"{counted['preemptions']} preemptions: the KV cache did not hold all requests")
+        yield f"{counted['preemptions']} preemptions: the KV cache did not hold all requests"
     queue = counted.get("queue_ms", 0.0)
     if queue > LONG_QUEUE_MS and queue > 0.05 * (ttft.mean if ttft else 0.0):
-        notes.append(f"requests waited {queue:.0f} ms on average before the server began with them")
+        yield f"requests waited {queue:.0f} ms on average before the server began with them"
     if any(one.lags for one in rounds):
-        notes.append("the server counts fewer requests than it served us: its counts are not complete")
-    return notes
+        yield "the server counts fewer requests than it served us: its counts are not complete"
 
 
 NEARLY, HALF = 0.9, 0.5
@@ -202,9 +192,8 @@ def verify_hits(batch: BatchMeasure, depth: int) -> BatchMeasure:
         return "partial" if request.cached_tokens >= HALF * depth else "miss"
 
     requests = tuple(replace(request, cache=outcome(request)) for request in batch.requests)
-    if all(request.is_as_claimed for request in requests):
-        return replace(batch, requests=requests)
-    return replace(batch, requests=requests, pp_total_t_s=None)
+    total = batch.pp_total_t_s if all(request.is_as_claimed for request in requests) else None
+    return replace(batch, requests=requests, pp_total_t_s=total)
 
 
 def credit_hits(traces: Sequence[RequestTrace], watched: Watched | None) -> list[RequestTrace]:
@@ -214,9 +203,7 @@ def credit_hits(traces: Sequence[RequestTrace], watched: Watched | None) -> list
     or failed ones of ours, may be in that sum.
     """
     unknown = all(trace.cached_tokens is None for trace in traces)
-    if watched is None or not unknown or not watched.is_alone or watched.ours.failed:
-        return list(traces)
-    hits = watched.grown.get("prefix_hits")
-    if hits is None or watched.lags:
+    hits = watched.grown.get("prefix_hits") if watched and watched.is_alone and not watched.ours.failed else None
+    if not watched or hits is None or not unknown or watched.lags:
         return list(traces)
     return [replace(trace, cached_tokens=round(hits / len(traces)), cached_from="counters") for trace in traces]

@@ -21,6 +21,7 @@ from cluster.bench.charts import (
 from cluster.bench.compare import (
     Entry,
     against,
+    all_warnings,
     bests,
     compare,
     moments_table,
@@ -28,10 +29,10 @@ from cluster.bench.compare import (
     steps_table,
     sweep_tables,
 )
-from cluster.bench.result import warnings
 from cluster.bench.rows import suffix
 from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, interval, scaling_rows
 from cluster.bench.series import Series
+from cluster.bench.statistics import Ratio
 from cluster.bench.tables import Table, bench_table, columns_of, server_table, show, table
 
 MOST_FIGURES = 4
@@ -86,11 +87,21 @@ def render(page: Page) -> str:
 def page_of(entries: Sequence[Entry], series: Sequence[Series], version: str) -> Page:
     """The complete report."""
     sweep = next((one for one in series if one.kind == "sweep"), None)
+    manifests = [entry.result.manifest for entry in entries]
+    title = " and ".join(list(dict.fromkeys(one.recipe or one.model for one in manifests))[:3])
+    if sweep:
+        title += f": {', '.join(sweep.varied)} varied"
+    elif len(entries) <= MOST_FIGURES:
+        title += f": {' and '.join(entry.label for entry in entries)}"
+    subtitle = [" and ".join(dict.fromkeys(one.model for one in manifests))]
+    subtitle += dict.fromkeys(f"vLLM {one.versions['vllm']}" for one in manifests if one.versions.get("vllm"))
+    subtitle += dict.fromkeys(product for one in manifests for product in one.products)
+    subtitle += [f"{min(entry.result.timestamp for entry in entries)[:16]} UTC"] if entries else []
     found = [sweep_chart(sweep, entries) if sweep else None, *depth_charts(entries), concurrency_chart(entries)]
     starts = moments_chart(entries)
     return Page(
-        title=title_of(entries, sweep),
-        subtitle=subtitle_of(entries),
+        title=title,
+        subtitle=" · ".join(subtitle),
         banners=banners(entries, sweep),
         figures=tuple(figures(entries, sweep)),
         charts=tuple(chart for chart in found if chart and any(line.dots for line in chart.lines)),
@@ -100,35 +111,11 @@ def page_of(entries: Sequence[Entry], series: Sequence[Series], version: str) ->
     )
 
 
-def title_of(entries: Sequence[Entry], sweep: Series | None) -> str:
-    """What was measured, in a few words."""
-    names = list(dict.fromkeys(entry.result.manifest.recipe or entry.result.manifest.model for entry in entries))
-    what = " and ".join(names[:3])
-    if sweep:
-        return f"{what}: {', '.join(sweep.varied)} varied"
-    return f"{what}: {' and '.join(entry.label for entry in entries)}" if len(entries) <= MOST_FIGURES else what
-
-
-def subtitle_of(entries: Sequence[Entry]) -> str:
-    """Model, engine, machines, when."""
-    manifests = [entry.result.manifest for entry in entries]
-    parts = [" and ".join(dict.fromkeys(one.model for one in manifests))]
-    parts += dict.fromkeys(f"vLLM {one.versions['vllm']}" for one in manifests if one.versions.get("vllm"))
-    parts += dict.fromkeys(product for one in manifests for product in one.products)
-    parts += [f"{min(entry.result.timestamp for entry in entries)[:16]} UTC"] if entries else []
-    return " · ".join(parts)
-
-
 def banners(entries: Sequence[Entry], sweep: Series | None) -> tuple[str, ...]:
     """What must be read before any number; said once when it is true of all."""
-    said: dict[str, list[str]] = {}
-    for entry in entries:
-        for line in warnings(entry.result):
-            said.setdefault(line, []).append(entry.label)
-    lines = [line if len(who) == len(entries) else f"{', '.join(who)}: {line}" for line, who in said.items()]
+    lines = all_warnings(entries)
     for entry in entries[1:]:
-        other = against(entries[0], entry, sweep.varied if sweep else ())
-        if other:
+        if other := against(entries[0], entry, sweep.varied if sweep else ()):
             what = "; ".join(map(str, other[:6]))
             lines.append(f"NOT COMPARABLE: {entry.label} and {entries[0].label} differ in {what}")
     return tuple(lines)
@@ -142,57 +129,33 @@ def figures(entries: Sequence[Entry], sweep: Series | None) -> Iterator[Figure]:
             low, high = best.interval or (best.value.mean, best.value.mean)
             yield Figure(f"{best.value.mean:.1f} t/s", what, f"95 %: {low:.2f}–{high:.2f}", bool(best.ties))
         return
-    pair = largest_pair(entries)
-    if pair:
-        rows = scaling_rows(pair[0].result, pair[1].result, pair[1].references)
-        yield from (speed_up_figure(row, pair) for row in telling(rows))
+    sized = sorted((entry for entry in entries if entry.tp), key=lambda entry: entry.tp or 0)
+    if len(sized) > 1 and sized[0].tp != sized[-1].tp and not against(sized[0], sized[-1]):
+        least, largest = sized[0], sized[-1]
+        for one, gain in telling(scaling_rows(least.result, largest.result, largest.references)):
+            sure = f"95 %: {interval(one)}" + ("" if one.efficiency is None else f" · efficiency {one.efficiency:.0%}")
+            where = f" at depth {tokens(one.depth)}" if one.depth else ""
+            what = f"{one.what} ({one.test.partition(' @')[0]}){where}, {largest.label} beside {least.label}"
+            yield Figure(f"{gain.value:.2f}×", what, sure, faint=not gain.significant)
         return
     for entry in entries[:MOST_FIGURES]:
         for row in alone(entry)[:1]:
             tail = suffix(row.context_size, row.concurrency, row.concurrency)
-            if row.tg_throughput:
-                yield Figure(
-                    f"{row.tg_throughput.mean:.1f} t/s",
-                    f"{entry.label} tg{row.response_size}{tail}",
-                    show(row.tg_throughput),
-                )
-            if row.pp_throughput:
-                yield Figure(
-                    f"{row.pp_throughput.mean:,.0f} t/s",
-                    f"{entry.label} pp{row.prompt_size}{tail}",
-                    show(row.pp_throughput),
-                )
+            for name, rate, form in (
+                (f"tg{row.response_size}", row.tg_throughput, ".1f"),
+                (f"pp{row.prompt_size}", row.pp_throughput, ",.0f"),
+            ):
+                if rate:
+                    yield Figure(f"{rate.mean:{form}} t/s", f"{entry.label} {name}{tail}", show(rate))
 
 
-def largest_pair(entries: Sequence[Entry]) -> tuple[Entry, Entry] | None:
-    """The smallest and the largest size, when they may be compared."""
-    sized = sorted((entry for entry in entries if entry.tp), key=lambda entry: entry.tp or 0)
-    if len(sized) < 2 or sized[0].tp == sized[-1].tp or against(sized[0], sized[-1]):
-        return None
-    return sized[0], sized[-1]
-
-
-def telling(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
-    """Generation at the least and at the most depth, prompt processing and first response at the most."""
-    found: list[ScalingRow] = []
+def telling(rows: Sequence[ScalingRow]) -> Iterator[tuple[ScalingRow, Ratio]]:
+    """Generation at the least and at the most depth, prompt processing and first response at the most; one client."""
     for what, ends in ((TG, (min, max)), (PP, (max,)), (TTFR, (max,))):
-        own = [row for row in rows if row.what == what and row.speed_up and "(c" not in row.test]
-        own = own or [row for row in rows if row.what == what and row.speed_up]
-        for end in ends if own else ():
-            longest = [row for row in own if row.depth == end(one.depth for one in own)]
-            found.append(longest[-1])
-    return list(dict.fromkeys(found))
-
-
-def speed_up_figure(row: ScalingRow, pair: tuple[Entry, Entry]) -> Figure:
-    """`1.70×` with what it is of, its interval and its efficiency."""
-    gain = row.speed_up
-    assert gain is not None
-    detail = f"95 %: {interval(row)}" + (f" · efficiency {row.efficiency:.0%}" if row.efficiency is not None else "")
-    test = row.test.partition(" @")[0]
-    where = f" at depth {tokens(row.depth)}" if row.depth else ""
-    what = f"{row.what} ({test}){where}, {pair[1].label} beside {pair[0].label}"
-    return Figure(f"{gain.value:.2f}×", what, detail, faint=not gain.significant)
+        own = [(row, row.speed_up) for row in rows if row.what == what and row.speed_up]
+        own = [one for one in own if "(c" not in one[0].test] or own
+        depths = [end(row.depth for row, _ in own) for end in ends if own]
+        yield from ([one for one in own if one[0].depth == depth][-1] for depth in dict.fromkeys(depths))
 
 
 def tables(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:

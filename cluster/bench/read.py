@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -24,21 +24,16 @@ class EventSplitter:
     __slots__ = ("_rest", "_skip_lf", "_started")
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._skip_lf = False
-        self._started = False
+        self._rest, self._skip_lf, self._started = b"", False, False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that these bytes complete."""
         if not data:
             return []
-        if self._skip_lf and data[:1] == b"\n":
-            data = data[1:]
-        self._skip_lf = False
-        if b"\r" in data:
-            self._skip_lf = data.endswith(b"\r")
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        rest = self._rest + data
+        if self._skip_lf:
+            data = data.removeprefix(b"\n")
+        self._skip_lf = data.endswith(b"\r")
+        rest = self._rest + data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if not self._started and len(rest) >= 3:
             self._started = True
             rest = rest.removeprefix(b"\xef\xbb\xbf")
@@ -116,20 +111,15 @@ def read_http(record: Record) -> HttpAnswer:
     if answer.status and record.how == "closed" and not framed and not answer.problem:
         answer.complete = True
     if not answer.complete and not answer.problem:
-        answer.problem = _why_incomplete(record, answer)
+        size = sum(len(data) for _, data in record.chunks)
+        text = {
+            "refused": "no connection",
+            "timeout": "time-out",
+            "reset": f"connection reset after {size} bytes",
+            "closed": f"the server closed the connection after {size} bytes, before the answer was complete",
+        }.get(record.how, "the answer is not complete")
+        answer.problem = f"{text}: {record.error}" if record.error else text
     return answer
-
-
-def _why_incomplete(record: Record, answer: HttpAnswer) -> str:
-    """What ended the request before its answer was complete."""
-    size = sum(len(data) for _, data in record.chunks)
-    text = {
-        "refused": "no connection",
-        "timeout": "time-out",
-        "reset": f"connection reset after {size} bytes",
-        "closed": f"the server closed the connection after {size} bytes, before the answer was complete",
-    }.get(record.how, "the answer is not complete")
-    return f"{text}: {record.error}" if record.error else text
 
 
 def error_text(body: bytes, limit: int = 400) -> str:
@@ -218,21 +208,33 @@ def read_stream(record: Record) -> RequestTrace:
         said = error_text(answer.body)
         why = f"HTTP {answer.status}: {said}" if answer.status else answer.problem
         return RequestTrace(record.t0_s, record.end_s, answer.status, why)
-    stream = _Stream()
-    for t, data in _events(answer):
-        _take(stream, t, data)
-    return _trace(record, answer, stream)
-
-
-def _events(answer: HttpAnswer) -> Iterator[tuple[float, bytes]]:
-    """The data of each event with the time of the bytes that completed it."""
-    splitter = EventSplitter()
-    t = 0.0
+    stream, splitter, t = _Stream(), EventSplitter(), 0.0
     for t, piece in answer.pieces:
         for data in splitter.feed(piece):
-            yield t, data
+            _take(stream, t, data)
     for data in splitter.finish():
-        yield t, data
+        _take(stream, t, data)
+    total = stream.usage.get("completion_tokens")
+    counted, tokens = count_tokens(stream.events, total)
+    details = stream.usage.get("prompt_tokens_details") or {}
+    return RequestTrace(
+        t0_s=record.t0_s,
+        end_s=record.end_s,
+        status=answer.status,
+        error=stream.error or answer.problem or _what_is_wrong(answer, stream, sum(n for _, n in tokens)),
+        first_response_s=stream.events[0].t if stream.events else None,
+        tokens=tuple(tokens),
+        counted=counted,
+        prompt_tokens=stream.usage.get("prompt_tokens"),
+        completion_tokens=total,
+        cached_tokens=details.get("cached_tokens", stream.cached),
+        finish_reason=stream.finish_reason,
+        server_prefill_s=stream.prefill_s,
+        server_prefill_from=stream.prefill_from,
+        server_queue_s=stream.queue_s,
+        text="".join(stream.text),
+        model=stream.model,
+    )
 
 
 def _take(stream: _Stream, t: float, data: bytes) -> None:
@@ -267,9 +269,7 @@ def _take_times(stream: _Stream, document: dict[str, Any]) -> None:
     vLLM's time to first token begins when the request is scheduled: the time in the queue is not in it.
     """
     for group, name in (("timings", "prompt_ms"), ("metrics", "time_to_first_token_ms")):
-        section = document.get(group)
-        if not isinstance(section, dict):
-            continue
+        section = found if isinstance(found := document.get(group), dict) else {}
         if isinstance(section.get(name), (int, float)):
             stream.prefill_s, stream.prefill_from = section[name] / 1e3, f"{group}.{name}"
         if isinstance(section.get("queue_time_ms"), (int, float)):
@@ -305,31 +305,6 @@ def _read_choices(stream: _Stream, t: float, choices: list[Any], used: int | Non
         if isinstance(text, str) and text:
             stream.text.append(text)
     return _Event(t, carries, opens and not carries, ends, ids, used)
-
-
-def _trace(record: Record, answer: HttpAnswer, stream: _Stream) -> RequestTrace:
-    """The finished trace."""
-    total = stream.usage.get("completion_tokens")
-    counted, tokens = count_tokens(stream.events, total)
-    details = stream.usage.get("prompt_tokens_details") or {}
-    return RequestTrace(
-        t0_s=record.t0_s,
-        end_s=record.end_s,
-        status=answer.status,
-        error=stream.error or answer.problem or _what_is_wrong(answer, stream, sum(n for _, n in tokens)),
-        first_response_s=stream.events[0].t if stream.events else None,
-        tokens=tuple(tokens),
-        counted=counted,
-        prompt_tokens=stream.usage.get("prompt_tokens"),
-        completion_tokens=total,
-        cached_tokens=details.get("cached_tokens", stream.cached),
-        finish_reason=stream.finish_reason,
-        server_prefill_s=stream.prefill_s,
-        server_prefill_from=stream.prefill_from,
-        server_queue_s=stream.queue_s,
-        text="".join(stream.text),
-        model=stream.model,
-    )
 
 
 def _what_is_wrong(answer: HttpAnswer, stream: _Stream, tokens: float) -> str:
@@ -368,11 +343,9 @@ def _by_usage(events: Iterable[_Event], total: int | None) -> list[tuple[float, 
     """Differences of the running count; what only the final usage counts belongs to the last event with choices."""
     tokens: list[tuple[float, float]] = []
     before, t = 0, 0.0
-    for event in events:
-        t = event.t
-        if event.used is not None and event.used > before:
-            tokens.append((t, event.used - before))
-            before = event.used
-    if total is not None and total > before:
-        tokens.append((t, total - before))
+    counts = [(event.t, event.used) for event in events]
+    for t, used in (*counts, *([(counts[-1][0], total)] if counts else [])):
+        if used is not None and used > before:
+            tokens.append((t, used - before))
+            before = used
     return tokens

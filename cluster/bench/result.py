@@ -15,7 +15,7 @@ import orjson
 
 from cluster import __version__
 from cluster.bench.endpoint import REMEDIES, engine_warnings, lacking
-from cluster.bench.rows import Row, Sentinel, Shape, parse_row, parse_sentinel, sentinel_document
+from cluster.bench.rows import Row, Sentinel, Shape, known_values, parse_row, parse_sentinel, sentinel_document
 from cluster.bench.workload import corpus_id
 from cluster.errors import ClusterError, UsageError
 
@@ -85,17 +85,15 @@ class Manifest:
 
     @property
     def products(self) -> tuple[str, ...]:
-        """The kinds of machine."""
         return tuple(sorted({host.product for host in self.hosts if host.product}))
 
     @property
     def drivers(self) -> tuple[str, ...]:
-        """The GPU drivers."""
         return tuple(sorted({host.driver for host in self.hosts if host.driver}))
 
     @property
     def simulated(self) -> bool:
-        """Whether a machine says of itself that it is simulated."""
+        """Whether a machine says of itself that it is."""
         return any("simulated" in product.lower() for product in self.products)
 
     def document(self) -> dict[str, Any]:
@@ -108,19 +106,9 @@ MAY_DIFFER = {item.name: item.metadata["may_differ"] for item in fields(Manifest
 
 
 def parse_manifest(document: Mapping[str, Any]) -> Manifest:
-    """The inverse of `Manifest.document`; unknown keys are left out. Raises KeyError or TypeError."""
-    known = {item.name for item in fields(Manifest)}
-    values = {key: _frozen(value) for key, value in document.items() if key in known}
-    states = {item.name for item in fields(HostState)}
-    values["hosts"] = tuple(
-        HostState(**{key: _frozen(value) for key, value in host.items() if key in states})
-        for host in document.get("hosts", ())
-    )
-    return Manifest(**values)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    """The inverse of `Manifest.document`. Raises KeyError or TypeError."""
+    hosts = tuple(HostState(**known_values(HostState, host)) for host in document.get("hosts", ()))
+    return Manifest(**known_values(Manifest, document) | {"hosts": hosts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +121,8 @@ class Difference:
     must_agree: bool
 
     def __str__(self) -> str:
-        return f"{self.key}: {_short(self.a)} → {_short(self.b)}"
+        texts = ["(none)" if value in (None, "", (), [], {}) else str(value) for value in (self.a, self.b)]
+        return f"{self.key}: " + " → ".join(text if len(text) <= 40 else text[:37] + "…" for text in texts)
 
 
 def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
@@ -141,8 +130,7 @@ def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
 
     Of products, drivers and versions only what both tell is compared: one host's are a part of two hosts'.
     """
-    found = [*_compare("", a.document(), b.document())]
-    return tuple(sorted(found, key=lambda difference: not difference.must_agree))
+    return tuple(sorted(_compare("", a.document(), b.document()), key=lambda difference: not difference.must_agree))
 
 
 def _compare(prefix: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
@@ -154,10 +142,10 @@ def _compare(prefix: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterato
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _compare(name + ".", old, new)
-        elif _must_agree(name):
-            yield Difference(name, old, new, True)
         elif not name.startswith("spec."):
-            yield Difference(name, old, new, False)
+            yield Difference(name, old, new, name.partition(".")[0] not in MAY_DIFFER)
+        elif not any(f"{name}.".startswith(f"spec.{key}.") for key in SPEC_MAY_DIFFER):
+            yield Difference(name, old, new, True)
 
 
 def _part(name: str, old: Any, new: Any) -> bool:
@@ -167,18 +155,6 @@ def _part(name: str, old: Any, new: Any) -> bool:
     if name == "est_ppt_from":
         return not old or not new
     return name.startswith("versions.") and (old is None or new is None)
-
-
-def _must_agree(name: str) -> bool:
-    if name.startswith("spec."):
-        inner = name.removeprefix("spec.")
-        return not any(inner == key or inner.startswith(key + ".") for key in SPEC_MAY_DIFFER)
-    return name.partition(".")[0] not in MAY_DIFFER
-
-
-def _short(value: Any) -> str:
-    text = "(none)" if value in (None, "", (), [], {}) else str(value)
-    return text if len(text) <= 40 else text[:37] + "…"
 
 
 SCHEMA = 2
@@ -205,7 +181,6 @@ class Result:
 
     @property
     def failed(self) -> int:
-        """Requests that failed."""
         return sum(row.failed for row in self.rows)
 
     def document(self) -> dict[str, Any]:
@@ -266,9 +241,8 @@ def read_result(path: Path) -> Result:
     """Read a result file, or what an interrupted measurement left. Raises ClusterError naming the file."""
     try:
         if not path.name.endswith(PARTIAL):
-            return parse_result(_mapping(orjson.loads(path.read_bytes())))
-        whole = path.read_bytes().split(b"\n")[:-1]  # a kill may have left half a line at the end
-        head, *lines = [_mapping(orjson.loads(line)) for line in whole]
+            return parse_result(_mapping(path.read_bytes()))
+        head, *lines = map(_mapping, path.read_bytes().split(b"\n")[:-1])  # a kill may have left half a line at the end
         latest = {parse_row(line).shape: line for line in lines}
         return parse_result(head | {"benchmarks": list(latest.values())})
     except (OSError, ValueError, TypeError, ClusterError) as error:
@@ -282,7 +256,8 @@ def file_error(path: Path, error: Exception) -> ClusterError:
     return ClusterError(f"{path}: {error}", code="file-unreadable" if isinstance(error, OSError) else "result-invalid")
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(text: bytes) -> dict[str, Any]:
+    value = orjson.loads(text)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
@@ -298,15 +273,29 @@ def results_dir(given: str, cwd: Path, environ: Mapping[str, str]) -> Path:
     return Path(state) / "cluster" / "results"
 
 
+def not_writable(directory: Path, error: OSError) -> UsageError:
+    """That nothing can be stored in a directory of results."""
+    return UsageError(
+        f"results cannot be written to {directory}: {error.strerror or error}",
+        code="file-not-written",
+        remedy="name another directory with --results DIRECTORY",
+    )
+
+
+def file_name(text: str, other: str) -> str:
+    """A name as a part of a file's; `other` where nothing is left of it."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.") or other
+
+
 class Journal:
     """Keeps the rows of one measurement while it runs, then writes the result."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         """Begin the partial file, before anything is measured. Raises UsageError when the directory is not writable."""
-        self.began = datetime.now(UTC)
-        name = re.sub(r"[^A-Za-z0-9.-]+", "-", manifest.recipe or manifest.model).strip("-.") or "server"
+        began = datetime.now(UTC)
+        self.timestamp = f"{began:%Y-%m-%d %H:%M:%SZ}"
         size = f"-tp{manifest.tp}" if manifest.tp else ""
-        stem = f"{self.began:%Y%m%dT%H%M%S.%fZ}-{name}{size}"
+        stem = f"{began:%Y%m%dT%H%M%S.%fZ}-{file_name(manifest.recipe or manifest.model, 'server')}{size}"
         self.path = directory / f"{stem}.json"
         self.partial = directory / f"{stem}{PARTIAL}"
         head = Result(manifest, (), timestamp=self.timestamp, complete=False).document()
@@ -316,16 +305,7 @@ class Journal:
         except OSError as error:
             with suppress(OSError):
                 self.partial.unlink()
-            raise UsageError(
-                f"results cannot be written to {directory}: {error.strerror or error}",
-                code="file-not-written",
-                remedy="name another directory with --results DIRECTORY",
-            ) from error
-
-    @property
-    def timestamp(self) -> str:
-        """When the measurement began, as llama-benchy writes it."""
-        return f"{self.began:%Y-%m-%d %H:%M:%SZ}"
+            raise not_writable(directory, error) from error
 
     def add(self, row: Row) -> None:
         """Append a row as it stands; the last one of a shape counts. Raises ClusterError when it cannot."""
@@ -403,8 +383,7 @@ def find_baseline(directory: Path, manifest: Manifest, tp: int = 1, shapes: Sequ
         if against:
             refused.append((path, against))
         else:
-            common = len(wanted & {row.shape for row in result.rows})
-            agreeing.append((common, result.timestamp, path, result))
+            agreeing.append((len(wanted & {row.shape for row in result.rows}), result.timestamp, path, result))
     if not agreeing:
         return Baseline(refused=tuple(refused))
     _, _, path, best = max(agreeing, key=lambda item: item[:3])
@@ -429,7 +408,11 @@ def warnings(result: Result) -> tuple[str, ...]:
     queued = [row.shape.name for row in result.rows if row.queued]
     if queued:
         lines.append(f"QUEUED in {some_names(queued, 0)}: more clients than max-num-seqs, so the queue is measured too")
-    lines += unusable_rows(result)
+    for begin, remedy in REMEDIES.items():  # answers of another model, or of a part of the prompt
+        doubted = [(row.shape.name, said) for row in result.rows for said in row.failures if begin in said]
+        if doubted:
+            names = some_names(list(dict.fromkeys(name for name, _ in doubted)), 0)
+            lines.append(f"INVALID {names}: {doubted[0][1].partition(' × ')[2]}; {remedy}")
     if not result.complete:
         lines.append("INTERRUPTED: not all runs were measured")
     lines += dict.fromkeys(note for row in result.rows for note in row.notes if note.startswith(LOUD))
@@ -441,17 +424,6 @@ def warnings(result: Result) -> tuple[str, ...]:
     if manifest.refused_fields:
         lines.append(f"the server refused {lacking(manifest.refused_fields)}")
     return tuple(lines)
-
-
-def unusable_rows(result: Result) -> list[str]:
-    """Rows with answers of another model, or of a part of the prompt: they measured something else."""
-    found = []
-    for begin, remedy in REMEDIES.items():
-        doubted = [(row.shape.name, said) for row in result.rows for said in row.failures if begin in said]
-        if doubted:
-            names = some_names(list(dict.fromkeys(name for name, _ in doubted)), 0)
-            found.append(f"INVALID {names}: {doubted[0][1].partition(' × ')[2]}; {remedy}")
-    return found
 
 
 def some_names(names: Sequence[str], total: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -38,68 +38,37 @@ def reasons(concurrency: int, batches: Sequence[BatchMeasure], requests: Sequenc
     return {key: texts[0] for key, texts in found.items() if texts}
 
 
-def cold_notes(requests: Sequence[RequestMeasure]) -> list[str]:
-    """Whether requests that must not meet a prefix cache did."""
-    cached = [request.cached_tokens for request in requests if request.cached_tokens]
-    if not cached:
-        return []
-    return [f"{len(cached)} of {len(requests)} cold requests met a prefix cache (up to {max(cached)} tokens)"]
-
-
-def cached_notes(depth: int, requests: Sequence[RequestMeasure]) -> list[str]:
-    """Whether requests whose context of `depth` tokens must be in the prefix cache met it there."""
-    notes = []
+def request_notes(shape: Shape, requests: Sequence[RequestMeasure], natural_stop: bool) -> Iterator[str]:
+    """Whether the prompts met a prefix cache as they should, how long they were, and how the outputs ended."""
+    of_all, sent = f"of {len(requests)}", shape.prompt_tokens
+    cached = [r.cached_tokens for r in requests if r.cached_tokens]
+    if cached and shape.phase != "cached":
+        yield f"{len(cached)} {of_all} cold requests met a prefix cache (up to {max(cached)} tokens)"
     for outcome, said in MISSES.items():
-        some = [request.cached_tokens for request in requests if request.cache == outcome]
-        had = "" if outcome == "unknown" else f" ({max(some, default=0)} of {depth} tokens were there)"
-        if some:
-            how_many = f"NO VERIFIED CACHE HIT: {len(some)} of {len(requests)} requests"
-            notes.append(f"{how_many} {said}{had}; not in the prompt's numbers")
-    partial = [request.cached_tokens for request in requests if request.cache == "partial"]
-    if partial:
-        some_of = f"{len(partial)} of {len(requests)} requests"
-        notes.append(
-            f"{some_of} had {min(partial)} of {depth} tokens of context in the cache; the rest was computed with the "
-            f"prompt and is in its numbers"
-        )
-    return notes
-
-
-def prompt_notes(sent: int, requests: Sequence[RequestMeasure]) -> list[str]:
-    """What became of prompts of `sent` tokens."""
-    notes = []
-    other = {request.prompt_tokens for request in requests if request.prompt_tokens != sent}
-    if other:
-        notes.append(f"the server counted {_list(other)} prompt tokens, {sent} were wanted")
-    if any(not request.prompt_counted for request in requests):
-        notes.append("the server does not report the prompt's length; the length sent is used")
-    return notes
-
-
-def output_notes(wanted: int, requests: Sequence[RequestMeasure], natural_stop: bool) -> list[str]:
-    """How outputs of up to `wanted` tokens ended, and how well they were counted."""
-    notes = []
-    counted = [request for request in requests if request.counted != "not"]
-    lengths = {request.output_tokens for request in counted if round(request.output_tokens) != wanted}
+        if some := [r.cached_tokens for r in requests if r.cache == outcome]:
+            had = "" if outcome == "unknown" else f" ({max(some)} of {shape.depth} tokens were there)"
+            yield f"NO VERIFIED CACHE HIT: {len(some)} {of_all} requests {said}{had}; not in the prompt's numbers"
+    if partial := [r.cached_tokens for r in requests if r.cache == "partial"]:
+        had = f"{min(partial)} of {shape.depth} tokens of context in the cache"
+        yield f"{len(partial)} {of_all} requests had {had}; the rest was computed with the prompt and is in its numbers"
+    if other := {r.prompt_tokens for r in requests if r.prompt_tokens != sent}:
+        yield f"the server counted {_list(other)} prompt tokens, {sent} were wanted"
+    if not all(r.prompt_counted for r in requests):
+        yield "the server does not report the prompt's length; the length sent is used"
+    counted = [r for r in requests if r.counted != "not"]
+    lengths = {r.output_tokens for r in counted if round(r.output_tokens) != shape.tg}
     if natural_stop and counted:
-        some = sorted(request.output_tokens for request in counted)
-        full = sum(request.finish_reason == "length" for request in counted)
-        notes.append(
-            f"outputs ended by themselves after {some[0]:g} to {some[-1]:g} tokens; {full} of {len(some)} reached the "
-            f"limit of {wanted}"
-        )
+        least, most = (pick(r.output_tokens for r in counted) for pick in (min, max))
+        full = f"{sum(r.finish_reason == 'length' for r in counted)} of {len(counted)} reached the limit of {shape.tg}"
+        yield f"outputs ended by themselves after {least:g} to {most:g} tokens; {full}"
     elif lengths:
-        ends = {request.finish_reason for request in requests if request.finish_reason} or {"unknown"}
-        notes.append(
-            f"outputs of {_list(lengths)} tokens instead of {wanted} (finish_reason {', '.join(sorted(ends))})"
-        )
-    if any(request.counted == "spread" for request in requests):
-        notes.append("tokens per event are estimated: the server gives only their total")
-    return notes
+        ends = ", ".join(sorted({r.finish_reason for r in requests if r.finish_reason} or {"unknown"}))
+        yield f"outputs of {_list(lengths)} tokens instead of {shape.tg} (finish_reason {ends})"
+    if any(r.counted == "spread" for r in requests):
+        yield "tokens per event are estimated: the server gives only their total"
 
 
 def _list(values: set[int] | set[float]) -> str:
-    """A few numbers in words."""
     shown = sorted(values)
     return ", ".join(f"{value:g}" for value in shown[:3]) + (", …" if len(shown) > 3 else "")
 
@@ -201,17 +170,17 @@ class Row:
         return asdict(self)
 
 
+def known_values(kind: type, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass in a JSON object, lists as tuples; unknown keys of later versions are left out."""
+    names = {field.name for field in fields(kind)}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in document.items() if key in names}
+
+
 def parse_row(document: dict[str, Any]) -> Row:
-    """The inverse of `Row.document`; unknown keys of later versions are left out. Raises TypeError or KeyError."""
-    known = {field.name for field in fields(Row)}
-    values: dict[str, Any] = {}
-    for key, value in document.items():
-        if key not in known:
-            continue
-        if isinstance(value, dict) and set(value) == {"mean", "std", "values"}:
-            value = Stat(value["mean"], value["std"], tuple(value["values"]))
-        values[key] = tuple(value) if isinstance(value, list) else value
-    return Row(**values)
+    """The inverse of `Row.document`. Raises TypeError or KeyError."""
+    values = known_values(Row, document)
+    stats = {key: value for key, value in values.items() if isinstance(value, dict) and "values" in value}
+    return Row(**values | {key: Stat(**known_values(Stat, value)) for key, value in stats.items()})
 
 
 def summarise(
@@ -232,29 +201,27 @@ def summarise(
     requests = [request for batch in batches for request in batch.requests]
     rates = _rates(shape.concurrency, batches, requests)
     why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
-    why |= reasons(shape.concurrency, batches, requests)
-    numbers: dict[str, Any] = rates | _of_requests(shape, requests)
+    waits = f"queued: {queued} of {shape.concurrency} requests wait for the others (max-num-seqs)"
+    latencies = {
+        "e2e_ttft_ms": spread([r.e2e_ttft_ms for r in requests if r.is_as_claimed]),
+        "tpot_ms": spread([r.tpot_ms for r in requests if r.tpot_ms is not None]),
+        "itl_ms": spread([gap for r in requests for gap in r.itl_ms]),
+    }
     return Row(
         concurrency=shape.concurrency,
         context_size=shape.depth,
         prompt_size=shape.pp,
         response_size=shape.tg,
         is_context_prefill_phase=shape.phase == "context",
-        **numbers,
+        **rates,
         runs=len(batches),
         requests=len(requests) + len(failures),
         failed=len(failures),
         failures=tuple(f"{count} × {text}" for text, count in Counter(failures).most_common(5)),
-        why=why,
+        why=why | reasons(shape.concurrency, batches, requests),
         notes=(
-            *(
-                (f"queued: {queued} of {shape.concurrency} requests wait for the others (max-num-seqs)",)
-                if queued
-                else ()
-            ),
-            *(cached_notes(shape.depth, requests) if shape.phase == "cached" else cold_notes(requests)),
-            *prompt_notes(shape.prompt_tokens, requests),
-            *output_notes(shape.tg, requests, natural_stop),
+            *([waits] if queued else []),
+            *request_notes(shape, requests, natural_stop),
             *server_notes(server, rates["e2e_ttft"]),
             *machine_notes(machine),
             *(f"run {run + 1} was measured again: the connection to the load client was lost" for run in repeated),
@@ -265,35 +232,17 @@ def summarise(
         phase=shape.phase,
         queued=queued,
         repeated=tuple(repeated),
+        est_ppt_from=", ".join(sorted({r.est_ppt_from for r in requests})),
+        counted=", ".join(sorted({r.counted for r in requests})),
+        output_tokens=stat([r.output_tokens for r in requests if r.counted != "not"]),
+        percentiles={name: value for name, value in latencies.items() if value},
+        cache=dict(Counter(r.cache for r in requests)) if shape.phase == "cached" else None,
+        tool_calls=sum(r.finish_reason == "tool_calls" for r in requests),
+        queue=stat([r.queue_ms for r in requests if r.queue_ms is not None]),
     )
 
 
-def _of_requests(shape: Shape, requests: Sequence[RequestMeasure]) -> dict[str, Any]:
-    """What a row tells of its requests beside the rates."""
-    return {
-        "est_ppt_from": ", ".join(sorted({request.est_ppt_from for request in requests})),
-        "counted": ", ".join(sorted({request.counted for request in requests})),
-        "output_tokens": stat([request.output_tokens for request in requests if request.counted != "not"]),
-        "percentiles": _percentiles(requests),
-        "cache": dict(Counter(request.cache for request in requests)) if shape.phase == "cached" else None,
-        "tool_calls": sum(request.finish_reason == "tool_calls" for request in requests),
-        "queue": stat([request.queue_ms for request in requests if request.queue_ms is not None]),
-    }
-
-
-def _percentiles(requests: Sequence[RequestMeasure]) -> dict[str, dict[str, float | None]]:
-    """How the latencies spread: of requests, and of tokens."""
-    found = {
-        "e2e_ttft_ms": spread([request.e2e_ttft_ms for request in requests if request.is_as_claimed]),
-        "tpot_ms": spread([request.tpot_ms for request in requests if request.tpot_ms is not None]),
-        "itl_ms": spread([gap for request in requests for gap in request.itl_ms]),
-    }
-    return {name: value for name, value in found.items() if value}
-
-
-def _rates(
-    concurrency: int, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]
-) -> dict[str, Stat | None]:
+def _rates(concurrency: int, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]) -> dict[str, Any]:
     """All numbers of a row by llama-benchy's field names."""
 
     def over(pick: Callable[[RequestMeasure], float | None]) -> Stat | None:
@@ -356,7 +305,6 @@ class Sentinel:
 
     @property
     def drifted(self) -> tuple[Change, ...]:
-        """The numbers that changed."""
         return tuple(change for change in self.changes if change.is_drift)
 
     def __str__(self) -> str:
@@ -376,15 +324,11 @@ def compare_runs(first: Row, last: Row, all_runs: Row, *, extra: bool) -> Sentin
         begin, end, spread = getattr(first, key), getattr(last, key), getattr(all_runs, key)
         if begin is None or end is None or not begin.mean:
             continue
-        changes.append(Change(what, begin.mean, end.mean, end.mean / begin.mean - 1, _noise(spread)))
+        noise = None
+        if spread and spread.std is not None and spread.mean:  # the spread of a difference is √2 times that of one
+            noise = t95(len(spread.values) - 1) * math.sqrt(2) * spread.std / spread.mean
+        changes.append(Change(what, begin.mean, end.mean, end.mean / begin.mean - 1, noise))
     return Sentinel(first.shape.name, extra, tuple(changes)) if changes else None
-
-
-def _noise(spread: Stat | None) -> float | None:
-    """How far two single runs lie apart by chance: the spread of a difference is √2 times that of one."""
-    if spread is None or spread.std is None or not spread.mean:
-        return None
-    return t95(len(spread.values) - 1) * math.sqrt(2) * spread.std / spread.mean
 
 
 def sentinel_document(sentinel: Sentinel | None) -> dict[str, Any] | None:
@@ -399,6 +343,5 @@ def parse_sentinel(document: Mapping[str, Any] | None) -> Sentinel | None:
     """The inverse. Raises KeyError or TypeError."""
     if document is None:
         return None
-    names = ("what", "begin", "end", "change", "noise")
-    changes = tuple(Change(**{name: one[name] for name in names}) for one in document["changes"])
+    changes = tuple(Change(**known_values(Change, one)) for one in document["changes"])
     return Sentinel(document["test"], document["extra"], changes)

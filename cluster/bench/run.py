@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from cluster.bench.endpoint import (
@@ -28,12 +27,12 @@ from cluster.bench.endpoint import (
 )
 from cluster.bench.loader import Ask, ClientLoad, Loader, Round
 from cluster.bench.measure import BatchMeasure, measure_batch
-from cluster.bench.metrics import Counts, Ours, Watched, credit_hits, ours_of, watch
+from cluster.bench.metrics import Watched, credit_hits, ours_of, watch
 from cluster.bench.read import RequestTrace, read_stream
 from cluster.bench.rows import Row, Sentinel, Shape, choose_sentinel, compare_runs, summarise
 from cluster.bench.sampling import Machine, NoMachine
 from cluster.bench.wanted import AUTO_LEAST, BenchWanted, check_limit, fitting, imprecise
-from cluster.bench.workload import OPTIONAL_FIELDS, BodyMaker, corpus_id, refused_field, say, write
+from cluster.bench.workload import BodyMaker, corpus_id, refused_field, say
 from cluster.errors import ClusterError, ConnectionLostError
 
 BAR = 10
@@ -50,7 +49,6 @@ class Pace:
         self._done = 0
 
     def end(self, shape: Shape, seconds: float) -> None:
-        """A round has ended."""
         self._took[shape] = seconds
         self._left[shape] = max(0, self._left[shape] - 1)
         self._done += 1
@@ -91,41 +89,32 @@ class Sender:
     """One benchmark's requests."""
 
     def __init__(self, loader: Loader, wanted: BenchWanted, maker: BodyMaker, asked: Asked) -> None:
-        self.loader = loader
-        self.wanted = wanted
-        self.maker = maker
-        self.asked = asked
+        self.loader, self.wanted, self.maker, self.asked = loader, wanted, maker, asked
         self.answers_as = ""
 
     def send(self, shape: Shape, run: str, tokens: int | None = None) -> tuple[list[RequestTrace], ClientLoad]:
-        """One batch of requests at the same time."""
-        bodies = [self.maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
+        """One batch of requests at the same time. Under whichever name the only model answers, no other will do."""
+        maker, corpus = self.maker, self.maker.corpus
+        bodies = [maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
         sent = [shape.prompt_tokens] * len(bodies)
-        if self.maker.chat or self.maker.corpus.words:
-            texts = self._texts(bodies)
-            sent = [self.maker.corpus.weigh(text) for text in texts] if self.maker.corpus.words else sent
-            put = partial(say, question=self.maker.question) if self.maker.chat else write
-            bodies = list(map(put, bodies, texts))
-        asks = tuple(Ask(self.maker.path, body) for body in bodies)
-        wanted = Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s)
-        record = self.loader.send(wanted)
+        texts: Sequence[str] = ()
+        if corpus.words:
+            texts = ["".join(corpus.words[one] for one in body["prompt"]) for body in bodies]
+            sent = [corpus.overhead + round(corpus.per_byte * len(text.encode())) for text in texts]
+        elif maker.chat:
+            texts = detokenise(self.loader, maker.model, [body["prompt"] for body in bodies])
+        for at, text in enumerate(texts):
+            bodies[at] = say(bodies[at], text, maker.question) if maker.chat else bodies[at] | {"prompt": text}
+        asks = tuple(Ask(maker.path, body) for body in bodies)
+        record = self.loader.send(Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s))
         traces = [check_answer(read_stream(one), self.asked, n) for one, n in zip(record.records, sent, strict=True)]
-        self._learn_name(traces)
-        return traces, record.client
-
-    def _learn_name(self, traces: Sequence[RequestTrace]) -> None:
-        """The name under which the only model answers; once it is known no other will do."""
         given = next((trace.model for trace in traces if trace.model and not trace.error), "")
-        names = (self.asked.model, *self.asked.names)
-        if self.asked.alone and given and not any(same_name(name, given) for name in names):
-            self.answers_as = given
         if given:
+            names = (self.asked.model, *self.asked.names)
+            if self.asked.alone and not any(same_name(name, given) for name in names):
+                self.answers_as = given
             self.asked = replace(self.asked, names=(*self.asked.names, given), alone=False)
-
-    def _texts(self, bodies: Sequence[dict[str, Any]]) -> list[str]:
-        """What the ids of bodies say."""
-        ids, corpus = [body["prompt"] for body in bodies], self.maker.corpus
-        return [corpus.text(one) for one in ids] if corpus.words else detokenise(self.loader, self.maker.model, ids)
+        return traces, record.client
 
     def warm_up(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> None:
         """A few tokens of each prompt length and concurrency; learns which fields the server refuses.
@@ -141,32 +130,24 @@ class Sender:
 
     def _settle(self, shape: Shape) -> None:
         """Send single requests until one is served, dropping refused fields one by one."""
-        error = ""
-        failed = 0
-        for attempt in range(FIRST_TRIES + len(OPTIONAL_FIELDS)):
+        error, failed = "", 0
+        while failed < FIRST_TRIES:
+            maker, attempt = self.maker, failed + len(self.maker.refused)
             [trace], _ = self.send(shape, f"first{attempt}", min(WARM_UP_TOKENS, shape.tg))
             if not trace.error:
-                self._learn_template(shape, trace)
+                if maker.chat and not maker.question and not maker.corpus.words and trace.prompt_tokens is not None:
+                    added = trace.prompt_tokens - shape.prompt_tokens  # beyond the text's, by the chat's template
+                    self.maker = replace(maker, template_tokens=max(0, added))
                 return
             error = trace.error
-            name = refused_field(error, self.maker.refused) if trace.status in (400, 422) else None
-            if name is None:
-                failed += 1
-                if failed == FIRST_TRIES:
-                    break
+            if trace.status in (400, 422) and (name := refused_field(error, maker.refused)):
+                self.maker = replace(maker, refused=(*maker.refused, name))
             else:
-                self.maker = self.maker.without(name)
+                failed += 1
         where = self.wanted.base_url + self.maker.path
         raise ClusterError(
             f"the server served no request: {error}", code="no-request-served", where=where, remedy=remedy_of(error)
         )
-
-    def _learn_template(self, shape: Shape, trace: RequestTrace) -> None:
-        """How many tokens a chat has beyond those of its text."""
-        exact = self.maker.chat and not self.maker.question and not self.maker.corpus.words
-        if exact and trace.prompt_tokens is not None:
-            added = trace.prompt_tokens - shape.prompt_tokens
-            self.maker = replace(self.maker, template_tokens=max(0, added))
 
 
 NO_MACHINE = NoMachine()
@@ -187,11 +168,6 @@ class Measured:
     request: dict[str, Any] = field(default_factory=dict)
     sentinel: Sentinel | None = None
     engine: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def failed(self) -> int:
-        """Requests that failed, of all rows."""
-        return sum(row.failed for row in self.rows)
 
 
 def run_bench(
@@ -260,11 +236,8 @@ class _Bench:
     """One benchmark under way."""
 
     def __init__(self, sender: Sender, latency_s: float, machine: Machine) -> None:
-        self.sender = sender
-        self.wanted = sender.wanted
+        self.sender, self.wanted, self.latency_s, self.machine = sender, sender.wanted, latency_s, machine
         self.counters = CounterReader(sender.loader)
-        self.latency_s = latency_s
-        self.machine = machine
         self.kept: dict[Shape, _Kept] = defaultdict(_Kept)
         self.rows: dict[Shape, Row] = {}
 
@@ -317,8 +290,11 @@ class _Bench:
         except ConnectionLostError:
             self.machine.end()
             raise
-        machine = self.machine.end()
-        watched = self._watch(counts, ours_of(traces))
+        machine, ours = self.machine.end(), ours_of(traces)
+        watched = watch(counts, self.counters.read(), ours)
+        if watched and watched.lags:
+            time.sleep(CATCH_UP_S)
+            watched = watch(counts, self.counters.read(), ours)
         traces = credit_hits(traces, watched)
         kept.server += [watched] if watched else []
         kept.batches.append(measure_batch(traces, self.latency_s, shape.prompt_tokens))
@@ -326,16 +302,9 @@ class _Bench:
         if machine:
             kept.machine.append({"run": run} | machine)
 
-    def _watch(self, before: Counts | None, ours: Ours) -> Watched | None:
-        """What the server counted since `before`."""
-        watched = watch(before, self.counters.read(), ours)
-        if watched and watched.lags:
-            time.sleep(CATCH_UP_S)
-            watched = watch(before, self.counters.read(), ours)
-        return watched
-
     def _row(self, shape: Shape, kept: _Kept) -> Row:
         """The row as it stands."""
+        places = shape.concurrency if self.wanted.max_num_seqs is None else self.wanted.max_num_seqs
         row = summarise(
             shape,
             kept.batches,
@@ -343,7 +312,7 @@ class _Bench:
             machine=kept.machine,
             server=kept.server,
             natural_stop=self.wanted.natural_stop,
-            queued=self.wanted.queued(shape),
+            queued=max(0, shape.concurrency - places),
             repeated=kept.repeated,
         )
         width = imprecise(row) if self.wanted.runs == "auto" and row.runs == self.wanted.most_runs else None

@@ -7,9 +7,9 @@ The measurements themselves are results of their own; this file names them and k
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import orjson
 import yaml
 
 from cluster import __version__
-from cluster.bench.result import Result, file_error, read_result, write_whole
+from cluster.bench.result import Result, file_error, file_name, not_writable, read_result, write_whole
+from cluster.bench.rows import known_values
 from cluster.config.written import compose
 from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, UsageError
@@ -47,12 +48,6 @@ class Point:
     down: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def ready_s(self) -> float | None:
-        """Seconds from the first connection to the proven answer; None when it ran already, or never did."""
-        stages = self.up.get("stages_s")
-        return sum(stages.values()) if stages and self.up.get("changed") else None
-
-    @property
     def moments(self) -> dict[str, dict[str, dict[str, int | None]]]:
         """Bytes `available` and of the `gpu`'s processes, by moment and host, as `up` saw them."""
         return self.up.get("memory_bytes") or {}
@@ -71,12 +66,11 @@ class Series:
     version: str = f"cluster {__version__}"
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         return {"series": SERIES, **asdict(self)}
 
     def point(self, values: Mapping[str, Any]) -> Point | None:
         """The step with these values."""
-        return next((point for point in self.points if point.values == dict(values)), None)
+        return next((point for point in self.points if point.values == values), None)
 
     def with_point(self, new: Point) -> Series:
         """The same with a step added, or done again."""
@@ -87,13 +81,12 @@ class Series:
 def new_series(kind: str, recipe: str, wanted: Mapping[str, Any], varied: Sequence[str]) -> tuple[Series, str]:
     """A series that begins now, and its file name."""
     now = datetime.now(UTC)
-    name = re.sub(r"[^A-Za-z0-9.-]+", "-", recipe).strip("-.") or "recipe"
     series = Series(kind, recipe, dict(wanted), tuple(varied), f"{now:%Y-%m-%d %H:%M:%SZ}")
-    return series, f"{now:%Y%m%dT%H%M%S.%fZ}-{name}-{kind}{ENDING}"
+    return series, f"{now:%Y%m%dT%H%M%S.%fZ}-{file_name(recipe, 'recipe')}-{kind}{ENDING}"
 
 
 def parse_series(document: Mapping[str, Any]) -> Series:
-    """The inverse of `Series.document`; unknown keys are left out. Raises ClusterError when it is none."""
+    """The inverse of `Series.document`. Raises ClusterError when it is none."""
     number = document.get("series")
     if not isinstance(number, int):
         raise ClusterError(
@@ -106,19 +99,12 @@ def parse_series(document: Mapping[str, Any]) -> Series:
             remedy="update cluster",
         )
     try:
-        values = _known(Series, document)
-        values["points"] = tuple(Point(**_known(Point, point)) for point in document["points"])
-        return Series(**values)
+        points = tuple(Point(**known_values(Point, point)) for point in document["points"])
+        return Series(**known_values(Series, document) | {"points": points})
     except (KeyError, TypeError, AttributeError) as error:
         raise ClusterError(
             f"the series cannot be read: {type(error).__name__} {error}", code="series-invalid"
         ) from error
-
-
-def _known(kind: type[Series] | type[Point], document: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in fields(kind)}
-    tuples = {"varied", "hosts", "points"}
-    return {key: tuple(value) if key in tuples else value for key, value in document.items() if key in names}
 
 
 def read_series(path: Path) -> Series:
@@ -138,11 +124,7 @@ def write_series(series: Series, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, orjson.dumps(series.document(), option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:
-        raise UsageError(
-            f"results cannot be written to {path.parent}: {error.strerror or error}",
-            code="file-not-written",
-            remedy="name another directory with --results DIRECTORY",
-        ) from error
+        raise not_writable(path.parent, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,26 +141,21 @@ def find_series(directory: Path, kind: str, recipe: str, wanted: Mapping[str, An
     nearest = Earlier()
     plain = orjson.loads(orjson.dumps(wanted))
     for path in sorted(directory.glob(f"*{ENDING}"), reverse=True):
-        try:
+        with suppress(ClusterError):
             series = read_series(path)
-        except ClusterError:
-            continue
-        if (series.kind, series.recipe) != (kind, recipe):
-            continue
-        against = tuple(differing(series.wanted, plain))
-        if not against:
-            return Earlier(series, path)
-        if nearest.path is None:
-            nearest = Earlier(None, path, against)
+            if (series.kind, series.recipe) == (kind, recipe):
+                against = tuple(differing(series.wanted, plain))
+                if not against:
+                    return Earlier(series, path)
+                if nearest.path is None:
+                    nearest = Earlier(None, path, against)
     return nearest
 
 
 def read_point(point: Point, directory: Path) -> Result | None:
     """A step's measurement; None when it failed or its file is gone."""
-    if not point.result:
-        return None
     try:
-        return read_result(directory / point.result)
+        return read_result(directory / point.result) if point.result else None
     except ClusterError:
         return None
 

@@ -65,11 +65,9 @@ def spread(values: Sequence[float]) -> dict[str, float | None] | None:
     if not values:
         return None
     ordered = sorted(values)
-    found: dict[str, float | None] = {"n": len(ordered), "mean": statistics.fmean(ordered)}
-    for name, part in PERCENTILES.items():
-        enough = len(ordered) * (1 - part) >= 1 - 1e-9 or part == 0.5
-        found[name] = quantile(ordered, part) if enough else None
-    return found | {"max": ordered[-1]}
+    enough = {part for part in PERCENTILES.values() if part == 0.5 or len(ordered) * (1 - part) >= 1 - 1e-9}
+    found = {name: quantile(ordered, part) if part in enough else None for name, part in PERCENTILES.items()}
+    return {"n": len(ordered), "mean": statistics.fmean(ordered), **found, "max": ordered[-1]}
 
 
 def half_width(value: Stat) -> float | None:
@@ -102,8 +100,7 @@ def ratio(upper: Stat, lower: Stat) -> Ratio | None:
     variance = sum(parts)
     if variance == 0:
         return Ratio(value, value, value)
-    freedom = variance**2 / sum(
-        part**2 / (len(side.values) - 1) for part, side in zip(parts, (upper, lower), strict=True)
-    )
+    sizes = (len(side.values) for side in (upper, lower))
+    freedom = variance**2 / sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
     factor = math.exp(t95(freedom) * math.sqrt(variance))
     return Ratio(value, value / factor, value * factor)

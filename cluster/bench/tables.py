@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cluster.bench.endpoint import engine_notes
@@ -28,11 +29,6 @@ class Table:
     notes: tuple[str, ...] = ()
     text_columns: int = 1
 
-    @property
-    def marked_headers(self) -> list[str]:
-        """The headers as the screen takes them, those of numbers with their mark."""
-        return [text if place < self.text_columns else f">{text}" for place, text in enumerate(self.headers)]
-
     def document(self) -> dict[str, Any]:
         """As JSON."""
         rows = [dict(zip(self.headers, row, strict=True)) for row in self.rows]
@@ -50,12 +46,15 @@ class Column:
 
     def cell(self, item: Any) -> str:
         """The value as text; a mean and a ratio with what is known of their spread."""
-        value = self.value(item)
-        if value is None:
-            return self.missing
-        if isinstance(value, Stat):
-            return show(value)
-        return show_ratio(value) if isinstance(value, Ratio) else format(value, self.form)
+        match self.value(item):
+            case None:
+                return self.missing
+            case Stat() as value:
+                return show(value)
+            case Ratio(value, low, high):  # `8.20× (8.05–8.35)`: with the 95 % interval where there is one
+                return f"{value:.2f}×" + (f" ({low:.2f}–{high:.2f})" if low is not None and high is not None else "")
+            case value:
+                return format(value, self.form)
 
 
 def table(
@@ -71,20 +70,14 @@ def show(value: Stat) -> str:
     return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
 
 
-def show_ratio(gain: Ratio) -> str:
-    """`8.20× (8.05–8.35)`: with the 95 % interval where there is one."""
-    known = gain.low is not None and gain.high is not None
-    return f"{gain.value:.2f}×" + (f" ({gain.low:.2f}–{gain.high:.2f})" if known else "")
-
-
 def known_columns(columns: Sequence[Column], items: Sequence[Any]) -> list[Column]:
     """Those that have a value of any item."""
     return [column for column in columns if any(column.value(item) not in (None, "") for item in items)]
 
 
-def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Tables as Markdown, below the lines that must be read first."""
-    parts = [f"> **{line}**" for line in lines]
+def to_markdown(tables: Sequence[Table]) -> str:
+    """Tables as Markdown, without their titles."""
+    parts = []
     for one in tables:
         align = [":---" if column < one.text_columns else "---:" for column in range(len(one.headers))]
         grid = [one.headers, tuple(align), *one.rows]
@@ -183,23 +176,23 @@ def to_csv(result: Result) -> str:
                 line |= {f"{metric.csv}_mean": value.mean, f"{metric.csv}_std": value.std}
         for name, mark in marks:
             if half.is_output == (name != "e2e_ttft_ms"):
-                line[f"{name}_{mark}"] = (half.row.percentiles or {}).get(name, {}).get(mark)
+                line[f"{name}_{mark}"] = percentile(name, mark, half.row)
         writer.writerow(line)
     return out.getvalue()
 
 
-def row_notes(result: Result) -> tuple[str, ...]:
+def row_notes(result: Result) -> list[str]:
     """Notes, failures and reasons of all rows, each text once with the rows it is about; drift, and who measured."""
     about: dict[str, list[str]] = {}
     for row in result.rows:
         for text in (*row.notes, *(f"failed: {failure}" for failure in row.failures), *_lacks(row)):
             about.setdefault(text, []).append(row.shape.name)
-    cached = result.manifest.depth_mode == "prefix-caching"
-    notes = [*engine_notes(result.manifest.engine, concurrency=result.most_concurrency, prefix_caching=cached)]
+    manifest, cached = result.manifest, result.manifest.depth_mode == "prefix-caching"
+    notes = [*engine_notes(manifest.engine, concurrency=result.most_concurrency, prefix_caching=cached)]
     notes += [f"{text} [{some_names(names, len(result.rows))}]" for text, names in about.items()]
     notes += [f"sentinel: {result.sentinel}"] if result.sentinel else []
-    where = result.manifest.client_where
-    return (*notes, f"client: {where} (Python {result.manifest.client_python})") if where else tuple(notes)
+    notes += [f"client: {manifest.client_where} (Python {manifest.client_python})"] if manifest.client_where else []
+    return notes
 
 
 def _lacks(row: Row) -> list[str]:
@@ -217,7 +210,7 @@ def latency_table(result: Result) -> Table:
     columns = [Column("test", lambda row: both_names(row, result))]
     for name, title in (("e2e_ttft_ms", "ttft"), ("tpot_ms", "tpot"), ("itl_ms", "itl")):
         for mark in ("p50", "p90", "p99"):
-            columns.append(Column(f"{title} {mark}", _percentile(name, mark), ".2f"))
+            columns.append(Column(f"{title} {mark}", partial(percentile, name, mark), ".2f"))
     notes = ("ms; ttft and tpot over requests, itl over tokens; n/a: too few for one of them to lie beyond it",)
     return table("latency", columns, result.rows, notes)
 
@@ -227,29 +220,25 @@ def both_names(row: Row, result: Result) -> str:
     return " ".join(row.shape.names) + suffix(row.context_size, row.concurrency, result.most_concurrency)
 
 
-def _percentile(name: str, mark: str) -> Callable[[Row], float | None]:
-    return lambda row: (row.percentiles or {}).get(name, {}).get(mark)
+def percentile(name: str, mark: str, row: Row) -> float | None:
+    """`mark` (p50 …) of one of a row's latencies; None when too few were measured."""
+    return (row.percentiles or {}).get(name, {}).get(mark)
 
 
 def host_states(result: Result) -> dict[str, list[dict[str, Any]]]:
     """What each host reported during all rows, at whatever moments of their runs."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in result.rows:
-        for sample in row.machine:
-            for moment in sample.values():
-                for host, state in moment.items() if isinstance(moment, dict) else ():
-                    if isinstance(state, dict):
-                        found.setdefault(host, []).append(state)
+    moments = [moment for row in result.rows for sample in row.machine for moment in sample.values()]
+    for host, state in (pair for moment in moments if isinstance(moment, dict) for pair in moment.items()):
+        if isinstance(state, dict):
+            found.setdefault(host, []).append(state)
     return found
 
 
 def extreme(result: Result, host: str, key: str, most: bool) -> float | None:
     """The highest or lowest of a number that a host reported during all rows; None when it did not."""
-    return _extreme(host_states(result).get(host, ()), key, most)
-
-
-def _extreme(states: Sequence[Mapping[str, Any]], key: str, most: bool) -> float | None:
-    numbers = [float(value) for state in states if isinstance(value := state.get(key), (int, float))]
+    values = [state.get(key) for state in host_states(result).get(host, ())]
+    numbers = [float(value) for value in values if isinstance(value, (int, float))]
     return (max if most else min)(numbers) if numbers else None
 
 
@@ -264,8 +253,8 @@ def memory_table(result: Result) -> Table | None:
     columns = [
         Column("host", str),
         Column("role", lambda host: next((str(one["role"]) for one in states[host] if one.get("role")), "")),
-        Column("VRAM used (MiB)", lambda host: _extreme(states[host], "gpu_memory_mib", True), ",.0f"),
-        Column("available (MiB)", lambda host: _extreme(states[host], "memory_available_mib", False), ",.0f"),
+        Column("VRAM used (MiB)", lambda host: extreme(result, host, "gpu_memory_mib", most=True), ",.0f"),
+        Column("available (MiB)", lambda host: extreme(result, host, "memory_available_mib", most=False), ",.0f"),
     ]
     notes = ("the most GPU memory and the least available memory of all looks at the hosts while rows were measured",)
     return table("memory per host", columns, list(states), notes, text_columns=2) if states else None
@@ -278,9 +267,6 @@ def machine_table(result: Result) -> Table | None:
     for run in runs:
         for host in run.get("most", {}):
             of_host.setdefault(host, []).append(run)
-
-    def most(key: str) -> Callable[[str], float | None]:
-        return lambda host: _extreme([run["most"][host] for run in of_host[host]], key, True)
 
     def clock(host: str) -> str | None:
         clocks = busy_clocks(of_host[host], host)
@@ -303,8 +289,8 @@ def machine_table(result: Result) -> Table | None:
     columns = [
         Column("host", str),
         Column("SM clock (MHz)", clock),
-        Column("power (W)", most("power_w"), ".0f"),
-        Column("°C", most("temperature_c"), ".0f"),
+        Column("power (W)", lambda host: extreme(result, host, "power_w", most=True), ".0f"),
+        Column("°C", lambda host: extreme(result, host, "temperature_c", most=True), ".0f"),
         Column("throttled", throttled),
         Column("GB sent/received", traffic),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -62,20 +63,17 @@ class BenchWanted:
             if not values or min(values) < least:
                 given = " ".join(map(str, values)) or "nothing"
                 raise UsageError(f"{name}: expected {least} or more, got {given}", code="number-too-small")
+        warm: tuple[Phase, ...] = ("cold",) if self.depth_mode == "cold" else ("context", "cached")
         return tuple(
-            tuple(Shape(pp, tg, depth, concurrency, phase) for phase in self._phases(depth))
-            for depth in dict.fromkeys(self.depth)
-            for pp in dict.fromkeys(self.pp)
-            for tg in dict.fromkeys(self.tg)
-            for concurrency in dict.fromkeys(self.concurrency)
+            tuple(Shape(pp, tg, depth, concurrency, phase) for phase in (warm if depth else ("cold",)))
+            for depth, pp, tg, concurrency in itertools.product(
+                *map(dict.fromkeys, (self.depth, self.pp, self.tg, self.concurrency))
+            )
         )
-
-    def _phases(self, depth: int) -> tuple[Phase, ...]:
-        return ("context", "cached") if depth and self.depth_mode == "prefix-caching" else ("cold",)
 
     def shapes(self) -> tuple[Shape, ...]:
         """All rows, in that order. Raises UsageError for numbers that make none."""
-        return tuple(shape for group in self.groups() for shape in group)
+        return tuple(itertools.chain(*self.groups()))
 
     def maker(self, served: Served, corpus: Corpus, salt: str, engine: str = "") -> BodyMaker:
         """What makes the requests; a chat's template puts the begin of a text itself."""
@@ -95,21 +93,14 @@ class BenchWanted:
             cold=COLD.get(engine, {}),
         )
 
-    def queued(self, shape: Shape) -> int:
-        """How many of a row's requests have no place in the server and wait for the others."""
-        return 0 if self.max_num_seqs is None else max(0, shape.concurrency - self.max_num_seqs)
-
     @property
     def most_runs(self) -> int:
-        """Runs of a row at most."""
         return AUTO_MOST if self.runs == "auto" else self.runs
 
     def is_enough(self, row: Row | None) -> bool:
         """Whether a row as it stands needs no further run."""
-        if row is None:
-            return False
-        if self.runs != "auto":
-            return row.runs >= self.runs
+        if row is None or self.runs != "auto":
+            return row is not None and row.runs >= self.most_runs
         return row.runs >= AUTO_LEAST and imprecise(row) is None
 
 
@@ -162,32 +153,16 @@ def check_limit(shapes: tuple[Shape, ...], served: Served) -> None:
 
 
 FILE = resources.files("cluster.bench") / "suites.yaml"
+PART: dict[str, Any] = {"pp": (128,), "tg": (128,), "depth": (0,), "concurrency": (1,), "runs": 3}
+"""What a part of a suite measures where it says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One measurement of a suite. `question` ends the text of a chat, `extra` are more fields of each request."""
-
-    title: str
-    pp: tuple[int, ...] = (128,)
-    tg: tuple[int, ...] = (128,)
-    depth: tuple[int, ...] = (0,)
-    concurrency: tuple[int, ...] = (1,)
-    runs: int = 3
-    depth_mode: Literal["cold", "prefix-caching"] = "cold"
-    chat: bool = False
-    natural_stop: bool = False
-    question: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-def parts_of(suite: str) -> tuple[Part, ...]:
-    """The parts of a suite in order. Raises TypeError for a key that no part has."""
+def parts_of(suite: str, plain: BenchWanted) -> dict[str, BenchWanted]:
+    """The measurements of a suite by title, all else as in `plain`. Raises TypeError for a key that no part has."""
     import yaml
 
-    parts: list[dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))[suite]["parts"]
-    return tuple(Part(**{key: _frozen(value) for key, value in part.items()}) for part in parts)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    found = {}
+    for part in yaml.safe_load(FILE.read_text("utf-8"))[suite]["parts"]:
+        own = {key: tuple(value) if isinstance(value, list) else value for key, value in part.items() if key != "title"}
+        found[part["title"]] = replace(plain, suite=suite, **PART | own)
+    return found

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any
@@ -39,10 +38,8 @@ OPTIONAL_FIELDS = (
 @cache
 def corpus_text(name: str = "prose") -> str:
     """The text that prompts are made of: all files of this name, in their order."""
-    files = [
-        file for file in (resources.files("cluster.bench") / "corpus").iterdir() if file.name.startswith(f"{name}-")
-    ]
-    return "\n".join(file.read_text("utf-8") for file in sorted(files, key=lambda file: file.name))
+    files = {file.name: file for file in (resources.files("cluster.bench") / "corpus").iterdir()}
+    return "\n".join(files[key].read_text("utf-8") for key in sorted(files) if key.startswith(f"{name}-"))
 
 
 @cache
@@ -79,21 +76,7 @@ class Corpus:
 
     @cached_property
     def distinct(self) -> list[int]:
-        """The ids that occur."""
         return sorted(set(self.ids))
-
-    def weigh(self, text: str) -> int:
-        """About how many tokens the server counts for a prompt of this text."""
-        return self.overhead + round(self.per_byte * len(text.encode()))
-
-    def text(self, ids: Sequence[int]) -> str:
-        """What ids that are words say."""
-        return "".join(self.words[one] for one in ids)
-
-
-def corpus_words(name: str) -> tuple[str, ...]:
-    """The text as words, each with the space behind it."""
-    return tuple(re.findall(r"\S+\s*", corpus_text(name)))
 
 
 def prompt_ids(corpus: Corpus, length: int, key: str, begin_key: str = "") -> list[int]:
@@ -139,13 +122,8 @@ class BodyMaker:
     unheeded: tuple[str, ...] = ()
     cold: Mapping[str, Any] = field(default_factory=dict)
 
-    def without(self, name: str) -> BodyMaker:
-        """The same without a field that the server refused."""
-        return replace(self, refused=(*self.refused, name))
-
     @property
     def path(self) -> str:
-        """Where the requests go."""
         return CHAT if self.chat else COMPLETIONS
 
     def prompt(self, shape: Shape, run: str, index: int) -> list[int]:
@@ -173,12 +151,8 @@ class BodyMaker:
             "stream_options": {name: on for name, on in options.items() if name not in (*self.refused, *self.unheeded)},
             "cache_salt": self.salt,
         }
-        left_out = {
-            *self.refused,
-            *self.unheeded,
-            *(() if self.salted else ("cache_salt",)),
-            *(("min_tokens", "ignore_eos") if self.natural_stop else ()),
-        }
+        left_out = {*self.refused, *self.unheeded, "" if self.salted else "cache_salt"}
+        left_out |= {"min_tokens", "ignore_eos"} if self.natural_stop else set()
         left_out |= set() if body["stream_options"] else {"stream_options"}
         cold = {} if shape.phase != "cold" else {key: on for key, on in self.cold.items() if key not in self.refused}
         return {name: value for name, value in body.items() if name not in left_out} | cold | self.extra
@@ -189,11 +163,6 @@ def say(body: dict[str, Any], text: str, question: str = "") -> dict[str, Any]:
     words = {name: value for name, value in body.items() if name != "prompt"}
     content = f"{text}\n\n{question}" if question else text
     return words | {"messages": [{"role": "user", "content": content}]}
-
-
-def write(body: dict[str, Any], text: str) -> dict[str, Any]:
-    """A completion's body with text in the place of ids."""
-    return body | {"prompt": text}
 
 
 def refused_field(error: str, already: Sequence[str]) -> str | None:

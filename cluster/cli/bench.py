@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,7 +63,6 @@ class BenchOptions(ServerOptions):
 
     @property
     def command(self) -> str:
-        """The command line that means the same."""
         return typed("bench", bench_options, self)
 
 
@@ -76,7 +75,6 @@ class Measurements:
 
     @property
     def exit_code(self) -> ExitCode:
-        """6 when some requests failed."""
         if self.interrupted:
             return ExitCode.INTERRUPTED
         return ExitCode.PARTIAL if any(result.failed for result, _ in self.finished) else ExitCode.DONE
@@ -99,7 +97,14 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connect) -> Measurements:
     """Measure what the options ask for on the server they name; show and keep each part as it is finished."""
-    refuse_mixed(options)
+    own = ("pp", "tg", "depth", "concurrency", "prefix_caching", "chat", "natural_stop")
+    given = ", ".join(f"--{name.replace('_', '-')}" for name in own if getattr(options, name) not in (None, False))
+    if options.suite and given:
+        raise UsageError(
+            f"--suite {options.suite} has its own {given}",
+            code="options-conflict",
+            remedy=f"leave out --suite or {given}",
+        )
     done = Measurements()
     with measuring(options, connect) as subject:
         directory = results_dir(options.results or "", Path.cwd(), os.environ)
@@ -107,66 +112,63 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
         for wanted in parts.values():
             wanted.shapes()  # refuses impossible numbers before a file is made
         for title, wanted in parts.items():
-            own = replace(subject, manifest=conditions(subject.manifest, wanted))
-            journal = Journal(directory, own.manifest)
+            manifest = conditions(subject.manifest, wanted)
+            journal = Journal(directory, manifest)
             try:
-                result = measure(own, wanted, journal, screen)
+                result = measure(replace(subject, manifest=manifest), wanted, journal, screen)
                 done.finished.append((result, journal.finish(result)))
             except (KeyboardInterrupt, ClusterError) as error:
-                done.interrupted = keep_partial(error, title, journal, own, options, screen)
+                kept = read_result(journal.partial)
+                if kept.rows:
+                    print_result(kept, subject, options, directory, screen)
+                    screen.warn(f"not all was measured; what was is in {journal.partial}")
+                journal.abandon()
+                if not isinstance(error, KeyboardInterrupt | InterruptedByUser):
+                    raise
+                if not kept.rows:
+                    of = f" of {title}" if title else ""
+                    screen.warn(f"interrupted before the first row{of}: nothing was measured, and nothing was saved")
+                done.interrupted = kept
                 return done
-            say_part(title, wanted, result, screen)
-            print_result(result, own, options, directory, screen)
+            if wanted.suite:
+                screen.line(f"{wanted.suite}: {title}")
+                left_out = [shape.name for shape in wanted.shapes() if shape not in {row.shape for row in result.rows}]
+                if left_out:
+                    screen.warn(f"left out, longer than the model's context: {', '.join(left_out)}")
+            print_result(result, subject, options, directory, screen)
             screen.line(f"result: {done.finished[-1][1]}")
     print_tables(suite_tables(options.suite or "", [result for result, _ in done.finished]), screen)
     return done
-
-
-def say_part(title: str, wanted: BenchWanted, result: Result, screen: Screen) -> None:
-    """The title of a suite's part, and what of it was left out."""
-    if not wanted.suite:
-        return
-    screen.line(f"{wanted.suite}: {title}")
-    left_out = [shape.name for shape in wanted.shapes() if shape not in {row.shape for row in result.rows}]
-    if left_out:
-        screen.warn(f"left out, longer than the model's context: {', '.join(left_out)}")
-
-
-def keep_partial(
-    error: KeyboardInterrupt | ClusterError,
-    title: str,
-    journal: Journal,
-    subject: Measuring,
-    options: BenchOptions,
-    screen: Screen,
-) -> Result:
-    """Show and keep what was measured until now. Raises the error, unless the user interrupted."""
-    kept = read_result(journal.partial)
-    if kept.rows:
-        print_result(kept, subject, options, journal.path.parent, screen)
-        screen.warn(f"not all was measured; what was is in {journal.partial}")
-    journal.abandon()
-    if not isinstance(error, KeyboardInterrupt | InterruptedByUser):
-        raise error
-    if not kept.rows:
-        of = f" of {title}" if title else ""
-        screen.warn(f"interrupted before the first row{of}: nothing was measured, and nothing was saved")
-    return kept
 
 
 def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: Screen) -> Result:
     """All rows, each kept and told as it is measured."""
     screen.stay()
     with screen.waiting("the load client") as line:
-        steps = Steps(line.update)
-        if screen.interactive:
-            subject.loader.on_progress = steps.progress
+        step = ""
+
+        def begin(name: str) -> None:
+            nonlocal step
+            step = name
+            line.update(step)
+
+        def progress(now: Progress) -> None:
+            line.update(f"{step}: {now.done} answers, {now.chunks} chunks, {now.seconds:.0f} s")
 
         def keep(row: Row) -> None:
             journal.add(row)
-            screen.note(so_far(row))
+            known = {
+                "pp": (row.pp_throughput, "t/s"),
+                "tg": (row.tg_throughput, "t/s"),
+                "e2e_ttft": (row.e2e_ttft, "ms"),
+            }
+            numbers = [f"{name} {show(value)} {unit}" for name, (value, unit) in known.items() if value]
+            numbers += [f"{row.failed} of {row.requests} requests failed"] if row.failed else []
+            screen.note(f"  {row.shape.name}: {', '.join(numbers) or 'no number'} (runs: {row.runs})")
 
-        measured = run_bench(subject.loader, wanted, keep, subject.machine, steps.begin)
+        if screen.interactive:
+            subject.loader.on_progress = progress
+        measured = run_bench(subject.loader, wanted, keep, subject.machine, begin)
     manifest = replace(
         subject.manifest,
         model=measured.model,
@@ -184,43 +186,6 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
         request=measured.request,
         sentinel=measured.sentinel,
     )
-
-
-def so_far(row: Row) -> str:
-    """A row's numbers as they stand, in one line."""
-    known = {"pp": (row.pp_throughput, "t/s"), "tg": (row.tg_throughput, "t/s"), "e2e_ttft": (row.e2e_ttft, "ms")}
-    numbers = [f"{name} {show(value)} {unit}" for name, (value, unit) in known.items() if value]
-    numbers += [f"{row.failed} of {row.requests} requests failed"] if row.failed else []
-    return f"  {row.shape.name}: {', '.join(numbers) or 'no number'} (runs: {row.runs})"
-
-
-class Steps:
-    """What is being measured, in one line."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-        self._step = ""
-
-    def begin(self, step: str) -> None:
-        """A new step."""
-        self._step = step
-        self._show(step)
-
-    def progress(self, so_far: Progress) -> None:
-        """How far it is."""
-        self._show(f"{self._step}: {so_far.done} answers, {so_far.chunks} chunks, {so_far.seconds:.0f} s")
-
-
-def refuse_mixed(options: BenchOptions) -> None:
-    """Raises UsageError for options that a suite has of its own."""
-    own = ("pp", "tg", "depth", "concurrency", "prefix_caching", "chat", "natural_stop")
-    given = [f"--{name.replace('_', '-')}" for name in own if getattr(options, name) not in (None, False)]
-    if options.suite and given:
-        raise UsageError(
-            f"--suite {options.suite} has its own {', '.join(given)}",
-            code="options-conflict",
-            remedy=f"leave out --suite or {', '.join(given)}",
-        )
 
 
 def wanted_parts(options: BenchOptions, subject: Measuring) -> dict[str, BenchWanted]:
@@ -246,12 +211,8 @@ def wanted_parts(options: BenchOptions, subject: Measuring) -> dict[str, BenchWa
     )
     if not options.suite:
         return {"": plain}
-    parts = {}
-    for part in parts_of(options.suite):
-        values = {item.name: getattr(part, item.name) for item in fields(part) if item.name != "title"}
-        values["runs"] = part.runs if options.runs is None else options.runs
-        parts[part.title] = replace(plain, suite=options.suite, **values)
-    return parts
+    parts = parts_of(options.suite, plain)
+    return parts if options.runs is None else {title: replace(one, runs=plain.runs) for title, one in parts.items()}
 
 
 def max_num_seqs(spec: Mapping[str, Any]) -> int | None:
@@ -281,6 +242,7 @@ def print_result(result: Result, subject: Measuring, options: BenchOptions, dire
 
 
 def print_tables(tables: Sequence[Table], screen: Screen) -> None:
-    """Tables with their notes."""
+    """Tables with their notes, the columns of numbers set right."""
     for table in tables:
-        screen.table(table.title, table.marked_headers, table.rows, table.notes)
+        marks = [text if at < table.text_columns else f">{text}" for at, text in enumerate(table.headers)]
+        screen.table(table.title, marks, table.rows, table.notes)

@@ -10,13 +10,13 @@ import argparse
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.bench.compare import Entry, compare, moments_table, prompt_table, steps_table, sweep_tables
-from cluster.bench.result import Manifest, find_baseline, results_dir, warnings
+from cluster.bench.compare import Entry, all_warnings, compare, moments_table, prompt_table, steps_table, sweep_tables
+from cluster.bench.result import find_baseline, results_dir
 from cluster.bench.scaling import bytes_a_token
 from cluster.bench.series import (
     SIZES,
@@ -76,6 +76,9 @@ class Log:
         write_series(self.series, self.path)
 
 
+Report = Callable[[Log, Sequence[Entry]], list[Table]]
+
+
 def open_log(kind: str, steps: Sequence[Step], varied: Sequence[str], args: argparse.Namespace, screen: Screen) -> Log:
     """The series to write to: a new one, or with --resume the newest that wanted the same.
 
@@ -107,10 +110,13 @@ HOW = {"nodes", "results", "inventory", "base_url", "model", "api_key_file"}
 def what_is_wanted(step: Step, varied: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     """What all steps share, and a later run must want as well to be the same series. No secrets."""
     defaults = asdict(BenchOptions())
+    recipe = step.wanted.recipe.model_dump(mode="json", exclude={"reference", "problems", "summary"})
+    for key in varied:  # a vLLM flag with or without `vllm.` in front
+        first, *rest = key.removeprefix("vllm.").split(".")
+        _take(recipe, key.split("."))
+        _take(recipe["vllm"], [first.replace("_", "-"), *rest])
     return {
-        "recipe": _base(
-            step.wanted.recipe.model_dump(mode="json", exclude={"reference", "problems", "summary"}), varied
-        ),
+        "recipe": recipe,
         "hosts": args.nodes or "",
         "pp": "" if "pp" in varied else args.pipeline,
         "backend": "" if "backend" in varied else args.backend or "",
@@ -123,15 +129,6 @@ def what_is_wanted(step: Step, varied: Sequence[str], args: argparse.Namespace) 
             if key not in HOW and value != defaults[key]  # a later version may know more options
         },
     }
-
-
-def _base(recipe: dict[str, Any], varied: Sequence[str]) -> dict[str, Any]:
-    """A recipe without the keys that are varied, a vLLM flag with or without `vllm.` in front."""
-    for key in varied:
-        first, *rest = key.removeprefix("vllm.").split(".")
-        _take(recipe, key.split("."))
-        _take(recipe["vllm"], [first.replace("_", "-"), *rest])
-    return recipe
 
 
 def _take(inner: Any, path: Sequence[str]) -> None:
@@ -176,13 +173,14 @@ def kept_point(log: Log, step: Step) -> Point | None:
 
 def take_step(step: Step, named: Named, connect: Connect) -> tuple[Point, ClusterError | None]:
     """up, bench, down. The error is one after which no further step should be tried."""
-    point = Point(step.label, step.values, step.wanted.names, time.time())
-    point, error = start(point, step, connect)
-    if point.failed:
-        return point, error
-    point, error = measure(point, step, connect)
+    point, screen = Point(step.label, step.values, step.wanted.names, time.time()), QuietScreen()
+    try:
+        up.start(step.wanted, up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file)), screen, connect)
+    except ClusterError as error:  # `up` has put back what it began
+        return failed(point, "up", error), error if error.exit_code in STOPS else None
+    point, ended = measure(replace(point, up=screen.kept), step, connect)
     point, left = take_down(point, step, named, connect)
-    return point, left or error
+    return point, left or ended
 
 
 def take_down(point: Point, step: Step, named: Named, connect: Connect) -> tuple[Point, ClusterError | None]:
@@ -197,17 +195,6 @@ def take_down(point: Point, step: Step, named: Named, connect: Connect) -> tuple
     return replace(point, down=screen.kept), None
 
 
-def start(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterError | None]:
-    """`cluster up`; when it fails, it has put back what it began."""
-    screen = QuietScreen()
-    options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
-    try:
-        up.start(step.wanted, options, screen, connect)
-    except ClusterError as error:
-        return failed(point, "up", error), error if error.exit_code in STOPS else None
-    return replace(point, up=screen.kept), None
-
-
 def measure(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterError | None]:
     """`cluster bench`; the step's deployment runs on whatever happens."""
     try:
@@ -219,19 +206,14 @@ def measure(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterE
         stopped = InterruptedByUser(f"interrupted while {step.label} was measured")
         return failed(point, "bench", stopped), stopped
     [(result, path)] = measured.finished
-    point = replace(point, result=path.name)
-    if other := another(step.wanted, result.manifest):
+    point, spec = replace(point, result=path.name), result.manifest.spec
+    started = spec_like(step.wanted, spec, [host.name for host in result.manifest.hosts])
+    if other := "; ".join(differing(started, spec)):
         error = ClusterError(f"the deployment changed while it was measured: {other}", code="deployment-changed")
         return failed(point, "bench", error), None
     if result.failed:
         return replace(point, stage="bench", failed="some requests failed", exit=int(measured.exit_code)), None
     return point, None
-
-
-def another(wanted: Wanted, manifest: Manifest) -> str:
-    """What differs between the deployment that was started and the one that was measured."""
-    like = spec_like(wanted, manifest.spec, [host.name for host in manifest.hosts])
-    return "; ".join(differing(like, manifest.spec))
 
 
 def failed(point: Point, stage: str, error: ClusterError) -> Point:
@@ -285,7 +267,12 @@ def show_plan(steps: Sequence[Step], screen: Screen, connect: Connect) -> ExitCo
     """`--dry-run`: each step's three commands, and every host's argv of `up` as it would be now."""
     worst, shown = ExitCode.DONE, []
     for number, step in enumerate(steps, 1):
-        lines = commands(step)
+        file = ["--inventory", step.up.inventory] if step.up.inventory else []
+        lines = [
+            typed("up", up_options, step.up),
+            step.bench.command,
+            shlex.join(["cluster", "down", "--nodes", ",".join(step.wanted.names), *file]),
+        ]
         screen.line(f"[{number}/{len(steps)}] {step.label}")
         for line in lines:
             screen.line(f"  {line}")
@@ -300,16 +287,6 @@ def show_plan(steps: Sequence[Step], screen: Screen, connect: Connect) -> ExitCo
         shown.append({"label": step.label, "values": step.values, "commands": lines, "up": quiet.kept})
     screen.document({"steps": shown})
     return worst
-
-
-def commands(step: Step) -> list[str]:
-    """The step as it would be typed."""
-    file = ["--inventory", step.up.inventory] if step.up.inventory else []
-    return [
-        typed("up", up_options, step.up),
-        step.bench.command,
-        shlex.join(["cluster", "down", "--nodes", ",".join(step.wanted.names), *file]),
-    ]
 
 
 def first(named: Named, count: int) -> Named:
@@ -333,28 +310,20 @@ def read_step(label: str, values: dict[str, Any], options: UpOptions, named: Nam
 
 def entry_of(step: Step, log: Log) -> Entry | None:
     """A step's measurement; None when there is none."""
-    point = log.series.point(step.values)
-    result = read_point(point, log.path.parent) if point else None
-    if point is None or result is None:
+    point, recipe, directory = log.series.point(step.values), step.wanted.recipe, log.path.parent
+    if point is None or (result := read_point(point, directory)) is None:
         return None
-    recipe = step.wanted.recipe
-    return Entry(
-        step.label, result, log.path.parent / point.result, point, bytes_a_token(recipe), tuple(recipe.reference)
-    )
+    return Entry(step.label, result, directory / point.result, point, bytes_a_token(recipe), tuple(recipe.reference))
 
 
-def say_warnings(entries: Sequence[Entry], screen: Screen) -> None:
-    """What must be said aloud with these numbers, wherever they go; once when it is true of all."""
-    said: dict[str, list[str]] = {}
-    for entry in entries:
-        for line in warnings(entry.result):
-            said.setdefault(line, []).append(entry.label)
-    for line, labels in said.items():
-        screen.line(f"! {line}" if len(labels) == len(entries) else f"! {', '.join(labels)}: {line}")
-
-
-def end(steps: Sequence[Step], log: Log, tables: Sequence[Table], entries: Sequence[Entry], screen: Screen) -> ExitCode:
-    """The files, the error that ended it early, the one document, the exit code."""
+def end(steps: Sequence[Step], log: Log, report: Report, screen: Screen) -> ExitCode:
+    """The tables of what was measured, whether or not all of it was; the files, the error that ended it early, the one
+    document, the exit code."""
+    entries = [entry for step in steps if (entry := entry_of(step, log))]
+    tables = report(log, entries)
+    for line in all_warnings(entries):
+        screen.line(f"! {line}")
+    print_tables(tables, screen)
     screen.line(f"series: {log.path}")
     if entries:
         screen.line(f"page:   cluster report {log.path} -o {log.series.kind}.html")
@@ -383,7 +352,7 @@ def run_scaling(args: argparse.Namespace, screen: Screen, connect: Connect = con
     make_room(steps, log, named, args, screen, connect)
     screen.note(f"backend {steps[0].up.backend} at every size" + ("" if args.backend else ", as the recipe says"))
     carry_out(steps, log, named, screen, connect)
-    return finish_scaling(steps, log, screen)
+    return end(steps, log, report_scaling, screen)
 
 
 def read_sizes(args: argparse.Namespace, named: Named) -> list[Step]:
@@ -419,39 +388,26 @@ def refuse_sizes(sizes: Sequence[int], pipeline: int, named: Named) -> None:
         )
 
 
-def finish_scaling(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
-    """Print what was measured, whether or not all of it was."""
-    entries = [entry for step in steps if (entry := entry_of(step, log))]
-    tables = report_scaling(entries, log)
-    say_warnings(entries, screen)
-    print_tables(tables, screen)
-    return end(steps, log, tables, entries, screen)
-
-
-def report_scaling(entries: Sequence[Entry], log: Log) -> list[Table]:
+def report_scaling(log: Log, entries: Sequence[Entry]) -> list[Table]:
     """What each size did, memory by moment, and last each larger size beside the smallest."""
     tables = [steps_table(log.series, {entry.label: entry.result for entry in entries})]
     tables += [replace(bench_table(entry.result), title=entry.label) for entry in entries]
     memory = moments_table(entries)
     tables += [memory] if memory else []
-    if len(entries) == 1 and (entries[0].tp or 1) > 1:
-        return tables + with_stored(entries[0], log)
-    by_size = sorted(entries, key=lambda entry: entry.tp or 0)
-    return tables + [table for entry in by_size[1:] for table in compare(by_size[0], entry)]
-
-
-def with_stored(entry: Entry, log: Log) -> list[Table]:
-    """One size alone: compared with the stored baseline whose conditions agree, else what differs is named."""
+    if len(entries) != 1 or (entries[0].tp or 1) == 1:
+        by_size = sorted(entries, key=lambda entry: entry.tp or 0)
+        return tables + [table for entry in by_size[1:] for table in compare(by_size[0], entry)]
+    [entry] = entries  # one size alone: the stored baseline whose conditions agree, else what differs
     shapes = [row.shape for row in entry.result.rows]
     baseline = find_baseline(log.path.parent, entry.result.manifest, 1, shapes)
     if baseline.result:
-        return compare(
-            Entry("TP=1", baseline.result, baseline.path, reading=entry.reading, references=entry.references), entry
+        return tables + compare(
+            replace(entry, label="TP=1", result=baseline.result, path=baseline.path, point=None), entry
         )
     refused = [
         f"not compared with {path.name}: {'; '.join(map(str, against[:5]))}" for path, against in baseline.refused[:3]
     ]
-    return [Table("scaling", (), (), tuple(refused or ["no single-node baseline of this recipe is stored"]))]
+    return [*tables, Table("scaling", (), (), tuple(refused or ["no single-node baseline of this recipe is stored"]))]
 
 
 def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -464,7 +420,7 @@ def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = conne
     log = open_log("sweep", steps, [one.key for one in varied], args, screen)
     make_room(steps, log, named, args, screen, connect)
     carry_out(steps, log, named, screen, connect)
-    return finish_sweep(steps, log, screen)
+    return end(steps, log, report_sweep, screen)
 
 
 def read_values(args: argparse.Namespace, varied: Sequence[Vary], named: Named) -> list[Step]:
@@ -507,15 +463,6 @@ def read_combination(args: argparse.Namespace, values: Mapping[str, str], name: 
     except UsageError as error:
         error.what = f"{label}: {error.what}"
         raise
-
-
-def finish_sweep(steps: Sequence[Step], log: Log, screen: Screen) -> ExitCode:
-    """Print the table of what was measured, whether or not all of it was."""
-    entries = [entry for step in steps if (entry := entry_of(step, log))]
-    tables = report_sweep(log, entries)
-    say_warnings(entries, screen)
-    print_tables(tables, screen)
-    return end(steps, log, tables, entries, screen)
 
 
 def report_sweep(log: Log, entries: Sequence[Entry]) -> list[Table]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.bench.loader import Loader, ProcessLoader, Round, RoundRecord, Target, load_command
 
 SERVER = Path(__file__).parents[1] / "known_server.py"
 
@@ -65,3 +65,20 @@ def load_client(url: str, env: dict[str, str] | None = None, **target: str) -> I
         yield ProcessLoader(child)
     finally:
         child.close()
+
+
+class Watching:
+    """A load client whose questions are kept."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader, self.where = loader, loader.where
+        self.asks: list = []
+
+    def send(self, round: Round) -> RoundRecord:
+        self.asks += round.asks
+        return self.loader.send(round)
+
+    @property
+    def bodies(self) -> list[dict]:
+        """What was asked of the model, without the questions that only count tokens."""
+        return [ask.body for ask in self.asks if "completions" in ask.path and ask.body.get("stream")]

@@ -5,33 +5,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_live import known_server, load_client
+from bench_live import Watching, known_server, load_client
 
 from cluster.bench.endpoint import ANOTHER, CUT
 from cluster.bench.loader import Loader, Round, RoundRecord
 from cluster.bench.run import Measured, run_bench
 from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, UsageError
-
-
-class Watching:
-    """A load client whose questions are kept."""
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-        self.where = loader.where
-        self.asks: list = []
-
-    def send(self, round: Round) -> RoundRecord:
-        self.asks += round.asks
-        return self.loader.send(round)
-
-    @property
-    def bodies(self) -> list[dict]:
-        return [ask.body for ask in self.asks if "completions" in ask.path and ask.body.get("stream")]
 
 
 @contextmanager
@@ -52,7 +36,7 @@ def test_ollama_is_not_sent_what_it_does_not_look_at() -> None:
     assert loader.bodies[-1]["stream_options"] == {"include_usage": True}
     assert (measured.engine["name"], measured.engine["version"]) == ("ollama", "0.33.0")
     assert measured.engine["ignored"] == ["min_tokens", "ignore_eos", "continuous_usage_stats"]
-    assert measured.failed == 0
+    assert measured.rows[0].failed == 0
     assert measured.rows[0].counted == "one an event"
 
 
@@ -109,7 +93,7 @@ def test_a_router_that_sends_a_part_elsewhere() -> None:
 def test_an_engine_that_nobody_knows_is_measured() -> None:
     with engine("unknown") as loader:
         measured = measure(loader, "steady")
-    assert (measured.engine, measured.failed) == ({}, 0)
+    assert (measured.engine, measured.rows[0].failed) == ({}, 0)
     assert "cache_salt" not in loader.bodies[-1], "not every server heeds it"
 
 
@@ -164,17 +148,12 @@ def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
 
         def send(self, round: Round) -> RoundRecord:
             record = self.loader.send(round)
-            swapped = tuple(
-                type(one)(
-                    one.t0_s,
-                    one.end_s,
-                    one.how,
-                    one.error,
-                    tuple((t, b.replace(b'"model": "steady"', b'"model": "stead2"')) for t, b in one.chunks),
-                )
+            swapped = (
+                tuple((t, data.replace(b'"model": "steady"', b'"model": "stead2"')) for t, data in one.chunks)
                 for one in record.records
             )
-            return type(record)(record.id, swapped, record.client)
+            pairs = zip(record.records, swapped, strict=True)
+            return replace(record, records=tuple(replace(one, chunks=chunks) for one, chunks in pairs))
 
     with engine("unknown") as loader, pytest.raises(ClusterError, match="another model answered: stead2") as caught:
         measure(Elsewhere(loader.loader), "steady")

@@ -133,27 +133,18 @@ def test_lost_tokens_are_found(load: ProcessLoader) -> None:
     assert {"plain", "four", "silent", "tools", "reasoning-content"} <= set(lost)
 
 
-def test_wrong_count_is_found(load: ProcessLoader) -> None:
-    def generous(one: Record) -> Record:
-        more = ((t, data.replace(b'completion_tokens": 16', b'completion_tokens": 17')) for t, data in one.chunks)
-        return dataclasses.replace(one, chunks=tuple(more))
+@pytest.mark.parametrize(
+    ("old", "new", "way", "said"),
+    [
+        (b'completion_tokens": 16', b'completion_tokens": 17', "usage-last", "17 tokens instead of 16"),
+        (b'"error": {', b'"notes": {', "error-event", "a request that failed counts as served"),
+    ],
+)
+def test_wrong_reading_is_found(load: ProcessLoader, old: bytes, new: bytes, way: str, said: str) -> None:
+    def bend(one: Record) -> Record:
+        return dataclasses.replace(one, chunks=tuple((t, data.replace(old, new)) for t, data in one.chunks))
 
-    wrong = wrong_ways(Bent(load, generous))
-    assert wrong["plain"] == wrong["usage-last"] == "17 tokens instead of 16"
-
-
-def test_failure_taken_for_an_answer_is_found(load: ProcessLoader) -> None:
-    def cheerful(one: Record) -> Record:
-        whole = b"".join(data for _, data in one.chunks)
-        return (
-            one
-            if b"the engine is dead" not in whole
-            else dataclasses.replace(
-                one, chunks=tuple((t, data.replace(b'"error"', b'"notes"')) for t, data in one.chunks)
-            )
-        )
-
-    assert wrong_ways(Bent(load, cheerful))["error-event"] == "a request that failed counts as served"
+    assert wrong_ways(Bent(load, bend))[way] == said
 
 
 def test_goals_are_those_of_each_concurrency() -> None:

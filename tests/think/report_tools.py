@@ -26,8 +26,8 @@ def stats(*values: float) -> Stat:
     return found
 
 
-def machine(hosts: int, run: int, throttle: Sequence[str] = ()) -> dict[str, Any]:
-    """What hosts say before and after a run; the last host is `throttle`d."""
+def machine(hosts: int, run: int, at_s: float, throttle: Sequence[str] = ()) -> dict[str, Any]:
+    """What hosts say before and after a run, and in one look; the last host is `throttle`d."""
 
     def told(number: int, busy: bool) -> dict[str, Any]:
         return {
@@ -40,11 +40,10 @@ def machine(hosts: int, run: int, throttle: Sequence[str] = ()) -> dict[str, Any
             "throttle": list(throttle) if number == hosts and busy else [],
         }
 
-    moments = {"before": False, "after": True}
-    return {"run": run} | {
-        moment: {f"spark{number}": told(number, busy) for number in range(1, hosts + 1)}
-        for moment, busy in moments.items()
-    }
+    names = {f"spark{number}": number for number in range(1, hosts + 1)}
+    before, after = ({name: told(number, busy) for name, number in names.items()} for busy in (False, True))
+    series = {name: {"t": [at_s]} | {key: [one] for key, one in state.items()} for name, state in after.items()}
+    return {"run": run, "before": before, "after": after, "most": after, "series": series}
 
 
 def row(tg_rates: Sequence[float], depth: int = 0, tg: int = 128, **given: Any) -> Row:
@@ -68,8 +67,7 @@ def row(tg_rates: Sequence[float], depth: int = 0, tg: int = 128, **given: Any) 
         "e2e_ttft": stats(*[(9000 + depth) / rate for rate in tg_rates]),
         "runs": runs,
         "requests": runs * clients,
-        "client": tuple({"started_unix_s": BEGAN + depth / 100 + 20 * run, "wall_s": 10.0} for run in range(runs)),
-        "machine": tuple(machine(hosts, run, throttle) for run in range(runs)),
+        "machine": tuple(machine(hosts, run, BEGAN + depth / 100 + 20 * run, throttle) for run in range(runs)),
     }
     return Row(**values | given)
 

@@ -129,16 +129,20 @@ def test_names(given: str, same: bool) -> None:
     assert (check_answer(answered(model=given), MANY, 512).error == "") == same
 
 
-def test_another_name_of_the_model_or_of_the_only_model_is_no_failover() -> None:
-    assert check_answer(answered(model="root"), dataclasses.replace(MANY, names=("root",)), 512).error == ""
-    assert check_answer(answered(model="whatever"), Asked("daily", alone=True), 512).error == ""
-    assert check_answer(answered(model=""), MANY, 512).error == ""
-
-
-def test_failover_is_told_by_name() -> None:
-    said = check_answer(answered(model="spare"), MANY, 512).error
-    assert said == "another model answered: spare instead of daily"
-    assert "fallbacks" in remedy_of(said)
+@pytest.mark.parametrize(
+    ("given", "asked", "said"),
+    [
+        ({"model": "root"}, dataclasses.replace(MANY, names=("root",)), ""),
+        ({"model": "whatever"}, Asked("daily", alone=True), ""),
+        ({"model": ""}, MANY, ""),
+        ({"prompt_tokens": None}, MANY, ""),
+        ({"error": "time-out", "model": "spare"}, MANY, "time-out"),
+        ({"model": "spare"}, MANY, "another model answered: spare instead of daily"),
+    ],
+)
+def test_failover_is_told_by_name(given: dict, asked: Asked, said: str) -> None:
+    assert check_answer(answered(**given), asked, 512).error == said
+    assert ("fallbacks" in remedy_of(said)) == ("spare" in said)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +153,3 @@ def test_cut_prompts(exact: bool, counted: int, cut: bool) -> None:
     said = check_answer(answered(prompt_tokens=counted), Asked("daily", exact=exact), 512).error
     assert bool(said) == cut
     assert not cut or said == f"the prompt was cut: the server read {counted} of 512 tokens"
-
-
-def test_what_failed_or_was_not_counted_is_left_alone() -> None:
-    assert check_answer(answered(error="time-out", model="spare"), MANY, 512).error == "time-out"
-    assert check_answer(answered(prompt_tokens=None), MANY, 512).error == ""
-    assert remedy_of("time-out") == ""

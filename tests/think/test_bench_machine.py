@@ -10,7 +10,7 @@ from bench_results import result, row
 from cluster.bench.result import warnings
 from cluster.bench.rows import Shape, parse_row
 from cluster.bench.sampling import Fabric, Sample, describe, machine_notes, read_sample
-from cluster.bench.tables import machine_table, memory_table
+from cluster.bench.tables import machine_table
 
 GIB = 1 << 30
 RDMA = Fabric("head", ("rocep1s0f0", "roceP2p1s0f0"), "enp1s0f0np0")
@@ -116,44 +116,36 @@ def run(**hosts: list[str]) -> dict[str, Any]:
     return describe(samples, {name: FABRICS[name] for name in hosts})
 
 
-def test_healthy_hosts_need_no_word() -> None:
-    steady = [line(1, sent=0), line(2, sent=4000)]
-    assert machine_notes([run(spark1=steady, spark2=steady)]) == []
+STILL, STEADY = [line(1), line(2)], [line(1), line(2, sent=4000)]
+IDLE = line(1, 208).replace(", 61, 96, ", ", 40, 0, ")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "notes"),
+    [
+        ({"spark1": STEADY, "spark2": STEADY}, []),
+        ({"spark1": STILL}, []),
+        ({"spark1": [IDLE, IDLE]}, []),
+        ({"spark1": STILL, "spark2": STILL}, ["no byte went over the links between the hosts"]),
+        (
+            {"spark1": STEADY, "spark2": [line(1), line(2, mask="0x24", sent=1), line(3)]},
+            ["THROTTLED: spark2 (power cap, software thermal slowdown)"],
+        ),
+        ({"spark1": [line(1, 650)] * 2}, ["POWER-CAPPED: spark1 ran at 650 MHz under load, at most 45 W"]),
+        ({"spark1": [line(1, 1800)] * 2}, []),
+        (
+            {"spark1": STEADY, "spark2": [line(2, 2000)]},
+            ["ASYMMETRIC HOSTS: SM clock under load: spark1 2,411 MHz, spark2 2,000 MHz"],
+        ),
+        (
+            {"spark1": STEADY, "spark2": [line(2).replace("105721", "60000")]},
+            ["ASYMMETRIC HOSTS: GPU memory: spark1 105,721 MiB, spark2 60,000 MiB"],
+        ),
+    ],
+)
+def test_hosts_that_need_a_word(hosts: dict[str, list[str]], notes: list[str]) -> None:
+    assert machine_notes([run(**hosts)]) == notes
     assert machine_notes([]) == []
-
-
-def test_throttled_host_is_named_with_the_reasons() -> None:
-    hot = [line(1), line(2, mask="0x24", sent=1), line(3)]
-    assert machine_notes([run(spark1=[line(1), line(2, sent=5)], spark2=hot)]) == [
-        "THROTTLED: spark2 (power cap, software thermal slowdown)"
-    ]
-
-
-@pytest.mark.parametrize(("clock", "capped"), [(611, True), (650, True), (1800, False), (2411, False)])
-def test_power_cap_shows_by_the_clock_under_load(clock: int, capped: bool) -> None:
-    notes = machine_notes([run(spark1=[line(1, clock), line(2, clock), line(3, clock)])])
-    assert notes == ([f"POWER-CAPPED: spark1 ran at {clock} MHz under load, at most 45 W"] if capped else [])
-
-
-def test_idle_clock_is_no_power_cap() -> None:
-    idle = line(1, 208).replace(", 61, 96, ", ", 40, 0, ")
-    assert machine_notes([run(spark1=[idle, idle])]) == []
-
-
-def test_unequal_hosts_are_named() -> None:
-    slower, less = line(2, 2000, sent=5), line(2, sent=5).replace("105721", "60000")
-    assert machine_notes([run(spark1=[line(1), line(2, sent=9)], spark2=[slower])]) == [
-        "ASYMMETRIC HOSTS: SM clock under load: spark1 2,411 MHz, spark2 2,000 MHz"
-    ]
-    assert machine_notes([run(spark1=[line(1), line(2, sent=9)], spark2=[less])]) == [
-        "ASYMMETRIC HOSTS: GPU memory: spark1 105,721 MiB, spark2 60,000 MiB"
-    ]
-
-
-def test_silent_links_are_said_of_several_hosts_only() -> None:
-    still = [line(1), line(2)]
-    assert machine_notes([run(spark1=still, spark2=still)]) == ["no byte went over the links between the hosts"]
-    assert machine_notes([run(spark1=still)]) == []
 
 
 def test_lost_host_is_said() -> None:
@@ -171,24 +163,12 @@ def test_row_and_tables_hold_it() -> None:
     assert parse_row(one.document()) == one
     whole = dataclasses.replace(result(), rows=(one,))
     assert warnings(whole) == ("THROTTLED: spark1 (power cap)",)
-    memory, machines = memory_table(whole), machine_table(whole)
-    assert memory is not None
-    assert memory.rows[0] == ("spark1", "head", "105,721", "1,024"), "the least is between the ends"
+    machines = machine_table(whole)
     assert machines is not None
-    assert machines.rows == (
-        (
-            "spark1",
-            "2390–2411",
-            "45",
-            "61",
-            "power cap",
-            "rocep1s0f0 4.29/4.29; roceP2p1s0f0 0.00/0.00; enp1s0f0np0 4.29/0.00",
-        ),
-    )
-    assert len(machines.notes) == 1
+    links = "rocep1s0f0 4.29/4.29; roceP2p1s0f0 0.00/0.00; enp1s0f0np0 4.29/0.00"
+    assert machines.rows == (("spark1", "2390–2411", "45", "61", "power cap", links),)
     gap = {"run": 1} | describe({}, {"spark1": RDMA})
     gapped = machine_table(dataclasses.replace(whole, rows=(row(one.shape, machine=[{"run": 0} | told, gap]),)))
     assert gapped is not None
     assert gapped.rows == machines.rows
     assert "spark1" in gapped.notes[1]
-    assert machine_table(result()) is None

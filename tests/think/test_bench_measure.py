@@ -50,12 +50,12 @@ def test_rate_of_a_total_spread_over_events_is_an_estimate() -> None:
     assert decode_rate(trace("four-last", tokens=129))[0] == pytest.approx(RATE, rel=0.001)
 
 
-def test_no_rate_without_a_count() -> None:
-    assert decode_rate(trace("no-usage")) == (None, "the server does not count its tokens")
-
-
-def test_no_rate_when_all_came_at_once() -> None:
-    assert decode_rate(trace("at-once")) == (None, "all tokens came at once")
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [("no-usage", "the server does not count its tokens"), ("at-once", "all tokens came at once")],
+)
+def test_no_rate_has_a_reason(way: str, why: str) -> None:
+    assert decode_rate(trace(way)) == (None, why)
 
 
 def test_cached_tokens_were_not_computed() -> None:
@@ -142,15 +142,8 @@ def test_one_failure_takes_the_totals_away_and_not_the_others() -> None:
     assert (batch.tg_steady_t_s, batch.pp_total_t_s, batch.tg_wall_t_s) == (None, None, None)
     assert batch.tg_steady_why == "1 of 3 requests failed"
     assert all(one.tg_t_s == pytest.approx(RATE) for one in batch.requests)
-
-
-def test_none_served() -> None:
-    batch = measure_batch([trace("half")], LATENCY_S, 512)
-    assert (batch.requests, len(batch.failures)) == ((), 1)
-
-
-def test_equal_failures_are_counted_each() -> None:
-    assert len(measure_batch([trace("half"), trace("half"), trace("plain")], 0, 512).failures) == 2
+    none = measure_batch([trace("half"), trace("half")], LATENCY_S, 512)
+    assert (none.requests, len(none.failures)) == ((), 2)
 
 
 def test_prompt_total_is_all_prompts_over_the_time_to_the_last_first_token() -> None:

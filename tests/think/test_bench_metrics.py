@@ -14,6 +14,7 @@ from cluster.bench.metrics import (
     server_notes,
     watch,
 )
+from cluster.bench.read import RequestTrace
 from cluster.bench.statistics import stat
 
 # As vLLM 0.32 prints it: HELP and TYPE lines, an engine label, `_created` series, buckets, two engines.
@@ -46,7 +47,6 @@ vllm:gpu_prefix_cache_hits_total{model_name="m"} 5.0
 vllm:generation_tokens_total{model_name="m"} 7.0
 vllm:time_per_output_token_seconds_sum{model_name="m"} 3.0
 """
-ZERO = {"requests": 0.0, "generation_tokens": 0.0}
 
 
 def counts(**told: float) -> dict[str, float]:
@@ -81,7 +81,7 @@ def test_servers_of_another_kind_tell_nothing(text: str) -> None:
     assert parse_metrics(text) is None
     assert watch(None, None, Ours(1)) is None
     assert server_document([]) is None
-    assert server_notes([]) == []
+    assert list(server_notes([])) == []
 
 
 def test_what_a_row_is_told() -> None:
@@ -97,7 +97,7 @@ def test_what_a_row_is_told() -> None:
     assert (told["drafts"], told["acceptance_rate"], told["acceptance_length"]) == (80, 0.5, 2.5)
     assert told["acceptance_per_position"] == pytest.approx([0.9, 0.4, 0.2])
     assert (told["foreign_requests"], told["foreign_tokens"]) == (0, 0)
-    assert server_notes([seen]) == [
+    assert list(server_notes([seen])) == [
         "2 preemptions: the KV cache did not hold all requests",
         "requests waited 50 ms on average before the server began with them",
     ]
@@ -109,54 +109,36 @@ def test_no_speculation_is_no_acceptance() -> None:
     assert not [name for name in told if "accept" in name or "draft" in name]
 
 
-def test_foreign_traffic_is_what_was_counted_beyond_ours() -> None:
-    seen = watched(requests=5, generation_tokens=164)
-    assert (seen.foreign_requests, seen.foreign_tokens, seen.is_alone) == (3, 100, False)
-    assert server_notes([seen]) == ["foreign traffic: 3 requests (100 tokens) of others meanwhile"]
-
-
-def test_foreign_request_that_does_not_end_shows_by_its_tokens() -> None:
-    assert server_notes([watched(generation_tokens=90)]) == [
-        "foreign traffic: 0 requests (26 tokens) of others meanwhile"
-    ]
-
-
-def test_failed_requests_of_ours_are_not_taken_for_others() -> None:
-    seen = watched(served=2, failed=1, generated=None, requests=3, generation_tokens=80)
-    assert (seen.foreign_requests, seen.foreign_tokens) == (0, None)
-    assert server_notes([seen]) == []
-
-
-def test_requests_of_others_under_way_at_the_begin() -> None:
-    seen = watch(counts(running=3.0), counts(generation_tokens=128.0, requests=4.0), Ours(2, 0, 64))
-    assert seen is not None
-    assert not seen.is_alone
-    assert server_notes([seen]) == ["foreign traffic: 3 requests of others were running when a run began"]
-
-
-def test_restart_is_said_and_its_counts_are_not_used() -> None:
-    seen = watch(counts(), counts(requests=1.0), Ours(1, 0, 10))
-    assert seen is not None
-    assert server_document([seen]) is None
-    assert server_notes([seen]) == ["the server's counters went back: it was restarted during the row"]
-
-
-def test_counts_that_lag_are_said() -> None:
-    seen = watched(served=2, requests=1)
-    assert seen.lags
-    assert not watched(served=2).lags
-    assert "not complete" in server_notes([seen])[0]
+@pytest.mark.parametrize(
+    ("seen", "notes"),
+    [
+        (watched(requests=5, generation_tokens=164), ["foreign traffic: 3 requests (100 tokens) of others meanwhile"]),
+        (watched(generation_tokens=90), ["foreign traffic: 0 requests (26 tokens) of others meanwhile"]),
+        (watched(served=2, failed=1, generated=None, requests=3, generation_tokens=80), []),
+        (
+            watch(counts(running=3.0), counts(generation_tokens=128.0, requests=4.0), Ours(2, 0, 64)),
+            ["foreign traffic: 3 requests of others were running when a run began"],
+        ),
+        (
+            watch(counts(), counts(requests=1.0), Ours(1, 0, 10)),
+            ["the server's counters went back: it was restarted during the row"],
+        ),
+        (watched(requests=1), ["the server counts fewer requests than it served us: its counts are not complete"]),
+    ],
+)
+def test_what_is_off_is_said(seen: Watched, notes: list[str]) -> None:
+    assert list(server_notes([seen])) == notes
+    assert seen.is_alone == (not notes or seen.lags)
+    assert (server_document([seen]) is None) == seen.restarted
 
 
 @pytest.mark.parametrize(("ttft_ms", "noted"), [(None, True), (100.0, True), (2000.0, False)])
 def test_queue_is_measured_against_the_time_to_first_token(ttft_ms: float | None, noted: bool) -> None:
     notes = server_notes([watched(queue_s=0.1, queue_n=2)], stat([ttft_ms]) if ttft_ms else None)
-    assert bool(notes) == noted
+    assert bool(list(notes)) == noted
 
 
 def served(**given: Any) -> Any:
-    from cluster.bench.read import RequestTrace
-
     values = {"tokens": ((1.0, 1.0), (2.0, 31.0)), "counted": "per event"}
     return RequestTrace(0.0, 3.0, **values | given)
 

@@ -9,11 +9,10 @@ from bench_results import result, row
 from bench_tools import trace
 
 from cluster.bench.measure import measure_batch
-from cluster.bench.result import Baseline, Result, warnings
+from cluster.bench.result import Result, warnings
 from cluster.bench.rows import Shape, summarise
-from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, interval, scaling_rows, scaling_table
-from cluster.bench.tables import bench_table, latency_table, memory_table, server_table, to_csv, to_markdown
-from cluster.bench.wanted import BenchWanted
+from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, interval, scaling_rows
+from cluster.bench.tables import bench_table, to_csv
 from cluster.cli.bench import max_num_seqs
 from cluster.config.recipe import Reference, ReferenceRow
 
@@ -32,30 +31,6 @@ PUBLISHED = Reference(
 
 def rows_of(now: Result, base: Result, *references: Reference) -> dict[tuple[str, str], ScalingRow]:
     return {(row.what, row.test): row for row in scaling_rows(base, now, references)}
-
-
-def test_columns_are_llama_benchys_with_failures_added() -> None:
-    table = bench_table(result())
-    assert table.headers == (
-        *("model", "test", "t/s", "peak t/s", "ttfr (ms)", "est_ppt (ms)", "e2e_ttft (ms)", "failed"),
-    )
-    assert [line[1] for line in table.rows[:4]] == ["pp2048", "tg32", "pp2048", "tg128"]
-    assert [line[1] for line in table.rows[4:]] == ["pp2048 @ d4096", "tg32 @ d4096", "pp2048 @ d4096", "tg128 @ d4096"]
-    assert table.rows[3] == ("google/gemma-4-31B-it", "tg128", "50.00 ± 0.00", "50.00 ± 0.00", "", "", "", "0")
-
-
-def test_columns_under_concurrency() -> None:
-    rows = (row(Shape(512, 128, 0, 1)), row(Shape(512, 128, 0, 4)), row(Shape(512, 32, 0, 4)))
-    table = bench_table(dataclasses.replace(result(), rows=rows))
-    assert table.headers == (
-        *("model", "test", "t/s (total)", "t/s (req)", "peak t/s", "peak t/s (req)"),
-        *("ttfr (ms)", "est_ppt (ms)", "e2e_ttft (ms)", "t/s (wall)", "failed"),
-    )
-    tg = [dict(zip(table.headers, line, strict=True)) for line in table.rows if line[1].startswith("tg")]
-    assert [line["test"] for line in tg] == ["tg128 (c1)", "tg128 (c4)", "tg32 (c4)"]
-    assert [line["t/s (total)"] for line in tg] == ["50.00 ± 0.00", "200.00 ± 0.00", "n/a"]
-    assert [line["t/s (wall)"] for line in tg] == ["", "200.00 ± 0.00", "200.00 ± 0.00"]
-    assert any("less than 1 s [pp512 tg32 (c4)]" in note for note in table.notes)
 
 
 def test_number_of_some_runs_only_is_said() -> None:
@@ -86,18 +61,6 @@ def test_simulated_hosts_and_dummy_weights_are_said_aloud() -> None:
         "the server refused min_tokens",
     ]
     assert warnings(result()) == ()
-
-
-def test_memory_is_the_worst_of_all_samples() -> None:
-    def sample(used: int, free: int) -> dict:
-        return {"spark1": {"role": "head", "gpu_memory_mib": used, "memory_available_mib": free}, "spark2": {}}
-
-    machine = [{"run": 0, "before": sample(100_000, 9000), "after": sample(105_721, 8000)}]
-    with_memory = dataclasses.replace(result(), rows=(row(Shape(512, 32, 0), machine=machine),))
-    table = memory_table(with_memory)
-    assert table is not None
-    assert table.rows == (("spark1", "head", "105,721", "8,000"), ("spark2", "", "n/a", "n/a"))
-    assert memory_table(result()) is None
 
 
 def test_scaling_of_rates_and_of_times() -> None:
@@ -133,34 +96,11 @@ def test_published_numbers_stand_beside_when_the_mode_agrees() -> None:
     assert rows_of(result(), result(1), other)[TG, "tg128 @ d4096"].published.base is None
 
 
-def test_scaling_table() -> None:
-    now, base = result(2, (74.0, 75.0, 76.0)), result(1, (49.0, 50.0, 51.0))
-    rows = scaling_rows(base, now, [PUBLISHED])
-    table = scaling_table(rows, Baseline(base), now, [PUBLISHED])
-    assert table.headers[:7] == ("what", "test", "TP=1", "TP=2", "speed-up", "95 %", "efficiency")
-    line = next(line for line in table.rows if line[1] == "tg128 @ d4096")
-    assert line[2:5] == ("50.00 ± 1.00", "75.00 ± 1.00", "1.50×")
-    assert line[6:] == ("75%", "6.5", "10.3", "1.58×")
-    assert "published: a write-up (llama-benchy 0.3.5)" in table.notes
-    other = PUBLISHED.model_copy(update={"depth_mode": "prefix-caching"})
-    hidden = scaling_table(scaling_rows(base, now, [other]), Baseline(base), now, [other])
-    assert len(hidden.headers) == 7
-    assert any(note.startswith("not shown, measured in mode 'prefix-caching'") for note in hidden.notes)
-
-
 def test_interval_words() -> None:
     noisy = rows_of(result(2, (40.0, 50.0, 62.0)), result(1))[TG, "tg128"]
     assert interval(noisy).endswith("(not significant)")
     single = rows_of(result(2, (60.0,)), result(1))[TG, "tg128"]
     assert interval(single) == "one run"
-
-
-def test_markdown() -> None:
-    text = to_markdown([bench_table(result())], ["LOOK"])
-    lines = text.splitlines()
-    assert lines[0] == "> **LOOK**"
-    assert lines[2].startswith("| model | test | t/s |")
-    assert lines[3] == "| :--- | :--- | ---: | ---: | ---: | ---: | ---: | ---: |"
 
 
 def test_csv_has_llama_benchys_columns_first() -> None:
@@ -171,22 +111,6 @@ def test_csv_has_llama_benchys_columns_first() -> None:
     assert float(lines[1]["t_s_mean"]) == pytest.approx(50)
     assert float(lines[0]["ttfr_mean"]) == pytest.approx(67)
     assert lines[1]["ttfr_mean"] == ""
-
-
-def test_latency_table_and_csv_hold_the_percentiles() -> None:
-    one = dataclasses.replace(result(), rows=(row(Shape(512, 128, 0, 4)),))
-    table = latency_table(one)
-    assert table.headers == (
-        "test",
-        *(f"{what} {mark}" for what in ("ttft", "tpot", "itl") for mark in ("p50", "p90", "p99")),
-    )
-    assert table.rows == (
-        ("pp512 tg128 (c4)", "67.00", "67.00", "n/a", "20.00", "20.00", "n/a", "20.00", "20.00", "20.00"),
-    )
-    pp, tg = csv.DictReader(io.StringIO(to_csv(one)))
-    assert float(pp["e2e_ttft_ms_p90"]) == pytest.approx(67)
-    assert (pp["itl_ms_p50"], tg["e2e_ttft_ms_p50"], tg["tpot_ms_p99"]) == ("", "", "")
-    assert float(tg["itl_ms_p95"]) == pytest.approx(20)
 
 
 def test_rows_without_their_cache_are_said_first() -> None:
@@ -205,20 +129,11 @@ def test_context_rows_have_llama_benchys_names() -> None:
 
 
 def test_rows_with_more_clients_than_the_server_computes_are_marked() -> None:
-    most = BenchWanted("", concurrency=(4, 8), max_num_seqs=4)
-    shapes = (Shape(512, 128, 0, 4), Shape(512, 128, 0, 8))
-    assert [most.queued(shape) for shape in shapes] == [0, 4]
-    assert [BenchWanted("").queued(shape) for shape in shapes] == [0, 0]
-    rows = tuple(row(shape, queued=most.queued(shape)) for shape in shapes)
+    rows = tuple(row(Shape(512, 128, 0, count), queued=queued) for count, queued in ((4, 0), (8, 4)))
     found = dataclasses.replace(result(), rows=rows)
-    assert [one["queued"] for one in found.document()["benchmarks"]] == [0, 4]
-    table = bench_table(found)
-    assert [line[table.headers.index("queued")] for line in table.rows] == ["0", "0", "4/8", "4/8"]
     [line] = warnings(found)
     assert line.startswith("QUEUED in pp512 tg128 (c8)")
-    inside = dataclasses.replace(found, rows=rows[:1])
-    assert "queued" not in bench_table(inside).headers
-    assert warnings(inside) == ()
+    assert warnings(dataclasses.replace(found, rows=rows[:1])) == ()
 
 
 @pytest.mark.parametrize(
@@ -232,29 +147,3 @@ def test_rows_with_more_clients_than_the_server_computes_are_marked() -> None:
 )
 def test_what_the_server_computes_at_the_same_time_is_the_recipes_or_the_words(spec: dict, most: int | None) -> None:
     assert max_num_seqs(spec) == most
-
-
-def test_columns_are_those_that_are_told() -> None:
-    first, second, *others = result().rows
-    speculating = {
-        "requests": 3,
-        "ttft_ms": 79.8,
-        "itl_ms": 4.0,
-        "preemptions": 0,
-        "acceptance_rate": 0.5,
-        "acceptance_length": 2.5,
-        "acceptance_per_position": [0.75, 0.5, 0.25],
-    }
-    rows = (dataclasses.replace(first, server=speculating), dataclasses.replace(second, server={"requests": 3}))
-    table = server_table(dataclasses.replace(result(), rows=(*rows, *others)))
-    assert table is not None
-    assert table.headers == ("test", "ttft (ms)", "itl (ms)", "requests", "preempted", "accepted", "tokens a step")
-    assert table.rows == (
-        ("pp2048 tg32", "79.80", "4.00", "3", "0", "50% (75%, 50%, 25%)", "2.50"),
-        ("pp2048 tg128", "n/a", "n/a", "3", "n/a", "n/a", "n/a"),
-    )
-
-
-def test_server_that_counts_nothing_has_no_table() -> None:
-    rows = tuple(dataclasses.replace(row, server=None) for row in result().rows)
-    assert server_table(dataclasses.replace(result(), rows=rows)) is None

@@ -228,21 +228,11 @@ def test_sum_of_the_counters_hides_no_miss() -> None:
     assert cached_row([0] * 4, "counters").cache == {"miss": 4}
 
 
-SHAPE = Shape(2048, 128, 0)
-
-
-def runs(*rates: float) -> Row:
-    return row(SHAPE, rates)
-
-
 def sentinel(first: float, last: float, *rates: float) -> Sentinel:
-    found = compare_runs(runs(first), runs(last), runs(*(rates or (first,))), extra=True)
+    one, other, every = (row(Shape(2048, 128, 0), found) for found in ((first,), (last,), rates or (first,)))
+    found = compare_runs(one, other, every, extra=True)
     assert found is not None
     return found
-
-
-def changed(found: Sentinel) -> list[str]:
-    return [change.what for change in found.drifted]
 
 
 def test_cheapest_row_is_repeated_with_its_longest_output() -> None:

@@ -14,14 +14,14 @@ from cluster.bench.result import Result
 from cluster.bench.rows import Row, Shape, summarise
 from cluster.bench.statistics import stat
 from cluster.bench.tables import suite_tables
-from cluster.bench.wanted import FILE, BenchWanted, Part, fitting, parts_of
+from cluster.bench.wanted import FILE, BenchWanted, fitting, parts_of
 from cluster.cli.options import suite_abouts as abouts
+
+PLAIN = BenchWanted("http://x")
 
 
 def wanted(suite: str, part: int = 0) -> BenchWanted:
-    own = parts_of(suite)[part]
-    values = {item.name: getattr(own, item.name) for item in dataclasses.fields(own) if item.name != "title"}
-    return BenchWanted("http://x", suite=suite, **values)
+    return list(parts_of(suite, PLAIN).values())[part]
 
 
 def names(suite: str, part: int = 0) -> list[str]:
@@ -129,19 +129,16 @@ def test_other_suites_are_their_rows(suite: str) -> None:
 def test_the_file_holds_suites_and_nothing_else() -> None:
     suites = yaml.safe_load(FILE.read_text("utf-8"))
     assert abouts() == {name: suite["about"] for name, suite in suites.items()}
-    defaults = dataclasses.asdict(Part("any"))
     for name, suite in suites.items():
         assert suite.keys() == {"about", "parts"}
-        parts = parts_of(name)
-        titles = [part.title for part in parts]
-        assert parts
-        assert all(titles)
-        assert len(set(titles)) == len(titles)
-        for at, part in enumerate(parts):
+        parts = parts_of(name, PLAIN)
+        assert len(parts) == len(suite["parts"]), "each has a title of its own"
+        for part in parts.values():
             for key, value in dataclasses.asdict(part).items():
-                assert type(value) is type(defaults[key]), f"{name}: {key}"
+                if key != "max_num_seqs":
+                    assert type(value) is type(getattr(PLAIN, key)), f"{name}: {key}"
             assert part.depth_mode in ("cold", "prefix-caching")
-            assert wanted(name, at).shapes()
+            assert part.shapes()
 
 
 def test_help_lists_every_suite_without_loading_the_benchmark() -> None:

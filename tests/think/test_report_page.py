@@ -267,7 +267,7 @@ def test_numbers_have_the_digits_that_can_be_told_apart() -> None:
 
 
 def test_a_result_of_which_nothing_is_known_is_drawn_too() -> None:
-    bare = Entry("server", replace(entry(1, ONE).result, rows=(row(ONE, machine=(), client=()),)))
+    bare = Entry("server", replace(entry(1, ONE).result, rows=(row(ONE, machine=()),)))
     text = render(page_of([bare], (), "cluster 1"))
     assert "The machines" not in text
     assert "6.5 t/s" in text
