@@ -158,7 +158,6 @@ def depth_dots(entry: Entry, pick: Pick, scale: float) -> Iterator[Dot]:
 
 
 def dot_of(x: float, value: Stat) -> Dot:
-    """A mean with its spread."""
     return Dot(x, value.mean, value.std or 0.0)
 
 

@@ -164,7 +164,6 @@ class Engine:
 
     @property
     def title(self) -> str:
-        """Its name as people write it."""
         return TITLES.get(self.name, self.name)
 
     @property
@@ -174,10 +173,8 @@ class Engine:
 
     def document(self) -> dict[str, Any]:
         """For the result: what decides a number; `loaded` in GB where a part of it is not on the GPU."""
-        found: dict[str, Any] = {
-            name: getattr(self, name) for name in ("name", "version", "router", "context", "slots")
-        }
-        found |= {"tells_cache": self.tells_cache}
+        names = ("name", "version", "router", "context", "slots", "tells_cache")
+        found: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.loaded:
             found["model_bytes"], found["gpu_bytes"] = self.loaded.bytes, self.loaded.gpu_bytes
             found["others"] = [one.name for one in self.others if self.loaded.split]
@@ -209,27 +206,22 @@ def read_engine(served: Served, answers: Mapping[str, HttpAnswer]) -> Engine:
     routes = {path: json_object(answer) for path, answer in answers.items()}
     props = routes.get("/props", {})
     if served.owner == "llamacpp" or "default_generation_settings" in props:
-        return _read_llamacpp(props)
+        # `n_ctx` is what one slot has; in router mode (`role`) it is 0, and nothing is told of the models
+        settings = props.get("default_generation_settings")
+        return Engine(
+            "llamacpp",
+            _text(props, "build_info"),
+            router="llama.cpp's router" if props.get("role") == "router" else "",
+            context=_number(settings, "n_ctx") if isinstance(settings, dict) else None,
+            slots=_number(props, "total_slots"),
+            tells_cache=True,
+        )
     if LOADED in routes and isinstance(routes[LOADED].get("models"), list):
         version = _text(routes.get("/api/version", {}), "version")
         return _with_loaded(Engine("ollama", version, tells_cache=False), served, routes[LOADED])
     if served.owner == "vllm":
         return Engine("vllm", _text(routes.get("/version", {}), "version"))
     return Engine()
-
-
-def _read_llamacpp(props: Mapping[str, Any]) -> Engine:
-    """/props: `n_ctx` is what one slot has. In router mode (`role`) it is 0, and nothing is told of the models."""
-    settings = props.get("default_generation_settings")
-    context = _number(settings, "n_ctx") if isinstance(settings, dict) else None
-    return Engine(
-        "llamacpp",
-        _text(props, "build_info"),
-        router="llama.cpp's router" if props.get("role") == "router" else "",
-        context=context,
-        slots=_number(props, "total_slots"),
-        tells_cache=True,
-    )
 
 
 def _with_loaded(engine: Engine, served: Served, memory: Mapping[str, Any]) -> Engine:
@@ -257,7 +249,6 @@ def _text(document: Mapping[str, Any], key: str) -> str:
 
 
 def _number(document: Mapping[str, Any], key: str) -> int | None:
-    """A positive whole number."""
     value = document.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -303,11 +294,11 @@ class CounterReader:
 
     def read(self) -> Counts | None:
         """The counts as they are now, None when the server tells none."""
-        if not self._tells:
-            return None
-        [answer] = fetch(self._loader, Ask("/metrics"), name="metrics")
-        good = answer.status == 200 and not answer.problem
-        counts = parse_metrics(answer.body.decode("utf-8", "replace")) if good else None
+        counts = None
+        if self._tells:
+            [answer] = fetch(self._loader, Ask("/metrics"), name="metrics")
+            if answer.status == 200 and not answer.problem:
+                counts = parse_metrics(answer.body.decode("utf-8", "replace"))
         self._tells = counts is not None
         return counts
 
@@ -444,17 +435,13 @@ def _refusal(answer: HttpAnswer) -> str:
 def _ids(answer: HttpAnswer) -> list[int]:
     """The token ids of an answer; empty when there are none."""
     tokens = json_object(answer).get("tokens")
-    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-        return []
-    return tokens
+    return tokens if isinstance(tokens, list) and all(isinstance(token, int) for token in tokens) else []
 
 
 def _begin(plain: list[int], special: list[int]) -> tuple[int, ...]:
     """What comes before a text when special tokens are asked for."""
-    for at in range(len(special) - len(plain) + 1):
-        if plain and special[at : at + len(plain)] == plain:
-            return tuple(special[:at])
-    return ()
+    places = range(len(special) - len(plain) + 1) if plain else ()
+    return next((tuple(special[:at]) for at in places if special[at : at + len(plain)] == plain), ())
 
 
 def measure_latency(loader: Loader) -> float:

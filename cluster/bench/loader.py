@@ -8,7 +8,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, get_args
 
@@ -33,7 +33,6 @@ class Ask:
     method: str = ""
 
     def document(self) -> dict[str, Any]:
-        """As the load client reads it."""
         method = self.method or ("GET" if self.body is None else "POST")
         return {"method": method, "path": self.path, "body": self.body}
 
@@ -49,7 +48,6 @@ class Round:
     warm: str | None = "/v1/models"
 
     def line(self) -> bytes:
-        """As one line of the load client's stdin."""
         document = {
             "id": self.id,
             "concurrency": self.concurrency,
@@ -92,21 +90,14 @@ class RoundRecord:
     client: ClientLoad
 
 
-def count_parts(line: str) -> int:
-    """How many lines of data follow the document that the load client prints after a round."""
-    try:
-        return int(orjson.loads(line)["parts"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(
-            "the load client's answer cannot be read", code="load-client-invalid", where=line[:200]
-        ) from error
+def parse_round(line: str, more: Callable[[], str]) -> RoundRecord:
+    """Read the document that the load client prints after a round; `more` gives the lines of data that follow it.
 
-
-def parse_round(line: str, parts: Sequence[str]) -> RoundRecord:
-    """Read that document and its lines of data. Raises ClusterError when it is not one."""
+    Raises ClusterError when it is not one.
+    """
     try:
         document = orjson.loads(line)
-        chunks = _split_chunks(document["chunks"], "".join(parts))
+        chunks = _split_chunks(document["chunks"], "".join(more() for _ in range(document["parts"])))
         records = tuple(
             Record(t0, end, how if how in get_args(How) else "garbled", error, tuple(chunks.get(index, ())))
             for index, (t0, end, how, error) in enumerate(document["requests"])
@@ -138,7 +129,7 @@ class Loader(Protocol):
 
     @property
     def where(self) -> str:
-        """The machine the client runs on, for the report."""
+        """The machine the client runs on, and the container."""
         ...
 
     def send(self, wanted: Round) -> RoundRecord:
@@ -154,7 +145,6 @@ class Target:
     api_key_file: str = ""
 
     def line(self) -> bytes:
-        """The load client's first line."""
         return orjson.dumps({"base_url": self.base_url, "api_key_file": self.api_key_file or None}) + b"\n"
 
 
@@ -198,24 +188,17 @@ class ProcessLoader:
         if "error" in hello:
             raise ClusterError(f"the load client cannot start: {hello['error']}", code="load-client-failed")
         inside = f", in the container {self._container}" if self._container else ""
-        self._where = f"{hello.get('hostname', '')}{inside}"
+        self.where = f"{hello.get('hostname', '')}{inside}"
         self.python = str(hello.get("python", ""))
-
-    @property
-    def where(self) -> str:
-        """The machine the client runs on, and the container."""
-        return self._where
 
     def send(self, wanted: Round) -> RoundRecord:
         """Carry out one round; returns when all its requests have ended. After ConnectionLostError the next round is
         sent by a new client."""
         if self._lost and self._start:
-            self._begin(self._restart(self._start))
-            self._lost = False
+            self._restart(self._start)
         try:
             self._process.write(wanted.line())
-            line = self._line("{")
-            record = parse_round(line, [self._line("+")[1:] for _ in range(count_parts(line))])
+            record = parse_round(self._line("{"), lambda: self._line("+")[1:])
         except ConnectionLostError:
             self._lost = True
             raise
@@ -225,18 +208,21 @@ class ProcessLoader:
             )
         return record
 
-    def _restart(self, start: Callable[[], Process]) -> Process:
+    def _restart(self, start: Callable[[], Process]) -> None:
         """Another client in place of a lost one; its host may be unreachable for a while."""
         self._process.close(0)
         self._said.clear()
         until = time.monotonic() + RESTART_WITHIN_S
-        while True:
+        while self._lost:
             try:
-                return start()
+                process = start()
             except ConnectionLostError:
                 if time.monotonic() > until:
                     raise
                 time.sleep(PAUSE_S)
+            else:
+                self._begin(process)
+                self._lost = False
 
     def close(self) -> int | None:
         """End the client, and with it what it has under way."""

@@ -85,7 +85,6 @@ def render(page: Page) -> str:
 
 
 def page_of(entries: Sequence[Entry], series: Sequence[Series], version: str) -> Page:
-    """The complete report."""
     sweep = next((one for one in series if one.kind == "sweep"), None)
     manifests = [entry.result.manifest for entry in entries]
     title = " and ".join(list(dict.fromkeys(one.recipe or one.model for one in manifests))[:3])
@@ -178,7 +177,6 @@ def tables(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
 
 
 def conditions(entries: Sequence[Entry]) -> Table:
-    """The manifest of each measurement, a column each."""
     documents = [entry.result.manifest.document() for entry in entries]
     keys = [key for key in documents[0] if key not in ("spec", "hosts")]
     rows = [(key, *(plain(document[key]) for document in documents)) for key in keys]
@@ -188,7 +186,6 @@ def conditions(entries: Sequence[Entry]) -> Table:
 
 
 def plain(value: Any) -> str:
-    """A condition on one line."""
     if isinstance(value, dict):
         return "; ".join(f"{key}: {plain(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):

@@ -69,7 +69,6 @@ class HttpAnswer:
 
     @property
     def body(self) -> bytes:
-        """The whole body."""
         return b"".join(data for _, data in self.pieces)
 
 
@@ -238,7 +237,6 @@ def read_stream(record: Record) -> RequestTrace:
 
 
 def _take(stream: _Stream, t: float, data: bytes) -> None:
-    """Read one event into the stream."""
     if data.strip() == b"[DONE]":
         stream.ended = True
         return
@@ -288,7 +286,6 @@ def _used(document: dict[str, Any]) -> int | None:
 
 
 def _read_choices(stream: _Stream, t: float, choices: list[Any], used: int | None) -> _Event:
-    """One event with choices."""
     carries = opens = ends = False
     ids: int | None = None
     for choice in (choice for choice in choices if isinstance(choice, dict)):

@@ -162,11 +162,9 @@ class Row:
 
     @property
     def shape(self) -> Shape:
-        """What was asked for."""
         return Shape(self.prompt_size, self.response_size, self.context_size, self.concurrency, self.phase)
 
     def document(self) -> dict[str, Any]:
-        """As JSON holds it; a Stat as {mean, std, values}."""
         return asdict(self)
 
 

@@ -29,6 +29,7 @@ from cluster.bench.loader import Ask, ClientLoad, Loader, Round
 from cluster.bench.measure import BatchMeasure, measure_batch
 from cluster.bench.metrics import Watched, credit_hits, ours_of, watch
 from cluster.bench.read import RequestTrace, read_stream
+from cluster.bench.result import Manifest, Result, clocks
 from cluster.bench.rows import Row, Sentinel, Shape, choose_sentinel, compare_runs, summarise
 from cluster.bench.sampling import Machine, NoMachine
 from cluster.bench.wanted import AUTO_LEAST, BenchWanted, check_limit, fitting, imprecise
@@ -86,8 +87,6 @@ FIRST_TRIES = 3
 
 
 class Sender:
-    """One benchmark's requests."""
-
     def __init__(self, loader: Loader, wanted: BenchWanted, maker: BodyMaker, asked: Asked) -> None:
         self.loader, self.wanted, self.maker, self.asked = loader, wanted, maker, asked
         self.answers_as = ""
@@ -154,30 +153,15 @@ NO_MACHINE = NoMachine()
 CATCH_UP_S = 0.25  # a server may count a request a moment after it has answered it
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a benchmark gave. `refused_fields`: request fields that the server would not have; `engine`: what it is."""
-
-    rows: tuple[Row, ...]
-    model: str
-    max_model_tokens: int | None
-    latency_ms: float
-    where: str
-    corpus: str = ""
-    refused_fields: tuple[str, ...] = ()
-    request: dict[str, Any] = field(default_factory=dict)
-    sentinel: Sentinel | None = None
-    engine: dict[str, Any] = field(default_factory=dict)
-
-
 def run_bench(
     loader: Loader,
     wanted: BenchWanted,
     on_row: Callable[[Row], None] = lambda row: None,
     machine: Machine = NO_MACHINE,
     on_step: Callable[[str], None] = lambda text: None,
-) -> Measured:
-    """Measure all rows, run by run over the rows so that a drift meets all alike.
+    manifest: Manifest = Manifest(""),
+) -> Result:
+    """Measure all rows, run by run over the rows so that a drift meets all alike; `manifest`: what is known before.
 
     `on_row` is given the row as it stands after each of its runs; `on_step` says what happens now. Failed requests
     are counted in their row. Raises UsageError before anything is measured when a row does not fit the model's
@@ -207,24 +191,22 @@ def run_bench(
         raise ClusterError(f"the server served no request: {error}", code="no-request-served", remedy=remedy_of(error))
     sentinel = bench.watch_drift(shapes, on_step)
     seen = {"ignored": list(ignored(engine.name)), "answers_as": sender.answers_as}
-    return Measured(
-        rows=rows,
+    told = engine.document() | {key: value for key, value in seen.items() if value}
+    manifest = replace(
+        manifest,
         model=served.model,
-        max_model_tokens=served.max_tokens,
-        latency_ms=1e3 * latency_s,
-        where=loader.where,
-        refused_fields=sender.maker.refused,
-        sentinel=sentinel,
-        request=sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} tokens]"},
         corpus=corpus_id(wanted.corpus) + (" as words" if corpus.words else ""),
-        engine=engine.document() | {key: value for key, value in seen.items() if value},
+        refused_fields=sender.maker.refused,
+        engine={} if manifest.deployment else told,
+        client_where=loader.where,
+        est_ppt_from=clocks(rows),
     )
+    request = sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} tokens]"}
+    return Result(manifest, rows, 1e3 * latency_s, request=request, sentinel=sentinel)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What has been measured of one shape so far."""
-
     batches: list[BatchMeasure] = field(default_factory=list)
     client: list[dict[str, float]] = field(default_factory=list)
     machine: list[dict[str, Any]] = field(default_factory=list)
@@ -233,8 +215,6 @@ class _Kept:
 
 
 class _Bench:
-    """One benchmark under way."""
-
     def __init__(self, sender: Sender, latency_s: float, machine: Machine) -> None:
         self.sender, self.wanted, self.latency_s, self.machine = sender, sender.wanted, latency_s, machine
         self.counters = CounterReader(sender.loader)
@@ -303,7 +283,6 @@ class _Bench:
             kept.machine.append({"run": run} | machine)
 
     def _row(self, shape: Shape, kept: _Kept) -> Row:
-        """The row as it stands."""
         places = shape.concurrency if self.wanted.max_num_seqs is None else self.wanted.max_num_seqs
         row = summarise(
             shape,

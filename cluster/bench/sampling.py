@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -43,13 +44,10 @@ class Machine(Protocol):
 
 
 class NoMachine:
-    """Nothing is known of the server's hosts (`--base-url`)."""
-
     def begin(self) -> None:
-        """See Machine.begin."""
+        pass
 
     def end(self) -> dict[str, Any]:
-        """See Machine.end."""
         return {}
 
 
@@ -83,15 +81,18 @@ def watch_command(period_s: float = PERIOD_S) -> tuple[tuple[str, ...], bytes]:
 
 
 def read_sample(line: str, fabric: Fabric) -> Sample:
-    """One line of the watching program. Raises ValueError, KeyError or TypeError when it is none."""
+    """One line of the watching program, without what is not told; traffic over the links to the peers only.
+
+    Raises ValueError, KeyError or TypeError when it is none.
+    """
     look = orjson.loads(line)
-    looked, card, linked = (Answer(0, said.encode()) for said in look["said"])
-    return Sample(float(look["t"]), read_state(looked, card), _traffic(spark_links.parse(linked), fabric))
-
-
-def read_state(memory_answer: Answer, gpu_answer: Answer) -> dict[str, Any]:
-    """One host's state from its answers; what is not told is left out."""
-    ram, card, rows = memory.parse(memory_answer), gpu.parse(gpu_answer), gpu.parse_processes(gpu_answer)
+    looked, asked, linked = (Answer(0, said.encode()) for said in look["said"])
+    ram, card, rows, links = (
+        memory.parse(looked),
+        gpu.parse(asked),
+        gpu.parse_processes(asked),
+        spark_links.parse(linked),
+    )
     state: dict[str, Any] = {}
     if not isinstance(ram, Missing) and ram.available is not None:
         state["memory_available_mib"] = ram.available // MIB
@@ -101,21 +102,15 @@ def read_state(memory_answer: Answer, gpu_answer: Answer) -> dict[str, Any]:
         one = card[0]
         state |= {"sm_clock_mhz": one.sm_clock_mhz, "power_w": one.power_w, "temperature_c": one.temperature_c}
         state |= {"utilization_pct": one.utilization_pct, "throttle": list(one.throttle or ())}
-    return {key: value for key, value in state.items() if value is not None}
-
-
-def _traffic(links: spark_links.Links | Missing, fabric: Fabric) -> dict[str, tuple[int, int]]:
-    """Bytes so far over the links to the peers: (sent, received)."""
-    if isinstance(links, Missing):
-        return {}
-    found = {}
-    for link in links.links:
+    traffic = {}
+    for link in () if isinstance(links, Missing) else links.links:
         if link.hca in fabric.hcas and link.xmit_bytes is not None and link.rcv_bytes is not None:
-            found[f"hca {link.hca}"] = (link.xmit_bytes, link.rcv_bytes)
-    for netdev in links.netdevs:
+            traffic[f"hca {link.hca}"] = (link.xmit_bytes, link.rcv_bytes)
+    for netdev in () if isinstance(links, Missing) else links.netdevs:
         if netdev.name == fabric.netdev:
-            found[f"netdev {netdev.name}"] = (netdev.tx_bytes, netdev.rx_bytes)
-    return found
+            traffic[f"netdev {netdev.name}"] = (netdev.tx_bytes, netdev.rx_bytes)
+    known = {key: value for key, value in state.items() if value is not None}
+    return Sample(float(look["t"]), known, traffic)
 
 
 def describe(samples: Mapping[str, Sequence[Sample]], fabrics: Mapping[str, Fabric]) -> dict[str, Any]:
@@ -135,7 +130,15 @@ def describe(samples: Mapping[str, Sequence[Sample]], fabrics: Mapping[str, Fabr
         found["least"][host] = role | _extreme(looks, LEAST, min)
         reasons = [reason for look in looks for reason in look.state.get("throttle", ())]
         found["most"][host] = role | _extreme(looks, MOST, max) | {"throttle": list(dict.fromkeys(reasons))}
-        found["links"][host] = _moved(looks[0], looks[-1])
+        found["links"][host] = []
+        for name, now in looks[-1].traffic.items():
+            kind, _, link = name.partition(" ")
+            sent, received = (
+                new - old for new, old in zip(now, looks[0].traffic.get(name, (math.inf,) * 2), strict=True)
+            )
+            if sent >= 0 and received >= 0:  # no counter went back
+                moved = {"link": link, "kind": kind, "sent_bytes": sent, "received_bytes": received}
+                found["links"][host].append(moved)
         found["series"][host] = {"t": [round(look.t, 2) for look in looks]}
         for key in SERIES:
             if any(key in look.state for look in looks):
@@ -150,25 +153,12 @@ def _extreme(looks: Sequence[Sample], keys: Sequence[str], pick: Any) -> dict[st
     return {key: pick(found) for key, found in values.items() if found}
 
 
-def _moved(first: Sample, last: Sample) -> list[dict[str, Any]]:
-    """Bytes over each link between two looks; a counter that went back is left out."""
-    found = []
-    for name, (sent, received) in last.traffic.items():
-        sent_before, received_before = first.traffic.get(name, (None, None))
-        if sent_before is None or received_before is None:
-            continue
-        if sent >= sent_before and received >= received_before:
-            kind, _, link = name.partition(" ")
-            moved = {"sent_bytes": sent - sent_before, "received_bytes": received - received_before}
-            found.append({"link": link, "kind": kind} | moved)
-    return found
-
-
 def machine_notes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What a reader must know of a row's hosts: throttled, held back by power, unequal, silent links."""
     hosts = list(dict.fromkeys(host for run in runs for host in run.get("most", {})))
     notes = []
-    clocks, memories = {}, {}
+    clocks: dict[str, float] = {}
+    memories: dict[str, float] = {}
     for host in hosts:
         most = [run["most"][host] for run in runs if host in run["most"]]
         reasons = list(dict.fromkeys(reason for state in most for reason in state.get("throttle", ())))
@@ -182,22 +172,20 @@ def machine_notes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
                 notes.append(f"POWER-CAPPED: {host} ran at {clocks[host]:.0f} MHz under load, at most {power:.0f} W")
         if held := [state["gpu_memory_mib"] for state in most if state.get("gpu_memory_mib")]:
             memories[host] = max(held)
-    notes += _gaps(runs)
-    notes += _unequal("SM clock under load", clocks, UNEQUAL_CLOCK, "MHz")
-    notes += _unequal("GPU memory", memories, UNEQUAL_MEMORY, "MiB")
-    return notes + _silent(runs, hosts)
-
-
-def _gaps(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A note for each host of which nothing is known in some runs."""
-    found: dict[str, list[int]] = {}
-    for at, run in enumerate(runs):
-        for host in run.get("lost", ()):
-            found.setdefault(host, []).append(int(run.get("run", at)) + 1)
-    return [
-        f"nothing is known of {host} in run {', '.join(map(str, gaps))} of {len(runs)}: the connection was lost"
-        for host, gaps in found.items()
-    ]
+    for host in dict.fromkeys(host for run in runs for host in run.get("lost", ())):
+        gaps = [str(run.get("run", at) + 1) for at, run in enumerate(runs) if host in run.get("lost", ())]
+        notes.append(f"nothing is known of {host} in run {', '.join(gaps)} of {len(runs)}: the connection was lost")
+    for what, values, limit, unit in (
+        ("SM clock under load", clocks, UNEQUAL_CLOCK, "MHz"),
+        ("GPU memory", memories, UNEQUAL_MEMORY, "MiB"),
+    ):
+        if len(values) > 1 and min(values.values()) < (1 - limit) * max(values.values()):
+            each = ", ".join(f"{host} {value:,.0f} {unit}" for host, value in values.items())
+            notes.append(f"ASYMMETRIC HOSTS: {what}: {each}")
+    moved = [link for run in runs for links in run.get("links", {}).values() for link in links]
+    if len(hosts) > 1 and moved and not any(link["sent_bytes"] + link["received_bytes"] for link in moved):
+        notes.append("no byte went over the links between the hosts")
+    return notes
 
 
 def busy_clocks(runs: Sequence[Mapping[str, Any]], host: str) -> list[float]:
@@ -208,22 +196,6 @@ def busy_clocks(runs: Sequence[Mapping[str, Any]], host: str) -> list[float]:
         pairs = zip(series.get("sm_clock_mhz", ()), series.get("utilization_pct", ()), strict=False)
         found += [clock for clock, busy in pairs if clock is not None and busy is not None and busy >= BUSY_PCT]
     return found
-
-
-def _unequal(what: str, values: Mapping[str, float], limit: float, unit: str) -> list[str]:
-    """A note when hosts differ by more than a part of the largest."""
-    if len(values) < 2 or min(values.values()) >= (1 - limit) * max(values.values()):
-        return []
-    each = ", ".join(f"{host} {value:,.0f} {unit}" for host, value in values.items())
-    return [f"ASYMMETRIC HOSTS: {what}: {each}"]
-
-
-def _silent(runs: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
-    """A note when several hosts served and no byte went over any of their links."""
-    moved = [link for run in runs for links in run.get("links", {}).values() for link in links]
-    if len(hosts) < 2 or not moved or any(link["sent_bytes"] + link["received_bytes"] for link in moved):
-        return []
-    return ["no byte went over the links between the hosts"]
 
 
 LOST = (UnreachableError, ValueError, KeyError, TypeError)
@@ -246,7 +218,6 @@ class Watcher:
             self.read("ready")
 
     def ask(self, word: bytes) -> None:
-        """Send a line. Raises ConnectionLostError."""
         if self.process:
             self.process.write(word)
 
@@ -280,17 +251,14 @@ class Watchers:
             raise
 
     def begin(self) -> None:
-        """See Machine.begin."""
         self._start()
         self._each(b'{"begin": true}\n', "begun")
 
     def end(self) -> dict[str, Any]:
-        """See Machine.end."""
         samples = self._each(b'{"end": true}\n', "ended")
         return describe(samples, {host: one.fabric for host, one in self._all.items()})
 
     def close(self) -> None:
-        """End the programs."""
         for one in self._all.values():
             one.close()
 
@@ -323,7 +291,6 @@ def fabric_of(host: str, deployment: Deployment) -> Fabric:
 
 @contextmanager
 def watching(fleet: Fleet, deployment: Deployment) -> Iterator[Machine]:
-    """The deployment's hosts, watched until the block ends."""
     watchers = Watchers(fleet, deployment)
     try:
         yield watchers
@@ -332,5 +299,4 @@ def watching(fleet: Fleet, deployment: Deployment) -> Iterator[Machine]:
 
 
 def role(host: str, deployment: Deployment) -> str:
-    """head or worker."""
     return "head" if host == deployment.head else "worker"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.bench.result import Baseline, Result
 from cluster.bench.rows import Row, suffix
 from cluster.bench.statistics import Ratio, Stat, ratio, stat
 from cluster.bench.tables import MISSING, Column, Table, table
-from cluster.config.recipe import Recipe, Reference, ReferenceRow
+from cluster.config.recipe import Recipe, Reference
 from cluster.spark.memory import GIB
 
 SPARK_BYTES_PER_S = 273e9
@@ -55,28 +55,22 @@ def bytes_a_token(recipe: Recipe) -> Reading:
 
     A quantisation whose bytes are not known here is that of a checkpoint: its files tell.
     """
-    flags = recipe.vllm
+    flags, active, total, files = recipe.vllm, recipe.active_parameters_b, recipe.parameters_b, recipe.weights_gib
+    each, parameters = BYTES_A_PARAMETER.get(str(flags.get("quantization"))), active or total
     if flags.get("speculative-config"):
         return Reading(None, "speculative decoding gives more than one token for one reading of the weights")
-    active = recipe.active_parameters_b
     if active is None and (_EXPERTS.search(recipe.model) or "moe-backend" in flags):
         return Reading(None, "a mixture of experts reads its active parameters only; the recipe does not say how many")
-    parameters, quantisation = active or recipe.parameters_b, flags.get("quantization")
-    each = BYTES_A_PARAMETER.get(str(quantisation))
-    if each is not None:
-        if parameters is None:
-            return Reading(None, "the recipe does not say parameters_b")
-        return Reading(parameters * 1e9 * each, f"{parameters:g} billion parameters × {each:g} bytes ({quantisation})")
-    if recipe.weights_gib is None:
+    if each is not None and parameters is not None:
+        why = f"{parameters:g} billion parameters × {each:g} bytes ({flags['quantization']})"
+        return Reading(parameters * 1e9 * each, why)
+    if each is None and files is None:
         return Reading(None, "the recipe does not say weights_gib, and its quantization does not imply the bytes")
-    if active is None:
-        return Reading(recipe.weights_gib * GIB, f"weight files of {recipe.weights_gib:g} GiB")
-    if recipe.parameters_b is None:
+    if each is None and files is not None and active is None:
+        return Reading(files * GIB, f"weight files of {files:g} GiB")
+    if files is None or active is None or total is None:
         return Reading(None, "the recipe does not say parameters_b")
-    part = active / recipe.parameters_b
-    return Reading(
-        part * recipe.weights_gib * GIB, f"{active:g} of {recipe.parameters_b:g} billion parameters are read"
-    )
+    return Reading(active / total * files * GIB, f"{active:g} of {total:g} billion parameters are read")
 
 
 PP, TG, TTFR = "prompt processing", "token generation", "time to first response"
@@ -84,21 +78,11 @@ PP, TG, TTFR = "prompt processing", "token generation", "time to first response"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The recipe's numbers for one row at both sizes; None where nothing was published in this measuring mode.
+    """The recipe's numbers for one row at both sizes; None where nothing was published in this measuring mode."""
 
-    `is_time`: less is better, so the speed-up is the other way round.
-    """
-
-    base: float | None = None
-    now: float | None = None
-    is_time: bool = False
-
-    @property
-    def speed_up(self) -> float | None:
-        """As published; above 1 is better."""
-        if not self.base or not self.now:
-            return None
-        return self.base / self.now if self.is_time else self.now / self.base
+    base: float | None
+    now: float | None
+    speed_up: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +119,8 @@ def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()
         if old is not None and new is not None:
             gain = ratio(old, new) if what == TTFR else ratio(new, old)
         first, second = (_published(usable, what, test, side.manifest.tp) for side in (base, now))
-        published = Published(first, second, is_time=what == TTFR)
+        less, more = (second, first) if what == TTFR else (first, second)
+        published = Published(first, second, more / less if more and less else None)
         efficiency = gain.value / growth if gain else None
         rows.append(ScalingRow(what, test, depth, old, new, gain, efficiency, published))
     order = (TG, PP, TTFR)
@@ -143,7 +128,6 @@ def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()
 
 
 def _numbers(rows: Sequence[Row]) -> dict[tuple[str, str, int], Stat | None]:
-    """The numbers of a result by (what, row name, depth)."""
     found: dict[tuple[str, str, int], list[Stat | None]] = {}
     for row in rows:
         tail = suffix(row.context_size, row.concurrency, row.concurrency)
@@ -151,22 +135,14 @@ def _numbers(rows: Sequence[Row]) -> dict[tuple[str, str, int], Stat | None]:
         found.setdefault((TG, output, row.context_size), []).append(row.tg_throughput)
         found.setdefault((PP, prompt, row.context_size), []).append(row.pp_throughput)
         found.setdefault((TTFR, prompt, row.context_size), []).append(row.ttfr)
-    return {key: _pool(stats) for key, stats in found.items()}
-
-
-def _pool(stats: Sequence[Stat | None]) -> Stat | None:
-    """All values of some stats as one."""
-    return stat([value for one in stats if one is not None for value in one.values])
+    return {key: stat([value for one in stats if one for value in one.values]) for key, stats in found.items()}
 
 
 def _published(references: Sequence[Reference], what: str, test: str, tp: int | None) -> float | None:
     """The first published number for this row and size."""
-    pick: Callable[[ReferenceRow], float | None] = (lambda row: row.ttfr_ms) if what == TTFR else (lambda row: row.t_s)
-    for reference in references:
-        for row in reference.rows:
-            if row.test.removesuffix(" (c1)") == test and row.tp == tp and pick(row) is not None:
-                return pick(row)
-    return None
+    rows = (row for one in references for row in one.rows if row.test.removesuffix(" (c1)") == test and row.tp == tp)
+    values = (row.ttfr_ms if what == TTFR else row.t_s for row in rows)
+    return next((value for value in values if value is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +165,6 @@ class Ceiling:
 
     @property
     def note(self) -> str:
-        """Where it is from."""
         if self.reading.bytes is None:
             return f"ceiling n/a: {self.reading.why}"
         return (
@@ -226,8 +201,18 @@ def scaling_table(
             Column(f"published {new}", lambda row: _number(row.published.now)),
             Column("published speed-up", lambda row: _times(row.published.speed_up) or ""),
         ]
-    notes = [*_scaling_notes(baseline, now, references, published), *([ceiling.note] if ceiling else [])]
-    return table(title, columns, rows, notes, text_columns=2)
+    notes = [f"t/s; {TTFR} in ms; a speed-up above 1 is better; ± is the sample standard deviation"]
+    notes += [f"baseline: {baseline.path.name}"] if baseline.path else []
+    others = [str(item) for item in baseline.differences if not item.must_agree]
+    notes += ["also different: " + "; ".join(others)] if others else []
+    for reference in references:
+        mode, wanted = reference.depth_mode, now.manifest.depth_mode
+        if mode != wanted:
+            notes.append(f"not shown, measured in mode {mode!r}, this in {wanted!r}: {reference.source}")
+        elif published:
+            with_what = f" ({reference.measured_with})" if reference.measured_with else ""
+            notes.append(f"published: {reference.source}{with_what}")
+    return table(title, columns, rows, [*notes, *([ceiling.note] if ceiling else [])], text_columns=2)
 
 
 def interval(row: ScalingRow) -> str:
@@ -247,23 +232,3 @@ def _times(gain: float | None) -> str | None:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
-
-
-def _scaling_notes(
-    baseline: Baseline, now: Result, references: Sequence[Reference], published: bool
-) -> tuple[str, ...]:
-    """Units, conditions, sources."""
-    notes = [f"t/s; {TTFR} in ms; a speed-up above 1 is better; ± is the sample standard deviation"]
-    if baseline.path:
-        notes.append(f"baseline: {baseline.path.name}")
-    others = [str(item) for item in baseline.differences if not item.must_agree]
-    if others:
-        notes.append("also different: " + "; ".join(others))
-    for reference in references:
-        if reference.depth_mode != now.manifest.depth_mode:
-            mode = now.manifest.depth_mode
-            notes.append(f"not shown, measured in mode {reference.depth_mode!r}, this in {mode!r}: {reference.source}")
-        elif published:
-            with_what = f" ({reference.measured_with})" if reference.measured_with else ""
-            notes.append(f"published: {reference.source}{with_what}")
-    return tuple(notes)

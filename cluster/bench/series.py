@@ -69,7 +69,6 @@ class Series:
         return {"series": SERIES, **asdict(self)}
 
     def point(self, values: Mapping[str, Any]) -> Point | None:
-        """The step with these values."""
         return next((point for point in self.points if point.values == values), None)
 
     def with_point(self, new: Point) -> Series:

@@ -30,7 +30,6 @@ class Table:
     text_columns: int = 1
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         rows = [dict(zip(self.headers, row, strict=True)) for row in self.rows]
         return {"title": self.title, "rows": rows, "notes": list(self.notes)}
 
@@ -60,7 +59,6 @@ class Column:
 def table(
     title: str, columns: Sequence[Column], items: Sequence[Any], notes: Sequence[str] = (), text_columns: int = 1
 ) -> Table:
-    """A line for each item."""
     rows = tuple(tuple(column.cell(item) for column in columns) for item in items)
     return Table(title, tuple(column.title for column in columns), rows, tuple(notes), text_columns)
 
@@ -75,15 +73,12 @@ def known_columns(columns: Sequence[Column], items: Sequence[Any]) -> list[Colum
     return [column for column in columns if any(column.value(item) not in (None, "") for item in items)]
 
 
-def to_markdown(tables: Sequence[Table]) -> str:
-    """Tables as Markdown, without their titles."""
-    parts = []
-    for one in tables:
-        align = [":---" if column < one.text_columns else "---:" for column in range(len(one.headers))]
-        grid = [one.headers, tuple(align), *one.rows]
-        parts.append("\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid))
-        parts += ["\n".join(f"- {note}" for note in one.notes)] if one.notes else []
-    return "\n\n".join(parts) + "\n"
+def to_markdown(table: Table) -> str:
+    """A table as Markdown, without its title."""
+    align = tuple(":---" if column < table.text_columns else "---:" for column in range(len(table.headers)))
+    grid = [table.headers, align, *table.rows]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid]
+    return "\n\n".join(filter(None, ("\n".join(lines), "\n".join(f"- {note}" for note in table.notes))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +151,19 @@ def bench_table(result: Result) -> Table:
 
 
 def part_of(count: int, total: int) -> str:
-    """`1/8`; `0` for none."""
     return f"{count}/{total}" if count else "0"
 
 
-def to_csv(result: Result) -> str:
-    """llama-benchy's CSV columns, then ours."""
+def to_csv(result: Result, **known: object) -> str:
+    """llama-benchy's CSV columns, then ours, last what is `known` of all lines."""
     parts = [f"{metric.csv}_{part}" for metric in METRICS for part in ("mean", "std")]
     marks = [(name, mark) for name in ("e2e_ttft_ms", "tpot_ms", "itl_ms") for mark in PERCENTILES]
     headers = ["model", "test_name", *parts, *(f"{name}_{mark}" for name, mark in marks)]
     out = io.StringIO()
-    writer = csv.DictWriter(out, [*headers, "requests", "failed", "depth_mode"], lineterminator="\n")
+    writer = csv.DictWriter(out, [*headers, "requests", "failed", "depth_mode", *known], lineterminator="\n")
     writer.writeheader()
     for half in halves(result):
-        line: dict[str, Any] = {"model": result.manifest.model, "test_name": half.test}
+        line: dict[str, Any] = {"model": result.manifest.model, "test_name": half.test} | known
         line |= {"requests": half.row.requests, "failed": half.row.failed, "depth_mode": result.manifest.depth_mode}
         for metric in METRICS:
             if value := metric.stat(half):
@@ -216,7 +210,6 @@ def latency_table(result: Result) -> Table:
 
 
 def both_names(row: Row, result: Result) -> str:
-    """Both names of a row: `pp2048 tg128 @ d4096`."""
     return " ".join(row.shape.names) + suffix(row.context_size, row.concurrency, result.most_concurrency)
 
 

@@ -66,14 +66,22 @@ class Serving:
 
 @contextmanager
 def serving(options: ServerOptions, connect: Connect, why: str) -> Iterator[Serving]:
-    """What is asked, with its load client running: a deployment in its head's container, else --base-url.
-
-    `why` is shown to those who meet the lock meanwhile.
-    """
+    """What is asked, with its load client running: a deployment in its head's container with its lock held (`why` is
+    shown to those who meet it), else --base-url."""
     if options.base_url is not None:
         yield from at_url(options, options.base_url, why)
-    else:
-        yield from at_deployment(options, connect, why)
+        return
+    named = named_hosts(options.inventory, options.nodes)
+    with open_fleet(named.hosts, connect) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        deployment = running_deployment(seens, errors, find(seens, named.hosts))
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
+        within = fleet.only(deployment.hosts)
+        recipe = recipe_named(options.recipe_option, named, str(deployment.spec["recipe"]["name"]))
+        server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
+        client = client_in(within[deployment.head], container, server)
+        with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
+            yield Serving(loader, server, recipe, deployment, within, seens)
 
 
 def at_url(options: ServerOptions, url: str, why: str) -> Iterator[Serving]:
@@ -116,21 +124,6 @@ def refuse_url(url: str) -> None:
         )
 
 
-def at_deployment(options: ServerOptions, connect: Connect, why: str) -> Iterator[Serving]:
-    """The deployment that runs on the hosts, asked in its head's container; the lock is held meanwhile."""
-    named = named_hosts(options.inventory, options.nodes)
-    with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
-        deployment = running_deployment(seens, errors, find(seens, named.hosts))
-        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
-        within = fleet.only(deployment.hosts)
-        recipe = recipe_named(options.recipe_option, named, str(deployment.spec["recipe"]["name"]))
-        server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
-        client = client_in(within[deployment.head], container, server)
-        with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
-            yield Serving(loader, server, recipe, deployment, within, seens)
-
-
 @contextmanager
 def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoader]:
     """A load client in the container of a deployment's head. `server`: the API as that container sees it."""
@@ -141,7 +134,6 @@ def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoa
 
 @contextmanager
 def load_client(start: Callable[[], Process], container: str = "") -> Iterator[ProcessLoader]:
-    """The load client, ended with the block."""
     loader = ProcessLoader(start(), container, start)
     try:
         yield loader
@@ -221,12 +213,11 @@ def measuring(options: ServerOptions, connect: Connect = connect) -> Iterator[Me
             yield Measuring(at.loader, manifest, NO_MACHINE, at.recipe, at.server)
             return
         with watching(at.within, at.deployment) as machine:
-            manifest = manifest_of(at.deployment, at.seens, python=at.loader.python)
+            manifest = manifest_of(at.deployment, at.seens, at.loader.python)
             yield Measuring(at.loader, manifest, machine, at.recipe, at.server)
 
 
-def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], *, python: str) -> Manifest:
-    """The conditions of a measurement of this deployment."""
+def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], python: str) -> Manifest:
     spec, seen = deployment.spec, deployment.seen
     return Manifest(
         model=deployment.served_name,
@@ -275,19 +266,9 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
 
 
 def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
-    """One machine as it told itself."""
-    identity = None if isinstance(seen.identity, Missing) else seen.identity
+    product, kernel = ("", "") if isinstance(seen.identity, Missing) else (seen.identity.product, seen.identity.kernel)
     driver = "" if isinstance(seen.gpu, Missing) or not seen.gpu else seen.gpu[0].driver
     end = deployment.seen["hosts"].get(host, {})
-    hcas = tuple(end.get("hcas", ()))
-    links = () if isinstance(seen.links, Missing) else seen.links.links
-    return HostState(
-        host,
-        role(host, deployment),
-        identity.product if identity else "",
-        driver,
-        identity.kernel if identity else "",
-        hcas,
-        end.get("mtu"),
-        tuple(sorted({link.firmware for link in links if link.hca in hcas and link.firmware})),
-    )
+    hcas, links = tuple(end.get("hcas", ())), () if isinstance(seen.links, Missing) else seen.links.links
+    firmware = tuple(sorted({link.firmware for link in links if link.hca in hcas and link.firmware}))
+    return HostState(host, role(host, deployment), product, driver, kernel, hcas, end.get("mtu"), firmware)

@@ -14,7 +14,6 @@ from cluster.bench.loader import Progress
 from cluster.bench.result import (
     Journal,
     Result,
-    clocks,
     find_baseline,
     read_result,
     results_dir,
@@ -116,6 +115,7 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
             journal = Journal(directory, manifest)
             try:
                 result = measure(replace(subject, manifest=manifest), wanted, journal, screen)
+                result = replace(result, timestamp=journal.timestamp)
                 done.finished.append((result, journal.finish(result)))
             except (KeyboardInterrupt, ClusterError) as error:
                 kept = read_result(journal.partial)
@@ -168,24 +168,7 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
 
         if screen.interactive:
             subject.loader.on_progress = progress
-        measured = run_bench(subject.loader, wanted, keep, subject.machine, begin)
-    manifest = replace(
-        subject.manifest,
-        model=measured.model,
-        corpus=measured.corpus,
-        refused_fields=measured.refused_fields,
-        engine={} if subject.manifest.deployment else measured.engine,
-        client_where=measured.where,
-        est_ppt_from=clocks(measured.rows),
-    )
-    return Result(
-        manifest=manifest,
-        rows=measured.rows,
-        latency_ms=measured.latency_ms,
-        timestamp=journal.timestamp,
-        request=measured.request,
-        sentinel=measured.sentinel,
-    )
+        return run_bench(subject.loader, wanted, keep, subject.machine, begin, subject.manifest)
 
 
 def wanted_parts(options: BenchOptions, subject: Measuring) -> dict[str, BenchWanted]:

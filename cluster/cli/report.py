@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import os
 from collections.abc import Sequence
@@ -45,7 +43,16 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.line(markdown(page).rstrip("\n"))
         outputs = [paths[-1].with_name(paths[-1].name.partition(".json")[0].removesuffix(".series") + ".html")]
     for path in outputs:
-        write(path, text_of(path.suffix, page, entries))
+        match path.suffix:
+            case ".html":
+                text = render(page)
+            case ".md":
+                text = markdown(page)
+            case ".csv":
+                text = as_csv(entries)
+            case _:
+                text = json.dumps(document(page, entries), indent=2) + "\n"
+        write(path, text)
         screen.note(f"written: {path}")
     screen.document(document(page, entries) | {"written": [str(path) for path in outputs]})
     return ExitCode.DONE
@@ -62,17 +69,6 @@ def find(names: Sequence[str], directory: Path) -> list[Path]:
             raise UsageError(f"file not found: {name}, here or in {directory}", code="file-not-found")
         found.append(path)
     return list(dict.fromkeys(found))
-
-
-def text_of(ending: str, page: Page, entries: Sequence[Entry]) -> str:
-    """The report in one of its forms."""
-    if ending == ".html":
-        return render(page)
-    if ending == ".md":
-        return markdown(page)
-    if ending == ".csv":
-        return as_csv(entries)
-    return json.dumps(document(page, entries), indent=2) + "\n"
 
 
 def write(path: Path, text: str) -> None:
@@ -93,36 +89,20 @@ def markdown(page: Page) -> str:
     parts = [f"# {page.title}", page.subtitle, *(f"> **{line}**" for line in page.banners), "\n".join(figures)]
     for table in page.tables:
         if table.title != "conditions":
-            parts += [f"## {table.title}", to_markdown([table]).strip() if table.rows else notes(table.notes)]
+            notes = "\n".join(f"- {note}" for note in table.notes)
+            parts += [f"## {table.title}", to_markdown(table) if table.rows else notes]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def notes(lines: Sequence[str]) -> str:
-    """A list."""
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def as_csv(entries: Sequence[Entry]) -> str:
     """llama-benchy's columns and ours, then what tells the measurements apart."""
-    out, writer = io.StringIO(), None
+    texts = []
     for entry in entries:
         manifest = entry.result.manifest
-        known = {
-            "label": entry.label,
-            "recipe": manifest.recipe,
-            "tp": manifest.tp,
-            "nodes": manifest.nodes,
-            "backend": manifest.backend,
-            "simulated": manifest.simulated,
-            "timestamp": entry.result.timestamp,
-            "file": entry.path.name if entry.path else "",
-        }
-        for row in csv.DictReader(io.StringIO(to_csv(entry.result))):
-            if writer is None:
-                writer = csv.DictWriter(out, [*row, *known], lineterminator="\n", extrasaction="ignore")
-                writer.writeheader()
-            writer.writerow(row | known)
-    return out.getvalue()
+        known = {key: getattr(manifest, key) for key in ("recipe", "tp", "nodes", "backend", "simulated")}
+        known |= {"timestamp": entry.result.timestamp, "file": entry.path.name if entry.path else ""}
+        texts.append(to_csv(entry.result, label=entry.label, **known))
+    return texts[0] + "".join(text.partition("\n")[2] for text in texts[1:])
 
 
 def document(page: Page, entries: Sequence[Entry]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import argparse
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from cluster.bench.series import (
     SIZES,
     Point,
     Series,
-    Vary,
     combinations,
     find_series,
     label_of,
@@ -71,7 +70,6 @@ class Log:
     error: ClusterError | None = None
 
     def keep(self, point: Point) -> None:
-        """Add a step that has ended."""
         self.series = self.series.with_point(point)
         write_series(self.series, self.path)
 
@@ -217,7 +215,6 @@ def measure(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterE
 
 
 def failed(point: Point, stage: str, error: ClusterError) -> Point:
-    """A step with why it failed."""
     return replace(point, stage=stage, failed=error.what, exit=int(error.exit_code))
 
 
@@ -359,33 +356,28 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[Step]:
     """The sizes as steps, smallest deployment first as given. Raises UsageError; no host is asked."""
     name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
     sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
-    refuse_sizes(sizes, args.pipeline, named)
+    if args.pipeline < 1 or not sizes or min(sizes) < 1:
+        raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
+    need, there = max(sizes) * args.pipeline, len(named.hosts)
+    names = [host.name for host in named.hosts]
+    if need > there:
+        raise UsageError(
+            f"--tp {max(sizes)} requires {need} hosts (one GPU each), {there} named: {','.join(names)}",
+            code="size-invalid",
+            remedy="name more with -n",
+        )
+    if need < there:
+        raise UsageError(
+            f"the largest size, --tp {max(sizes)}, uses {need} of {there} hosts: {','.join(names)}",
+            code="size-invalid",
+            remedy=f"-n {','.join(names[:need])}",
+        )
     backend = args.backend or read_recipe(args, named.file).backend
     typed_as = replace(UpOptions.of(args), recipe=name, recipe_option=None, backend=backend)
     return [
         read_step(f"TP={tp}", {"tp": tp}, replace(typed_as, tp=tp), first(named, tp * args.pipeline), args)
         for tp in sizes
     ]
-
-
-def refuse_sizes(sizes: Sequence[int], pipeline: int, named: Named) -> None:
-    """Raises UsageError for sizes that the hosts do not make, and for hosts that no size uses."""
-    if pipeline < 1 or not sizes or min(sizes) < 1:
-        raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
-    need, there = max(sizes) * pipeline, len(named.hosts)
-    names = ",".join(host.name for host in named.hosts)
-    if need > there:
-        raise UsageError(
-            f"--tp {max(sizes)} requires {need} hosts (one GPU each), {there} named: {names}",
-            code="size-invalid",
-            remedy="name more with -n",
-        )
-    if need < there:
-        raise UsageError(
-            f"the largest size, --tp {max(sizes)}, uses {need} of {there} hosts: {names}",
-            code="size-invalid",
-            remedy=f"-n {','.join(host.name for host in named.hosts[:need])}",
-        )
 
 
 def report_scaling(log: Log, entries: Sequence[Entry]) -> list[Table]:
@@ -414,24 +406,6 @@ def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = conne
     """Carry out `cluster sweep`. 6 when some values or requests failed; an error that ended it gives its own code."""
     varied = parse_vary(args.vary)
     named = read_named(args)
-    steps = read_values(args, varied, named)
-    if args.dry_run:
-        return show_plan(steps, screen, connect)
-    log = open_log("sweep", steps, [one.key for one in varied], args, screen)
-    make_room(steps, log, named, args, screen, connect)
-    carry_out(steps, log, named, screen, connect)
-    return end(steps, log, report_sweep, screen)
-
-
-def read_values(args: argparse.Namespace, varied: Sequence[Vary], named: Named) -> list[Step]:
-    """Every combination as a step, each checked against itself. Raises UsageError; no host is asked."""
-    refuse_both(args, varied)
-    name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
-    return [read_combination(args, values, name, named) for values in combinations(varied)]
-
-
-def refuse_both(args: argparse.Namespace, varied: Sequence[Vary]) -> None:
-    """Raises UsageError for a size that is fixed and varied."""
     fixed = {"tp": args.tp or args.solo, "pp": args.pipeline != 1, "backend": args.backend}
     for one in varied:
         if fixed.get(one.key):
@@ -440,14 +414,25 @@ def refuse_both(args: argparse.Namespace, varied: Sequence[Vary]) -> None:
                 code="options-conflict",
                 remedy=f"leave out --vary {one.key} or the option",
             )
+    name = choose_recipe(args.recipe, args.recipe_option, named.file.inventory)
+    steps = [read_combination(args, values, name, named) for values in combinations(varied)]
+    if args.dry_run:
+        return show_plan(steps, screen, connect)
+    log = open_log("sweep", steps, [one.key for one in varied], args, screen)
+    make_room(steps, log, named, args, screen, connect)
+    carry_out(steps, log, named, screen, connect)
+    return end(steps, log, report_sweep, screen)
 
 
-def read_combination(args: argparse.Namespace, values: Mapping[str, str], name: str, named: Named) -> Step:
+def read_combination(args: argparse.Namespace, values: dict[str, str], name: str, named: Named) -> Step:
     """One combination: `--set KEY=VALUE` for recipe keys, the options of `up` for sizes."""
     sets = [*args.set, *(f"{key}={value}" for key, value in values.items() if key not in SIZES)]
-    given = replace(UpOptions.of(args), recipe=name, recipe_option=None, set=sets)
+    given = UpOptions.of(args)
     given = replace(
         given,
+        recipe=name,
+        recipe_option=None,
+        set=sets,
         tp=int(values["tp"]) if "tp" in values else given.tp,
         pipeline=int(values.get("pp", given.pipeline)),
         backend=values.get("backend", given.backend),
@@ -457,7 +442,7 @@ def read_combination(args: argparse.Namespace, values: Mapping[str, str], name: 
         hosts = first(named, given.pipeline)
     elif given.tp and {"tp", "pp"} & set(values):  # a size of its own takes the first hosts, as in `scaling`
         hosts = first(named, given.tp * given.pipeline)
-    label = label_of(dict(values))
+    label = label_of(values)
     try:
         return read_step(label, dict(values), given, hosts, args)
     except UsageError as error:

@@ -89,6 +89,11 @@ class Watcher(FakeProcess):
         return self.machine.answer(Question(words, stdin=program["source"].encode())).out.decode()
 
 
+def is_bare(desk: Desk) -> bool:
+    """Nothing of ours is left on any host."""
+    return not any(machine.docker.containers or machine.kept() for machine in desk)
+
+
 @contextmanager
 def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Deployments of one host answer at the first rate (tokens a second), of two at the second, and so on.

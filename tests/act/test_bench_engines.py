@@ -13,7 +13,8 @@ from bench_live import Watching, known_server, load_client
 
 from cluster.bench.endpoint import ANOTHER, CUT
 from cluster.bench.loader import Loader, Round, RoundRecord
-from cluster.bench.run import Measured, run_bench
+from cluster.bench.result import Result
+from cluster.bench.run import run_bench
 from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, UsageError
 
@@ -24,7 +25,7 @@ def engine(name: str) -> Iterator[Watching]:
         yield Watching(client)
 
 
-def measure(loader: Loader, model: str, **given: object) -> Measured:
+def measure(loader: Loader, model: str, **given: object) -> Result:
     values: dict = {"pp": (200,), "tg": (8,), "depth": (0,), "runs": 2, "base_url": "http://known"}
     return run_bench(loader, BenchWanted(model=model, **values | given))
 
@@ -34,8 +35,8 @@ def test_ollama_is_not_sent_what_it_does_not_look_at() -> None:
         measured = measure(loader, "whole:26b")
     assert {"min_tokens", "ignore_eos", "cache_salt"} & loader.bodies[-1].keys() == set()
     assert loader.bodies[-1]["stream_options"] == {"include_usage": True}
-    assert (measured.engine["name"], measured.engine["version"]) == ("ollama", "0.33.0")
-    assert measured.engine["ignored"] == ["min_tokens", "ignore_eos", "continuous_usage_stats"]
+    assert (measured.manifest.engine["name"], measured.manifest.engine["version"]) == ("ollama", "0.33.0")
+    assert measured.manifest.engine["ignored"] == ["min_tokens", "ignore_eos", "continuous_usage_stats"]
     assert measured.rows[0].failed == 0
     assert measured.rows[0].counted == "one an event"
 
@@ -43,7 +44,10 @@ def test_ollama_is_not_sent_what_it_does_not_look_at() -> None:
 def test_ollamas_split_is_known_though_nothing_was_loaded_before() -> None:
     with engine("ollama") as loader:
         measured = measure(loader, "split:26b")
-    assert (measured.engine["model_bytes"], measured.engine["gpu_bytes"]) == (19_000_000_000, 6_000_000_000)
+    assert (measured.manifest.engine["model_bytes"], measured.manifest.engine["gpu_bytes"]) == (
+        19_000_000_000,
+        6_000_000_000,
+    )
 
 
 def test_ollamas_context_is_asked_before_a_prompt_is_cut() -> None:
@@ -67,13 +71,12 @@ def test_rows_whose_prompts_were_cut_are_failures() -> None:
 def test_cold_prompts_stay_out_of_llamacpps_cache_and_cached_ones_do_not() -> None:
     with engine("llamacpp") as loader:
         measured = measure(loader, "toy.gguf", depth=(0, 300), depth_mode="prefix-caching")
-        plain = measure(loader, "toy.gguf")
+        measure(loader, "toy.gguf")
     short = [body for body in loader.bodies if body["max_tokens"] == 8 and "warm" not in body]
     assert {body.get("cache_prompt", True) for body in short if len(body["prompt"]) > 250} == {True}
     assert {body.get("cache_prompt", True) for body in short if len(body["prompt"]) == 200} == {False}
     assert all(body["timings_per_token"] and "min_tokens" not in body for body in short)
-    assert measured.engine["slots"] == 2
-    assert plain.max_model_tokens == 4096
+    assert measured.manifest.engine["slots"] == 2
 
 
 def test_llamacpps_context_is_that_of_a_slot() -> None:
@@ -85,7 +88,7 @@ def test_a_router_that_sends_a_part_elsewhere() -> None:
     with engine("unknown") as loader:
         measured = measure(loader, "daily", runs=6)
     row = measured.rows[0]
-    assert measured.engine == {}
+    assert measured.manifest.engine == {}
     assert 0 < row.failed < 6
     assert f"{ANOTHER}: spare instead of daily" in row.failures[0]
 
@@ -93,13 +96,13 @@ def test_a_router_that_sends_a_part_elsewhere() -> None:
 def test_an_engine_that_nobody_knows_is_measured() -> None:
     with engine("unknown") as loader:
         measured = measure(loader, "steady")
-    assert (measured.engine, measured.rows[0].failed) == ({}, 0)
+    assert (measured.manifest.engine, measured.rows[0].failed) == ({}, 0)
     assert "cache_salt" not in loader.bodies[-1], "not every server heeds it"
 
 
 def test_vllm_is_known() -> None:
     with engine("vllm") as loader:
-        assert measure(loader, "").engine == {"name": "vllm", "version": "0.32.0"}
+        assert measure(loader, "").manifest.engine == {"name": "vllm", "version": "0.32.0"}
         assert "cache_salt" in loader.bodies[-1]
 
 

@@ -8,8 +8,9 @@ import pytest
 from bench_live import Watching, known_server, load_client
 
 from cluster.bench.loader import ProcessLoader, Round, RoundRecord
+from cluster.bench.result import Result
 from cluster.bench.rows import Row
-from cluster.bench.run import Measured, run_bench
+from cluster.bench.run import run_bench
 from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, ConnectionLostError, UsageError
 from cluster.hosts.connect import LocalHost
@@ -35,7 +36,7 @@ def wanted(model: str, **given: object) -> BenchWanted:
     return BenchWanted(model=model, **values | given)
 
 
-def only(measured: Measured) -> Row:
+def only(measured: Result) -> Row:
     [row] = measured.rows
     return row
 
@@ -96,7 +97,7 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
     assert steps[0] == "tokenise"
     assert measured.request["prompt"] == "[256 tokens]"
     assert re.fullmatch("[0-9a-f]{32,128}", measured.request["cache_salt"]), "vLLM takes no slashes"
-    assert measured.where
+    assert measured.manifest.client_where
     assert 0 < measured.latency_ms < 200
 
 
@@ -190,7 +191,7 @@ def test_no_usage_gives_times_and_no_rates(load: ProcessLoader) -> None:
 
 def test_refused_fields_are_dropped_one_by_one_and_named(load: ProcessLoader) -> None:
     measured = run_bench(load, wanted("strict"))
-    assert measured.refused_fields == ("min_tokens", "cache_salt", "continuous_usage_stats", "include_usage")
+    assert measured.manifest.refused_fields == ("min_tokens", "cache_salt", "continuous_usage_stats", "include_usage")
     assert only(measured).failed == 0
     assert "min_tokens" not in measured.request
 
@@ -393,8 +394,8 @@ def test_server_without_tokenizer_is_sent_text_and_counts_it(load: ProcessLoader
     watching = Watching(load)
     measured = run_bench(watching, wanted("plain-text", pp=(400,), chat=chat))
     row, sent = only(measured), watching.bodies
-    assert (row.failed, measured.refused_fields) == (0, ())
-    assert measured.corpus.endswith(" as words")
+    assert (row.failed, measured.manifest.refused_fields) == (0, ())
+    assert measured.manifest.corpus.endswith(" as words")
     texts = {body["messages"][0]["content"] if chat else body["prompt"] for body in sent}
     assert all(isinstance(text, str) for text in texts)
     assert len(texts) == len(sent), "each prompt is another one"

@@ -109,22 +109,8 @@ def test_suite_of_two_parts_is_two_results(url: str, tmp_path: Path, capsys: pyt
 def test_plain_measurement_is_one_document_with_its_conditions(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (
-        "--model",
-        "plain",
-        "--pp",
-        "64",
-        "--tg",
-        "8",
-        "--depth",
-        "0",
-        "--runs",
-        "2",
-        "--corpus",
-        "code",
-        "--seed",
-        "7",
-    )
+    words = ["--model", "plain", "--pp", "64", "--tg", "8", "--depth", "0", "--runs", "2"]
+    words += ["--corpus", "code", "--seed", "7"]
     code, told = bench_json(url, tmp_path, capsys, *words)
     assert code is ExitCode.DONE
     conditions = told["manifest"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from machine import Desk, Killed, unreachable
-from measured_desk import RECIPE, measurable
+from measured_desk import RECIPE, is_bare, measurable
 from typed import Ran, Typed
 
 RATES = (60, 150)
@@ -32,11 +32,6 @@ def measured(desk: Desk, toy: Path) -> Iterator[Path]:
 def series(folder: Path) -> Any:
     [path] = folder.glob("*.series.json")
     return json.loads(path.read_text())
-
-
-def is_bare(desk: Desk) -> bool:
-    """Nothing of ours is left on any host."""
-    return not any(machine.docker.containers or machine.kept() for machine in desk)
 
 
 def line_of(ran: Ran, *words: str) -> str:
@@ -94,7 +89,8 @@ def test_json_is_one_document(cluster: Typed, desk: Desk, measured: Path) -> Non
     ] * 2
 
 
-def test_a_size_that_fails_is_named_and_the_others_are_kept(cluster: Typed, desk: Desk, measured: Path) -> None:
+def test_a_size_that_fails_is_named_and_resume_measures_it_only(cluster: Typed, desk: Desk, measured: Path) -> None:
+    models = dict(desk["spark2"].models)
     desk["spark2"].models.clear()
     desk.hub.clear()
     ran = cluster(*SCALING, "-y")
@@ -103,13 +99,6 @@ def test_a_size_that_fails_is_named_and_the_others_are_kept(cluster: Typed, desk
     assert "up failed" in line_of(ran, "TP=2", "spark1,", "spark2")
     assert measured_rows(ran, "TP=1") == 1
     assert is_bare(desk)
-
-
-def test_resume_measures_what_is_missing_only(cluster: Typed, desk: Desk, measured: Path) -> None:
-    models = dict(desk["spark2"].models)
-    desk["spark2"].models.clear()
-    desk.hub.clear()
-    assert cluster(*SCALING, "-y").code == 6
     first = series(measured)["points"][0]
     desk["spark2"].models.update(models)
     ran = cluster(*SCALING, "--resume")
@@ -186,13 +175,6 @@ def test_what_runs_is_not_taken_down_unasked(cluster: Typed, desk: Desk, measure
     assert desk.state() == before
     assert cluster(*SCALING, "--yes").code == 0
     assert is_bare(desk)
-
-
-def test_somebody_else_at_work(cluster: Typed, desk: Desk, measured: Path) -> None:
-    desk.hosts["spark1"].lock_holder = {"who": "somebody", "since": 0.0, "why": "up other"}
-    ran = cluster(*SCALING)
-    assert ran.code == 5, ran.all
-    assert "spark1 is locked by somebody" in ran.err
 
 
 def test_one_size_is_compared_with_the_stored_baseline(cluster: Typed, measured: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from machine import Desk
-from measured_desk import RECIPE, measurable
+from measured_desk import RECIPE, is_bare, measurable
 from typed import Ran, Typed
 
 RATES = (40, 160)
@@ -28,20 +28,12 @@ def measured(desk: Desk, toy: Path) -> Iterator[Path]:
         yield toy
 
 
-def is_bare(desk: Desk) -> bool:
-    """Nothing of ours is left on any host."""
-    return not any(machine.docker.containers or machine.kept() for machine in desk)
-
-
 def table(ran: Ran) -> dict[str, list[str]]:
     """The first table: its lines by their first word, cells split at two spaces."""
     lines = ran.out.splitlines()
-    rows = [re.split(r"\s{2,}", line.strip()) for line in lines[1 : lines.index(next(filter(is_note, lines)))]]
+    note = next(at for at, line in enumerate(lines) if line.startswith("  "))
+    rows = [re.split(r"\s{2,}", line.strip()) for line in lines[1:note]]
     return {row[0]: row[1:] for row in rows}
-
-
-def is_note(line: str) -> bool:
-    return line.startswith("  ")
 
 
 def test_sizes_with_the_best_named(cluster: Typed, desk: Desk, measured: Path) -> None:
@@ -70,21 +62,18 @@ def test_a_key_of_vllm_that_changes_nothing_is_a_tie(cluster: Typed, measured: P
     assert told == [4, 8]
 
 
-def test_a_value_that_fails_is_a_line_with_the_reason(cluster: Typed, desk: Desk, measured: Path) -> None:
+def test_a_value_that_fails_is_a_line_with_the_reason_and_resume_tries_it(
+    cluster: Typed, desk: Desk, measured: Path
+) -> None:
+    words = (*SWEEP, "--tp", "2", "--vary", "vllm.kv-cache-dtype=fp9,fp8")
     desk.bad_flag = "fp9"
-    ran = cluster(*SWEEP, "--tp", "2", "--vary", "vllm.kv-cache-dtype=fp9,fp8")
+    ran = cluster(*words)
     assert ran.code == 6, ran.all
     rows = table(ran)
     assert "RuntimeError: unknown kernel" in rows["fp9"][-1]
     assert float(rows["fp8"][0].split()[0]) > 80
     assert "--resume tries what failed again" in ran.err
     assert is_bare(desk)
-
-
-def test_resume_tries_what_failed(cluster: Typed, desk: Desk, measured: Path) -> None:
-    words = (*SWEEP, "--tp", "2", "--vary", "vllm.kv-cache-dtype=fp9,fp8")
-    desk.bad_flag = "fp9"
-    assert cluster(*words).code == 6
     desk.bad_flag = ""
     ran = cluster(*words, "--resume")
     assert ran.code == 0, ran.all

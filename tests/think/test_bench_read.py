@@ -50,32 +50,19 @@ def test_four_tokens_an_event_are_four() -> None:
     assert seen.tokens == tuple(zip(times(*range(0, 32, 4)), [4] * 8, strict=True))
 
 
-def test_drafted_tokens_come_after_one() -> None:
-    seen = trace("drafted", tokens=9)
-    assert [n for _, n in seen.tokens] == [1, 4, 4]
-
-
-def test_tokens_without_text_count_when_only_the_total_is_told() -> None:
-    seen = trace("silent-last")
-    assert seen.counted == "one an event"
-    assert len(seen.tokens) == 32
-    assert seen.tokens[-1][0] == pytest.approx(TTFT_S + 31 * STEP_S)
-
-
-def test_total_only_is_spread_and_said_to_be() -> None:
-    seen = trace("four-last")
-    assert seen.counted == "spread"
-    assert [n for _, n in seen.tokens] == [4] * 8
-
-
-def test_total_only_with_one_token_an_event_is_exact() -> None:
-    assert trace("usage-last").counted == "one an event"
-
-
-def test_without_usage_nothing_is_counted() -> None:
-    seen = trace("no-usage")
-    assert seen.counted == "not"
-    assert sum(n for _, n in seen.tokens) == 0
+@pytest.mark.parametrize(
+    ("way", "tokens", "counted", "each"),
+    [
+        ("drafted", 9, "per event", [1, 4, 4]),
+        ("silent-last", 32, "one an event", [1] * 32),
+        ("usage-last", 32, "one an event", [1] * 32),
+        ("four-last", 32, "spread", [4] * 8),
+        ("no-usage", 32, "not", [0] * 32),
+    ],
+)
+def test_tokens_are_counted_as_well_as_the_server_tells_them(way: str, tokens: int, counted: str, each: list) -> None:
+    seen = trace(way, tokens=tokens)
+    assert (seen.counted, [n for _, n in seen.tokens]) == (counted, each)
     assert seen.first_token_s == pytest.approx(TTFT_S)
 
 
@@ -123,12 +110,6 @@ def test_answers_that_are_no_stream_or_packed_say_so() -> None:
     said = [read_stream(Record(0, 1, "done", "", ((0.5, data),))).error for data in (plain, packed)]
     assert said[0] == "the answer holds no token; it is application/json"
     assert said[1].startswith("the answer is packed (gzip)")
-
-
-def test_cached_tokens_and_the_servers_own_prefill_time() -> None:
-    assert trace("cached").cached_tokens == 1024
-    told = trace("prefill-told")
-    assert (told.server_prefill_s, told.cached_tokens) == (pytest.approx(0.040), 12)
 
 
 @pytest.mark.parametrize(
@@ -207,11 +188,12 @@ def answer(events: list) -> Record:
 
 
 def test_servers_own_times_are_read() -> None:
-    told = trace("metrics-told")
-    assert (told.server_prefill_s, told.server_prefill_from) == (0.040, "metrics.time_to_first_token_ms")
-    assert told.server_queue_s == 0.012
-    assert trace("prefill-told").server_prefill_from == "timings.prompt_ms"
-    assert (trace("plain").server_prefill_s, trace("plain").server_queue_s) == (None, None)
+    vllm, llamacpp, plain = (trace(way) for way in ("metrics-told", "prefill-told", "plain"))
+    assert (vllm.server_prefill_s, vllm.server_prefill_from) == (0.040, "metrics.time_to_first_token_ms")
+    assert vllm.server_queue_s == 0.012
+    assert (llamacpp.server_prefill_s, llamacpp.server_prefill_from) == (pytest.approx(0.040), "timings.prompt_ms")
+    assert (llamacpp.cached_tokens, trace("cached").cached_tokens) == (12, 1024)
+    assert (plain.server_prefill_s, plain.server_queue_s) == (None, None)
 
 
 @pytest.mark.parametrize("extra", [{"metrics": None}, {"metrics": []}, {"metrics": {"time_to_first_token_ms": None}}])

@@ -151,7 +151,7 @@ def text() -> str:
     for name, of_part in parts():
         found.append(f"# {name}")
         for table in of_part:
-            found += [f"## {table.title}", to_markdown([table]).strip()]
+            found += [f"## {table.title}", to_markdown(table)]
     return "\n\n".join(found) + "\n"
 
 
