@@ -172,8 +172,9 @@ def kept_point(log: Log, step: Step) -> Point | None:
 def take_step(step: Step, named: Named, connect: Connect) -> tuple[Point, ClusterError | None]:
     """up, bench, down. The error is one after which no further step should be tried."""
     point, screen = Point(step.label, step.values, step.wanted.names, time.time()), QuietScreen()
+    options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
     try:
-        up.start(step.wanted, up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file)), screen, connect)
+        up.start(step.wanted, options, screen, connect)
     except ClusterError as error:  # `up` has put back what it began
         return failed(point, "up", error), error if error.exit_code in STOPS else None
     point, ended = measure(replace(point, up=screen.kept), step, connect)
