@@ -11,7 +11,6 @@ from typing import Any
 from cluster.deploy import evidence
 from cluster.deploy.cause import of_finding, place
 from cluster.diagnosis.explain import Diagnosis, FileDiagnosis, explain
-from cluster.diagnosis.root import Explanation
 from cluster.diagnosis.scan import Source
 from cluster.errors import ExitCode, UsageError
 from cluster.screen import Screen
@@ -22,7 +21,12 @@ STDIN = "-"
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     """Carry out `cluster explain`; 4 when something in the texts has failed, known or unknown."""
     for given in args.files:
-        refuse_nothing(given)
+        path = Path(given)
+        if given != STDIN and not path.exists():
+            remedy = "cluster explain FILE, or pipe the text into cluster explain -"
+            raise UsageError(f"file not found: {given}", code="file-not-found", remedy=remedy)
+        if path.is_dir() and not any(file.is_file() for file in path.iterdir()):
+            raise UsageError(f"no files in {given}", code="directory-empty")
     try:
         diagnosis = explain(source for given in args.files for source in texts(given))
     except OSError as error:
@@ -32,16 +36,6 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.line(line)
     screen.document(as_document(diagnosis))
     return ExitCode.REFUSED if diagnosis.failed else ExitCode.DONE
-
-
-def refuse_nothing(given: str) -> None:
-    """Raises UsageError when there is nothing to read."""
-    path = Path(given)
-    if given != STDIN and not path.exists():
-        remedy = "cluster explain FILE, or pipe the text into cluster explain -"
-        raise UsageError(f"file not found: {given}", code="file-not-found", remedy=remedy)
-    if path.is_dir() and not any(file.is_file() for file in path.iterdir()):
-        raise UsageError(f"no files in {given}", code="directory-empty")
 
 
 def texts(given: str) -> Iterator[Source]:
@@ -57,8 +51,9 @@ def texts(given: str) -> Iterator[Source]:
 
 def view(diagnosis: Diagnosis) -> Iterator[str]:
     """For people: of several files the common cause, then each file with what it is and says, its own cause first."""
-    if len(diagnosis.files) > 1 and diagnosis.root:
-        yield f"root cause: {place(diagnosis.root)}: {diagnosis.root.finding.what} [{diagnosis.root.id}]"
+    root = diagnosis.root
+    if len(diagnosis.files) > 1 and root:
+        yield f"root cause: {place(root)}: {root.finding.what} [{root.id}]"
         yield from others("follows from it", [f"{row.id} ({place(row)})" for row in diagnosis.secondary])
     for file in diagnosis.files:
         yield heading(file)
@@ -69,28 +64,26 @@ def view(diagnosis: Diagnosis) -> Iterator[str]:
         yield from others("looks bad, is normal", [f"{row.id} (line {row.line})" for row in file.normal])
 
 
-def others(label: str, names: list[str]) -> Iterator[str]:
+def others(label: str, names: list[str]) -> list[str]:
     """What else there is, in one line."""
-    if names:
-        yield f"  {label}: {', '.join(names)}"
+    return [f"  {label}: {', '.join(names)}"] if names else []
 
 
 def heading(file: FileDiagnosis) -> str:
     """A file's first line: its name, what it was read as, and how that went."""
     name = "standard input" if file.name == STDIN else file.name
-    kind = ", ".join(file.read_as)
-    if file.note:
-        return f"{name}: {file.note}"
-    if not file.known:
-        return f"{name}: nothing in it is recognized ({file.lines} lines)"
-    return f"{name}{f' ({kind})' if kind else ''}:{'' if file.findings else ' nothing wrong'}"
+    if file.note or not file.known:
+        return f"{name}: {file.note or f'nothing in it is recognized ({file.lines} lines)'}"
+    kind = f" ({', '.join(file.read_as)})" if file.read_as else ""
+    return f"{name}{kind}:{'' if file.findings else ' nothing wrong'}"
 
 
 def as_document(diagnosis: Diagnosis) -> dict[str, Any]:
     """For `--json`: each file as it is by itself, and above them what they say together."""
+    root = diagnosis.root
     return {
-        "root": located(diagnosis.root) if diagnosis.root else None,
-        "secondary": [located(found) for found in diagnosis.secondary],
+        "root": {"file": root.file, **root.as_dict()} if root else None,
+        "secondary": [{"file": found.file, **found.as_dict()} for found in diagnosis.secondary],
         "files": [
             {
                 "file": file.name,
@@ -105,8 +98,3 @@ def as_document(diagnosis: Diagnosis) -> dict[str, Any]:
             for file in diagnosis.files
         ],
     }
-
-
-def located(found: Explanation) -> dict[str, Any]:
-    """A finding with its file."""
-    return {"file": found.file, **found.as_dict()}

@@ -7,9 +7,9 @@ import queue
 import shlex
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cluster.argv.docker import docker_logs, why_failed
 from cluster.argv.question import Answer, Question
@@ -17,7 +17,7 @@ from cluster.cli.explain import as_document
 from cluster.deploy import evidence
 from cluster.deploy.cause import view
 from cluster.deploy.session import Connect, answered, find, look, open_fleet, raise_all, read_named
-from cluster.diagnosis.explain import Diagnosis, explain
+from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import read_time
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, ManyErrors, RefusedError, about
 from cluster.hosts.connect import connect
@@ -49,32 +49,22 @@ def explain_all(
         for line in view(diagnosis, missing):
             screen.line(line)
         failed = failed or diagnosis.failed
-        documents.append(document(one.id, diagnosis, missing, place))
+        parts = as_document(diagnosis)
+        for row in [*parts["files"], *parts["secondary"], *filter(None, [parts["root"]])]:
+            row["file"] = row["file"].removeprefix(f"{place}/")
+        documents.append({"deployment": one.id, **parts, "missing": missing})
     screen.document({"deployments": documents, "errors": [error.as_dict() for error in errors]})
     return ExitCode.REFUSED if failed else ExitCode.DONE
 
 
 def questions(one: Deployment, tail: int | None) -> dict[str, dict[str, Question]]:
-    """What each host is asked of its rank."""
-    ray = one.spec["backend"] == "ray"
-    return {
-        host: evidence.questions(rank.name, since(rank.started_at), tail=tail, ray=ray)
-        for host, rank in one.ranks.items()
-    }
-
-
-def since(started_at: str) -> str:
-    """A container's start, as journalctl takes it."""
-    at = read_time(started_at)
-    return EVER if at is None else f"@{at:.0f}"
-
-
-def document(deployment: str, diagnosis: Diagnosis, missing: Mapping[str, str], place: str) -> dict[str, Any]:
-    """For `--json`: as `cluster explain`, with the names of files as evidence has them."""
-    parts = as_document(diagnosis)
-    for row in [*parts["files"], *parts["secondary"], *filter(None, [parts["root"]])]:
-        row["file"] = row["file"].removeprefix(f"{place}/")
-    return {"deployment": deployment, **parts, "missing": dict(missing)}
+    """What each host is asked of its rank, since its container was started as journalctl takes it."""
+    asked = {}
+    for host, rank in one.ranks.items():
+        at = read_time(rank.started_at)
+        since = EVER if at is None else f"@{at:.0f}"
+        asked[host] = evidence.questions(rank.name, since, tail=tail, ray=one.spec["backend"] == "ray")
+    return asked
 
 
 TAIL = 200
@@ -113,19 +103,15 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             follow(found, fleet, tail, screen, errors)
         else:
             lines = read(found, fleet, tail, errors)
-            show(lines, errors, screen, several=len(found) > 1)
+            for line in lines:
+                screen.line(written(line, several=len(found) > 1))
+            keys = ("time", "host", "deployment", "line")
+            rows = [dict(zip(keys, line, strict=True)) for line in lines]
+            screen.document({"lines": rows, "errors": [one.as_dict() for one in errors]})
     if screen.json_mode and errors and not args.follow:
         return ManyErrors(errors).exit_code
     raise_all(errors)
     return code
-
-
-def show(lines: Sequence[RankLine], errors: Sequence[ClusterError], screen: Screen, *, several: bool) -> None:
-    """All lines, then which hosts' are missing."""
-    for line in lines:
-        screen.line(written(line, several=several))
-    rows = [{"time": one.time, "host": one.host, "deployment": one.deployment, "line": one.text} for one in lines]
-    screen.document({"lines": rows, "errors": [one.as_dict() for one in errors]})
 
 
 def written(line: RankLine, *, several: bool) -> str:
@@ -134,9 +120,9 @@ def written(line: RankLine, *, several: bool) -> str:
     return f"{line.time[:23]} {rank}: {line.text}"
 
 
-def ranks_of(found: Sequence[Deployment]) -> Iterator[tuple[str, str, str]]:
+def ranks_of(found: Sequence[Deployment]) -> list[tuple[str, str, str]]:
     """Host, deployment and container of every rank; a host may have a rank of several deployments."""
-    yield from ((host, one.id, rank.name) for one in found for host, rank in one.ranks.items())
+    return [(host, one.id, rank.name) for one in found for host, rank in one.ranks.items()]
 
 
 def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[ClusterError]) -> list[RankLine]:
@@ -174,7 +160,7 @@ def follow(found: Sequence[Deployment], fleet: Fleet, tail: int, screen: Screen,
     A host that stays lost is added to `errors`; the others are followed on.
     """
     arrived: queue.Queue[RankLine | str | ClusterError | None] = queue.Queue(maxsize=10_000)
-    ranks = list(ranks_of(found))
+    ranks = ranks_of(found)
 
     def pump(host: str, deployment: str, name: str) -> None:
         try:

@@ -58,7 +58,9 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         seens, errors = answered(look(fleet, named.hosts))
         found = deployments(seens.values(), named.hosts)
         statuses = [inspect(deployment, fleet, seens) for deployment in found]
-    print_hosts(seens, errors, screen)
+    rows = [host_row(name, seen) for name, seen in seens.items()]
+    rows += [[error.host, "unreachable", "", "", "", ""] for error in errors]
+    screen.table("", ["host", "machine", ">GiB available", ">GiB GPU", ">power W", "containers"], rows)
     alike = [*check_machines({host: seen.machine for host, seen in seens.items()})]
     for finding in alike:
         screen.warn(f"{finding.host}: {finding.what} ({finding.evidence}); {finding.remedy}")
@@ -83,39 +85,30 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
         if deployment.spec["backend"] == "ray":
             name = deployment.ranks[head].name
             asked[head].append(docker_exec(name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
+    states: dict[str, RankState | Missing | None] = {}
+    for host in deployment.hosts:
+        if host in seens:  # a container that was not found is gone, if the host lists what it has
+            containers = seens[host].containers
+            states[host] = containers if isinstance(containers, Missing) else None
+        else:
+            why = "the host did not answer" if host in fleet.names else "not among the hosts of this command"
+            states[host] = Missing(why, "absent")
     outcomes = fleet.ask(asked)
-    states: dict[str, RankState | Missing | None] = {
-        host: unseen(seens[host])
-        if host in seens
-        else Missing(
-            "the host did not answer" if host in fleet.names else "not among the hosts of this command", "absent"
-        )
-        for host in deployment.hosts
-    }
     for host, outcome in outcomes.items():
         read = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
         states[host] = read if isinstance(read, Missing) else read.get(deployment.ranks[host].name)
     answers = outcomes[head].value if head in outcomes else None
     server = spark_server.parse(answers[1]) if answers else Missing("the head was not asked")
     healthy = not isinstance(server, Missing) and server.healthy
-    nodes: int | None = None
-    wrong: list[str] = []
+    count, wrong = None, []
     if answers and len(answers) > 2 and healthy:
-        nodes, wrong = ray_of(deployment, ranks.parse_nodes(answers[2]))
-    return Status(deployment, judge_ranks(states, healthy), states, server, nodes, tuple(wrong))
-
-
-def unseen(seen: Seen) -> Missing | None:
-    """Why nothing is known of a rank whose container was not found; None when it is known not to be there."""
-    return seen.containers if isinstance(seen.containers, Missing) else None
-
-
-def ray_of(deployment: Deployment, nodes: tuple[ranks.RayNode, ...] | Missing) -> tuple[int | None, list[str]]:
-    """How many of Ray's nodes live, and what is wrong with them."""
-    if isinstance(nodes, Missing):
-        return None, [f"Ray does not say which nodes it has: {nodes.why}"]
-    addresses = [deployment.seen["hosts"][host]["address"] for host in deployment.hosts]
-    return sum(node.alive for node in nodes), judge_nodes(nodes, addresses)
+        nodes = ranks.parse_nodes(answers[2])
+        if isinstance(nodes, Missing):
+            wrong = [f"Ray does not say which nodes it has: {nodes.why}"]
+        else:
+            addresses = [deployment.seen["hosts"][host]["address"] for host in deployment.hosts]
+            count, wrong = sum(node.alive for node in nodes), judge_nodes(nodes, addresses)
+    return Status(deployment, judge_ranks(states, healthy), states, server, count, tuple(wrong))
 
 
 def server_of(deployment: Deployment, seen: Seen) -> Server:
@@ -124,27 +117,15 @@ def server_of(deployment: Deployment, seen: Seen) -> Server:
     return Server.of_spec(deployment.spec, directory(data_dir, deployment.id))
 
 
-def print_hosts(seens: Mapping[str, Seen], errors: Sequence[ClusterError], screen: Screen) -> None:
-    """One line a host."""
-    rows = [host_row(name, seen) for name, seen in seens.items()]
-    rows += [[error.host, "unreachable", "", "", "", ""] for error in errors]
-    screen.table("", ["host", "machine", ">GiB available", ">GiB GPU", ">power W", "containers"], rows)
-
-
 def host_row(name: str, seen: Seen) -> list[str]:
     """One host's line; `?` for what could not be read."""
     product = "?" if isinstance(seen.identity, Missing) else seen.identity.product or seen.identity.arch
     memory = None if isinstance(seen.memory, Missing) else seen.memory.available
-    gpu = prove.gpu_bytes(seen.gpu_processes)
     power = None if isinstance(seen.gpu, Missing) or not seen.gpu else seen.gpu[0].power_w
-    running = [] if isinstance(seen.containers, Missing) else [one for one in seen.containers if one.state == "running"]
-    containers = "?" if isinstance(seen.containers, Missing) else str(len(running))
-    return [name, product, gib(memory), gib(gpu), "?" if power is None else f"{power:.0f}", containers]
-
-
-def gib(value: int | None) -> str:
-    """Bytes as GiB."""
-    return "?" if value is None else f"{value / GIB:.1f}"
+    room = ["?" if value is None else f"{value / GIB:.1f}" for value in (memory, prove.gpu_bytes(seen.gpu_processes))]
+    listed = None if isinstance(seen.containers, Missing) else seen.containers
+    running = "?" if listed is None else str(sum(one.state == "running" for one in listed))
+    return [name, product, *room, "?" if power is None else f"{power:.0f}", running]
 
 
 def print_deployment(status: Status, screen: Screen) -> None:

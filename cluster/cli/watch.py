@@ -11,30 +11,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
-from cluster.argv.question import Answer, Question
+from cluster.argv.question import Question
 from cluster.cli.findings import STYLES, below
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.restart import restart
 from cluster.deploy.session import Connect, Named, open_fleet, read_named, tell_apart
-from cluster.diagnosis.hang import (
-    History,
-    HostSnapshot,
-    Key,
-    OpenFinding,
-    Snapshot,
-    Update,
-    follow,
-    read_host,
-    why_no_restart,
-)
+from cluster.diagnosis import hang
+from cluster.diagnosis.hang import History, HostSnapshot, OpenFinding, Snapshot, Update
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -56,69 +47,58 @@ SERVER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HostAnswers:
-    """One host's answers. `server` is None where no server was asked. `why` it did not answer, empty when it did.
+    """One host's answers. `server` is None where no server was asked; `machine` is its machine-id; `why` it did not
+    answer, empty when it did."""
 
-    `machine` is its machine-id.
-    """
-
-    containers: tuple[Container, ...] | Missing
-    lock: LockState | Missing
-    memory: Memory | Missing
-    gpus: tuple[Gpu, ...] | Missing
-    processes: tuple[GpuProcess, ...] | Missing
-    links: Links | Missing
+    containers: tuple[Container, ...] | Missing = NOT_ASKED
+    lock: LockState | Missing = NOT_ASKED
+    memory: Memory | Missing = NOT_ASKED
+    gpus: tuple[Gpu, ...] | Missing = NOT_ASKED
+    processes: tuple[GpuProcess, ...] | Missing = NOT_ASKED
+    links: Links | Missing = NOT_ASKED
+    machine: str | Missing = NOT_ASKED
     server: Completion | Missing | None = None
     why: str = ""
-    machine: str | Missing = NOT_ASKED
 
 
 def ask_hosts(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[str, Server]) -> dict[str, HostAnswers]:
     """Ask all hosts. Of one that failed every connection is closed, so that the next look makes a new one."""
-    asked = {name: questions(host, servers.get(name)) for name, host in hosts.items()}
+    asked: dict[str, list[Question]] = {}
+    for name, host in hosts.items():
+        asked[name] = [
+            deployments.containers_question(),
+            deployments.lock_question(host.data_dir),
+            memory.question(),
+            gpu.question(),
+            links.question(),
+            identity.machine_question(),
+        ]
+        if name in servers:
+            asked[name].append(spark_server.question(servers[name], ask=False, timeout_s=SERVER_TIMEOUT_S))
     answered = {}
     for name, outcome in fleet.ask(asked).items():
         if outcome.value is None:
             fleet[name].close()
-            missing = Missing(str(outcome.error), "timeout")
-            answered[name] = HostAnswers(missing, missing, missing, missing, missing, missing, None, missing.why)
-        else:
-            answered[name] = read(outcome.value)
+            answered[name] = HostAnswers(why=str(outcome.error))
+            continue
+        listed, held, kernel, card, linked, machine, *server = outcome.value
+        answered[name] = HostAnswers(
+            deployments.parse_containers(listed),
+            deployments.parse_lock(held),
+            memory.parse(kernel),
+            gpu.parse(card),
+            gpu.parse_processes(card),
+            links.parse(linked),
+            identity.parse_machine(machine),
+            spark_server.parse(server[0]) if server else None,
+        )
     return answered
-
-
-def questions(host: ResolvedHost, server: Server | None) -> list[Question]:
-    """All that is asked of one host."""
-    asked = [
-        deployments.containers_question(),
-        deployments.lock_question(host.data_dir),
-        memory.question(),
-        gpu.question(),
-        links.question(),
-    ]
-    asked.append(identity.machine_question())
-    return asked + ([spark_server.question(server, ask=False, timeout_s=SERVER_TIMEOUT_S)] if server else [])
-
-
-def read(answers: Sequence[Answer]) -> HostAnswers:
-    """The answers to `questions`, in their order."""
-    listed, held, kernel, card, linked, machine = answers[:6]
-    return HostAnswers(
-        deployments.parse_containers(listed),
-        deployments.parse_lock(held),
-        memory.parse(kernel),
-        gpu.parse(card),
-        gpu.parse_processes(card),
-        links.parse(linked),
-        spark_server.parse(answers[6]) if len(answers) > 6 else None,
-        machine=identity.parse_machine(machine),
-    )
 
 
 def ask_ranks(deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostAnswers]) -> Failed | None:
     """The rank that ended first, in its own words; None while all that are known run. Only ended ones are asked."""
-    seen = [
-        host for host in deployment.hosts if host in answered and not isinstance(answered[host].containers, Missing)
-    ]
+    listed = {host for host, answer in answered.items() if not isinstance(answer.containers, Missing)}
+    seen = [host for host in deployment.hosts if host in listed]
     ended = [host for host in seen if host in deployment.ranks and deployment.ranks[host].state != "running"]
     states: dict[str, RankState | Missing | None] = dict.fromkeys(deployment.hosts, Missing("not asked"))
     states |= {host: None for host in seen if host not in deployment.ranks}
@@ -170,24 +150,17 @@ TRY_AGAIN_S = 60.0
 """After a restart that could not be begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One look at a deployment: what is remembered of it, what stands and is new; and whom to ask, whom to tell."""
+@dataclass
+class Watched:
+    """One deployment, what is remembered of it, and what stands."""
 
     deployment: Deployment
-    history: History
-    change: Update
-    fleet: Fleet
-    hosts: Mapping[str, ResolvedHost]
-    teller: Teller
+    history: History = field(default_factory=History)
+    open_findings: Mapping[hang.Key, OpenFinding] = field(default_factory=dict)
 
 
-class Act(Protocol):
-    """Called after each look at a deployment."""
-
-    def __call__(self, moment: Moment) -> None:
-        """Do what is to be done."""
-        ...
+Act = Callable[["Watch", Watched, Update], None]
+"""Called after each look at a deployment, with what this look changed."""
 
 
 def make_act(args: argparse.Namespace) -> Act:
@@ -195,36 +168,24 @@ def make_act(args: argparse.Namespace) -> Act:
     if bool(args.on_finding) != (args.on_wedge == "command"):
         raise UsageError("--on-wedge command requires --command CMD, and the reverse", code="options-conflict")
     if args.max_restarts < 1:
-        raise UsageError(
-            f"--max-restarts {args.max_restarts}: at least 1",
-            code="out-of-range",
-            remedy="--on-wedge report restarts nothing",
-        )
+        what = f"--max-restarts {args.max_restarts}: at least 1"
+        raise UsageError(what, code="out-of-range", remedy="--on-wedge report restarts nothing")
     if args.on_wedge == "restart":
         return Restarts(args.max_restarts)
-    return Command(shlex.split(args.on_finding)) if args.on_finding else report
+    words = shlex.split(args.on_finding or "")
+    return (lambda watch, one, change: run_command(words, watch, one, change)) if words else lambda *look: None
 
 
-def report(moment: Moment) -> None:
-    """What was said is all."""
+def run_command(words: list[str], watch: Watch, watched: Watched, change: Update) -> None:
+    """Run the user's command on this machine once for each new finding; whatever it does, the watch goes on."""
+    deployment = watched.deployment.id
+    for finding in change.raised:
+        text = f"{words[0]} {ended(words, deployment, finding)}"
+        watch.teller.say("command", deployment, text, finding=finding.as_dict())
 
 
-class Command:
-    """Runs the user's command on this machine, once for each new finding."""
-
-    def __init__(self, words: list[str]) -> None:
-        self.words = words
-
-    def __call__(self, moment: Moment) -> None:
-        """See Act."""
-        for finding in moment.change.raised:
-            ended = run_command(self.words, moment.deployment.id, finding)
-            text = f"{self.words[0]} {ended}"
-            moment.teller.say("command", moment.deployment.id, text, finding=finding.as_dict())
-
-
-def run_command(words: list[str], deployment: str, finding: Finding) -> str:
-    """How the command ended, in words; whatever it does, the watch goes on."""
+def ended(words: list[str], deployment: str, finding: Finding) -> str:
+    """How the command ended, in words."""
     env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
     given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
     with tempfile.TemporaryFile() as said:
@@ -256,49 +217,47 @@ class Restarts:
         self.not_before = 0.0
         self.refused: dict[str, str] = {}
 
-    def __call__(self, moment: Moment) -> None:
-        """See Act."""
-        faults = [one.finding for one in moment.change.open_findings.values() if one.finding.level == "fault"]
-        curable = [one for one in faults if not why_no_restart(one, moment.history)]
-        why = self.why_not(curable, faults, moment)
-        if faults and why and why != self.refused.get(moment.deployment.id):
-            moment.teller.say("not-restarted", moment.deployment.id, f"not restarted: {why}")
-        self.refused[moment.deployment.id] = why if faults else ""
+    def __call__(self, watch: Watch, watched: Watched, change: Update) -> None:
+        """Restart, or say once why not."""
+        faults = [one.finding for one in change.open_findings.values() if one.finding.level == "fault"]
+        reasons = [(one, hang.why_no_restart(one, watched.history)) for one in faults]
+        curable = next((one for one, why in reasons if not why), None)
+        last, deployment = watched.history.last, watched.deployment.id
+        silent = ", ".join(host for host, one in last.hosts.items() if one.why)
+        why = ""
+        if curable is None:
+            why = reasons[0][1] if reasons else ""
+        elif self.done >= self.most:
+            why = f"{self.done} restarts were made, as many as --max-restarts allows"
+        elif silent:
+            why = f"{silent} does not answer"
+        elif last.lock:
+            why = f"{last.lock.who} is at work: {last.lock.why}"
+        elif watch.fleet.time.monotonic() < self.not_before:
+            why = f"a pause of {self.pause_s / 60:.0f} min comes first"
+        if why and why != self.refused.get(deployment):
+            watch.teller.say("not-restarted", deployment, f"not restarted: {why}")
+        self.refused[deployment] = why
         if curable and not why:
-            self.restart(curable[0], moment)
-
-    def why_not(self, curable: list[Finding], faults: list[Finding], moment: Moment) -> str:
-        """Why nothing is restarted now; empty when it is."""
-        if not curable:
-            return next((why_no_restart(one, moment.history) for one in faults), "")
-        if self.done >= self.most:
-            return f"{self.done} restarts were made, as many as --max-restarts allows"
-        silent = [host for host, one in moment.history.last.hosts.items() if one.why]
-        if silent:
-            return f"{', '.join(silent)} does not answer"
-        if moment.history.last.lock:
-            return f"{moment.history.last.lock.who} is at work: {moment.history.last.lock.why}"
-        if moment.fleet.time.monotonic() < self.not_before:
-            return f"a pause of {self.pause_s / 60:.0f} min comes first"
-        return ""
+            self.restart(curable, watch, watched.deployment)
 
     @property
     def pause_s(self) -> float:
         """The pause after the latest restart."""
         return PAUSES_S[min(self.done, len(PAUSES_S)) - 1] if self.done else TRY_AGAIN_S
 
-    def restart(self, finding: Finding, moment: Moment) -> None:
+    def restart(self, finding: Finding, watch: Watch, deployment: Deployment) -> None:
         """Do it, and count it from its first change on."""
-        before, deployment, say = self.done, moment.deployment, moment.teller.say
+        before, fleet, say = self.done, watch.fleet, watch.teller.say
 
         def begun() -> None:
             self.done += 1
             text = f"restarting all ranks for {finding.check} ({self.done} of {self.most})"
             say("restarting", deployment.id, text, finding=finding.as_dict())
 
-        hosts = [moment.hosts[name] for name in deployment.hosts]
+        hosts = [watch.hosts[name] for name in deployment.hosts]
         try:
-            seconds = restart(deployment, hosts, moment.fleet, moment.teller.screen, begun)
+            seconds = restart(deployment, hosts, fleet, watch.teller.screen, begun)
             say("restarted", deployment.id, f"restarted, and it serves again after {seconds:.0f} s")
         except InterruptedByUser as error:
             if error.rolled_back:
@@ -308,7 +267,7 @@ class Restarts:
             word = "restart failed" if self.done > before else "not restarted"
             text = "; ".join(filter(None, (f"{word}: {error.what}", error.rolled_back)))
             say(word.replace(" ", "-"), deployment.id, text, remedy=error.remedy)
-        self.not_before = moment.fleet.time.monotonic() + (self.pause_s if self.done > before else TRY_AGAIN_S)
+        self.not_before = fleet.time.monotonic() + (self.pause_s if self.done > before else TRY_AGAIN_S)
 
 
 UNIT = """\
@@ -334,33 +293,23 @@ WantedBy=multi-user.target
 
 
 def print_unit(args: argparse.Namespace, named: Named, screen: Screen) -> ExitCode:
-    """Print the unit, and nothing else."""
-    words = [*program(), *watch_words(args, named)]
+    """The unit, with how this program was started, the inventory's file and only what differs from the defaults."""
+    own = Path(sys.argv[0])
+    is_program = own.name == "cluster" and os.access(own, os.X_OK)
+    words = [str(own.absolute())] if is_program else [sys.executable, "-m", "cluster.cli.main"]
+    words += ["status", "--watch", "--interval", f"{args.interval:g}"]
+    words += ["--inventory", str(named.file.path.absolute())] if named.file.path else []
+    words += ["--nodes", args.nodes] if args.nodes else []
+    words += ["--on-wedge", args.on_wedge]
+    words += ["--command", args.on_finding] if args.on_wedge == "command" else []
+    words += ["--max-restarts", str(args.max_restarts)] if args.on_wedge == "restart" else []
+    words += ["--json"] if args.json else []
     hosts = ", ".join(host.name for host in named.hosts).replace("%", "%%")
     text = UNIT.format(hosts=hosts, user=getpass.getuser(), command=" ".join(map(quote, words)))
     for line in text.splitlines():
         screen.line(line)
     screen.document({"unit": text})
     return ExitCode.DONE
-
-
-def program() -> list[str]:
-    """How this program was started, with an absolute path."""
-    own = Path(sys.argv[0])
-    if own.name == "cluster" and os.access(own, os.X_OK):
-        return [str(own.absolute())]
-    return [sys.executable, "-m", "cluster.cli.main"]
-
-
-def watch_words(args: argparse.Namespace, named: Named) -> list[str]:
-    """The same command line, with the inventory's file and only what differs from the defaults."""
-    words = ["status", "--watch", "--interval", f"{args.interval:g}"]
-    words += ["--inventory", str(named.file.path.absolute())] if named.file.path else []
-    words += ["--nodes", args.nodes] if args.nodes else []
-    words += ["--on-wedge", args.on_wedge]
-    words += ["--command", args.on_finding] if args.on_wedge == "command" else []
-    words += ["--max-restarts", str(args.max_restarts)] if args.on_wedge == "restart" else []
-    return words + (["--json"] if args.json else [])
 
 
 def quote(word: str) -> str:
@@ -372,24 +321,6 @@ def quote(word: str) -> str:
 SHORTEST_S = 1.0
 
 
-@dataclass
-class Watched:
-    """One deployment, what is remembered of it, and what stands."""
-
-    deployment: Deployment
-    history: History = field(default_factory=History)
-    open_findings: Mapping[Key, OpenFinding] = field(default_factory=dict)
-
-    def is_as_before(self, now: Deployment) -> bool:
-        """Whether the ranks that are known now are those of the last look, not started since."""
-        known = self.deployment.ranks
-        return all(
-            (rank.id, rank.started_at) == (known[host].id, known[host].started_at)
-            for host, rank in now.ranks.items()
-            if host in known
-        )
-
-
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
     """Carry out `cluster status --watch` or `--print-unit`. Nothing but Ctrl-C (130) and SIGTERM (0) ends a watch."""
     if args.interval < SHORTEST_S:
@@ -398,10 +329,15 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     act = make_act(args)
     if args.print_unit:
         return print_unit(args, named, screen)
-    teller = Teller(screen)
     with ending_on_sigterm() as asked, open_fleet(named.hosts, connect) as fleet:
+        watch = Watch(named, fleet, Teller(screen), act)
         try:
-            Watch(named, fleet, teller, act).go_on(args.interval)
+            watch.look()
+            if not watch.watched:
+                watch.teller.say("watching", "", f"no deployment on {', '.join(watch.hosts)} yet")
+            while True:
+                fleet.time.sleep(max(0.0, watch.looked_at + args.interval - fleet.time.monotonic()))
+                watch.look()
         except (KeyboardInterrupt, InterruptedByUser):
             return ExitCode.DONE if asked else ExitCode.INTERRUPTED
 
@@ -431,50 +367,30 @@ class Watch:
         self.watched: dict[str, Watched] = {}
         self.silent: set[str] = set()
         self.ids: dict[str, str] = {}
-
-    def go_on(self, interval_s: float) -> NoReturn:
-        """Look until interrupted."""
-        first = True
-        while True:
-            started = self.fleet.time.monotonic()
-            self.look()
-            if first and not self.watched:
-                self.teller.say("watching", "", f"no deployment on {', '.join(self.hosts)} yet")
-            first = False
-            self.fleet.time.sleep(max(0.0, started + interval_s - self.fleet.time.monotonic()))
+        self.looked_at = 0.0
 
     def look(self) -> None:
-        """One look at all hosts, and what follows from it."""
-        answered = ask_hosts(self.fleet, self.hosts, self.servers())
-        self.tell_apart(answered)
-        self.say_who_is_silent(answered)
-        for deployment in self.deployments(answered):
-            watched = self.watch_over(deployment)
-            lost = ask_ranks(deployment, self.fleet, answered)
-            watched.history = watched.history.after(self.pulse(deployment, answered, lost))
-            change = follow(watched.open_findings, watched.history)
-            watched.open_findings = change.open_findings
-            for finding in change.raised:
-                self.teller.raised(deployment.id, finding)
-            self.say_over(deployment.id, change.over)
-            self.act(Moment(deployment, watched.history, change, self.fleet, self.hosts, self.teller))
-
-    def servers(self) -> dict[str, Server]:
-        """By head, the server of each deployment that is watched."""
-        found = {}
-        for watched in self.watched.values():
-            deployment = watched.deployment
-            if deployment.head in self.hosts:
-                home = directory(self.hosts[deployment.head].data_dir, deployment.id)
-                found[deployment.head] = Server.of_spec(deployment.spec, home)
-        return found
-
-    def tell_apart(self, answered: Mapping[str, HostAnswers]) -> None:
-        """Learn which host is which machine. Raises RefusedError at the first look when they cannot be told apart."""
+        """One look at all hosts, and what follows from it. Raises RefusedError at the first one when machines cannot be
+        told apart."""
+        self.looked_at = self.fleet.time.monotonic()
+        watched = [one.deployment for one in self.watched.values() if one.deployment.head in self.hosts]
+        homes = {one.id: directory(self.hosts[one.head].data_dir, one.id) for one in watched}
+        servers = {one.head: Server.of_spec(one.spec, homes[one.id]) for one in watched}
+        answered = ask_hosts(self.fleet, self.hosts, servers)
         machines = {host: answer.machine for host, answer in answered.items() if not answer.why}
         if not self.ids:
             tell_apart(machines)
         self.ids |= {host: host_id(machine) for host, machine in machines.items() if isinstance(machine, str)}
+        self.say_who_is_silent(answered)
+        for deployment in self.deployments(answered):
+            one = self.watch_over(deployment)
+            one.history = one.history.after(self.snapshot(deployment, answered))
+            change = hang.follow(one.open_findings, one.history)
+            one.open_findings = change.open_findings
+            for finding in change.raised:
+                self.teller.raised(deployment.id, finding)
+            self.say_over(deployment.id, change.over)
+            self.act(self, one, change)
 
     def say_who_is_silent(self, answered: Mapping[str, HostAnswers]) -> None:
         """Say once who does not answer, and who answers again."""
@@ -486,7 +402,7 @@ class Watch:
                 self.teller.say("answers", "", f"{host} answers again", host=host)
                 self.silent.remove(host)
 
-    def deployments(self, answered: Mapping[str, HostAnswers]) -> list[Deployment]:
+    def deployments(self, answered: Mapping[str, HostAnswers]) -> tuple[Deployment, ...]:
         """What is there now. On a host that does not list its containers they are taken to be as they were."""
         listed = {
             host: answer.containers for host, answer in answered.items() if not isinstance(answer.containers, Missing)
@@ -494,26 +410,30 @@ class Watch:
         blind = set(self.hosts) - set(listed)
         before = [watched.deployment for watched in self.watched.values()]
         known = {host: [one.ranks[host] for one in before if host in one.ranks] for host in blind}
-        silent = {host: self.hosts[host].address for host in blind - self.ids.keys()}
-        found = group({**listed, **known}, self.ids, silent)
+        found = group(
+            {**listed, **known}, self.ids, {host: self.hosts[host].address for host in blind - self.ids.keys()}
+        )
         for name in self.watched.keys() - {one.id for one in found}:
             self.say_over(name, self.watched.pop(name).open_findings.values())
             self.teller.say("gone", name, "it is no longer there: taken down or replaced")
-        return list(found)
+        return found
 
     def watch_over(self, deployment: Deployment) -> Watched:
         """What is remembered of a deployment; nothing but the way of its traffic when its ranks were restarted."""
-        watched = self.watched.get(deployment.id)
-        if watched is None:
+        watched = self.watched.setdefault(deployment.id, Watched(deployment))
+        known = watched.deployment.ranks
+        if watched.deployment is deployment:
             what = f"{deployment.served_name} on {', '.join(deployment.hosts)}"
             self.teller.say("watching", deployment.id, f"watching {what}")
-            watched = Watched(deployment)
-        elif not watched.is_as_before(deployment):
+        elif any(
+            (rank.id, rank.started_at) != (known[host].id, known[host].started_at)
+            for host, rank in deployment.ranks.items()
+            if host in known
+        ):
             self.say_over(deployment.id, watched.open_findings.values())
             self.teller.say("ranks-restarted", deployment.id, "its ranks were restarted")
-            watched = Watched(deployment, History(rdma=watched.history.rdma))
+            watched.history, watched.open_findings = History(rdma=watched.history.rdma), {}
         watched.deployment = deployment
-        self.watched[deployment.id] = watched
         return watched
 
     def say_over(self, deployment: str, ended: Iterable[OpenFinding]) -> None:
@@ -521,28 +441,21 @@ class Watch:
         for one in ended:
             self.teller.over(deployment, one, self.fleet.time.monotonic())
 
-    def pulse(self, deployment: Deployment, answered: Mapping[str, HostAnswers], lost: Failed | None) -> Snapshot:
+    def snapshot(self, deployment: Deployment, answered: Mapping[str, HostAnswers]) -> Snapshot:
         """The look at one deployment in what all hosts reported."""
-        hosts = {host: self.host_pulse(host, deployment, answered) for host in deployment.hosts}
-        here = [answered[host] for host in deployment.hosts if host in answered]
-        locks = [answer.lock for answer in here if isinstance(answer.lock, LockState) and answer.lock.held]
+        hosts, lock, lost = {}, None, ask_ranks(deployment, self.fleet, answered)
+        for host in deployment.hosts:
+            answer = answered.get(host, HostAnswers(why="it is not among the hosts that are watched"))
+            if lock is None and isinstance(answer.lock, LockState) and answer.lock.held:
+                lock = answer.lock
+            if answer.why:
+                hosts[host] = HostSnapshot(why=answer.why)
+                continue
+            end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
+            facing = (end.get("hcas", ()), end.get("netdev") or "")
+            ids = [deployment.ranks[host].id] if host in deployment.ranks else []
+            hosts[host] = hang.read_host(ids, facing, answer.memory, answer.gpus, answer.processes, answer.links)
         server = answered[deployment.head].server if deployment.head in answered else None
-        known = None if server is None or isinstance(server, Missing) else server
-        return Snapshot(
-            self.fleet.time.monotonic(),
-            hosts,
-            known.healthy if known else None,
-            known.load if known else None,
-            lost,
-            locks[0] if locks else None,
-        )
-
-    def host_pulse(self, host: str, deployment: Deployment, answered: Mapping[str, HostAnswers]) -> HostSnapshot:
-        """One host of it."""
-        answer = answered.get(host)
-        if answer is None or answer.why:
-            return HostSnapshot(why=answer.why if answer else "it is not among the hosts that are watched")
-        end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
-        ids = [deployment.ranks[host].id] if host in deployment.ranks else []
-        facing = (end.get("hcas", ()), end.get("netdev") or "")
-        return read_host(ids, facing, answer.memory, answer.gpus, answer.processes, answer.links)
+        known = server if isinstance(server, Completion) else None
+        healthy, load = (known.healthy, known.load) if known else (None, None)
+        return Snapshot(self.fleet.time.monotonic(), hosts, healthy, load, lost, lock)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 from cluster.diagnosis.rules import OF_OUTPUTS, read_rules
 from cluster.spark.deployments import LockState
 from cluster.spark.fact import Missing
-from cluster.spark.finding import Check, Finding
+from cluster.spark.finding import Check, Finding, Level
 from cluster.spark.gpu import Gpu, GpuProcess, judge_gpu
 from cluster.spark.links import Links
 from cluster.spark.memory import GIB, Memory
@@ -33,7 +33,7 @@ MOST = 450
 CARRIED_S, CARRIES_BYTES, CARRIES_TOKENS = 60.0, 64 << 10, 20
 """In a minute so many tokens over several ranks move more than so many bytes, and an idle link less."""
 
-
+N = TypeVar("N", int, float)
 CHANGING = ("up", "down", "restart", "swap")
 """First words of what a lock is held for by those who start and stop ranks; a benchmark holds it too and does not."""
 
@@ -117,11 +117,9 @@ class History:
     def recent(self, seconds: float, looks: int = 3) -> tuple[Snapshot, ...]:
         """The looks of the last `seconds` with the one before them, more when they are rare; empty when there are fewer
         than `looks`, or none so old."""
-        begin = self.last.t - seconds
-        old = [at for at, snapshot in enumerate(self.snapshots) if snapshot.t <= begin]
-        return (
-            self.snapshots[min(old[-1], len(self.snapshots) - looks) :] if old and len(self.snapshots) >= looks else ()
-        )
+        old = [at for at, snapshot in enumerate(self.snapshots) if snapshot.t <= self.last.t - seconds]
+        enough = old and len(self.snapshots) >= looks
+        return self.snapshots[min(old[-1], len(self.snapshots) - looks) :] if enough else ()
 
     def of_host(self, host: str, seconds: float) -> tuple[HostSnapshot, ...]:
         """The same for one host."""
@@ -135,7 +133,10 @@ class History:
         kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - KEPT_S)[1 - MOST :]
         served = snapshot.t if self.served_since is None and snapshot.healthy else self.served_since
         more = replace(self, snapshots=(*kept, snapshot), served_since=served, frozen_since=self._frozen(snapshot))
-        return replace(more, rdma=self.rdma or _rdma_carried(more.recent(CARRIED_S)))
+        looks = more.recent(CARRIED_S)
+        generates = looks and len(snapshot.hosts) > 1 and tokens_in(looks) >= CARRIES_TOKENS
+        carried = generates and all((moved or 0) >= CARRIES_BYTES for moved in grown(looks, "rdma_bytes").values())
+        return replace(more, rdma=self.rdma or bool(carried))
 
     def _frozen(self, snapshot: Snapshot) -> float | None:
         """A look that tells no counters changes nothing: the next one is compared with the last that did."""
@@ -148,24 +149,16 @@ class History:
         return snapshot.t if moved or self.frozen_since is None else self.frozen_since
 
 
-def tokens_between(first: Snapshot, last: Snapshot) -> float:
-    """Tokens generated between two looks; 0 when not known, or when the server started again."""
-    if first.load is None or last.load is None or first.load.tokens is None or last.load.tokens is None:
-        return 0.0
-    return max(0.0, last.load.tokens - first.load.tokens)
+def tokens_in(looks: Sequence[Snapshot]) -> float:
+    """Tokens generated meanwhile; 0 when not known, or when the server started again."""
+    before, now = (look.load.tokens if look.load else None for look in (looks[0], looks[-1]))
+    return 0.0 if before is None or now is None else max(0.0, now - before)
 
 
-def grown(first: int | None, last: int | None) -> int | None:
-    """How far a counter came; None when not known, or when it started again."""
-    return None if first is None or last is None or last < first else last - first
-
-
-def _rdma_carried(looks: Sequence[Snapshot]) -> bool:
-    if not looks or len(looks[-1].hosts) < 2 or tokens_between(looks[0], looks[-1]) < CARRIES_TOKENS:
-        return False
-    first, last = looks[0], looks[-1]
-    moved = [grown(first.hosts[name].rdma_bytes, one.rdma_bytes) for name, one in last.hosts.items()]
-    return all((bytes_ or 0) >= CARRIES_BYTES for bytes_ in moved)
+def grown(looks: Sequence[Snapshot], counter: Literal["rdma_bytes", "tcp_bytes"]) -> dict[str, int | None]:
+    """How far a counter of each host came; None when not known, or when it started again."""
+    first, last = ({host: getattr(one, counter) for host, one in look.hosts.items()} for look in (looks[0], looks[-1]))
+    return {host: None if None in (first[host], b) or b < first[host] else b - first[host] for host, b in last.items()}
 
 
 def read_host(
@@ -178,11 +171,20 @@ def read_host(
 ) -> HostSnapshot:
     """One host's facts as a look. `containers`: ids of our ranks there; `facing`: HCAs and netdev towards the peers."""
     spent = () if isinstance(processes, Missing) else [one.cpu_s for one in processes if one.container in containers]
-    known = [one for one in spent if one is not None]
-    up, rdma, tcp = ({}, None, None) if isinstance(links, Missing) else _read_links(links, *facing)
+    up: dict[str, bool] = {}
+    rdma = tcp = None
+    if not isinstance(links, Missing):
+        hcas, netdev = facing
+        rows = [link for link in links.links if link.hca in hcas]
+        up = {f"{link.hca} ({link.netdev})": link.is_active and link.operstate != "down" for link in rows}
+        rdma = total([link.moved_bytes for link in rows])
+        for own in [one for one in links.netdevs if one.name == netdev][:1]:
+            tcp = own.rx_bytes + own.tx_bytes
+            if not any(link.netdev == netdev for link in rows):
+                up[netdev] = own.operstate != "down"
     return HostSnapshot(
         gpu=None if isinstance(gpus, Missing) or not gpus else gpus[0],
-        cpu_s=sum(known) if known and len(known) == len(spent) else None,
+        cpu_s=total(spent),
         available=None if isinstance(memory, Missing) else memory.available,
         links=up,
         rdma_bytes=rdma,
@@ -190,17 +192,10 @@ def read_host(
     )
 
 
-def _read_links(links: Links, hcas: Sequence[str], netdev: str) -> tuple[dict[str, bool], int | None, int | None]:
-    """Which facing links are up, bytes over the HCAs, bytes over the netdev."""
-    rows = [link for link in links.links if link.hca in hcas]
-    up = {f"{link.hca} ({link.netdev})": link.is_active and link.operstate != "down" for link in rows}
-    own = next((one for one in links.netdevs if one.name == netdev), None)
-    if own and not any(link.netdev == netdev for link in rows):
-        up[netdev] = own.operstate != "down"
-    moved = [link.moved_bytes for link in rows]
-    known = [value for value in moved if value is not None]
-    rdma = sum(known) if known and len(known) == len(moved) else None
-    return up, rdma, own.rx_bytes + own.tx_bytes if own else None
+def total(values: Sequence[N | None]) -> N | None:
+    """The sum, when there are values and all are known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 FLOOR = 2 * GIB
@@ -216,39 +211,27 @@ TCP_BYTES = 1 << 20
 
 def judge_memory(history: History) -> Iterator[Finding]:
     """Memory that is nearly out, or falls steadily so that it will be within two hours. Loading is no decline."""
+    served, now = history.served_since, history.last.t
     for host in history.last.hosts:
         low = [look.available for look in history.of_host(host, HELD_S)]
         if low and all(value is not None and value < FLOOR for value in low):
-            yield MEMORY_LOW.fault(
-                host,
-                f"only {(low[-1] or 0) / GIB:.1f} GiB of memory are available",
-                f"MemAvailable below {FLOOR / GIB:.0f} GiB for {HELD_S:.0f} s",
-                HOLDERS,
-            )
-        else:
-            yield from _falling(host, history)
-
-
-def _falling(host: str, history: History) -> Iterator[Finding]:
-    serving = [
-        look for look in history.snapshots if history.served_since is not None and look.t >= history.served_since
-    ]
-    rows = [(look.t, look.hosts[host].available) for look in serving]
-    series = [(t, value) for t, value in rows if value is not None]
-    trends = [[row for row in series if row[0] >= history.last.t - seconds] for seconds in TRENDS_S]
-    series = next((rows for rows in trends if steady_fall(rows)), [])
-    rate = steady_fall(series)
-    if not rate:
-        return
-    left_s = max(0.0, (series[-1][1] - FLOOR) / rate)
-    if left_s < HORIZON_S:
-        first, last = series[0][1] / GIB, series[-1][1] / GIB
-        yield MEMORY_FALLING.warning(
-            host,
-            f"memory falls by {rate * 60 / GIB:.2f} GiB a minute and will run out in {left_s / 60:.0f} min",
-            f"MemAvailable {first:.1f} → {last:.1f} GiB in {(series[-1][0] - series[0][0]) / 60:.0f} min",
-            HOLDERS,
-        )
+            what = f"only {(low[-1] or 0) / GIB:.1f} GiB of memory are available"
+            yield MEMORY_LOW.fault(host, what, f"MemAvailable below {FLOOR / GIB:.0f} GiB for {HELD_S:.0f} s", HOLDERS)
+            continue
+        serving = [
+            (look.t, look.hosts[host].available)
+            for look in history.snapshots
+            if served is not None and look.t >= served
+        ]
+        series = [(t, value) for t, value in serving if value is not None]
+        trends = [[row for row in series if row[0] >= now - seconds] for seconds in TRENDS_S]
+        rate, series = next(((rate, rows) for rows in trends if (rate := steady_fall(rows))), (0.0, []))
+        left_s = max(0.0, (series[-1][1] - FLOOR) / rate) if rate else HORIZON_S
+        if left_s < HORIZON_S:
+            (begin, first), (end, last) = series[0], series[-1]
+            what = f"memory falls by {rate * 60 / GIB:.2f} GiB a minute and will run out in {left_s / 60:.0f} min"
+            evidence = f"MemAvailable {first / GIB:.1f} → {last / GIB:.1f} GiB in {(end - begin) / 60:.0f} min"
+            yield MEMORY_FALLING.warning(host, what, evidence, HOLDERS)
 
 
 def steady_fall(series: Sequence[tuple[float, int]]) -> float:
@@ -291,32 +274,25 @@ def judge_links(history: History) -> Iterator[Finding]:
         down = [name for name, up in now.links.items() if not up and before and before.links.get(name) is False]
         if down:
             alone = len(down) == len(now.links)
-            what = (
-                "the link to its peers is down"
-                if alone
-                else "one of its links to the peers is down: half the bandwidth"
-            )
+            one = "one of its links to the peers is down: half the bandwidth"
             remedy = f"see the cable at both ends; on {host}: rdma link; ip link"
-            yield LINK.found("fault" if alone else "warning", host, what, ", ".join(down), remedy)
+            level: Level = "fault" if alone else "warning"
+            yield LINK.found(level, host, "the link to its peers is down" if alone else one, ", ".join(down), remedy)
 
 
 def judge_transport(history: History) -> Iterator[Finding]:
     """Tokens come, the HCAs that carried them before stand still, and the netdevs carry bytes instead."""
     looks = history.recent(CARRIED_S)
-    if not looks or not history.rdma or tokens_between(looks[0], looks[-1]) < CARRIES_TOKENS:
+    if not looks or not history.rdma or tokens_in(looks) < CARRIES_TOKENS:
         return
-    first, last = looks[0].hosts, looks[-1].hosts
-    rdma = {host: grown(first[host].rdma_bytes, one.rdma_bytes) for host, one in last.items()}
-    tcp = {host: grown(first[host].tcp_bytes, one.tcp_bytes) for host, one in last.items()}
+    rdma, tcp = grown(looks, "rdma_bytes"), grown(looks, "tcp_bytes")
     still = all(value is not None and value < CARRIES_BYTES for value in rdma.values())
     if still and all(value is not None and value >= TCP_BYTES for value in tcp.values()):
         moved = ", ".join(f"{host} {(value or 0) >> 20} MiB" for host, value in tcp.items())
-        yield SOCKET_FALLBACK.warning(
-            "",
-            "the traffic between the ranks goes over sockets, no longer over RDMA",
-            f"the HCAs moved nothing for {CARRIED_S:.0f} s while tokens came; over TCP: {moved}",
-            "cluster doctor; cluster down and cluster up, which proves the transport again",
-        )
+        what = "the traffic between the ranks goes over sockets, no longer over RDMA"
+        evidence = f"the HCAs moved nothing for {CARRIED_S:.0f} s while tokens came; over TCP: {moved}"
+        remedy = "cluster doctor; cluster down and cluster up, which proves the transport again"
+        yield SOCKET_FALLBACK.warning("", what, evidence, remedy)
 
 
 FROZEN_S = 25.0
@@ -325,7 +301,7 @@ NOTED_S = 60.0
 PATIENT_S = 2700.0
 """No compile and no prefill takes longer: autotuning after a change of hosts was seen to take 36 minutes."""
 WORKING_CORES = 0.5
-AMPLE = 8 << 30
+AMPLE = 8 * GIB
 """A host with so much memory available kills nobody for memory."""
 RESTARTS = "cluster status --watch --on-wedge restart does it by itself; by hand: cluster down, then cluster up"
 
@@ -349,10 +325,8 @@ def judge_tokens(history: History) -> Iterator[Finding]:
     elif history.frozen_s >= PATIENT_S:
         yield WEDGE.fault("", f"{what}: no compile and no prefill takes so long", shown, RESTARTS)
     elif history.frozen_s >= NOTED_S:
-        works = [host for host, state in doing.items() if state == "works"]
-        blind = [host for host, state in doing.items() if state == "unknown"]
-        doubt = f"whether {', '.join(blind)} works is not known"
-        why = f"{', '.join(works)} is at work: compiling or prefilling" if works else doubt
+        works, blind = (", ".join(host for host in doing if doing[host] == state) for state in ("works", "unknown"))
+        why = f"{works} is at work: compiling or prefilling" if works else f"whether {blind} works is not known"
         yield WEDGE.note("", f"{what}; {why}, not judged yet", shown)
 
 
@@ -364,10 +338,9 @@ def activity(looks: Sequence[HostSnapshot], seconds: float) -> Activity:
         return "works"
     if not states or states & {"unknown", "stalled"}:
         return "unknown"
+    first, last = looks[0].cpu_s, looks[-1].cpu_s
     if "spinning" in states:
         return "rests"
-    spent = [look.cpu_s for look in looks]
-    first, last = spent[0], spent[-1]
     if first is None or last is None or last < first:
         return "unknown"
     return "works" if last - first >= WORKING_CORES * seconds else "rests"
@@ -388,12 +361,9 @@ def judge_ranks(history: History) -> Iterator[Finding]:
     if lost is None or history.last.changing or (lost.by_peer and not (before and before[0].lost)):
         return
     tail = next((line.strip() for line in reversed(lost.tail) if line.strip()), "")
-    yield RANK.fault(
-        lost.host,
-        f"its rank has ended: {lost.why}",
-        f"last line: {tail[:300]}" if tail and ": " not in lost.why else "",
-        "cluster logs --explain names the cause; cluster up starts it again",
-    )
+    evidence = f"last line: {tail[:300]}" if tail and ": " not in lost.why else ""
+    remedy = "cluster logs --explain names the cause; cluster up starts it again"
+    yield RANK.fault(lost.host, f"its rank has ended: {lost.why}", evidence, remedy)
 
 
 def judge_server(history: History) -> Iterator[Finding]:
@@ -404,12 +374,9 @@ def judge_server(history: History) -> Iterator[Finding]:
     if history.served_since is None and history.last.t - history.since < PATIENT_S:
         return
     since = "any more" if history.served_since is not None else f"within {PATIENT_S / 60:.0f} min"
-    yield SERVER.fault(
-        next(iter(history.last.hosts)),
-        f"all ranks run and the server does not answer {since}",
-        f"/health is not 200 for {looks[-1].t - looks[0].t:.0f} s",
-        f"cluster logs --explain; {RESTARTS}",
-    )
+    what = f"all ranks run and the server does not answer {since}"
+    evidence = f"/health is not 200 for {looks[-1].t - looks[0].t:.0f} s"
+    yield SERVER.fault(next(iter(history.last.hosts)), what, evidence, f"cluster logs --explain; {RESTARTS}")
 
 
 def why_no_restart(finding: Finding, history: History) -> str:
@@ -434,31 +401,18 @@ def why_no_restart(finding: Finding, history: History) -> str:
 def is_memory_error(lost: Failed, available: int | None) -> bool:
     """Whether a rank ended for memory. SIGKILL counts as that unless memory (`available`, bytes) was ample."""
     said = (lost.why, *lost.tail)
-    known = [rule for rule in read_rules("memory") if rule.id != "killed" and any(rule.search(line) for line in said)]
-    killed = re.search(r"\b137\b|SIGKILL", lost.why)
-    scarce = available is None or available < AMPLE
-    return bool(known) or "killed for memory" in lost.why or bool(killed and scarce)
+    if any(rule.search(line) for rule in read_rules("memory") if rule.id != "killed" for line in said):
+        return True
+    killed = re.search(r"\b137\b|SIGKILL", lost.why) and (available is None or available < AMPLE)
+    return bool(killed) or "killed for memory" in lost.why
 
 
-JUDGES: tuple[Callable[[History], Iterator[Finding]], ...] = (
-    judge_ranks,
-    judge_tokens,
-    judge_server,
-    judge_memory,
-    judge_clocks,
-    judge_links,
-    judge_transport,
-)
+JUDGES = (judge_ranks, judge_tokens, judge_server, judge_memory, judge_clocks, judge_links, judge_transport)
 CALM_LOOKS = 3
 """A finding is over when so many looks in a row that could have shown it do not."""
 
 Key = tuple[str, str]
 """Check and host."""
-
-
-def judge(history: History) -> tuple[Finding, ...]:
-    """All that can be said after the latest look."""
-    return tuple(finding for judged in JUDGES for finding in judged(history))
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,20 +435,20 @@ class Update:
 
 def follow(before: Mapping[Key, OpenFinding], history: History) -> Update:
     """What stands after the latest look, and what that changes. A look that could not show a finding ends none."""
-    found = {(one.check, one.host): one for one in judge(history)}
+    found = {(one.check, one.host): one for judged in JUDGES for one in judged(history)}
     open_findings: dict[Key, OpenFinding] = {}
     raised, over = [], []
     for key, finding in found.items():
         known = before.get(key)
-        is_new = known is None or known.finding.level != finding.level
-        raised += [finding] if is_new else []
-        open_findings[key] = OpenFinding(finding, history.last.t if is_new or known is None else known.since)
-    for key, known in before.items():
-        if key in found:
-            continue
-        calm = known.calm + history.last.knows(known.finding.host)
-        if calm < CALM_LOOKS:
-            open_findings[key] = replace(known, calm=calm)
+        if known and known.finding.level == finding.level:
+            open_findings[key] = OpenFinding(finding, known.since)
         else:
+            raised.append(finding)
+            open_findings[key] = OpenFinding(finding, history.last.t)
+    for key, known in before.items():
+        calm = known.calm + history.last.knows(known.finding.host)
+        if key not in found and calm < CALM_LOOKS:
+            open_findings[key] = replace(known, calm=calm)
+        elif key not in found:
             over.append(known)
     return Update(open_findings, tuple(raised), tuple(over))

@@ -6,10 +6,12 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, timezone
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import IntEnum
 
+from cluster.spark.fact import CONTROL
 from cluster.spark.ranks import PEER_LOST
 
 CHUNK = 1 << 20
@@ -22,7 +24,6 @@ WIDEST = 8192
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[^\n]?)")
 _CAPTION = re.compile(r"# (?:source|right diagnosis): ")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _ODD = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
 
 
@@ -42,27 +43,6 @@ class TextLine:
     text: str
 
 
-@dataclass
-class Kept:
-    """Beginning and end of a text: everything of a short one."""
-
-    head: Chunk | None = None
-    tail: list[Chunk] = field(default_factory=list)
-
-    def add(self, chunk: Chunk) -> None:
-        """Keep the first chunk, and the last two for now."""
-        if self.head is None:
-            self.head = chunk
-        else:
-            self.tail = [*self.tail[-1:], chunk]
-
-    def lines(self) -> tuple[TextLine, ...]:
-        """The lines that are kept, captions left out."""
-        first = list(split(self.head)) if self.head else []
-        late = [line for chunk in self.tail for line in split(chunk)]
-        return (*first, *late[-TAIL_LINES:])
-
-
 def split(chunk: Chunk) -> Iterator[TextLine]:
     """A chunk's lines without those that only describe the text."""
     for number, data in enumerate(chunk.data.split(b"\n"), chunk.first):
@@ -75,7 +55,7 @@ def split(chunk: Chunk) -> Iterator[TextLine]:
 def printable(data: bytes) -> str:
     """A line's bytes as text of bounded length, without control characters."""
     text = data[:WIDEST].decode("utf-8", "replace")
-    return (text if text.isprintable() else _CONTROL.sub("", text)).rstrip()
+    return (text if text.isprintable() else CONTROL.sub("", text)).rstrip()
 
 
 def is_caption(text: str) -> bool:
@@ -96,7 +76,8 @@ def is_text(data: bytes) -> bool:
 def chunks(pieces: Iterable[bytes]) -> Iterator[Chunk]:
     """Whole lines, about a megabyte at a time. A line without an end is cut, never collected without bound."""
     number, rest = 1, b""
-    for piece in _small(_utf8(pieces)):
+    small = (piece[at : at + CHUNK] for piece in _utf8(pieces) for at in range(0, len(piece), CHUNK))
+    for piece in small:
         data = rest + piece
         end = data.rfind(b"\n") + 1
         if not end and len(data) < CHUNK:
@@ -109,26 +90,17 @@ def chunks(pieces: Iterable[bytes]) -> Iterator[Chunk]:
         yield Chunk(_tidy(rest), number)
 
 
-def _small(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Pieces of a chunk's size at most."""
-    for piece in pieces:
-        yield from (piece[at : at + CHUNK] for at in range(0, len(piece), CHUNK))
-
-
 def _tidy(data: bytes) -> bytes:
     """Without terminal codes, and one kind of line end."""
-    if b"\x1b" in data:
-        data = _ANSI.sub(b"", data)
-    return data.replace(b"\r\n", b"\n").rstrip(b"\n")
+    return (_ANSI.sub(b"", data) if b"\x1b" in data else data).replace(b"\r\n", b"\n").rstrip(b"\n")
 
 
 def _utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """UTF-8 of whatever a text is written in; a byte order mark, or every other byte zero, tells UTF-16."""
     decoder: codecs.IncrementalDecoder | None = None
     for at, piece in enumerate(pieces):
-        if at == 0 and _utf16(piece):
-            decoder = codecs.getincrementaldecoder(_utf16(piece))("replace")
         if at == 0:
+            decoder = codecs.getincrementaldecoder(_utf16(piece))("replace") if _utf16(piece) else None
             piece = piece.removeprefix(codecs.BOM_UTF8)
         yield decoder.decode(piece).encode("utf-8", "replace") if decoder else piece
 
@@ -182,68 +154,43 @@ class LogLine:
 def read_line(text: str) -> LogLine:
     """Take a line apart; a line of our rank program has the reason it gives as its message."""
     level, time = "", None
-    if text.startswith('{"log":"'):
-        return _of_docker(text)
+    if text.startswith('{"log":"'):  # Docker's json-file log: {"log": …, "stream": …, "time": …}
+        try:
+            row = json.loads(text)
+            return read_line(f"{row['time']} {row['log']}".removesuffix("\n"))
+        except (ValueError, KeyError, TypeError):
+            return LogLine("", None, text)
     for _ in range(_MOST):
         found = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
         if found is None or not found.end():
             break
         groups = found.groupdict()
         level = groups.get("level") or level
-        time = time if time is not None else read_time(groups.get("time") or "")
+        time = read_time(groups["time"]) if time is None and groups.get("time") else time
         text = text[found.end() :]
-    rank = _of_rank(text)
-    if rank is not None:
-        return rank if time is None else replace(rank, time=time)
+    if text.startswith('{"cluster"'):  # far/rank.py: {"cluster": "rank", "stage": …, "t": …, "why": …}
+        try:
+            row = json.loads(text)
+            ended = row["stage"] == "ended" and row.get("exit") != 0
+            at, why = float(row["t"]), str(row.get("why", ""))
+            hearsay = ended and row.get("exit") in PEER_LOST
+            return LogLine("ERROR" if ended else "INFO", at if time is None else time, why, True, hearsay)
+        except (ValueError, KeyError, TypeError):
+            pass
     return LogLine(_CODES.get(level, level), time, text.strip())
 
 
-def _of_docker(text: str) -> LogLine:
-    """A line of Docker's json-file log: {"log": …, "stream": …, "time": …}."""
-    try:
-        row = json.loads(text)
-        inner = read_line(f"{row['time']} {row['log']}".removesuffix("\n"))
-    except (ValueError, KeyError, TypeError):
-        inner = LogLine("", None, text)
-    return inner
-
-
-def _of_rank(text: str) -> LogLine | None:
-    """A line of far/rank.py: {"cluster": "rank", "stage": …, "t": …, "why": …}."""
-    if not text.startswith('{"cluster"'):
-        return None
-    try:
-        row = json.loads(text)
-        ended = row["stage"] == "ended" and row.get("exit") != 0
-        hearsay = ended and row.get("exit") in PEER_LOST
-        return LogLine("ERROR" if ended else "INFO", float(row["t"]), str(row.get("why", "")), True, hearsay)
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
 def read_time(text: str) -> float | None:
-    """Seconds since 1970; a time without a zone counts as UTC, one without a year as of 1970."""
-    for form in ("%m-%d %H:%M:%S", "%b %d %H:%M:%S"):
-        try:
-            return datetime.strptime(f"1972 {text}", f"%Y {form}").replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            continue
-    found = re.match(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?$", text)
-    if not found:
-        return None
-    try:
-        moment = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=_zone(found[4]))
-    except ValueError:
-        return None
-    return moment.timestamp() + float(f"0.{found[3] or 0}")
-
-
-def _zone(text: str | None) -> timezone:
-    if not text or text == "Z":
-        return UTC
-    hours, minutes = int(text[1:3]), int(text[-2:])
-    away = timedelta(hours=hours, minutes=minutes)
-    return timezone(-away if text[0] == "-" else away)
+    """Seconds since 1970; a time without a zone counts as UTC, one without a year as of 1972."""
+    for read in (
+        datetime.fromisoformat,
+        lambda text: datetime.strptime(f"1972 {text}", "%Y %m-%d %H:%M:%S"),
+        lambda text: datetime.strptime(f"1972 {text}", "%Y %b %d %H:%M:%S"),
+    ):
+        with suppress(ValueError):
+            moment = read(text)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return None
 
 
 _EXCEPTION = re.compile(
@@ -261,33 +208,16 @@ _OTHER = re.compile(
     r"|(?:[\w./-]+: )+(?:[\w ]+: )?(?:no such file or directory|permission denied|command not found|cannot \w+)",
     re.IGNORECASE,
 )
-NEEDLES = (
-    "error",
-    "exception",
-    "failure",
-    "timeout:",
-    "fatal",
-    "panic",
-    "terminate called",
-    "segmentation fault",
-    "aborted (",
-    "[crit]",
-    "segfault",
-    "no such file or directory",
-    "permission denied",
-    ": cannot ",
-    "failed: ",
-    ",000 e 0",
-    ",000 f 0",
-    "critical",
-    '"cluster"',
-    "not found",
+_NEEDLES = (
+    "error|exception|failure|timeout:|fatal|panic|terminate called|segmentation fault|aborted (|[crit]|segfault"
+    "|critical|no such file or directory|permission denied|: cannot |failed: |,000 e 0|,000 f 0|not found"
 )
+NEEDLES = (*_NEEDLES.split("|"), '"cluster"')
 """One of these is in every line that `weigh` calls an error (every digit a 0)."""
 
 
 class Weight(IntEnum):
-    """How much a line says about what went wrong."""
+    """How much a line says of what went wrong."""
 
     NOTHING = 0
     ERROR = 1
@@ -296,12 +226,9 @@ class Weight(IntEnum):
 
 def weigh(line: LogLine) -> Weight:
     """Whether a line is an error in itself: the last line of a traceback, or one that a program marks as an error."""
-    found = _EXCEPTION.match(line.message)
-    if found:
-        harmless = _HARMLESS.match(found["kind"]) or line.level in ("DEBUG", "INFO", "WARNING")
-        return Weight.NOTHING if harmless else Weight.EXCEPTION
-    if line.level in ("DEBUG", "INFO", "WARNING", "SUCC") or _PART_OF_TRACEBACK.match(line.message):
+    quiet = line.level in ("DEBUG", "INFO", "WARNING")
+    if found := _EXCEPTION.match(line.message):
+        return Weight.NOTHING if quiet or _HARMLESS.match(found["kind"]) else Weight.EXCEPTION
+    if quiet or line.level == "SUCC" or _PART_OF_TRACEBACK.match(line.message):
         return Weight.NOTHING
-    if line.level in ("ERROR", "CRITICAL", "FATAL") or _OTHER.match(line.message):
-        return Weight.ERROR
-    return Weight.NOTHING
+    return Weight(line.level in ("ERROR", "CRITICAL", "FATAL") or _OTHER.match(line.message) is not None)

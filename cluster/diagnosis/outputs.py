@@ -1,4 +1,4 @@
-"""Outputs of commands in a text: recognised by the readers of facts, and what they mean."""
+"""Outputs of commands in a text: recognised by the readers of their subjects, and what they mean."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from cluster.diagnosis.lines import TextLine
 from cluster.diagnosis.root import EVIDENCE_LENGTH, Explanation, of_rule, settled
@@ -24,51 +24,27 @@ from cluster.spark.memory import GIB, Memory
 from cluster.spark.ranks import RayStatus
 from cluster.spark.server import Load, insane
 
-READERS: tuple[tuple[str, Callable[[str], Any]], ...] = (
-    ("ports", links.recognise_ports),
-    ("interfaces", links.recognise_interfaces),
-    ("neighbours", links.recognise_neighbours),
-    ("gids", links.recognise_gids),
-    ("link events", links.recognise_events),
-    ("bandwidth", fabric_test.recognise),
-    ("memory", memory.recognise),
-    ("gpus", gpu.recognise),
-    ("gpu processes", gpu.recognise_processes),
-    ("metrics", server.recognise_metrics),
-    ("ray status", ranks.recognise),
-    ("docker info", docker.recognise),
-    ("docker ps", docker.recognise_containers),
-    ("completion", server.recognise),
-    ("disk", disk.recognise),
-    ("kernel", identity.recognise_kernel),
-    ("memlock", identity.recognise_memlock),
-    ("machine-ids", identity.recognise_machines),
-    ("hostnames", identity.recognise_hostnames),
-)
-
-LOGS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (
-        "log of vLLM",
-        re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d |\bUvicorn running|\bvllm\b.*INFO"),
-    ),
-    ("log of Ray", re.compile(r"\(raylet\)|\(gcs_server\)|\w+\.py:\d+ -- |[\w.]+\.cc:\d+: ")),
-    ("log of NCCL", re.compile(r"NCCL (?:INFO|WARN) ")),
-    ("log of a kernel", re.compile(r"mlx5_core |NVRM: |\bkernel: |^\[ *\d+\.\d{6}\] ")),
-    ("log of a rank", re.compile(r'"cluster": "rank"')),
-    ("HTTP log", re.compile(r'"(?:GET|POST) /\S* HTTP/1\.')),
-    ("output of ping", re.compile(r"packets transmitted, ")),
-)
+LOGS = {
+    "log of vLLM": r"\b(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d |\bUvicorn running|\bvllm\b.*INFO",
+    "log of Ray": r"\(raylet\)|\(gcs_server\)|\w+\.py:\d+ -- |[\w.]+\.cc:\d+: ",
+    "log of NCCL": r"NCCL (?:INFO|WARN) ",
+    "log of a kernel": r"mlx5_core |NVRM: |\bkernel: |^\[ *\d+\.\d{6}\] ",
+    "log of a rank": r'"cluster": "rank"',
+    "HTTP log": r'"(?:GET|POST) /\S* HTTP/1\.',
+    "output of ping": r"packets transmitted, ",
+}
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class Output(Generic[V]):
     """One output: what kind, as read, and the text it stands in."""
 
     kind: str
-    value: Any
+    value: V
     file: str
     host: str
-    lines: tuple[TextLine, ...]
+    lines: Sequence[TextLine]
 
     def find(self, *words: str) -> TextLine | None:
         """The first line with all of these words in it."""
@@ -81,38 +57,38 @@ class Output:
         return of_rule(OF_OUTPUTS[id], values, self.file, line.number if line else None, evidence, self.host)
 
 
-class Outputs(tuple[Output, ...]):
+class Outputs(tuple[Output[Any], ...]):
     """All outputs of all files."""
 
-    def named(self, kind: str) -> list[Output]:
+    def named(self, kind: str) -> list[Output[Any]]:
         """Those of one kind, in the order of the files."""
         return [output for output in self if output.kind == kind]
 
+    def rows(self, kind: str) -> list[Any]:
+        """What all outputs of one kind that hold several things hold."""
+        return [row for output in self.named(kind) for row in output.value]
 
-def recognise(file: str, host: str, lines: tuple[TextLine, ...]) -> tuple[Output, ...]:
+
+def recognise(file: str, host: str, lines: Sequence[TextLine]) -> Iterator[Output[Any]]:
     """Every output that the readers know in one file's text."""
     text = "".join(f"{line.text}\n" for line in lines)
-    found = ((kind, read(text)) for kind, read in READERS)
-    return tuple(Output(kind, value, file, host, lines) for kind, value in found if value is not None)
+    for kind, (read, _) in KINDS.items():
+        if (value := read(text)) is not None:
+            yield Output(kind, value, file, host, lines)
 
 
-def logs_in(lines: tuple[TextLine, ...]) -> Iterator[str]:
+def logs_in(lines: Sequence[TextLine]) -> list[str]:
     """Which logs a text holds lines of."""
-    return (name for name, pattern in LOGS if any(pattern.search(line.text) for line in lines))
+    return [name for name, pattern in LOGS.items() if any(map(re.compile(pattern).search, (one.text for one in lines)))]
 
 
-FLAPS = 3
-USUAL_GID = 3
-
-
-def judge_ports(outputs: Outputs) -> Iterator[Explanation]:
+def judge_ports(found: list[Output[tuple[Port, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """All down; one twin only; other ports on one host than on the other. Two Down lines of four are normal."""
-    found = outputs.named("ports")
     for output in found:
-        ports: tuple[Port, ...] = output.value
-        if not any(port.is_up for port in ports):
-            yield output.say("no-link-up", (ports[0].netdev or ports[0].hca,))
+        ports = output.value
         up = {port.netdev for port in ports if port.is_up}
+        if not up:
+            yield output.say("no-link-up", (ports[0].netdev or ports[0].hca,))
         for netdev, twin in half_ports(up, [port.netdev for port in ports]):
             yield output.say("one-twin-up", (twin,), netdev=netdev, twin=twin)
     for first, second in combinations(found, 2):
@@ -126,9 +102,8 @@ def listed(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def judge_interfaces(outputs: Outputs) -> Iterator[Explanation]:
+def judge_interfaces(found: list[Output[tuple[Interface, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Link-local and missing addresses; different MTU, one address twice or no common subnet at the two ends."""
-    found = outputs.named("interfaces")
     for output in found:
         fabric = fabric_of(output)
         for row in fabric:
@@ -142,49 +117,46 @@ def judge_interfaces(outputs: Outputs) -> Iterator[Explanation]:
         yield from _compare_addresses(first, second)
 
 
-def fabric_of(output: Output) -> list[Interface]:
+def fabric_of(output: Output[tuple[Interface, ...]]) -> list[Interface]:
     """The fabric's interfaces that carry."""
-    rows: tuple[Interface, ...] = output.value
-    return [row for row in rows if row.is_fabric and row.is_up]
+    return [row for row in output.value if row.is_fabric and row.is_up]
 
 
-def _compare_mtu(first: Output, second: Output) -> Iterator[Explanation]:
-    both = [(row, other) for row in fabric_of(first) for other in fabric_of(second) if _one_link(row, other)]
-    pairs = [(row, other, row.mtu, other.mtu) for row, other in both if row.mtu and other.mtu]
-    for row, other, mtu, others_mtu in pairs:
-        if judge_mtu((mtu, others_mtu)) == "differs":
-            output, worse, better = (first, row, other) if mtu < others_mtu else (second, other, row)
-            small = f"{worse.mtu} at {worse.name} in {output.file}"
-            large = f"{better.mtu} in {(second if output is first else first).file}"
-            yield output.say("mtu-differs", (worse.name, f"mtu {worse.mtu}"), small=small, large=large)
-    if judge_mtu(mtu for pair in pairs for mtu in pair[2:]) == "small":
-        yield second.say("mtu-1500", (pairs[0][1].name, "mtu 1500"))
+def _compare_mtu(first: Output[Any], second: Output[Any]) -> Iterator[Explanation]:
+    pairs = []
+    for row, other in ((row, other) for row in fabric_of(first) for other in fabric_of(second)):
+        networks = row.networks(), other.networks()  # without addresses two ends face each other by name
+        facing = bool(common_networks(networks)) if all(networks) else row.name == other.name
+        if facing and row.mtu and other.mtu:
+            pairs.append(((row.mtu, row.name, first), (other.mtu, other.name, second)))
+    for one, two in pairs:
+        if judge_mtu((one[0], two[0])) == "differs":
+            (mtu, name, output), better = (one, two) if one[0] < two[0] else (two, one)
+            small, large = f"{mtu} at {name} in {output.file}", f"{better[0]} in {better[2].file}"
+            yield output.say("mtu-differs", (name, f"mtu {mtu}"), small=small, large=large)
+    if judge_mtu(end[0] for pair in pairs for end in pair) == "small":
+        yield second.say("mtu-1500", (pairs[0][1][1], "mtu 1500"))
 
 
-def _one_link(row: Interface, other: Interface) -> bool:
-    """Whether interfaces of two hosts face each other: by subnet, else by name."""
-    if row.networks() and other.networks():
-        return bool(common_networks((row.networks(), other.networks())))
-    return row.name == other.name
-
-
-def _compare_addresses(first: Output, second: Output) -> Iterator[Explanation]:
+def _compare_addresses(first: Output[Any], second: Output[Any]) -> Iterator[Explanation]:
     there, here = ({address for row in fabric_of(output) for address in row.interfaces()} for output in (first, second))
     shared = twice((which, str(address)) for which, one in enumerate((here, there)) for address in {a.ip for a in one})
     if shared and first.value != second.value:
         yield second.say("address-twice", (min(shared),), address=min(shared))
     networks = [{address.network for address in one} for one in (here, there)]
     if all(networks) and not common_networks(networks):
-        shown, sides = str(min(here).ip), [listed(set(map(str, one))) for one in networks]
-        yield second.say("no-common-subnet", (shown,), here=sides[0], there=sides[1])
+        sides = [listed(set(map(str, one))) for one in networks]
+        yield second.say("no-common-subnet", (str(min(here).ip),), here=sides[0], there=sides[1])
 
 
-def judge_gids(outputs: Outputs) -> Iterator[Explanation]:
+USUAL_GID = 3
+
+
+def judge_gids(found: list[Output[tuple[Gid, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """A table with a hole whose RoCE v2 entry for IPv4 is not where it usually is."""
-    for output in outputs.named("gids"):
-        gids: tuple[Gid, ...] = output.value
-        for hca in dict.fromkeys(gid.hca for gid in gids):
-            own = {gid.index: gid for gid in gids if gid.hca == hca}
+    for output in found:
+        for hca in dict.fromkeys(gid.hca for gid in output.value):
+            own = {gid.index: gid for gid in output.value if gid.hca == hca}
             right = [gid for gid in own.values() if gid.is_v2 and gid.ipv4]
             holes = [index for index in range(max(own)) if index not in own]
             if right and holes and USUAL_GID not in [gid.index for gid in right]:
@@ -193,37 +165,39 @@ def judge_gids(outputs: Outputs) -> Iterator[Explanation]:
                 yield output.say("gid-moved", words, index=str(right[0].index), hole=str(holes[0]))
 
 
-def judge_neighbours(outputs: Outputs) -> Iterator[Explanation]:
+def judge_neighbours(found: list[Output[tuple[Neighbour, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """A peer on the fabric that does not answer."""
-    for output in outputs.named("neighbours"):
-        rows: tuple[Neighbour, ...] = output.value
-        for row in rows:
+    for output in found:
+        for row in output.value:
             if row.state in ("FAILED", "INCOMPLETE") and is_fabric(row.netdev):
                 yield output.say("neighbour-silent", (row.address,), address=row.address, netdev=row.netdev)
 
 
-def judge_link_events(outputs: Outputs) -> Iterator[Explanation]:
+FLAPS = 3
+
+
+def judge_link_events(found: list[Output[tuple[LinkEvent, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Links that are down at the end, or go up and down; one plug-in (down, then up) is neither."""
-    for output in outputs.named("link events"):
-        events: tuple[LinkEvent, ...] = output.value
-        by_netdev = [[one for one in events if one.netdev == name] for name in dict.fromkeys(e.netdev for e in events)]
-        lost = [own[-1] for own in by_netdev if not own[-1].is_up and any(event.is_up for event in own)]
-        flapping = [own[-1] for own in by_netdev if sum(not event.is_up for event in own) > FLAPS]
-        for id, found in (("link-went-down", lost), ("link-flaps", [one for one in flapping if one not in lost])):
-            if found:
-                names = listed({event.netdev for event in found})
-                yield output.say(id, (found[0].line.strip(),), netdevs=names)
+    for output in found:
+        shown: dict[str, list[LinkEvent]] = {"link-went-down": [], "link-flaps": []}
+        for name in dict.fromkeys(event.netdev for event in output.value):
+            own = [event for event in output.value if event.netdev == name]
+            if not own[-1].is_up and any(event.is_up for event in own):
+                shown["link-went-down"].append(own[-1])
+            elif sum(not event.is_up for event in own) > FLAPS:
+                shown["link-flaps"].append(own[-1])
+        for id, events in shown.items():
+            if events:
+                yield output.say(id, (events[0].line.strip(),), netdevs=listed({event.netdev for event in events}))
 
 
-OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}
 HELD_SHARE, CACHE_SHARE = 0.5, 0.8
-OF_ROOM = {"little": "disk-nearly-full", "full": "disk-full"}
 
 
-def judge_memory(outputs: Outputs) -> Iterator[Explanation]:
+def judge_memory(found: list[Output[Memory]], outputs: Outputs) -> Iterator[Explanation]:
     """The kernel's CMA bug; memory that is held; page cache that looks like use."""
-    for output in outputs.named("memory"):
-        memory: Memory = output.value
+    for output in found:
+        memory = output.value
         if memory.has_cma_bug:
             yield output.say("cma-bug", ("CmaFree",))
         if not memory.total or memory.available is None:
@@ -242,11 +216,13 @@ def gib(value: int) -> str:
     return f"{value / GIB:.0f}"
 
 
-def judge_gpus(outputs: Outputs) -> Iterator[Explanation]:
+OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}
+
+
+def judge_gpus(found: list[Output[tuple[Gpu, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Busy and drawing little: capped when the clocks are low, a kernel that spins when they are high."""
-    for output in outputs.named("gpus"):
-        gpus: tuple[Gpu, ...] = output.value
-        states = [(judge_gpu(gpu), gpu) for gpu in gpus]
+    for output in found:
+        states = [(judge_gpu(gpu), gpu) for gpu in output.value]
         if any(state in ("working", "slowed") for state, _ in states):
             continue
         for state, one in [row for row in states if row[0] in OF_STATE][:1]:
@@ -255,82 +231,74 @@ def judge_gpus(outputs: Outputs) -> Iterator[Explanation]:
             yield output.say(OF_STATE[state], words, busy=str(one.utilization_pct), power=power, clock=str(clock))
 
 
-def judge_processes(outputs: Outputs) -> Iterator[Explanation]:
+def judge_processes(found: list[Output[tuple[GpuProcess, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Engine processes that hold memory where no container runs."""
-    for output in outputs.named("gpu processes"):
-        processes: tuple[GpuProcess, ...] = output.value
-        engines = [one for one in processes if one.is_engine]
-        if not engines:
-            continue
-        running = [other.value for other in outputs.named("docker ps") if other.file == output.file]
-        held = sum(one.used_mib or 0 for one in engines) << 20
-        pids = " ".join(str(one.pid) for one in engines)
-        id = "orphan-workers" if running == [0] else "engine-holds-memory"
-        yield output.say(id, (str(engines[0].pid),), name=engines[0].name, held=gib(held), pids=pids)
+    for output in found:
+        engines = [one for one in output.value if one.is_engine]
+        if engines:
+            running = [other.value for other in outputs.named("docker ps") if other.file == output.file]
+            held = sum(one.used_mib or 0 for one in engines) << 20
+            pids = " ".join(str(one.pid) for one in engines)
+            id = "orphan-workers" if running == [0] else "engine-holds-memory"
+            yield output.say(id, (str(engines[0].pid),), name=engines[0].name, held=gib(held), pids=pids)
 
 
-def judge_disk(outputs: Outputs) -> Iterator[Explanation]:
-    """A file system without room, images and pseudo ones aside."""
-    for output in outputs.named("disk"):
-        rows: tuple[Filled, ...] = output.value
-        for row in rows:
-            if not row.is_storage or row.used_pct < NEARLY_FULL_PCT:
-                continue  # a small file system may have little room and be as it should
-            id = OF_ROOM[judge_room(row.free_bytes, row.used_pct)]
-            yield output.say(id, (f"{row.used_pct}%", row.path), path=row.path, used=str(row.used_pct))
+def judge_disk(found: list[Output[tuple[Filled, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+    """A file system without room, images and pseudo ones aside; a small one may have little and be as it should."""
+    for output in found:
+        for row in output.value:
+            if row.is_storage and row.used_pct >= NEARLY_FULL_PCT:
+                id = "disk-full" if judge_room(row.free_bytes, row.used_pct) == "full" else "disk-nearly-full"
+                yield output.say(id, (f"{row.used_pct}%", row.path), path=row.path, used=str(row.used_pct))
 
 
-def judge_machines(outputs: Outputs) -> Iterator[Explanation]:
-    """Two hosts with one machine-id or one name."""
-    ids = [(output, id) for output in outputs.named("machine-ids") for id in output.value]
-    for id, those in list(twice(ids).items())[-1:]:
+def judge_machines(found: list[Output[tuple[str, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+    """Two hosts with one machine-id."""
+    for id, those in list(twice((output, id) for output in found for id in output.value).items())[-1:]:
         yield those[-1].say("machine-id-twice", (id,))
-    if len({id for _, id in ids}) == 1:
-        return  # one machine has one name
-    names = [(output, name) for output in outputs.named("hostnames") for name in output.value]
-    for name, those in list(twice(names).items())[-1:]:
-        yield those[-1].say("hostname-twice", (name,), name=name)
 
 
-PENDING = "pending placement group"
+def judge_hostnames(found: list[Output[tuple[str, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+    """Two machines with one name; one machine has one."""
+    if len(set(outputs.rows("machine-ids"))) != 1:
+        for name, those in list(twice((output, name) for output in found for name in output.value).items())[-1:]:
+            yield those[-1].say("hostname-twice", (name,), name=name)
 
 
-def judge_ray(outputs: Outputs) -> Iterator[Explanation]:
+PENDING = ("pending placement group",)
+
+
+def judge_ray(found: list[Output[RayStatus]], outputs: Outputs) -> Iterator[Explanation]:
     """Placement that waits for an address nobody has, or for GPUs; a worker that never joined; nodes that failed."""
-    for output in outputs.named("ray status"):
-        status: RayStatus = output.value
-        gpus = f"{status.gpus_total or 0:g}"
-        if status.pinned_to and (status.gpus_total or 0) >= 2:
-            yield output.say("ray-node-ip", (PENDING,), address=status.pinned_to, gpus=gpus)
+    for output in found:
+        status = output.value
+        total = status.gpus_total or 0
+        gpus = f"{total:g}"
+        if status.pinned_to and total >= 2:
+            yield output.say("ray-node-ip", PENDING, address=status.pinned_to, gpus=gpus)
         elif status.pending_placement_groups:
-            yield output.say("ray-too-few-gpus", (PENDING,))
-        elif status.nodes is not None and status.nodes < 2 and (status.gpus_total or 0) < 2 and not status.gpus_used:
+            yield output.say("ray-too-few-gpus", PENDING)
+        elif status.nodes is not None and status.nodes < 2 and total < 2 and not status.gpus_used:
             words = (" GPU",) if output.find(" GPU") else ("Node status",)
             yield output.say("ray-one-node", words, nodes=str(status.nodes), gpus=gpus)
         if status.failures:
             yield output.say("ray-node-lost", (status.failures[0],))
 
 
-def judge_docker(outputs: Outputs) -> Iterator[Explanation]:
+def judge_docker(found: list[Output[DockerText]], outputs: Outputs) -> Iterator[Explanation]:
     """No runtime of NVIDIA's (normal on a stock Spark); two kinds of image store."""
-    found = outputs.named("docker info")
     for output in found:
-        docker: DockerText = output.value
-        if docker.nvidia_runtime is False and not docker.nvidia_cdi:
+        if output.value.nvidia_runtime is False and not output.value.nvidia_cdi:
             yield output.say("no-nvidia-runtime", ("runc",))
     stores = {output.value.storage_driver: output for output in found if output.value.storage_driver}
     if len(stores) > 1:
         yield list(stores.values())[-1].say("image-stores-differ", ("Storage Driver",), stores=" and ".join(stores))
 
 
-def judge_load(outputs: Outputs) -> Iterator[Explanation]:
+def judge_load(found: list[Output[tuple[Load, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Requests that run while no token comes; one look alone cannot tell."""
-    looks: list[tuple[str, Load]] = [
-        (output.file, look) for output in outputs.named("metrics") for look in output.value
-    ]
-    if not looks:
-        return
-    first, last, output = looks[0][1], looks[-1][1], outputs.named("metrics")[-1]
+    looks = [look for output in found for look in output.value]
+    first, last, output = looks[0], looks[-1], found[-1]
     running = f"{last.running or 0:g}"
     if not last.running or last.tokens is None:
         return
@@ -346,37 +314,37 @@ def judge_load(outputs: Outputs) -> Iterator[Explanation]:
 
 def _most_power(outputs: Outputs) -> float | None:
     """Watts of the GPU that draws most, None where none is shown."""
-    powers = [gpu.power_w for output in outputs.named("gpus") for gpu in output.value if gpu.power_w is not None]
-    return max(powers, default=None)
+    return max((gpu.power_w for gpu in outputs.rows("gpus") if gpu.power_w is not None), default=None)
 
 
-def judge_completion(outputs: Outputs) -> Iterator[Explanation]:
+def judge_completion(found: list[Output[str]], outputs: Outputs) -> Iterator[Explanation]:
     """Text that only a broken kernel or checkpoint writes."""
-    for output in outputs.named("completion"):
+    for output in found:
         wrong = insane(output.value)
         if wrong and output.value.strip():
             yield output.say("text-insane", ('"choices"',), wrong=f"the completion {wrong}")
 
 
 OF_RDMA = {"degraded": "nic-degraded", "slow": "rdma-slow", "": ""}
-ONE_TWIN_GBYTES_S = (10.0, 14.0)
-GOOD_GBYTES_S = 20.0
+OF_NCCL = ((10.0, "nccl-slow"), (14.0, "nccl-one-twin"), (20.0, "nccl-mtu"))
+"""Below so many GB/s NCCL says this; both twins at MTU 9000 give more."""
 ENOUGH_BYTES = 64 << 20
 """With smaller messages NCCL's bandwidth says nothing."""
 SLOW_TCP_GBPS = (10.5, 40.0)
 """Less is the 10G port, which is as fast as it should be."""
 
 
-def judge_bandwidth(outputs: Outputs) -> Iterator[Explanation]:
+def judge_bandwidth(found: list[Output[Bandwidth]], outputs: Outputs) -> Iterator[Explanation]:
     """Wrong data, a degraded card, one twin instead of two, small MTU."""
-    for output in outputs.named("bandwidth"):
-        test: Bandwidth = output.value
+    for output in found:
+        test = output.value
         if test.wrong:
             yield output.say("data-corrupt", ("Out of bounds",))
-        id = judge(test)
-        if id:
+        if id := judge(test):
             value = test.gbps / 8 if test.tool == "nccl-tests" else test.gbps
-            yield output.say(id, (_shown(output, value),), gbps=f"{value:.1f}", speed=f"{value:.1f}")
+            words = (f"{value:.2f}", "BW average", "bus bandwidth", "busbw", "bits/sec")
+            shown = next((word for word in words if output.find(word)), words[0])
+            yield output.say(id, (shown,), gbps=f"{value:.1f}", speed=f"{value:.1f}")
 
 
 def judge(test: Bandwidth) -> str:
@@ -387,29 +355,49 @@ def judge(test: Bandwidth) -> str:
         return "tcp-slow" if SLOW_TCP_GBPS[0] < test.gbps < SLOW_TCP_GBPS[1] else ""
     if test.hosts == 1 or 0 < test.size < ENOUGH_BYTES:
         return ""
-    speed = test.gbps / 8
-    if speed < ONE_TWIN_GBYTES_S[0]:
-        return "nccl-slow"
-    return "nccl-one-twin" if speed < ONE_TWIN_GBYTES_S[1] else "nccl-mtu" if speed < GOOD_GBYTES_S else ""
+    return next((id for most, id in OF_NCCL if test.gbps / 8 < most), "")
 
 
-def _shown(output: Output, value: float) -> str:
-    """The number as it is printed, to find its line; else the heading above it."""
-    words = (f"{value:.2f}", "BW average", "bus bandwidth", "busbw", "bits/sec")
-    return next((word for word in words if output.find(word)), words[0])
+Judge = Callable[[list[Output[Any]], Outputs], Iterator[Explanation]]
+KINDS: dict[str, tuple[Callable[[str], Any], Judge | None]] = {
+    "ports": (links.recognise_ports, judge_ports),
+    "interfaces": (links.recognise_interfaces, judge_interfaces),
+    "neighbours": (links.recognise_neighbours, judge_neighbours),
+    "gids": (links.recognise_gids, judge_gids),
+    "link events": (links.recognise_events, judge_link_events),
+    "bandwidth": (fabric_test.recognise, judge_bandwidth),
+    "memory": (memory.recognise, judge_memory),
+    "gpus": (gpu.recognise, judge_gpus),
+    "gpu processes": (gpu.recognise_processes, judge_processes),
+    "metrics": (server.recognise_metrics, judge_load),
+    "ray status": (ranks.recognise, judge_ray),
+    "docker info": (docker.recognise, judge_docker),
+    "docker ps": (docker.recognise_containers, None),
+    "completion": (server.recognise, judge_completion),
+    "disk": (disk.recognise, judge_disk),
+    "kernel": (identity.recognise_kernel, None),
+    "memlock": (identity.recognise_memlock, None),
+    "machine-ids": (identity.recognise_machines, judge_machines),
+    "hostnames": (identity.recognise_hostnames, judge_hostnames),
+}
+"""Each kind of output with its reader, and with what it means by itself where it means something."""
+JUDGED = (
+    "ports, link events, interfaces, neighbours, gids, bandwidth, machine-ids, hostnames, disk, memory, gpu processes, "
+    "gpus, docker info, ray status, metrics, completion"
+)
+"""What is said first where no time tells: the fabric before the hosts, these before what runs on them."""
 
 
-Settle = Callable[[Explanation, Outputs], Explanation | None]
-"""The finding as more is known, the same finding when nothing is, None when it turned out to be nothing."""
+def judge_outputs(outputs: Outputs) -> Iterator[Explanation]:
+    """What all outputs mean, each by itself and beside others of its kind."""
+    for kind in JUDGED.split(", "):
+        judged, found = KINDS[kind][1], outputs.named(kind)
+        if judged and found:
+            yield from judged(found, outputs)
+
 
 SMALL_MEMLOCK = 64 * GIB
 FULL = 4 * GIB
-
-
-def settle(found: Sequence[Explanation], outputs: Outputs) -> list[Explanation]:
-    """Every finding as it stands beside all outputs."""
-    known = [SETTLERS[one.id](one, outputs) if one.id in SETTLERS else one for one in found]
-    return [one for one in known if one is not None]
 
 
 def settle_free_memory(found: Explanation, outputs: Outputs) -> Explanation:
@@ -461,22 +449,20 @@ def settle_env(found: Explanation, outputs: Outputs) -> Explanation | None:
     """The head's names on a worker are harmless where those ports are up too."""
     named = re.search(r" to '([^']*)'", found.finding.evidence)
     names = re.split(r"[,:=^]", named[1]) if named else []
-    ports = [port for output in outputs.named("ports") for port in output.value]
-    states = [port.is_up for port in ports if port.hca in names or port.netdev in names]
+    states = [port.is_up for port in outputs.rows("ports") if port.hca in names or port.netdev in names]
     return None if states and all(states) else found
 
 
 def settle_gid(found: Explanation, outputs: Outputs) -> Explanation:
     """The index that would be right, where a table is at hand."""
-    gids: list[Gid] = [gid for output in outputs.named("gids") for gid in output.value]
-    right = sorted({gid.index for gid in gids if gid.is_v2 and gid.ipv4})
+    right = sorted({gid.index for gid in outputs.rows("gids") if gid.is_v2 and gid.ipv4})
     if not right:
         return found
     what = f"{found.finding.what}; the table shows it at {' and '.join(map(str, right))}"
     return replace(found, finding=replace(found.finding, what=what))
 
 
-SETTLERS: dict[str, Settle] = {
+SETTLERS: dict[str, Callable[[Explanation, Outputs], Explanation | None]] = {
     "free-memory-check": settle_free_memory,
     "rdma-enomem": settle_rdma_memory,
     "shm-broadcast": settle_broadcast,
@@ -484,9 +470,10 @@ SETTLERS: dict[str, Settle] = {
     "env-overwritten": settle_env,
     "nccl-gid-hole": settle_gid,
 }
+"""The finding as more is known, the same finding when nothing is, None when it turned out to be nothing."""
 
 
 def _memory(found: Explanation, outputs: Outputs) -> Memory | None:
     """The memory of the same file, else of any."""
-    known = outputs.named("memory")
-    return next((output.value for output in known if output.file == found.file), known[0].value if known else None)
+    known = sorted(outputs.named("memory"), key=lambda one: one.file != found.file)
+    return known[0].value if known else None

@@ -104,31 +104,15 @@ OVERCOME = Rule(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Causes:
-    """All that was found: `root` first among `findings`, then worst first. `secondary`: what follows from causes."""
-
-    root: Explanation | None
-    findings: tuple[Explanation, ...]
-    secondary: tuple[Explanation, ...]
-
-
 def explain_hits(scan: Scan) -> Iterator[Explanation]:
-    """Of each rule the first line in one source, without those that the text itself overcame later."""
-    first: dict[str, Hit] = {}
-    for hit in scan.hits:
-        if hit.rule.level == "normal" or is_overcome(hit, scan):
-            continue
-        known = first.get(hit.rule.id)
-        if known is None or _remove(known) > _remove(hit):
-            first[hit.rule.id] = hit
-    for hit in first.values():
-        yield _as_timeout(of_hit(hit, scan), scan)
+    """Of each rule the line of one source that is nearest to what happened, without those that it overcame later.
 
-
-def _remove(hit: Hit) -> int:
-    """How far a line is from what happened: 0 for the very words, more for a rank's own, and for another's."""
-    return hit.line.of_rank + hit.line.hearsay
+    The very words come before a rank's own, and these before what it says of another.
+    """
+    hits = [hit for hit in scan.hits if hit.rule.level != "normal" and not is_overcome(hit, scan)]
+    for id in dict.fromkeys(hit.rule.id for hit in hits):
+        nearest = min((hit for hit in hits if hit.rule.id == id), key=lambda hit: hit.line.of_rank + hit.line.hearsay)
+        yield _as_timeout(of_hit(nearest, scan), scan)
 
 
 def is_overcome(hit: Hit, scan: Scan) -> bool:
@@ -147,14 +131,12 @@ def of_hit(hit: Hit, scan: Scan) -> Explanation:
 
 def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
     """An engine that fails ten minutes after the start, with no process to name, ran out of time."""
-    if found.id != "engine-start-failed" or "proc(s): {}" not in found.finding.evidence:
-        return found
-    if found.time is None or scan.started_at is None:
-        return found
-    passed = (of_year(found.time) - of_year(scan.started_at)) % YEAR_S
-    if not READY_TIMEOUT_S[0] <= passed <= READY_TIMEOUT_S[1]:
-        return found
-    return settled(found, OF_PAIRS["vllm-ready-timeout"], passed=f"{passed:.0f}")
+    empty = found.id == "engine-start-failed" and "proc(s): {}" in found.finding.evidence
+    if empty and found.time is not None and scan.started_at is not None:
+        passed = (of_year(found.time) - of_year(scan.started_at)) % YEAR_S
+        if READY_TIMEOUT_S[0] <= passed <= READY_TIMEOUT_S[1]:
+            return settled(found, OF_PAIRS["vllm-ready-timeout"], passed=f"{passed:.0f}")
+    return found
 
 
 def explain_trouble(scan: Scan) -> Iterator[Explanation]:
@@ -166,38 +148,35 @@ def explain_trouble(scan: Scan) -> Iterator[Explanation]:
     ranked = sorted(scan.troubles, key=lambda one: (one.number < late, one.line.hearsay, -one.weight, one.number))
     for trouble in ranked[:1]:
         rule = UNKNOWN if trouble.number > late else OVERCOME
-        if rule is OVERCOME and trouble.weight < Weight.EXCEPTION:
-            return
-        evidence = trouble.text.strip()[:EVIDENCE_LENGTH]
-        found = of_rule(rule, {}, scan.source.name, trouble.number, evidence, scan.source.host)
-        yield replace(found, time=trouble.line.time, hearsay=trouble.line.hearsay)
+        if rule is UNKNOWN or trouble.weight == Weight.EXCEPTION:
+            evidence = trouble.text.strip()[:EVIDENCE_LENGTH]
+            found = of_rule(rule, {}, scan.source.name, trouble.number, evidence, scan.source.host)
+            yield replace(found, time=trouble.line.time, hearsay=trouble.line.hearsay)
 
 
-def judge(found: Sequence[Explanation], unknown: Sequence[Explanation]) -> Causes:
-    """Separate causes from consequences, and name the earliest cause that ends things."""
+def judge(
+    found: Sequence[Explanation], unknown: Sequence[Explanation]
+) -> tuple[Explanation | None, tuple[Explanation, ...], tuple[Explanation, ...]]:
+    """Separate causes from consequences: the earliest cause that ends things, all causes with it first and then worst
+    first, and what follows from causes."""
     explained = {id for one in found for id in EXPLAINS.get(one.id, ())}
-    follows = [one for one in found if one.id in explained]
     rest = in_time([one for one in found if one.id not in explained])
     causes = [one for one in rest if one.level == "fault" and not one.rule.secondary]
     deaths = [one for one in rest if one.rule.secondary]
     others = [one for one in rest if one not in causes and one not in deaths]
     if all(one.rule.slow for one in causes):
-        telling, deaths = _most_telling(deaths, in_time([one for one in unknown if one.level == "unknown"]))
-        causes = telling + causes
+        # no cause is known: an error that stands before the known consequences, else the worst consequence
+        errors = in_time([one for one in unknown if one.level == "unknown"])
+        faults = [one for one in deaths if one.level == "fault"]
+        telling = sorted(deaths, key=lambda one: ORDER.index(one.level))[:1]
+        if errors and (not faults or in_time([faults[0], errors[0]])[0] == errors[0]):
+            telling = errors[:1]
+        causes, deaths = telling + causes, [one for one in deaths if one not in telling]
         others += [one for one in unknown if one.level == "note"]
     grave = [one for one in causes if one.level in ("fault", "unknown")]
     root = next((one for one in grave if not one.rule.slow), grave[0] if grave else None)
     ordered = sorted([*causes, *others], key=lambda one: (one != root, ORDER.index(one.level)))
-    return Causes(root, tuple(ordered), (*deaths, *follows))
-
-
-def _most_telling(deaths: list[Explanation], unknown: list[Explanation]) -> tuple[list[Explanation], list[Explanation]]:
-    """Where no cause is known: an error that stands before the known consequences, else the worst consequence."""
-    faults = [one for one in deaths if one.level == "fault"]
-    if unknown and (not faults or in_time([faults[0], unknown[0]])[0] == unknown[0]):
-        return [unknown[0]], deaths
-    worst = sorted(deaths, key=lambda one: ORDER.index(one.level))[:1]
-    return worst, [one for one in deaths if one not in worst]
+    return root, tuple(ordered), (*deaths, *(one for one in found if one.id in explained))
 
 
 def in_time(found: Sequence[Explanation]) -> list[Explanation]:

@@ -7,11 +7,10 @@ A file is a list of mappings with the fields of `Rule`; `match` is a pattern or 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
@@ -103,35 +102,17 @@ def literals(pattern: str) -> tuple[str, ...]:
 
 def read_rules(stem: str, folder: Path = Path(__file__).parent / "rules") -> tuple[Rule, ...]:
     """The rules of `<stem>.yaml`. Raises TypeError for an unknown or a missing field."""
-    text = (folder / f"{stem}.yaml").read_bytes()
-    return tuple(map(_rule_of, yaml.load(text, yaml.CSafeLoader)))
+    found = []
+    for row in yaml.load((folder / f"{stem}.yaml").read_bytes(), yaml.CSafeLoader):
+        match = row.pop("match", "")
+        pattern = match if isinstance(match, str) else "|".join(match)
+        explains = frozenset(row.get("explains", ()))
+        found.append(Rule(**{"level": "fault", **row, "pattern": pattern, "explains": explains}))
+    return tuple(found)
 
 
-def _rule_of(row: Mapping[str, Any]) -> Rule:
-    fields = {"level": "fault", **row}
-    match = fields.pop("match", "")
-    fields["pattern"] = match if isinstance(match, str) else "|".join(match)
-    return Rule(**fields | {"explains": frozenset(fields.get("explains", ()))})
-
-
-IN_ORDER = (
-    "normal",
-    "kernel",
-    "nccl",
-    "memory",
-    "disk",
-    "ray",
-    "builds",
-    "models",
-    "torch",
-    "fabric",
-    "ssh",
-    "docker",
-    "vllm",
-    "deaths",
-    "general",
-)
-RULES: tuple[Rule, ...] = tuple(rule for stem in IN_ORDER for rule in read_rules(stem))
+IN_ORDER = "normal kernel nccl memory disk ray builds models torch fabric ssh docker vllm deaths general"
+RULES: tuple[Rule, ...] = tuple(rule for stem in IN_ORDER.split() for rule in read_rules(stem))
 """Rules for lines, in the order in which they are tried: the special before the general."""
 OF_OUTPUTS = {rule.id: rule for rule in read_rules("outputs")}
 """What outputs of commands mean; the conditions are those of the checks in `spark`, asked in outputs.py."""

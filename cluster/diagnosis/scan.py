@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.diagnosis import lines
-from cluster.diagnosis.lines import (
-    LIMIT,
-    WIDEST,
-    Chunk,
-    Kept,
-    LogLine,
-    Weight,
-    chunks,
-    is_caption,
-    is_text,
-    printable,
-    read_line,
-)
+from cluster.diagnosis.lines import Chunk, LogLine, TextLine, Weight, printable, read_line
 from cluster.diagnosis.rules import MOMENTS, RULES, Moment, Rule, literals
 
 REMEMBERED, LONGEST = 50_000, 1024
-"""So many lines are remembered, none longer than that."""
+"""So many kinds of lines are remembered, none longer than that."""
 OFTEN, SELDOM = 200, 50
 """Lines of one kind that are all judged, and then only one in so many."""
+MOST_HITS = 40
+"""Of one rule so many lines are kept, and the last one."""
+MOST_ERRORS = 20
+OVERLAP = 256
 
 Tree = dict[int, "Tree"]
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
@@ -40,35 +33,23 @@ class Kind:
     may_be_trouble: bool
     count: int = 0
 
-    def is_due(self) -> bool:
-        """Whether the next line of this kind is to be judged; counts it."""
-        self.count += 1
-        return self.count <= OFTEN or self.count % SELDOM == 0
 
+class Kinds(dict[bytes, Kind | None]):
+    """The kinds of lines met so far, by the line in lowercase with every digit a 0; None where nothing in it is worth
+    judging."""
 
-class Kinds:
-    """The kinds of lines met so far."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, Kind | None] = {}
-
-    def of(self, line: bytes) -> Kind | None:
-        """The kind of a line that is lowercase with every digit a 0; None when nothing in it is worth judging."""
-        if line in self._known:
-            return self._known[line]
-        kind = _judge(line) if ANY_PIECE.search(line) else None
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
+    def __missing__(self, line: bytes) -> Kind | None:
+        kind = None
+        if ANY_PIECE.search(line):
+            text = line.decode("utf-8", "replace")
+            rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
+            moments = tuple(row for row in MOMENTS if any(piece in text for piece in literals(row[1].pattern)))
+            kind = Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
+        if len(self) >= REMEMBERED:
+            self.clear()
         if len(line) <= LONGEST:
-            self._known[line] = kind
+            self[line] = kind
         return kind
-
-
-def _judge(line: bytes) -> Kind:
-    text = line.decode("utf-8", "replace")
-    rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
-    moments = tuple(row for row in MOMENTS if any(piece in text for piece in literals(row[1].pattern)))
-    return Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
 
 
 def any_of(pieces: Iterable[str]) -> re.Pattern[bytes]:
@@ -85,23 +66,12 @@ def any_of(pieces: Iterable[str]) -> re.Pattern[bytes]:
 
 def _branches(tree: Tree) -> str:
     """The tree as nested alternatives."""
-    if not tree:
-        return ""
     found = [re.escape(chr(letter)) + _branches(below) for letter, below in tree.items()]
-    return found[0] if len(found) == 1 else f"(?:{'|'.join(found)})"
+    return f"(?:{'|'.join(found)})" if len(found) > 1 else "".join(found)
 
 
-ANY_PIECE = any_of(
-    [piece for rule in RULES for piece in literals(rule.pattern)]
-    + [piece for _, pattern in MOMENTS for piece in literals(pattern.pattern)]
-    + list(lines.NEEDLES)
-)
-
-
-MOST_HITS = 40
-"""Of one rule so many lines are kept, and the last one."""
-MOST_ERRORS = 20
-OVERLAP = 256
+PATTERNS = (*(rule.pattern for rule in RULES), *(pattern.pattern for _, pattern in MOMENTS))
+ANY_PIECE = any_of([*(piece for pattern in PATTERNS for piece in literals(pattern)), *lines.NEEDLES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,29 +121,34 @@ class Trouble:
 class Scan:
     """What was found in one source. `moments`: the last line on which each was reached.
 
-    `started_at`: when the engine was started last, else the first time that is told.
+    `started_at`: when the engine was started last, else the first time that is told. `kept`: the first chunk and the
+    last two.
     """
 
     source: Source
     hits: list[Hit] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     moments: dict[Moment, int] = field(default_factory=dict)
-    kept: Kept = field(default_factory=Kept)
+    kept: list[Chunk] = field(default_factory=list)
     lines: int = 0
     started_at: float | None = None
     binary: bool = False
     cut: bool = False
     _well: str = ""
     _time: float | None = None
-    _counts: dict[str, int] = field(default_factory=dict)
+    _exceptions: int = 0
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, number: int, data: bytes, kind: Kind) -> None:
-        """Judge one line of a kind that is worth it; the first of the rules that matches has it."""
-        is_due = kind.is_due()
-        if not kind.moments and not (is_due and (kind.rules or self._wants_trouble())):
+        """Judge one line of a kind that is worth it."""
+        kind.count += 1
+        is_due = kind.count <= OFTEN or kind.count % SELDOM == 0
+        if not kind.moments and not is_due:
+            return
+        if not (kind.moments or kind.rules) and self._exceptions >= MOST_ERRORS:
             return
         text = printable(data)
-        if is_caption(text):
+        if lines.is_caption(text):
             return
         for name, pattern in kind.moments:
             if pattern.search(text):
@@ -192,51 +167,46 @@ class Scan:
 
     def time_of(self, text: str) -> float | None:
         """The time that a line tells, by the clock of all sources."""
-        return self._by_all(read_line(text).time)
-
-    def _by_all(self, time: float | None) -> float | None:
+        time = read_line(text).time
         return None if time is None else time - self.source.ahead_s
 
+    def kept_lines(self) -> list[TextLine]:
+        """The lines of beginning and end, captions left out: everything of a short text."""
+        parts = self.kept[:1], self.kept[1:]
+        first, late = ([line for chunk in part for line in lines.split(chunk)] for part in parts)
+        return first + late[-lines.TAIL_LINES :]
+
     def _judge(self, number: int, text: str, kind: Kind) -> None:
+        """The first of the rules that matches has the line."""
         line = read_line(text)
-        self._time = self._time if line.time is None else self._by_all(line.time)
+        self._time = self._time if line.time is None else line.time - self.source.ahead_s
         line = replace(line, time=self._time)
         said = line.message if line.of_rank else text  # a rank also tells what it was asked to run
         for rule in kind.rules:
-            found = rule.search(said)
-            if found:
+            if found := rule.search(said):
+                self._counts[rule.id] += 1
+                if self._counts[rule.id] > MOST_HITS + 1:
+                    del self.hits[max(at for at, old in enumerate(self.hits) if old.rule.id == rule.id)]
                 groups = {name: value or "" for name, value in found.groupdict().items()}
-                self._keep(Hit(rule, groups, number, text, line))
+                self.hits.append(Hit(rule, groups, number, text, line))
                 return
-        if kind.may_be_trouble:
-            self._weigh(line, number, text)
-
-    def _wants_trouble(self) -> bool:
-        return sum(one.weight == Weight.EXCEPTION for one in self.troubles) < MOST_ERRORS
-
-    def _keep(self, hit: Hit) -> None:
-        count = self._counts[hit.rule.id] = self._counts.get(hit.rule.id, 0) + 1
-        if count > MOST_HITS + 1:
-            last = max(at for at, old in enumerate(self.hits) if old.rule.id == hit.rule.id)
-            del self.hits[last]
-        self.hits.append(hit)
-
-    def _weigh(self, line: LogLine, number: int, text: str) -> None:
-        weight = lines.weigh(line)
+        weight = lines.weigh(line) if kind.may_be_trouble else Weight.NOTHING
         if weight and sum(old.weight == weight for old in self.troubles) < MOST_ERRORS:
             self.troubles.append(Trouble(weight, number, text, line))
+            self._exceptions += weight == Weight.EXCEPTION
 
 
 def scan(source: Source) -> Scan:
     """Read a source to its end, or as much as may be read of it."""
     found, kinds = Scan(source), Kinds()
-    for chunk in chunks(_bounded(source.pieces, found)):
-        found.kept.add(chunk)
+    for chunk in lines.chunks(_bounded(source.pieces, found)):
+        found.kept = [*found.kept[:1], *found.kept[1:][-1:], chunk]
         found.lines = chunk.first + chunk.data.count(b"\n")
         if found.started_at is None:
-            found.started_at = _first_time(chunk, found)
+            times = (found.time_of(printable(data)) for data in chunk.data.split(b"\n", 20)[:20])
+            found.started_at = next((time for time in times if time is not None), None)
         for number, data, plain in _lines(chunk):
-            kind = kinds.of(plain)
+            kind = kinds[plain]
             if kind is not None:
                 found.add(number, data, kind)
     return found
@@ -249,27 +219,22 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes, bytes]]:
     """
     plain = chunk.data.lower().translate(ZEROS).split(b"\n")
     for number, (line, same) in enumerate(zip(chunk.data.split(b"\n"), plain, strict=True), chunk.first):
-        if len(line) <= WIDEST and b"\r" not in line:
+        if len(line) <= lines.WIDEST and b"\r" not in line:
             yield number, line, same
             continue
         for part, same_part in zip(line.split(b"\r"), same.split(b"\r"), strict=True):
-            for at in range(0, len(part), WIDEST - OVERLAP):
-                yield number, part[at : at + WIDEST], same_part[at : at + WIDEST]
+            for at in range(0, len(part), lines.WIDEST - OVERLAP):
+                yield number, part[at : at + lines.WIDEST], same_part[at : at + lines.WIDEST]
 
 
 def _bounded(pieces: Iterable[bytes], found: Scan) -> Iterator[bytes]:
     size = 0
     for piece in pieces:
-        if size == 0 and not is_text(piece):
+        if size == 0 and not lines.is_text(piece):
             found.binary = True
             return
         size += len(piece)
         yield piece
-        if size >= LIMIT:
+        if size >= lines.LIMIT:
             found.cut = True
             return
-
-
-def _first_time(chunk: Chunk, found: Scan) -> float | None:
-    times = (found.time_of(printable(data)) for data in chunk.data.split(b"\n", 20)[:20])
-    return next((time for time in times if time is not None), None)

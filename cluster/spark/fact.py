@@ -39,7 +39,7 @@ NOT_ASKED = Missing("not asked", "absent")
 _adapter: Any = cache(TypeAdapter)
 WHY_LENGTH = 400
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)", re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def known(fact: X | Missing) -> X | None:
@@ -49,7 +49,7 @@ def known(fact: X | Missing) -> X | None:
 
 def plain(text: str) -> str:
     """Text without terminal codes and control characters (tab and newline stay)."""
-    return _CONTROL.sub("", _ANSI.sub("", text))
+    return CONTROL.sub("", _ANSI.sub("", text))
 
 
 def last_words(answer: Answer) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from diagnosis_tools import Sample, found, sample, samples, told
+from diagnosis_tools import found, sample, samples, told
 
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS
 
@@ -52,25 +52,30 @@ ONE = {
     "96 %, 15.00 W, 650 MHz\n": ["fault gpu-power-capped"],
     "96 %, 15.00 W\n": ["warning gpu-stalled"],
 }
+HOST = sample("hostnamectl_healthy").text
+LEFT, RIGHT, BOTH = (sample(f"ibdev2netdev_{name}").text for name in ("left_port_up", "right_port_up", "two_cables_up"))
+LARGE, SMALL = sample("ip_link_mtu_mismatch_head").text, sample("ip_link_mtu_mismatch_worker").text
+OVERWRITE = sample("vllm_ray_env_overwrite").text
+TWIN = "6: enP2p1s0f1np1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc mq state UP group default\n"
+ONE_END = IP.format("enp1s0f1np1", 9000, "10.0.0.1/24")
 TWO = {
-    "hostnames": (("hostname: gx10\n", "hostname: gx10\n"), ["warning hostname-twice"]),
-    "other hostnames": (("hostname: gx10\n", "hostname: gx11\n"), []),
-    "addresses": (
-        (IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 9000, "10.0.0.1/24")),
-        ["fault address-twice"],
-    ),
-    "subnets": (
-        (IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 9000, "10.9.0.1/24")),
-        ["fault no-common-subnet"],
-    ),
-    "MTU by subnet": (
-        (IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enp1s0f0np0", 1500, "10.0.0.2/24")),
-        ["fault mtu-differs"],
-    ),
-    "MTU of other subnets": (
-        (IP.format("enp1s0f1np1", 9000, "10.0.0.1/24"), IP.format("enP7s7", 1500, "10.0.0.2/24")),
-        [],
-    ),
+    "hostnames": ("hostname: gx10\n", "hostname: gx10\n", ["warning hostname-twice"]),
+    "other hostnames": ("hostname: gx10\n", "hostname: gx11\n", []),
+    "hostnames of two machines": (HOST, HOST.replace("4f1f6c", "aaaaaa"), ["warning hostname-twice"]),
+    "machine-ids": (HOST, HOST.replace("spark1", "spark2"), ["fault machine-id-twice"]),
+    "addresses": (ONE_END, IP.format("enp1s0f0np0", 9000, "10.0.0.1/24"), ["fault address-twice"]),
+    "subnets": (ONE_END, IP.format("enp1s0f0np0", 9000, "10.9.0.1/24"), ["fault no-common-subnet"]),
+    "MTU by subnet": (ONE_END, IP.format("enp1s0f0np0", 1500, "10.0.0.2/24"), ["fault mtu-differs"]),
+    "MTU of other subnets": (ONE_END, IP.format("enP7s7", 1500, "10.0.0.2/24"), []),
+    "MTU by name": (LARGE, SMALL, ["fault mtu-differs"]),
+    "large MTU": (LARGE, LARGE, []),
+    "small MTU": (SMALL, SMALL, ["warning mtu-1500"]),
+    "two cables need four addresses": (BOTH, ONE_END + TWIN, ["warning fabric-no-address"]),
+    "ports": (LEFT, RIGHT, ["warning ports-crossed"]),
+    "ports alike": (RIGHT, sample("ibdev2netdev_cross_port_worker").text, []),
+    "both ports": (LEFT, BOTH, []),
+    "env of the head, its ports up": (OVERWRITE, BOTH, []),
+    "env of the head, its ports down": (OVERWRITE, LEFT, ["fault env-overwritten"]),
 }
 
 
@@ -79,9 +84,9 @@ def test_one_output(text: str, right: list[str]) -> None:
     assert found(text) == right
 
 
-@pytest.mark.parametrize(("texts", "right"), TWO.values(), ids=TWO)
-def test_two_outputs(texts: tuple[str, str], right: list[str]) -> None:
-    assert found(*texts) == right
+@pytest.mark.parametrize(("first", "second", "right"), TWO.values(), ids=TWO)
+def test_two_outputs(first: str, second: str, right: list[str]) -> None:
+    assert found(first, second) == right
 
 
 def test_the_evidence_is_the_very_line() -> None:
@@ -93,8 +98,8 @@ def test_the_evidence_is_the_very_line() -> None:
 
 def test_every_rule_of_outputs_is_shown() -> None:
     shown = {one.right.split()[1] for one in samples() if one.right}
-    shown |= {row.split()[1] for rows in [*ONE.values(), *(right for _, right in TWO.values())] for row in rows}
-    by_pairs = {"server-wedged", "ports-crossed", "mtu-1500", "image-stores-differ"}
+    shown |= {row.split()[1] for rows in [*ONE.values(), *(right for _, _, right in TWO.values())] for row in rows}
+    by_pairs = {"server-wedged", "image-stores-differ"}
     assert set(OF_OUTPUTS) - shown - by_pairs == set()
 
 
@@ -169,21 +174,11 @@ def test_wanted_memory_decides_where_it_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stores", "right"),
-    [
-        (("overlay2", "overlayfs"), "warning image-stores-differ"),
-        (("overlay2", "overlay2"), "fault image-really-differs"),
-    ],
+    ("second", "right"), [("overlayfs", "warning image-stores-differ"), ("overlay2", "fault image-really-differs")]
 )
-def test_image_or_store(stores: tuple[str, str], right: str) -> None:
-    texts = [sample("docker_image_mismatch_ids").text, *(STORE.format(store) for store in stores)]
-    assert found(*texts)[0] == right
-
-
-def test_env_of_the_head_is_harmless_where_its_ports_are_up() -> None:
-    overwrite = sample("vllm_ray_env_overwrite")
-    assert found(overwrite, sample("ibdev2netdev_two_cables_up")) == []
-    assert found(overwrite, sample("ibdev2netdev_left_port_up")) == ["fault env-overwritten"]
+def test_image_or_store(second: str, right: str) -> None:
+    stores = [STORE.format(store) for store in ("overlay2", second)]
+    assert found(sample("docker_image_mismatch_ids"), *stores)[0] == right
 
 
 def test_gid_index_that_would_be_right() -> None:
@@ -191,33 +186,3 @@ def test_gid_index_that_would_be_right() -> None:
     assert diagnosis.root
     assert "at 4" in diagnosis.root.finding.what
     assert [one.id for one in diagnosis.secondary] == ["gid-moved"]
-
-
-def test_mtu_of_both_ends() -> None:
-    head, worker = sample("ip_link_mtu_mismatch_head"), sample("ip_link_mtu_mismatch_worker")
-    assert found(head, worker) == ["fault mtu-differs"]
-    assert found(head, head) == []
-    assert found(worker, worker) == ["warning mtu-1500"]
-
-
-def test_ports_of_both_hosts() -> None:
-    left, right = sample("ibdev2netdev_left_port_up"), sample("ibdev2netdev_right_port_up")
-    assert found(left, right) == ["warning ports-crossed"]
-    assert found(right, sample("ibdev2netdev_cross_port_worker")) == []
-    assert found(left, sample("ibdev2netdev_two_cables_up")) == []
-
-
-ADDRESS = "4: enp1s0f1np1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc mq state UP group default\n    inet {} x\n"
-
-
-def test_two_cables_need_four_addresses() -> None:
-    twin = "6: enP2p1s0f1np1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc mq state UP group default\n"
-    assert found(sample("ibdev2netdev_two_cables_up"), ADDRESS.format("192.168.100.11/24") + twin) == [
-        "warning fabric-no-address"
-    ]
-
-
-def test_machine_ids_of_two_files() -> None:
-    one: Sample = sample("hostnamectl_healthy")
-    assert found(one, one.text.replace("spark1", "spark2")) == ["fault machine-id-twice"]
-    assert found(one, one.text.replace("4f1f6c", "aaaaaa")) == ["warning hostname-twice"]

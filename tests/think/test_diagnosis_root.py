@@ -9,56 +9,52 @@ from diagnosis_tools import SAMPLES, found, sample, told
 
 from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import read_line
+from cluster.diagnosis.root import Explanation
 from cluster.diagnosis.scan import Source
 
 RANKS = {path.name: path.read_text() for path in sorted((SAMPLES / "ranks").iterdir())}
 """A worker killed by its kernel, and what the head says of it; by file name."""
 
 
+def root_of(*given: str | Source) -> Explanation:
+    """The cause in these texts."""
+    root = explain(
+        [one if isinstance(one, Source) else Source.of_text(f"{at}", one) for at, one in enumerate(given)]
+    ).root
+    assert root
+    return root
+
+
 def test_the_kernel_of_the_worker_is_the_cause_of_what_the_head_says() -> None:
     diagnosis = explain([Source.of_text(name, text, name[:6]) for name, text in RANKS.items()])
-    root = diagnosis.root
-    assert root
+    [root] = diagnosis.findings
+    assert root == diagnosis.root
     assert (root.id, root.file, root.line, root.finding.host) == ("kernel-oom", "spark2-kernel.txt", 1, "spark2")
     assert "VLLM::Worker_TP" in root.finding.what
-    assert {one.id for one in diagnosis.secondary} == {
-        "worker-died",
-        "engine-dead",
-        "nccl-closed",
-        "gpu-xid-after-kill",
-    }
-    assert [one.id for one in diagnosis.findings] == ["kernel-oom"]
+    secondary = {"worker-died", "engine-dead", "nccl-closed", "gpu-xid-after-kill"}
+    assert {one.id for one in diagnosis.secondary} == secondary
+    alone = told(*RANKS.values()).files
+    assert [[one.id for one in file.findings] for file in alone] == [["worker-died"], ["kernel-oom"]]
 
 
-def test_each_file_also_stands_for_itself() -> None:
-    diagnosis = told(*RANKS.values())
-    assert [[one.id for one in file.findings] for file in diagnosis.files] == [["worker-died"], ["kernel-oom"]]
-
-
-def test_the_earliest_cause_is_first_whatever_the_order_of_files() -> None:
-    early = (
-        "2026-05-20T20:00:00Z ValueError: Free memory on device cuda:0 (3/121 GiB) on startup is less than desired\n"
-    )
-    late = "2026-05-20T22:00:00+01:00 OSError: [Errno 98] Address already in use\n"
-    for texts in ((early, late), (late, early)):
-        root = told(*texts).root
-        assert root
-        assert root.id == "free-memory-check"
-
-
-def test_times_with_and_without_year_and_zone_compare() -> None:
-    late = "2026-05-20T10:00:01Z OSError: [Errno 98] Address already in use\n"
-    early = "ERROR 05-20 10:00:00 [x.py:1] torch.OutOfMemoryError: CUDA out of memory.\n"
-    root = told(late, early).root
-    assert root
-    assert root.id == "cuda-oom"
-
-
-def test_slowness_is_no_cause_of_an_end() -> None:
-    slow = "spark1:1:1 [0] NCCL INFO Using network Socket\n"
-    assert found(slow) == ["fault nccl-socket"]
-    assert found(slow + sample("vllm_cuda_oom").text) == ["fault cuda-oom", "fault nccl-socket"]
-    assert found(slow + sample("ray_worker_died_system_error").text)[0] == "fault worker-died"
+@pytest.mark.parametrize(
+    ("early", "late", "root"),
+    [
+        (
+            "2026-05-20T20:00:00Z ValueError: Free memory on device cuda:0 (3/121 GiB) on startup is less than it\n",
+            "2026-05-20T22:00:00+01:00 OSError: [Errno 98] Address already in use\n",
+            "free-memory-check",
+        ),
+        (
+            "ERROR 05-20 10:00:00 [x.py:1] torch.OutOfMemoryError: CUDA out of memory.\n",
+            "2026-05-20T10:00:01Z OSError: [Errno 98] Address already in use\n",
+            "cuda-oom",
+        ),
+    ],
+    ids=["with and without zone", "with and without year"],
+)
+def test_the_earliest_cause_is_first_whatever_the_order_of_files(early: str, late: str, root: str) -> None:
+    assert root_of(early, late).id == root_of(late, early).id == root
 
 
 def test_secondary_lines_alone_say_that_they_are_not_the_cause() -> None:
@@ -82,60 +78,75 @@ def test_the_first_of_chained_exceptions_counts() -> None:
         'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nFooError: first\n\n'
         "During handling of the above exception, another exception occurred:\n\nBarError: second\n"
     )
-    root = told(text).root
-    assert root
-    assert root.finding.evidence == "FooError: first"
+    assert root_of(text).finding.evidence == "FooError: first"
 
 
-def test_a_known_cause_leaves_no_unknown() -> None:
-    assert found(sample("vllm_cuda_oom").text + "ERROR 05-20 20:35:30 [x.py:1] something odd\n") == ["fault cuda-oom"]
+def test_the_words_of_a_rank_program_count_less_than_the_line_they_quote() -> None:
+    line = "OSError: [Errno 98] Address already in use"
+    assert root_of(f'{{"cluster": "rank", "stage": "ended", "t": 1.0, "why": "{line}", "exit": 1}}\n{line}\n').line == 2
+
+
+SLOW = "spark1:1:1 [0] NCCL INFO Using network Socket\n"
+READY = "INFO:     Application startup complete.\n"
+WAITS = sample("vllm_shm_broadcast_wait").text
+HEALTHY, OUT_OF_MEMORY = sample("vllm_start_healthy").text, sample("vllm_cuda_oom").text
+RETRY = "[2026-03-01 10:00:00,100 W 1 1] rpc_client.h:153: Failed to connect to GCS at address 10.0.0.1:6379\n"
+JOINED = "2026-03-01 10:00:09,744 SUCC scripts.py:1082 -- Ray runtime started.\n"
+START = "2026-08-01T{}:00:00Z (APIServer pid=1) INFO 08-01 11:00:02 [a.py:1] vLLM API server version 0.27.1\n"
+END = "2026-08-01T11:10:01Z RuntimeError: Engine core initialization failed. Failed core proc(s): {}\n"
+SERVING = "ERROR 11-28 04:00:00 [serving_chat.py:250] "
+TEMPLATE = (
+    f"{SERVING}Traceback (most recent call last):\n{SERVING}jinja2.exceptions.TemplateError: roles must alternate\n"
+)
+REFUSED = 'INFO:     192.168.1.5:50322 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request\n'
+ASKED_TO_RUN = {"cluster": "rank", "stage": "before_serve", "t": 1.0, "words": ["echo", "No space left on device"]}
+FOUND = {
+    "slowness": (SLOW, ["fault nccl-socket"]),
+    "slowness is no cause of an end": (SLOW + OUT_OF_MEMORY, ["fault cuda-oom", "fault nccl-socket"]),
+    "slowness explains no death": (
+        SLOW + sample("ray_worker_died_system_error").text,
+        ["fault worker-died", "fault nccl-socket"],
+    ),
+    "a known cause leaves no unknown": (
+        OUT_OF_MEMORY + "ERROR 05-20 20:35:30 [x.py:1] something odd\n",
+        ["fault cuda-oom"],
+    ),
+    "a wait": (WAITS, ["warning shm-broadcast"]),
+    "a wait that was overcome": (WAITS + READY, []),
+    "a wait after it was ready": (READY + WAITS, ["warning shm-broadcast"]),
+    "a try to join": (RETRY, ["fault ray-gcs-unreachable"]),
+    "joined": (RETRY + JOINED, []),
+    "an error line in a start that succeeds": (
+        "(Worker pid=1) ERROR 03-01 10:00:00 [fa_utils.py:57] Cannot use FA version 2\n" + READY,
+        [],
+    ),
+    "a traceback in it": (
+        "ERROR 03-01 10:00:00 [serving.py:9] jinja2.exceptions.TemplateError: odd\n" + READY,
+        ["note unknown-overcome"],
+    ),
+    "a restart that fails again": (
+        HEALTHY + sample("vllm_free_memory_check").text,
+        ["fault free-memory-check"],
+    ),
+    "ten minutes since the last start": (START.format("09") + START.format("11") + END, ["fault vllm-ready-timeout"]),
+    "two hours since it": (START.format("09") + END, ["unknown engine-start-failed"]),
+    "what a rank is asked to run": (json.dumps(ASKED_TO_RUN) + "\n", []),
+    "a request that is refused": (HEALTHY + TEMPLATE + REFUSED, ["note unknown-overcome"]),
+    "a request that ends it": (HEALTHY + TEMPLATE, ["unknown unknown"]),
+}
+
+
+@pytest.mark.parametrize(("text", "right"), FOUND.values(), ids=FOUND)
+def test_what_counts(text: str, right: list[str]) -> None:
+    assert found(text) == right
 
 
 def test_unknown_errors_of_two_files_are_both_said() -> None:
     assert found("FooError: one\n", "BarError: two\n") == ["unknown unknown", "unknown unknown"]
 
 
-def test_what_was_overcome_is_no_finding() -> None:
-    ready = "INFO:     Application startup complete.\n"
-    waits = sample("vllm_shm_broadcast_wait").text
-    assert found(waits) == ["warning shm-broadcast"]
-    assert found(waits + ready) == []
-    assert found(ready + waits) == ["warning shm-broadcast"]
-    assert [one.id for one in told(waits + ready).files[0].normal] == ["shm-broadcast"]
-
-
-def test_retries_of_joining_are_no_finding_once_joined() -> None:
-    retry = "[2026-03-01 10:00:00,100 W 1 1] rpc_client.h:153: Failed to connect to GCS at address 10.0.0.1:6379\n"
-    joined = "2026-03-01 10:00:09,744 SUCC scripts.py:1082 -- Ray runtime started.\n"
-    assert found(retry) == ["fault ray-gcs-unreachable"]
-    assert found(retry + joined) == []
-
-
-def test_an_error_line_in_a_start_that_succeeds_is_silent_a_traceback_a_note() -> None:
-    ready = "INFO:     Application startup complete.\n"
-    assert found("(Worker pid=1) ERROR 03-01 10:00:00 [fa_utils.py:57] Cannot use FA version 2\n" + ready) == []
-    assert found("ERROR 03-01 10:00:00 [serving.py:9] jinja2.exceptions.TemplateError: odd\n" + ready) == [
-        "note unknown-overcome"
-    ]
-
-
-def test_a_restart_that_fails_again_is_found() -> None:
-    first = sample("vllm_start_healthy").text
-    assert found(first + sample("vllm_free_memory_check").text) == ["fault free-memory-check"]
-
-
-def test_ten_minutes_since_the_last_start_are_a_timeout() -> None:
-    start = "2026-08-01T{}:00:00Z (APIServer pid=1) INFO 08-01 11:00:02 [a.py:1] vLLM API server version 0.27.1\n"
-    end = "2026-08-01T11:10:01Z RuntimeError: Engine core initialization failed. Failed core proc(s): {}\n"
-    assert found(start.format("09") + start.format("11") + end) == ["fault vllm-ready-timeout"]
-    assert found(start.format("09") + end) == ["unknown engine-start-failed"]
-
-
-def test_the_words_of_a_rank_program_count_less_than_the_line_they_quote() -> None:
-    line = "OSError: [Errno 98] Address already in use"
-    root = told(f'{{"cluster": "rank", "stage": "ended", "t": 1.0, "why": "{line}", "exit": 1}}\n{line}\n').root
-    assert root
-    assert root.line == 2
+def test_what_was_overcome_is_named() -> None:
+    assert [one.id for one in told(WAITS + READY).files[0].normal] == ["shm-broadcast"]
 
 
 def test_normal_notices_are_named_as_such() -> None:
@@ -175,12 +186,8 @@ def test_what_a_rank_heard_of_another_comes_after_what_that_one_says(cause: str)
     head = rank_line("01.0", 0, 75, f"peers did not join: rank 1 (192.168.100.12): {why}")
     worker = rank_line("02.0", 1, 3, why)
     for texts in ((head, worker), (worker, head)):
-        root = told(*texts).root
-        assert root
-        assert f'"why": "{why}"' in root.finding.evidence
-    root = told(head + worker).root
-    assert root
-    assert root.line == 2
+        assert f'"why": "{why}"' in root_of(*texts).finding.evidence
+    assert root_of(head + worker).line == 2
 
 
 def test_beside_what_failed_only_known_causes_count() -> None:
@@ -195,24 +202,7 @@ def test_beside_what_failed_only_known_causes_count() -> None:
 
     for text in (journal, memory, kernel.format(3)):
         assert not explain([log, beside(text)]).failed, text
-    root = explain([log, beside(kernel.format(5))]).root
-    assert root
-    assert root.id == "kernel-oom"
-
-
-def test_what_a_rank_is_asked_to_run_is_not_what_happened() -> None:
-    words = {"cluster": "rank", "stage": "before_serve", "t": 1.0, "words": ["echo", "No space left on device"]}
-    assert found(json.dumps(words) + "\n") == []
-
-
-def test_a_request_that_is_refused_is_no_failure_of_the_server() -> None:
-    healthy, prefix = sample("vllm_start_healthy").text, "ERROR 11-28 04:00:00 [serving_chat.py:250] "
-    error = (
-        f"{prefix}Traceback (most recent call last):\n{prefix}jinja2.exceptions.TemplateError: roles must alternate\n"
-    )
-    refused = 'INFO:     192.168.1.5:50322 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request\n'
-    assert found(healthy + error + refused) == ["note unknown-overcome"]
-    assert found(healthy + error) == ["unknown unknown"]
+    assert root_of(log, beside(kernel.format(5))).id == "kernel-oom"
 
 
 FIRST = "ValueError: Free memory on device cuda:0 (3/121 GiB) on startup is less than desired"
@@ -236,9 +226,7 @@ def source(name: str, time: str, text: str) -> Source:
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_earlier_cause_is_the_root(turned: bool, times: tuple[str, str]) -> None:
     sources = [source("spark1", times[0], FIRST), source("spark2", times[1], LATER)]
-    root = explain(sources[::-1] if turned else sources).root
-    assert root
-    assert root.finding.host == "spark1"
+    assert root_of(*(sources[::-1] if turned else sources)).finding.host == "spark1"
 
 
 @pytest.mark.parametrize(("happened", "well", "root"), [(0, 1, None), (1, 0, "gpu-xid")])
@@ -250,12 +238,5 @@ def test_what_happened_before_the_server_was_well_is_past(happened: int, well: i
 
 
 def test_ten_minutes_over_new_year_are_ten_minutes() -> None:
-    text = (
-        "2026-12-31T23:55:00Z INFO 12-31 23:55:00 [api_server.py:1] vLLM API server version 0.19.0\n"
-        "2027-01-01T00:05:05Z RuntimeError: Engine core initialization failed. See root cause above. Failed core"
-        " proc(s): {}\n"
-    )
-    moved = text.replace("2026-12-31T23", "2026-06-10T11").replace("2027-01-01T00", "2026-06-10T12")
-    assert [one.id for one in explain([Source.of_text("a", text)]).findings] == [
-        one.id for one in explain([Source.of_text("a", moved)]).findings
-    ]
+    start = "2026-12-31T23:55:00Z INFO 12-31 23:55:00 [api_server.py:1] vLLM API server version 0.19.0\n"
+    assert found(start + END.replace("2026-08-01T11:10:01", "2027-01-01T00:05:05")) == ["fault vllm-ready-timeout"]

@@ -91,7 +91,7 @@ def endless() -> Iterator[bytes]:
 
 
 def test_endless_output_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.diagnosis.scan.LIMIT", 3 << 20)
+    monkeypatch.setattr("cluster.diagnosis.lines.LIMIT", 3 << 20)
     [file] = explain([Source("x", endless())]).files
     assert file.note == "only its beginning was read"
 
