@@ -40,7 +40,11 @@ def explain_all(
     for one in found:
         with tempfile.TemporaryDirectory(prefix="cluster-") as place:
             missing = {f"{host}-log.txt": "no container of it was seen" for host in one.hosts if host not in one.ranks}
-            absent, lost = evidence.collect(questions(one, tail), fleet, Path(place))
+            asked = {}
+            for host, rank in one.ranks.items():
+                at, ray = read_time(rank.started_at), one.spec["backend"] == "ray"
+                asked[host] = evidence.questions(rank.name, EVER if at is None else f"@{at:.0f}", tail=tail, ray=ray)
+            absent, lost = evidence.collect(asked, fleet, Path(place))
             errors += [error for error in lost if error.host not in {known.host for known in errors}]
             missing |= absent
             diagnosis = explain(evidence.sources(Path(place)), by_cluster=True)
@@ -55,16 +59,6 @@ def explain_all(
         documents.append({"deployment": one.id, **parts, "missing": missing})
     screen.document({"deployments": documents, "errors": [error.as_dict() for error in errors]})
     return ExitCode.REFUSED if failed else ExitCode.DONE
-
-
-def questions(one: Deployment, tail: int | None) -> dict[str, dict[str, Question]]:
-    """What each host is asked of its rank, since its container was started as journalctl takes it."""
-    asked = {}
-    for host, rank in one.ranks.items():
-        at = read_time(rank.started_at)
-        since = EVER if at is None else f"@{at:.0f}"
-        asked[host] = evidence.questions(rank.name, since, tail=tail, ray=one.spec["backend"] == "ray")
-    return asked
 
 
 TAIL = 200

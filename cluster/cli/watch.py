@@ -113,36 +113,6 @@ def ask_ranks(deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostA
 INDENT = " " * 9
 
 
-class Teller:
-    """Says what happened, when, and to which deployment."""
-
-    def __init__(self, screen: Screen) -> None:
-        self.screen = screen
-
-    def say(self, event: str, deployment: str, text: str, *, style: str | None = None, **more: Any) -> None:
-        """One change."""
-        now = datetime.now().astimezone()
-        self.screen.text(f"{now:%H:%M:%S} {deployment}{': ' if deployment else ''}{text}", INDENT, style)
-        self.screen.record(
-            {"t": now.isoformat(timespec="seconds"), "event": event, "deployment": deployment, "text": text} | more
-        )
-
-    def raised(self, deployment: str, finding: Finding) -> None:
-        """A finding that is new, with what was seen and what to do."""
-        where = f" on {finding.host}" if finding.host else ""
-        text = f"{finding.level}: {finding.check}{where}: {finding.what}"
-        self.say("raised", deployment, text, style=STYLES[finding.level], finding=finding.as_dict())
-        for label, said in below(Shared(finding, (finding.host,) if finding.host else ())):
-            self.screen.text(f"{INDENT}{label}: {said}", INDENT + " " * (len(label) + 2))
-
-    def over(self, deployment: str, ended: OpenFinding, now: float) -> None:
-        """A finding that does not stand any more."""
-        finding, seconds = ended.finding, now - ended.since
-        where = f" on {finding.host}" if finding.host else ""
-        text = f"over: {finding.check}{where}, after {seconds:.0f} s"
-        self.say("over", deployment, text, finding=finding.as_dict(), after_s=round(seconds))
-
-
 COMMAND_S = 60.0
 PAUSES_S = (60.0, 300.0, 900.0)
 """After the first, second and every further restart, before another one."""
@@ -180,14 +150,13 @@ def run_command(words: list[str], watch: Watch, watched: Watched, change: Update
     """Run the user's command on this machine once for each new finding; whatever it does, the watch goes on."""
     deployment = watched.deployment.id
     for finding in change.raised:
-        text = f"{words[0]} {ended(words, deployment, finding)}"
-        watch.teller.say("command", deployment, text, finding=finding.as_dict())
+        env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
+        given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
+        watch.say("command", deployment, f"{words[0]} {ended(words, env, given)}", finding=finding.as_dict())
 
 
-def ended(words: list[str], deployment: str, finding: Finding) -> str:
-    """How the command ended, in words."""
-    env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
-    given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
+def ended(words: list[str], env: Mapping[str, str], given: bytes) -> str:
+    """How a command ended, in words."""
     with tempfile.TemporaryFile() as said:
         try:
             child = subprocess.Popen(
@@ -236,7 +205,7 @@ class Restarts:
         elif watch.fleet.time.monotonic() < self.not_before:
             why = f"a pause of {self.pause_s / 60:.0f} min comes first"
         if why and why != self.refused.get(deployment):
-            watch.teller.say("not-restarted", deployment, f"not restarted: {why}")
+            watch.say("not-restarted", deployment, f"not restarted: {why}")
         self.refused[deployment] = why
         if curable and not why:
             self.restart(curable, watch, watched.deployment)
@@ -248,7 +217,7 @@ class Restarts:
 
     def restart(self, finding: Finding, watch: Watch, deployment: Deployment) -> None:
         """Do it, and count it from its first change on."""
-        before, fleet, say = self.done, watch.fleet, watch.teller.say
+        before, fleet, say = self.done, watch.fleet, watch.say
 
         def begun() -> None:
             self.done += 1
@@ -257,7 +226,7 @@ class Restarts:
 
         hosts = [watch.hosts[name] for name in deployment.hosts]
         try:
-            seconds = restart(deployment, hosts, fleet, watch.teller.screen, begun)
+            seconds = restart(deployment, hosts, fleet, watch.screen, begun)
             say("restarted", deployment.id, f"restarted, and it serves again after {seconds:.0f} s")
         except InterruptedByUser as error:
             if error.rolled_back:
@@ -330,11 +299,11 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     if args.print_unit:
         return print_unit(args, named, screen)
     with ending_on_sigterm() as asked, open_fleet(named.hosts, connect) as fleet:
-        watch = Watch(named, fleet, Teller(screen), act)
+        watch = Watch(named, fleet, screen, act)
         try:
             watch.look()
             if not watch.watched:
-                watch.teller.say("watching", "", f"no deployment on {', '.join(watch.hosts)} yet")
+                watch.say("watching", "", f"no deployment on {', '.join(watch.hosts)} yet")
             while True:
                 fleet.time.sleep(max(0.0, watch.looked_at + args.interval - fleet.time.monotonic()))
                 watch.look()
@@ -361,9 +330,9 @@ def ending_on_sigterm() -> Iterator[list[int]]:
 class Watch:
     """All deployments on the hosts that are named."""
 
-    def __init__(self, named: Named, fleet: Fleet, teller: Teller, act: Act) -> None:
+    def __init__(self, named: Named, fleet: Fleet, screen: Screen, act: Act) -> None:
         self.hosts: dict[str, ResolvedHost] = {host.name: host for host in named.hosts}
-        self.fleet, self.teller, self.act = fleet, teller, act
+        self.fleet, self.screen, self.act = fleet, screen, act
         self.watched: dict[str, Watched] = {}
         self.silent: set[str] = set()
         self.ids: dict[str, str] = {}
@@ -381,26 +350,22 @@ class Watch:
         if not self.ids:
             tell_apart(machines)
         self.ids |= {host: host_id(machine) for host, machine in machines.items() if isinstance(machine, str)}
-        self.say_who_is_silent(answered)
+        for host, answer in answered.items():
+            if answer.why and host not in self.silent:
+                self.say("unreachable", "", f"{host} does not answer: {answer.why}", host=host)
+                self.silent.add(host)
+            elif not answer.why and host in self.silent:
+                self.say("answers", "", f"{host} answers again", host=host)
+                self.silent.remove(host)
         for deployment in self.deployments(answered):
             one = self.watch_over(deployment)
             one.history = one.history.after(self.snapshot(deployment, answered))
             change = hang.follow(one.open_findings, one.history)
             one.open_findings = change.open_findings
             for finding in change.raised:
-                self.teller.raised(deployment.id, finding)
+                self.say_raised(deployment.id, finding)
             self.say_over(deployment.id, change.over)
             self.act(self, one, change)
-
-    def say_who_is_silent(self, answered: Mapping[str, HostAnswers]) -> None:
-        """Say once who does not answer, and who answers again."""
-        for host, answer in answered.items():
-            if answer.why and host not in self.silent:
-                self.teller.say("unreachable", "", f"{host} does not answer: {answer.why}", host=host)
-                self.silent.add(host)
-            elif not answer.why and host in self.silent:
-                self.teller.say("answers", "", f"{host} answers again", host=host)
-                self.silent.remove(host)
 
     def deployments(self, answered: Mapping[str, HostAnswers]) -> tuple[Deployment, ...]:
         """What is there now. On a host that does not list its containers they are taken to be as they were."""
@@ -415,7 +380,7 @@ class Watch:
         )
         for name in self.watched.keys() - {one.id for one in found}:
             self.say_over(name, self.watched.pop(name).open_findings.values())
-            self.teller.say("gone", name, "it is no longer there: taken down or replaced")
+            self.say("gone", name, "it is no longer there: taken down or replaced")
         return found
 
     def watch_over(self, deployment: Deployment) -> Watched:
@@ -424,22 +389,40 @@ class Watch:
         known = watched.deployment.ranks
         if watched.deployment is deployment:
             what = f"{deployment.served_name} on {', '.join(deployment.hosts)}"
-            self.teller.say("watching", deployment.id, f"watching {what}")
+            self.say("watching", deployment.id, f"watching {what}")
         elif any(
             (rank.id, rank.started_at) != (known[host].id, known[host].started_at)
             for host, rank in deployment.ranks.items()
             if host in known
         ):
             self.say_over(deployment.id, watched.open_findings.values())
-            self.teller.say("ranks-restarted", deployment.id, "its ranks were restarted")
+            self.say("ranks-restarted", deployment.id, "its ranks were restarted")
             watched.history, watched.open_findings = History(rdma=watched.history.rdma), {}
         watched.deployment = deployment
         return watched
 
+    def say(self, event: str, deployment: str, text: str, *, style: str | None = None, **more: Any) -> None:
+        """One change."""
+        now = datetime.now().astimezone()
+        self.screen.text(f"{now:%H:%M:%S} {deployment}{': ' if deployment else ''}{text}", INDENT, style)
+        record = {"t": now.isoformat(timespec="seconds"), "event": event, "deployment": deployment, "text": text}
+        self.screen.record(record | more)
+
+    def say_raised(self, deployment: str, finding: Finding) -> None:
+        """A finding that is new, with what was seen and what to do."""
+        where = f" on {finding.host}" if finding.host else ""
+        text = f"{finding.level}: {finding.check}{where}: {finding.what}"
+        self.say("raised", deployment, text, style=STYLES[finding.level], finding=finding.as_dict())
+        for label, said in below(Shared(finding, (finding.host,) if finding.host else ())):
+            self.screen.text(f"{INDENT}{label}: {said}", INDENT + " " * (len(label) + 2))
+
     def say_over(self, deployment: str, ended: Iterable[OpenFinding]) -> None:
-        """Say of each finding that it does not stand any more."""
+        """Findings that do not stand any more."""
         for one in ended:
-            self.teller.over(deployment, one, self.fleet.time.monotonic())
+            finding, seconds = one.finding, self.fleet.time.monotonic() - one.since
+            where = f" on {finding.host}" if finding.host else ""
+            text = f"over: {finding.check}{where}, after {seconds:.0f} s"
+            self.say("over", deployment, text, finding=finding.as_dict(), after_s=round(seconds))
 
     def snapshot(self, deployment: Deployment, answered: Mapping[str, HostAnswers]) -> Snapshot:
         """The look at one deployment in what all hosts reported."""

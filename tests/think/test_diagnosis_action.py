@@ -15,13 +15,12 @@ from cluster.cli.main import main
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     code = main(["explain", *argv])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    return code, *capsys.readouterr()
 
 
-def document(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, Any]:
-    code, out, _ = run(capsys, "--json", *argv)
-    return code, json.loads(out)
+def document(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 4) -> Any:
+    assert main(["explain", "--json", *argv]) == code
+    return json.loads(capsys.readouterr().out)
 
 
 def path(name: str) -> str:
@@ -46,8 +45,7 @@ def test_exit_code(name: str, code: int, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_document(capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = document(capsys, path("vllm_worker_model_missing"))
-    assert code == 4
+    told = document(capsys, path("vllm_worker_model_missing"))
     [file] = told["files"]
     [finding] = file["findings"]
     assert set(finding) >= {"id", "level", "cause", "evidence", "line", "remedy", "source"}
@@ -59,8 +57,7 @@ def test_document(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_document_of_a_healthy_text_has_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = document(capsys, path("ibdev2netdev_left_port_up"), path("vllm_tp_spread_warning_normal"))
-    assert code == 0
+    told = document(capsys, path("ibdev2netdev_left_port_up"), path("vllm_tp_spread_warning_normal"), code=0)
     assert [file["findings"] for file in told["files"]] == [[], []]
     assert told["root"] is None
     assert told["files"][1]["normal"][0]["id"] == "tp-spread"
@@ -94,33 +91,25 @@ def test_healthy_and_unknown_texts_say_so(capsys: pytest.CaptureFixture[str], tm
 def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     stdin = io.TextIOWrapper(io.BytesIO(sample("vllm_negative_kv_cache").text.encode()))
     monkeypatch.setattr("sys.stdin", stdin)
-    code, told = document(capsys, "-")
-    assert code == 4
-    assert told["files"][0]["file"] == "-"
-    assert told["root"]["id"] == "kv-cache-none"
+    told = document(capsys, "-")
+    assert (told["files"][0]["file"], told["root"]["id"]) == ("-", "kv-cache-none")
 
 
 def test_a_directory_of_evidence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "spark1-log.txt").write_text(sample("ray_worker_died_system_error").text)
     (tmp_path / "spark2-kernel.txt").write_text(sample("journal_kernel_oom").text)
     (tmp_path / "empty.txt").write_text("")
-    code, told = document(capsys, str(tmp_path))
-    assert code == 4
-    assert len(told["files"]) == 3
-    assert told["root"]["id"] == "kernel-oom"
+    told = document(capsys, str(tmp_path))
+    assert (len(told["files"]), told["root"]["id"]) == (3, "kernel-oom")
 
 
-@pytest.mark.parametrize("argv", [["nowhere.txt"], ["/dev/null/x"]])
-def test_a_file_that_is_not_there(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, *argv)
-    assert code == 2
-    assert "[file-not-found]" in err
-
-
-def test_an_empty_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, _, err = run(capsys, str(tmp_path))
-    assert code == 2
-    assert "[directory-empty]" in err
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("nowhere.txt", "[file-not-found]"), ("/dev/null/x", "[file-not-found]"), ("", "[directory-empty]")],
+)
+def test_nothing_to_read(name: str, error: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, str(tmp_path / name))
+    assert (code, error in err) == (2, True)
 
 
 def test_markup_in_a_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
