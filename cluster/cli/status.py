@@ -113,8 +113,8 @@ def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> 
 
 def server_of(deployment: Deployment, seen: Seen) -> Server:
     """Where the deployment's API is, seen from its head."""
-    data_dir = "" if isinstance(seen.identity, Missing) else seen.identity.data_dir
-    return Server.of_spec(deployment.spec, directory(data_dir, deployment.id))
+    home = "" if isinstance(seen.identity, Missing) else seen.identity.data_dir
+    return Server.of_spec(deployment.spec, directory(home, deployment.id))
 
 
 def host_row(name: str, seen: Seen) -> list[str]:

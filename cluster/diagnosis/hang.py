@@ -218,12 +218,8 @@ def judge_memory(history: History) -> Iterator[Finding]:
             what = f"only {(low[-1] or 0) / GIB:.1f} GiB of memory are available"
             yield MEMORY_LOW.fault(host, what, f"MemAvailable below {FLOOR / GIB:.0f} GiB for {HELD_S:.0f} s", HOLDERS)
             continue
-        serving = [
-            (look.t, look.hosts[host].available)
-            for look in history.snapshots
-            if served is not None and look.t >= served
-        ]
-        series = [(t, value) for t, value in serving if value is not None]
+        looks = [look for look in history.snapshots if served is not None and look.t >= served]
+        series = [(look.t, value) for look in looks if (value := look.hosts[host].available) is not None]
         trends = [[row for row in series if row[0] >= now - seconds] for seconds in TRENDS_S]
         rate, series = next(((rate, rows) for rows in trends if (rate := steady_fall(rows))), (0.0, []))
         left_s = max(0.0, (series[-1][1] - FLOOR) / rate) if rate else HORIZON_S
@@ -417,7 +413,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class OpenFinding:
-    """A finding that was shown and is not over. `since`: when it was; `calm`: looks that did not show it any more."""
+    """A finding that is not over. `since`: when it was shown; `calm`: looks that did not show it any more."""
 
     finding: Finding
     since: float

@@ -12,17 +12,9 @@ from cluster.diagnosis.lines import TextLine
 from cluster.diagnosis.root import EVIDENCE_LENGTH, Explanation, of_rule, settled
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS
 from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
-from cluster.spark.disk import NEARLY_FULL_PCT, Filled, judge_room
-from cluster.spark.docker import DockerText
 from cluster.spark.fabric import common_networks, judge_mtu
-from cluster.spark.fabric_test import Bandwidth, judge_rdma
 from cluster.spark.finding import twice
-from cluster.spark.gpu import IDLE_W, Gpu, GpuProcess, judge_gpu
-from cluster.spark.identity import cannot_register
-from cluster.spark.links import Gid, Interface, LinkEvent, Neighbour, Port, half_ports, is_crossed, is_fabric
 from cluster.spark.memory import GIB, Memory
-from cluster.spark.ranks import RayStatus
-from cluster.spark.server import Load, insane
 
 LOGS = {
     "log of vLLM": r"\b(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d |\bUvicorn running|\bvllm\b.*INFO",
@@ -82,18 +74,18 @@ def logs_in(lines: Sequence[TextLine]) -> list[str]:
     return [name for name, pattern in LOGS.items() if any(map(re.compile(pattern).search, (one.text for one in lines)))]
 
 
-def judge_ports(found: list[Output[tuple[Port, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_ports(found: list[Output[tuple[links.Port, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """All down; one twin only; other ports on one host than on the other. Two Down lines of four are normal."""
     for output in found:
         ports = output.value
         up = {port.netdev for port in ports if port.is_up}
         if not up:
             yield output.say("no-link-up", (ports[0].netdev or ports[0].hca,))
-        for netdev, twin in half_ports(up, [port.netdev for port in ports]):
+        for netdev, twin in links.half_ports(up, [port.netdev for port in ports]):
             yield output.say("one-twin-up", (twin,), netdev=netdev, twin=twin)
     for first, second in combinations(found, 2):
         there, here = ({port.netdev for port in output.value if port.is_up} for output in (first, second))
-        if is_crossed(here, there):
+        if links.is_crossed(here, there):
             yield second.say("ports-crossed", (min(here),), here=listed(here), there=listed(there))
 
 
@@ -102,7 +94,7 @@ def listed(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def judge_interfaces(found: list[Output[tuple[Interface, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_interfaces(found: list[Output[tuple[links.Interface, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Link-local and missing addresses; different MTU, one address twice or no common subnet at the two ends."""
     for output in found:
         fabric = fabric_of(output)
@@ -117,7 +109,7 @@ def judge_interfaces(found: list[Output[tuple[Interface, ...]]], outputs: Output
         yield from _compare_addresses(first, second)
 
 
-def fabric_of(output: Output[tuple[Interface, ...]]) -> list[Interface]:
+def fabric_of(output: Output[tuple[links.Interface, ...]]) -> list[links.Interface]:
     """The fabric's interfaces that carry."""
     return [row for row in output.value if row.is_fabric and row.is_up]
 
@@ -152,7 +144,7 @@ def _compare_addresses(first: Output[Any], second: Output[Any]) -> Iterator[Expl
 USUAL_GID = 3
 
 
-def judge_gids(found: list[Output[tuple[Gid, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_gids(found: list[Output[tuple[links.Gid, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """A table with a hole whose RoCE v2 entry for IPv4 is not where it usually is."""
     for output in found:
         for hca in dict.fromkeys(gid.hca for gid in output.value):
@@ -165,21 +157,21 @@ def judge_gids(found: list[Output[tuple[Gid, ...]]], outputs: Outputs) -> Iterat
                 yield output.say("gid-moved", words, index=str(right[0].index), hole=str(holes[0]))
 
 
-def judge_neighbours(found: list[Output[tuple[Neighbour, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_neighbours(found: list[Output[tuple[links.Neighbour, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """A peer on the fabric that does not answer."""
     for output in found:
         for row in output.value:
-            if row.state in ("FAILED", "INCOMPLETE") and is_fabric(row.netdev):
+            if row.state in ("FAILED", "INCOMPLETE") and links.is_fabric(row.netdev):
                 yield output.say("neighbour-silent", (row.address,), address=row.address, netdev=row.netdev)
 
 
 FLAPS = 3
 
 
-def judge_link_events(found: list[Output[tuple[LinkEvent, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_link_events(found: list[Output[tuple[links.LinkEvent, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Links that are down at the end, or go up and down; one plug-in (down, then up) is neither."""
     for output in found:
-        shown: dict[str, list[LinkEvent]] = {"link-went-down": [], "link-flaps": []}
+        shown: dict[str, list[links.LinkEvent]] = {"link-went-down": [], "link-flaps": []}
         for name in dict.fromkeys(event.netdev for event in output.value):
             own = [event for event in output.value if event.netdev == name]
             if not own[-1].is_up and any(event.is_up for event in own):
@@ -219,10 +211,10 @@ def gib(value: int) -> str:
 OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}
 
 
-def judge_gpus(found: list[Output[tuple[Gpu, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_gpus(found: list[Output[tuple[gpu.Gpu, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Busy and drawing little: capped when the clocks are low, a kernel that spins when they are high."""
     for output in found:
-        states = [(judge_gpu(gpu), gpu) for gpu in output.value]
+        states = [(gpu.judge_gpu(one), one) for one in output.value]
         if any(state in ("working", "slowed") for state, _ in states):
             continue
         for state, one in [row for row in states if row[0] in OF_STATE][:1]:
@@ -231,7 +223,7 @@ def judge_gpus(found: list[Output[tuple[Gpu, ...]]], outputs: Outputs) -> Iterat
             yield output.say(OF_STATE[state], words, busy=str(one.utilization_pct), power=power, clock=str(clock))
 
 
-def judge_processes(found: list[Output[tuple[GpuProcess, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_processes(found: list[Output[tuple[gpu.GpuProcess, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Engine processes that hold memory where no container runs."""
     for output in found:
         engines = [one for one in output.value if one.is_engine]
@@ -243,12 +235,12 @@ def judge_processes(found: list[Output[tuple[GpuProcess, ...]]], outputs: Output
             yield output.say(id, (str(engines[0].pid),), name=engines[0].name, held=gib(held), pids=pids)
 
 
-def judge_disk(found: list[Output[tuple[Filled, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_disk(found: list[Output[tuple[disk.Filled, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """A file system without room, images and pseudo ones aside; a small one may have little and be as it should."""
     for output in found:
         for row in output.value:
-            if row.is_storage and row.used_pct >= NEARLY_FULL_PCT:
-                id = "disk-full" if judge_room(row.free_bytes, row.used_pct) == "full" else "disk-nearly-full"
+            if row.is_storage and row.used_pct >= disk.NEARLY_FULL_PCT:
+                id = "disk-full" if disk.judge_room(row.free_bytes, row.used_pct) == "full" else "disk-nearly-full"
                 yield output.say(id, (f"{row.used_pct}%", row.path), path=row.path, used=str(row.used_pct))
 
 
@@ -268,7 +260,7 @@ def judge_hostnames(found: list[Output[tuple[str, ...]]], outputs: Outputs) -> I
 PENDING = ("pending placement group",)
 
 
-def judge_ray(found: list[Output[RayStatus]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_ray(found: list[Output[ranks.RayStatus]], outputs: Outputs) -> Iterator[Explanation]:
     """Placement that waits for an address nobody has, or for GPUs; a worker that never joined; nodes that failed."""
     for output in found:
         status = output.value
@@ -285,7 +277,7 @@ def judge_ray(found: list[Output[RayStatus]], outputs: Outputs) -> Iterator[Expl
             yield output.say("ray-node-lost", (status.failures[0],))
 
 
-def judge_docker(found: list[Output[DockerText]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_docker(found: list[Output[docker.DockerText]], outputs: Outputs) -> Iterator[Explanation]:
     """No runtime of NVIDIA's (normal on a stock Spark); two kinds of image store."""
     for output in found:
         if output.value.nvidia_runtime is False and not output.value.nvidia_cdi:
@@ -295,7 +287,7 @@ def judge_docker(found: list[Output[DockerText]], outputs: Outputs) -> Iterator[
         yield list(stores.values())[-1].say("image-stores-differ", ("Storage Driver",), stores=" and ".join(stores))
 
 
-def judge_load(found: list[Output[tuple[Load, ...]]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_load(found: list[Output[tuple[server.Load, ...]]], outputs: Outputs) -> Iterator[Explanation]:
     """Requests that run while no token comes; one look alone cannot tell."""
     looks = [look for output in found for look in output.value]
     first, last, output = looks[0], looks[-1], found[-1]
@@ -308,7 +300,7 @@ def judge_load(found: list[Output[tuple[Load, ...]]], outputs: Outputs) -> Itera
         power = _most_power(outputs)
         if power is None:
             yield output.say("tokens-frozen", ("generation_tokens",), running=running)
-        elif power < IDLE_W:
+        elif power < gpu.IDLE_W:
             yield output.say("server-wedged", ("generation_tokens",), running=running, power=f"{power:g}")
 
 
@@ -320,7 +312,7 @@ def _most_power(outputs: Outputs) -> float | None:
 def judge_completion(found: list[Output[str]], outputs: Outputs) -> Iterator[Explanation]:
     """Text that only a broken kernel or checkpoint writes."""
     for output in found:
-        wrong = insane(output.value)
+        wrong = server.insane(output.value)
         if wrong and output.value.strip():
             yield output.say("text-insane", ('"choices"',), wrong=f"the completion {wrong}")
 
@@ -334,7 +326,7 @@ SLOW_TCP_GBPS = (10.5, 40.0)
 """Less is the 10G port, which is as fast as it should be."""
 
 
-def judge_bandwidth(found: list[Output[Bandwidth]], outputs: Outputs) -> Iterator[Explanation]:
+def judge_bandwidth(found: list[Output[fabric_test.Bandwidth]], outputs: Outputs) -> Iterator[Explanation]:
     """Wrong data, a degraded card, one twin instead of two, small MTU."""
     for output in found:
         test = output.value
@@ -347,10 +339,10 @@ def judge_bandwidth(found: list[Output[Bandwidth]], outputs: Outputs) -> Iterato
             yield output.say(id, (shown,), gbps=f"{value:.1f}", speed=f"{value:.1f}")
 
 
-def judge(test: Bandwidth) -> str:
+def judge(test: fabric_test.Bandwidth) -> str:
     """Which rule a result falls under, empty when it is as it should be."""
     if test.tool == "perftest":
-        return OF_RDMA[judge_rdma(test.gbps)]
+        return OF_RDMA[fabric_test.judge_rdma(test.gbps)]
     if test.tool == "iperf3":
         return "tcp-slow" if SLOW_TCP_GBPS[0] < test.gbps < SLOW_TCP_GBPS[1] else ""
     if test.hosts == 1 or 0 < test.size < ENOUGH_BYTES:
@@ -416,7 +408,7 @@ def settle_rdma_memory(found: Explanation, outputs: Outputs) -> Explanation:
     kernels: list[str] = [output.value for output in outputs.named("kernel")]
     limits: list[int] = [output.value for output in outputs.named("memlock")]
     memory = _memory(found, outputs)
-    if any(cannot_register(memory, kernel) for kernel in kernels or [""]):
+    if any(identity.cannot_register(memory, kernel) for kernel in kernels or [""]):
         sign = f"kernel {kernels[0]}" if kernels else "CmaFree is more than CmaTotal"
         return settled(found, OF_PAIRS["rdma-enomem-kernel"], told=sign)
     if any(0 <= limit < SMALL_MEMLOCK for limit in limits):
@@ -433,7 +425,7 @@ def settle_broadcast(found: Explanation, outputs: Outputs) -> Explanation | None
     power = _most_power(outputs)
     if power is None:
         return found
-    return None if power >= IDLE_W else settled(found, OF_PAIRS["ranks-hang"], power=f"{power:g}")
+    return None if power >= gpu.IDLE_W else settled(found, OF_PAIRS["ranks-hang"], power=f"{power:g}")
 
 
 def settle_image(found: Explanation, outputs: Outputs) -> Explanation:

@@ -87,21 +87,11 @@ REACHED: Mapping[Moment, int] = {"started": 0, "joined": 1, "placed": 2, "ready"
 READY_TIMEOUT_S = (590.0, 640.0)
 YEAR_S = 366 * 86400.0
 DATED_S = 3 * YEAR_S
-"""Times below it tell no year (`logline.read_time` gives them 1972)."""
-UNKNOWN = Rule(
-    "unknown",
-    "unknown",
-    "",
-    "unknown error, the first one here",
-    "read the lines around it, and the same time on the other hosts: cluster logs, journalctl -k",
-)
-OVERCOME = Rule(
-    "unknown-overcome",
-    "note",
-    "",
-    "unknown error; the text goes on after it",
-    "if a request failed at that time, look at what was asked",
-)
+"""Times below it tell no year (`lines.read_time` gives them 1972)."""
+LOOK_AROUND = "read the lines around it, and the same time on the other hosts: cluster logs, journalctl -k"
+LOOK_AT_REQUEST = "if a request failed at that time, look at what was asked"
+UNKNOWN = Rule("unknown", "unknown", "", "unknown error, the first one here", LOOK_AROUND)
+OVERCOME = Rule("unknown-overcome", "note", "", "unknown error; the text goes on after it", LOOK_AT_REQUEST)
 
 
 def explain_hits(scan: Scan) -> Iterator[Explanation]:

@@ -56,15 +56,9 @@ def test_a_rank_that_its_kernel_killed(cluster: Typed, desk: Desk) -> None:
     assert ran.code == 4
     assert "cause: the kernel ran out of memory" in ran.out
     assert "spark2, kernel's journal line 1, at 00:00:02 UTC: 2026-01-01T00:00:02+0000 spark2 kernel: VLLM" in ran.out
-    assert "docs/runbooks/memory-is-full.md #something-was-killed" in ran.out
     assert "follows from it: rank-lost (spark1, log line " in ran.out
-    told = json.loads(cluster("logs", "--explain", "--json").out)
-    [one] = told["deployments"]
-    assert (one["root"]["id"], one["root"]["host"], one["root"]["file"]) == (
-        "kernel-oom",
-        "spark2",
-        "spark2-kernel.txt",
-    )
+    root = json.loads(cluster("logs", "--explain", "--json").out)["deployments"][0]["root"]
+    assert (root["id"], root["host"], root["file"]) == ("kernel-oom", "spark2", "spark2-kernel.txt")
 
 
 def test_what_the_host_went_through_before_it_served_is_past(cluster: Typed, desk: Desk) -> None:
@@ -75,8 +69,6 @@ def test_what_the_host_went_through_before_it_served_is_past(cluster: Typed, des
 
 
 XID = "2026-01-01T00:00:07+0000 spark1 kernel: NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus."
-
-
 JOURNAL = """\
 2026-01-01T00:00:02+0000 spark2 kernel: VLLM::Worker_TP invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE|__GFP_COMP|__GFP_ZERO), order=0, oom_score_adj=0
 2026-01-01T00:00:02+0000 spark2 kernel: Out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:98765432kB, anon-rss:61234567kB, file-rss:128kB, shmem-rss:0kB, UID:0 pgtables:1234kB oom_score_adj:0

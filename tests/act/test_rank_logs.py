@@ -51,6 +51,13 @@ def test_a_wait_reads_each_line_about_once(cluster: Typed, desk: Desk, monkeypat
     assert sum(polls) < 4 * MIB, "30 MiB when each look reads all of it"
 
 
+@pytest.fixture
+def docker(cluster: Typed, desk: Desk) -> FakeDocker:
+    """Docker of the one machine that serves."""
+    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
+    return desk["spark1"].docker
+
+
 def look(docker: FakeDocker, known: dict[str, RankState]) -> RankState:
     [name] = [one.name for one in docker.containers.values()]
     question = ranks.question([name], known=known)
@@ -60,29 +67,20 @@ def look(docker: FakeDocker, known: dict[str, RankState]) -> RankState:
     return known[name]
 
 
-def test_looks_one_after_another_tell_what_one_look_tells(cluster: Typed, desk: Desk) -> None:
-    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
-    docker = desk["spark1"].docker
+def test_looks_one_after_another_tell_what_one_look_tells(docker: FakeDocker) -> None:
     [container] = docker.containers.values()
     whole, container.log = list(container.log), []
     known: dict[str, RankState] = {}
     for size in range(len(whole) + 1):
         container.log = whole[:size]
-        now = look(docker, known)
-        afresh = look(docker, {})
-        assert (now.stages, now.loaded, now.tail, now.until) == (
-            afresh.stages,
-            afresh.loaded,
-            afresh.tail,
-            afresh.until,
-        )
+        looks = look(docker, known), look(docker, {})
+        now, afresh = ((one.stages, one.loaded, one.tail, one.until) for one in looks)
+        assert now == afresh
     assert known[container.name].loaded
 
 
-def test_many_lines_between_two_looks(cluster: Typed, desk: Desk) -> None:
+def test_many_lines_between_two_looks(docker: FakeDocker) -> None:
     """More than are read from the end of the log: none of the stages is lost."""
-    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
-    docker = desk["spark1"].docker
     [container] = docker.containers.values()
     known: dict[str, RankState] = {}
     look(docker, known)
@@ -93,9 +91,7 @@ def test_many_lines_between_two_looks(cluster: Typed, desk: Desk) -> None:
     assert known[container.name].tail[-1] == "line 4999"
 
 
-def test_a_container_that_was_started_again_is_read_from_its_start(cluster: Typed, desk: Desk) -> None:
-    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
-    docker = desk["spark1"].docker
+def test_a_container_that_was_started_again_is_read_from_its_start(docker: FakeDocker, desk: Desk) -> None:
     [container] = docker.containers.values()
     known: dict[str, RankState] = {}
     assert look(docker, known).loaded
@@ -107,9 +103,7 @@ def test_a_container_that_was_started_again_is_read_from_its_start(cluster: Type
     assert (again.loaded, again.stages) == (False, ())
 
 
-def test_a_rank_that_has_ended_is_read_whole(cluster: Typed, desk: Desk) -> None:
-    assert cluster("up", "toy", "--solo", "-n", "spark1").code == 0
-    docker = desk["spark1"].docker
+def test_a_rank_that_has_ended_is_read_whole(docker: FakeDocker, desk: Desk) -> None:
     known: dict[str, RankState] = {}
     look(docker, known)
     desk.kill_rank("spark1")
