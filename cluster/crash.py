@@ -18,44 +18,23 @@ from cluster.errors import ClusterError, InternalError
 if TYPE_CHECKING:
     from cluster.screen import Screen
 
-SYMBOLS = {
-    "✓": "+",
-    "✗": "x",
-    "→": "->",
-    "←": "<-",
-    "×": "x",
-    "÷": "/",
-    "±": "+-",
-    "–": "-",
-    "—": "-",
-    "−": "-",
-    "·": ".",
-    "•": "*",
-    "’": "'",
-    "│": "|",
-    "─": "-",
-    "├": "+",
-    "└": "+",
-    "µ": "u",
-    "°": "",
-    "≤": "<=",
-    "≥": ">=",
-}
+SYMBOLS = dict(zip("✓✗×÷–—−·•’│─├└µ", "+xx/---.*'|-++u", strict=True))
+SYMBOLS |= {"→": "->", "←": "<-", "±": "+-", "≤": "<=", "≥": ">=", "°": ""}
 KEPT = 20
 """Files of details that are kept; the oldest go."""
 
 
 def in_plain_letters(error: UnicodeError) -> tuple[str, int]:
     """A handler of codecs: what an encoding lacks, in ASCII."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(map(_plain, error.object[error.start : error.end])), error.end
-
-
-def _plain(letter: str) -> str:
     import unicodedata  # here: most terminals need none of it
 
-    return SYMBOLS.get(letter) or unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?"
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    plain = [
+        SYMBOLS.get(one) or unicodedata.normalize("NFKD", one).encode("ascii", "ignore").decode() for one in letters
+    ]
+    return "".join(one or "?" for one in plain), error.end
 
 
 def take_every_text() -> None:
@@ -71,40 +50,34 @@ def take_every_text() -> None:
             stream.reconfigure(errors=errors)
 
 
-def details(error: BaseException, words: Sequence[str]) -> str:
-    """Version, command line and traceback, without secrets. `words`: the command line."""
-    import platform
-    import shlex
-    import traceback
-
-    text = "".join(traceback.format_exception(error))
-    head = f"cluster {__version__}, Python {platform.python_version()} on {platform.platform()}"
-    return without_secrets(f"{head}\n$ cluster {shlex.join(words)}\n\n{text}", words)
-
-
 def without_secrets(text: str, words: Sequence[str]) -> str:
     """A text without the secrets that a command line and the environment give us."""
+    from pathlib import Path
+
     from cluster.config.secrets import is_secret, redact_text
 
     given = [*os.environ.items(), *(word.partition("=")[::2] for word in words)]
     secrets = [value for name, value in given if is_secret(name, value)]
     for option, path in pairwise(words):
         if option in ("--api-key-file", "--hub-token-file"):
-            secrets += _lines_of(path)
+            with suppress(OSError, RuntimeError):
+                secrets += Path(path).expanduser().read_text(errors="replace").split()
     return redact_text(text, secrets)
 
 
-def _lines_of(path: str) -> list[str]:
-    from pathlib import Path
+def details(error: BaseException, words: Sequence[str]) -> str:
+    """Version, command line and traceback, without secrets. `words`: the command line."""
+    import platform
+    import shlex
+    import traceback
 
-    try:
-        return Path(path).expanduser().read_text(errors="replace").split()
-    except (OSError, RuntimeError):
-        return []
+    head = f"cluster {__version__}, Python {platform.python_version()} on {platform.platform()}"
+    text = f"{head}\n$ cluster {shlex.join(words)}\n\n{''.join(traceback.format_exception(error))}"
+    return without_secrets(text, words)
 
 
 def save(text: str) -> str:
-    """Keep details in the user's state directory, where only the user reads them."""
+    """Keep details in the user's state directory, where only the user reads them; where they lie."""
     import time
     from pathlib import Path
 

@@ -1,15 +1,16 @@
 """One small tree of errors; each knows its exit code.
 
-ClusterError                 1   the job failed
-├── UsageError               2   what the user wrote cannot be done
-├── UnreachableError         3   a host could not be reached
-│   └── SilentError          3   it does not answer now; whoever waits goes on
-│       └── ConnectionLostError  3   the connection failed and may be tried again at once
-├── RefusedError             4   checks said no, or the cluster is unhealthy
-├── LockedError              5   somebody else is changing these hosts
-├── PartialError             6   part of the measurements failed
-├── InternalError            1   a fault of this program
-└── InterruptedByUser      130   Ctrl-C
+ClusterError                     1   the job failed
+├── UsageError                   2   a command line, inventory or recipe that cannot be carried out
+├── UnreachableError             3   a host could not be reached, for a reason that trying again does not cure
+│   └── SilentError              3   it does not answer now: its state is unknown, and whoever waits goes on
+│       └── ConnectionLostError  3   the connection failed or ended, and may be tried again at once
+├── RefusedError                 4   checks refused to go on, or what runs is not healthy
+├── LockedError                  5   somebody else is changing these hosts
+├── PartialError                 6   some of the measurements failed; the others were kept
+├── InternalError                1   a fault of this program
+├── InterruptedByUser          130   Ctrl-C
+└── ManyErrors                       errors of several hosts, all shown; the exit code is that of the gravest
 """
 
 from __future__ import annotations
@@ -20,13 +21,9 @@ from enum import IntEnum
 
 UNCHANGED = "no changes were made"
 """What `rolled back:` says of a refusal before the first change."""
-LONGEST_MESSAGE = 300
-"""Characters of an unexpected exception's message that are shown in its line."""
 
 
 class ExitCode(IntEnum):
-    """What the shell sees when the program ends."""
-
     DONE = 0
     FAILED = 1
     USAGE = 2
@@ -57,6 +54,11 @@ class ClusterError(Exception):
         self.remedy = remedy
         self.host = host
 
+    @property
+    def errors(self) -> tuple[ClusterError, ...]:
+        """This one, or those that it stands for."""
+        return (self,)
+
     def lines(self) -> list[tuple[str, str]]:
         """The lines to print, as (label, text); empty ones are left out."""
         what = f"{self.what} [{self.code}]" if self.code else self.what
@@ -65,66 +67,47 @@ class ClusterError(Exception):
 
     def as_dict(self) -> dict[str, str]:
         """For a JSON document: code, error, where, rolled_back, hint, host; those that are not empty."""
-        rows = {
-            "code": self.code,
-            "error": self.what,
-            "where": self.where,
-            "rolled_back": self.rolled_back,
-            "hint": self.remedy,
-            "host": self.host,
-        }
+        rows = {"code": self.code, "error": self.what, "where": self.where, "rolled_back": self.rolled_back}
+        rows |= {"hint": self.remedy, "host": self.host}
         return {name: text for name, text in rows.items() if text}
 
 
 class UsageError(ClusterError):
-    """A command line, inventory or recipe that cannot be carried out."""
-
     exit_code = ExitCode.USAGE
 
 
 class UnreachableError(ClusterError):
-    """A host that could not be reached, for a reason that trying again does not cure."""
-
     exit_code = ExitCode.UNREACHABLE
 
 
 class SilentError(UnreachableError):
-    """A host that does not answer now: asking again at once is of no use, waiting may be. Its state is unknown."""
+    pass
 
 
 class ConnectionLostError(SilentError):
-    """A connection that failed or ended; connecting and asking again may work.
-
-    `sent` is false when it is certain that the host was sent nothing.
-    """
+    """`sent` is false when it is certain that the host was sent nothing."""
 
     sent = True
 
 
 class RefusedError(ClusterError):
-    """Checks refused to go on, or what runs is not healthy."""
-
     exit_code = ExitCode.REFUSED
 
 
 class LockedError(ClusterError):
-    """Another operator holds the lock."""
-
     exit_code = ExitCode.LOCKED
 
 
 class PartialError(ClusterError):
-    """Some of the measurements failed; the others were kept."""
-
     exit_code = ExitCode.PARTIAL
 
 
 class InternalError(ClusterError):
-    """A fault of this program: what was raised and nobody expected is its `bug`."""
+    """What was raised and nobody expected is its `bug`."""
 
     def __init__(self, bug: BaseException, *, rolled_back: str = "") -> None:
         said = " ".join(str(bug).split())
-        said = said if len(said) <= LONGEST_MESSAGE else f"{said[:LONGEST_MESSAGE]}…"
+        said = said if len(said) <= 300 else f"{said[:300]}…"
         super().__init__(
             f"internal error: {type(bug).__name__}" + (f": {said}" if said else ""),
             code="internal",
@@ -135,20 +118,18 @@ class InternalError(ClusterError):
 
 
 class InterruptedByUser(ClusterError):
-    """Ctrl-C."""
-
     exit_code = ExitCode.INTERRUPTED
 
 
 class ManyErrors(ClusterError):
-    """Errors of several hosts, all shown; the exit code is that of the gravest."""
-
     def __init__(self, errors: Sequence[ClusterError]) -> None:
         super().__init__("; ".join(error.what for error in errors))
-        self.errors: tuple[ClusterError, ...] = tuple(
-            one for error in errors for one in (error.errors if isinstance(error, ManyErrors) else (error,))
-        )
+        self._errors = tuple(one for error in errors for one in error.errors)
         self.exit_code = max((error.exit_code for error in errors), default=ExitCode.FAILED)
+
+    @property
+    def errors(self) -> tuple[ClusterError, ...]:
+        return self._errors
 
 
 @contextmanager

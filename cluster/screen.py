@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster.errors import ClusterError, ManyErrors
+from cluster.errors import ClusterError
 
 WIDE = 200
 """Columns where there is no terminal: a pipe or file has no width to keep to."""
@@ -38,16 +38,13 @@ class Reader:
         return getattr(self._stream, name)
 
     def stay(self) -> None:
-        """From now on the work matters more than its reader."""
         self._staying = True
 
     def write(self, text: str) -> int:
-        """Write, unless the reader is gone."""
         self._try(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush, unless the reader is gone."""
         self._try(self._stream.flush)
 
     def _try(self, act: Callable[[], Any]) -> None:
@@ -70,8 +67,7 @@ class Wall(Console):
         super().__init__(file=cast(IO[str], reader), highlight=False, soft_wrap=True, width=width)
 
     def on_broken_pipe(self) -> None:
-        """Not rich's SystemExit: main knows what to do."""
-        raise BrokenPipeError
+        raise BrokenPipeError  # not rich's SystemExit: main knows what to do
 
 
 class Screen:
@@ -126,10 +122,9 @@ class Screen:
         """A table, and its notes below; a column is set right by the caller's mark `>`. Without columns only notes."""
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for column in columns:
-            right = column.startswith(">")
-            table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=True)
+            table.add_column(column.lstrip(">"), justify="right" if column[:1] == ">" else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*(escape(cell) for cell in row))
+            table.add_row(*map(escape, row))
         if columns:
             self._result.print(table, soft_wrap=False)
         for note in notes:
@@ -137,26 +132,24 @@ class Screen:
 
     def document(self, value: Any) -> None:
         """The one JSON document; printed only when it was asked for."""
-        if self.json_mode:
-            self._out.write(json.dumps(value, indent=2, default=str) + "\n")
-            self._out.flush()
+        self._write_json(value, indent=2)
 
     def record(self, value: Any) -> None:
         """One JSON document of many, on a line of its own; printed only when JSON was asked for."""
+        self._write_json(value, separators=(",", ":"))
+
+    def _write_json(self, value: Any, **form: Any) -> None:
         if self.json_mode:
-            self._out.write(json.dumps(value, separators=(",", ":"), default=str) + "\n")
+            self._out.write(json.dumps(value, default=str, **form) + "\n")
             self._out.flush()
 
     def error(self, error: ClusterError) -> None:
         """An error in four lines at most; with several hosts, each host's."""
-        errors: Sequence[ClusterError] = error.errors if isinstance(error, ManyErrors) else (error,)
-        for one in errors:
-            for number, (label, text) in enumerate(one.lines()):
-                style = "bold red" if number == 0 else None
-                self._progress.print(f"{label}: {text}", markup=False, style=style)
+        for one in error.errors:
+            for label, text in one.lines():
+                self._progress.print(f"{label}: {text}", markup=False, style="bold red" if label == "error" else None)
         if self.json_mode:
-            rows = [one.as_dict() | {"exit": int(one.exit_code)} for one in errors]
-            self.document({"errors": rows})
+            self.document({"errors": [one.as_dict() | {"exit": int(one.exit_code)} for one in error.errors]})
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[Waiting]:
@@ -196,13 +189,10 @@ class QuietScreen(Screen):
         self.kept: dict[str, Any] = {}
 
     def document(self, value: Any) -> None:
-        """Keep it."""
         self.kept = dict(value)
 
 
 class Waiting:
-    """The line of one wait."""
-
     def __init__(self, console: Console, what: str) -> None:
         self._console = console
         self._what = self._last = what
@@ -230,7 +220,6 @@ class Waiting:
             self._console.print(f"waiting: {what}", markup=False)
 
     def stop(self) -> None:
-        """Take the line away."""
         if self._status:
             self._status.stop()
             self._status = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.apply import apply
-from cluster.deploy.plan import Plan, forget, plan_down
+from cluster.deploy.plan import Plan, filled, forget, plan_down
 from cluster.deploy.restart import BACK_S, Holder, await_released
 from cluster.deploy.session import (
     Connect,
@@ -52,7 +52,18 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
         with locked(within, answering, "down", dry_run=dry_run) as guard:
             if not dry_run:  # whoever held the lock until now may have changed everything
                 seens = see(within, answering, say=screen.trouble)
-            seens, blind = without_blind(seens)
+            blind = [
+                RefusedError(
+                    f"the containers cannot be listed: {seen.containers.why}",
+                    code="containers-not-listed",
+                    where=name,
+                    rolled_back=UNCHANGED,
+                    remedy="run cluster down again when docker ps works there",
+                )
+                for name, seen in seens.items()
+                if isinstance(seen.containers, Missing)
+            ]
+            seens = {name: seen for name, seen in seens.items() if not isinstance(seen.containers, Missing)}
             found = find(seens, named.hosts)
             removed = take_down(answering, seens, found, Session(within, guard, screen, dry_run))
     errors = [*concerned(outcomes, named, found, screen), *blind]
@@ -80,80 +91,43 @@ def concerned(
     return errors
 
 
-def without_blind(seens: dict[str, Seen]) -> tuple[dict[str, Seen], list[ClusterError]]:
-    """The hosts whose containers could be listed, and an error for each other: there nothing can be taken down."""
-    errors: list[ClusterError] = [
-        RefusedError(
-            f"the containers cannot be listed: {seen.containers.why}",
-            code="containers-not-listed",
-            where=name,
-            rolled_back=UNCHANGED,
-            remedy="run cluster down again when docker ps works there",
-        )
-        for name, seen in seens.items()
-        if isinstance(seen.containers, Missing)
-    ]
-    return {name: seen for name, seen in seens.items() if not isinstance(seen.containers, Missing)}, errors
-
-
 def take_down(
     answering: Sequence[ResolvedHost], seens: dict[str, Seen], found: tuple[Deployment, ...], session: Session
 ) -> dict[str, Any]:
     """Remove what is ours on these hosts and prove that they are as before; what `--json` tells of it."""
     screen = session.screen
-    say_partial(found, seens, screen)
-    plan = plan_down(found, seens)
+    for deployment in found:
+        beyond = ", ".join(host for host in deployment.hosts if host not in seens)
+        if beyond:  # a rank ends by itself when its peers are gone
+            screen.warn(
+                f"{deployment.id} also has ranks on {beyond}: they end by themselves within a minute; "
+                "their containers stay until cluster down is run for them too"
+            )
+    plan, last = plan_down(found, seens), forget(seens)
     if session.dry_run:
-        lines = [*plan.lines(), *plan_lines_of_forget(seens)]
+        lines = [*plan.lines(), *Plan("", (), filled(last)).lines()]
         for line in lines:
             screen.line(line)
         return {"plan": lines}
-    if not plan.stages and not forget(seens).steps:
+    if not plan.stages and not last.steps:
         screen.line(f"no deployment on {', '.join(seens)}")
         return {"hosts": dict.fromkeys(seens, "no deployment")}
     screen.stay()
     apply(plan.stages, session)
-    proven = prove_released([host for host in answering if host.name in seens], found, session)
-    apply((forget(seens),), session)
-    for name, text in proven.items():
-        screen.good(f"{name}: {text}")
+    hosts = [host for host in answering if host.name in seens]
+    seens, held = await_released(found, hosts, session.fleet, screen, removed=True)
+    if held:
+        raise ManyErrors([not_released(name, rows) for name, rows in held.items()])
+    apply((last,), session)
+    proven = {}
+    for name, seen in seens.items():
+        memory = f"{seen.available / GIB:.1f} GiB available" if seen.available else "memory could not be read"
+        proven[name] = f"containers, ports and processes are released; {memory}"
+        screen.good(f"{name}: {proven[name]}")
     return {"hosts": proven}
 
 
-def plan_lines_of_forget(seens: Mapping[str, Seen]) -> list[str]:
-    """The last stage's lines, for a dry run."""
-    stage = forget(seens)
-    return list(Plan("", (), (stage,)).lines()) if stage.steps else []
-
-
-def say_partial(found: tuple[Deployment, ...], seens: Mapping[str, Seen], screen: Screen) -> None:
-    """A rank on a host that is not named here ends by itself when its peers are gone; say so."""
-    for deployment in found:
-        beyond = [host for host in deployment.hosts if host not in seens]
-        if beyond:
-            screen.warn(
-                f"{deployment.id} also has ranks on {', '.join(beyond)}: they end by themselves within a minute; "
-                "their containers stay until cluster down is run for them too"
-            )
-
-
-def prove_released(hosts: Sequence[ResolvedHost], found: tuple[Deployment, ...], session: Session) -> dict[str, str]:
-    """Look until every host is as before, 120 s at most. Raises RefusedError with the holders."""
-    seens, held = await_released(found, hosts, session.fleet, session.screen, removed=True)
-    if held:
-        raise ManyErrors([not_released(name, rows) for name, rows in held.items()])
-    return {name: released_text(seen) for name, seen in seens.items()}
-
-
-def released_text(seen: Seen) -> str:
-    """The proof in one line."""
-    memory = seen.memory
-    if isinstance(memory, Missing) or memory.available is None:
-        return "containers, ports and processes are released; memory could not be read"
-    return f"containers, ports and processes are released; {memory.available / GIB:.1f} GiB available"
-
-
-def not_released(host: str, held: list[Holder]) -> ClusterError:
+def not_released(host: str, held: Sequence[Holder]) -> ClusterError:
     """What still holds something after two minutes."""
     rows = "; ".join(f"{one.what} ({one.evidence})" for one in held[:4])
     return RefusedError(

@@ -1,15 +1,13 @@
-"""Every option of every command, in one place. Light to import: the work is imported when it is asked for."""
+"""Every option of every command, each once. Light to import: the work is imported when it is asked for."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, Self
-
-LISTED = " (default: see `cluster recipes list`)"
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,126 +31,130 @@ def _filled(text: str) -> str:
     return text
 
 
+MANY = {"action": "append", "default": []}
+
+
+def add(to: Any, words: str, text: str, **how: Any) -> None:
+    """An option as it is typed (`-n --nodes HOST`): its value is an int for `N`, a float for `S`, else text; without
+    one it is a switch.
+    """
+    *names, last = words.split()
+    if not last.startswith("-"):
+        how = {"metavar": last, "type": {"N": int, "S": float}.get(last)} | how
+    else:
+        names.append(last)
+        how = how if "choices" in how or "action" in how else {"action": "store_true"} | how
+    to.add_argument(*names, help=text, **how)
+
+
 def common(parser: Parser) -> None:
     """Options that every command understands."""
-    parser.add_argument(
-        "-i",
-        "--inventory",
-        metavar="FILE",
-        help="inventory file (default: $CLUSTER_INVENTORY, else "
-        "./inventory/default.yaml, else ~/.config/cluster/inventory.yaml)",
+    add(
+        parser,
+        "-i --inventory FILE",
+        "inventory file (default: $CLUSTER_INVENTORY, else ./inventory/default.yaml, else "
+        "~/.config/cluster/inventory.yaml)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout; progress on stderr")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    output(parser)
+
+
+def output(parser: Parser) -> None:
+    add(parser, "--json", "one JSON document on stdout; progress on stderr")
+    add(parser, "--debug", "show the traceback of an error")
+
+
+RUNNING = "the hosts of what runs, looked for on all hosts of the inventory"
 
 
 def nodes(parser: Parser, default: str = "all hosts of the inventory", *, rank_order: bool = False) -> None:
     """Which hosts."""
     first = "; the first is the head" if rank_order else ""
-    parser.add_argument(
-        "-n", "--nodes", metavar="HOST[,HOST…]", help=f"hosts, groups or user@host:port{first} (default: {default})"
-    )
+    add(parser, "-n --nodes HOST[,HOST…]", f"hosts, groups or user@host:port{first} (default: {default})")
 
 
-def recipe(parser: Parser, default: str = LISTED) -> None:
-    """Which recipe, changes to it, and the environment of what it starts."""
-    chosen(parser, default)
-    parser.add_argument(
-        "-e",
-        "--env",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="environment of every rank; without "
-        "=VALUE it is taken from yours; secrets (by name: KEY, TOKEN, PASSWD …) travel as files and are shown nowhere",
-    )
-
-
-def chosen(parser: Parser, default: str = LISTED) -> None:
+def chosen(parser: Parser, default: str = " (default: see `cluster recipes list`)") -> None:
     """Which recipe, and changes to it."""
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=f"recipe name or file{default}")
-    parser.add_argument("-r", "--recipe", dest="recipe_option", metavar="RECIPE", help="the same as RECIPE")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY.SUB=VALUE", help="change a recipe key; VALUE is YAML"
+    add(parser, "-r --recipe RECIPE", "the same as RECIPE", dest="recipe_option")
+    add(parser, "--set KEY.SUB=VALUE", "change a recipe key; VALUE is YAML", **MANY)
+
+
+def env(parser: Parser) -> None:
+    add(
+        parser,
+        "-e --env KEY=VALUE",
+        "environment of every rank; without =VALUE it is taken from yours; secrets (by name: KEY, TOKEN, PASSWD …) "
+        "travel as files and are shown nowhere",
+        **MANY,
     )
 
 
-def sizes(parser: Parser, *, short_pp: bool = True) -> None:
+def pipeline(parser: Parser, *short: str) -> None:
+    add(parser, " ".join((*short, "--pipeline-parallel N")), "pipeline size (default: 1)", dest="pipeline", default=1)
+
+
+def backend(parser: Parser, text: str) -> None:
+    add(parser, "--backend", f"how ranks find each other{text}", choices=("ray", "mp"))
+
+
+def sizes(parser: Parser, *short_pp: str) -> None:
     """How the model is spread."""
-    parser.add_argument("--tp", "-tp", type=int, metavar="N", help="tensor-parallel size (default: hosts ÷ pp)")
-    pipeline = ("--pp", "-pp", "--pipeline-parallel") if short_pp else ("--pipeline-parallel",)
-    parser.add_argument(*pipeline, dest="pipeline", type=int, default=1, metavar="N", help="pipeline size (default: 1)")
-    parser.add_argument("--solo", action="store_true", help="first host only, --tp 1")
-    parser.add_argument(
-        "--backend",
-        choices=("ray", "mp"),
-        help="how ranks find each other (default: the recipe's; one host alone uses neither unless ray is given)",
-    )
+    add(parser, "--tp -tp N", "tensor-parallel size (default: hosts ÷ pp)")
+    pipeline(parser, *short_pp)
+    add(parser, "--solo", "first host only, --tp 1")
+    backend(parser, " (default: the recipe's; one host alone uses neither unless ray is given)")
+
+
+def dry_run(parser: Parser) -> None:
+    add(parser, "--dry-run", "print every host's argv in order and change nothing")
 
 
 def starting(parser: Parser) -> None:
     """How everything that starts a deployment goes about it; `scaling` and `sweep` hand these on to `up`."""
-    parser.add_argument("--dry-run", action="store_true", help="print every host's argv in order and change nothing")
-    parser.add_argument(
-        "-y",
-        "--yes",
-        action="store_true",
-        help="do not ask before downloads and replacements; without a terminal, downloads need it",
-    )
-    parser.add_argument("--allow-socket", action="store_true", help="accept TCP where RDMA is available")
-    parser.add_argument(
-        "--force",
-        action="append",
-        default=[],
-        metavar="CHECK",
-        help="ignore this failed check; its name stands in the error",
-    )
-    parser.add_argument(
-        "--bind", default="0.0.0.0", metavar="ADDRESS", help="address the API listens on (default: all)"
-    )
-    parser.add_argument("--api-key-file", metavar="FILE", help="the API demands the key in this file")
+    dry_run(parser)
+    add(parser, "-y --yes", "do not ask before downloads and replacements; without a terminal, downloads need it")
+    add(parser, "--allow-socket", "accept TCP where RDMA is available")
+    add(parser, "--force CHECK", "ignore this failed check; its name stands in the error", **MANY)
+    add(parser, "--bind ADDRESS", "address the API listens on (default: all)", default="0.0.0.0")
+    add(parser, "--api-key-file FILE", "the API demands the key in this file")
     hub_token(parser)
 
 
 def hub_token(parser: Parser) -> None:
-    """The key to models that are not open to everybody."""
-    parser.add_argument(
-        "--hub-token-file",
-        metavar="FILE",
-        help="hub token for downloads (default: $HF_TOKEN, else the file that `hf auth login` writes)",
-    )
+    text = "hub token for downloads (default: $HF_TOKEN, else the file that `hf auth login` writes)"
+    add(parser, "--hub-token-file FILE", text)
 
 
 def fabric_test(parser: Parser) -> None:
     """Bandwidth, only when it is asked for: it is load."""
-    parser.add_argument(
+    add(
+        parser,
         "--fabric-test",
-        action="store_true",
-        help="measure each link between neighbouring hosts both ways, some "
-        "seconds each: RDMA with ib_write_bw where both have it, else TCP",
+        "measure each link between neighbouring hosts both ways, some seconds each: RDMA with ib_write_bw where both "
+        "have it, else TCP",
     )
+
+
+def words_to_vllm(parser: Parser) -> None:
+    parser.description = f"{parser.description} What stands after the first -- goes to vLLM as it is."
 
 
 def up(parser: Parser) -> None:
-    """Options of `cluster up`; words after `--` go to vLLM."""
-    parser.description = f"{parser.description} What stands after the first -- goes to vLLM as it is."
-    recipe(parser)
+    words_to_vllm(parser)
+    chosen(parser)
+    env(parser)
     nodes(parser, rank_order=True)
-    sizes(parser)
+    bringing_up(parser)
+
+
+def bringing_up(parser: Parser) -> None:
+    """What `up` and `swap` share."""
+    sizes(parser, "--pp", "-pp")
     starting(parser)
     fabric_test(parser)
-    no_probe(parser)
+    text = "leave out the few questions that are asked finally, once something was started"
+    add(parser, "--no-probe", text, dest="probe", action="store_false")
     common(parser)
-
-
-def no_probe(parser: Parser) -> None:
-    """Whether what was started is asked a few questions."""
-    parser.add_argument(
-        "--no-probe",
-        dest="probe",
-        action="store_false",
-        help="leave out the few questions that are asked finally, once something was started",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,82 +190,64 @@ class UpOptions:
 
 
 def swap(parser: Parser) -> None:
-    """Options of `cluster swap`: those of `up`."""
     parser.description = (
         "Stop what runs, see that its memory is back, start RECIPE there and prove it; what ran before serves again "
-        "when RECIPE does not become ready. What stands after the first -- goes to vLLM as it is."
+        "when RECIPE does not become ready."
     )
-    recipe(parser, default="")
-    nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory", rank_order=True)
-    sizes(parser)
-    starting(parser)
-    fabric_test(parser)
-    no_probe(parser)
-    common(parser)
+    words_to_vllm(parser)
+    chosen(parser, default="")
+    env(parser)
+    nodes(parser, RUNNING, rank_order=True)
+    bringing_up(parser)
 
 
 def pull(parser: Parser) -> None:
-    """Options of `cluster pull`."""
     parser.description = "Bring a recipe's image and weights onto every host, and see that they are whole and the same."
     chosen(parser)
     nodes(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what is missing where, and fetch nothing")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask; without a terminal, downloads need it")
+    add(parser, "--dry-run", "say what is missing where, and fetch nothing")
+    add(parser, "-y --yes", "do not ask; without a terminal, downloads need it")
     hub_token(parser)
     common(parser)
 
 
 def down(parser: Parser) -> None:
-    """Options of `cluster down`."""
     nodes(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print every host's argv in order and change nothing")
+    dry_run(parser)
     common(parser)
 
 
 def status(parser: Parser) -> None:
-    """Options of `cluster status`."""
     nodes(parser)
-    parser.add_argument(
+    add(
+        parser,
         "--watch",
-        action="store_true",
-        help="go on looking and say each change once: a hang, a lost rank, falling "
-        "memory, low clocks, a link, sockets, a silent host; with --json one object a line",
+        "go on looking and say each change once: a hang, a lost rank, falling memory, low clocks, a link, sockets, a "
+        "silent host; with --json one object a line",
     )
-    parser.add_argument(
-        "--interval", type=float, default=10, metavar="S", help="seconds from look to look (default: 10)"
-    )
-    parser.add_argument(
+    add(parser, "--interval S", "seconds from look to look (default: 10)", default=10)
+    add(
+        parser,
         "--on-wedge",
+        "what to do besides: nothing, run --command at each new finding, or restart all ranks when they hang or one "
+        "died, not for memory (default: report)",
         choices=("report", "command", "restart"),
         default="report",
-        help="what to do besides: nothing, "
-        "run --command at each new finding, or restart all ranks when they hang or one died, not for memory (default: "
-        "report)",
     )
-    parser.add_argument(
-        "--command",
+    add(
+        parser,
+        "--command CMD",
+        "program and words to run on this machine; the finding comes as JSON on stdin, $CLUSTER_FINDING and "
+        "$CLUSTER_DEPLOYMENT name it; it has 60 s",
         dest="on_finding",
-        metavar="CMD",
-        help="program and words to run on this machine; the finding "
-        "comes as JSON on stdin, $CLUSTER_FINDING and $CLUSTER_DEPLOYMENT name it; it has 60 s",
     )
-    parser.add_argument(
-        "--max-restarts",
-        type=int,
-        default=3,
-        metavar="N",
-        help="restarts in the life of this watch, with pauses of 1, 5 and 15 minutes after them (default: 3)",
-    )
-    parser.add_argument(
-        "--print-unit",
-        action="store_true",
-        help="print a systemd unit for this machine that watches with these options",
-    )
+    text = "restarts in the life of this watch, with pauses of 1, 5 and 15 minutes after them (default: 3)"
+    add(parser, "--max-restarts N", text, default=3)
+    add(parser, "--print-unit", "print a systemd unit for this machine that watches with these options")
     common(parser)
 
 
 def doctor(parser: Parser) -> None:
-    """Options of `cluster doctor`."""
     parser.description = (
         f"{parser.description} It changes nothing; a deployment of several ranks that serves is asked one completion "
         "of 8 tokens, to see by the HCAs' counters which way its traffic goes."
@@ -271,129 +255,85 @@ def doctor(parser: Parser) -> None:
     chosen(parser)
     nodes(parser, rank_order=True)
     fabric_test(parser)
-    parser.add_argument(
-        "--bundle",
-        metavar="FILE",
-        help="also write FILE (.tar.gz) for a bug report: facts, findings, logs of our "
-        "ranks, versions, inventory and recipe, without secrets",
+    add(
+        parser,
+        "--bundle FILE",
+        "also write FILE (.tar.gz) for a bug report: facts, findings, logs of our ranks, versions, inventory and "
+        "recipe, without secrets",
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="overwrite FILE")
+    add(parser, "-y --yes", "overwrite FILE")
     common(parser)
 
 
 def probe(parser: Parser) -> None:
-    """Options of `cluster probe`."""
-    parser.add_argument(
-        "-r",
-        "--recipe",
+    add(
+        parser,
+        "-r --recipe RECIPE",
+        "recipe that says what the server promises: tools, reasoning, pictures, its context (default: the one that "
+        "runs; with --base-url none)",
         dest="recipe_option",
-        metavar="RECIPE",
-        help="recipe that says what the server promises: "
-        "tools, reasoning, pictures, its context (default: the one that runs; with --base-url none)",
     )
-    nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
+    nodes(parser, RUNNING)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", action="store_true", help="only what `cluster up` asks finally")
-    how.add_argument("--full", action="store_true", help="also seven problems with exact answers, scored: minutes")
-    how.add_argument(
-        "--only", nargs="+", action="extend", default=[], metavar="NAME", help="only these cases or groups of cases"
-    )
-    parser.add_argument("--base-url", metavar="URL", help="ask this server, from this machine")
-    parser.add_argument("--model", metavar="NAME", help="served model name (default: what the server says)")
-    parser.add_argument("--api-key-file", metavar="FILE", help="key of the API at --base-url")
+    add(how, "--quick", "only what `cluster up` asks finally")
+    add(how, "--full", "also seven problems with exact answers, scored: minutes")
+    add(how, "--only NAME", "only these cases or groups of cases", nargs="+", action="extend", default=[])
+    server(parser, "ask")
+
+
+def server(parser: Parser, verb: str) -> None:
+    """A server that is not a deployment of ours."""
+    add(parser, "--base-url URL", f"{verb} this server, from this machine")
+    add(parser, "--model NAME", "served model name (default: what the server says)")
+    add(parser, "--api-key-file FILE", "key of the API at --base-url")
     common(parser)
 
 
 def logs(parser: Parser) -> None:
-    """Options of `cluster logs`."""
     nodes(parser)
-    parser.add_argument(
-        "--tail", type=int, metavar="N", help="the last lines of each rank (default: 200; all with --explain)"
-    )
+    add(parser, "--tail N", "the last lines of each rank (default: 200; all with --explain)")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
-    how.add_argument(
+    add(how, "-f --follow", "go on as lines come")
+    add(
+        how,
         "--explain",
-        action="store_true",
-        help="what is wrong instead of the lines: the cause, the line that shows "
-        "it, what to do; reads Ray's logs and the hosts' journals as well. Exit code 4 when something has failed",
+        "what is wrong instead of the lines: the cause, the line that shows it, what to do; reads Ray's logs and the "
+        "hosts' journals as well. Exit code 4 when something has failed",
     )
     common(parser)
 
 
 def explain(parser: Parser) -> None:
-    """Options of `cluster explain`; no host is asked, so there is no inventory."""
+    """No host is asked, so there is no inventory."""
     parser.add_argument(
         "files",
         nargs="+",
         metavar="FILE",
-        help="file or directory of saved logs and outputs, - for standard input; "
-        "several are read together, since one settles what another leaves open",
+        help="file or directory of saved logs and outputs, - for standard input; several are read together, since one "
+        "settles what another leaves open",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout; progress on stderr")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    output(parser)
 
 
 def execute(parser: Parser) -> None:
-    """Options of `cluster exec`; the command comes after `--`."""
     nodes(parser)
-    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds a host may take (default: 60)")
+    add(parser, "--timeout S", "seconds a host may take (default: 60)", default=60)
     common(parser)
 
 
 def fit(parser: Parser) -> None:
-    """Options of `cluster fit`."""
     chosen(parser)
-    parser.add_argument("--tp", "-tp", type=int, nargs="+", metavar="N", help="tensor-parallel sizes (default: 1 2)")
-    parser.add_argument("--length", type=int, metavar="N", help="tokens of a sequence (default: max-model-len)")
-    parser.add_argument("--sequences", type=int, default=1, metavar="N", help="sequences at once (default: 1)")
-    parser.add_argument("--config", metavar="FILE", help="the model's config.json (default: the recipe's `attention`)")
-    parser.add_argument(
-        "--memory-gib", type=float, default=121.6, metavar="N", help="MemTotal of a host (default: 121.6, a DGX Spark)"
-    )
+    add(parser, "--tp -tp N", "tensor-parallel sizes (default: 1 2)", nargs="+")
+    add(parser, "--length N", "tokens of a sequence (default: max-model-len)")
+    add(parser, "--sequences N", "sequences at once (default: 1)", default=1)
+    add(parser, "--config FILE", "the model's config.json (default: the recipe's `attention`)")
+    add(parser, "--memory-gib N", "MemTotal of a host (default: 121.6, a DGX Spark)", type=float, default=121.6)
     common(parser)
 
 
-def recipes(parser: Parser) -> None:
-    """Options of `cluster recipes`."""
-    _configure("recipes", parser)
-
-
-def inventory(parser: Parser) -> None:
-    """Options of `cluster inventory`."""
-    _configure("inventory", parser)
-
-
-def lab(parser: Parser) -> None:
-    """Options of `cluster lab`."""
-    _configure("lab", parser)
-
-
-def _configure(module: str, parser: Parser) -> None:
-    """Commands with sub-commands keep their options beside them."""
-    from importlib import import_module
-
-    import_module(f"cluster.cli.{module}").configure(parser)
-
-
-@dataclass(frozen=True)
-class Command:
-    """One row of the table in `cli.py`."""
-
-    name: str
-    summary: str
-    configure: Callable[[Parser], Any]
-    target: str
-    example: str
-
-
 def results(parser: Parser) -> None:
-    """Where results lie."""
-    parser.add_argument(
-        "--results",
-        metavar="DIR",
-        help="where results are kept (default: ./results if it exists, else ~/.local/state/cluster/results)",
-    )
+    text = "where results are kept (default: ./results if it exists, else ~/.local/state/cluster/results)"
+    add(parser, "--results DIR", text)
 
 
 def runs(text: str) -> int | str:
@@ -408,39 +348,23 @@ def runs(text: str) -> int | str:
 
 def measuring(parser: Parser) -> None:
     """What is measured and where it is kept; `scaling` and `sweep` hand these on to `bench`."""
-    parser.add_argument(
-        "--depth", type=int, nargs="+", metavar="N", help="tokens before the prompt (default: the recipe's)"
-    )
-    parser.add_argument("--pp", "-pp", type=int, nargs="+", metavar="N", help="prompt tokens (default: the recipe's)")
-    parser.add_argument(
-        "--tg", "-tg", type=int, nargs="+", metavar="N", help="generated tokens (default: the recipe's)"
-    )
-    parser.add_argument(
-        "--runs",
-        type=runs,
-        metavar="N|auto",
-        help="repetitions of each row; auto: until the rates are known within ±2 %%, 3 to 10 (default: the recipe's)",
-    )
-    parser.add_argument(
-        "--concurrency", type=int, nargs="+", metavar="N", help="requests at the same time (default: the recipe's)"
-    )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the prompts (default: 1)")
-    parser.add_argument(
-        "--corpus",
-        choices=("prose", "code"),
-        default="prose",
-        help="what the prompts are made of; speculative decoding depends on it (default: prose)",
-    )
-    parser.add_argument(
+    add(parser, "--depth N", "tokens before the prompt (default: the recipe's)", nargs="+")
+    add(parser, "--pp -pp N", "prompt tokens (default: the recipe's)", nargs="+")
+    add(parser, "--tg -tg N", "generated tokens (default: the recipe's)", nargs="+")
+    text = "repetitions of each row; auto: until the rates are known within ±2 %%, 3 to 10 (default: the recipe's)"
+    add(parser, "--runs N|auto", text, type=runs)
+    add(parser, "--concurrency N", "requests at the same time (default: the recipe's)", nargs="+")
+    add(parser, "--seed N", "seed of the prompts (default: 1)", default=1)
+    text = "what the prompts are made of; speculative decoding depends on it (default: prose)"
+    add(parser, "--corpus", text, choices=("prose", "code"), default="prose")
+    add(
+        parser,
         "--prefix-caching",
-        action="store_true",
-        help="load the context first (rows ctx_pp, ctx_tg), then time the "
-        "prompt on top of it; cache hits are verified (default: context and prompt in one cold request)",
+        "load the context first (rows ctx_pp, ctx_tg), then time the prompt on top of it; cache hits are verified "
+        "(default: context and prompt in one cold request)",
     )
-    parser.add_argument("--chat", action="store_true", help="/v1/chat/completions (default: /v1/completions)")
-    parser.add_argument(
-        "--natural-stop", action="store_true", help="outputs end where the model ends them, after --tg tokens at most"
-    )
+    add(parser, "--chat", "/v1/chat/completions (default: /v1/completions)")
+    add(parser, "--natural-stop", "outputs end where the model ends them, after --tg tokens at most")
     results(parser)
 
 
@@ -451,95 +375,74 @@ def suite_abouts() -> dict[str, str]:
 
 
 def bench(parser: Parser) -> None:
-    """Options of `cluster bench`."""
-    parser.add_argument(
-        "-r",
-        "--recipe",
-        dest="recipe_option",
-        metavar="RECIPE",
-        help="recipe whose bench defaults and reference numbers count (default: the one that runs)",
-    )
-    nodes(parser, "the hosts of what runs, looked for on all hosts of the inventory")
+    text = "recipe whose bench defaults and reference numbers count (default: the one that runs)"
+    add(parser, "-r --recipe RECIPE", text, dest="recipe_option")
+    nodes(parser, RUNNING)
     measuring(parser)
     suites = suite_abouts()
     about = "; ".join(f"{name}: {text}" for name, text in suites.items())
-    parser.add_argument("--suite", choices=tuple(suites), metavar="NAME", help=f"named shapes. {about}")
-    parser.add_argument("--base-url", metavar="URL", help="measure this server, from this machine")
-    parser.add_argument("--model", metavar="NAME", help="served model name (default: what the server says)")
-    parser.add_argument("--api-key-file", metavar="FILE", help="key of the API at --base-url")
-    common(parser)
+    add(parser, "--suite NAME", f"named shapes. {about}", choices=tuple(suites))
+    server(parser, "measure")
 
 
 def scaling(parser: Parser) -> None:
-    """Options of `cluster scaling`; words after `--` go to vLLM."""
-    recipe(parser)
+    chosen(parser)
+    env(parser)
     nodes(parser, rank_order=True)
-    parser.add_argument(
-        "--tp",
-        "-tp",
-        type=int,
+    add(
+        parser,
+        "--tp -tp N",
+        "tensor-parallel sizes to measure, in this order; each uses the first hosts (default: 1 and the number of "
+        "hosts)",
         nargs="+",
-        metavar="N",
-        help="tensor-parallel sizes to measure, in this order; each "
-        "uses the first hosts (default: 1 and the number of hosts)",
     )
-    parser.add_argument(
-        "--pipeline-parallel", dest="pipeline", type=int, default=1, metavar="N", help="pipeline size (default: 1)"
-    )
-    parser.add_argument(
-        "--backend",
-        choices=("ray", "mp"),
-        help="how ranks find each other, at every size, so that they are compared "
-        "like with like (default: the recipe's; ray starts Ray at --tp 1 too, mp needs nothing there)",
+    pipeline(parser)
+    backend(
+        parser,
+        ", at every size, so that they are compared like with like (default: the recipe's; ray starts Ray at --tp 1 "
+        "too, mp needs nothing there)",
     )
     in_series(parser)
 
 
 def sweep(parser: Parser) -> None:
-    """Options of `cluster sweep`; words after `--` go to vLLM."""
-    recipe(parser)
-    parser.add_argument(
-        "--vary",
-        action="append",
+    chosen(parser)
+    env(parser)
+    add(
+        parser,
+        "--vary KEY=A,B,C",
+        "a recipe key as --set takes it, and its values (YAML, null takes the key away); also tp, pp and backend; "
+        "given more than once: every combination",
         required=True,
-        metavar="KEY=A,B,C",
-        help="a recipe key as --set takes it, and its "
-        "values (YAML, null takes the key away); also tp, pp and backend; given more than once: every combination",
+        **MANY,
     )
     nodes(parser, rank_order=True)
-    sizes(parser, short_pp=False)
+    sizes(parser)
     in_series(parser)
 
 
 def in_series(parser: Parser) -> None:
     """What `scaling` and `sweep` share: how each step is started and measured."""
-    parser.description = f"{parser.description} What stands after the first -- goes to vLLM as it is."
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="keep what an earlier run of the same command measured; go on with the rest",
-    )
+    words_to_vllm(parser)
+    add(parser, "--resume", "keep what an earlier run of the same command measured; go on with the rest")
     starting(parser)
     measuring(parser)
     common(parser)
 
 
 def report(parser: Parser) -> None:
-    """Options of `cluster report`."""
     parser.add_argument(
         "files",
         nargs="*",
         metavar="FILE",
         help="results of bench, or series of scaling and sweep (default: the newest, with what it can be compared to)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write FILE; its ending says what: .html "
-        "(one page, needs no network), .md, .csv or .json (default: Markdown on stdout, and a page beside the results)",
+    add(
+        parser,
+        "-o --output FILE",
+        "write FILE; its ending says what: .html (one page, needs no network), .md, .csv or .json (default: Markdown "
+        "on stdout, and a page beside the results)",
+        **MANY,
     )
     results(parser)
     common(parser)

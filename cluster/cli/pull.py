@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import Any
 
 from cluster.deploy import fetch, gate
@@ -15,7 +14,6 @@ from cluster.hosts.connect import connect
 from cluster.screen import Screen
 from cluster.spark.fact import Missing
 from cluster.spark.image import Image
-from cluster.spark.look import Seen
 from cluster.spark.memory import GIB
 from cluster.spark.request import Wanted
 from cluster.spark.weights import Weights
@@ -38,25 +36,19 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             if not args.dry_run and fetch.fetch_missing(wanted, seens, how, session):
                 seens = session.see(wanted.hosts, wanted)
                 gate.judge_stock(wanted, seens, screen)
-    tell(wanted, seens, screen)
-    return ExitCode.DONE
-
-
-def tell(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:
-    """What each host has, and whether that is all."""
     recipe = wanted.recipe
     names = [recipe.image, *(model.id for model in wanted.models)]
-    stock = {name: dict(zip(names, (seen.image, *seen.copies), strict=False)) for name, seen in seens.items()}
+    stock = {host: dict(zip(names, (seen.image, *seen.copies), strict=False)) for host, seen in seens.items()}
     rows = [[host, name, describe(one)] for host, had in stock.items() for name, one in had.items()]
     screen.table("", ["host", "image, model", "there"], rows)
-    missing = [
-        f"{host}: {name}" for host, had in stock.items() for name, one in had.items() if isinstance(one, Missing)
-    ]
+    missing = [f"{row[0]}: {row[1]}" for row in rows if isinstance(stock[row[0]][row[1]], Missing)]
     if missing:
         screen.line(f"not there: {'; '.join(missing)}")
     else:
         screen.good(f"{recipe.name}: image and weights are on {', '.join(seens)}, whole and the same")
-    screen.document({"recipe": recipe.name, "complete": not missing, "hosts": documents(stock)})
+    hosts = {host: {name: as_document(one) for name, one in had.items()} for host, had in stock.items()}
+    screen.document({"recipe": recipe.name, "complete": not missing, "hosts": hosts})
+    return ExitCode.DONE
 
 
 def describe(one: Image | Weights | Missing) -> str:
@@ -69,14 +61,10 @@ def describe(one: Image | Weights | Missing) -> str:
     return f"{version}, {one.files} files, {one.bytes / GIB:.1f} GiB"
 
 
-def documents(stock: Mapping[str, Mapping[str, Image | Weights | Missing]]) -> dict[str, Any]:
+def as_document(one: Image | Weights | Missing) -> dict[str, Any]:
     """The same for `--json`."""
-
-    def document(one: Image | Weights | Missing) -> dict[str, Any]:
-        if isinstance(one, Missing):
-            return {"there": False, "why": one.why}
-        if isinstance(one, Image):
-            return {"there": True, "content": one.content_id, "bytes": one.size_bytes}
-        return {"there": True, "commit": one.commit, "files": one.files, "bytes": one.bytes}
-
-    return {host: {name: document(one) for name, one in had.items()} for host, had in stock.items()}
+    if isinstance(one, Missing):
+        return {"there": False, "why": one.why}
+    if isinstance(one, Image):
+        return {"there": True, "content": one.content_id, "bytes": one.size_bytes}
+    return {"there": True, "commit": one.commit, "files": one.files, "bytes": one.bytes}

@@ -12,15 +12,15 @@ from typing import Any
 from cluster.argv.question import Question
 from cluster.argv.vllm import Layout, vllm_serve
 from cluster.cli.options import UpOptions
-from cluster.config.overrides import final_recipe, split_env
-from cluster.config.recipe import Recipe, choose_recipe, load_recipe, read_dockerfile, read_mounts
+from cluster.config.overrides import split_env
+from cluster.config.recipe import read_dockerfile, read_mounts
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import fetch, gate, prove
 from cluster.deploy.apply import also, apply, undoing
 from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.deploy.plan import Plan, clean_up, filled, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
-from cluster.deploy.ready import print_ready, simulated_products
+from cluster.deploy.ready import print_ready
 from cluster.deploy.restart import await_released, say_held
 from cluster.deploy.session import (
     Clock,
@@ -35,21 +35,14 @@ from cluster.deploy.session import (
     raise_all,
     reach,
     read_named,
+    read_recipe,
 )
 from cluster.deploy.spec import spec_of
-from cluster.errors import (
-    UNCHANGED,
-    ClusterError,
-    ExitCode,
-    InterruptedByUser,
-    ManyErrors,
-    RefusedError,
-    UsageError,
-)
+from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
-from cluster.spark.deployments import Deployment, directory
+from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric, drift, recorded
 from cluster.spark.fact import Missing
 from cluster.spark.look import Seen, check_names
@@ -78,9 +71,64 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     return start(read_wanted(line, read_named(args)), options_of(line), screen, connect)
 
 
+def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster swap`: on the hosts of what runs, or on those of `-n`, where a rank has to run."""
+    from cluster.bench.target import nothing_runs, running_deployment
+
+    line, first = UpOptions.of(args), "cluster up starts the first one"
+    if not (line.recipe or line.recipe_option):
+        raise UsageError(
+            "swap requires a recipe",
+            code="recipe-missing",
+            remedy="cluster swap RECIPE; cluster recipes list shows them",
+        )
+    named = read_named(args)
+    read_recipe(line, named.file)  # what is wrong with it is said before any host is asked
+    options = options_of(line)
+    with open_fleet(named.hosts, connect) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        found = find(seens, named.hosts)
+        if named.explicit:
+            raise_all(errors)
+            if not any(rank.state == "running" for deployment in found for rank in deployment.ranks.values()):
+                raise nothing_runs(seens, first)
+        else:
+            by_name = {host.name: host for host in named.hosts}
+            running = running_deployment(seens, errors, found, otherwise=first)
+            named = replace(named, hosts=tuple(by_name[name] for name in running.hosts))
+        wanted = read_wanted(line, named)
+        return start_on(fleet.only(wanted.names), wanted, options, screen)
+
+
 def options_of(line: UpOptions) -> Options:
     """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
     return Options(line.dry_run, line.yes, fetch.read_token(line.hub_token_file), line.fabric_test, line.probe)
+
+
+def read_wanted(line: UpOptions, named: Named) -> Wanted:
+    """What a command line wants, checked against itself. Raises UsageError; no host is asked."""
+    recipe = read_recipe(line, named.file)
+    hosts, tp, backend = choose_sizes(
+        named.hosts, tp=line.tp, pp=line.pipeline, solo=line.solo, backend=line.backend, recipe=recipe
+    )
+    variables = split_env(line.env)
+    key = {API_KEY: read_secret(line.api_key_file, "--api-key-file")} if line.api_key_file else {}
+    vllm_serve(recipe, Layout(tp, line.pipeline, backend, ("",) * len(hosts), line.bind), extra=line.words)
+    return Wanted(
+        recipe,
+        hosts,
+        tp,
+        line.pipeline,
+        backend,
+        dict(variables.plain),
+        {**variables.secret, **key},
+        tuple(line.words),
+        line.bind,
+        line.allow_socket,
+        check_names(line.force),
+        read_mounts(recipe.mounts),
+        read_dockerfile(recipe.dockerfile),
+    )
 
 
 def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -91,49 +139,16 @@ def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = c
 
 def start_on(fleet: Fleet, wanted: Wanted, options: Options, screen: Screen) -> ExitCode:
     """The same on hosts that are connected, or will be when they are first asked."""
-    clock = Clock()
+    clock, how = Clock(), fetch.How(options.yes, options.dry_run, options.hub_token)
     with ExitStack() as held:
         with clock.stage("connect and lock"):
             reach(fleet)
             guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=options.dry_run))
-        return bring_up(wanted, Session(fleet, guard, screen, options.dry_run, clock), options)
+        held.enter_context(fetch.naming_what_stays(how))
+        return bring_up(wanted, Session(fleet, guard, screen, options.dry_run, clock), options, how)
 
 
-def read_wanted(line: UpOptions, named: Named) -> Wanted:
-    """What a command line wants, checked against itself. Raises UsageError; no host is asked."""
-    recipe = recipe_of(line, named)
-    hosts, tp, backend = choose_sizes(
-        named.hosts, tp=line.tp, pp=line.pipeline, solo=line.solo, backend=line.backend, recipe=recipe
-    )
-    variables = split_env(line.env)
-    hidden = dict(variables.secret)
-    if line.api_key_file:
-        hidden[API_KEY] = read_secret(line.api_key_file, "--api-key-file")
-    vllm_serve(recipe, Layout(tp, line.pipeline, backend, ("",) * len(hosts), line.bind), extra=line.words)
-    return Wanted(
-        recipe,
-        hosts,
-        tp,
-        line.pipeline,
-        backend,
-        dict(variables.plain),
-        hidden,
-        tuple(line.words),
-        line.bind,
-        line.allow_socket,
-        check_names(line.force),
-        read_mounts(recipe.mounts),
-        read_dockerfile(recipe.dockerfile),
-    )
-
-
-def recipe_of(line: UpOptions, named: Named) -> Recipe:
-    """The recipe of a command line, `--set` applied. Raises UsageError."""
-    name = choose_recipe(line.recipe, line.recipe_option, named.file.inventory)
-    return final_recipe(load_recipe(name).recipe, line.set)
-
-
-def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
+def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How) -> ExitCode:
     """From connected hosts to a proven deployment."""
     fleet, screen, clock = session.fleet, session.screen, session.clock
     with clock.stage("look"):
@@ -143,7 +158,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
     fabric = gate.pair_of(wanted.hosts, seens)
     if not options.dry_run:
         apply(filled(remove_probes(seens)), session)
-    if has_images(seens):
+    if not any(isinstance(seen.image, Missing) for seen in seens.values()):
         _, decision = settle(wanted, seens, found, fleet)
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, session)
@@ -154,39 +169,35 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
 
         with clock.stage("fabric test"):
             gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
-    how = fetch.How(options.yes, options.dry_run, options.hub_token)
-    with clock.stage("fetch"), fetch.naming_what_stays(how):
+    with clock.stage("fetch"):
         if fetch.fetch_missing(wanted, seens, how, session):
             seens = session.see(wanted.hosts, wanted)
             gate.judge_stock(wanted, seens, screen)
-    with clock.stage("try"), fetch.naming_what_stays(how):
+    with clock.stage("try"):
         inside = gate.try_image(wanted, fleet, screen)
     spec, decision = settle(wanted, seens, found, fleet)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
         return leave(decision, wanted, fabric, seens, session)
-    made_of = Ingredients(wanted, spec, seens, fabric, inside, before(wanted, seens), secrets.token_hex(32))
-    plan = plan_up(made_of, decision)
-    show(plan, decision, options, screen)
+    plan = plan_up(Ingredients(wanted, spec, seens, fabric, inside, before(seens), secrets.token_hex(32)), decision)
+    for text in (*decision.why, f"start {plan.deployment}"):
+        screen.line(text)
     if options.dry_run:
-        return ExitCode.DONE
-    if decision.outgoing and not options.yes and screen.interactive and not screen.confirm("replace it?"):
+        return show(plan, screen)
+    if plan.replaces and not options.yes and screen.interactive and not screen.confirm("replace it?"):
         raise RefusedError("not replaced", code="not-agreed", remedy="--yes replaces without asking")
-    subject = subject_to_prove(plan.deployment, spec, wanted, fabric, seens)
-    if not decision.outgoing:
-        idle = {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
-        subject = replace(subject, idle=idle)
-    with fetch.naming_what_stays(how):
-        with undoing(plan, subject, session) as applied:
-            with clock.stage("stop the old" if plan.replaces else "apply"):
-                apply(plan.first, session, applied)
-            if plan.replaces:
-                with clock.stage("memory back"):
-                    subject = replace(subject, idle=await_old(plan.replaces, subject, session))
-            with clock.stage("apply"):
-                apply(plan.stages, session, applied)
-            proof = prove.wait_ready(subject, fleet, screen, clock)
-        remove_old(plan, session)
-    ready = print_ready(wanted, proof, where(wanted, seens), session, changed=True)
+    idle = {} if plan.replaces else held_by(seens)
+    subject = prove.Subject(plan.deployment, wanted, fabric, server_of(plan.deployment, spec, wanted, seens), idle)
+    with undoing(plan, subject, session) as applied:
+        with clock.stage("stop the old" if plan.replaces else "apply"):
+            apply(plan.first, session, applied)
+        if plan.replaces:
+            with clock.stage("memory back"):
+                subject = replace(subject, idle=held_by(await_old(plan.replaces, wanted, session)))
+        with clock.stage("apply"):
+            apply(plan.stages, session, applied)
+        proof = prove.wait_ready(subject, fleet, screen, clock)
+    remove_old(plan, session)
+    ready = print_ready(wanted, proof, seens, session, changed=True)
     if options.probe:
         from cluster.probe.quick import probe_quickly
 
@@ -195,49 +206,103 @@ def bring_up(wanted: Wanted, session: Session, options: Options) -> ExitCode:
     return ExitCode.DONE
 
 
-def leave(
-    same: Same,
-    wanted: Wanted,
-    fabric: Fabric,
-    seens: dict[str, Seen],
-    session: Session,
-) -> ExitCode:
+def settle(
+    wanted: Wanted, seens: Mapping[str, Seen], found: Sequence[Deployment], fleet: Fleet
+) -> tuple[dict[str, Any], Same | Start]:
+    """What is wanted as a spec, on the image and the model's files as the hosts have them, and what has to happen for
+    it. What runs counts as the same only while its secrets are. Raises RefusedError when an image could not be read.
+    """
+    for name, seen in seens.items():
+        if isinstance(seen.image, Missing):
+            why = (seen.docker if isinstance(seen.docker, Missing) else seen.image).why
+            raise RefusedError(
+                f"image {wanted.recipe.image} cannot be read: {why}", code="image-unreadable", where=name
+            )
+    contents = [seen.image.content_id for seen in seens.values() if not isinstance(seen.image, Missing)]
+    hashes = [{} if isinstance(seen.weights, Missing) else seen.weights.hashes for seen in seens.values()]
+    same_files = hashes[0] if all(one == hashes[0] for one in hashes) else {}
+    names = {seen.host_id: name for name, seen in seens.items()}
+    spec = spec_of(wanted, {name: host_id for host_id, name in names.items()}, contents[0], same_files)
+    running = next((one for one in found if one.running and one.spec["secrets"] == spec["secrets"]), None)
+    version = int(running.spec.get(SECRETS_VERSION, 0)) if running and wanted.secrets else 0
+    spec |= {SECRETS_VERSION: version} if version else {}
+    decision = decide(spec, found, names)
+    if isinstance(decision, Same) and (changed := changed_secrets(decision.deployment, wanted, seens, fleet)):
+        why = f"replace {decision.deployment.id}: {changed} changed"
+        return spec | {SECRETS_VERSION: version + 1}, Start((why,), (decision.deployment,), decision.remains)
+    return spec, decision
+
+
+def changed_secrets(running: Deployment, wanted: Wanted, seens: Mapping[str, Seen], fleet: Fleet) -> str:
+    """What of its secrets is not what is wanted, compared on the head with the files that only its login reads.
+
+    Empty when all are the same, or when the files cannot be read: that is no reason to replace what serves.
+    """
+    home = seens[running.head].home(running.id)
+    if not wanted.secrets or not home:
+        return ""
+    files = {"a secret (-e)": (SECRETS_FILE, secrets_file(wanted))}
+    if API_KEY in wanted.secrets:
+        files = {"API key": (API_KEY_FILE, wanted.secrets[API_KEY].encode()), **files}
+    asked = [Question(("cmp", "-s", "--", "-", f"{home}/{name}"), stdin=data) for name, data in files.values()]
+    answers = fleet.keep_asking({running.head: asked})[running.head]
+    return next((what for what, answer in zip(files, answers, strict=True) if answer.exit == 1), "")
+
+
+def leave(same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session) -> ExitCode:
     """What is wanted runs already, ready or on its way: change nothing of it, and prove it all the same.
 
     It is proven at the addresses that it was started with. What another `up` left behind is removed.
     """
-    screen = session.screen
-    deployment, was = same.deployment, recorded(same.deployment.seen)
+    screen, deployment, was = session.screen, same.deployment, recorded(same.deployment.seen)
     rest = filled(clean_up(same.remains, seens))
     screen.line(f"{deployment.id} runs already on {', '.join(wanted.names)}: nothing is changed")
     for finding in drift(was, fabric):
         gate.warn(finding, screen)
     if session.dry_run:
-        show_lines(Plan(deployment.id, (), rest), screen)
-        return ExitCode.DONE
+        return show(Plan(deployment.id, (), rest), screen)
     apply(rest, session)
-    subject = subject_to_prove(deployment.id, deployment.spec, wanted, was, seens)
+    subject = prove.Subject(deployment.id, wanted, was, server_of(deployment.id, deployment.spec, wanted, seens))
     try:
         proof = prove.wait_ready(subject, session.fleet, screen, session.clock)
     except ClusterError as error:
-        for one in error.errors if isinstance(error, ManyErrors) else (error,):
+        for one in error.errors:
             one.what = hide_text(one.what, wanted.secrets.values())
             one.rolled_back = "only remains of another deployment were removed" if same.remains else UNCHANGED
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
-    screen.document(print_ready(wanted, proof, where(wanted, seens), session, changed=False))
+    screen.document(print_ready(wanted, proof, seens, session, changed=False))
     return ExitCode.DONE
 
 
-def await_old(old: Sequence[Deployment], subject: prove.Subject, session: Session) -> dict[str, prove.Held]:
-    """Wait until what was stopped holds nothing; what each host holds then. Raises RefusedError with the holder.
+def server_of(deployment: str, spec: Mapping[str, Any], wanted: Wanted, seens: Mapping[str, Seen]) -> Server:
+    """Where the API is asked."""
+    return Server.of_spec(spec, seens[wanted.names[0]].home(deployment))
+
+
+def held_by(seens: Mapping[str, Seen]) -> dict[str, prove.Held]:
+    """Memory of each host as it was seen."""
+    return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
+
+
+def before(seens: Mapping[str, Seen]) -> dict[str, int]:
+    """Bytes each host had available when nothing of ours ran: kept from the first `up`, else what is seen now."""
+    values: dict[str, int] = {}
+    for name, seen in seens.items():
+        kept = () if isinstance(seen.deployments, Missing) else seen.deployments
+        values[name] = max(seen.available, *(one.available_before or 0 for one in kept), 0)
+    return values
+
+
+def await_old(old: Sequence[Deployment], wanted: Wanted, session: Session) -> dict[str, Seen]:
+    """Wait until what was stopped holds nothing; the hosts as they are then. Raises RefusedError with the holder.
 
     Memory that somebody else took meanwhile is a warning while the rest is enough for what comes.
     """
-    wanted, screen = subject.wanted, session.screen
+    screen = session.screen
     seens, held = await_released(old, wanted.hosts, session.fleet, screen)
-    if any(not row.memory_only for rows in held.values() for row in rows):
-        holder = next(row for rows in held.values() for row in rows if not row.memory_only)
+    holder = next((row for rows in held.values() for row in rows if not row.memory_only), None)
+    if holder:
         raise RefusedError(
             f"the stopped deployment still holds resources: {say_held(held)} ({holder.evidence})",
             code="not-released",
@@ -247,7 +312,7 @@ def await_old(old: Sequence[Deployment], subject: prove.Subject, session: Sessio
     gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
     for name, rows in held.items():
         screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
-    return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
+    return seens
 
 
 def remove_old(plan: Plan, session: Session) -> None:
@@ -263,149 +328,9 @@ def remove_old(plan: Plan, session: Session) -> None:
         )
 
 
-def subject_to_prove(
-    deployment: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: dict[str, Seen]
-) -> prove.Subject:
-    """What is to be proven, with the place of its API."""
-    identity = seens[wanted.names[0]].identity
-    home = "" if isinstance(identity, Missing) else directory(identity.data_dir, deployment)
-    return prove.Subject(deployment, wanted, fabric, Server.of_spec(spec, home))
-
-
-def where(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, str]:
-    """The endpoint at the head's management address, and the product names of hosts that are simulated."""
-    head = seens[wanted.names[0]].identity
-    shown = "?" if isinstance(head, Missing) else head.management_address
-    address = wanted.bind if wanted.bind not in ("0.0.0.0", "::") else shown
-    host = f"[{address}]" if ":" in address else address
-    return {"endpoint": f"http://{host}:{wanted.recipe.port}", "simulated": simulated_products(seens.values())}
-
-
-def has_images(seens: dict[str, Seen]) -> bool:
-    """Whether the image is on every host."""
-    return not any(isinstance(seen.image, Missing) for seen in seens.values())
-
-
-def seen_spec(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, Any]:
-    """What is wanted, on the image and the model's files as the hosts have them; files that differ are none."""
-    copies = [seens[name].weights for name in wanted.names]
-    hashes = [{} if isinstance(one, Missing) else one.hashes for one in copies]
-    ids = {name: seen.host_id for name, seen in seens.items()}
-    return spec_of(wanted, ids, content_of(wanted, seens), hashes[0] if all(one == hashes[0] for one in hashes) else {})
-
-
-def settle(
-    wanted: Wanted, seens: dict[str, Seen], found: Sequence[Deployment], fleet: Fleet
-) -> tuple[dict[str, Any], Same | Start]:
-    """What is wanted, and what has to happen for it. What runs counts as the same only while its secrets are."""
-    spec, names = seen_spec(wanted, seens), {seen.host_id: name for name, seen in seens.items()}
-    running = next((one for one in found if one.running and one.spec["secrets"] == spec["secrets"]), None)
-    if running is None or not wanted.secrets:
-        return spec, decide(spec, found, names)
-    version = int(running.spec.get(SECRETS_VERSION, 0))
-    as_it_runs = spec | ({SECRETS_VERSION: version} if version else {})
-    decision = decide(as_it_runs, found, names)
-    changed = changed_secrets(running, wanted, seens, fleet) if isinstance(decision, Same) else ""
-    if not isinstance(decision, Same) or not changed:
-        return as_it_runs, decision
-    why = f"replace {running.id}: {changed} changed"
-    return spec | {SECRETS_VERSION: version + 1}, Start((why,), (running,), decision.remains)
-
-
-def changed_secrets(running: Deployment, wanted: Wanted, seens: dict[str, Seen], fleet: Fleet) -> str:
-    """What of its secrets is not what is wanted, compared on the head with the files that only its login reads.
-
-    Empty when all are the same, or when the files cannot be read: that is no reason to replace what serves.
-    """
-    identity = seens[running.head].identity
-    if isinstance(identity, Missing):
-        return ""
-    home = directory(identity.data_dir, running.id)
-    files = {"a secret (-e)": (SECRETS_FILE, secrets_file(wanted))}
-    if API_KEY in wanted.secrets:
-        files = {"API key": (API_KEY_FILE, wanted.secrets[API_KEY].encode()), **files}
-    asked = [Question(("cmp", "-s", "--", "-", f"{home}/{name}"), stdin=data) for name, data in files.values()]
-    answers = fleet.keep_asking({running.head: asked})[running.head]
-    return next((what for what, answer in zip(files, answers, strict=True) if answer.exit == 1), "")
-
-
-def content_of(wanted: Wanted, seens: dict[str, Seen]) -> str:
-    """The image's content as the hosts have it. Raises RefusedError when it could not be read."""
-    for name in wanted.names:
-        image = seens[name].image
-        if isinstance(image, Missing):
-            docker = seens[name].docker
-            why = docker.why if isinstance(docker, Missing) else image.why
-            raise RefusedError(
-                f"image {wanted.recipe.image} cannot be read: {why}", code="image-unreadable", where=name
-            )
-    first = seens[wanted.names[0]].image
-    assert not isinstance(first, Missing)
-    return first.content_id
-
-
-def before(wanted: Wanted, seens: dict[str, Seen]) -> dict[str, int]:
-    """Bytes each host had available when nothing of ours ran: kept from the first `up`, else what is seen now."""
-    values: dict[str, int] = {}
-    for name in wanted.names:
-        kept, memory = seens[name].deployments, seens[name].memory
-        now = 0 if isinstance(memory, Missing) or memory.available is None else memory.available
-        earlier = [] if isinstance(kept, Missing) else [one.available_before or 0 for one in kept]
-        values[name] = max([now, *earlier])
-    return values
-
-
-def show(plan: Plan, decision: Start, options: Options, screen: Screen) -> None:
-    """Say what will happen and why; on a dry run every argv."""
-    for why in decision.why:
-        screen.line(why)
-    screen.line(f"start {plan.deployment}")
-    if options.dry_run:
-        show_lines(plan, screen)
-
-
-def show_lines(plan: Plan, screen: Screen) -> None:
-    """Every host's argv in order."""
+def show(plan: Plan, screen: Screen) -> ExitCode:
+    """What a dry run shows: every host's argv in order."""
     for line in plan.lines():
         screen.line(line)
     screen.document({"deployment": plan.deployment, "why": list(plan.why), "plan": list(plan.lines())})
-
-
-FIRST = "cluster up starts the first one"
-
-
-def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    """Carry out `cluster swap`."""
-    line = UpOptions.of(args)
-    if not (line.recipe or line.recipe_option):
-        raise UsageError(
-            "swap requires a recipe",
-            code="recipe-missing",
-            remedy="cluster swap RECIPE; cluster recipes list shows them",
-        )
-    named = read_named(args)
-    recipe_of(line, named)  # what is wrong with it is said before any host is asked
-    options = options_of(line)
-    with open_fleet(named.hosts, connect) as fleet:
-        wanted = read_wanted(line, with_hosts(named, fleet))
-        return start_on(fleet.only(wanted.names), wanted, options, screen)
-
-
-def with_hosts(named: Named, fleet: Fleet) -> Named:
-    """The hosts of what runs, in rank order; those of `-n`, if something of ours runs there.
-
-    Raises RefusedError when nothing runs, or more than one deployment and no host was named.
-    """
-    from cluster.bench.target import nothing_runs, running_deployment
-
-    seens, errors = answered(look(fleet, named.hosts))
-    found = find(seens, named.hosts)
-    if not named.explicit:
-        by_name = {host.name: host for host in named.hosts}
-        running = running_deployment(seens, errors, found, otherwise=FIRST)
-        return replace(named, hosts=tuple(by_name[name] for name in running.hosts))
-    raise_all(errors)
-    ranks = [rank for deployment in found for rank in deployment.ranks.values()]
-    if not any(rank.state == "running" for rank in ranks):
-        raise nothing_runs(seens, FIRST)
-    return named
+    return ExitCode.DONE

@@ -162,15 +162,11 @@ def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]
         failure, saved = roll_back(failure, plan, subject, applied, session)
         from cluster.deploy.cause import name_cause  # what reads logs is loaded on failure only
 
-        name_cause(failure, errors_of(failure), saved, session.screen)
+        name_cause(failure, failure.errors, saved, session.screen)
         secrets = subject.wanted.secrets.values()
-        for one in errors_of(failure):
+        for one in failure.errors:
             one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
         raise failure from error
-
-
-def errors_of(failure: ClusterError) -> Sequence[ClusterError]:
-    return failure.errors if isinstance(failure, ManyErrors) else (failure,)
 
 
 def roll_back(
@@ -192,7 +188,7 @@ def roll_back(
     if guard.taken() and not isinstance(failure, InterruptedByUser | InternalError):
         both = ManyErrors([*guard.taken(), failure])  # what another operator did may be why it failed
         failure = ManyErrors(list(dict.fromkeys(both.errors)))
-    for one in errors_of(failure):
+    for one in failure.errors:
         one.rolled_back, one.remedy = done, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
     return failure, saved
 

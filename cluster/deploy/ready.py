@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.config.secrets import API_KEY
 from cluster.deploy.prove import ENGINE, Held, Proof
-from cluster.deploy.session import Clock, Session
+from cluster.deploy.session import Session
 from cluster.screen import Screen
 from cluster.spark.fabric import Transport
 from cluster.spark.fact import Missing
@@ -15,15 +15,23 @@ from cluster.spark.look import Seen
 from cluster.spark.memory import GIB, moment_names
 from cluster.spark.request import Wanted
 
+EVERYWHERE = ("0.0.0.0", "::")
+
 
 def print_ready(
-    wanted: Wanted, proof: Proof, at: Mapping[str, str], session: Session, *, changed: bool
+    wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session, *, changed: bool
 ) -> dict[str, Any]:
-    """Endpoint, model, time by stage, memory by host, a line to try, and the next command. Returns the same as JSON."""
+    """Endpoint, model, time by stage, memory by host, a line to try, and the next command. Returns the same as JSON.
+
+    The endpoint is at the head's management address.
+    """
     clock, screen, done = session.clock, session.screen, proof.completion
-    endpoint, simulated = at["endpoint"], at["simulated"]
+    head, simulated = seens[wanted.names[0]].identity, simulated_products(seens.values())
+    shown = "?" if isinstance(head, Missing) else head.management_address
+    address = shown if wanted.bind in EVERYWHERE else wanted.bind
+    endpoint = f"http://{f'[{address}]' if ':' in address else address}:{wanted.recipe.port}"
     screen.good(f"ready: {wanted.served_name} at {endpoint}/v1 ({sizes(wanted)})")
-    if wanted.bind in ("0.0.0.0", "::"):
+    if wanted.bind in EVERYWHERE:
         screen.line(f"the API listens on all addresses of {wanted.names[0]}" + key_note(wanted))
     if simulated:
         screen.warn(f"simulated hosts: {simulated}")
@@ -43,7 +51,28 @@ def print_ready(
     print_memory(wanted, proof, screen)
     screen.line(f"try:  {curl(wanted, endpoint)}")
     screen.line("next: cluster bench --depth 0 4096 16384")
-    return as_document(wanted, proof, at, clock, changed)
+    transport = proof.transport
+    return {
+        "endpoint": f"{endpoint}/v1",
+        "model": wanted.served_name,
+        "hosts": list(wanted.names),
+        "tp": wanted.tp,
+        "pp": wanted.pp,
+        "backend": wanted.backend,
+        "changed": changed,
+        "simulated": simulated,
+        "weights": wanted.recipe.weights,
+        "ray_nodes": list(proof.nodes),
+        "transport": {"verdict": transport.verdict, "why": transport.why, "bytes": dict(transport.grown)}
+        if transport
+        else None,
+        "completion": {"text": done.text, "tokens": done.tokens, "seconds": done.seconds},
+        "stages_s": {stage: round(seconds, 3) for stage, seconds in clock.stages.items()},
+        "memory_bytes": {
+            moment: {host: {"available": held.available, "gpu": held.gpu} for host, held in hosts.items()}
+            for moment, hosts in proof.memory.items()
+        },
+    }
 
 
 def way(wanted: Wanted, transport: Transport) -> str:
@@ -85,36 +114,6 @@ def curl(wanted: Wanted, endpoint: str) -> str:
     key = ' -H "Authorization: Bearer $KEY"' if API_KEY in wanted.secrets else ""
     body = f'{{"model": "{wanted.served_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     return f"curl {endpoint}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"
-
-
-def as_document(wanted: Wanted, proof: Proof, at: Mapping[str, str], clock: Clock, changed: bool) -> dict[str, Any]:
-    """The same for `--json`."""
-    transport = proof.transport
-    return {
-        "endpoint": f"{at['endpoint']}/v1",
-        "model": wanted.served_name,
-        "hosts": list(wanted.names),
-        "tp": wanted.tp,
-        "pp": wanted.pp,
-        "backend": wanted.backend,
-        "changed": changed,
-        "simulated": at["simulated"],
-        "weights": wanted.recipe.weights,
-        "ray_nodes": list(proof.nodes),
-        "transport": {"verdict": transport.verdict, "why": transport.why, "bytes": dict(transport.grown)}
-        if transport
-        else None,
-        "completion": {
-            "text": proof.completion.text,
-            "tokens": proof.completion.tokens,
-            "seconds": proof.completion.seconds,
-        },
-        "stages_s": {stage: round(seconds, 3) for stage, seconds in clock.stages.items()},
-        "memory_bytes": {
-            moment: {host: {"available": held.available, "gpu": held.gpu} for host, held in hosts.items()}
-            for moment, hosts in proof.memory.items()
-        },
-    }
 
 
 def simulated_products(seens: Iterable[Seen]) -> str:

@@ -116,8 +116,7 @@ def await_released(
         while True:
             seens, now = see(fleet, hosts, say=line.beside), fleet.time.monotonic()
             held = {name: rows for name, seen in seens.items() if (rows := held_on(seen, stopped))}
-            memory = {name: known(seen.memory) for name, seen in seens.items()}
-            free = {name: one.available or 0 if one else 0 for name, one in memory.items()}
+            free = {name: seen.available for name, seen in seens.items()}
             stirs = any(abs(value - level.get(name, 0)) > STIR_BYTES for name, value in free.items())
             if stirs or not all(row.memory_only for rows in held.values() for row in rows):
                 level, moved = free, now

@@ -50,8 +50,8 @@ def named_hosts(inventory: str | None, nodes: str | None) -> Named:
     return Named(file, tuple(resolve_hosts(file, [nodes] if nodes else [], ssh_knows)), bool(nodes))
 
 
-def read_recipe(args: argparse.Namespace, file: InventoryFile) -> Recipe:
-    """The recipe a command line means, `--set` applied. Raises UsageError."""
+def read_recipe(args: Any, file: InventoryFile) -> Recipe:
+    """The recipe that a command line's options mean, `--set` applied. Raises UsageError."""
     name = choose_recipe(getattr(args, "recipe", None), args.recipe_option, file.inventory)
     return final_recipe(load_recipe(name).recipe, args.set)
 

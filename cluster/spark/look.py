@@ -120,6 +120,15 @@ class Seen:
         """By what labels know this host; empty when its machine-id cannot be read."""
         return "" if isinstance(self.machine, Missing) else identity.host_id(self.machine)
 
+    def home(self, deployment: str) -> str:
+        """A deployment's directory on this host; empty when it is not known where such directories lie."""
+        return "" if isinstance(self.identity, Missing) else deployments.directory(self.identity.data_dir, deployment)
+
+    @property
+    def available(self) -> int:
+        """Bytes that the host has available, 0 where it does not report it."""
+        return 0 if isinstance(self.memory, Missing) else self.memory.available or 0
+
     @property
     def copies(self) -> tuple[Weights | Missing, Weights | Missing]:
         """What is there of a recipe's models, in their order."""
