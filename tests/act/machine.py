@@ -23,20 +23,7 @@ from cluster.errors import ConnectionLostError
 from cluster.hosts.cancel import Cancel, Scope
 from cluster.hosts.fleet import Fleet
 
-__all__ = [
-    "DATA",
-    "GIB",
-    "HUB",
-    "IMAGE",
-    "MODEL",
-    "Desk",
-    "DeskHost",
-    "Killed",
-    "Machine",
-    "Port",
-    "Stranger",
-    "unreachable",
-]
+__all__ = ["DATA", "GIB", "HUB", "IMAGE", "MODEL", "Desk", "Killed", "Machine", "Port", "Stranger", "unreachable"]
 
 
 class Killed(BaseException):
@@ -85,8 +72,7 @@ class Desk:
 
     def copy(self) -> Desk:
         """A desk of its own, as this one is now."""
-        copied: Desk = pickle.loads(pickle.dumps(self))
-        return copied
+        return pickle.loads(pickle.dumps(self))
 
     def connect(self, entries: Mapping[str, Any]) -> Fleet:
         """What `hosts.connect.connect` does, here: an inventory may call a machine as it likes, its address decides."""
@@ -102,21 +88,23 @@ class Desk:
     # time
 
     def monotonic(self) -> float:
-        """See Time."""
         return self.now
 
     def time(self) -> float:
-        """See Time."""
         return 1767225600.0 + self.now
 
     def sleep(self, seconds: float, /) -> None:
-        """See Time. What a test wants to happen meanwhile happens first."""
         with LOCK:
             self.sleeps += 1
             self.now += seconds
             self.settle()
         for event in list(self.on_sleep):
             event()
+
+    def at_sleep(self, number: int, act: Callable[[], object]) -> None:
+        """Something happens while everybody waits for the n-th time from now."""
+        first = self.sleeps
+        self.on_sleep.append(lambda: act() if self.sleeps == first + number else None)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass without anybody waiting."""
@@ -127,19 +115,23 @@ class Desk:
 
     def settle(self) -> None:
         """All ranks go on as far as they can."""
-        went_on = True
-        while went_on:
-            went_on = bool([life for life in self.lives() if life.step()])
+        while [life for life in self.lives() if life.step()]:
+            pass
 
     # ranks
 
     def lives(self) -> list[RankLife]:
         return [life for machine in self for life in machine.lives()]
 
+    @property
+    def containers(self) -> list[Container]:
+        """Those of all machines."""
+        return [one for machine in self for one in machine.docker.containers.values()]
+
     def ranks_of(self, container: Container) -> list[Container]:
         """All containers of the same deployment, on all machines."""
         label = f"cluster.deployment={container.labels['cluster.deployment']}"
-        return [one for machine in self for one in machine.docker.containers.values() if one.carries(label)]
+        return [one for one in self.containers if one.carries(label)]
 
     def trouble(self, life: RankLife) -> str:
         """Why an engine cannot start; empty when it can."""
@@ -180,7 +172,7 @@ class Desk:
         self.settle()
 
     def kill_rank(self, name: str) -> None:
-        """`docker kill` by somebody: the rank says nothing."""
+        """`docker kill` by somebody, or the kernel: the rank says nothing."""
         for life in self[name].lives():
             life.over = True
             life.container.end(137, self.now)

@@ -17,6 +17,8 @@ hosts:
   spark2: {address: 192.168.1.42, user: nvidia}
 default_recipe: toy
 """
+THREE = INVENTORY.replace("default_recipe", "  spark3: {address: 192.168.1.43}\ndefault_recipe")
+UP = ("up", "toy", "--tp", "2")
 RECIPE = """\
 model: example/toy
 architecture: ToyForCausalLM
@@ -76,3 +78,13 @@ class Typed:
             code = int(ended.code or 0)
         told = self.capsys.readouterr()
         return Ran(code, told.out, told.err)
+
+    def must(self, *words: str) -> Ran:
+        """The same for what has to work."""
+        ran = self(*words)
+        assert ran.code == 0, ran.all
+        return ran
+
+    def copy(self) -> Typed:
+        """The same on a copy of the desk."""
+        return Typed(self.desk.copy(), self.place, self.capsys)
