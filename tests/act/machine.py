@@ -200,6 +200,15 @@ class Desk:
                 found[head.container.labels["cluster.deployment"]] = sorted(one.machine.name for one in ranks)
         return found
 
+    def deployment(self) -> str:
+        """The one that serves, on all machines, with nothing of ours beside it."""
+        [(name, hosts)] = self.serving().items()
+        assert hosts == list(self.machines)
+        for machine in self:
+            assert [one.labels["cluster.deployment"] for one in machine.docker.containers.values()] == [name]
+            assert machine.kept() == [name]
+        return name
+
     def state(self) -> dict[str, Any]:
         """Everything that a command could have changed, for comparison; times and traffic left out."""
         return {

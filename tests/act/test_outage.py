@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from machine import IMAGE, Desk, DeskHost
-from test_up import UP, deployment, must
-from typed import Typed
+from typed import UP, Typed
 
 from cluster.errors import UnreachableError
 
 LONG = ("--set", "ready_timeout_s=900")
 OTHER_SEED = ("-e", "SEED=2")
-
-
-def at_sleep(desk: Desk, number: int, act: Callable[[], object]) -> None:
-    """Something happens while everybody waits for the n-th time."""
-    desk.sleeps = 0
-    desk.on_sleep.append(lambda: act() if desk.sleeps == number else None)
 
 
 def steal(host: DeskHost) -> None:
@@ -30,17 +21,16 @@ def steal(host: DeskHost) -> None:
 @pytest.mark.parametrize("host", ["spark1", "spark2"])
 @pytest.mark.parametrize("seconds", [12, 60, 170])
 def test_a_start_outlasts_an_outage(host: str, seconds: float, cluster: Typed, desk: Desk) -> None:
-    at_sleep(desk, 2, lambda: desk.hosts[host].drop(seconds))
-    ran = must(cluster, *UP, *LONG)
+    desk.at_sleep(2, lambda: desk.hosts[host].drop(seconds))
+    ran = cluster.must(*UP, *LONG)
     assert f"{host} unreachable for " in ran.err
-    deployment(desk)
+    desk.deployment()
 
 
 @pytest.mark.parametrize("host", ["spark1", "spark2"])
 def test_a_host_that_stays_away_is_given_up_after_three_minutes(host: str, cluster: Typed, desk: Desk) -> None:
-    at_sleep(desk, 2, desk.hosts[host].drop)
-    ran = cluster(*UP, *LONG)
-    assert ran.code == 3
+    desk.at_sleep(2, desk.hosts[host].drop)
+    ran = cluster.ends(3, *UP, *LONG)
     [error] = ran.errors()
     assert error[0].startswith(f"error: {host} was unreachable for 180 s: ")
     assert error[1] == f"where: {host}"
@@ -51,9 +41,8 @@ def test_a_host_that_stays_away_is_given_up_after_three_minutes(host: str, clust
 
 
 def test_the_deadline_of_the_start_ends_it_earlier(cluster: Typed, desk: Desk) -> None:
-    at_sleep(desk, 2, desk.hosts["spark1"].drop)
-    ran = cluster(*UP, "--set", "ready_timeout_s=30")
-    assert ran.code == 3
+    desk.at_sleep(2, desk.hosts["spark1"].drop)
+    ran = cluster.ends(3, *UP, "--set", "ready_timeout_s=30")
     [error] = ran.errors()
     assert error[0].startswith("error: not ready after 30 s; last: spark1 unreachable for 2")
     assert desk.now < 60
@@ -62,49 +51,47 @@ def test_the_deadline_of_the_start_ends_it_earlier(cluster: Typed, desk: Desk) -
 def test_what_waiting_cannot_cure_ends_it_at_once(cluster: Typed, desk: Desk) -> None:
     """The host comes back with another key."""
     key = UnreachableError("spark2: its host key changed", where="spark2")
-    at_sleep(desk, 2, lambda: setattr(desk.hosts["spark2"].faults, "unreachable", key))
-    ran = cluster(*UP, *LONG)
-    assert ran.code == 3
+    desk.at_sleep(2, lambda: setattr(desk.hosts["spark2"].faults, "unreachable", key))
+    ran = cluster.ends(3, *UP, *LONG)
     assert [error[0] for error in ran.errors()] == ["error: spark2: its host key changed"]
     assert desk.now < 10
 
 
 def changes_of(cluster: Typed, *words: str) -> dict[str, int]:
     """How many changes `cluster WORDS` makes on each host; found on a copy of the desk."""
-    rehearsal = Typed(cluster.desk.copy(), cluster.place, cluster.capsys)
-    must(rehearsal, *words)
+    rehearsal = cluster.copy()
+    rehearsal.must(*words)
     return {name: line.changes for name, line in rehearsal.desk.hosts.items()}
 
 
 def test_every_change_outlasts_an_outage_that_begins_with_it(cluster: Typed, desk: Desk) -> None:
     """A replacing `up`, then `down`: nothing was sent when the host went away, and it is back after a minute."""
-    must(cluster, *UP)
+    cluster.must(*UP)
     for words in ((*UP, *OTHER_SEED), ("down",)):
         for host, count in changes_of(cluster, *words).items():
             for number in range(1, count + 1):
-                tried = Typed(desk.copy(), cluster.place, cluster.capsys)
+                tried = cluster.copy()
                 tried.desk.hosts[host].away_at, tried.desk.hosts[host].away_s = number, 60
-                must(tried, *words)
+                tried.must(*words)
                 assert tried.desk.now >= 60, (words, host, number)
                 assert len(tried.desk.serving()) == (words != ("down",))
 
 
 def test_a_lock_that_was_lost_is_taken_again(cluster: Typed, desk: Desk) -> None:
     """Only the connection that held it ends; what was replaced is removed under the lock all the same."""
-    must(cluster, *UP)
-    at_sleep(desk, 2, desk.hosts["spark2"].end_processes)
-    ran = must(cluster, *UP, *OTHER_SEED)
+    cluster.must(*UP)
+    desk.at_sleep(2, desk.hosts["spark2"].end_processes)
+    ran = cluster.must(*UP, *OTHER_SEED)
     assert "could not be removed" not in ran.err
-    deployment(desk)
+    desk.deployment()
     assert [host.lock_generation for host in desk.hosts.values()] == [2, 3]
     assert [host.lock_holder for host in desk.hosts.values()] == [None, None]
 
 
 def test_where_somebody_else_took_the_lock_nothing_is_undone(cluster: Typed, desk: Desk) -> None:
     """A rank dies while the lock of one host belongs to somebody else: that may be why, and it is left alone."""
-    at_sleep(desk, 2, lambda: (steal(desk.hosts["spark2"]), desk.kill_rank("spark2")))
-    ran = cluster(*UP)
-    assert ran.code == 5
+    desk.at_sleep(2, lambda: (steal(desk.hosts["spark2"]), desk.kill_rank("spark2")))
+    ran = cluster.ends(5, *UP)
     taken, _ = ran.errors()
     assert taken[0].startswith("error: the lock of spark2 was lost and then taken by ada@desk (pid 7)")
     assert taken[1] == "where: spark2"
@@ -118,8 +105,7 @@ def test_a_change_stops_where_somebody_else_took_the_lock(cluster: Typed, desk: 
     host = desk.hosts["spark2"]
     host.away_at, host.away_s = changes_of(cluster, *UP)["spark2"], 60
     desk.on_sleep.append(lambda: setattr(host, "lock_generation", 9))
-    ran = cluster(*UP)
-    assert ran.code == 5
+    ran = cluster.ends(5, *UP)
     assert [error[1] for error in ran.errors()] == ["where: spark2"]
     assert desk["spark2"].kept(), "what was written there is left to who works there now"
     assert not desk["spark1"].kept()
@@ -127,25 +113,25 @@ def test_a_change_stops_where_somebody_else_took_the_lock(cluster: Typed, desk: 
 
 @pytest.mark.parametrize("host", ["spark1", "spark2"])
 def test_down_outlasts_an_outage_while_memory_comes_back(host: str, cluster: Typed, desk: Desk) -> None:
-    must(cluster, *UP)
+    cluster.must(*UP)
     for machine in desk:
         machine.lingering_bytes = 30 << 30
     began = desk.now
-    at_sleep(desk, 2, lambda: desk.hosts[host].drop(60))
+    desk.at_sleep(2, lambda: desk.hosts[host].drop(60))
     desk.on_sleep.append(
         lambda: [setattr(one, "lingering_bytes", 0) for one in desk] if desk.now > began + 50 else None
     )
-    ran = must(cluster, "down")
+    ran = cluster.must("down")
     assert f"{host} unreachable for " in ran.err
     assert all(not machine.kept() for machine in desk)
 
 
 def test_swap_outlasts_an_outage(cluster: Typed, desk: Desk) -> None:
-    must(cluster, *UP)
+    cluster.must(*UP)
     [old] = desk.serving()
-    at_sleep(desk, 3, lambda: desk.hosts["spark1"].drop(60))
-    must(cluster, "swap", "toy", *OTHER_SEED, *LONG)
-    assert deployment(desk) != old
+    desk.at_sleep(3, lambda: desk.hosts["spark1"].drop(60))
+    cluster.must("swap", "toy", *OTHER_SEED, *LONG)
+    assert desk.deployment() != old
 
 
 def test_a_download_goes_on_after_an_outage(cluster: Typed, desk: Desk) -> None:
@@ -153,7 +139,7 @@ def test_a_download_goes_on_after_an_outage(cluster: Typed, desk: Desk) -> None:
         machine.models.clear()
     number = changes_of(cluster, "pull", "toy", "--yes")["spark2"]
     desk.hosts["spark2"].away_at, desk.hosts["spark2"].away_s = number - 1, 60
-    ran = must(cluster, "pull", "toy", "--yes")
+    ran = cluster.must("pull", "toy", "--yes")
     assert "spark2 unreachable for " in ran.err
     assert all(machine.models for machine in desk)
 
@@ -164,26 +150,16 @@ def test_a_download_that_went_on_is_awaited(cluster: Typed, desk: Desk) -> None:
         machine.models.clear()
     host, docker = desk.hosts["spark2"], desk["spark2"].docker
     host.away_at, host.away_s = changes_of(cluster, "pull", "toy", "--yes")["spark2"] - 1, 30
-    words = (
-        "run",
-        "--detach",
-        "--name",
-        "cluster-download",
-        "--label",
-        "cluster.try=1",
-        "--entrypoint",
-        "sleep",
-        IMAGE,
-    )
+    words = ["run", "--detach", "--name", "cluster-download", "--label", "cluster.try=1", "--entrypoint", "sleep"]
 
     def go_on() -> None:
         there = [one for one in docker.containers.values() if one.name == "cluster-download"]
         if not there and 0 < desk.now < 50:
-            docker.answer(words)
+            docker.answer((*words, IMAGE))
         elif there and desk.now >= 50:
             docker.answer(("rm", "--force", "cluster-download"))
 
     desk.on_sleep.append(go_on)
-    must(cluster, "pull", "toy", "--yes")
+    cluster.must("pull", "toy", "--yes")
     assert desk.now >= 50
     assert desk["spark2"].models

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from machine import Desk
 from test_transcripts import NO_CACHE, OOM
-from typed import Ran, Typed
+from typed import UP, Ran, Typed
 
 from cluster.deploy.cause import name_cause
 from cluster.errors import ClusterError, ManyErrors
 from cluster.screen import Screen
 
-UP = ("up", "toy", "--tp", "2")
+if TYPE_CHECKING:
+    from conftest import Disk
+
 NEW = (*UP, "--", "--max-num-seqs", "8")
 
 
@@ -39,43 +45,31 @@ def typed_remedy(ran: Ran) -> list[str]:
     return found[1].split()
 
 
-@pytest.mark.parametrize("second", ["journalctl", "docker inspect --type", "docker cp"])
+@pytest.mark.parametrize("second", ["journalctl", "docker inspect --type", "docker cp", "docker rm"])
 def test_a_second_ctrl_c_says_what_stays(second: str, cluster: Typed, desk: Desk) -> None:
-    desk.on_sleep.append(lambda: ctrl_c() if desk.sleeps == 1 else None)
+    desk.at_sleep(1, ctrl_c)
     desk.when_asked("spark2", second, ctrl_c)
-    ran = cluster(*UP)
-    assert ran.code == 130
-    assert containers(desk) == [("spark1", "running"), ("spark2", "running")], "it leaves at once"
-    [deployment] = desk["spark1"].kept()
-    told = fields(ran)
-    assert all(word in told["rolled_back"] for word in (deployment, "spark1", "spark2"))
-    assert cluster(*typed_remedy(ran)).code == 0
-    assert containers(desk) == []
-
-
-def test_a_second_ctrl_c_during_the_undo_says_what_stays(cluster: Typed, desk: Desk) -> None:
-    desk.on_sleep.append(lambda: ctrl_c() if desk.sleeps == 1 else None)
-    desk.when_asked("spark2", "docker rm", ctrl_c)
-    ran = cluster(*UP)
-    assert ran.code == 130
+    ran = cluster.ends(130, *UP)
+    if second != "docker rm":
+        assert containers(desk) == [("spark1", "running"), ("spark2", "running")], "it leaves at once"
     [deployment] = desk["spark2"].kept()
-    assert deployment in fields(ran)["rolled_back"]
-    assert "spark2" in fields(ran)["rolled_back"]
-    assert cluster(*typed_remedy(ran)).code == 0
+    told = fields(ran)
+    assert deployment in told["rolled_back"]
+    assert "spark2" in told["rolled_back"]
+    cluster.must(*typed_remedy(ran))
     assert containers(desk) == []
 
 
 def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     [old] = desk.serving()
     began = desk.sleeps
     desk.on_sleep.append(lambda: ctrl_c() if desk.lives() and desk.sleeps > began + 1 else None)
     desk.when_asked("spark2", "journalctl", ctrl_c)
-    ran = cluster(*NEW)
-    assert ran.code == 130
+    ran = cluster.ends(130, *NEW)
     assert old in fields(ran)["rolled_back"]
     desk.on_sleep.clear()
-    assert cluster(*typed_remedy(ran)).code == 0
+    cluster.must(*typed_remedy(ran))
     assert containers(desk) == []
 
 
@@ -122,12 +116,11 @@ def test_evidence_that_is_saved_in_part_is_read(cluster: Typed, desk: Desk) -> N
 
 
 def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     [old] = desk.serving()
     desk.bad_flag = "--max-num-seqs"
     desk["spark2"].docker.broken = {"rm": (1, "Error response from daemon: driver failed to remove root filesystem")}
-    ran = cluster(*NEW)
-    assert ran.code == 1
+    ran = cluster.ends(1, *NEW)
     told = fields(ran)["rolled_back"]
     assert old in told
     assert "spark2: " in told
@@ -136,25 +129,36 @@ def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk
 
 
 def test_what_could_not_be_started_again_is_not_said_to_be(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     [old] = desk.serving()
     desk.bad_flag = "--max-num-seqs"
     desk["spark2"].docker.broken = {"start": (1, "Error response from daemon: cannot start")}
-    ran = cluster(*NEW)
-    assert ran.code == 1
+    ran = cluster.ends(1, *NEW)
     assert f"{old} was started again" not in fields(ran)["rolled_back"]
     assert desk.serving() == {}
 
 
 def test_a_state_before_that_tells_no_memory(cluster: Typed, desk: Desk) -> None:
     """What another version or a hand wrote: `up` goes on."""
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     for machine, told in zip(desk, (b"{}", b'{"available": null}'), strict=True):
         [path] = [name for name in machine.files if name.endswith("before.json")]
         machine.files[path] = (told, 0o644)
-    ran = cluster(*NEW)
-    assert ran.code == 0, ran.all
-    assert cluster("down").code == 0
+    cluster.must(*NEW)
+    cluster.must("down")
+
+
+def test_on_a_full_disk_the_failure_is_still_told_and_put_back(
+    cluster: Typed, desk: Desk, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.fill()
+    monkeypatch.setenv("XDG_STATE_HOME", str(disk.place))
+    desk.bad_flag = "--max-model-len"
+    ran = cluster.ends(1, *UP, "--json")
+    [error] = json.loads(ran.out)["errors"]
+    assert desk.last_line in error["error"]
+    assert os.strerror(errno.ENOSPC) in ran.err
+    assert containers(desk) == []
 
 
 def test_a_cause_is_said_of_its_own_host(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ import pytest
 from machine import Desk
 from measured_desk import RECIPE as MEASURED
 from measured_desk import measurable
-from typed import INVENTORY, RECIPE, Ran, Typed
+from typed import INVENTORY, RECIPE, UP, Ran, Typed
 
 from cluster.argv.far import source
 from cluster.deploy.spec import PROGRAMS, digest
 
-UP = ("up", "toy", "--tp", "2")
 SECOND = """\
 hosts:
   left: {address: 192.168.1.41, user: nvidia}
@@ -38,7 +37,7 @@ Elsewhere = Callable[..., Ran]
 @pytest.fixture
 def pair(cluster: Typed) -> Typed:
     """A pair that was started with the usual inventory."""
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     return cluster
 
 
@@ -175,9 +174,8 @@ def test_bench_and_probe(cluster: Typed, desk: Desk, place: Path) -> None:
     (place / "recipes/toy.yaml").write_text(MEASURED.format(model="plain"))
     Path("second.yaml").write_text(SECOND)
     with measurable(desk, (60, 150)):
-        assert cluster(*UP).code == 0
-        ran = cluster("bench", "-i", "second.yaml", "--results", "kept", "--json")
-        assert ran.code == 0, ran.all
+        cluster.must(*UP)
+        ran = cluster.must("bench", "-i", "second.yaml", "--results", "kept", "--json")
         manifest = json.loads(ran.out)["manifest"]
         assert [(host["name"], host["role"]) for host in manifest["hosts"]] == [("left", "head"), ("right", "worker")]
         assert list(manifest["argv"]) == ["left", "right"]
@@ -261,8 +259,7 @@ def test_machines_that_are_not_told_apart_are_refused(
     for host in desk.hosts.values():
         host.started.clear()
     before = desk.state()
-    ran = pair(*words)
-    assert ran.code == 4, ran.all
+    ran = pair.ends(4, *words)
     [error] = ran.errors()
     assert error[1] == "where: spark2, check `machine-id`"
     assert desk.state() == before
@@ -277,8 +274,7 @@ def test_status_and_doctor_show_machines_that_are_not_told_apart(machine_id: str
     assert (ran.code, [(one["check"], one["host"]) for one in told["findings"]]) == (4, [("machine-id", "spark2")])
     assert [one["state"] for one in told["deployments"]] == ["ready"]
     assert set(told["hosts"]) == {"spark1", "spark2"}
-    examined = pair("doctor", "toy", "--json")
-    assert examined.code == 4
+    examined = pair.ends(4, "doctor", "toy", "--json")
     assert ("fault", "machine-id") in [(one["level"], one["check"]) for one in json.loads(examined.out)["findings"]]
 
 
@@ -317,7 +313,7 @@ def left(request: pytest.FixtureRequest, cluster: Typed) -> Callable[[str], tupl
 
     def start(program: str) -> tuple[str, ...]:
         Path("inventory/default.yaml").write_text(own)
-        assert cluster(*words).code == 0
+        cluster.must(*words)
         older(cluster.desk, request.param, program)
         Path("second.yaml").write_text(other)
         return words
@@ -337,7 +333,7 @@ def test_what_an_older_version_started_is_the_same(
     again = cluster(*words, "-i", inventory, "--json")
     assert (again.code, json.loads(again.out)["changed"]) == (0, False)
     assert desk.state() == before
-    assert cluster("down", "-i", inventory).code == 0
+    cluster.must("down", "-i", inventory)
     assert (containers(desk), [machine.kept() for machine in desk]) == ([], [[], []])
 
 
@@ -348,23 +344,21 @@ def test_what_an_older_version_started_with_another_rank_program_is_replaced(
     """The key is named, no other one, and the memory that was recorded before it is carried over."""
     words = [word.replace("spark1", "left") if inventory == "second.yaml" else word for word in left("ab" * 32)]
     before = {path: file for path, file in desk["spark1"].files.items() if path.endswith("before.json")}
-    ran = cluster(*words, "-i", inventory)
-    assert ran.code == 0
+    ran = cluster.must(*words, "-i", inventory)
     keys = re.findall(r"^replace toy-\w{8}: ([\w.]+):", ran.out, re.M)
     assert keys == ["rank_program"]
     assert len([row for row in containers(desk) if row[3] == "running"]) == len(containers(desk))
     after = [file for path, file in desk["spark1"].files.items() if path.endswith("before.json")]
     assert after == list(before.values())
-    assert cluster("status", "-i", inventory).code == 0
+    cluster.must("status", "-i", inventory)
 
 
 def test_an_older_pair_that_was_swapped_out_and_failed_serves_again(cluster: Typed, desk: Desk, place: Path) -> None:
     Path("inventory/default.yaml").write_text(WITH_ENV)
-    assert cluster(*UP).code == 0
+    cluster.must(*UP)
     older(desk, "cluster up toy --tp 2", PROGRAM)
     desk.bad_flag = "--max-num-seqs"
-    ran = cluster("swap", "toy", "--set", "vllm.max-num-seqs=8")
-    assert ran.code == 1
+    ran = cluster.ends(1, "swap", "toy", "--set", "vllm.max-num-seqs=8")
     assert "was started again and serves" in ran.err
-    assert cluster("status").code == 0
+    cluster.must("status")
     assert [name for machine in desk for name in machine.kept()] == ["toy-a5e820bb"] * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from machine import DATA, IMAGE, MODEL, Desk, Killed
-from typed import RECIPE, Ran, Typed
+from typed import RECIPE, UP, Typed
 
 
 @pytest.fixture(autouse=True)
@@ -16,15 +16,9 @@ def other(cluster: Typed) -> None:
     Path(cluster.place, "recipes", "other.yaml").write_text(RECIPE.replace("4096", "2048"))
 
 
-def must(cluster: Typed, *words: str) -> Ran:
-    ran = cluster(*words)
-    assert ran.code == 0, ran.all
-    return ran
-
-
 def test_one_model_goes_and_another_comes(cluster: Typed, desk: Desk) -> None:
-    must(cluster, "up", "toy", "--tp", "2")
-    told = json.loads(must(cluster, "swap", "other", "--json").out)
+    cluster.must(*UP)
+    told = json.loads(cluster.must("swap", "other", "--json").out)
     assert (told["changed"], told["hosts"], told["tp"]) == (True, ["spark1", "spark2"], 2)
     assert {"stop the old", "memory back", "apply"} <= set(told["stages_s"])
     assert told["memory_bytes"]["idle"]["spark2"]["gpu"] == 0, "taken when the old one was gone"
@@ -35,35 +29,23 @@ def test_one_model_goes_and_another_comes(cluster: Typed, desk: Desk) -> None:
 
 
 def test_two_models_never_run_together(cluster: Typed, desk: Desk) -> None:
-    must(cluster, "up", "toy", "--tp", "2")
+    cluster.must(*UP)
     most: list[int] = []
     desk.on_sleep.append(
         lambda: most.append(max(sum(one.state == "running" for one in at.docker.containers.values()) for at in desk))
     )
-    must(cluster, "swap", "other")
+    cluster.must("swap", "other")
     assert max(most) == 1
-
-
-def test_the_old_one_that_comes_back_is_the_same(cluster: Typed, desk: Desk) -> None:
-    must(cluster, "up", "toy", "--tp", "2")
-    [(old, _)] = desk.serving().items()
-    desk.bad_flag = "--max-num-seqs"
-    ran = cluster("swap", "other", "--", "--max-num-seqs", "8")
-    assert ran.code == 1
-    assert "was started again and serves" in ran.err
-    assert desk.serving() == {old: ["spark1", "spark2"]}
-    assert {one.starts for machine in desk for one in machine.docker.containers.values()} == {2}
 
 
 def test_an_old_one_that_cannot_be_asked_is_not_said_to_be_down(cluster: Typed, desk: Desk) -> None:
     """The way to a host is lost while it starts again: nobody knows, and it serves."""
-    must(cluster, "up", "toy", "--tp", "2")
+    cluster.must(*UP)
     serving = desk.serving()
     desk.bad_flag = "--max-num-seqs"
-    again = [one for machine in desk for one in machine.docker.containers.values()]
+    again = desk.containers
     desk.on_sleep.append(lambda: desk.hosts["spark2"].drop() if all(one.starts == 2 for one in again) else None)
-    ran = cluster("swap", "other", "--", "--max-num-seqs", "8")
-    assert ran.code == 1
+    ran = cluster.ends(1, "swap", "other", "--", "--max-num-seqs", "8")
     assert "was started again, but was not proven: spark2 was unreachable for 180 s: spark2 did not answer" in ran.err
     desk.recover()
     desk.pass_time(10)
@@ -72,12 +54,10 @@ def test_an_old_one_that_cannot_be_asked_is_not_said_to_be_down(cluster: Typed, 
 
 def test_an_old_one_of_another_version_is_not_said_to_be_down(cluster: Typed, desk: Desk) -> None:
     """Its recipe has a key that this version does not know."""
-    must(cluster, "up", "toy", "--tp", "2")
-    for machine in desk:
-        for one in machine.docker.containers.values():
-            labels = one.options["--label"]
-            labels[:] = [word.replace('"recipe": {', '"recipe": {"later": 1, ') for word in labels]
-            labels[:] = [word.replace('"recipe":{', '"recipe":{"later":1,') for word in labels]
+    cluster.must(*UP)
+    for one in desk.containers:
+        labels = one.options["--label"]
+        labels[:] = [word.replace('"recipe":{', '"recipe":{"later":1,') for word in labels]
     desk.bad_flag = "--max-num-seqs"
     ran = cluster("swap", "other", "--", "--max-num-seqs", "8")
     assert "recipe.later" in ran.out
@@ -85,31 +65,31 @@ def test_an_old_one_of_another_version_is_not_said_to_be_down(cluster: Typed, de
 
 
 def test_its_hosts_are_those_of_what_runs(cluster: Typed, desk: Desk) -> None:
-    must(cluster, "up", "toy", "--solo", "-n", "spark2")
-    must(cluster, "swap", "other")
+    cluster.must("up", "toy", "--solo", "-n", "spark2")
+    cluster.must("swap", "other")
     [(_, hosts)] = desk.serving().items()
     assert hosts == ["spark2"]
-    must(cluster, "swap", "toy", "-n", "spark1,spark2")
+    cluster.must("swap", "toy", "-n", "spark1,spark2")
     [(_, hosts)] = desk.serving().items()
     assert hosts == ["spark1", "spark2"]
 
 
 def test_to_itself_changes_nothing(cluster: Typed, desk: Desk) -> None:
-    must(cluster, "up", "toy", "--tp", "2")
+    cluster.must(*UP)
     before = desk.state()
-    assert "nothing is changed" in must(cluster, "swap", "toy").out
+    assert "nothing is changed" in cluster.must("swap", "toy").out
     assert desk.state() == before
 
 
 def test_what_is_missing_is_fetched_while_the_old_one_serves(cluster: Typed, desk: Desk) -> None:
     """And what cannot be fetched leaves it alone."""
     Path("recipes", "other.yaml").write_text(RECIPE.replace("example/toy", "example/second"))
-    must(cluster, "up", "toy", "--tp", "2")
+    cluster.must(*UP)
     before = desk.state()
-    assert cluster("swap", "other", "--yes").code == 4
+    cluster.ends(4, "swap", "other", "--yes")
     assert desk.state() == before
     desk.hub |= {"example/second"}
-    must(cluster, "swap", "other", "--yes")
+    cluster.must("swap", "other", "--yes")
     [(name, _)] = desk.serving().items()
     assert name.startswith("other-")
 
@@ -120,13 +100,13 @@ def test_pull_needs_no_gpu_and_disturbs_nothing(cluster: Typed, desk: Desk) -> N
     desk["spark2"].docker.images.clear()
     desk["spark2"].models.clear()
     desk["spark1"].smi = (9, "no devices were found")
-    told = json.loads(must(cluster, "pull", "toy", "--yes", "--json").out)
+    told = json.loads(cluster.must("pull", "toy", "--yes", "--json").out)
     assert told["complete"]
     assert told["hosts"]["spark2"][MODEL]["files"] == 5
     assert told["hosts"]["spark2"][IMAGE]["content"] == told["hosts"]["spark1"][IMAGE]["content"]
     assert not any(machine.docker.containers for machine in desk)
     before = desk.state()
-    must(cluster, "pull", "toy")
+    cluster.must("pull", "toy")
     assert desk.state() == before
 
 
@@ -142,11 +122,11 @@ def test_a_pull_that_was_killed_is_taken_up_again(cluster: Typed, desk: Desk, mo
     words = "run --detach --name cluster-download --label cluster.try=1 --entrypoint sleep"
     desk["spark2"].docker.answer((*words.split(), IMAGE, "9"))
     assert any("token" in name for name in desk["spark2"].files)
-    later = desk.copy()
-    must(cluster, "pull", "toy", "--yes")
-    later["spark2"].models = {MODEL: desk["spark2"].models[MODEL]}  # the download ended by itself
-    must(Typed(later, cluster.place, cluster.capsys), "pull", "toy", "--yes")
-    for one in (desk, later):
+    later = cluster.copy()
+    cluster.must("pull", "toy", "--yes")
+    later.desk["spark2"].models = {MODEL: desk["spark2"].models[MODEL]}  # the download ended by itself
+    later.must("pull", "toy", "--yes")
+    for one in (desk, later.desk):
         assert one["spark2"].files == {}
         assert one["spark2"].docker.containers == {}
         assert one["spark1"].kept() == ["toy-1"]

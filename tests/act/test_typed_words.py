@@ -2,80 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_docker import Image
 from loops import each
 from machine import IMAGE, Desk
-from typed import Typed
+from typed import UP, Typed
 
-EMPTY: list[Sequence[str]] = [
-    ("probe", "--only", ""),
-    ("probe", "--only", ","),
-    ("probe", "--only", "tools,"),
-    ("probe", "--only", "xyzzy"),
-    ("down", "-n", ""),
-    ("down", "-n", "spark1,"),
-    ("status", "--nodes", " "),
-    ("up", ""),
-    ("up", "-r", ""),
-    ("up", "toy", "--api-key-file", ""),
-    ("up", "toy", "--hub-token-file", ""),
-    ("up", "toy", "--force", ""),
-    ("up", "toy", "--bind", ""),
-    ("up", "toy", "--set", ""),
-    ("up", "toy", "-e", ""),
-    ("bench", "--model", ""),
-    ("bench", "--base-url", ""),
-    ("bench", "--suite", ""),
-    ("doctor", "--bundle", ""),
-    ("report", "-o", ""),
-    ("report", ""),
-    ("fit", "--config", ""),
-    ("explain", ""),
-    ("sweep", "toy", "--vary", ""),
-    ("recipes", "show", ""),
-    ("status", "-i", ""),
-    ("",),
-]
-
-
-@pytest.mark.parametrize("words", EMPTY, ids=lambda words: " ".join(words))
-def test_an_empty_or_unknown_word_is_refused_before_any_host_is_asked(
-    words: Sequence[str], cluster: Typed, desk: Desk
-) -> None:
-    ran = cluster(*words)
-    assert ran.code == 2
-    assert len(words) < 2 or words[-1] or not words[-2].startswith("-") or words[-2] in ran.err
-    assert not [question for host in desk.hosts.values() for question in host.asked]
-
-
-WRONG: dict[Sequence[str], str] = {
-    ("up", "-n", "spark1,spark2", "toy", "--tp", "4"): "--tp 4",
-    ("up", "-n", "spark1,spark2", "toy", "--tp", "1"): "--tp 1",
-    ("up", "-n", "spark1,sprak2", "toy"): "spark2",
-    ("up", "broken.yaml", "--tp", "2"): "unknown key `modell`",
-    ("up", "empty.yaml", "--tp", "2"): "empty.yaml",
-    ("up", "nosuch", "--tp", "2"): "nosuch",
-    ("up", "toy", "--tp", "2", "--set", "vllm.tensor-parallel-size=4"): "tensor-parallel-size",
-    ("up", "toy", "--tp", "2", "--set", "prot=8001"): "--set prot",
-    ("up", "toy", "--tp", "2", "--api-key-file", "nosuch.key"): "--api-key-file nosuch.key",
-    ("up", "toy", "--tp", "2", "-e", "NOVALUE"): "NOVALUE",
+EMPTY = """
+probe --only ''
+probe --only ,
+probe --only tools,
+probe --only xyzzy
+down -n ''
+down -n spark1,
+status --nodes ' '
+up ''
+up -r ''
+up toy --api-key-file ''
+up toy --hub-token-file ''
+up toy --force ''
+up toy --bind ''
+up toy --set ''
+up toy -e ''
+bench --model ''
+bench --base-url ''
+bench --suite ''
+doctor --bundle ''
+report -o ''
+report ''
+fit --config ''
+explain ''
+sweep toy --vary ''
+recipes show ''
+status -i ''
+''
+"""
+WRONG = {
+    "up -n spark1,spark2 toy --tp 4": "--tp 4",
+    "up -n spark1,spark2 toy --tp 1": "--tp 1",
+    "up -n spark1,sprak2 toy": "spark2",
+    "up broken.yaml --tp 2": "unknown key `modell`",
+    "up empty.yaml --tp 2": "empty.yaml",
+    "up nosuch --tp 2": "nosuch",
+    "up toy --tp 2 --set vllm.tensor-parallel-size=4": "tensor-parallel-size",
+    "up toy --tp 2 --set prot=8001": "--set prot",
+    "up toy --tp 2 --api-key-file nosuch.key": "--api-key-file nosuch.key",
+    "up toy --tp 2 -e NOVALUE": "NOVALUE",
 }
 
 
-@each("words, named", WRONG.items())
+def option_of(words: str) -> str:
+    """The option that has an empty value."""
+    return words.split()[-2] if re.search(r"-\w+ ''$", words) else ""
+
+
+@each("words, named", [*((words, option_of(words)) for words in EMPTY.strip().splitlines()), *WRONG.items()])
 def test_wrong_words_are_refused_before_any_host_is_asked(
-    words: Sequence[str], named: str, cluster: Typed, desk: Desk, place: Path
+    words: str, named: str, cluster: Typed, desk: Desk, place: Path
 ) -> None:
     (place / "empty.yaml").write_text("")
     (place / "broken.yaml").write_text("modell: a/b\nimage: x\n")
-    ran = cluster(*words)
-    assert ran.code == 2, ran.all
-    assert len(ran.errors()) == 1
+    ran = cluster.ends(2, *shlex.split(words))
     assert named in ran.err
+    assert words not in WRONG or len(ran.errors()) == 1
     assert not [question for host in desk.hosts.values() for question in host.asked]
 
 
@@ -83,61 +77,45 @@ def test_an_empty_word_of_a_command_is_the_commands(cluster: Typed) -> None:
     assert "No such file or directory" in cluster("exec", "--", "cat", "").all
 
 
-def missing(path: Path) -> None: ...
+SPOIL: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "folder": Path.mkdir,
+    "binary": lambda path: path.write_bytes(b"\xff\xfe\x00key"),
+    "empty": lambda path: path.write_text("\n"),
+}
 
 
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
-def binary(path: Path) -> None:
-    path.write_bytes(b"\xff\xfe\x00key")
-
-
-def empty(path: Path) -> None:
-    path.write_text("\n")
-
-
-SECRET_FILES: list[Sequence[str]] = [
-    ("up", "toy", "--api-key-file"),
-    ("up", "toy", "--hub-token-file"),
-    ("pull", "toy", "--hub-token-file"),
-    ("probe", "--base-url", "http://127.0.0.1:9", "--api-key-file"),
-    ("bench", "--base-url", "http://127.0.0.1:9", "--api-key-file"),
-]
-
-
-@pytest.mark.parametrize("spoil", [missing, folder, binary, empty])
-@pytest.mark.parametrize("words", SECRET_FILES, ids=lambda words: f"{words[0]} {words[-1]}")
-def test_a_secret_file_that_cannot_be_read(
-    words: Sequence[str], spoil: Callable[[Path], None], cluster: Typed, desk: Desk, place: Path
-) -> None:
-    spoil(place / "secret")
-    ran = cluster(*words, "secret")
-    assert ran.code == 2, ran.all
-    assert ran.errors()[0][0].startswith(f"error: {words[-1]} secret: ")
+@pytest.mark.parametrize("spoil", SPOIL)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "up toy --api-key-file",
+        "up toy --hub-token-file",
+        "pull toy --hub-token-file",
+        "probe --base-url http://127.0.0.1:9 --api-key-file",
+        "bench --base-url http://127.0.0.1:9 --api-key-file",
+    ],
+)
+def test_a_secret_file_that_cannot_be_read(words: str, spoil: str, cluster: Typed, desk: Desk, place: Path) -> None:
+    SPOIL[spoil](place / "secret")
+    ran = cluster.ends(2, *words.split(), "secret")
+    assert ran.errors()[0][0].startswith(f"error: {words.split()[-1]} secret: ")
     assert not [question for host in desk.hosts.values() for question in host.asked]
 
 
-def wrong_image_is_pulled(desk: Desk) -> None:
-    """spark2 has no image yet, and its registry has another one behind the same tag."""
-    other = Image(IMAGE, layers=("sha256:aaaa", "sha256:dddd"))
+@pytest.mark.parametrize("words", ["pull toy --yes", "up toy --tp 2 --yes"])
+def test_what_was_fetched_before_a_refusal_is_named(words: str, cluster: Typed, desk: Desk) -> None:
+    """The worker has no image yet, and its registry has another one behind the same tag."""
     desk["spark2"].docker.images.clear()
-    desk["spark2"].docker.registry = {IMAGE: other}
-
-
-@pytest.mark.parametrize("words", [("pull", "toy", "--yes"), ("up", "toy", "--tp", "2", "--yes")])
-def test_what_was_fetched_before_a_refusal_is_named(words: Sequence[str], cluster: Typed, desk: Desk) -> None:
-    wrong_image_is_pulled(desk)
-    ran = cluster(*words)
-    assert ran.code == 4, ran.all
+    desk["spark2"].docker.registry = {IMAGE: Image(IMAGE, layers=("sha256:aaaa", "sha256:dddd"))}
+    ran = cluster.ends(4, *words.split())
     assert IMAGE in desk["spark2"].docker.images
     [rolled_back] = [line for line in ran.errors()[0] if line.startswith("rolled back: ")]
     assert f"image {IMAGE} on spark2" in rolled_back
 
 
 def test_doctor_asks_no_completion_of_a_deployment_that_is_in_use(cluster: Typed, desk: Desk) -> None:
-    assert cluster("up", "toy", "--tp", "2").code == 0
+    cluster.must(*UP)
     before = [port.bytes for machine in desk for port in machine.ports]
     desk.hosts["spark1"].lock_holder = {"who": "ann@desk (pid 1)", "why": "bench toy", "since": 1.0}
     ran = cluster("doctor", "toy")

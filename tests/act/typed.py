@@ -79,11 +79,14 @@ class Typed:
         told = self.capsys.readouterr()
         return Ran(code, told.out, told.err)
 
-    def must(self, *words: str) -> Ran:
-        """The same for what has to work."""
+    def ends(self, code: int, *words: str) -> Ran:
+        """The same, with this exit code."""
         ran = self(*words)
-        assert ran.code == 0, ran.all
+        assert ran.code == code, ran.all
         return ran
+
+    def must(self, *words: str) -> Ran:
+        return self.ends(0, *words)
 
     def copy(self) -> Typed:
         """The same on a copy of the desk."""
