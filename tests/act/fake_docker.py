@@ -6,6 +6,7 @@ the machine makes when the container starts.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
@@ -13,13 +14,211 @@ import re
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-
-from docker_words import SEE_HELP, Failed, filled, read_run
-from fake_container import NEVER, Container, Image, Life, mount_of, stamp
+from typing import Any
 
 from cluster.argv.question import Answer
 
-__all__ = ["Container", "FakeDocker", "Image", "Life"]
+VALUED = (
+    "--pull --name --restart --gpus --network --cap-add --ulimit --shm-size --stop-timeout --log-driver --log-opt "
+    "--device --mount --label --env --entrypoint --user"
+)
+BARE = {"--detach", "--rm", "--interactive", "--init"}
+SEE_HELP = "\nSee 'docker run --help'."
+
+
+class Failed(Exception):
+    """A docker command that ends with an error: what it says on stderr, its exit code, its output before."""
+
+    def __init__(self, said: str, code: int = 1, out: str = "") -> None:
+        super().__init__(said)
+        self.answer = Answer(code, out.encode(), said.encode() + b"\n")
+
+
+def read_run(words: list[str]) -> tuple[dict[str, list[str]], set[str], str, list[str]]:
+    """(options with values, bare ones, image, arguments) of `docker run`; a flag that docker does not know fails."""
+    options: dict[str, list[str]] = {}
+    bare: set[str] = set()
+    at = 0
+    while words[at].startswith("-"):
+        if words[at] in VALUED.split():
+            options.setdefault(words[at], []).append(words[at + 1])
+            at += 2
+        elif words[at] in BARE:
+            bare.add(words[at])
+            at += 1
+        else:
+            raise Failed(f"unknown flag: {words[at]}{SEE_HELP}", 125)
+    return options, bare, words[at], words[at + 1 :]
+
+
+def read_flags(words: list[str], valued: set[str]) -> tuple[dict[str, str], list[str]]:
+    """The flags that have a value, and all other words."""
+    told, others, rest = {}, [], iter(words)
+    for word in rest:
+        if word in valued:
+            told[word] = next(rest)
+        else:
+            others.append(word)
+    return told, others
+
+
+def filled(form: str, told: dict[str, Any]) -> str:
+    """A Go template of plain paths, as docker fills it."""
+
+    def value(path: re.Match[str]) -> str:
+        found: Any = told
+        for name in path[1].split("."):
+            found = found[name]
+        return str(found).lower() if isinstance(found, bool) else str(found)
+
+    return re.sub(r"{{\.([\w.]+)}}", value, form)
+
+
+NEVER = "0001-01-01T00:00:00Z"
+
+
+@dataclass
+class Image:
+    """An image of a store: what `docker image inspect` says, and what the probe finds inside."""
+
+    reference: str
+    layers: tuple[str, ...] = ("sha256:aaaa",)
+    architecture: str = "arm64"
+    python: str = "3.12.3"
+    versions: dict[str, str | None] = field(
+        default_factory=lambda: {"vllm": "0.32.0", "ray": "2.56.0", "transformers": "5.6.0", "nccl": "2.27.3"}
+    )
+    architectures: tuple[str, ...] = ("ToyForCausalLM",)
+
+    @property
+    def id(self) -> str:
+        return "sha256:" + "".join(layer.removeprefix("sha256:") for layer in self.layers).ljust(64, "0")[:64]
+
+    def inspect(self) -> dict[str, Any]:
+        return {
+            "Id": self.id,
+            "RepoTags": [self.reference],
+            "RepoDigests": [],
+            "Os": "linux",
+            "Size": 20 << 30,
+            "Architecture": self.architecture,
+            "RootFS": {"Type": "layers", "Layers": list(self.layers)},
+            "Config": {"Env": ["PATH=/usr/local/bin:/usr/bin"], "Entrypoint": ["vllm", "serve"], "WorkingDir": "/"},
+        }
+
+
+class Life:
+    """What runs in a container. This one sleeps until it is stopped."""
+
+    def stop(self) -> int:
+        """SIGTERM: the exit code."""
+        return 143
+
+    def exec(self, argv: Sequence[str]) -> Answer:
+        """`docker exec`."""
+        return Answer(127, err=f'exec: "{argv[0]}": executable file not found in $PATH'.encode())
+
+
+@dataclass
+class Container:
+    """One container, running or not. `log` is (second, text)."""
+
+    id: str
+    name: str
+    image: str
+    image_id: str
+    path: str
+    args: tuple[str, ...]
+    options: dict[str, list[str]]
+    pid: int
+    created: float
+    state: str = "created"
+    exit_code: int = 0
+    error: str = ""
+    started: float | None = None
+    finished: float | None = None
+    starts: int = 0
+    log: list[tuple[float, str]] = field(default_factory=list)
+    life: Life | None = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return pairs(self.options.get("--label", []))
+
+    @property
+    def env(self) -> dict[str, str]:
+        return pairs(self.options.get("--env", []))
+
+    @property
+    def mounts(self) -> list[dict[str, Any]]:
+        return [mount_of(word) for word in self.options.get("--mount", [])]
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+    def carries(self, label: str) -> bool:
+        """Whether it has a label, `key` or `key=value`."""
+        return label in self.labels or label in self.options.get("--label", [])
+
+    def source_of(self, path: str) -> str:
+        """Where a path in the container lies on the host; empty when it is not mounted."""
+        for mount in self.mounts:
+            target = mount["Target"]
+            if path == target or path.startswith(target + "/"):
+                return str(mount["Source"]) + path[len(target) :]
+        return ""
+
+    def end(self, code: int, now: float) -> None:
+        self.state, self.exit_code, self.finished, self.life = "exited", code, now, None
+
+    def inspect(self) -> dict[str, Any]:
+        return {
+            "Id": self.id,
+            "Created": stamp(self.created),
+            "Path": self.path,
+            "Args": list(self.args),
+            "State": {
+                "Status": self.state,
+                "Running": self.running,
+                "OOMKilled": False,
+                "Pid": self.pid * self.running,
+                "ExitCode": self.exit_code,
+                "Error": self.error,
+                "StartedAt": stamp(self.started),
+                "FinishedAt": stamp(self.finished),
+            },
+            "Image": self.image_id,
+            "Name": f"/{self.name}",
+            "RestartCount": 0,
+            "HostConfig": {"Options": self.options, "Mounts": self.mounts},
+            "Config": {
+                "Image": self.image,
+                "Labels": self.labels,
+                "Entrypoint": [self.path],
+                "Cmd": list(self.args),
+                "Env": [f"{name}={value}" for name, value in self.env.items()],
+            },
+        }
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words)
+
+
+def mount_of(word: str) -> dict[str, Any]:
+    """One `--mount` word, read as docker reads it: a line of CSV."""
+    [fields] = csv.reader([word], strict=True)
+    told = dict([*part.split("=", 1), "true"][:2] for part in fields)
+    return {"Source": told["source"], "Target": told["target"], "ReadOnly": told.get("readonly") == "true"}
+
+
+def stamp(second: float | None) -> str:
+    """Docker's time of a second of the test."""
+    if second is None:
+        return NEVER
+    hour, minute = int(second) // 3600, int(second) % 3600 // 60
+    return f"2026-01-01T{hour:02}:{minute:02}:{second % 60:012.9f}Z"
 
 
 @dataclass
@@ -46,18 +245,20 @@ class FakeDocker:
 
     def answer(self, words: Sequence[str], stdin: bytes = b"") -> Answer:
         """What `docker WORDS…` says."""
-        if self.trouble:
-            return Answer(self.trouble[0], err=self.trouble[1].encode() + b"\n")
         verb, rest = words[0], list(words[1:])
-        if verb in self.broken:
-            return Answer(self.broken[verb][0], err=self.broken[verb][1].encode() + b"\n")
-        if verb == "image":
-            verb, rest = f"image_{rest[0]}", rest[1:]
         try:
+            self.refuse(verb)
+            if verb == "image":
+                verb, rest = f"image_{rest[0]}", rest[1:]
             said = getattr(self, f"do_{verb}")(rest, stdin)
         except Failed as failed:
             return failed.answer
         return said if isinstance(said, Answer) else Answer(0, said.encode())
+
+    def refuse(self, verb: str) -> None:
+        wrong = self.trouble or self.broken.get(verb)
+        if wrong:
+            raise Failed(wrong[1], wrong[0])
 
     # run, and what it needs
 
@@ -77,16 +278,9 @@ class FakeDocker:
             raise Failed(f"docker: Error response from daemon: No such image: {image}.{SEE_HELP}", 125)
         self.refuse_name(name, "docker: ", SEE_HELP, 125)
         self.made += 1
+        [path], content = options["--entrypoint"], self.images[image].id
         container = Container(
-            id=f"{self.made:064x}",
-            name=name,
-            image=image,
-            image_id=self.images[image].id,
-            path=options["--entrypoint"][0],
-            args=tuple(args),
-            options=options,
-            pid=1000 + self.made,
-            created=self.now(),
+            f"{self.made:064x}", name, image, content, path, tuple(args), options, 1000 + self.made, self.now()
         )
         self.containers[container.id] = container
         try:
@@ -222,16 +416,8 @@ class FakeDocker:
         return "".join(f"{one.id}\n" for one in reversed(found))
 
     def do_inspect(self, words: list[str], _: bytes) -> str | Answer:
-        form, names = "", []
-        rest = iter(words)
-        for word in rest:
-            if word == "--type":
-                next(rest)
-            elif word in ("-f", "--format"):
-                form = next(rest)
-            else:
-                names.append(word)
-        found, said = [], []
+        told, names = read_flags(words, {"--type", "-f", "--format"})
+        form, found, said = told.get("-f", told.get("--format", "")), [], []
         for name in names:
             try:
                 found.append(self.find(name).inspect())
@@ -241,21 +427,11 @@ class FakeDocker:
         return Answer(1 if said else 0, out.encode() or b"\n", "".join(said).encode())
 
     def do_logs(self, words: list[str], _: bytes) -> str:
-        tail, stamped, name, since = None, False, "", NEVER
-        rest = iter(words)
-        for word in rest:
-            if word == "--tail":
-                tail = int(next(rest))
-            elif word == "--since":
-                since = next(rest)
-            elif word == "--timestamps":
-                stamped = True
-            else:
-                assert not word.startswith("-"), word
-                name = word
-        log = [(at, text) for at, text in self.find(name).log if stamp(at) >= since]
-        rows = log if tail is None else log[max(0, len(log) - tail) :]
-        return "".join(f"{stamp(at)} {text}\n" if stamped else f"{text}\n" for at, text in rows)
+        told, [*flags, name] = read_flags(words, {"--tail", "--since"})
+        assert set(flags) <= {"--timestamps"}
+        log = [(at, text) for at, text in self.find(name).log if stamp(at) >= told.get("--since", NEVER)]
+        rows = log[max(0, len(log) - int(told["--tail"])) :] if "--tail" in told else log
+        return "".join(f"{stamp(at)} {text}\n" if flags else f"{text}\n" for at, text in rows)
 
     def do_cp(self, words: list[str], _: bytes) -> Answer:
         name, _, path = words[-2].partition(":")
@@ -271,15 +447,8 @@ class FakeDocker:
 
     def do_info(self, words: list[str], _: bytes) -> str:
         assert words == ["--format", "{{json .}}"]
-        return json.dumps(
-            {
-                "ServerVersion": "28.2.2",
-                "Driver": "overlay2",
-                "DockerRootDir": self.root,
-                "Runtimes": {"runc": {}, "io.containerd.runc.v2": {}},
-                "Architecture": "aarch64",
-            }
-        )
+        told = {"ServerVersion": "28.2.2", "Driver": "overlay2", "DockerRootDir": self.root, "Architecture": "aarch64"}
+        return json.dumps(told | {"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}})
 
     # images
 
@@ -291,8 +460,10 @@ class FakeDocker:
 
     def build(self, tag: str, image: str, dockerfile: bytes) -> Answer:
         """`docker build`, unless the tag is there: the base and one layer more."""
-        if "build" in self.broken:
-            return Answer(self.broken["build"][0], err=self.broken["build"][1].encode() + b"\n")
+        try:
+            self.refuse("build")
+        except Failed as failed:
+            return failed.answer
         if tag not in self.images:
             base = self.images[image]
             layer = f"sha256:{hashlib.sha256(dockerfile).hexdigest()}"

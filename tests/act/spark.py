@@ -23,20 +23,8 @@ if TYPE_CHECKING:
 
 IMAGE = "example.org/vllm:1"
 MODEL = "example/toy"
-PROGRAMS = (
-    "look",
-    "links",
-    "kept",
-    "others",
-    "gpu",
-    "containers",
-    "weights",
-    "ranks",
-    "completion",
-    "image",
-    "hub_model",
-)
-FAR = {source(name): name for name in PROGRAMS}
+PROGRAMS = "look links kept others gpu containers weights ranks completion image hub_model"
+FAR = {source(name): name for name in PROGRAMS.split()}
 LOCK = threading.RLock()
 """One machine answers one question at a time; one for all, so that desks can be copied."""
 
@@ -314,8 +302,7 @@ class Machine(Answers, FabricEnds):
         return Answer(0)
 
     def run_mkdir(self, words: list[str]) -> Answer:
-        paths = [word for word in words if word.startswith(("/", "~"))]
-        for path in paths:
+        for path in (word for word in words if word.startswith(("/", "~"))):
             self.make_folder(path)
         return Answer(0)
 
@@ -350,9 +337,8 @@ class Machine(Answers, FabricEnds):
         return Answer(0, "".join(f"{line}\n" for line in lines or ("-- No entries --",)).encode())
 
     def run_uname(self, words: list[str]) -> Answer:
-        return Answer(
-            0, f"Linux {self.name} 6.17.0-1014-nvidia #14 SMP PREEMPT_DYNAMIC {self.arch} GNU/Linux\n".encode()
-        )
+        said = f"Linux {self.name} 6.17.0-1014-nvidia #14 SMP PREEMPT_DYNAMIC {self.arch} GNU/Linux\n"
+        return Answer(0, said.encode())
 
     def run_nvidia_smi(self, words: list[str]) -> Answer:
         code, said = self.smi or (0, "name, power.draw [W]\nNVIDIA GB10, 12.34 W\n")
