@@ -8,8 +8,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import IO, Any, TextIO, cast
 
 from rich.console import Console
@@ -151,17 +150,8 @@ class Screen:
         if self.json_mode:
             self.document({"errors": [one.as_dict() | {"exit": int(one.exit_code)} for one in error.errors]})
 
-    @contextmanager
-    def waiting(self, what: str) -> Iterator[Waiting]:
-        """A visible line for a wait: a spinner on a terminal, one line per change elsewhere."""
-        waiting = self.wait(what)
-        try:
-            yield waiting
-        finally:
-            waiting.stop()
-
-    def wait(self, what: str) -> Waiting:
-        """The same where a block does not fit; whoever calls has to stop it."""
+    def waiting(self, what: str) -> Waiting:
+        """A visible line for a wait: a spinner on a terminal, one line per change elsewhere; a block ends it."""
         return Waiting(self._progress, what)
 
     @property
@@ -201,6 +191,12 @@ class Waiting:
             self._status.start()
         else:
             console.print(f"waiting: {what}", markup=False)
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.stop()
 
     def update(self, what: str, trouble: str = "") -> None:
         """Say what is waited for now, and what is in the way of it."""

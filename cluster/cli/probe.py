@@ -76,7 +76,7 @@ class Lines:
         """A case begins."""
         self._title = f"{case.id}: {case.title}"
         if self._screen.interactive:
-            self._waiting = self._screen.wait(self._title)
+            self._waiting = self._screen.waiting(self._title)
 
     def progress(self, far: Progress) -> None:
         """How far its answer is."""

@@ -8,7 +8,7 @@ from typing import Any
 from cluster.deploy import fetch, gate
 from cluster.deploy.apply import apply
 from cluster.deploy.plan import filled, remove_probes, remove_token
-from cluster.deploy.session import Connect, Session, locked, open_fleet, reach, read_named, read_recipe
+from cluster.deploy.session import Connect, Session, locked, open_fleet, reach, read_named, read_recipe, see
 from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
@@ -29,12 +29,12 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         lock = locked(fleet, wanted.hosts, f"pull {wanted.recipe.name}", dry_run=args.dry_run)
         with lock as guard, fetch.naming_what_stays(how):
             session = Session(fleet, guard, screen, args.dry_run)
-            seens = session.see(wanted.hosts, wanted)
+            seens = see(fleet, wanted.hosts, wanted, screen.trouble)
             if not args.dry_run:
                 apply(filled(remove_probes(seens), remove_token(seens)), session)
             gate.judge_stock(wanted, seens, screen)
             if not args.dry_run and fetch.fetch_missing(wanted, seens, how, session):
-                seens = session.see(wanted.hosts, wanted)
+                seens = see(fleet, wanted.hosts, wanted, screen.trouble)
                 gate.judge_stock(wanted, seens, screen)
     recipe = wanted.recipe
     names = [recipe.image, *(model.id for model in wanted.models)]

@@ -36,6 +36,7 @@ from cluster.deploy.session import (
     reach,
     read_named,
     read_recipe,
+    see,
 )
 from cluster.deploy.spec import spec_of
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
@@ -152,7 +153,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
     """From connected hosts to a proven deployment."""
     fleet, screen, clock = session.fleet, session.screen, session.clock
     with clock.stage("look"):
-        seens = session.see(wanted.hosts, wanted)
+        seens = see(fleet, wanted.hosts, wanted, screen.trouble)
     found = find(seens, wanted.hosts)
     refuse_beyond(wanted.names, found)
     fabric = gate.pair_of(wanted.hosts, seens)
@@ -171,7 +172,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
             gate.judge(test_fabric(fabric, found, seens, fleet, screen).findings, wanted, screen)
     with clock.stage("fetch"):
         if fetch.fetch_missing(wanted, seens, how, session):
-            seens = session.see(wanted.hosts, wanted)
+            seens = see(fleet, wanted.hosts, wanted, screen.trouble)
             gate.judge_stock(wanted, seens, screen)
     with clock.stage("try"):
         inside = gate.try_image(wanted, fleet, screen)

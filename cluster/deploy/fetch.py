@@ -15,7 +15,7 @@ from cluster.config.secrets import read_secret
 from cluster.deploy.plan import HUB_TOKEN
 from cluster.deploy.rank import identity_of
 from cluster.deploy.session import Session, raise_all
-from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, RefusedError
+from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, ManyErrors, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
@@ -58,7 +58,7 @@ def naming_what_stays(how: How) -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
-        for one in error.errors:
+        for one in error.errors if isinstance(error, ManyErrors) else (error,):
             if how.fetched and one.rolled_back.startswith(("nothing", UNCHANGED)):
                 one.rolled_back = f"nothing; what was fetched stays: {'; '.join(how.fetched)}"
         raise

@@ -16,7 +16,7 @@ from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark import gpu, links, memory, ranks, server
-from cluster.spark.deployments import Deployment
+from cluster.spark.deployments import Deployment, directory
 from cluster.spark.fabric import Fabric, Transport, grown_bytes, judge_transport, recorded
 from cluster.spark.fact import Missing, known
 from cluster.spark.gpu import GpuProcess
@@ -274,7 +274,9 @@ def subject_of(deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Map
             where=deployment.id,
             remedy="run cluster up with this version",
         ) from None
-    server = Server.of_spec(deployment.spec, seens[deployment.head].home(deployment.id))
+    identity = seens[deployment.head].identity
+    home = "" if isinstance(identity, Missing) else directory(identity.data_dir, deployment.id)
+    server = Server.of_spec(deployment.spec, home)
     return Subject(deployment.id, wanted, recorded(deployment.seen), server)
 
 

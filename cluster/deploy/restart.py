@@ -145,7 +145,7 @@ def restart(
     within = fleet.only(deployment.hosts)
     with locked(within, hosts, f"restart {deployment.id}") as guard:
         session = Session(within, guard, screen)
-        seens = session.see(hosts)
+        seens = see(within, hosts, say=screen.trouble)
         subject = subject_of(deployment, hosts, seens)
         now = as_before(deployment, seens)
         begun()

@@ -98,10 +98,6 @@ class Session:
     dry_run: bool = False
     clock: Clock = field(default_factory=Clock)
 
-    def see(self, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Seen]:
-        """Look at these hosts until every one of them has answered, or was silent for too long."""
-        return see(self.fleet, hosts, wanted, self.screen.trouble)
-
 
 def locked(fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run: bool = False) -> Lock:
     """The lock on all these hosts; a dry run changes nothing and takes that of none."""

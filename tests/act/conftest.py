@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from machine import Desk
-from typed import Typed, write_files
+from typed import UP, Typed, write_files
 
 
 @pytest.fixture
@@ -33,3 +33,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cluster(desk: Desk, place: Path, capsys: pytest.CaptureFixture[str]) -> Typed:
     """`cluster("up", "toy")` → exit code and what was printed."""
     return Typed(desk, place, capsys)
+
+
+@pytest.fixture
+def running(cluster: Typed, desk: Desk) -> str:
+    """A pair of ours serves: its name."""
+    cluster.must(*UP)
+    return desk.deployment()

@@ -31,10 +31,9 @@ def check_line(ran: Ran, place: Path, kind: str) -> str:
     """One error of this kind in place of a traceback; the details that it names."""
     assert ran.code == 1, ran.all
     assert "Traceback" not in ran.all
-    [lines] = ran.errors()
-    assert lines[0].startswith(f"error: internal error: {kind}")
     [file] = details(place)
-    assert lines[1] == f"where: details in {file}"
+    assert ran.error["error"].startswith(f"internal error: {kind}")
+    assert ran.error["where"] == f"details in {file}"
     assert file.stat().st_mode & 0o777 == 0o600
     text = file.read_text()
     assert "Traceback (most recent call last)" in text
@@ -86,9 +85,7 @@ def test_what_a_start_began_is_taken_back(at: int, cluster: Typed, desk: Desk, p
     breaks(desk.hosts["spark2"], is_nth, ZeroDivisionError("nobody thought of it"))
     ran = cluster(*UP)
     check_line(ran, place, "ZeroDivisionError: nobody thought of it")
-    assert any(line.startswith("rolled back: ") for line in ran.errors()[0]) == (at > 1), (
-        "the first only tries the image"
-    )
+    assert ("rolled back" in ran.error) == (at > 1), "the first only tries the image"
     assert desk.serving() == {}
     for name, state in desk.state().items():
         assert state.containers == before[name].containers
@@ -121,7 +118,7 @@ def test_details_that_cannot_be_saved(cluster: Typed, desk: Desk, place: Path) -
     always(desk.hosts["spark1"])
     ran = cluster.ends(1, "status")
     assert "Traceback" not in ran.all
-    assert ran.errors()[0][1].startswith("where: the details could not be saved: ")
+    assert ran.error["where"].startswith("the details could not be saved: ")
 
 
 def test_old_details_go(cluster: Typed, desk: Desk, place: Path) -> None:

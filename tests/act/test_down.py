@@ -29,8 +29,7 @@ def test_it_removes_what_is_ours_and_proves_it(cluster: Typed, desk: Desk) -> No
     assert cluster("down").out.strip() == "no deployment on spark1, spark2"
 
 
-def test_what_a_dry_run_shows_is_what_is_done(cluster: Typed, desk: Desk) -> None:
-    cluster(*UP)
+def test_what_a_dry_run_shows_is_what_is_done(cluster: Typed, desk: Desk, running: str) -> None:
     before = desk.state()
     shown = cluster("down", "--dry-run")
     assert (shown.code, desk.state()) == (0, before)
@@ -42,8 +41,7 @@ def test_what_a_dry_run_shows_is_what_is_done(cluster: Typed, desk: Desk) -> Non
         assert done == lines
 
 
-def test_it_waits_until_memory_is_back(cluster: Typed, desk: Desk) -> None:
-    cluster(*UP)
+def test_it_waits_until_memory_is_back(cluster: Typed, desk: Desk, running: str) -> None:
     desk["spark2"].lingering_bytes = 30 * GIB
     began = desk.now
     desk.on_sleep.append(lambda: setattr(desk["spark2"], "lingering_bytes", 0) if desk.now > began + 20 else None)
@@ -52,9 +50,8 @@ def test_it_waits_until_memory_is_back(cluster: Typed, desk: Desk) -> None:
     assert "waiting: spark2: 30.0 GiB less memory than before up" in ran.err
 
 
-def test_a_failed_proof_keeps_what_tells_the_memory_before(cluster: Typed, desk: Desk) -> None:
+def test_a_failed_proof_keeps_what_tells_the_memory_before(cluster: Typed, desk: Desk, running: str) -> None:
     """The next `down` proves against the same number, and the next `up` records it again."""
-    cluster(*UP)
     for machine in desk:
         machine.lingering_bytes = 20 * GIB
     ran = cluster.ends(4, "down")
@@ -79,8 +76,7 @@ def test_two_deployments_on_two_hosts(cluster: Typed, desk: Desk) -> None:
     assert desk.serving() == {}
 
 
-def test_half_a_pair_leaves_nothing_that_lives_on(cluster: Typed, desk: Desk) -> None:
-    cluster(*UP)
+def test_half_a_pair_leaves_nothing_that_lives_on(cluster: Typed, desk: Desk, running: str) -> None:
     ran = cluster.must("down", "-n", "spark1")
     assert "also has ranks on spark2" in ran.err
     desk.pass_time(5)
@@ -102,8 +98,7 @@ def test_a_host_that_has_no_part_in_it_may_be_off(cluster: Typed) -> None:
     cluster.ends(3, "down", "-n", "spark1,spark3")
 
 
-def test_one_host_unreachable(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
+def test_one_host_unreachable(cluster: Typed, desk: Desk, running: str) -> None:
     desk.hosts["spark2"].drop()
     told = json.loads(cluster("logs", "--json").out)
     assert told["lines"]
@@ -139,8 +134,7 @@ def test_a_container_whose_labels_cannot_be_read_goes_too(spec: str | None, clus
     cluster.must(*UP)
 
 
-def test_docker_refused_on_one_host_does_not_hold_up_the_other(cluster: Typed, desk: Desk) -> None:
-    cluster(*UP)
+def test_docker_refused_on_one_host_does_not_hold_up_the_other(cluster: Typed, desk: Desk, running: str) -> None:
     desk["spark1"].docker.trouble = (1, "permission denied while trying to connect to the Docker daemon socket")
     began = desk.now
     cluster.ends(4, "down")
@@ -159,8 +153,7 @@ def test_folders_that_a_killed_up_left(cluster: Typed, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("state", ["created", "exited", "running"])
-def test_containers_in_any_state(state: str, cluster: Typed, desk: Desk) -> None:
-    cluster(*UP)
+def test_containers_in_any_state(state: str, cluster: Typed, desk: Desk, running: str) -> None:
     [one] = desk["spark2"].docker.containers.values()
     if state != "running":
         one.end(1, desk.now)

@@ -31,10 +31,9 @@ def test_a_start_outlasts_an_outage(host: str, seconds: float, cluster: Typed, d
 def test_a_host_that_stays_away_is_given_up_after_three_minutes(host: str, cluster: Typed, desk: Desk) -> None:
     desk.at_sleep(2, desk.hosts[host].drop)
     ran = cluster.ends(3, *UP, *LONG)
-    [error] = ran.errors()
-    assert error[0].startswith(f"error: {host} was unreachable for 180 s: ")
-    assert error[1] == f"where: {host}"
-    assert f"all but: {host}: nothing was undone there" in error[2]
+    assert ran.error["error"].startswith(f"{host} was unreachable for 180 s: ")
+    assert ran.error["where"] == host
+    assert f"all but: {host}: nothing was undone there" in ran.error["rolled back"]
     assert 180 <= desk.now < 200
     other = "spark2" if host == "spark1" else "spark1"
     assert not desk[other].docker.containers
@@ -43,8 +42,7 @@ def test_a_host_that_stays_away_is_given_up_after_three_minutes(host: str, clust
 def test_the_deadline_of_the_start_ends_it_earlier(cluster: Typed, desk: Desk) -> None:
     desk.at_sleep(2, desk.hosts["spark1"].drop)
     ran = cluster.ends(3, *UP, "--set", "ready_timeout_s=30")
-    [error] = ran.errors()
-    assert error[0].startswith("error: not ready after 30 s; last: spark1 unreachable for 2")
+    assert ran.error["error"].startswith("not ready after 30 s; last: spark1 unreachable for 2")
     assert desk.now < 60
 
 
@@ -64,9 +62,8 @@ def changes_of(cluster: Typed, *words: str) -> dict[str, int]:
     return {name: line.changes for name, line in rehearsal.desk.hosts.items()}
 
 
-def test_every_change_outlasts_an_outage_that_begins_with_it(cluster: Typed, desk: Desk) -> None:
+def test_every_change_outlasts_an_outage_that_begins_with_it(cluster: Typed, desk: Desk, running: str) -> None:
     """A replacing `up`, then `down`: nothing was sent when the host went away, and it is back after a minute."""
-    cluster.must(*UP)
     for words in ((*UP, *OTHER_SEED), ("down",)):
         for host, count in changes_of(cluster, *words).items():
             for number in range(1, count + 1):
@@ -77,9 +74,8 @@ def test_every_change_outlasts_an_outage_that_begins_with_it(cluster: Typed, des
                 assert len(tried.desk.serving()) == (words != ("down",))
 
 
-def test_a_lock_that_was_lost_is_taken_again(cluster: Typed, desk: Desk) -> None:
+def test_a_lock_that_was_lost_is_taken_again(cluster: Typed, desk: Desk, running: str) -> None:
     """Only the connection that held it ends; what was replaced is removed under the lock all the same."""
-    cluster.must(*UP)
     desk.at_sleep(2, desk.hosts["spark2"].end_processes)
     ran = cluster.must(*UP, *OTHER_SEED)
     assert "could not be removed" not in ran.err
@@ -112,8 +108,7 @@ def test_a_change_stops_where_somebody_else_took_the_lock(cluster: Typed, desk: 
 
 
 @pytest.mark.parametrize("host", ["spark1", "spark2"])
-def test_down_outlasts_an_outage_while_memory_comes_back(host: str, cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
+def test_down_outlasts_an_outage_while_memory_comes_back(host: str, cluster: Typed, desk: Desk, running: str) -> None:
     for machine in desk:
         machine.lingering_bytes = 30 << 30
     began = desk.now
@@ -126,12 +121,10 @@ def test_down_outlasts_an_outage_while_memory_comes_back(host: str, cluster: Typ
     assert all(not machine.kept() for machine in desk)
 
 
-def test_swap_outlasts_an_outage(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    [old] = desk.serving()
+def test_swap_outlasts_an_outage(cluster: Typed, desk: Desk, running: str) -> None:
     desk.at_sleep(3, lambda: desk.hosts["spark1"].drop(60))
     cluster.must("swap", "toy", *OTHER_SEED, *LONG)
-    assert desk.deployment() != old
+    assert desk.deployment() != running
 
 
 def test_a_download_goes_on_after_an_outage(cluster: Typed, desk: Desk) -> None:

@@ -28,19 +28,13 @@ def ctrl_c() -> None:
     raise KeyboardInterrupt
 
 
-def fields(ran: Ran) -> dict[str, str]:
-    """The only error by label."""
-    [error] = ran.errors()
-    return {label.replace(" ", "_"): text for label, text in (line.split(": ", 1) for line in error)}
-
-
 def containers(desk: Desk) -> list[tuple[str, str]]:
     return [(machine.name, one.state) for machine in desk for one in machine.docker.containers.values()]
 
 
 def typed_remedy(ran: Ran) -> list[str]:
     """The command of a remedy, as words."""
-    found = re.search(r"cluster (down -n \S+?)(?=[;.]|\s|$)", fields(ran)["hint"])
+    found = re.search(r"cluster (down -n \S+?)(?=[;.]|\s|$)", ran.error["hint"])
     assert found, ran.err
     return found[1].split()
 
@@ -53,21 +47,19 @@ def test_a_second_ctrl_c_says_what_stays(second: str, cluster: Typed, desk: Desk
     if second != "docker rm":
         assert containers(desk) == [("spark1", "running"), ("spark2", "running")], "it leaves at once"
     [deployment] = desk["spark2"].kept()
-    told = fields(ran)
-    assert deployment in told["rolled_back"]
-    assert "spark2" in told["rolled_back"]
+    told = ran.error["rolled back"]
+    assert deployment in told
+    assert "spark2" in told
     cluster.must(*typed_remedy(ran))
     assert containers(desk) == []
 
 
-def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    [old] = desk.serving()
+def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, desk: Desk, running: str) -> None:
     began = desk.sleeps
     desk.on_sleep.append(lambda: ctrl_c() if desk.lives() and desk.sleeps > began + 1 else None)
     desk.when_asked("spark2", "journalctl", ctrl_c)
     ran = cluster.ends(130, *NEW)
-    assert old in fields(ran)["rolled_back"]
+    assert running in ran.error["rolled back"]
     desk.on_sleep.clear()
     cluster.must(*typed_remedy(ran))
     assert containers(desk) == []
@@ -95,8 +87,8 @@ def test_strangers_in_the_directory_of_evidence_do_not_hide_the_cause(cluster: T
     ran = cluster(*UP)
     kept = sorted(one.name for one in place.iterdir())
     [new] = [name for name in kept if name.startswith("2") and not name.startswith("2020")]
-    assert "[kv-cache-none]" in fields(ran)["error"]
-    assert str(place / new) in fields(ran)["hint"]
+    assert "[kv-cache-none]" in ran.error["error"]
+    assert str(place / new) in ran.error["hint"]
     assert {"mine", "0-note.txt"} <= set(kept)
     assert len(kept) == 20 + 2
 
@@ -111,36 +103,31 @@ def test_evidence_that_is_saved_in_part_is_read(cluster: Typed, desk: Desk) -> N
 
     desk.when_asked("spark2", "journalctl", block)
     ran = cluster(*UP)
-    assert "[kv-cache-none]" in fields(ran)["error"]
-    assert str(evidence(cluster)) in fields(ran)["hint"]
+    assert "[kv-cache-none]" in ran.error["error"]
+    assert str(evidence(cluster)) in ran.error["hint"]
 
 
-def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    [old] = desk.serving()
+def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk: Desk, running: str) -> None:
     desk.bad_flag = "--max-num-seqs"
     desk["spark2"].docker.broken = {"rm": (1, "Error response from daemon: driver failed to remove root filesystem")}
     ran = cluster.ends(1, *NEW)
-    told = fields(ran)["rolled_back"]
-    assert old in told
+    told = ran.error["rolled back"]
+    assert running in told
     assert "spark2: " in told
     desk.pass_time(20)
-    assert list(desk.serving()) == [old]
+    assert list(desk.serving()) == [running]
 
 
-def test_what_could_not_be_started_again_is_not_said_to_be(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    [old] = desk.serving()
+def test_what_could_not_be_started_again_is_not_said_to_be(cluster: Typed, desk: Desk, running: str) -> None:
     desk.bad_flag = "--max-num-seqs"
     desk["spark2"].docker.broken = {"start": (1, "Error response from daemon: cannot start")}
     ran = cluster.ends(1, *NEW)
-    assert f"{old} was started again" not in fields(ran)["rolled_back"]
+    assert f"{running} was started again" not in ran.error["rolled back"]
     assert desk.serving() == {}
 
 
-def test_a_state_before_that_tells_no_memory(cluster: Typed, desk: Desk) -> None:
+def test_a_state_before_that_tells_no_memory(cluster: Typed, desk: Desk, running: str) -> None:
     """What another version or a hand wrote: `up` goes on."""
-    cluster.must(*UP)
     for machine, told in zip(desk, (b"{}", b'{"available": null}'), strict=True):
         [path] = [name for name in machine.files if name.endswith("before.json")]
         machine.files[path] = (told, 0o644)

@@ -228,8 +228,7 @@ def test_machines_that_are_not_told_apart_are_refused(words: str, machine_id: st
     for host in desk.hosts.values():
         host.started.clear()
     before = desk.state()
-    [error] = pair.ends(4, *words.split()).errors()
-    assert error[1] == "where: spark2, check `machine-id`"
+    assert pair.ends(4, *words.split()).error["where"] == "spark2, check `machine-id`"
     assert desk.state() == before
     assert [host.started for host in desk.hosts.values()] == [[], []], "no lock was taken"
 

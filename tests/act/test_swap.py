@@ -16,8 +16,7 @@ def other(cluster: Typed) -> None:
     Path(cluster.place, "recipes", "other.yaml").write_text(RECIPE.replace("4096", "2048"))
 
 
-def test_one_model_goes_and_another_comes(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
+def test_one_model_goes_and_another_comes(cluster: Typed, desk: Desk, running: str) -> None:
     told = json.loads(cluster.must("swap", "other", "--json").out)
     assert (told["changed"], told["hosts"], told["tp"]) == (True, ["spark1", "spark2"], 2)
     assert {"stop the old", "memory back", "apply"} <= set(told["stages_s"])
@@ -28,8 +27,7 @@ def test_one_model_goes_and_another_comes(cluster: Typed, desk: Desk) -> None:
     assert [len(machine.docker.containers) for machine in desk] == [1, 1]
 
 
-def test_two_models_never_run_together(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
+def test_two_models_never_run_together(cluster: Typed, desk: Desk, running: str) -> None:
     most: list[int] = []
     desk.on_sleep.append(
         lambda: most.append(max(sum(one.state == "running" for one in at.docker.containers.values()) for at in desk))
@@ -38,9 +36,8 @@ def test_two_models_never_run_together(cluster: Typed, desk: Desk) -> None:
     assert max(most) == 1
 
 
-def test_an_old_one_that_cannot_be_asked_is_not_said_to_be_down(cluster: Typed, desk: Desk) -> None:
+def test_an_old_one_that_cannot_be_asked_is_not_said_to_be_down(cluster: Typed, desk: Desk, running: str) -> None:
     """The way to a host is lost while it starts again: nobody knows, and it serves."""
-    cluster.must(*UP)
     serving = desk.serving()
     desk.bad_flag = "--max-num-seqs"
     again = desk.containers
@@ -52,9 +49,8 @@ def test_an_old_one_that_cannot_be_asked_is_not_said_to_be_down(cluster: Typed, 
     assert desk.serving() == serving
 
 
-def test_an_old_one_of_another_version_is_not_said_to_be_down(cluster: Typed, desk: Desk) -> None:
+def test_an_old_one_of_another_version_is_not_said_to_be_down(cluster: Typed, desk: Desk, running: str) -> None:
     """Its recipe has a key that this version does not know."""
-    cluster.must(*UP)
     for one in desk.containers:
         labels = one.options["--label"]
         labels[:] = [word.replace('"recipe":{', '"recipe":{"later":1,') for word in labels]
@@ -74,8 +70,7 @@ def test_its_hosts_are_those_of_what_runs(cluster: Typed, desk: Desk) -> None:
     assert hosts == ["spark1", "spark2"]
 
 
-def test_to_itself_changes_nothing(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
+def test_to_itself_changes_nothing(cluster: Typed, desk: Desk, running: str) -> None:
     before = desk.state()
     assert "nothing is changed" in cluster.must("swap", "toy").out
     assert desk.state() == before

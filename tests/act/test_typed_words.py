@@ -99,7 +99,7 @@ SPOIL: dict[str, Callable[[Path], object]] = {
 def test_a_secret_file_that_cannot_be_read(words: str, spoil: str, cluster: Typed, desk: Desk, place: Path) -> None:
     SPOIL[spoil](place / "secret")
     ran = cluster.ends(2, *words.split(), "secret")
-    assert ran.errors()[0][0].startswith(f"error: {words.split()[-1]} secret: ")
+    assert ran.error["error"].startswith(f"{words.split()[-1]} secret: ")
     assert not [question for host in desk.hosts.values() for question in host.asked]
 
 
@@ -110,8 +110,7 @@ def test_what_was_fetched_before_a_refusal_is_named(words: str, cluster: Typed, 
     desk["spark2"].docker.registry = {IMAGE: Image(IMAGE, layers=("sha256:aaaa", "sha256:dddd"))}
     ran = cluster.ends(4, *words.split())
     assert IMAGE in desk["spark2"].docker.images
-    [rolled_back] = [line for line in ran.errors()[0] if line.startswith("rolled back: ")]
-    assert f"image {IMAGE} on spark2" in rolled_back
+    assert f"image {IMAGE} on spark2" in ran.error["rolled back"]
 
 
 def test_doctor_asks_no_completion_of_a_deployment_that_is_in_use(cluster: Typed, desk: Desk) -> None:

@@ -14,8 +14,6 @@ from far_answers import COMMIT
 from machine import DATA, HUB, IMAGE, MODEL, Desk, Killed, Stranger
 from typed import INVENTORY, RECIPE, THREE, UP, Ran, Typed
 
-from cluster.deploy.spec import canonical, deployment_id
-
 BATCH = (*UP, "--", "--max-num-seqs", "8")
 
 
@@ -72,34 +70,31 @@ def without_links(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("drift", [new_address, without_links])
-def test_what_was_observed_may_drift(drift: object, cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    name = desk.deployment()
+def test_what_was_observed_may_drift(drift: object, cluster: Typed, desk: Desk, running: str) -> None:
     drift(desk)
     ran = cluster.must(*UP, "--allow-socket")
     assert "nothing is changed" in ran.out
     assert "spark1: address was 192.168.100.11 at the start and is" in ran.err
     assert changes(desk) == 0
-    assert desk.deployment() == name
+    assert desk.deployment() == running
 
 
 FACTS = ("memory", "listening", "processes", "disk", "deployments", "lock", "links", "weights")
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_a_fact_that_cannot_be_read_is_no_reason_to_replace(fact: str, cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    name = desk.deployment()
+def test_a_fact_that_cannot_be_read_is_no_reason_to_replace(
+    fact: str, cluster: Typed, desk: Desk, running: str
+) -> None:
     desk["spark2"].missing[fact] = {"missing": "the disk is gone", "kind": "unreadable"}
     ran = cluster.must(*UP)
     assert "nothing is changed" in ran.out
     assert changes(desk) == 0
-    assert desk.deployment() == name
+    assert desk.deployment() == running
 
 
-def test_a_host_that_does_not_say_who_it_is_stops_it(cluster: Typed, desk: Desk) -> None:
+def test_a_host_that_does_not_say_who_it_is_stops_it(cluster: Typed, desk: Desk, running: str) -> None:
     """Nothing can be said of what runs on it."""
-    cluster.must(*UP)
     desk["spark2"].missing["identity"] = {"missing": "the disk is gone", "kind": "unreadable"}
     ran = cluster.ends(4, *UP)
     assert ran.errors()[0][1] == "where: spark2, check `machine-id`"
@@ -108,24 +103,21 @@ def test_a_host_that_does_not_say_who_it_is_stops_it(cluster: Typed, desk: Desk)
 
 @pytest.mark.parametrize("verb", ["image", "ps", "inspect", "info"])
 @pytest.mark.parametrize("host", ["spark1", "spark2"])
-def test_what_the_decision_needs_stops_it(host: str, verb: str, cluster: Typed, desk: Desk) -> None:
+def test_what_the_decision_needs_stops_it(host: str, verb: str, cluster: Typed, desk: Desk, running: str) -> None:
     """Image and containers must be read to decide; when they cannot, nothing is touched."""
-    cluster.must(*UP)
-    name, before = desk.deployment(), desk.state()
+    before = desk.state()
     desk[host].docker.broken[verb] = (1, "Error response from daemon: i/o timeout")
     ran = cluster.ends(4, *BATCH)
     assert host in ran.err
     assert desk.state() == before
-    assert desk.deployment() == name
+    assert desk.deployment() == running
 
 
-def test_an_image_removed_from_under_it_is_fetched_and_nothing_else(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    name = desk.deployment()
+def test_an_image_removed_from_under_it_is_fetched_and_nothing_else(cluster: Typed, desk: Desk, running: str) -> None:
     desk["spark2"].docker.registry = dict(desk["spark2"].docker.images)
     desk["spark2"].docker.images.clear()
     assert "nothing is changed" in cluster.must(*UP, "--yes").out
-    assert desk.deployment() == name
+    assert desk.deployment() == running
 
 
 # something differs
@@ -160,14 +152,12 @@ def recipe_changed(desk: Desk) -> None:
     ],
 )
 def test_what_differs_is_named_and_replaced(
-    differ: str | Callable[[Desk], None], why: str, cluster: Typed, desk: Desk
+    differ: str | Callable[[Desk], None], why: str, cluster: Typed, desk: Desk, running: str
 ) -> None:
-    cluster.must(*UP)
-    old = desk.deployment()
     words = differ.split() if isinstance(differ, str) else differ(desk) or ()
     ran = cluster.must(*UP, *words)
-    assert replaced(old, ran) == [why], "only what differs is named"
-    assert desk.deployment() != old
+    assert replaced(running, ran) == [why], "only what differs is named"
+    assert desk.deployment() != running
 
 
 def test_content_of_a_mounted_file(cluster: Typed, desk: Desk) -> None:
@@ -191,12 +181,16 @@ EXPECT = "expect_log: {require: [Loading weights took], forbid: ['NaN|!!!!!']}\n
 
 
 def test_a_log_as_expected(cluster: Typed, desk: Desk) -> None:
+    """What is expected is no part of what runs. Docker drops the oldest lines of a server that has run for long."""
     write_recipe(EXPECT)
     cluster.must(*UP)
-    name = desk.deployment()
     write_recipe()
-    assert "nothing is changed" in cluster.must(*UP).out, "what is expected is no part of what runs"
-    assert desk.deployment() == name
+    assert "nothing is changed" in cluster.must(*UP).out
+    write_recipe(EXPECT)
+    [container] = desk["spark1"].docker.containers.values()
+    container.log = container.log[-1:]
+    ran = cluster.must(*UP)
+    assert "the log of spark1 no longer holds the start of its rank: expect_log is not checked" in ran.err
 
 
 @pytest.mark.parametrize("expected", ["require: [Loading draft weights took]", "forbid: ['took [0-9.]+ seconds']"])
@@ -205,16 +199,6 @@ def test_a_log_that_is_not_as_expected_is_not_ready(expected: str, cluster: Type
     assert "[expect-log]" in ran.err
     assert "Loading weights took 2.50 seconds" in ran.err
     assert desk.serving() == {}
-
-
-def test_a_log_that_lost_its_beginning_is_not_judged(cluster: Typed, desk: Desk) -> None:
-    """Docker drops the oldest lines of a server that has run for long."""
-    write_recipe(EXPECT)
-    cluster.must(*UP)
-    [container] = desk["spark1"].docker.containers.values()
-    container.log = container.log[-1:]
-    ran = cluster.must(*UP)
-    assert "the log of spark1 no longer holds the start of its rank: expect_log is not checked" in ran.err
 
 
 def write_dockerfile(text: str) -> None:
@@ -240,15 +224,13 @@ def test_an_image_is_built_on_each_host_before_the_start(cluster: Typed, desk: D
         assert machine.kept() == []
 
 
-def test_a_build_that_fails_leaves_the_old_one_serving(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    old = desk.deployment()
+def test_a_build_that_fails_leaves_the_old_one_serving(cluster: Typed, desk: Desk, running: str) -> None:
     write_dockerfile("RUN apt-get install no-such-package")
     desk["spark2"].docker.broken["build"] = (1, "ERROR: failed to solve: process did not complete: exit code: 100")
     ran = cluster.ends(1, *UP)
     assert "exit code: 100" in ran.err
     assert "spark2" in ran.err
-    assert desk.deployment() == old
+    assert desk.deployment() == running
     assert {one.starts for one in desk.containers} == {1}, "it was never stopped"
 
 
@@ -279,25 +261,7 @@ def test_a_file_of_the_model_and_one_among_the_images_packages(cluster: Typed, d
     assert "nothing is changed" in cluster.must(*UP).out
 
 
-def test_another_rank_program(cluster: Typed, desk: Desk) -> None:
-    """What an older version of cluster started."""
-    cluster.must(*UP)
-    new = desk.deployment()
-    for machine in desk:
-        [container] = machine.docker.containers.values()
-        spec = json.loads(container.labels["cluster.spec"]) | {"rank_program": "0" * 64}
-        labels = {**container.labels, "cluster.spec": canonical(spec), "cluster.deployment": deployment_id(spec)}
-        container.options["--label"] = [f"{key}={value}" for key, value in labels.items()]
-        container.options["--mount"] = [word.replace(new, deployment_id(spec)) for word in container.options["--mount"]]
-        container.name = container.name.replace(new, deployment_id(spec))
-        machine.files = {path.replace(new, deployment_id(spec)): file for path, file in machine.files.items()}
-        machine.folders = {path.replace(new, deployment_id(spec)) for path in machine.folders}
-    assert replaced(r"toy-\w{8}", cluster.must(*UP)) == ["rank_program: DIGEST → DIGEST"]
-    assert desk.deployment() == new
-
-
-def test_descriptive_keys_are_no_difference(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
+def test_descriptive_keys_are_no_difference(cluster: Typed, desk: Desk, running: str) -> None:
     Path("recipes/toy.yaml").write_text(RECIPE.replace("{1: 100, 2: 95}", "{1: 90, 2: 90}") + "summary: other words\n")
     assert "nothing is changed" in cluster.must(*UP, "--set", "ready_timeout_s=77").out
     assert changes(desk) == 0
@@ -306,13 +270,12 @@ def test_descriptive_keys_are_no_difference(cluster: Typed, desk: Desk) -> None:
 # the new one fails
 
 
-def test_when_the_new_one_fails_the_old_one_serves_again(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    old, before = desk.deployment(), desk.state()
+def test_when_the_new_one_fails_the_old_one_serves_again(cluster: Typed, desk: Desk, running: str) -> None:
+    before = desk.state()
     desk.bad_flag = "--max-num-seqs"
     cluster.ends(1, *BATCH)
     desk.pass_time(10)
-    assert desk.deployment() == old
+    assert desk.deployment() == running
     for machine in desk:
         assert machine.files == before[machine.name].files
         [container] = machine.docker.containers.values()
@@ -356,25 +319,21 @@ SEED_2 = (*UP, "-e", "SEED=2")
 
 
 @pytest.mark.parametrize("what", ["docker stop", "mkdir"])
-def test_what_may_be_done_twice_is_done_again(what: str, cluster: Typed, desk: Desk) -> None:
+def test_what_may_be_done_twice_is_done_again(what: str, cluster: Typed, desk: Desk, running: str) -> None:
     """The connection was lost before the change was made, which nobody knows."""
-    cluster.must(*UP)
     desk.hosts["spark2"].lost_at = number_of(cluster, "spark2", what, *SEED_2)
     cluster.must(*SEED_2)
     desk.deployment()
 
 
-def test_what_did_not_happen_is_not_taken_for_done(cluster: Typed, desk: Desk) -> None:
+def test_what_did_not_happen_is_not_taken_for_done(cluster: Typed, desk: Desk, running: str) -> None:
     """The connection was lost before the change was made, and it may not be made twice."""
-    cluster.must(*UP)
-    old = desk.deployment()
     desk.hosts["spark2"].lost_at = number_of(cluster, "spark2", "docker run --detach", *SEED_2)
     ran = cluster.ends(3, *SEED_2)
-    [error] = ran.errors()
-    assert error[0].startswith("error: the connection to spark2 was lost during: ")
-    assert f"{old} was started again" in error[2]
+    assert ran.error["error"].startswith("the connection to spark2 was lost during: ")
+    assert f"{running} was started again" in ran.error["rolled back"]
     desk.pass_time(10)
-    assert desk.deployment() == old
+    assert desk.deployment() == running
 
 
 # dry run
@@ -466,14 +425,12 @@ def vanished(desk: Desk) -> None:
 
 @pytest.mark.parametrize("broken", [rebooted, vanished])
 def test_what_is_left_of_a_deployment_is_replaced_by_it(
-    broken: Callable[[Desk], None], cluster: Typed, desk: Desk
+    broken: Callable[[Desk], None], cluster: Typed, desk: Desk, running: str
 ) -> None:
-    cluster.must(*UP)
-    name = desk.deployment()
     broken(desk)
     cluster.ends(4, "status")
-    assert f"replace what is left of {name}" in cluster.must(*UP).out
-    assert desk.deployment() == name
+    assert f"replace what is left of {running}" in cluster.must(*UP).out
+    assert desk.deployment() == running
 
 
 @pytest.mark.parametrize("wait_s", [0, 5])
@@ -498,9 +455,8 @@ def test_after_a_rank_was_killed_one_up_repairs(
 # other people
 
 
-def test_a_stranger_at_the_new_port_is_seen_behind_our_own(cluster: Typed, desk: Desk) -> None:
+def test_a_stranger_at_the_new_port_is_seen_behind_our_own(cluster: Typed, desk: Desk, running: str) -> None:
     """Our outgoing rank's ports count as free, a stranger's do not."""
-    cluster.must(*UP)
     before = desk.state()
     desk["spark1"].strangers.append(Stranger(812, "nginx", 8001))
     ran = cluster.ends(4, *UP, "--set", "port=8001")
@@ -603,17 +559,15 @@ def test_the_lock_is_given_back_however_it_ends(cluster: Typed, desk: Desk) -> N
     assert desk.hosts["spark1"].lock_holder is None
 
 
-def test_every_change_is_in_the_audit_of_its_host(cluster: Typed, desk: Desk) -> None:
-    cluster.must(*UP)
-    name = desk.deployment()
+def test_every_change_is_in_the_audit_of_its_host(cluster: Typed, desk: Desk, running: str) -> None:
     cluster.must("down")
     noted = [str(line["what"]) for line in desk["spark2"].audit]
     assert noted == [
-        f"write {DATA}/deployments/{name}",
-        f"start cluster-{name}-r1",
-        f"stop cluster-{name}-r1",
-        f"remove cluster-{name}-r1",
-        f"remove {DATA}/deployments/{name}",
+        f"write {DATA}/deployments/{running}",
+        f"start cluster-{running}-r1",
+        f"stop cluster-{running}-r1",
+        f"remove cluster-{running}-r1",
+        f"remove {DATA}/deployments/{running}",
     ]
     assert {str(line["who"]) for line in desk["spark2"].audit} == {desk["spark2"].audit[0]["who"]}
 

@@ -61,6 +61,12 @@ class Ran:
                 found[-1].append(line)
         return found
 
+    @property
+    def error(self) -> dict[str, str]:
+        """The only error, by label."""
+        [lines] = self.errors()
+        return dict(line.split(": ", 1) for line in lines)
+
 
 @dataclass
 class Typed:
