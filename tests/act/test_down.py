@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from machine import DATA, IMAGE, Desk, Stranger
+from machine import IMAGE, Desk
 from typed import THREE, UP, Typed
 
 GIB = 1 << 30
@@ -143,15 +143,6 @@ def test_docker_refused_on_one_host_does_not_hold_up_the_other(cluster: Typed, d
     assert len(desk["spark1"].kept()) == 1, "what tells the memory before stays where nothing was removed"
 
 
-def test_folders_that_a_killed_up_left(cluster: Typed, desk: Desk) -> None:
-    for name in ("toy-0123abcd", "hub-token"):
-        desk["spark1"].make_folder(f"{DATA}/deployments/{name}")
-        desk["spark1"].files[f"{DATA}/deployments/{name}/token"] = (b"hf_x", 0o600)
-    cluster.must("down")
-    assert desk["spark1"].kept() == []
-    assert desk["spark1"].files == {}
-
-
 @pytest.mark.parametrize("state", ["created", "exited", "running"])
 def test_containers_in_any_state(state: str, cluster: Typed, desk: Desk, running: str) -> None:
     [one] = desk["spark2"].docker.containers.values()
@@ -160,10 +151,3 @@ def test_containers_in_any_state(state: str, cluster: Typed, desk: Desk, running
         one.state = state
     cluster.must("down")
     assert desk["spark2"].docker.containers == {}
-
-
-def test_a_strangers_port_and_processes_are_his(cluster: Typed, desk: Desk) -> None:
-    desk["spark1"].strangers = [Stranger(50, "vllm serve", 11434, 8 * GIB, on_gpu=True)]
-    cluster(*UP)
-    cluster.must("down")
-    assert len(desk["spark1"].strangers) == 1

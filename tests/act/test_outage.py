@@ -121,12 +121,6 @@ def test_down_outlasts_an_outage_while_memory_comes_back(host: str, cluster: Typ
     assert all(not machine.kept() for machine in desk)
 
 
-def test_swap_outlasts_an_outage(cluster: Typed, desk: Desk, running: str) -> None:
-    desk.at_sleep(3, lambda: desk.hosts["spark1"].drop(60))
-    cluster.must("swap", "toy", *OTHER_SEED, *LONG)
-    assert desk.deployment() != running
-
-
 def test_a_download_goes_on_after_an_outage(cluster: Typed, desk: Desk) -> None:
     for machine in desk:
         machine.models.clear()

@@ -27,15 +27,6 @@ def test_one_model_goes_and_another_comes(cluster: Typed, desk: Desk, running: s
     assert [len(machine.docker.containers) for machine in desk] == [1, 1]
 
 
-def test_two_models_never_run_together(cluster: Typed, desk: Desk, running: str) -> None:
-    most: list[int] = []
-    desk.on_sleep.append(
-        lambda: most.append(max(sum(one.state == "running" for one in at.docker.containers.values()) for at in desk))
-    )
-    cluster.must("swap", "other")
-    assert max(most) == 1
-
-
 def test_an_old_one_that_cannot_be_asked_is_not_said_to_be_down(cluster: Typed, desk: Desk, running: str) -> None:
     """The way to a host is lost while it starts again: nobody knows, and it serves."""
     serving = desk.serving()

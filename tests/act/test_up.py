@@ -270,19 +270,6 @@ def test_descriptive_keys_are_no_difference(cluster: Typed, desk: Desk, running:
 # the new one fails
 
 
-def test_when_the_new_one_fails_the_old_one_serves_again(cluster: Typed, desk: Desk, running: str) -> None:
-    before = desk.state()
-    desk.bad_flag = "--max-num-seqs"
-    cluster.ends(1, *BATCH)
-    desk.pass_time(10)
-    assert desk.deployment() == running
-    for machine in desk:
-        assert machine.files == before[machine.name].files
-        [container] = machine.docker.containers.values()
-        assert container.starts == 2, "stopped and started, not made anew"
-    assert "nothing is changed" in cluster.must(*UP).out
-
-
 def test_two_solo_deployments_make_way_for_a_pair(cluster: Typed, desk: Desk) -> None:
     """And when the pair fails, both serve again."""
     cluster.must("up", "toy", "--solo", "-n", "spark1")
