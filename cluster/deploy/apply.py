@@ -169,65 +169,6 @@ def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]
         raise failure from error
 
 
-def roll_back_host(host: Host) -> None:
-        for step in reversed(applied.begun):
-            if step.host != host.name or not step.undo:
-                continue
-            session.guard.note(host.name, f"undo: {step.what}")
-            wrong = ""
-            try:
-                for question in step.undo:
-                    [answer] = host.ask([question])
-                    wrong = wrong if answer.exit == 0 else why_failed(answer)
-            except ClusterError as error:
-                wrong = error.what
-            if wrong:
-                left.append(f"{host.name}: {step.what} ({wrong})")
-            else:
-                applied.undone.append(step)
-
-    begun = {step.host for step in applied.begun if step.undo}
-    if begun:
-        session.screen.note("undo")
-        lost = session.guard.lost()
-        hosts = [name for name in session.fleet.names if name in begun]
-        left += [f"{name}: nothing was undone there ({lost[name].what})" for name in hosts if name in lost]
-        outcomes = session.fleet.each(roll_back_host, [name for name in hosts if name not in lost])
-        left += [f"{name}: {outcome.error}" for name, outcome in outcomes.items() if outcome.error is not None]
-    return left
-
-
-@contextmanager
-def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]:
-    """Whatever goes wrong in the block is rolled back after the evidence was saved; its error says so."""
-    applied = Applied()
-    session.screen.stay()
-    try:
-        yield applied
-    except (Exception, KeyboardInterrupt) as error:
-        session.fleet.cancel.renew()
-        if isinstance(error, KeyboardInterrupt):
-            failure: ClusterError = InterruptedByUser("interrupted before ready")
-        else:
-            failure = error if isinstance(error, ClusterError) else InternalError(error)
-        if not applied.begun:
-            failure.rolled_back = UNCHANGED
-            raise failure from error
-        failure, saved = roll_back(failure, plan, subject, applied, session)
-        from cluster.deploy.cause import name_cause  # what reads logs is loaded on failure only
-
-        name_cause(failure, failure.errors, saved, session.screen)
-        secrets = subject.wanted.secrets.values()
-        for one in failure.errors:
-            one.what, one.where = hide_text(one.what, secrets), hide_text(one.where, secrets)
-        raise failure from error
-
-
-def errors_of(failure: ClusterError) -> Sequence[ClusterError]:
-    """The errors of a failure, one or many."""
-    return failure.errors if isinstance(failure, ManyErrors) else (failure,)
-
-
 def roll_back(
     failure: ClusterError, plan: Plan, subject: Subject, applied: Applied, session: Session
 ) -> tuple[ClusterError, str]:
@@ -247,7 +188,7 @@ def roll_back(
     if guard.taken() and not isinstance(failure, InterruptedByUser | InternalError):
         both = ManyErrors([*guard.taken(), failure])  # what another operator did may be why it failed
         failure = ManyErrors(list(dict.fromkeys(both.errors)))
-    for one in errors_of(failure):
+    for one in failure.errors:
         one.rolled_back, one.remedy = done, also(remedy, also(f"read {saved}" if saved else "", one.remedy))
     return failure, saved
 

@@ -46,6 +46,8 @@ def known(fact: X | Missing) -> X | None:
     """The fact; None where it could not be read."""
     return None if isinstance(fact, Missing) else fact
 
+
+def plain(text: str) -> str:
     """Text without terminal codes and control characters (tab and newline stay)."""
     return CONTROL.sub("", _ANSI.sub("", text))
 
