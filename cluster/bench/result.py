@@ -292,10 +292,10 @@ class Journal:
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         """Begin the partial file, before anything is measured. Raises UsageError when the directory is not writable."""
-        began = datetime.now(UTC)
-        self.timestamp = f"{began:%Y-%m-%d %H:%M:%SZ}"
+        now = datetime.now(UTC)
+        self.timestamp = f"{now:%Y-%m-%d %H:%M:%SZ}"
         size = f"-tp{manifest.tp}" if manifest.tp else ""
-        stem = f"{began:%Y%m%dT%H%M%S.%fZ}-{file_name(manifest.recipe or manifest.model, 'server')}{size}"
+        stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{file_name(manifest.recipe or manifest.model, 'server')}{size}"
         self.path = directory / f"{stem}.json"
         self.partial = directory / f"{stem}{PARTIAL}"
         head = Result(manifest, (), timestamp=self.timestamp, complete=False).document()

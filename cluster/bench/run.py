@@ -191,13 +191,13 @@ def run_bench(
         raise ClusterError(f"the server served no request: {error}", code="no-request-served", remedy=remedy_of(error))
     sentinel = bench.watch_drift(shapes, on_step)
     seen = {"ignored": list(ignored(engine.name)), "answers_as": sender.answers_as}
-    told = engine.document() | {key: value for key, value in seen.items() if value}
+    found = engine.document() | {key: value for key, value in seen.items() if value}
     manifest = replace(
         manifest,
         model=served.model,
         corpus=corpus_id(wanted.corpus) + (" as words" if corpus.words else ""),
         refused_fields=sender.maker.refused,
-        engine={} if manifest.deployment else told,
+        engine={} if manifest.deployment else found,
         client_where=loader.where,
         est_ppt_from=clocks(rows),
     )

@@ -282,8 +282,8 @@ def check_links(level: Level, seen: Seen, facing: Sequence[Facing]) -> Iterator[
         if link.gids and end.network.version == 4 and link.gid_index(end.address) is None:
             what = f"{link.hca} has no RoCE v2 GID for {end.address}, so no RDMA can use that address"
             table = ", ".join(f"{row.index}: {row.gid} {row.kind}" for row in link.gids)
-            again = f"sudo ip link set {link.netdev} down && sudo ip link set {link.netdev} up"
-            remedy = f"on {seen.host}: {again}; the address in netplan, not in /run"
+            renew = f"sudo ip link set {link.netdev} down && sudo ip link set {link.netdev} up"
+            remedy = f"on {seen.host}: {renew}; the address in netplan, not in /run"
             yield GID.found(level, seen.host, what, table, remedy)
 
 

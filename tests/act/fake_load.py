@@ -70,10 +70,7 @@ class FakeLoad(FakeProcess):
             function = {"name": body["tools"][0]["function"]["name"], "arguments": self.machine.desk.arguments}
             message |= {"content": None, "tool_calls": [{"index": 0, "id": "call_1", "function": function}]}
         finish = "tool_calls" if "tool_calls" in message else "stop"
-        if body["stream"]:
-            return streamed(body["model"], message, finish)
-        choice = {"index": 0, "message": message, "finish_reason": finish}
-        return whole(200, {"model": body["model"], "choices": [choice], "usage": USAGE})
+        return (streamed if body["stream"] else in_one_piece)(body["model"], message, finish)
 
     def allowed(self, life: RankLife) -> bool:
         home = f"{DATA}/deployments/{life.container.labels['cluster.deployment']}"
@@ -86,6 +83,11 @@ def whole(status: int, document: dict[str, Any]) -> bytes:
     """An answer in one piece."""
     body = json.dumps(document).encode()
     return b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
+
+
+def in_one_piece(model: str, message: dict[str, Any], finish: str) -> bytes:
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    return whole(200, {"model": model, "choices": [choice], "usage": USAGE})
 
 
 def streamed(model: str, message: dict[str, Any], finish: str) -> bytes:

@@ -24,7 +24,7 @@ def url() -> Iterator[str]:
 
 
 def args(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = options.Parser()
     options.bench(parser)
     return parser.parse_args(words)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_host import FakeProcess
-from fake_load import AUTO, FakeLoad, said, streamed, whole
+from fake_load import AUTO, FakeLoad, in_one_piece, streamed, whole
 from machine import Desk
 from transcript import compare, written
 from typed import RECIPE, Ran, Typed, write_files
@@ -284,7 +284,7 @@ def speaks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Speak], None]:
 def says(content: str, *, reasoning: str = "", finish: str = "stop", model: str = "") -> Speak:
     """The same answer to everything, streamed or not."""
     message = {"role": "assistant", "content": content, "reasoning": reasoning or None}
-    return lambda body: (streamed if body["stream"] else said)(model or body["model"], message, finish)
+    return lambda body: (streamed if body["stream"] else in_one_piece)(model or body["model"], message, finish)
 
 
 def test_rubbish(serving: Typed, speaks: Callable[[Speak], None]) -> None:
