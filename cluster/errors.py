@@ -44,7 +44,7 @@ class ClusterError(Exception):
     exit_code = ExitCode.FAILED
 
     def __init__(
-        self, what: str, *, code: str = "", where: str = "", rolled_back: str = "", remedy: str = "", host: str = ""
+        self, what: str, *, code: str, where: str = "", rolled_back: str = "", remedy: str = "", host: str = ""
     ) -> None:
         super().__init__(what)
         self.code = code
@@ -61,8 +61,12 @@ class ClusterError(Exception):
 
     def lines(self) -> list[tuple[str, str]]:
         """The lines to print, as (label, text); empty ones are left out."""
-        what = f"{self.what} [{self.code}]" if self.code else self.what
-        rows = [("error", what), ("where", self.where), ("rolled back", self.rolled_back), ("hint", self.remedy)]
+        rows = [
+            ("error", f"{self.what} [{self.code}]"),
+            ("where", self.where),
+            ("rolled back", self.rolled_back),
+            ("hint", self.remedy),
+        ]
         return [(label, text) for label, text in rows if text]
 
     def as_dict(self) -> dict[str, str]:
@@ -120,12 +124,18 @@ class InternalError(ClusterError):
 class InterruptedByUser(ClusterError):
     exit_code = ExitCode.INTERRUPTED
 
+    def __init__(self, what: str = "interrupted", *, where: str = "", rolled_back: str = "", remedy: str = "") -> None:
+        super().__init__(what, code="interrupted", where=where, rolled_back=rolled_back, remedy=remedy)
+
 
 class ManyErrors(ClusterError):
+    """Code and exit code are those of the gravest; there is one at least."""
+
     def __init__(self, errors: Sequence[ClusterError]) -> None:
-        super().__init__("; ".join(error.what for error in errors))
+        gravest = max(errors, key=lambda error: error.exit_code)
+        super().__init__("; ".join(error.what for error in errors), code=gravest.code)
         self._errors = tuple(one for error in errors for one in error.errors)
-        self.exit_code = max((error.exit_code for error in errors), default=ExitCode.FAILED)
+        self.exit_code = gravest.exit_code
 
     @property
     def errors(self) -> tuple[ClusterError, ...]:

@@ -68,7 +68,9 @@ class FakeHost:
                 break
             self.faults.lost_questions -= 1
             if not left:
-                raise ConnectionLostError(f"the connection to {self.name} was lost", where=self.name)
+                raise ConnectionLostError(
+                    f"the connection to {self.name} was lost", code="connection-lost", where=self.name
+                )
         answers, numbers = [], []
         for question in questions:
             self.asked.append(question)
@@ -97,7 +99,7 @@ class FakeHost:
         self._reach(self.cancel.scope)
         number = self._count_change()
         if number == self.faults.fail_at:
-            raise ClusterError(f"cannot write {path}: told to fail", where=self.name)
+            raise ClusterError(f"cannot write {path}: told to fail", code="file-not-written", where=self.name)
         self.puts.append(Put(path, data, mode))
         if self.writer is not None:
             self.writer(self.puts[-1])
@@ -121,7 +123,9 @@ class FakeHost:
 
     def _after_changes(self, numbers: Sequence[int]) -> None:
         if self.faults.lose_answer_of in numbers:
-            raise ConnectionLostError(f"the connection to {self.name} ended before the answer", where=self.name)
+            raise ConnectionLostError(
+                f"the connection to {self.name} ended before the answer", code="connection-lost", where=self.name
+            )
 
 
 class FakeProcess:
@@ -163,7 +167,7 @@ class FakeProcess:
     def write(self, data: bytes) -> None:
         """See Process.write."""
         if self.ended:
-            raise ConnectionLostError("the program is gone")
+            raise ConnectionLostError("the program is gone", code="connection-lost")
         self.written += data
 
     def close(self, timeout_s: float = 5.0) -> int | None:

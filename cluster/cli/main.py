@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None, **given: Any) -> int:
     except BrokenPipeError:  # the reader went away (`| head`): nothing is wrong
         return ExitCode.DONE
     except KeyboardInterrupt:
-        error = InterruptedByUser("interrupted", code="interrupted")
+        error = InterruptedByUser()
     except ClusterError as caught:
         error = caught
     except OSError as caught:

@@ -153,7 +153,7 @@ def carry_out(steps: Sequence[Step], log: Log, named: Named, screen: Screen, con
                 screen.note(f"{place} on {', '.join(step.wanted.names)}: up, bench, down")
                 point, log.error = take_step(step, named, connect)
         except KeyboardInterrupt:
-            log.error = InterruptedByUser("interrupted")
+            log.error = InterruptedByUser()
             return
         log.keep(point)
         if point.failed:
@@ -188,7 +188,7 @@ def take_down(point: Point, step: Step, named: Named, connect: Connect) -> tuple
     try:
         down.take(replace(named, hosts=step.wanted.hosts, explicit=True), screen, connect, dry_run=False)
     except (ClusterError, KeyboardInterrupt) as caught:
-        ended = caught if isinstance(caught, ClusterError) else InterruptedByUser("interrupted")
+        ended = caught if isinstance(caught, ClusterError) else InterruptedByUser()
         ended.remedy = ended.remedy or f"cluster down -n {','.join(step.wanted.names)}"
         return failed(point, "down", ended), ended
     return replace(point, down=screen.kept), None
@@ -199,7 +199,7 @@ def measure(point: Point, step: Step, connect: Connect) -> tuple[Point, ClusterE
     try:
         measured = measure_all(step.bench, QuietScreen(), connect)
     except (ClusterError, KeyboardInterrupt) as caught:
-        error = caught if isinstance(caught, ClusterError) else InterruptedByUser("interrupted")
+        error = caught if isinstance(caught, ClusterError) else InterruptedByUser()
         return failed(point, "bench", error), error if error.exit_code in STOPS else None
     if measured.interrupted:
         stopped = InterruptedByUser(f"interrupted while {step.label} was measured")

@@ -44,7 +44,7 @@ class Scope:
     def check(self) -> None:
         """Raise InterruptedByUser when the scope is interrupted."""
         if self.is_set:
-            raise InterruptedByUser("interrupted")
+            raise InterruptedByUser()
 
     @contextmanager
     def closing(self, close: Callable[[], None]) -> Iterator[None]:

@@ -73,7 +73,7 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
             return Outcome(error=error)
         except KeyboardInterrupt:
             ctrl_c.set()
-            return Outcome(error=InterruptedByUser("interrupted"))
+            return Outcome(error=InterruptedByUser())
         except BaseException as error:
             bugs.append(error)
             return Outcome(error=InternalError(error))
@@ -106,11 +106,11 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
                 if time.monotonic() > start + (LEAVE_CHANGE_S if scope.changes else LEAVE_S):
                     break
                 changed.wait(SLICE_S)
-        raise InterruptedByUser("interrupted") from None
+        raise InterruptedByUser() from None
     if bugs:
         raise bugs[-1]
     if any(isinstance(outcome.error, InterruptedByUser) for outcome in outcomes.values()):
-        raise InterruptedByUser("interrupted")
+        raise InterruptedByUser()
     return {name: outcomes[name] for name in jobs}
 
 

@@ -308,7 +308,7 @@ class WireHost(ABC):
             if scope.is_set:
                 interrupted_at = interrupted_at or now
                 if not changes or now > interrupted_at + CHANGE_PATIENCE_S:
-                    raise InterruptedByUser("interrupted", where=self.name)
+                    raise InterruptedByUser(where=self.name)
             if now > deadline:  # asking once more would not help; only a change's answer counts as lost
                 raise (ConnectionLostError if changes else SilentError)(
                     f"{self.name} did not answer within {patience_s:.0f} s",

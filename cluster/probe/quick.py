@@ -42,9 +42,7 @@ def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: S
             finally:
                 deadline.cancel()
     except (KeyboardInterrupt, InterruptedByUser):
-        raise InterruptedByUser(
-            "interrupted at the last questions", code="interrupted", rolled_back="nothing: it is ready"
-        ) from None
+        raise InterruptedByUser("interrupted at the last questions", rolled_back="nothing: it is ready") from None
     except ClusterError as error:
         screen.warn(f"not probed: {error.what}; cluster probe asks again")
         return {"error": error.what}

@@ -280,10 +280,14 @@ class DeskHost(FakeHost):
             error.sent = False
             raise error
         if number in (self.dropped_at, self.lost_at):
-            raise ConnectionLostError(f"the connection to {self.name} was lost", where=self.name)
+            raise ConnectionLostError(
+                f"the connection to {self.name} was lost", code="connection-lost", where=self.name
+            )
         return number
 
 
 def unreachable(name: str) -> ConnectionLostError:
     """What a host that is switched off gives."""
-    return ConnectionLostError(f"{name} did not answer within 10 s", where=name, remedy="is it on?")
+    return ConnectionLostError(
+        f"{name} did not answer within 10 s", code="host-unreachable", where=name, remedy="is it on?"
+    )

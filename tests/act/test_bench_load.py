@@ -304,7 +304,7 @@ def test_after_a_lost_client_the_next_round_is_sent_by_a_new_one(url: str) -> No
     def start() -> Child:
         starts.append("start")
         if len(starts) == 1:
-            raise ConnectionLostError("spark1 did not answer within 5 s", where="spark1")
+            raise ConnectionLostError("spark1 did not answer within 5 s", code="host-unreachable", where="spark1")
         return Child(*command)
 
     dies = Child(["sh", "-c", "echo '{\"ready\": true}'; read line; exit 137"], b"")

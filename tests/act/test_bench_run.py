@@ -114,7 +114,7 @@ class Losing:
         self.sent.append(wanted)
         if wanted.id in self.lost:
             self.lost.remove(wanted.id)
-            raise ConnectionLostError("the load client ended")
+            raise ConnectionLostError("the load client ended", code="load-client-lost")
         return self.load.send(wanted)
 
 

@@ -78,7 +78,7 @@ def test_a_lost_load_client_keeps_the_rows_before_it(
 
     def lose(self: ProcessLoader, wanted: Round) -> RoundRecord:
         if "d64" in wanted.id and "run" in wanted.id:
-            raise ConnectionLostError("the load client ended", where="spark1")
+            raise ConnectionLostError("the load client ended", code="load-client-lost", where="spark1")
         return send(self, wanted)
 
     send = ProcessLoader.send

@@ -153,7 +153,7 @@ def test_every_host_of_the_deployment_is_watched() -> None:
 @pytest.mark.parametrize("dies_at", ["begin", "end"])
 def test_host_that_is_lost_leaves_a_gap_and_is_watched_again_in_the_next_run(dies_at: str) -> None:
     """Also when it is not back at once."""
-    gone = ConnectionLostError("spark2 did not answer within 5 s", where="spark2")
+    gone = ConnectionLostError("spark2 did not answer within 5 s", code="host-unreachable", where="spark2")
     starts = [Watching(2 << 20, dies_at), gone, Watching(2 << 20)]
     watched = watchers(spark1=Watching(1 << 20), spark2=[*starts])
     found = []
@@ -165,7 +165,7 @@ def test_host_that_is_lost_leaves_a_gap_and_is_watched_again_in_the_next_run(die
 
 
 def test_a_host_that_cannot_be_watched_from_the_start_ends_no_measurement() -> None:
-    gone = ConnectionLostError("spark2 did not answer within 5 s", where="spark2")
+    gone = ConnectionLostError("spark2 did not answer within 5 s", code="host-unreachable", where="spark2")
     watched = watchers(spark1=Watching(1 << 20), spark2=[gone, Watching(2 << 20)])
     watched.begin()
     assert watched.end()["lost"] == []
@@ -174,7 +174,7 @@ def test_a_host_that_cannot_be_watched_from_the_start_ends_no_measurement() -> N
 def test_no_watching_program_is_left_when_the_second_is_not_started() -> None:
     first = Watching(1 << 20)
     with pytest.raises(InterruptedByUser):
-        watchers(spark1=first, spark2=[InterruptedByUser("interrupted")])
+        watchers(spark1=first, spark2=[InterruptedByUser()])
     assert first.ended
 
 

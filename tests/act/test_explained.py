@@ -175,7 +175,7 @@ def test_evidence_of_any_kind_is_read_without_harm(spoiled: bytes, cluster: Type
 
 
 def test_evidence_that_cannot_be_explained_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    error = ClusterError("spark1: engine exited with 1", where="spark1", remedy="read it")
+    error = ClusterError("spark1: engine exited with 1", code="rank-failed", where="spark1", remedy="read it")
     name_cause(error, [error], str(tmp_path / "gone"), Screen())
     assert (error.what, error.where, error.remedy) == ("spark1: engine exited with 1", "spark1", "read it")
     assert "the evidence could not be explained" in capsys.readouterr().err

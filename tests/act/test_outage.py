@@ -48,10 +48,10 @@ def test_the_deadline_of_the_start_ends_it_earlier(cluster: Typed, desk: Desk) -
 
 def test_what_waiting_cannot_cure_ends_it_at_once(cluster: Typed, desk: Desk) -> None:
     """The host comes back with another key."""
-    key = UnreachableError("spark2: its host key changed", where="spark2")
+    key = UnreachableError("spark2: its host key changed", code="host-key-changed", where="spark2")
     desk.at_sleep(2, lambda: setattr(desk.hosts["spark2"].faults, "unreachable", key))
     ran = cluster.ends(3, *UP, *LONG)
-    assert [error[0] for error in ran.errors()] == ["error: spark2: its host key changed"]
+    assert [error[0] for error in ran.errors()] == ["error: spark2: its host key changed [host-key-changed]"]
     assert desk.now < 10
 
 

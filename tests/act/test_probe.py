@@ -218,7 +218,7 @@ def raises(error: BaseException) -> FakeProcess:
         lambda: FakeProcess(["OCI runtime exec failed"], 1),
         lambda: FakeProcess([], 1),
         lambda: FakeProcess(['{"ready": true, "python": "3", "hostname": "h"}']),
-        lambda: raises(ConnectionLostError("the connection to spark1 was lost")),
+        lambda: raises(ConnectionLostError("the connection to spark1 was lost", code="connection-lost")),
     ],
     ids=["error", "no container", "silent", "hangs", "lost"],
 )

@@ -151,6 +151,8 @@ def test_on_a_full_disk_the_failure_is_still_told_and_put_back(
 def test_a_cause_is_said_of_its_own_host(tmp_path: Path) -> None:
     """The name of one host is the beginning of the other's."""
     (tmp_path / "spark1-kernel.txt").write_text(f"{OOM[1]}\n".replace("spark2", "spark1"))
-    errors = [ClusterError(f"{name}: lost", where=name, host=name) for name in ("spark10", "spark1")]
+    errors = [
+        ClusterError(f"{name}: lost", code="connection-lost", where=name, host=name) for name in ("spark10", "spark1")
+    ]
     name_cause(ManyErrors(errors), errors, str(tmp_path), Screen())
-    assert [one.code for one in errors] == ["", "kernel-oom"]
+    assert [one.code for one in errors] == ["connection-lost", "kernel-oom"]

@@ -146,7 +146,9 @@ def lost_when_asked(desk: Desk, word: str, *, raises: bool = True) -> None:
 
 
 def refused(name: str) -> UnreachableError:
-    return UnreachableError(f"{name}: nvidia@192.168.1.42 accepts none of our keys", where="nvidia@192.168.1.42")
+    return UnreachableError(
+        f"{name}: nvidia@192.168.1.42 accepts none of our keys", code="ssh-publickey", where="nvidia@192.168.1.42"
+    )
 
 
 def test_a_host_has_its_name_wherever_its_error_points(cluster: Typed, desk: Desk) -> None:
@@ -167,7 +169,9 @@ def test_a_finding_of_a_lost_host_has_its_name(cluster: Typed, desk: Desk) -> No
 
 def test_status_tells_every_error(cluster: Typed, desk: Desk) -> None:
     """Also one that is not about the way to the host."""
-    desk.hosts["spark2"].faults.unreachable = ClusterError("cannot write there", where="spark2")
+    desk.hosts["spark2"].faults.unreachable = ClusterError(
+        "cannot write there", code="file-not-written", where="spark2"
+    )
     ran = cluster("status", "--json")
     assert [one["host"] for one in json.loads(ran.out)["unreachable"]] == ["spark2"]
     assert ran.code == cluster("status").code == 1
@@ -217,7 +221,9 @@ class Cut(FakeProcess):
 
     def lines(self) -> Iterator[str]:
         yield from super().lines()
-        raise ConnectionLostError("the connection to spark2 ended before the answer", where="spark2")
+        raise ConnectionLostError(
+            "the connection to spark2 ended before the answer", code="connection-lost", where="spark2"
+        )
 
 
 STAMPS = [f"2026-01-01T00:00:0{second}.000000000Z" for second in range(9)]

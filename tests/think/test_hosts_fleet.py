@@ -23,7 +23,7 @@ from cluster.hosts.cancel import Cancel
 from cluster.hosts.fleet import SILENCE_S, Fleet, Outcome, Silence, errors, values
 from cluster.hosts.protocol import Host
 
-LOST = ConnectionLostError("spark2 did not answer", where="spark2", remedy="is it on?")
+LOST = ConnectionLostError("spark2 did not answer", code="host-unreachable", where="spark2", remedy="is it on?")
 ASK, CHANGE = Question(("docker", "ps")), Question(("docker", "rm"), changes=True)
 
 
@@ -40,7 +40,7 @@ def desk(count: int = 2, limit: int = 32) -> tuple[Fleet, list[FakeHost]]:
 def test_outcomes_keep_the_hosts_order_and_every_error() -> None:
     fleet, hosts = desk(4)
     hosts[1].faults.unreachable = LOST
-    hosts[3].faults.unreachable = UnreachableError("spark4: unknown host key")
+    hosts[3].faults.unreachable = UnreachableError("spark4: unknown host key", code="host-key-unknown")
     outcomes = fleet.ask_all([ASK])
     assert list(outcomes) == ["spark1", "spark2", "spark3", "spark4"]
     assert outcomes["spark3"].get()[0].text == "docker ps"
@@ -103,7 +103,7 @@ def test_part_of_a_fleet_shares_hosts_and_switch_and_all_are_closed() -> None:
     assert part["spark1"] is fleet["spark1"]
     assert part.cancel is fleet.cancel
     with fleet, pytest.raises(ClusterError):
-        raise ClusterError("failed")
+        raise ClusterError("failed", code="failed")
     assert all(host.closed for host in hosts)
 
 
@@ -152,7 +152,7 @@ def until(clock: Clock, second: float, error: ClusterError) -> Callable[[], str]
     return act
 
 
-@pytest.mark.parametrize("error", [LOST, SilentError("spark2: no address for spark2.local")])
+@pytest.mark.parametrize("error", [LOST, SilentError("spark2: no address for spark2.local", code="host-unknown")])
 def test_silence_is_outlasted_and_told(error: ClusterError, clock: Clock) -> None:
     silence, told = Silence(clock), list[str]()
     assert silence.keep_trying("spark2", until(clock, SILENCE_S - 1, error), told.append) == "answered"
@@ -169,7 +169,9 @@ def test_three_minutes_of_it_are_too_long(clock: Clock) -> None:
     assert clock.now == SILENCE_S
 
 
-@pytest.mark.parametrize("error", [UnreachableError("its host key changed"), ClusterError("no room")])
+@pytest.mark.parametrize(
+    "error", [UnreachableError("its host key changed", code="host-key-changed"), ClusterError("no room", code="disk")]
+)
 def test_what_waiting_cannot_cure_is_raised_at_once(error: ClusterError, clock: Clock) -> None:
     silence = Silence(clock)
     with pytest.raises(ClusterError) as raised:

@@ -86,7 +86,7 @@ class GonePipe:
         self._said = [b"This account is ", b"currently not available.\n", b""]
 
     def send(self, data: bytes) -> None:
-        raise ConnectionLostError("the connection to spark1 was lost", where="spark1")
+        raise ConnectionLostError("the connection to spark1 was lost", code="connection-lost", where="spark1")
 
     def receive(self, timeout_s: float) -> bytes | None:
         return self._said.pop(0)

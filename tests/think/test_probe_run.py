@@ -135,7 +135,7 @@ def test_what_was_told_is_kept_when_the_client_ends() -> None:
     class Ends(Server):
         def send(self, wanted: Round) -> RoundRecord:
             if self.rounds:
-                raise ConnectionLostError("the load client ended")
+                raise ConnectionLostError("the load client ended", code="load-client-lost")
             return super().send(wanted)
 
     kept = Probed(SUBJECT)
