@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,39 +36,27 @@ def call(url: str, headers: dict[str, str], timeout_s: float, body: Any = None) 
         return 0, f"{type(error).__name__}: {error}"
 
 
-def names_of(text: str) -> list[str]:
-    """Served names out of /v1/models; none when it says something else."""
-    try:
-        return [str(model["id"]) for model in json.loads(text)["data"]]
-    except (ValueError, KeyError, TypeError):
-        return []
-
-
 def complete(url: str, headers: dict[str, str], timeout_s: float, ask: dict[str, Any]) -> dict[str, Any]:
     """One completion; as a chat when the first way is refused or gives no text (a chat model may end at once)."""
     chat = [{"role": "user", "content": f"Finish this sentence: {PROMPT}"}]
     best: dict[str, Any] = {}
     for way, body in (("completions", {"prompt": PROMPT}), ("chat/completions", {"messages": chat})):
         start = time.monotonic()
-        status, text = call(f"{url}/v1/{way}", headers, timeout_s, ask | body)
-        found = {"status": status, "seconds": round(time.monotonic() - start, 3), **read(status, text)}
+        status, answer = call(f"{url}/v1/{way}", headers, timeout_s, ask | body)
+        found = {"status": status, "seconds": round(time.monotonic() - start, 3), "text": "", "tokens": 0}
+        try:
+            document = json.loads(answer) if status == 200 else {}
+            said = document["choices"][0].get("message") or document["choices"][0]
+            texts = (said.get(key) for key in ("text", "content", "reasoning_content", "reasoning"))
+            tokens = (document.get("usage") or {}).get("completion_tokens") or 0
+            found |= {"text": next(filter(None, texts), ""), "tokens": tokens, "error": ""}
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            found["error"] = answer.strip()[:1000]
         if not best or status == 200:
             best = found
         if found["text"].strip() or status == 0:  # no answer in time: the other way would have to wait as long
             break
     return best
-
-
-def read(status: int, text: str) -> dict[str, Any]:
-    """What a completion's answer says: text and tokens, or error."""
-    try:
-        answer = json.loads(text) if status == 200 else {}
-        choice = answer["choices"][0]
-        said = choice.get("message") or choice
-        words = said.get("text") or said.get("content") or said.get("reasoning_content") or said.get("reasoning") or ""
-        return {"text": words, "tokens": (answer.get("usage") or {}).get("completion_tokens") or 0, "error": ""}
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        return {"text": "", "tokens": 0, "error": text.strip()[:1000]}
 
 
 def main() -> None:
@@ -78,7 +67,9 @@ def main() -> None:
     look_s = min(LOOK_S, timeout_s)
     found: dict[str, Any] = {"health": call(f"{url}/health", headers, look_s)[0], "models": [], "counters": ""}
     if found["health"]:
-        found["models"] = names_of(call(f"{url}/v1/models", headers, look_s)[1])
+        models = call(f"{url}/v1/models", headers, look_s)[1]
+        with suppress(ValueError, KeyError, TypeError):  # another program answers, or the API key is another
+            found["models"] = [str(model["id"]) for model in json.loads(models)["data"]]
         metrics = call(f"{url}/metrics", headers, look_s)[1]
         lines = re.findall(rf"^vllm:(?:{COUNTERS})(?:_total)?(?:{{[^}}]*}})? \S+$", metrics, re.M)
         found["counters"] = "\n".join(lines)

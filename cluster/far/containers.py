@@ -5,18 +5,21 @@ Given {}. Prints {"containers": {"value": [what docker inspect prints, cut down]
 """
 
 import json
+import re
+from errno import ENOENT
 
 from cluster.far.prelude import Json, emit, finish, start
 
 MOST = 8 << 20  # bytes of an answer of docker's; what prints more is no docker
-GONE = ("no such", "removal of container", "not found")
+GONE = re.compile(r"no such|removal of container|not found", re.I)
+GPU = r'"gpu"|nvidia\.com/gpu'  # what `--gpus` asks for, and NVIDIA's devices by their CDI names
 
 
-def docker(*words: str, gone: tuple[str, ...] = ()) -> str:
-    """What a docker command prints; raises ValueError(exit, words) when it fails for another reason than `gone`."""
+def docker(*words: str) -> str:
+    """What a docker command prints; `inspect` may miss some. Raises ValueError(exit, text)."""
     code, out, err = finish(start("docker", *words), MOST)
-    complaints = [line.lower() for line in err.splitlines() if line.strip()]
-    if code and not (gone and all(any(word in line for word in gone) for line in complaints)):
+    complaints = [line for line in err.splitlines() if line.strip()]
+    if code and not (words[0] == "inspect" and all(map(GONE.search, complaints))):
         raise ValueError(code, err or out)
     return out
 
@@ -34,30 +37,20 @@ def row(container: dict[str, Json]) -> dict[str, Json]:
         "started_at": state["StartedAt"],
         "finished_at": state["FinishedAt"],
         "pid": state.get("Pid") or 0,
-        "gpu": host.get("Runtime") == "nvidia" or any(map(asks_gpu, host.get("DeviceRequests") or [])),
+        "gpu": host.get("Runtime") == "nvidia" or bool(re.search(GPU, json.dumps(host.get("DeviceRequests")))),
         "argv": [container["Path"], *(container.get("Args") or [])],
     }
-
-
-def asks_gpu(request: dict[str, Json]) -> bool:
-    """Whether a device request is what `--gpus` makes, or one for NVIDIA's devices by their CDI names."""
-    capabilities = [name for names in request.get("Capabilities") or [] for name in names]
-    return "gpu" in capabilities or any("nvidia.com/gpu" in name for name in request.get("DeviceIDs") or [])
 
 
 def look() -> dict[str, Json]:
     try:
         ids = docker("ps", "--all", "--quiet", "--no-trunc").split()
-        found = json.loads(docker("inspect", "--type", "container", *ids, gone=GONE) or "[]") if ids else []
+        found = json.loads(docker("inspect", "--type", "container", *ids) or "[]") if ids else []
         return {"containers": {"value": [row(one) for one in found]}}
-    except FileNotFoundError:
-        code, words = 127, "docker: not found"
     except OSError as error:
-        code, words = 126, f"docker: {error.strerror}"
-    except ValueError as error:
-        code, words = error.args if len(error.args) == 2 else (1, str(error))
-    except (KeyError, TypeError, AttributeError) as error:
-        code, words = 1, f"docker inspect printed something else: {error!r}"
+        code, words = (127, "docker: not found") if error.errno == ENOENT else (126, f"docker: {error.strerror}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        code, words = error.args if len(error.args) == 2 else (1, f"docker inspect printed something else: {error!r}")
     return {"failed": {"exit": code, "said": words[-2000:]}}
 
 

@@ -1,4 +1,4 @@
-"""The cord: one TCP connection over the fabric from each rank to rank 0, so that no rank lives on alone.
+"""The cord: one TCP connection over the fabric from each rank to rank 0, so that no rank runs on alone.
 
 Lies beside rank.py, which imports it. JSON messages, one a line: rank 0 sends {"nonce"}; the caller answers
 {"rank", "proof"} with an HMAC that only somebody with the deployment's ray-token can make; rank 0 answers
@@ -23,7 +23,7 @@ class NotTied(Exception):
 
 
 def send(writer: asyncio.StreamWriter, **message: Any) -> None:
-    """One message down a cord; a cord that is gone is its reader's business."""
+    """One message; a lost connection is noticed by its reader."""
     writer.write(json.dumps(message).encode() + b"\n")
 
 
@@ -39,7 +39,7 @@ async def receive(reader: asyncio.StreamReader, timeout_s: float) -> dict[str, A
 class Cord:
     """Rank 0 holds one line to each other rank, every other rank one to rank 0.
 
-    `wanted` is rank.json; `lost` is called once a line that ends: the peer's rank, why, and whether it said so itself;
+    `wanted` is rank.json; `lost` is called once a line that ends: the peer's rank, why, whether it sent that itself;
     `received` is called with each message of a peer.
     """
 
@@ -56,11 +56,11 @@ class Cord:
         self.running: list[Any] = []  # the loop itself keeps only weak references
 
     def proof(self, nonce: Any, rank: Any) -> str:
-        """What only somebody with the same ray-token can answer to a nonce."""
+        """The answer to a nonce, which needs the deployment's ray-token."""
         return hmac.new(self.secret, json.dumps(["cord", nonce, rank]).encode(), "sha256").hexdigest()
 
     async def listen(self) -> None:
-        """Rank 0: take lines on our own fabric address only. Raises NotTied when the port is taken."""
+        """Rank 0: accept lines on its own fabric address only. Raises NotTied when the port is taken."""
         try:
             self.running.append(await asyncio.start_server(self._admit, self.addresses[0], self.port))
         except OSError as error:
@@ -68,7 +68,7 @@ class Cord:
         self.running.append(asyncio.create_task(self._beat()))
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Ask a caller to prove itself; take its line, or tell it and our log why not."""
+        """Ask a caller to prove itself; keep its line, or send and log why not."""
         caller, nonce, hello = writer.get_extra_info("peername")[0], os.urandom(16).hex(), dict[str, Any]()
         try:
             send(writer, nonce=nonce)
@@ -93,7 +93,7 @@ class Cord:
         return f"rank {rank} has tied its cord already" if rank in self.lines else ""
 
     async def tie(self, patience_s: float) -> None:
-        """Other ranks: call rank 0 from our own address until it answers. Raises NotTied."""
+        """Other ranks: call rank 0 from their own address until it answers. Raises NotTied."""
         deadline, where = time.monotonic() + patience_s, f"rank 0 at {self.addresses[0]}:{self.port}"
         own = (self.addresses[self.rank], 0)
         while True:
@@ -114,7 +114,7 @@ class Cord:
         self.running += [asyncio.create_task(self._follow(0, reader)), asyncio.create_task(self._beat())]
 
     async def _follow(self, rank: int, reader: asyncio.StreamReader) -> None:
-        """Read a line until it or the rank behind it ends, and say why that was."""
+        """Read a line until it or its rank ends, and report why."""
         who, message = f"rank {rank} ({self.addresses[rank]})", dict[str, Any]()
         try:
             while "ended" not in message:
@@ -130,9 +130,9 @@ class Cord:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(min(5.0, self.silence_s / 4))
-            self.tell(beat=True)
+            self.broadcast(beat=True)
 
-    def tell(self, without: int | None = None, **message: Any) -> None:
+    def broadcast(self, without: int | None = None, **message: Any) -> None:
         """Send to all lines but one."""
         for rank, writer in self.lines.items():
             if rank != without:

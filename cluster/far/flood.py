@@ -15,12 +15,12 @@ import contextlib
 import hmac
 import json
 import os
-import queue
 import signal
 import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from cluster.far.prelude import Json, given, say
 
@@ -55,36 +55,27 @@ def drain(caller: socket.socket, token: bytes) -> None:
 def send(wanted: dict[str, Json], token: bytes) -> None:
     place, own = (wanted["address"], wanted["port"]), (wanted["own"], 0)
     calls = [socket.create_connection(place, PATIENCE_S, own) for _ in range(wanted["streams"])]
-    answers: queue.SimpleQueue[tuple[int, float | None] | Exception] = queue.SimpleQueue()
     memory = os.memfd_create("flood")
     os.ftruncate(memory, CHUNK)
     before, start = core_times(), time.monotonic()
-    for call in calls:
-        words = (call, token, memory, start + wanted["seconds"], answers)
-        threading.Thread(target=fill, args=words, daemon=True).start()
-    ends = [answers.get() for _ in calls]
+    pool = ThreadPoolExecutor(len(calls))
+    filling = [pool.submit(fill, call, token, memory, start + wanted["seconds"]) for call in calls]
+    ends = [each.result() for each in as_completed(filling)]  # the first error at once
     seconds = time.monotonic() - start
-    total, shares = 0, [busiest(before)]
-    for end in ends:
-        if isinstance(end, Exception):
-            raise end
-        total += end[0]
-        shares.append(end[1])
-    say(bytes=total, seconds=seconds, cpu=max((share for share in shares if share is not None), default=None))
+    shares = [share for share in (busiest(before), *(share for _, share in ends)) if share is not None]
+    say(bytes=sum(count for count, _ in ends), seconds=seconds, cpu=max(shares, default=None))
 
 
-def fill(call: socket.socket, token: bytes, memory: int, until: float, answers: Json) -> None:
-    """Send until it is time; what the other end answers, or the error, goes to `answers`."""
-    try:
-        call.settimeout(None)
-        call.sendall(token)
-        while time.monotonic() < until:
-            os.sendfile(call.fileno(), memory, 0, CHUNK)
-        call.shutdown(socket.SHUT_WR)
-        with call.makefile("rb") as lines:
-            answers.put(json.loads(lines.readline()))
-    except (OSError, ValueError) as error:
-        answers.put(error)
+def fill(call: socket.socket, token: bytes, memory: int, until: float) -> tuple[int, float | None]:
+    """Send until then; what the other end answers."""
+    call.settimeout(None)
+    call.sendall(token)
+    while time.monotonic() < until:
+        os.sendfile(call.fileno(), memory, 0, CHUNK)
+    call.shutdown(socket.SHUT_WR)
+    with call.makefile("rb") as lines:
+        total, share = json.loads(lines.readline())
+    return total, share
 
 
 def core_times() -> list[tuple[int, int]]:
@@ -105,16 +96,11 @@ def busiest(before: list[tuple[int, int]]) -> float | None:
     return max(((busy - was) / (now - then) for (was, then), (busy, now) in pairs if now > then), default=None)
 
 
-def leave_with_stdin() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
-
-
 def main() -> None:
     wanted = given()
     token = sys.stdin.buffer.readline().strip()
     signal.alarm(int(wanted["deadline_s"]))
-    threading.Thread(target=leave_with_stdin, daemon=True).start()
+    threading.Thread(target=lambda: os._exit(len(sys.stdin.buffer.read()) or 1), daemon=True).start()
     try:
         {"receive": receive, "send": send}[wanted["role"]](wanted, token)
     except (OSError, ValueError) as error:

@@ -67,14 +67,16 @@ def main() -> None:
     wanted = given()
     try:
         gpus, apps = ask("gpu", [names[0] for names in wanted["fields"]]), ask("compute-apps", wanted["apps"])
+    except FileNotFoundError:
+        why, kind = "not found on the PATH of a non-login shell", "absent"
+    except OSError as error:
+        why, kind = str(error.strerror), "refused"
+    else:
         emit({"gpu": {"value": query_gpus(wanted["fields"], gpus)}})
         emit({"apps": {"value": query_apps(apps)}})
-    except OSError as error:
-        absent = isinstance(error, FileNotFoundError)
-        why = "not found on the PATH of a non-login shell" if absent else error.strerror
-        missing = {"missing": f"nvidia-smi: {why}", "kind": "absent" if absent else "refused"}
-        emit({"gpu": missing})
-        emit({"apps": missing})
+        return
+    for name in ("gpu", "apps"):
+        emit({name: {"missing": f"nvidia-smi: {why}", "kind": kind}})
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 First word: JSON {"data_dir": text, "who": text, "why": text, "silence_s": seconds, "generation": number or null}.
 stdout, one JSON a line: first {"held": true, "generation": number}; or {"held": false, "generation": number or null,
 "who", "since", "why"} when somebody else has it, or had it since `generation`; or {"held": false, "error": text};
-then {"beat": number} for each beat, and {"ended": text} when the lock is given back.
+then {"beat": number} for each beat, and {"ended": text} when the lock is released.
 stdin, one command a line: `beat NUMBER`, or `audit JSON`, which is appended with the time and who to
-`<data_dir>/audit.log`. When stdin ends or is silent for `silence_s`, the lock is given back.
+`<data_dir>/audit.log`. When stdin ends or is silent for `silence_s`, the lock is released.
 
 The lock is flock(2) on `<data_dir>/lock`, so it ends with this process however it ends. The file says who has it:
-{"generation": number, "who": text, "since": unix seconds, "why": text, "pid": number}; when it is given back,
+{"generation": number, "who": text, "since": unix seconds, "why": text, "pid": number}; once released,
 {"generation": number, "last": {"who", "since", "why"}}. Every taker raises the generation. Who lost the lock gives the
 generation that it had, and gets the lock only when nobody else took it in between.
 """
@@ -24,7 +24,7 @@ from cluster.far.prelude import CHUNK, Json, given, say
 
 
 def take(path: str) -> int | None:
-    """The descriptor that holds the lock, or None when somebody else has it (who only looks has it for a moment)."""
+    """The descriptor that holds the lock, or None when somebody else has it (a reader has it for a moment)."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for _ in range(20):
         try:
@@ -37,26 +37,16 @@ def take(path: str) -> int | None:
 
 
 def read(path: str) -> dict[str, Json]:
-    """What is in the lock's file; {} when that is something else."""
-    try:
-        with open(path) as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and isinstance(found.get("generation", 0), int) else {}
+    """What is in the lock's file; {} when it is empty or is being written."""
+    with suppress(OSError, ValueError), open(path) as file:
+        return dict(json.load(file))
+    return {}
 
 
 def write(fd: int, note: dict[str, Json]) -> None:
     text = json.dumps(note).encode()
     os.pwrite(fd, text, 0)
     os.ftruncate(fd, len(text))
-
-
-def refuse(found: dict[str, Json], note: Json) -> None:
-    """Print what another holder noted."""
-    known = {"who": "unknown", "since": None, "why": "unknown"}
-    known.update((key, note[key]) for key in known if isinstance(note, dict) and key in note)
-    say(held=False, generation=found.get("generation"), **known)
 
 
 def serve(audit: str, who: str, silence_s: float) -> str:
@@ -77,7 +67,7 @@ def serve(audit: str, who: str, silence_s: float) -> str:
                 say(beat=int(text))
             elif command == "audit":
                 noted = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "who": who, **json.loads(text)}
-                # a full disk must not end the lock, in whose care what was begun is put back
+                # a full disk must not end the lock: under it what was begun is undone
                 with suppress(OSError), open(audit, "ab", buffering=0) as file:
                     file.write(json.dumps(noted).encode() + b"\n")
 
@@ -88,17 +78,21 @@ def hold(wanted: dict[str, Json]) -> None:
     path = os.path.join(data_dir, "lock")
     fd = take(path)
     found = read(path)
-    if fd is None:
-        for _ in range(10):  # the holder may be writing just now
-            if "who" in found:
-                break
+    for _ in range(10):
+        if fd is None and "who" not in found:  # the holder may be writing just now
             time.sleep(0.05)
             found = read(path)
-        return refuse(found, found)
-    if wanted.get("generation") not in (None, found.get("generation")):
-        return refuse(found, found.get("last", found))
+    if fd is None or wanted.get("generation") not in (None, found.get("generation")):
+        note = {
+            "who": "unknown",
+            "since": None,
+            "why": "unknown",
+            **(found if fd is None else found.get("last", found)),
+        }
+        say(held=False, generation=found.get("generation"), **{key: note[key] for key in ("who", "since", "why")})
+        return
     mine = {"who": wanted["who"], "since": time.time(), "why": wanted["why"]}
-    # a version that knows of no generation empties the file: time keeps what was from coming again
+    # older versions empty the file: with the time in it no generation occurs twice
     generation = max(int(found.get("generation", 0)) + 1, int(time.time()))
     write(fd, {"generation": generation, **mine, "pid": os.getpid()})
     say(held=True, generation=generation)
@@ -106,7 +100,6 @@ def hold(wanted: dict[str, Json]) -> None:
     write(fd, {"generation": generation, "last": mine})
     os.close(fd)
     say(ended=why)
-    return None
 
 
 if __name__ == "__main__":

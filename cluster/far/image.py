@@ -42,20 +42,16 @@ def find_distribution(names: tuple[str, ...]) -> metadata.Distribution | None:
 
 def nccl_on_disk() -> str | None:
     """Version in the name of a system's libnccl.so.2.27.3."""
-    for folder in LIBRARY_FOLDERS:
-        for name in sorted(os.listdir(folder), reverse=True) if os.path.isdir(folder) else ():
-            if version := re.fullmatch(r"libnccl\.so\.(\d+\.\d+\.\d+)", name):
-                return version[1]
-    return None
+    found = (path for folder in LIBRARY_FOLDERS for path in sorted(Path(folder).glob("libnccl.so.*.*.*"), reverse=True))
+    return next((path.name.partition(".so.")[2] for path in found), None)
 
 
 def knows(packages: str, architecture: str) -> bool | None:
     """Whether vLLM's model registry has the class as a key; None when no registry is found."""
-    try:
+    with suppress(OSError):
         text = Path(packages, "vllm/model_executor/models/registry.py").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    return bool(re.search(rf'"{re.escape(architecture)}"\s*:', text))
+        return bool(re.search(rf'"{re.escape(architecture)}"\s*:', text))
+    return None
 
 
 def list_gpus() -> tuple[list[str], str]:

@@ -1,4 +1,4 @@
-"""HCAs and netdevs of this host, from sysfs and the kernel's own address list.
+"""HCAs and netdevs of this host, from sysfs and `ip address`.
 
 Given {"root": "/", "gids": false, "addresses": {netdev: ["192.168.100.11/24"]}}: `root` is where sys/, proc/ and dev/
 are; with `gids` the GID tables are read too (hundreds of files an HCA, most of them empty); `addresses`, when given,
@@ -6,13 +6,16 @@ stands in for the kernel's list, and "sources" for its routing.
 Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
 """
 
+import ipaddress
+import json
 import os
 import re
 import socket
-import struct
-from collections.abc import Iterator
+from contextlib import suppress
 
-from cluster.far.prelude import Json, emit, given, read_text_if, section
+from cluster.far.prelude import Json, emit, finish, given, read_text_if, section, start
+
+MOST = 1 << 20  # bytes of an answer of ip's
 
 
 def number_in(path: str) -> int | None:
@@ -23,10 +26,7 @@ def number_in(path: str) -> int | None:
 
 def names_in(path: str) -> list[str]:
     """The sorted names in a directory, none when it is not there."""
-    try:
-        return sorted(os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return sorted(os.listdir(path)) if os.path.isdir(path) else []
 
 
 def look_links(wanted: dict[str, Json]) -> Json:
@@ -78,12 +78,11 @@ def link_row(hca: str, net: str, addresses: dict[str, list[str]], with_gids: boo
 
 def gid_rows(port: str) -> list[dict[str, Json]]:
     """The entries of a GID table that are in use, by index."""
-    rows = ((index, read_text_if(f"{port}/gids/{index}")) for index in sorted(map(int, names_in(f"{port}/gids"))))
-    return [
-        {"index": index, "gid": gid, "kind": read_text_if(f"{port}/gid_attrs/types/{index}")}
-        for index, gid in rows
-        if gid.strip("0:")
-    ]
+    rows = []
+    for index in sorted(map(int, names_in(f"{port}/gids"))):
+        if (gid := read_text_if(f"{port}/gids/{index}")).strip("0:"):
+            rows.append({"index": index, "gid": gid, "kind": read_text_if(f"{port}/gid_attrs/types/{index}")})
+    return rows
 
 
 def netdev_of(below: str, net: str, addresses: dict[str, list[str]]) -> str:
@@ -97,20 +96,15 @@ def netdev_of(below: str, net: str, addresses: dict[str, list[str]]) -> str:
 
 
 def kernel_addresses() -> dict[str, list[str]]:
-    """{netdev: ["192.168.100.11/24", …]} of this network namespace, asked with rtnetlink(7): RTM_GETADDR, a dump."""
-    found: dict[str, list[str]] = {}
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
-        kernel.settimeout(2)
-        kernel.bind((0, 0))
-        kernel.send(struct.pack("=IHHIIBBBBI", 24, 22, 0x301, 1, 0, 0, 0, 0, 0, 0))
-        for kind, body in messages(kernel):
-            family, length, _, _, index = struct.unpack_from("=BBBBI", body)
-            values = attributes(body[8:])
-            address = values.get(2) or values.get(1)  # IFA_LOCAL, else IFA_ADDRESS
-            if kind == 20 and address and family in (socket.AF_INET, socket.AF_INET6):
-                text = f"{socket.inet_ntop(family, address)}/{length}"
-                found.setdefault(socket.if_indextoname(index), []).append(text)
-    return found
+    """{netdev: ["192.168.100.11/24", …]} of this network namespace, as `ip` prints them."""
+    code, out, err = finish(start("ip", "-json", "address"), MOST)
+    if code:
+        raise OSError(f"ip -json address: {err.strip() or code}")
+    return {
+        row["ifname"]: [f"{one['local']}/{one['prefixlen']}" for one in row["addr_info"]]
+        for row in json.loads(out)
+        if row.get("addr_info")
+    }
 
 
 def source_towards(own: str) -> str:
@@ -118,41 +112,13 @@ def source_towards(own: str) -> str:
 
     The kernel routes a connected UDP socket, by whatever tables and rules it has; nothing is sent.
     """
-    address, _, length = own.partition("/")
-    number, bits = struct.unpack("!I", socket.inet_aton(address))[0], 32 - int(length)
-    others = (number ^ 1, number ^ 2, number ^ 3)
-    other = next((one for one in others if bits == 1 or 0 < one % (1 << bits) < (1 << bits) - 1), None)
-    if not bits or other is None:
-        return ""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((socket.inet_ntoa(struct.pack("!I", other)), 9))
+    interface = ipaddress.ip_interface(own)
+    other = next((str(host) for host in interface.network.hosts() if host != interface.ip), None)
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        if other:
+            probe.connect((other, 9))
             return str(probe.getsockname()[0])
-    except OSError:
-        return ""
-
-
-def messages(kernel: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """(type, body) of each netlink message until the dump is done."""
-    while True:
-        data = kernel.recv(1 << 16)
-        while len(data) >= 16:
-            length, kind = struct.unpack_from("=IH", data)
-            if kind == 3:  # NLMSG_DONE
-                return
-            if kind == 2:  # NLMSG_ERROR
-                raise OSError(-struct.unpack_from("=i", data, 16)[0], "netlink: RTM_GETADDR")
-            yield kind, data[16:length]
-            data = data[(length + 3) & ~3 :]
-
-
-def attributes(data: bytes) -> dict[int, bytes]:
-    found = {}
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        found[kind] = data[4:length]
-        data = data[max(4, (length + 3) & ~3) :]
-    return found
+    return ""
 
 
 if __name__ == "__main__":

@@ -36,10 +36,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CONNECT_TIMEOUT_S = 10.0  # and as long for the question that warms a connection
-IDLE_S = 900.0  # between rounds; for the day on which the end of stdin does not come through
+IDLE_S = 900.0  # between rounds; in case the end of stdin does not arrive
 LAG_PERIOD_S, EVERY = 0.1, 10  # every tenth time, so once a second
 LOST = OSError, asyncio.TimeoutError  # the latter is one of the former from Python 3.11 on
-BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and hands it over in one step
+BUFFER = memoryview(bytearray(1 << 16))  # shared: a loop reads into it and passes it on in one step
 PART_LENGTH = 1 << 17
 
 Log = list[tuple[int, float, bytes]]  # request, when, which bytes
@@ -47,7 +47,7 @@ Outcome = tuple[float, float, str, str]  # t0, end, how, error
 
 
 class Framing:
-    """Finds the end of one HTTP/1.1 answer; looks at its head and at the lines between chunks only."""
+    """Finds the end of one HTTP/1.1 answer; reads its head and the lines between chunks only."""
 
     __slots__ = ("chunked", "head", "last", "left", "line")
 
@@ -103,7 +103,7 @@ class Framing:
 
 
 class Wire(asyncio.BufferedProtocol):
-    """One connection; carries one request at a time."""
+    """One connection, for one request at a time."""
 
     transport: asyncio.Transport
     framing: Framing
@@ -121,7 +121,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         now, data = time.monotonic(), bytes(BUFFER[:nbytes])
-        if self.waiting is None:  # nobody asked: a server that says goodbye to an idle connection
+        if self.waiting is None:  # a server closes an idle connection with a message
             self.drop()
             return
         self.log.append((self.index, now, data))
@@ -140,7 +140,7 @@ class Wire(asyncio.BufferedProtocol):
         self.finish(time.monotonic(), "reset" if exc else "closed", str(exc) if exc else "")
 
     def finish(self, now: float, how: str, error: str) -> None:
-        """Give the outcome to who waits; harmless when nobody does."""
+        """Give the outcome to the exchange that waits for it, if one does."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None and not waiting.done():
             waiting.set_result((now, how, error))
@@ -164,8 +164,8 @@ class Wire(asyncio.BufferedProtocol):
         return t0, end, how, error
 
 
-class Session:
-    """The server's address, the headers of every request, and the connections that are kept."""
+class Client:
+    """The server's address, the headers of every request, and the open connections."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         url = urlsplit(setup["base_url"])
@@ -180,10 +180,9 @@ class Session:
         self.wires: dict[int, Wire] = {}
 
     def encode(self, request: dict[str, Any]) -> bytes:
-        given = request.get("body")
-        body = b"" if given is None else json.dumps(given, separators=(",", ":")).encode()
-        lines = [f"{request.get('method', 'GET')} {self.prefix}{request['path']} HTTP/1.1", *self.head]
-        if given is not None:
+        lines, body = [f"{request['method']} {self.prefix}{request['path']} HTTP/1.1", *self.head], b""
+        if request["body"] is not None:
+            body = json.dumps(request["body"], separators=(",", ":")).encode()
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode() + body
 
@@ -195,16 +194,17 @@ class Session:
         return self.wires[slot]
 
     async def warm(self, slot: int, path: str | None) -> None:
-        """Open a connection and use it once; a kept one may turn out to be closed: then a fresh one."""
+        """Open a connection and use it once; an old one may turn out to be closed: then a new one."""
+        request = self.encode({"method": "GET", "path": path, "body": None})
         with suppress(*LOST):
-            wire = await self.wire(slot)
-            if path and "done" not in await wire.exchange(0, self.encode({"path": path}), CONNECT_TIMEOUT_S, []):
+            for _ in range(2):
                 wire = await self.wire(slot)
-                await wire.exchange(0, self.encode({"path": path}), CONNECT_TIMEOUT_S, [])
+                if not path or "done" in await wire.exchange(0, request, CONNECT_TIMEOUT_S, []):
+                    break
 
 
 def authorize(path: str | None) -> list[str]:
-    """The header line that carries the API key of a file that only its owner can read; none without a file."""
+    """The header line with the API key of a file that only its owner can read; none without a file."""
     if path and os.stat(path).st_mode & 0o077:
         raise ValueError(f"{path} can be read by others: chmod 600 {path}")
     key = Path(path).read_text(encoding="utf-8").strip() if path else ""
@@ -213,42 +213,40 @@ def authorize(path: str | None) -> list[str]:
     return [f"Authorization: Bearer {key}"] if key else []
 
 
-class Round:
-    """One round while it runs: what is still to be sent, which bytes came, how each request ended."""
+class RunningRound:
+    """What is still to be sent, which bytes came, how each request ended."""
 
-    def __init__(self, session: Session, spec: dict[str, Any]) -> None:
-        self.session, self.name = session, spec["id"]
-        self.timeout_s, self.warm = float(spec.get("timeout_s", 600)), spec.get("warm")
-        self.requests = [session.encode(request) for request in spec["requests"]]
-        self.slots = range(max(1, min(int(spec.get("concurrency", 1)), len(self.requests))))
+    def __init__(self, client: Client, spec: dict[str, Any]) -> None:
+        self.client, self.name, self.timeout_s, self.warm = client, spec["id"], spec["timeout_s"], spec["warm"]
+        self.requests = [client.encode(request) for request in spec["requests"]]
+        self.slots = range(max(1, min(spec["concurrency"], len(self.requests))))
         self.queue, self.log, self.lags = [*reversed(range(len(self.requests)))], Log(), list[float]()
         self.outcomes: list[Outcome | None] = [None] * len(self.requests)
 
     async def work(self, slot: int) -> None:
-        """Take requests for one connection until none is left; a lost connection is opened once more."""
+        """Send requests over one connection until none is left; a lost connection is opened once more."""
         while self.queue:
             index, start = self.queue.pop(), time.monotonic()
             try:
-                wire = await self.session.wire(slot)
+                wire = await self.client.wire(slot)
                 self.outcomes[index] = await wire.exchange(index, self.requests[index], self.timeout_s, self.log)
             except LOST as error:
                 why = str(error) or f"not in {CONNECT_TIMEOUT_S:g} s"
                 self.outcomes[index] = (start, time.monotonic(), "refused", why)
 
     async def watch(self) -> None:
-        """How late the event loop wakes us (ms), until it is cancelled; once a second, how far the round is."""
-        lags = self.lags
+        """How late the event loop wakes (ms), until it is cancelled; once a second, how far the round is."""
         while True:
             due = time.monotonic() + LAG_PERIOD_S
             await asyncio.sleep(LAG_PERIOD_S)
-            lags.append(1e3 * max(0.0, time.monotonic() - due))
-            if len(lags) % EVERY == 0:
+            self.lags.append(1e3 * max(0.0, time.monotonic() - due))
+            if (count := len(self.lags)) % EVERY == 0:
                 done = sum(map(bool, self.outcomes))
-                say({"progress": self.name, "done": done, "chunks": len(self.log), "s": len(lags) / EVERY})
+                say({"progress": self.name, "done": done, "chunks": len(self.log), "s": count / EVERY})
 
     async def run(self) -> tuple[dict[str, Any], list[str]]:
-        """Carry it out; the document of what happened and its parts, see the head of this file."""
-        await asyncio.gather(*(self.session.warm(slot, self.warm) for slot in self.slots))
+        """The document of what happened and its parts, see the head of this file."""
+        await asyncio.gather(*(self.client.warm(slot, self.warm) for slot in self.slots))
         watching = asyncio.ensure_future(self.watch())
         gc.collect()
         gc.disable()
@@ -276,14 +274,14 @@ def say(document: dict[str, Any], parts: Sequence[str] = ()) -> None:
 async def serve(lines: asyncio.Queue[bytes]) -> None:
     """Answer the lines of stdin, one after the other, until there are no more."""
     try:
-        session = Session(json.loads(await lines.get()))
+        client = Client(json.loads(await lines.get()))
     except (ValueError, KeyError, OSError) as error:
         say({"error": f"{type(error).__name__}: {error}"})
         return
     say({"ready": True, "python": sys.version.split()[0], "hostname": socket.gethostname()})
     while True:
         line = await asyncio.wait_for(lines.get(), IDLE_S)
-        say(*await Round(session, json.loads(line)).run())
+        say(*await RunningRound(client, json.loads(line)).run())
 
 
 async def main() -> None:

@@ -5,7 +5,9 @@ at, in that order. `root` is where sys/, proc/ and etc/ are. Prints for each a l
 {"<section>": {"value": …} | {"missing": why, "kind": kind}}.
 """
 
+import grp
 import os
+import pwd
 import re
 import socket
 import subprocess
@@ -23,7 +25,7 @@ def look_clock(given: dict[str, Json]) -> Json:
     """`synchronised` as timedatectl judges it: adjtimex(2), maximum error below 16 s; None when that is not known."""
     now, synchronised = time.time(), None
     with suppress(ImportError, OSError, AttributeError):
-        import ctypes
+        import ctypes  # slow, and only for this section
 
         timex = ctypes.create_string_buffer(512)
         if ctypes.CDLL(None).adjtimex(timex) >= 0:
@@ -34,42 +36,26 @@ def look_clock(given: dict[str, Json]) -> Json:
 
 def look_identity(given: dict[str, Json]) -> Json:
     """`product` is the firmware's name of this machine: DMI, else the device tree."""
-    root, uname, sudo = given["root"], os.uname(), start_sudo()
+    root, uname = given["root"], os.uname()
     products = ("sys/class/dmi/id/product_name", "sys/devices/virtual/dmi/id/product_name", "proc/device-tree/model")
     names = (line.partition("#")[0].split() for line in read_text_if(f"{root}etc/hosts").splitlines())
-    user, groups = account()
     return {
         "product": next(filter(None, (read_text_if(root + place) for place in products)), ""),
         "machine_id": read_text_if(f"{root}etc/machine-id"),
         "hostname": uname.nodename,
         "kernel": uname.release,
         "arch": uname.machine,
-        "user": user,
+        "user": name_of(pwd.getpwuid, os.getuid()),
         "uid": os.getuid(),
         "gid": os.getgid(),
-        "groups": groups,
+        "groups": [name_of(grp.getgrgid, number) for number in dict.fromkeys([os.getgid(), *os.getgroups()])],
         "path": os.environ.get("PATH", ""),
         "data_dir": absolute(given.get("data_dir", "~")),
         "hf_home": absolute(given.get("hf_home", "~")),
         "management_address": management_address(),
         "named_addresses": [row[0] for row in names if uname.nodename in row[1:]],
-        "sudo": ended_well(sudo),
+        "sudo": sudo_works(),
     }
-
-
-def account() -> tuple[str, list[str]]:
-    """User name and group names; the numbers where there are no names."""
-    import grp
-    import pwd
-
-    def name(lookup: Callable[[int], Json], number: int) -> str:
-        try:
-            return str(lookup(number)[0])
-        except (KeyError, OSError):
-            return str(number)
-
-    numbers = dict.fromkeys([os.getgid(), *os.getgroups()])
-    return name(pwd.getpwuid, os.getuid()), [name(grp.getgrgid, number) for number in numbers]
 
 
 def management_address() -> str:
@@ -87,29 +73,19 @@ def management_address() -> str:
     return ""
 
 
-def start_sudo() -> subprocess.Popen[bytes] | bool:
-    """A running `sudo -n true`; True for root, False without sudo."""
-    if os.getuid() == 0:
-        return True
+def sudo_works() -> bool:
+    """Whether `sudo -n` asks for no password; root needs none."""
     null = subprocess.DEVNULL
-    try:
-        return subprocess.Popen(["sudo", "-n", "true"], stdin=null, stdout=null, stderr=null)
-    except OSError:
-        return False
+    with suppress(OSError, subprocess.TimeoutExpired):  # one that hangs cannot be killed by this user
+        return os.getuid() == 0 or subprocess.Popen(["sudo", "-n", "true"], stdin=null, stderr=null).wait(3) == 0
+    return False
 
 
-def ended_well(sudo: subprocess.Popen[bytes] | bool, timeout_s: float = 3) -> bool:
-    if isinstance(sudo, bool):
-        return sudo
-    try:
-        return sudo.wait(timeout_s) == 0
-    except subprocess.TimeoutExpired:
-        sudo.kill()
-        return False
-
-
-def look_memory(given: dict[str, Json]) -> str:
-    return read_text(f"{given['root']}proc/meminfo")
+def name_of(lookup: Callable[[int], Json], number: int) -> str:
+    """A user's or group's name; the number where it has none."""
+    with suppress(KeyError, OSError):
+        return str(lookup(number)[0])
+    return str(number)
 
 
 def look_listening(given: dict[str, Json]) -> Json:
@@ -156,8 +132,7 @@ def look_processes(given: dict[str, Json]) -> Json:
         if name := engine_name([argv[0] or read_text_if(f"{proc}/{pid}/comm"), *argv[1:]]):
             pages = read_text_if(f"{proc}/{pid}/statm").split()
             held = int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
-            row = {"pid": pid, "name": name[:100], "rss_bytes": held, "container": container_of(pid, proc)}
-            found.append(row)
+            found.append({"pid": pid, "name": name[:100], "rss_bytes": held, "container": container_of(pid, proc)})
     return found
 
 
@@ -183,11 +158,12 @@ def engine_name(argv: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    looks = {
-        "clock": look_clock,
-        "identity": look_identity,
-        "memory": look_memory,
-        "listening": look_listening,
-        "processes": look_processes,
-    }
-    emit_sections(looks)
+    emit_sections(
+        {
+            "clock": look_clock,
+            "identity": look_identity,
+            "memory": lambda given: read_text(f"{given['root']}proc/meminfo"),
+            "listening": look_listening,
+            "processes": look_processes,
+        }
+    )

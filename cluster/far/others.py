@@ -1,4 +1,4 @@
-"""Who else this host has, and what its firewall lets in: sections tenants, firewall.
+"""Other programs on this host, and what its firewall lets in: sections tenants, firewall.
 
 Given {"sections": [names], "names": [name], "root": "/"}: `names` are those of the programs to look for, by the first
 two words of a process, up to a colon. Prints for each section a line

@@ -88,10 +88,9 @@ def read_text(path: str) -> str:
 
 def read_text_if(path: str) -> str:
     """A file's text, empty when it cannot be read."""
-    try:
+    with suppress(OSError):
         return read_text(path)
-    except OSError:
-        return ""
+    return ""
 
 
 def absolute(path: str) -> str:
@@ -128,8 +127,12 @@ def finish(program: subprocess.Popen[bytes], limit: int) -> tuple[int, str, str]
     for pipe in filter(None, (program.stdout, program.stderr)):
         texts.append(pipe.read(limit).decode("utf-8", "replace"))
         pipe.close()
-    code = program.wait()
-    return code if code >= 0 else 128 - code, texts[0], texts[-1]
+    return shell_code(program.wait()), texts[0], texts[-1]
+
+
+def shell_code(code: int) -> int:
+    """An exit code as a shell reports it: 128 + signal for a program that was killed."""
+    return code if code >= 0 else 128 - code
 
 
 def become(argv: list[str], source: int, out: int, err: int) -> NoReturn:
@@ -143,10 +146,9 @@ def become(argv: list[str], source: int, out: int, err: int) -> NoReturn:
             os.dup2(fd, place)
         os.closerange(3, 1024)
         os.execvp(words[0], words)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        code, why = 127, str(error.strerror)
     except Exception as error:
-        code, why = 126, getattr(error, "strerror", None) or str(error)
+        code = 127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126
+        why = getattr(error, "strerror", None) or str(error)
     try:
         os.write(2, b"%s: %s\n" % (words[0] if words else b"no words", why.encode()))
     finally:

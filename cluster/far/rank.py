@@ -37,26 +37,24 @@ else:
 
 Words = list[str]
 NOT_JOINED, CORD_ENDED = 75, 76
-GRACE_S = {"engine": 5.0, "ray": 2.0}  # from SIGTERM to SIGKILL; with the rest under the 10 s that we promise
+GRACE_S = {"engine": 5.0, "ray": 2.0}  # from SIGTERM to SIGKILL; with the rest below the 10 s of docker stop
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-TELLING = (
+CAUSES = (
     r"\bdied\b(?!.*exit code: (None|[1-9]))",  # killed: nobody else knows; one that exited has printed its exception
     r"(Error|Exception): \S",
     r"\bdied\b",
     r"(?i)error|fatal|exit code|killed|out of memory|no space left",
 )
-SAYS_NOTHING = (
-    r"WARNING|[Ss]ee (root cause|stack trace)|Executor failed|Remaining processes will be killed|: cancelled$"
-)
+CONSEQUENCE = r"WARNING|[Ss]ee (root cause|stack trace)|Executor failed|Remaining processes will be killed|: cancelled$"
 CAUSE = r"Worker failed with error '(.+?)(', please check|$)"  # vLLM's engine repeats what its worker raised
 PREFIX = r"^(\([^()]*\bpid=[^()]*\) )?([A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?"  # vLLM's: who, level, time, place
 stdout_lock = threading.Lock()
 RAY_TIMED_OUT = "node timed out during startup"  # Ray waits 30 s for its own parts, whatever they are busy with
-SETTLE_S = 1.0  # when something ended here: time for a peer to say that it ended first, and why
+SETTLE_S = 1.0  # when something ended here: time for a peer to report that it ended first, and why
 
 
 class Ended(Exception):
-    """This rank must end: why, with which exit code, and which peer said so (None: it happened here)."""
+    """This rank must end: why, with which exit code, and which peer reported it (None: it happened here)."""
 
     def __init__(self, why: str, code: int, peer: int | None = None) -> None:
         super().__init__(why)
@@ -70,44 +68,45 @@ def write_line(line: str) -> None:
         sys.stdout.buffer.flush()
 
 
-class Child:
-    """A program of ours. Its output passes through line by line; the last of it is kept to say why it ended."""
+class Spawned:
+    """A program below this one. Its output passes through line by line; the last lines are kept to find its cause."""
 
-    def __init__(self, name: str, words: Words, prefix: str = "") -> None:
+    def __init__(self, name: str, words: Words) -> None:
         self.name, self.tail = name, collections.deque[str](maxlen=400)
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
             self.process = subprocess.Popen(words, **pipes, encoding="utf-8", errors="replace", start_new_session=True)
         except OSError as error:
             raise Ended(f"{name} cannot be started: {words[0]}: {error.strerror}", 127) from None
-        self.pump = threading.Thread(target=self._pass_through, args=(prefix,), daemon=True)
+        self.pump = threading.Thread(target=self._pass_through, daemon=True)
         self.pump.start()
 
-    def _pass_through(self, prefix: str) -> None:
+    def _pass_through(self) -> None:
+        prefix = "ray| " if self.name == "ray" else ""
         for line in self.process.stdout or ():
             write_line(prefix + line.rstrip("\n"))
             self.tail.append(line.strip())
 
     async def ended(self) -> Ended:
-        """Wait for its end; how it ended, with the line of its output that says most about it."""
+        """Wait for its end; how it ended, with the line of its output that names the cause."""
         code = await asyncio.to_thread(self.process.wait)
         await asyncio.to_thread(self.pump.join, 0.5)  # not longer: a grandchild may hold the pipe open
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        return Ended(f"{self.name} {how}: {telling_line(list(self.tail))}", 128 - code if code < 0 else code)
+        return Ended(f"{self.name} {how}: {cause_line(list(self.tail))}", 128 - code if code < 0 else code)
 
 
-def telling_line(lines: Words) -> str:
+def cause_line(lines: Words) -> str:
     """The innermost exception, else the last line that names an error, else the last one, without vLLM's prefix.
 
-    Ray's version mismatch comes with the lines it spans.
+    Ray's version mismatch comes with the lines that belong to it.
     """
     cause = next((found[1] for line in reversed(lines) if (found := re.search(CAUSE, line))), None)
     if cause:
         raised = (line for line in lines if re.search(r"(Error|Exception): " + re.escape(cause), line))
         return re.sub(PREFIX, "", next(raised, cause))[:500]
-    for pattern in TELLING:
+    for pattern in CAUSES:
         for at in reversed(range(len(lines))):
-            if re.search(pattern, lines[at]) and not re.search(SAYS_NOTHING, lines[at]):
+            if re.search(pattern, lines[at]) and not re.search(CONSEQUENCE, lines[at]):
                 if "ersion mismatch" in lines[at]:
                     return " ".join(lines[at : at + 7])
                 return re.sub(PREFIX, "", lines[at])[-500:]
@@ -115,37 +114,37 @@ def telling_line(lines: Words) -> str:
 
 
 class Rank:
-    """What runs here. The first call of `over` ends it."""
+    """What runs here. The first call of `end` ends it."""
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         self.wanted, self.number, self.joined = wanted, wanted["rank"], wanted["rank"] > 0
-        self.cord = Cord(wanted, (BESIDE / "ray-token").read_bytes(), self.lose_peer, self.hear)
-        self.children: list[Child] = []
-        self.tries_left = 1
+        self.cord = Cord(wanted, (BESIDE / "ray-token").read_bytes(), self.lose_peer, self.receive)
+        self.children: list[Spawned] = []
+        self.ray_retried = False
         self.asker = RayAsker()
         self.ends: list[Ended] = []
         self.first_end = asyncio.Event()
         self.running: list[asyncio.Task[None]] = []
 
-    def over(self, end: Ended) -> None:
+    def end(self, end: Ended) -> None:
         """Something that must live has ended."""
         self.ends.append(end)
         self.first_end.set()
 
     def lose_peer(self, rank: int, why: str, said: bool) -> None:
-        """Another rank has ended, or its cord has; once we end, only what a peer says itself is news."""
+        """Another rank or its cord has ended; after an end here, only what a peer itself reports counts."""
         if said or not self.first_end.is_set():
             not_joined = Ended(f"peers did not join: {why}", NOT_JOINED, rank)
-            self.over(Ended(why, CORD_ENDED, rank) if self.joined else not_joined)
+            self.end(Ended(why, CORD_ENDED, rank) if self.joined else not_joined)
 
-    def say(self, stage: str, **more: Any) -> None:
+    def report(self, stage: str, **more: Any) -> None:
         write_line(json.dumps({"cluster": "rank", "rank": self.number, "stage": stage, "t": time.time(), **more}))
 
     async def live(self) -> int:
         """Start everything, wait for the first end, end all below us, politely first; the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asked = Ended(f"asked to end ({number.name})", 0)
-            asyncio.get_running_loop().add_signal_handler(number, self.over, asked)
+            asyncio.get_running_loop().add_signal_handler(number, self.end, asked)
         work = asyncio.create_task(self.start_all())
         await self.first_end.wait()
         work.cancel()
@@ -160,65 +159,65 @@ class Rank:
 
     async def start_all(self) -> None:
         try:
-            self.say("started", **{name: self.wanted[name] for name in ("size", "backend", "address")})
-            if self.wanted["secrets"]:  # environment from here on, so that docker and its words never hold them
+            self.report("started", **{name: self.wanted[name] for name in ("size", "backend", "address")})
+            if self.wanted["secrets"]:  # environment only from here on: `docker inspect` must not show them
                 secrets = json.loads(Path(self.wanted["secrets"]).read_text())
                 os.environ.update(secrets)
-                self.say("secrets", names=sorted(secrets))
+                self.report("secrets", names=sorted(secrets))
             if self.wanted["size"] > 1:
                 await (self.cord.tie(self.wanted["join_timeout_s"]) if self.number else self.cord.listen())
             for words in self.wanted["before_serve"]:
-                self.say("before_serve", words=words)
-                end = await Child(f"before_serve {words[0]}", words).ended()
+                self.report("before_serve", words=words)
+                end = await Spawned(f"before_serve {words[0]}", words).ended()
                 if end.code:
                     raise end
-            self.start("ray", self.wanted["ray_start"], "ray| ")
+            self.start("ray", self.wanted["ray_start"])
             if self.number == 0:
-                self.say("joined", nodes=await self.wait_for_peers())
+                self.report("joined", nodes=await self.wait_for_peers())
                 self.joined = True
                 self.asker.close()
             self.start("engine", self.wanted["engine"])
         except Ended as end:
-            self.over(end)
+            self.end(end)
         except NotTied as error:
-            self.over(Ended(str(error), NOT_JOINED))
+            self.end(Ended(str(error), NOT_JOINED))
         except Exception as error:
-            self.over(Ended(f"rank.py failed: {type(error).__name__}: {error}", 1))
+            self.end(Ended(f"rank.py failed: {type(error).__name__}: {error}", 1))
 
-    def start(self, name: str, words: Words | None, prefix: str = "") -> None:
+    def start(self, name: str, words: Words | None) -> None:
         """Start what must live as long as this rank, if this rank has it."""
         if words:
-            child = Child(name, words, prefix)
+            child = Spawned(name, words)
             self.children.append(child)
             self.running.append(asyncio.create_task(self.watch(child)))
-            self.say(f"{name}_started")
+            self.report(f"{name}_started")
 
-    async def watch(self, child: Child) -> None:
-        """Report its end; vLLM exits with 0 when its executor has failed, and nobody asked it to."""
+    async def watch(self, child: Spawned) -> None:
+        """Act on its end; vLLM exits with 0 when its executor has failed."""
         end = await child.ended()
         if child not in self.children or self.first_end.is_set():
             return
-        if child.name == "ray" and self.tries_left and any(RAY_TIMED_OUT in line for line in child.tail):
-            self.tries_left -= 1
-            self.cord.tell(restart_ray=True)
+        if child.name == "ray" and not self.ray_retried and any(RAY_TIMED_OUT in line for line in child.tail):
+            self.ray_retried = True
+            self.cord.broadcast(restart_ray=True)
             self.restart_ray(end.why)
         else:
-            self.over(Ended(end.why, end.code or 1))
+            self.end(Ended(end.why, end.code or 1))
 
-    def hear(self, message: dict[str, Any]) -> None:
-        """Ray at rank 0 was started again, and knows nothing of the nodes that had joined it before."""
+    def receive(self, message: dict[str, Any]) -> None:
+        """Ray at rank 0 was restarted, and has lost the nodes that had joined it before."""
         if "restart_ray" in message and self.number and self.children:
             self.restart_ray("rank 0 has started its Ray again")
 
     def restart_ray(self, why: str) -> None:
-        """Once more from the beginning. Nothing but Ray runs here yet: a head's engine waits for all nodes."""
+        """Nothing but Ray runs here yet: a head's engine waits for all nodes."""
         self.children.clear()
         kill_descendants()
-        self.say("ray_restarted", why=why)
-        self.start("ray", self.wanted["ray_start"], "ray| ")
+        self.report("ray_restarted", why=why)
+        self.start("ray", self.wanted["ray_start"])
 
     async def wait_for_peers(self) -> list[dict[str, Any]]:
-        """Until each address has a rank, and with Ray a node with a GPU. Raises Ended (75) saying what is missing."""
+        """Until each address has a rank, and with Ray a node with a GPU. Raises Ended (75) with what is missing."""
         deadline = time.monotonic() + self.wanted["join_timeout_s"]
         while True:
             missing, nodes = await self.look_for_peers()
@@ -240,35 +239,30 @@ class Rank:
             return [f"Ray does not answer: {found['error']}"], []
         nodes = [{"address": node["address"], "gpus": node["gpus"]} for node in found["nodes"] if node["alive"]]
         gpus = {node["address"]: node["gpus"] for node in nodes}
-        missing += [f"{address} is not a node of Ray" for address in addresses if address not in gpus]
+        foreign = [address for address in gpus if address not in addresses]
+        missing = [f"{address} is not a node of Ray" for address in addresses if address not in gpus]
         missing += [f"Ray sees no GPU at {address}" for address in addresses if gpus.get(address, 1) < 1]
-        missing += [
-            f"{address} is a node of Ray but not of this deployment" for address in gpus if address not in addresses
-        ]
-        return missing, nodes
+        return missing + [f"{address} is a node of Ray but not of this deployment" for address in foreign], nodes
 
     async def explain(self, end: Ended) -> None:
-        """Tell the peers and say why this rank ends; a peer may know better, so wait a little for its word."""
-        self.cord.tell(without=end.peer, ended=end.why)
+        """Report to peers and log why this rank ends; a peer may know the cause, so wait a little for its message."""
+        self.cord.broadcast(without=end.peer, ended=end.why)
         if end.peer is None and end.code and self.cord.lines:
             await asyncio.sleep(SETTLE_S)
         said = [end.why] + [other.why for other in self.ends[1:] if other.peer is not None]
-        self.say("ended", why="; ".join(said), exit=end.code)
+        self.report("ended", why="; ".join(said), exit=end.code)
 
 
 class RayAsker:
     """Asks Ray for its nodes, by one ray_nodes.py that stays: importing Ray costs a second of a core each time."""
 
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | None = None
 
     def ask(self) -> Any:
         """What ray_nodes.py found; {"error"} while Ray does not answer."""
-        if self.process is None:
-            words = [sys.executable, str(BESIDE / "ray_nodes.py"), '{"each_line": true}']
-            pipe = subprocess.PIPE
-            self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-        pipes: Any = self.process
+        words, pipe = [sys.executable, str(BESIDE / "ray_nodes.py"), '{"each_line": true}'], subprocess.PIPE
+        pipes: Any = self.process or subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        self.process = pipes
         try:
             pipes.stdin.write(b"\n")
             pipes.stdin.flush()
@@ -281,7 +275,7 @@ class RayAsker:
             return {"error": "no answer in time" if late else f"ray_nodes.py ended with {pipes.returncode}"}
 
     def close(self) -> None:
-        """End it; asked again, it is started again."""
+        """End it; the next question starts another."""
         if self.process:
             self.process.kill()
             self.process.wait()
@@ -289,7 +283,7 @@ class RayAsker:
 
 
 def kill_descendants() -> None:
-    """End all below us, also what was left to us by its parent."""
+    """End all processes below this one, orphans included."""
     for _ in range(20):
         for pid in (left := descendants()):
             with suppress(ProcessLookupError):
@@ -314,7 +308,7 @@ def descendants() -> set[int]:
 
 
 def give_back(cache: Path) -> None:
-    """What this rank wrote as root belongs to the owner of the cache directory."""
+    """Give what this rank wrote as root to the owner of the cache directory."""
     if os.geteuid() or not cache.is_dir():
         return
     owner = cache.stat()
@@ -325,7 +319,7 @@ def give_back(cache: Path) -> None:
 
 
 async def main() -> None:
-    """Adopt orphans, so that what our children leave behind is found and ended with them; then live.
+    """Adopt orphans, so that what programs leave behind is found and ended; then live.
 
     It leaves at once, since threads may still wait for a child that cannot be killed.
     """

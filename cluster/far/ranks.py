@@ -57,7 +57,7 @@ def whole_or_both_ends(name: str, since: str) -> Iterator[Line]:
 
 
 def new_lines(name: str, since: str, known: int) -> Iterator[Line]:
-    """The lines from that time on without the first ones, which are known."""
+    """The lines from that time on without the first `known` of that time."""
     fresh = [*lines(name, "--since", since, "--tail", str(NEW_LINES))]
     for time, line in fresh if len(fresh) < NEW_LINES else whole_or_both_ends(name, since):
         if time == since and known:
@@ -92,9 +92,11 @@ def read(log: Iterable[Line], tail: int, sought: list[Sought]) -> dict[str, Json
         if time > latest:
             latest, count = time, 0
         count += time == latest
-        if stage := stage_of(line):
-            stages += [stage] if stage not in stages else []
-            continue
+        if line.startswith('{"cluster"'):  # the rank program's own
+            with suppress(ValueError):
+                stage = json.loads(line)
+                stages += [stage] if stage not in stages else []
+                continue
         last.append(line)
         for one in sought:
             one.see(line)
@@ -102,14 +104,6 @@ def read(log: Iterable[Line], tail: int, sought: list[Sought]) -> dict[str, Json
         if len(net) < 40 and NET.search(line):
             net.append(line)
     return {"stages": stages, "loaded": loaded, "tail": list(last), "net": net, "until": [latest, count]}
-
-
-def stage_of(line: str) -> Json:
-    """The rank program's own line, if this is one."""
-    with suppress(ValueError):
-        if line.startswith("{") and '"cluster"' in line:
-            return json.loads(line)
-    return None
 
 
 def look(name: str, wanted: dict[str, Json]) -> dict[str, Json] | None:

@@ -5,8 +5,8 @@ stdin: one line with a length, then that many bytes of JSON:
      "tail": bytes}]}
 stdout: a line end, the marker, "json" or "zlib", a length and a line end; then that many bytes of JSON:
     [{"exit": number or null, "out": base64, "err": base64, "cut": bool, "seconds": number}]
-What stands on stdout before the marker is not ours. When stdin ends before the answer (the connection is lost),
-every program started here is ended and nothing is answered.
+What comes on stdout before the marker is not from this program. When stdin ends before the answer (the connection is
+lost), every program started here is ended and nothing is answered.
 
 One thread, one poll loop. Programs are started with fork and not with `subprocess`, which waits for exec: a program
 on a dead network disk would hold up all others.
@@ -21,7 +21,7 @@ import sys
 import time
 import zlib
 
-from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, signal_group, watch_signals
+from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, shell_code, signal_group, watch_signals
 
 LINGER_S = 0.3  # how long a grandchild may hold the output open after the program has ended
 DRAIN = 16 << 20  # bytes thrown away past the limit before the program is ended
@@ -29,7 +29,7 @@ PATIENT_DRAIN = 1 << 30  # the same where the end of the output is wanted
 COMPRESS_FROM = 4096
 
 
-class Kept:
+class Output:
     """What one stream printed: its beginning, its end where that is wanted, and how many bytes between are lost."""
 
     def __init__(self, limit: int, tail: int) -> None:
@@ -40,21 +40,16 @@ class Kept:
         room = max(0, self.limit - len(self.beginning))
         self.beginning += data[:room]
         self.end += data[room:]
-        if len(self.end) > 2 * self.tail:
-            self.shorten()
-
-    def shorten(self) -> None:
         extra = max(0, len(self.end) - self.tail)
         self.lost += extra
         del self.end[:extra]
 
-    def whole(self) -> bytes:
-        self.shorten()
+    def text(self) -> bytes:
         gap = b"\n[cluster: %d bytes are left out here]\n" % self.lost if self.tail and self.lost else b""
         return bytes(self.beginning + gap + self.end)
 
 
-class Child:
+class Program:
     """One question's program: its pipes, what it printed, and when patience ends."""
 
     def __init__(self, question: dict[str, Json], poll: select.poll) -> None:
@@ -62,7 +57,7 @@ class Child:
         limit, tail = int(question["limit"]), int(question["tail"])
         self.drain = PATIENT_DRAIN if tail else DRAIN
         self.feed = memoryview(base64.b64decode(question["stdin"]))
-        self.kept = {"out": Kept(limit, tail), "err": Kept(limit, tail)}
+        self.printed = {"out": Output(limit, tail), "err": Output(limit, tail)}
         self.streams: dict[int, str] = {}  # fd -> "in", "out" or "err"
         self.started = time.monotonic()
         self.signals = [signal.SIGTERM, signal.SIGKILL]
@@ -97,10 +92,10 @@ class Child:
         del self.streams[fd]
 
     def move(self, fd: int) -> None:
-        """Carry bytes over one pipe that is ready."""
+        """Move bytes over one pipe that is ready."""
         if self.streams[fd] != "in":
             if data := os.read(fd, CHUNK):
-                self.kept[self.streams[fd]].add(data)
+                self.printed[self.streams[fd]].add(data)
                 self.listen_until = time.monotonic() + LINGER_S
             else:
                 self.drop(fd)
@@ -109,14 +104,14 @@ class Child:
             self.feed = self.feed[os.write(fd, self.feed[:CHUNK]) :]
         except BlockingIOError:
             return
-        except OSError:  # it does not read any more, which is its own business
+        except OSError:  # it does not read any more
             self.feed = self.feed[:0]
         if not self.feed:
             self.drop(fd)
 
     @property
     def lost(self) -> int:
-        return sum(kept.lost for kept in self.kept.values())
+        return sum(output.lost for output in self.printed.values())
 
     def tick(self, now: float) -> None:
         """Notice the end; signal what is late or endless."""
@@ -135,11 +130,11 @@ class Child:
 
     def end(self, now: float) -> None:
         """The next harder signal to the whole group; after the last one, give up (a program in state D)."""
-        if not self.signals:
+        if self.signals:
+            signal_group(self.pid, self.signals.pop(0))
+            self.signal_at = now + PATIENCE_S
+        else:
             self.finish(now)
-            return
-        signal_group(self.pid, self.signals.pop(0))
-        self.signal_at = now + PATIENCE_S
 
     def finish(self, now: float) -> None:
         if len(self.signals) < 2:
@@ -149,23 +144,21 @@ class Child:
         self.seconds, self.done = now - self.started, True
 
     def answer(self) -> dict[str, Json]:
-        code = None if self.late or self.status is None else os.waitstatus_to_exitcode(self.status)
-        out, err = (base64.b64encode(self.kept[stream].whole()).decode() for stream in ("out", "err"))
+        ended = not self.late and self.status is not None
         return {
-            "exit": code if code is None or code >= 0 else 128 - code,
-            "out": out,
-            "err": err,
+            "exit": shell_code(os.waitstatus_to_exitcode(self.status or 0)) if ended else None,
+            **{stream: base64.b64encode(output.text()).decode() for stream, output in self.printed.items()},
             "cut": self.lost > 0,
             "seconds": round(self.seconds, 6),
         }
 
 
 def run(questions: list[dict[str, Json]]) -> list[dict[str, Json]] | None:
-    """All answers, in order; None when the connection was lost meanwhile, or a signal asked us to go."""
+    """All answers, in order; None when the connection was lost meanwhile, or at a signal."""
     poll, wake, leaving = select.poll(), watch_signals(), False
     poll.register(wake, select.POLLIN)
     poll.register(0, select.POLLIN)
-    children = [Child(question, poll) for question in questions]
+    children = [Program(question, poll) for question in questions]
     while True:
         now = time.monotonic()
         for child in children:
@@ -194,8 +187,7 @@ def run(questions: list[dict[str, Json]]) -> list[dict[str, Json]] | None:
 
 def main() -> None:
     request = read_request(sys.stdin.buffer)
-    answers = run(request["questions"])
-    if answers is not None:
+    if (answers := run(request["questions"])) is not None:
         body, kind = json.dumps(answers).encode(), "json"
         if len(body) > COMPRESS_FROM:
             body, kind = zlib.compress(body, 1), "zlib"

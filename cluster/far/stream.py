@@ -15,11 +15,11 @@ import signal
 import sys
 import time
 
-from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, signal_group, watch_signals
+from cluster.far.prelude import CHUNK, PATIENCE_S, Json, become, read_request, shell_code, signal_group, watch_signals
 
 
 class Feed:
-    """Carries our stdin to the program's, a chunk at a time."""
+    """Passes our stdin on to the program's, a chunk at a time."""
 
     def __init__(self, fd: int, first: bytes) -> None:
         self.fd: int | None = fd
@@ -28,18 +28,19 @@ class Feed:
         os.set_blocking(fd, False)
 
     def write(self) -> None:
-        """Pass on what we hold; close the program's stdin after the last of it."""
+        """Pass on what was read; close the program's stdin after the last of it."""
         if self.fd is None:
             return
-        reads = True
+        done = False
         try:
             if self.data:
                 self.data = self.data[os.write(self.fd, self.data) :]
+            done = self.ended and not self.data
         except BlockingIOError:
-            pass
-        except OSError:
-            self.data, reads = self.data[:0], False
-        if not reads or (self.ended and not self.data):
+            return
+        except OSError:  # it does not read any more
+            self.data, done = self.data[:0], True
+        if done:
             os.close(self.fd)
             self.fd = None
 
@@ -99,8 +100,7 @@ def main() -> None:
         become(request["argv"], source, 1, 1)
     os.close(source)
     status = attend(pid, Feed(feed, first), float(request["grace_s"]))
-    code = os.waitstatus_to_exitcode(status)
-    sys.exit(code if code >= 0 else 128 - code)
+    sys.exit(shell_code(os.waitstatus_to_exitcode(status)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Watches this host while something is measured: runs programs of far/ again and again and keeps what they print.
+"""Watches this host while something is measured: runs programs of far/ periodically and keeps what they print.
 
 stdin, one JSON document a line; the end of stdin ends it:
     first   {"programs": [{"source": text, "given": value}], "period_s": 2.0}
@@ -30,8 +30,8 @@ SHARE = 10  # a pause lasts as many times as long as a sample took
 MOST = 100  # samples in about the time watched
 
 
-class Watch:
-    """One stretch of watching, in a thread of its own."""
+class Sampler:
+    """Takes samples, in a thread of its own, until `end`."""
 
     def __init__(self, programs: list[tuple[CodeType, Json]], period_s: float) -> None:
         self.programs, self.period_s = programs, period_s
@@ -60,7 +60,7 @@ class Watch:
         """Take the last sample and print all."""
         self.stop.set()
         self.thread.join(PATIENCE_S)
-        samples = [*self.samples]  # a sample that hangs may come in yet
+        samples = [*self.samples]  # one that hangs may still arrive
         for sample in samples:
             say(sample)
         say({"ended": len(samples), "hangs": self.thread.is_alive()})
@@ -88,22 +88,16 @@ def say(document: dict[str, Json]) -> None:
 
 
 def main() -> None:
-    first = sys.stdin.readline()
-    if not first:
-        return
-    setup = json.loads(first)
+    setup = json.loads(sys.stdin.readline() or '{"programs": []}')
     programs = [(compile(one["source"], "<far>", "exec"), one["given"]) for one in setup["programs"]]
     say({"ready": True})
-    watch = None
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "begin" in asked:
-            watch = Watch(programs, float(setup["period_s"]))
-            watch.begun.wait(PATIENCE_S)
+        if "begin" in json.loads(line):
+            sampler = Sampler(programs, float(setup["period_s"]))
+            sampler.begun.wait(PATIENCE_S)
             say({"begun": True})
-        elif "end" in asked and watch is not None:
-            watch.end()
-            watch = None
+        else:
+            sampler.end()
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ Prints {"weights": {"value": …} | {"missing": why, "kind": kind}}. Of weight f
 import hashlib
 import json
 import os
-import pwd
 import re
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
-from cluster.far.prelude import Json, Missing, absolute, emit, given, section
+from cluster.far.prelude import Json, Missing, absolute, emit, given, read_text, section
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHARD = re.compile(r"(.+-)(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
@@ -23,18 +23,16 @@ OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 NEVER_EMPTY = (".safetensors", ".bin", ".gguf", ".json", ".model")
 LONGEST_HEADER = 100_000_000  # the format's own limit
-LONGEST_JSON = 64 << 20
 LONGEST_MOUNT = 64 << 20
 MANY = 8
 
 
 def is_there(path: str) -> bool:
     """Whether a path exists; raises PermissionError where that cannot be known, as os.path.exists does not."""
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+        return True
+    return False
 
 
 def find(model: str, revision: str, hf_home: str) -> tuple[str, str]:
@@ -47,13 +45,8 @@ def find(model: str, revision: str, hf_home: str) -> tuple[str, str]:
     place = os.path.join(hf_home, "hub", "models--" + model.replace("/", "--"))
     if not is_there(place):
         raise Missing(f"{model} is not in {os.path.dirname(place)}", "absent")
-    commit = revision if COMMIT.fullmatch(revision) else ""
-    if not commit:
-        with (
-            suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError),
-            open(os.path.join(place, "refs", revision)) as file,
-        ):
-            commit = file.read(200).strip()
+    ref = os.path.join(place, "refs", revision)
+    commit = revision if COMMIT.fullmatch(revision) else read_text(ref) if is_there(ref) else ""
     directory = os.path.join(place, "snapshots", commit)
     if not commit or not is_there(directory):
         raise Missing(f"revision {revision} of {model} is not in {place}", "absent")
@@ -87,7 +80,7 @@ def wrongs(path: str, size: int, root: str) -> Iterator[str]:
     if not os.access(path, os.R_OK):
         owner = str(os.stat(path).st_uid)
         with suppress(KeyError):
-            owner = pwd.getpwuid(int(owner)).pw_name
+            owner = Path(path).owner()
         yield f"not readable by this user (owned by {owner})"
     elif size == 0 and path.endswith(NEVER_EMPTY):
         yield "empty"
@@ -111,6 +104,10 @@ def explain(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}"
 
 
+def few(texts: list[str]) -> list[str]:
+    return texts[:MANY] + ([f"and {len(texts) - MANY} more"] if len(texts) > MANY else [])
+
+
 def missing_shards(directory: str, sizes: dict[str, int]) -> tuple[list[str], int]:
     """Files that an index or the numbered names call for. The .bin ones count only where no safetensors are."""
     suffix = ".safetensors" if any(".safetensors" in name for name in sizes) else ".bin"
@@ -119,8 +116,7 @@ def missing_shards(directory: str, sizes: dict[str, int]) -> tuple[list[str], in
         if name.endswith(suffix + ".index.json"):
             # one that cannot be read is a problem of its own kind elsewhere
             with suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
-                with open(os.path.join(directory, name), "rb") as file:
-                    shards = json.loads(file.read(LONGEST_JSON))["weight_map"].values()
+                shards = json.loads(Path(directory, name).read_bytes())["weight_map"].values()
                 expected |= {os.path.join(os.path.dirname(name), str(shard)) for shard in shards}
         parts = SHARD.fullmatch(name)
         if parts and parts[4] == suffix:
@@ -133,8 +129,7 @@ def gaps(directory: str, sizes: dict[str, int], dummy: bool) -> Iterator[str]:
     missing, count = missing_shards(directory, sizes)
     names = [name for name in sizes if "/" not in name]
     if missing and not dummy:
-        few = ", ".join(missing[:MANY]) + (f" and {len(missing) - MANY} more" if len(missing) > MANY else "")
-        yield f"{len(missing)} of {count} weight files are missing: {few}"
+        yield f"{len(missing)} of {count} weight files are missing: {', '.join(few(missing))}"
     elif not dummy and not any(name.endswith((".safetensors", ".bin", ".gguf", ".pt")) for name in names):
         yield "no weight files"
     if any(name.endswith(".gguf") for name in names):
@@ -148,9 +143,7 @@ def gaps(directory: str, sizes: dict[str, int], dummy: bool) -> Iterator[str]:
 def unfinished(directory: str, commit: str) -> int:
     """How many downloads into this model's cache did not end; one that was done again later does not count."""
     blobs = os.path.join(directory, "..", "..", "blobs") if commit else f"{directory}/.cache/huggingface/download"
-    names: set[str] = set()
-    with suppress(OSError):
-        names.update(os.listdir(blobs))
+    names = set(os.listdir(blobs)) if os.access(blobs, os.R_OK) else set[str]()
     return sum(name.endswith(".incomplete") and name.split(".")[0] not in names for name in names)
 
 
@@ -158,15 +151,15 @@ def look(wanted: dict[str, Json]) -> Json:
     hf_home = absolute(wanted["hf_home"])
     directory, commit = find(wanted["model"], wanted["revision"], hf_home)
     root = hf_home if commit or directory.startswith(hf_home + os.sep) else directory
-    dummy, mounted, hashes = wanted.get("dummy", False), wanted.get("files", ()), {}
+    dummy, mounted, hashes = wanted["dummy"], wanted["files"], {}
     sizes, problems = walk(directory, os.path.realpath(root), dummy)
     problems += gaps(directory, sizes, dummy)
     problems += [f"{name}: not there, and the recipe mounts it" for name in mounted if name not in sizes]
-    for name in mounted:  # what nobody can read is a problem already
+    for name in mounted:
         path = os.path.join(directory, name)
+        # one that cannot be read is a problem already
         if sizes.get(name, LONGEST_MOUNT + 1) <= LONGEST_MOUNT and os.access(path, os.R_OK):
-            with open(path, "rb") as file:
-                hashes[name] = hashlib.sha256(file.read()).hexdigest()
+            hashes[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     begun = unfinished(directory, commit)
     if problems and begun:
         problems.append(f"{begun} downloads did not end (.incomplete)")
@@ -178,7 +171,7 @@ def look(wanted: dict[str, Json]) -> Json:
         "path": directory,
         "files": len(sizes),
         "bytes": sum(sizes.values()),
-        "problems": problems[:MANY] + ([f"and {len(problems) - MANY} more"] if len(problems) > MANY else []),
+        "problems": few(problems),
         "listing": hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest(),
         "hashes": hashes,
     }

@@ -31,10 +31,10 @@ RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.16
 
 
 @pytest.fixture(scope="module")
-def telling_line() -> Callable[[list[str]], str]:
+def cause_line() -> Callable[[list[str]], str]:
     before = list(sys.path)
     try:
-        found: Callable[[list[str]], str] = runpy.run_path(str(RANK))["telling_line"]
+        found: Callable[[list[str]], str] = runpy.run_path(str(RANK))["cause_line"]
         return found
     finally:
         sys.path[:] = before
@@ -52,9 +52,9 @@ def telling_line() -> Callable[[list[str]], str]:
     ],
     ids=["worker-raised", "its-exception-is-gone", "exited-after-exception", "killed", "exception", "nothing"],
 )
-def test_line_that_tells_why_an_engine_ended(telling_line: Callable[[list[str]], str], text: str, line: str) -> None:
-    assert telling_line([row.strip() for row in text.splitlines()]).startswith(line)
+def test_line_that_tells_why_an_engine_ended(cause_line: Callable[[list[str]], str], text: str, line: str) -> None:
+    assert cause_line([row.strip() for row in text.splitlines()]).startswith(line)
 
 
-def test_no_output(telling_line: Callable[[list[str]], str]) -> None:
-    assert telling_line([]) == "no output"
+def test_no_output(cause_line: Callable[[list[str]], str]) -> None:
+    assert cause_line([]) == "no output"
