@@ -43,7 +43,12 @@ def complete(url: str, headers: dict[str, str], timeout_s: float, ask: dict[str,
     for way, body in (("completions", {"prompt": PROMPT}), ("chat/completions", {"messages": chat})):
         start = time.monotonic()
         status, answer = call(f"{url}/v1/{way}", headers, timeout_s, ask | body)
-        found = {"status": status, "seconds": round(time.monotonic() - start, 3), "text": "", "tokens": 0}
+        found: dict[str, Any] = {
+            "status": status,
+            "seconds": round(time.monotonic() - start, 3),
+            "text": "",
+            "tokens": 0,
+        }
         try:
             document = json.loads(answer) if status == 200 else {}
             said = document["choices"][0].get("message") or document["choices"][0]

@@ -29,7 +29,7 @@ PATIENT_DRAIN = 1 << 30  # the same where the end of the output is wanted
 COMPRESS_FROM = 4096
 
 
-class Output:
+class Printed:
     """What one stream printed: its beginning, its end where that is wanted, and how many bytes between are lost."""
 
     def __init__(self, limit: int, tail: int) -> None:
@@ -57,7 +57,7 @@ class Program:
         limit, tail = int(question["limit"]), int(question["tail"])
         self.drain = PATIENT_DRAIN if tail else DRAIN
         self.feed = memoryview(base64.b64decode(question["stdin"]))
-        self.printed = {"out": Output(limit, tail), "err": Output(limit, tail)}
+        self.printed = {"out": Printed(limit, tail), "err": Printed(limit, tail)}
         self.streams: dict[int, str] = {}  # fd -> "in", "out" or "err"
         self.started = time.monotonic()
         self.signals = [signal.SIGTERM, signal.SIGKILL]

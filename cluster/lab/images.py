@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
-from cluster.lab.engine import additions, engine, lab_files, without_ray
+from cluster.lab.engine import additions, engine, hash_of, lab_files, without_ray
 from cluster.lab.place import HostPlace, Place
-from cluster.lab.program import run, say
+from cluster.lab.program import made_once, run
 from cluster.lab.rootfs import image_tar
 from cluster.lab.shape import HUB_URL, Spark
 from cluster.lab.spark import await_docker, await_init, boot, end, enter_words, inside, lay_out, start_daemons
@@ -54,37 +54,30 @@ LAYER = "application/vnd.docker.image.rootfs.diff.tar"
 
 def shown_engines(place: Place) -> dict[str, list[str]]:
     """Where hosts see the engine, with and without Ray; `inside/bundle.py` shows it on to the containers."""
-    whole = [str(additions(place)), str(engine(place))]
-    return {"opt/cluster-lab/engine": whole, "opt/cluster-lab/engine-no-ray": [str(without_ray(place)), *whole]}
+    layers = [str(additions(place)), str(engine(place))]
+    return {"opt/cluster-lab/engine": layers, "opt/cluster-lab/engine-no-ray": [str(without_ray(place)), *layers]}
 
 
 def dockerfile(kind: str) -> str:
     """How an image differs from the base; metadata only, but for the quick one's program."""
-    engine_kind = "no-ray" if kind == NO_RAY else "real"
-    quick = kind == QUICK
-    rows = [f"FROM {BASE}", f'ENV PATH="{"/opt/quick/bin:" if quick else ""}{PATH}" CLUSTER_LAB_ENGINE="{engine_kind}"']
-    rows.append("ENV " + " ".join(f'{name}="{value}"' for name, value in ENVIRONMENT.items()))
-    if quick:
-        rows.append("COPY quick /opt/quick")
-    rows += ["WORKDIR /root", 'ENTRYPOINT ["vllm"]']
-    return "\n".join(rows) + "\n"
+    path = f"/opt/quick/bin:{PATH}" if kind == QUICK else PATH
+    env = {"PATH": path, "CLUSTER_LAB_ENGINE": "no-ray" if kind == NO_RAY else "real", **ENVIRONMENT}
+    rows = [f"FROM {BASE}", "ENV " + " ".join(f'{name}="{value}"' for name, value in env.items())]
+    rows += ["COPY quick /opt/quick"] if kind == QUICK else []
+    return "\n".join([*rows, "WORKDIR /root", 'ENTRYPOINT ["vllm"]', ""])
 
 
 def docker_images(place: Place) -> Path:
     """What a Docker with the images holds (`root`, `layers`), and a `registry` of them; made once for each content."""
-    kept = place.cache / f"images-{_recipe_hash()[:12]}"
-    if not kept.exists():
-        tar = image_tar(place)
-        say("building the lab's images (seconds, once)")
-        fresh = place.cache / "images.part"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
-        _build(place, tar, fresh)
+
+    def make(fresh: Path) -> None:
+        (fresh / "layers").mkdir(parents=True)
+        _build(place, image_tar(place), fresh)
         for layer in (fresh / "root/overlay2").glob("*/diff"):
-            (fresh / "layers").mkdir(exist_ok=True)
             layer.rename(fresh / "layers" / layer.parent.name)
-        fresh.rename(kept)
-    return kept
+
+    folder = place.cache / f"images-{hash_of('quick', *map(dockerfile, IMAGES), QUICK_VLLM)}"
+    return made_once(folder, "building the lab's images (seconds, once)", make)
 
 
 def give_images(place: Place, host: HostPlace) -> None:
@@ -107,18 +100,18 @@ def give_images(place: Place, host: HostPlace) -> None:
 
 
 def _build(place: Place, tar: Path, kept: Path) -> None:
-    """Boot a host without wires, build in its Docker, end it; keep its data root and what a registry would serve."""
+    """Boot a host without wires, build in its Docker, end it; keep its data root and what a registry serves."""
     host = place.host(BUILDER.name)
     end(place, [BUILDER])
     shutil.rmtree(host.root, ignore_errors=True)
     lay_out(place, BUILDER, None)
-    names = {kind: kind.replace("/", "-").replace(":", "-") for kind in IMAGES}
-    for kind, name in names.items():
-        folder = host.upper / "srv" / name
-        folder.mkdir(parents=True)
-        (folder / "Dockerfile").write_text(dockerfile(kind))
-        if kind == QUICK:
-            _lay_out_quick(folder / "quick")
+    quick = host.upper / "srv/quick"  # becomes /opt/quick: the programs, and `vllm` first on PATH
+    (quick / "bin").mkdir(parents=True)
+    shutil.copytree(lab_files() / "quick", quick / "quick", ignore=shutil.ignore_patterns("__pycache__"))
+    (quick / "bin/vllm").write_text(QUICK_VLLM)
+    (quick / "bin/vllm").chmod(0o755)
+    for number, kind in enumerate(IMAGES):
+        (host.upper / f"srv/{number}").write_text(dockerfile(kind))
     first = boot(place, BUILDER, shown={}, wire=False)
     init = await_init(place, BUILDER)
     start_daemons(host, first)
@@ -127,8 +120,8 @@ def _build(place: Place, tar: Path, kept: Path) -> None:
         with tar.open("rb") as data:
             words = enter_words(init, ["docker", "import", "-", BASE])
             subprocess.run(words, stdin=data, check=True, capture_output=True)
-        for kind, name in names.items():
-            inside(init, ["docker", "build", "-q", "-t", kind, f"/srv/{name}"], timeout_s=300)
+        for number, kind in enumerate(IMAGES):
+            inside(init, ["docker", "build", "-q", "-t", kind, "-f", f"/srv/{number}", "/srv"], timeout_s=300)
         inside(init, ["docker", "save", "-o", "/srv/saved.tar", *IMAGES], timeout_s=120)
         lay_out_registry(host.upper / "srv/saved.tar", kept / "registry")
         inside(init, ["pkill", "-TERM", "-x", "dockerd"])
@@ -137,20 +130,6 @@ def _build(place: Place, tar: Path, kept: Path) -> None:
         end(place, [BUILDER])
     shutil.move(host.docker, kept / "root")
     shutil.rmtree(host.root)
-
-
-def _lay_out_quick(folder: Path) -> None:
-    """/opt/quick of the quick image: the programs, and `vllm` first on PATH."""
-    (folder / "bin").mkdir(parents=True)
-    shutil.copytree(lab_files() / "quick", folder / "quick", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "bin/vllm").write_text(QUICK_VLLM)
-    (folder / "bin/vllm").chmod(0o755)
-
-
-def _recipe_hash() -> str:
-    text = "".join(dockerfile(kind) for kind in IMAGES)
-    text += QUICK_VLLM + "".join(path.read_text() for path in sorted((lab_files() / "quick").glob("*.py")))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def lay_out_registry(saved: Path, registry: Path) -> None:
@@ -165,10 +144,8 @@ def lay_out_registry(saved: Path, registry: Path) -> None:
         members = {member.name: member for member in tar.getmembers()}
 
         def read(name: str) -> bytes:
-            file = tar.extractfile(members[name])
-            if file is None:
-                raise ValueError(f"{name} is not a file in the saved images")
-            return file.read()
+            file: Any = tar.extractfile(members[name])
+            return bytes(file.read())
 
         def keep(name: str, kind: str) -> dict[str, Any]:
             data = read(name)
@@ -189,5 +166,4 @@ def lay_out_registry(saved: Path, registry: Path) -> None:
 
 
 def digest_of(data: bytes) -> str:
-    """A digest as registries write it."""
     return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -1,10 +1,11 @@
-"""The lab as a whole: up, down, status. Each reads top to bottom. It takes root, Debian 12 and a few packages."""
+"""The lab: up, down, status, break, mend. It requires root, Debian 12 and a few packages."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 from cluster.errors import ClusterError, UsageError
@@ -12,7 +13,7 @@ from cluster.lab import wires
 from cluster.lab.engine import PYTHON, toy_models
 from cluster.lab.faults import FAULTS, Scene, power_on
 from cluster.lab.images import docker_images, shown_engines
-from cluster.lab.place import Place, Record, building, locked, purge, read_record, write_record
+from cluster.lab.place import LabRecord, Place, building, locked, purge, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
 from cluster.lab.shape import MAX_HOSTS, Spark
@@ -31,10 +32,7 @@ PACKAGES = {
 
 
 def up(place: Place, wanted: int | None) -> None:
-    """Bring the lab up with `wanted` hosts (None: as many as it has, else two); hosts that run stay as they are.
-
-    What a killed lab left is cleaned first.
-    """
+    """Bring the lab up with `wanted` hosts (None: as many as it has, else two); hosts that run stay as they are."""
     demand_root()
     if wanted is not None and not 1 <= wanted <= MAX_HOSTS:
         raise UsageError(f"--hosts {wanted}: a lab has 1 to {MAX_HOSTS} hosts", code="lab-size")
@@ -45,14 +43,15 @@ def up(place: Place, wanted: int | None) -> None:
         if wires.switch_of(place, record.number) is None or record.hosts != count:
             clear(place, record)
             number = wires.new_switch(place, images=docker_images(place), models=toy_models(place))
-            record = Record(number, count)
+            record = LabRecord(number, count)
             write_record(place, record)
         switch = wires.switch_of(place, record.number)
         if switch is None:
             raise ClusterError("the lab's switch ended", code="lab-start-failed", where=str(place.root / "daemon.log"))
         down = [spark for spark in record.sparks if not is_up(place, spark)]
         start_hosts(place, switch, down)
-        forget(record, [spark.name for spark in down], "killed")
+        for spark in down:
+            forget(record, spark.name, "killed")
         write_record(place, record)
         write_access(place, record)
         say(f"{count} hosts are up: {', '.join(f'{spark.name} {spark.management}' for spark in record.sparks)}")
@@ -60,18 +59,12 @@ def up(place: Place, wanted: int | None) -> None:
 
 def demand_root() -> None:
     """Raises UsageError unless this is root on Linux."""
+    unsupported = partial(UsageError, code="lab-unsupported")
     if not hasattr(os, "geteuid") or not Path("/proc/self/ns/net").exists():
-        raise UsageError(
-            "the lab requires Linux: it is made of namespaces",
-            code="lab-unsupported",
-            remedy="run it on a Debian 12 machine",
-        )
+        raise unsupported("the lab requires Linux: it is made of namespaces", remedy="run it on a Debian 12 machine")
     if os.geteuid() != 0:
-        raise UsageError(
-            "the lab requires root: it makes network namespaces, mounts and Docker daemons",
-            code="lab-unsupported",
-            remedy="run it as root, e.g. sudo cluster lab up",
-        )
+        what = "the lab requires root: it makes network namespaces, mounts and Docker daemons"
+        raise unsupported(what, remedy="run it as root, e.g. sudo cluster lab up")
 
 
 def install_packages(place: Place) -> None:
@@ -112,7 +105,7 @@ def prepare(place: Place) -> None:
 
 
 def down(place: Place, *, everything: bool) -> None:
-    """End every host and take the wires away; `everything` also throws away what was built."""
+    """End every host and remove the wires; `everything` also removes what was built."""
     demand_root()
     if not place.root.exists():
         return
@@ -125,17 +118,17 @@ def down(place: Place, *, everything: bool) -> None:
         say("all hosts are down")
 
 
-def clear(place: Place, record: Record) -> None:
+def clear(place: Place, record: LabRecord) -> None:
     """End hosts and switch, remove the hosts' files; also what a killed lab left behind."""
     left = [path.name.removeprefix("spark") for path in (place.root / "hosts").glob("spark*")]
     end(place, [Spark(int(number), record.number) for number in left])
     wires.end_switches(place, record.number)
-    shutil.rmtree(place.root / "hosts", ignore_errors=True)
-    shutil.rmtree(place.root / "still", ignore_errors=True)
+    for folder in ("hosts", "still"):
+        shutil.rmtree(place.root / folder, ignore_errors=True)
 
 
 def status(place: Place) -> list[str]:
-    """One line a host, for people."""
+    """One line a host."""
     record = read_record(place)
     if not record.hosts:
         return [f"no lab in {place.root}"]
@@ -155,11 +148,8 @@ def break_host(place: Place, name: str, fault_name: str) -> None:
         scene = scene_of(place, record, name)
         if fault_name not in FAULTS:
             near = difflib.get_close_matches(fault_name, FAULTS, 1, 0.0)[0]
-            raise UsageError(
-                f"unknown fault {fault_name!r}; did you mean {near}?",
-                code="lab-fault-unknown",
-                remedy="cluster lab break --list",
-            )
+            what, remedy = f"unknown fault {fault_name!r}; did you mean {near}?", "cluster lab break --list"
+            raise UsageError(what, code="lab-fault-unknown", remedy=remedy)
         fault = FAULTS[fault_name]
         made = record.faults.setdefault(name, [])
         if fault_name in made:
@@ -181,22 +171,20 @@ def mend(place: Place, name: str | None) -> None:
             scene = scene_of(place, record, one)
             made = record.faults.get(one, [])
             power_on(scene)
-            forget(record, [one], "killed")
+            forget(record, one, "killed")
             for fault in reversed(made.copy()):
                 FAULTS[fault].undo(scene)
-                forget(record, [one], fault)
+                forget(record, one, fault)
                 write_record(place, record)
                 say(f"{one}: {fault} mended")
             write_record(place, record)
 
 
-def forget(record: Record, names: list[str], fault: str) -> None:
-    """Take a fault out of the record."""
-    for name in names:
-        record.faults[name] = [made for made in record.faults.get(name, []) if made != fault]
+def forget(record: LabRecord, host: str, fault: str) -> None:
+    record.faults[host] = [made for made in record.faults.get(host, []) if made != fault]
 
 
-def scene_of(place: Place, record: Record, name: str) -> Scene:
+def scene_of(place: Place, record: LabRecord, name: str) -> Scene:
     """A host of a lab that is up. Raises UsageError when there is none of that name."""
     switch = wires.switch_of(place, record.number)
     if switch is None:

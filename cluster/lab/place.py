@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cluster.errors import LockedError, UsageError
@@ -18,7 +18,7 @@ DEFAULT = "/var/lib/cluster-lab"
 
 
 class HostPlace:
-    """Where one host keeps its files; all of it goes with `lab down`.
+    """Where one host keeps its files; `lab down` removes them all.
 
     `upper` differs from the root file system that all hosts share, `docker` is Docker's data root, `boot` is what
     `inside/init.py` reads.
@@ -51,8 +51,8 @@ class Place:
 
 
 @dataclass(slots=True)
-class Record:
-    """What the lab's file remembers. Which processes run is never written down: it is read from /proc."""
+class LabRecord:
+    """What the lab's file holds. Which processes run is not in it: that is read from /proc."""
 
     number: int = 0
     hosts: int = 0
@@ -73,20 +73,17 @@ def place_of(directory: str | None) -> Place:
     return Place(root, cache)
 
 
-def read_record(place: Place) -> Record:
+def read_record(place: Place) -> LabRecord:
     """What was recorded; an empty record when there is none, or when it cannot be read."""
     try:
-        kept = json.loads(place.record.read_text())
-        return Record(int(kept["number"]), int(kept["hosts"]), dict(kept["faults"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return Record()
+        return LabRecord(**json.loads(place.record.read_text()))
+    except (OSError, ValueError, TypeError):
+        return LabRecord()
 
 
-def write_record(place: Place, record: Record) -> None:
-    """Write the record by rename."""
-    text = json.dumps({"number": record.number, "hosts": record.hosts, "faults": record.faults}, indent=1)
+def write_record(place: Place, record: LabRecord) -> None:
     fresh = place.record.with_suffix(".new")
-    fresh.write_text(text + "\n")
+    fresh.write_text(json.dumps(asdict(record), indent=1) + "\n")
     fresh.replace(place.record)
 
 
@@ -94,7 +91,7 @@ def write_record(place: Place, record: Record) -> None:
 def locked(place: Place) -> Iterator[None]:
     """Hold the lab's directory alone.
 
-    Raises LockedError when another lab command holds it, UsageError when the directory is somebody's who is no lab.
+    Raises LockedError when another lab command holds it, UsageError when other files are in the directory.
     """
     place.root.mkdir(parents=True, exist_ok=True, mode=0o755)
     strange = [path for path in place.root.iterdir() if path.name != "cache"]
@@ -124,7 +121,7 @@ BUILT = ("host-root*", "image-root*", "engine*", "model*", "images*", "debs", ".
 
 
 def purge(place: Place) -> None:
-    """Remove everything that a lab leaves after `down`, and the directories when nothing else lies in them."""
+    """Remove everything that a lab leaves after `down`, and the directories when nothing else is in them."""
     for pattern in BUILT:
         for path in place.cache.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,49 +1,65 @@
-"""Run a program of this machine, and find the lab's own processes."""
+"""Run programs of this machine, make things once, wait, and find the lab's own processes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cluster.errors import ClusterError
 
 
 def say(text: str) -> None:
-    """One line of progress; standard output is kept for what the user evaluates."""
-    sys.stderr.write(f"lab: {text}\n")
-    sys.stderr.flush()
+    """One line of progress; standard output is for what the user evaluates."""
+    print(f"lab: {text}", file=sys.stderr, flush=True)
+
+
+def made_once(path: Path, what: str, make: Callable[[Path], object]) -> Path:
+    """`path`, made at first use: `make` fills a place beside it, which is then renamed, so it is never half made."""
+    if not path.exists():
+        say(what)
+        fresh = path.with_name(f"{path.name}.part")
+        shutil.rmtree(fresh, ignore_errors=True)
+        make(fresh)
+        fresh.rename(path)
+    return path
+
+
+def await_that(
+    done: Callable[[], object], otherwise: str, *, code: str = "lab-start-failed", timeout_s: float = 10, log: str = ""
+) -> None:
+    """Ask until it is done. Raises ClusterError with `otherwise` when time is over."""
+    until = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > until:
+            raise ClusterError(otherwise, code=code, where=log)
+        time.sleep(0.02)
 
 
 def run(
     argv: Sequence[str],
     *,
-    stdin: str | None = None,
+    stdin: str = "",
     env: Mapping[str, str] | None = None,
     log: Path | None = None,
     timeout_s: float = 60,
 ) -> str:
     """Run a program to its end; its standard output. `log` gets both outputs instead.
 
-    It ends with us, so that a killed lab command leaves nothing that still writes.
+    It ends with this process, so that a killed lab command leaves nothing that still writes.
     Raises ClusterError with the last lines it printed when it fails, is not there or takes too long.
     """
     bound = ["setpriv", "--pdeathsig", "KILL", *argv]
     try:
         with log.open("a") if log else contextlib.nullcontext(subprocess.PIPE) as sink:
-            done = subprocess.run(
-                bound,
-                input=stdin or "",
-                env=env,
-                stdout=sink,
-                stderr=sink,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-            )
+            streams: Any = {"input": stdin, "stdout": sink, "stderr": sink, "text": True, "errors": "replace"}
+            done = subprocess.run(bound, **streams, env=env, timeout=timeout_s)
     except FileNotFoundError:
         raise ClusterError("setpriv: not found", code="program-missing", remedy="install util-linux") from None
     except subprocess.TimeoutExpired:

@@ -8,8 +8,8 @@ import uuid
 from pathlib import Path
 
 from cluster.lab.place import Place
-from cluster.lab.program import run, say
-from cluster.lab.shape import HUB_URL, OUTSIDE, USER, Spark, outside_of
+from cluster.lab.program import made_once, run
+from cluster.lab.shape import HUB_URL, OUTSIDE, USER, Spark, management_of
 
 SUITE = "bookworm"
 HOST_PACKAGES = (
@@ -17,6 +17,7 @@ HOST_PACKAGES = (
     *("procps", "sudo", "fish", "curl", "ca-certificates", "libfaketime"),
 )
 IMAGE_PACKAGES = ("python3", "ca-certificates", "libnuma1")
+MAKING = "making the root file system of {} with debootstrap (about a minute, once)"
 WEIGHT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/cache/apt", "var/lib/apt/lists")
 
 SSHD_CONFIG = f"""HostKey /etc/ssh/ssh_host_ed25519_key
@@ -36,27 +37,31 @@ SetEnv HF_ENDPOINT={HUB_URL}
 
 def host_root(place: Place) -> Path:
     """The root that hosts share (read-only below each host's own writes), made once."""
-    root = place.cache / "host-root"
-    if not root.exists():
-        fresh = _debootstrap(place, "host-root", HOST_PACKAGES)
-        _make_user(fresh)
+
+    def make(fresh: Path) -> None:
+        _debootstrap(place, fresh, HOST_PACKAGES)
+        words = f"useradd --create-home --uid 1000 --shell /bin/bash --password * -G docker {USER}"
+        run(["chroot", str(fresh), *words.split()])  # a user like the one a Spark is set up with
+        sudoers = fresh / "etc/sudoers.d" / USER
+        sudoers.write_text(f"{USER} ALL=(ALL) NOPASSWD: ALL\n")
+        sudoers.chmod(0o440)
         for key in (fresh / "etc/ssh").glob("ssh_host_*"):
             key.unlink()
-        fresh.rename(root)
-    return root
+
+    return made_once(place.cache / "host-root", MAKING.format("hosts"), make)
 
 
 def image_tar(place: Place) -> Path:
     """The image's root as a tar file, made once."""
-    tar = place.cache / "image-root.tar"
-    if not tar.exists():
-        fresh = _debootstrap(place, "image-root", IMAGE_PACKAGES)
-        part = place.cache / "image-root.tar.part"
-        (fresh / "opt/engine").mkdir(parents=True)
-        run(["tar", "-C", str(fresh), "--exclude=./dev/*", "-cf", str(part), "."], timeout_s=300)
-        part.rename(tar)
-        shutil.rmtree(fresh)
-    return tar
+
+    def make(part: Path) -> None:
+        root = place.cache / "image-root.part"
+        _debootstrap(place, root, IMAGE_PACKAGES)
+        (root / "opt/engine").mkdir(parents=True)
+        run(["tar", "-C", str(root), "--exclude=./dev/*", "-cf", str(part), "."], timeout_s=300)
+        shutil.rmtree(root)
+
+    return made_once(place.cache / "image-root.tar", MAKING.format("images"), make)
 
 
 def mirror() -> list[str]:
@@ -72,36 +77,25 @@ def mirror() -> list[str]:
     return []
 
 
-def _debootstrap(place: Place, name: str, packages: tuple[str, ...]) -> Path:
+def _debootstrap(place: Place, root: Path, packages: tuple[str, ...]) -> None:
     """A fresh root. Own mount and process namespaces: whatever a package starts or mounts ends with it."""
-    say(f"making {name} with debootstrap (about a minute, once)")
-    fresh = place.cache / f"{name}.part"
-    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
     archives = place.cache / "debs"
     archives.mkdir(parents=True, exist_ok=True)
     alone = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     words = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", f"--cache-dir={archives}"]
-    run([*alone, *words, SUITE, str(fresh), *mirror()], log=place.log, timeout_s=900)
+    run([*alone, *words, SUITE, str(root), *mirror()], log=place.log, timeout_s=900)
     for folder in WEIGHT:
-        shutil.rmtree(fresh / folder, ignore_errors=True)
-    return fresh
-
-
-def _make_user(root: Path) -> None:
-    """A user like the one a Spark is set up with: in group docker, sudo without a password."""
-    words = f"useradd --create-home --uid 1000 --shell /bin/bash --password * -G docker {USER}"
-    run(["chroot", str(root), *words.split()])
-    sudoers = root / "etc/sudoers.d" / USER
-    sudoers.write_text(f"{USER} ALL=(ALL) NOPASSWD: ALL\n")
-    sudoers.chmod(0o440)
+        shutil.rmtree(root / folder, ignore_errors=True)
 
 
 def host_files(spark: Spark, key: str) -> dict[str, tuple[str, int, bool]]:
     """Files that differ between hosts, by path: (text, mode, owned by the user)."""
     name = spark.name
     machine_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{spark.lab}.cluster-lab").hex
-    names = f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n"
-    names += f"{outside_of(spark.lab)} {OUTSIDE}\n"
+    names = (
+        f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n{management_of(spark.lab, 2)} {OUTSIDE}\n"
+    )
     return {
         "etc/hostname": (f"{name}\n", 0o644, False),
         "etc/hosts": (names, 0o644, False),

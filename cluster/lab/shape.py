@@ -16,7 +16,7 @@ LAB_NUMBERS = range(10)
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class Function:
     """One PCI function of the ConnectX-7: an HCA with its netdev; `subnet` is None when no cable is plugged in."""
 
     hca: str
@@ -25,10 +25,10 @@ class Port:
 
 
 PORTS = (
-    Port("rocep1s0f0", "enp1s0f0np0", None),
-    Port("roceP2p1s0f0", "enP2p1s0f0np0", None),
-    Port("rocep1s0f1", "enp1s0f1np1", "192.168.100"),
-    Port("roceP2p1s0f1", "enP2p1s0f1np1", "192.168.101"),
+    Function("rocep1s0f0", "enp1s0f0np0", None),
+    Function("roceP2p1s0f0", "enP2p1s0f0np0", None),
+    Function("rocep1s0f1", "enp1s0f1np1", "192.168.100"),
+    Function("roceP2p1s0f1", "enP2p1s0f1np1", "192.168.101"),
 )
 CABLED = tuple(port for port in PORTS if port.subnet)
 
@@ -47,9 +47,9 @@ class Spark:
     @property
     def management(self) -> str:
         """Its address for SSH."""
-        return f"{subnet_of(self.lab)}.{10 + self.number}"
+        return management_of(self.lab, 10 + self.number)
 
-    def fabric(self, port: Port) -> str:
+    def fabric(self, port: Function) -> str:
         """Its address on a cabled port."""
         return f"{port.subnet}.{10 + self.number}"
 
@@ -63,19 +63,9 @@ class Spark:
         return f"/cluster-lab-{self.lab}/{self.name}"
 
 
-def subnet_of(lab: int) -> str:
-    """First three bytes of a lab's management network."""
-    return f"10.83.{77 + lab}"
-
-
-def gateway_of(lab: int) -> str:
-    """This machine's own address on a lab's management network."""
-    return f"{subnet_of(lab)}.1"
-
-
-def outside_of(lab: int) -> str:
-    """Address of a lab's registry and hub (see inside/outside.py)."""
-    return f"{subnet_of(lab)}.2"
+def management_of(lab: int, number: int) -> str:
+    """An address on a lab's management network: 1 is this machine, 2 the registry and hub, from 11 on the hosts."""
+    return f"10.83.{77 + lab}.{number}"
 
 
 def netdev_of(lab: int) -> str:

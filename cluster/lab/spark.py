@@ -10,20 +10,28 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cluster.errors import ClusterError
 from cluster.lab.engine import lab_files
 from cluster.lab.place import HostPlace, Place
-from cluster.lab.program import processes_with, run
+from cluster.lab.program import await_that, processes_with, run
 from cluster.lab.rootfs import host_files
 from cluster.lab.shape import PORTS, PRODUCT_NAME, REGISTRY_URL, USER, Spark
 
 UID = 1000
-SIMULATORS = ("nvidia-smi", "ibdev2netdev", "rdma", "ollama")
 OWN = "usr/local/lib/cluster-lab"
+PROGRAMS = {
+    "usr/local/bin/nvidia-smi": "simulators/nvidia_smi.py",
+    "usr/local/bin/ollama": "simulators/ollama.py",
+    f"{OWN}/bundle.py": "inside/bundle.py",
+    f"{OWN}/bin/runc": "inside/runc.sh",
+    f"{OWN}/bin/nvidia-container-runtime-hook": "inside/nvidia-hook.sh",
+}
+"""Programs of the lab by their place on a host."""
 DOCKERD = (
     "/usr/sbin/dockerd",
     "--host=unix:///var/run/docker.sock",
@@ -45,12 +53,8 @@ def lay_out(place: Place, spark: Spark, models: Path | None) -> None:
         _write(host.upper / name, text.encode(), mode)
         if owned:
             (host.upper / name).parent.chmod(0o700)
-    for name in SIMULATORS:
-        program = lab_files() / "simulators" / f"{name.replace('-', '_')}.py"
-        _write(host.upper / "usr/local/bin" / name, program.read_bytes(), 0o755)
-    hook = "bin/nvidia-container-runtime-hook"
-    for source, target in (("bundle.py", "bundle.py"), ("runc.sh", "bin/runc"), ("nvidia-hook.sh", hook)):
-        _write(host.upper / OWN / target, (lab_files() / "inside" / source).read_bytes(), 0o755)
+    for target, source in PROGRAMS.items():
+        _write(host.upper / target, (lab_files() / source).read_bytes(), 0o755)
     own_key = _key(place, spark)
     if place.key.exists() and not own_key.exists():
         own_key.parent.mkdir(parents=True, exist_ok=True)
@@ -78,25 +82,18 @@ def _key(place: Place, spark: Spark) -> Path:
 
 
 def dockerd_words(spark: Spark) -> list[str]:
-    """How a host's Docker is started."""
     return [*DOCKERD, f"--cgroup-parent={spark.cgroup}"]
 
 
 def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool = True) -> subprocess.Popen[str]:
-    """Start a host's first process; it waits for a line on stdin, which says that its wires are there.
+    """Start a host's first process; it waits for a line on stdin, which means that its wires are there.
 
-    `shown` gives folders of this machine by the place where the host sees them read-only (several: one over the other).
+    `shown` has folders of this machine by their place on the host, read-only (several: one over the other).
     """
-    host = place.host(spark.name)
-    ports = [
-        {
-            "hca": port.hca,
-            "netdev": port.netdev,
-            "mac": spark.mac(index + 1),
-            "address": spark.fabric(port) if port.subnet else "",
-        }
-        for index, port in enumerate(PORTS)
-    ]
+    host, ports = place.host(spark.name), []
+    for index, port in enumerate(PORTS):
+        address = spark.fabric(port) if port.subnet else ""
+        ports.append({"hca": port.hca, "netdev": port.netdev, "mac": spark.mac(index + 1), "address": address})
     words = {
         "name": spark.name,
         "product": PRODUCT_NAME,
@@ -118,28 +115,23 @@ def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool 
 
 
 def start_daemons(host: HostPlace, first: subprocess.Popen[str]) -> None:
-    """Tell a waiting host that its wires are there. Raises ClusterError with what it said when it does not boot."""
-    assert first.stdin
-    assert first.stdout
+    """Tell a waiting host that its wires are there. Raises ClusterError with its last output if it does not boot."""
+    pipes: Any = first
     with contextlib.suppress(BrokenPipeError):
-        first.stdin.write("\n")
-        first.stdin.close()
-    if first.stdout.readline() != "booted\n":
+        pipes.stdin.write("\n")
+        pipes.stdin.close()
+    if pipes.stdout.readline() != "booted\n":
         first.wait()
         last = (host.root / "boot.log").read_text(errors="replace").strip().splitlines()[-3:]
         what = f"{host.root.name} did not boot: {' | '.join(last)}"
         raise ClusterError(what, code="lab-start-failed", where=str(host.root / "boot.log"))
 
 
-def await_init(place: Place, spark: Spark, timeout_s: float = 5) -> int:
+def await_init(place: Place, spark: Spark) -> int:
     """The id of a host's first process, as soon as it is there."""
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if pid := init_pid(place, spark):
-            return pid
-        time.sleep(0.01)
-    log = place.host(spark.name).root / "boot.log"
-    raise ClusterError(f"{spark.name} did not start", code="lab-start-failed", where=str(log))
+    log = str(place.host(spark.name).root / "boot.log")
+    await_that(lambda: init_pid(place, spark), f"{spark.name} did not start", timeout_s=5, log=log)
+    return init_pid(place, spark) or 0
 
 
 def init_pid(place: Place, spark: Spark) -> int | None:
@@ -167,55 +159,43 @@ def inside(init: int, argv: Sequence[str], timeout_s: float = 60) -> str:
 
 def start_inside(init: int, *argv: str) -> None:
     """Start a daemon inside a host as its own init would; its output goes to /var/log/<name>.log."""
-    name = Path(argv[0]).name
-    path = "/usr/local/lib/cluster-lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    line = f'export PATH={path}; setsid "$@" </dev/null >>/var/log/{name}.log 2>&1 &'
+    log = f"/var/log/{Path(argv[0]).name}.log"
+    line = f'export PATH=/{OWN}/bin:$PATH; setsid "$@" </dev/null >>{log} 2>&1 &'
     inside(init, ["sh", "-c", line, "sh", *argv])
 
 
-def await_docker(init: int, timeout_s: float = 30) -> None:
+def await_docker(init: int) -> None:
     """Wait until a host's Docker answers."""
-    until = time.monotonic() + timeout_s
-    while True:
-        try:
-            inside(init, ["docker", "version", "--format", "{{.Server.Version}}"])
-            return
-        except ClusterError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
+    inside(init, ["sh", "-c", "for i in $(seq 300); do docker version && exit; sleep 0.1; done; exit 1"], 60)
 
 
-def await_ssh(spark: Spark, timeout_s: float = 15) -> None:
+def await_ssh(spark: Spark) -> None:
     """Wait until a host's sshd greets."""
-    until = time.monotonic() + timeout_s
-    while True:
-        try:
-            with socket.create_connection((spark.management, 22), timeout=1) as link:
-                if link.recv(4) == b"SSH-":
-                    return
-        except OSError:
-            time.sleep(0.05)
-        if time.monotonic() > until:
-            raise ClusterError(f"sshd of {spark.name} does not answer at {spark.management}", code="lab-start-failed")
+
+    def greets() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((spark.management, 22), timeout=1) as link:
+            return link.recv(4) == b"SSH-"
+        return False
+
+    await_that(greets, f"sshd of {spark.name} does not answer at {spark.management}", timeout_s=15)
 
 
-def end(place: Place, sparks: Iterable[Spark], timeout_s: float = 30) -> None:
+def end(place: Place, sparks: Iterable[Spark]) -> None:
     """Kill hosts at once, as a power cut would, and wait until their processes and cgroups are gone."""
-    sparks = tuple(sparks)
-    until = time.monotonic() + timeout_s
-    for spark in sparks:
-        while pids := list(processes_with([str(place.host(spark.name).boot)])):
-            for pid in sorted(pids, key=_is_first, reverse=True):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if time.monotonic() > until:
-                raise ClusterError(f"{spark.name} does not end: processes {pids}", code="lab-end-failed")
-            time.sleep(0.02)
-    while left := [spark.name for spark in sparks if not _sweep_cgroups(spark)]:
-        if time.monotonic() > until:
-            raise ClusterError(f"processes in the cgroups of {', '.join(left)} do not end", code="lab-end-failed")
-        time.sleep(0.05)
+    hosts = tuple(sparks)
+    for is_gone, what in ((_kill, "processes"), (_sweep_cgroups, "processes in the cgroups")):
+        for spark in hosts:
+            done = partial(is_gone, place, spark)
+            await_that(done, f"{what} of {spark.name} do not end", code="lab-end-failed", timeout_s=30)
+
+
+def _kill(place: Place, spark: Spark) -> bool:
+    """Kill a host's processes, the first one first; False while there were some."""
+    pids = list(processes_with([str(place.host(spark.name).boot)]))
+    for pid in sorted(pids, key=_is_first, reverse=True):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return not pids
 
 
 def _is_first(pid: int) -> bool:
@@ -228,7 +208,7 @@ def _is_first(pid: int) -> bool:
     return len(row) > 1 and row[-1] == "1"
 
 
-def _sweep_cgroups(spark: Spark) -> bool:
+def _sweep_cgroups(place: Place, spark: Spark) -> bool:
     """Remove a host's cgroups; False while processes that were killed still end in one of them."""
     gone = True
     for hierarchy in [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")]:

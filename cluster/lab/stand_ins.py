@@ -1,4 +1,4 @@
-"""Which toy stands in for a recipe's model in the lab, and what else of the recipe cannot be had on a CPU, with why."""
+"""Which toy replaces a recipe's model in the lab, and what else of the recipe a CPU does not have, with why."""
 
 from __future__ import annotations
 

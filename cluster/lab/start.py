@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.lab import wires
 from cluster.lab.engine import toy_models
 from cluster.lab.images import give_images, shown_engines
-from cluster.lab.place import Place, Record
+from cluster.lab.place import LabRecord, Place
 from cluster.lab.shape import Spark, inventory_text
 from cluster.lab.spark import await_docker, await_init, await_ssh, boot, end, host_key, lay_out, start_daemons
 
@@ -31,7 +31,7 @@ def start_hosts(place: Place, switch: int, sparks: list[Spark]) -> None:
         await_docker(await_init(place, spark))
 
 
-def write_access(place: Place, record: Record) -> None:
+def write_access(place: Place, record: LabRecord) -> None:
     """The inventory and the host keys that a fault does not hide."""
     known = [spark for spark in record.sparks if UNKNOWN_KEY not in record.faults.get(spark.name, [])]
     place.known_hosts.write_text("".join(host_key(place, spark) for spark in known))

@@ -1,6 +1,6 @@
 """The lab's cables: one switch (a network namespace held by `inside/daemon.py`), a management bridge, a fabric.
 
-Everything hangs on namespaces, so that killing the daemon and the hosts leaves no netdev behind.
+Everything belongs to namespaces, so that killing the daemon and the hosts leaves no netdev behind.
 """
 
 from __future__ import annotations
@@ -10,25 +10,23 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.errors import ClusterError
 from cluster.lab.engine import lab_files
 from cluster.lab.place import Place
-from cluster.lab.program import processes_with, run, words_of
+from cluster.lab.program import await_that, processes_with, run, words_of
 from cluster.lab.shape import (
     CABLED,
     FABRIC_MTU,
     LAB_NUMBERS,
     MANAGEMENT_NETDEV,
     PORTS,
-    Port,
+    Function,
     Spark,
-    gateway_of,
+    management_of,
     netdev_of,
-    outside_of,
 )
 
 DAEMON = "inside/daemon.py"
@@ -41,29 +39,27 @@ def daemon_pids(place: Place) -> list[int]:
 
 
 def switch_of(place: Place, number: int) -> int | None:
-    """The daemon of a whole switch: one whose last step, this machine's own address, was done."""
+    """The daemon of a complete switch: one whose last step, this machine's own address, was done."""
     return next(iter(daemon_pids(place)), None) if _is_plugged_in(number) else None
 
 
 def _is_plugged_in(number: int) -> bool:
     """Whether this machine's end of the switch is up."""
-    try:
-        return (NETWORK / netdev_of(number) / "operstate").read_text().strip() == "up"
-    except OSError:
-        return False
+    state = NETWORK / netdev_of(number) / "operstate"
+    return state.exists() and state.read_text().strip() == "up"
 
 
 def ip_in(pid: int, rows: list[str]) -> None:
-    """Carry out lines of `ip -batch` in a process's network. Raises ClusterError at the first that fails."""
+    """Run lines of `ip -batch` in a process's network. Raises ClusterError at the first that fails."""
     run(["nsenter", "--target", str(pid), "--net", "ip", "-batch", "-"], stdin="\n".join(rows) + "\n")
 
 
 def end_switches(place: Place, number: int) -> None:
-    """Kill the daemons of this lab, and wait until the kernel has taken their netdevs away."""
+    """Kill the daemons of this lab, and wait until the kernel has removed their netdevs."""
     for switch in daemon_pids(place):
         with contextlib.suppress(ProcessLookupError):
             os.kill(switch, signal.SIGKILL)
-        _await(lambda: not (NETWORK / netdev_of(number)).exists(), f"{netdev_of(number)} is still there")
+        await_that(lambda: not (NETWORK / netdev_of(number)).exists(), f"{netdev_of(number)} is still there")
 
 
 def new_switch(place: Place, *, images: Path, models: Path) -> int:
@@ -91,31 +87,31 @@ def new_switch(place: Place, *, images: Path, models: Path) -> int:
 def make_switch(place: Place, number: int, *, images: Path, models: Path) -> None:
     """Start the daemon in a network namespace of its own and plug this machine in.
 
-    `images` and `models` are what the lab's registry and hub give out.
+    `images` and `models` are what the lab's registry and hub serve.
     """
     log = place.root / "daemon.log"
     with log.open("ab") as sink:
         alone = ["unshare", "--net", sys.executable, "-I", "-S", str(lab_files() / DAEMON)]
         words = [*alone, str(images / "registry"), str(models), str(place.root)]
         daemon = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
-    _await(lambda: _has_own_network(daemon.pid), "the lab's switch did not start")
+    await_that(lambda: _has_own_network(daemon.pid), "the lab's switch did not start", log=str(log))
+    own = netdev_of(number)
     rows = ["link set lo up", "link add mgmt type bridge", "link set mgmt up"]
-    rows.append(f"addr add {outside_of(number)}/24 dev mgmt")
+    rows.append(f"addr add {management_of(number, 2)}/24 dev mgmt")
     for index, port in enumerate(PORTS):
         if port in CABLED:
             rows += [f"link add fabric{index} mtu {FABRIC_MTU} type bridge", f"link set fabric{index} up"]
-    rows.append(f"link add machine type veth peer name {netdev_of(number)} netns {os.getpid()}")
+    rows.append(f"link add machine type veth peer name {own} netns {os.getpid()}")
     rows.append("link set machine master mgmt up")
     ip_in(daemon.pid, rows)
-    own = netdev_of(number)
-    run(["ip", "-batch", "-"], stdin=f"addr add {gateway_of(number)}/24 dev {own}\nlink set {own} up\n")
-    _await(lambda: _is_plugged_in(number), f"{own} does not come up")
+    run(["ip", "-batch", "-"], stdin=f"addr add {management_of(number, 1)}/24 dev {own}\nlink set {own} up\n")
+    await_that(lambda: _is_plugged_in(number), f"{own} does not come up")
 
 
 def plug_in(switch: int, spark: Spark, init: int) -> None:
     """Give a host its netdevs and addresses. Port 0 has no cable: its netdevs exist and are down.
 
-    What its last boot had is taken away first: the kernel does that too, but some time after the namespace ended.
+    Those of its last boot are removed first: the kernel does that too, but some time after the namespace ended.
     """
     old = "".join(f"link del {_end(wire, spark)}\n" for wire in range(len(PORTS) + 1))
     words = ["nsenter", "--target", str(switch), "--net", "ip", "-force", "-batch", "-"]
@@ -136,18 +132,13 @@ def plug_in(switch: int, spark: Spark, init: int) -> None:
     ip_in(init, inside)
 
 
-def cut(switch: int, spark: Spark, ports: Sequence[Port], *, plugged: bool) -> None:
-    """Pull a host's cables out at the switch, or plug them in again."""
-    state = "up" if plugged else "down"
-    ip_in(switch, [f"link set {_end(PORTS.index(port) + 1, spark)} {state}" for port in ports])
+def set_cables(switch: int, spark: Spark, ports: Sequence[Function | None], state: str) -> None:
+    """Pull a host's cables out at the switch ("down"), or plug them in ("up"); None is the management cable."""
+    ends = [_end(PORTS.index(port) + 1 if port else 0, spark) for port in ports]
+    ip_in(switch, [f"link set {end} {state}" for end in ends])
 
 
-def cut_management(switch: int, spark: Spark, *, plugged: bool) -> None:
-    """The same for the management cable."""
-    ip_in(switch, [f"link set {_end(0, spark)} {'up' if plugged else 'down'}"])
-
-
-def recable(switch: int, spark: Spark, init: int, *, old: Sequence[Port], new: Sequence[Port]) -> None:
+def recable(switch: int, spark: Spark, init: int, old: Sequence[Function], new: Sequence[Function]) -> None:
     """Move a host's fabric from one QSFP port to the other, addresses included."""
     wires, inside = [], []
     for was, now, cabled in zip(old, new, CABLED, strict=True):
@@ -157,15 +148,6 @@ def recable(switch: int, spark: Spark, init: int, *, old: Sequence[Port], new: S
         inside.append(f"addr replace {spark.fabric(cabled)}/24 dev {now.netdev}")
     ip_in(switch, wires)
     ip_in(init, inside)
-
-
-def _await(done: Callable[[], bool], otherwise: str, timeout_s: float = 10) -> None:
-    """Ask until it is done. Raises ClusterError with `otherwise` when time is over."""
-    until = time.monotonic() + timeout_s
-    while not done():
-        if time.monotonic() > until:
-            raise ClusterError(otherwise, code="lab-start-failed")
-        time.sleep(0.02)
 
 
 def _end(wire: int, spark: Spark) -> str:

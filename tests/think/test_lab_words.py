@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import tarfile
 from argparse import Namespace
 from pathlib import Path
@@ -18,11 +17,11 @@ from cluster.errors import LockedError, UsageError
 from cluster.lab.faults import FAULTS, meminfo_with_little
 from cluster.lab.images import NO_RAY, QUICK, REAL, digest_of, dockerfile, lay_out_registry
 from cluster.lab.inside import bundle, init
-from cluster.lab.place import Place, Record, locked, place_of, purge, read_record, write_record
+from cluster.lab.place import LabRecord, Place, locked, place_of, purge, read_record, write_record
 from cluster.lab.quick import answers
 from cluster.lab.quick.words import parse
 from cluster.lab.shape import CABLED, PORTS, inventory_text, sparks
-from cluster.lab.simulators import ibdev2netdev, nvidia_smi, rdma
+from cluster.lab.simulators import nvidia_smi
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,11 +63,11 @@ def test_place_is_the_words_then_the_environment_then_the_default(monkeypatch: p
 
 def test_record_survives_and_a_broken_one_counts_as_none(tmp_path: Path) -> None:
     place = Place(tmp_path, tmp_path / "cache")
-    assert read_record(place) == Record()
-    write_record(place, Record(3, 2, {"spark2": ["mtu"]}))
-    assert read_record(place) == Record(3, 2, {"spark2": ["mtu"]})
+    assert read_record(place) == LabRecord()
+    write_record(place, LabRecord(3, 2, {"spark2": ["mtu"]}))
+    assert read_record(place) == LabRecord(3, 2, {"spark2": ["mtu"]})
     place.record.write_text("{half")
-    assert read_record(place) == Record()
+    assert read_record(place) == LabRecord()
 
 
 def test_two_lab_commands_do_not_interleave(tmp_path: Path) -> None:
@@ -244,48 +243,8 @@ def test_nvidia_smi_refuses_unknown_fields(smi: Any, capsys: pytest.CaptureFixtu
     assert 'Field "foo" is not a valid field to query.' in capsys.readouterr().out
 
 
-def test_nvidia_smi_table_lines_are_equally_long(
-    smi: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(smi, "compute_apps", lambda given: [(4711, "VLLM::Worker_TP0", 1721)] if given != {} else [])
-    monkeypatch.setattr(smi, "state", lambda: {"power_w": 16.4, "sm_mhz": 640, "utilization": 96, "reasons": []})
-    smi.main([])
-    rows = [line for line in capsys.readouterr().out.splitlines() if line[:1] in ("|", "+")]
-    assert {len(line) for line in rows} == {91}
-    assert any("Not Supported" in line for line in rows)
-    assert any(re.search(r"4711 +C +VLLM::Worker_TP0 +1721MiB", line) for line in rows)
-
-
 def test_throttle_reasons_are_a_mask(smi: Any) -> None:
     values = smi.gpu_values(smi.reading({"power_w": 16.4, "sm_mhz": 640, "reasons": ["sw_power_cap"]}))
     assert values["clocks_event_reasons.active"] == ("0x0000000000000004", "")
     assert values["clocks_throttle_reasons.sw_power_cap"] == ("Active", "")
     assert values["clocks.sm"] == ("640", "MHz")
-
-
-@pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small RDMA tree: one port up, one down."""
-    for hca, netdev, state, physical in (
-        ("rocep1s0f0", "enp1s0f0np0", "1: DOWN", "3: Disabled"),
-        ("rocep1s0f1", "enp1s0f1np1", "4: ACTIVE", "5: LinkUp"),
-    ):
-        port = {"hca": hca, "netdev": netdev, "mac": "02:5a:00:03:00:02", "address": "192.168.100.12"}
-        init.make_rdma(tmp_path, [port])
-        (tmp_path / hca / "ports/1/state").write_text(state + "\n")
-        (tmp_path / hca / "ports/1/phys_state").write_text(physical + "\n")
-    for tool in (ibdev2netdev, rdma):
-        monkeypatch.setattr(tool, "TREE", str(tmp_path))
-
-
-@pytest.mark.usefixtures("tree")
-def test_rdma_tools_write_what_the_real_ones_do(capsys: pytest.CaptureFixture[str]) -> None:
-    ibdev2netdev.main([])
-    lines = ["rocep1s0f0 port 1 ==> enp1s0f0np0 (Down)", "rocep1s0f1 port 1 ==> enp1s0f1np1 (Up)"]
-    assert capsys.readouterr().out.splitlines() == lines
-    rdma.main(["link"])
-    up = "link rocep1s0f1/1 state ACTIVE physical_state LINK_UP netdev enp1s0f1np1 \n"
-    assert up in capsys.readouterr().out
-    rdma.main(["-j", "link"])
-    rows = [(row["ifname"], row["state"], row["netdev"]) for row in json.loads(capsys.readouterr().out)]
-    assert rows == [("rocep1s0f0", "DOWN", "enp1s0f0np0"), ("rocep1s0f1", "ACTIVE", "enp1s0f1np1")]

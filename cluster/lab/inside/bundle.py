@@ -1,8 +1,8 @@
-"""Fits a container to this machine before the real runc sees it. Called by the `runc` in front of runc.
+"""Fits a container to this machine before the real runc reads it. Called by the `runc` in front of runc.
 
 Three changes, in the lab only: RLIMIT_MEMLOCK is dropped (the machine may lack CAP_SYS_RESOURCE); the engine is
-shown to images of the lab (`CLUSTER_LAB_ENGINE`), so that they stay small; a container that asked for GPUs
-finds `nvidia-smi`.
+mounted into images of the lab (`CLUSTER_LAB_ENGINE`), so that they stay small; a container that asked for GPUs
+has `nvidia-smi`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -83,25 +84,20 @@ def make_sys(root: Path, boot: dict[str, Any]) -> None:
 
 
 def make_rdma(tree: Path, ports: list[dict[str, Any]]) -> None:
-    """The part of /sys/class/infiniband that parsers read; state and counters are kept fresh by `daemon.py`."""
+    """The part of /sys/class/infiniband that is read; `daemon.py` updates state and counters."""
     for port in ports:
         one = tree / port["hca"] / "ports/1"
-        for folder in ("counters", "gids", "gid_attrs/types", "gid_attrs/ndevs"):
+        for folder in ("counters", "gids", "gid_attrs/types"):
             (one / folder).mkdir(parents=True)
         (tree / port["hca"] / "device/net" / port["netdev"]).mkdir(parents=True)
-        (tree / port["hca"] / "node_type").write_text("1: CA\n")
         (tree / port["hca"] / "fw_ver").write_text("28.45.4028\n")
-        (tree / port["hca"] / "hca_type").write_text("MT4129\n")
         (one / "state").write_text("1: DOWN\n")
-        (one / "phys_state").write_text("3: Disabled\n")
         (one / "rate").write_text("100 Gb/sec (4X EDR)\n")
-        (one / "link_layer").write_text("Ethernet\n")
-        for name in ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets"):
+        for name in ("port_xmit_data", "port_rcv_data"):
             (one / "counters" / name).write_text("0\n")
         for number, gid in enumerate(gids(port["mac"], port["address"])):
             (one / "gids" / str(number)).write_text(gid + "\n")
-            (one / "gid_attrs/types" / str(number)).write_text(("RoCE v2", "IB/RoCE v1")[number % 2 == 0] + "\n")
-            (one / "gid_attrs/ndevs" / str(number)).write_text(port["netdev"] + "\n")
+            (one / "gid_attrs/types" / str(number)).write_text(("IB/RoCE v1\n", "RoCE v2\n")[number % 2])
 
 
 def gids(mac: str, address: str) -> list[str]:
@@ -109,11 +105,13 @@ def gids(mac: str, address: str) -> list[str]:
     six = [int(part, 16) for part in mac.split(":")]
     six[0] ^= 2
     local = "fe80:0000:0000:0000:{:02x}{:02x}:{:02x}ff:fe{:02x}:{:02x}{:02x}".format(*six)
-    if not address:
-        return [local, local]
-    four = [int(part) for part in address.split(".")]
-    mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(*four)
-    return [local, local, mapped, mapped]
+    return [local, local] + ([mapped_gid(address)] * 2 if address else [])
+
+
+def mapped_gid(address: str) -> str:
+    """The GID of an IPv4 address."""
+    four = (int(part) for part in address.split("."))
+    return "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(*four)
 
 
 def make_dev(root: Path) -> None:
@@ -146,17 +144,17 @@ def make_node(path: Path, major: int, minor: int) -> None:
 
 
 def enter(root: Path) -> None:
-    """Make `root` the root, and let go of this machine's own."""
+    """Make `root` the root, and unmount this machine's own."""
     old = root / "run/machine"
     old.mkdir()
     subprocess.run(["pivot_root", str(root), str(old)], check=True)
     os.chdir("/")
     if LIBC.umount2(b"/run/machine", 2) != 0:
-        raise OSError(ctypes.get_errno(), "cannot let go of the machine's root")
+        raise OSError(ctypes.get_errno(), "cannot unmount the machine's root")
 
 
 def dress(boot: dict[str, Any]) -> None:
-    """What a boot changes: host name, boot id, empty /tmp, the cable speeds that veth cannot tell."""
+    """What a boot changes: host name, boot id, empty /tmp, the cable speeds that veth does not have."""
     subprocess.run(["hostname", boot["name"]], check=True)
     own = Path("/run/cluster-lab")
     own.mkdir(mode=0o755)
@@ -195,9 +193,8 @@ def main() -> None:
     while True:
         try:
             os.wait()
-        except ChildProcessError:
-            # nothing left to reap; look again now and then, since orphans may still be handed to us
-            subprocess.run(["sleep", "1"], check=False)
+        except ChildProcessError:  # nothing left to reap for now
+            time.sleep(1)
 
 
 if __name__ == "__main__":

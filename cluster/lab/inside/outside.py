@@ -1,15 +1,16 @@
-"""What lies outside of a lab's hosts: a registry to pull the lab's images from, a hub to download the toy models from.
+"""What is outside of a lab's hosts: a registry to pull the lab's images from, a hub to download the toy models from.
 
     python3 outside.py REGISTRY MODELS         (started by daemon.py in the switch's network; ends with it)
 
-Registry (port 5000, read-only, https://distribution.github.io/distribution/spec/api): what `registry.py` laid out.
+Registry (port 5000, read-only, https://distribution.github.io/distribution/spec/api): what `images.py` laid out.
 Hub (port 8080): the routes of huggingface.co that `hf download` asks, for the models in the folder MODELS (as they
-lie in a Hugging Face cache), and one of them a second time under a gated name, which needs a token.
+are in a Hugging Face cache), and one of them a second time under a gated name, which requires a token.
 """
 
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 REGISTRY_PORT, HUB_PORT = 5000, 8080
 GATED, BEHIND = "cluster-lab/gated-gemma-4", "cluster-lab/tiny-gemma-4"
@@ -31,39 +32,32 @@ class Answering(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        """What a path gives."""
-        raise NotImplementedError
+    def do_GET(self) -> None: ...
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def give(self, status: int, body: bytes, **headers: str) -> None:
         """A small answer; `_` in a header's name is `-`."""
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
+        self.give_stream(status, io.BytesIO(body), len(body), **headers)
 
     def give_file(self, path: Path, **headers: str) -> None:
-        """A file, or its rest when a broken download goes on (`Range: bytes=N-`)."""
-        size = path.stat().st_size
-        rest = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        begin = int(rest[1]) if rest else 0
-        self.send_response(206 if rest else 200)
-        self.send_header("Content-Length", str(size - begin))
-        if rest:
-            self.send_header("Content-Range", f"bytes {begin}-{size - 1}/{size}")
-        for name, value in headers.items():
+        """A file, or its rest when a broken download is resumed (`Range: bytes=N-`)."""
+        size, rest = path.stat().st_size, re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        with path.open("rb") as file:
+            if rest:
+                file.seek(begin := int(rest[1]))
+                headers["Content_Range"] = f"bytes {begin}-{size - 1}/{size}"
+                size -= begin
+            self.give_stream(206 if rest else 200, file, size, **headers)
+
+    def give_stream(self, status: int, body: BinaryIO, length: int, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content_Length": str(length), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         if self.command == "GET":
-            with path.open("rb") as file:
-                file.seek(begin)
-                shutil.copyfileobj(file, self.wfile, 1 << 20)
+            shutil.copyfileobj(body, self.wfile, 1 << 20)
 
     def log_message(self, format: str, *words: Any) -> None:
         """Quiet."""

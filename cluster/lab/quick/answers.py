@@ -1,14 +1,54 @@
-"""Requests as values, and the JSON that vLLM would answer: pure, no sockets."""
+# mypy: disable-error-code="import-not-found,import-untyped,no-any-return"
+"""Requests as values, and the JSON that vLLM would answer: no sockets. Of the model only its tokenizer is used."""
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from argparse import Namespace
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from .model import Tokenizer, word
+ANSWER = "Paris, says the simulated model, and goes on with words that mean nothing at all"
+
+
+def find(model: str, revision: str) -> Path:
+    """The snapshot's folder. Raises FileNotFoundError as an offline vLLM would fail."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser() / "hub"
+    repository = home / ("models--" + model.replace("/", "--"))
+    ref = repository / "refs" / revision
+    commit = ref.read_text().strip() if ref.is_file() else revision
+    folder = Path(model) if model.startswith("/") else repository / "snapshots" / commit
+    if not (folder / "config.json").exists():
+        offline = os.environ.get("HF_HUB_OFFLINE", "")
+        raise FileNotFoundError(f"{model}: no config.json in {folder} (HF_HUB_OFFLINE={offline})")
+    return folder
+
+
+class Tokenizer:
+    """Text to ids and back; bytes where the model has no tokenizer."""
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "tokenizer.json"
+        self._real: Any = None
+        if file.exists():
+            from tokenizers import Tokenizer as Real
+
+            self._real = Real.from_file(str(file))
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        return self._real.encode(text, add_special_tokens=special).ids if self._real else list(text.encode())
+
+    def decode(self, ids: list[int]) -> str:
+        return self._real.decode(ids) if self._real else bytes(one % 256 for one in ids).decode("utf-8", "replace")
+
+
+def word(index: int) -> str:
+    """The text of the answer's token number `index`."""
+    words = ANSWER.split()
+    return " " + words[index % len(words)]
 
 
 class Refused(Exception):
@@ -31,11 +71,8 @@ class Request:
 
     def usage(self, done: int) -> dict[str, Any]:
         """Token counts after `done` tokens."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + done,
-            "completion_tokens": done,
-        }
+        total = self.prompt_tokens + done
+        return {"prompt_tokens": self.prompt_tokens, "total_tokens": total, "completion_tokens": done}
 
 
 def read_request(body: dict[str, Any], chat: bool, given: Namespace, tokenizer: Tokenizer) -> Request:
@@ -45,7 +82,11 @@ def read_request(body: dict[str, Any], chat: bool, given: Namespace, tokenizer: 
         raise Refused(404, f"The model `{model}` does not exist.")
     if chat and body.get("tool_choice") == "auto" and not given.enable_auto_tool_choice:
         raise Refused(400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
-    prompt = count_chat(body, tokenizer) if chat else count_prompt(body.get("prompt", ""), tokenizer)
+    if chat:  # four more for each turn
+        texts = [str(message.get("content") or "") for message in body.get("messages") or []]
+        prompt = sum(len(tokenizer.encode(text)) + 4 for text in texts)
+    else:
+        prompt = count_prompt(body.get("prompt", ""), tokenizer)
     count = body.get("max_completion_tokens") or body.get("max_tokens") or (64 if chat else 16)
     if prompt + count > given.max_model_len:
         limit = f"This model's maximum context length is {given.max_model_len} tokens."
@@ -67,14 +108,7 @@ def count_prompt(prompt: Any, tokenizer: Tokenizer) -> int:
     return len(tokenizer.encode(prompt))
 
 
-def count_chat(body: dict[str, Any], tokenizer: Tokenizer) -> int:
-    """Tokens of the messages, four more for each turn."""
-    messages = body.get("messages") or []
-    return sum(len(tokenizer.encode(str(message.get("content") or ""))) + 4 for message in messages)
-
-
 def head(request: Request) -> dict[str, Any]:
-    """What every answer begins with."""
     kind = "chat.completion" if request.chat else "text_completion"
     if request.stream and request.chat:
         kind += ".chunk"
@@ -84,11 +118,8 @@ def head(request: Request) -> dict[str, Any]:
 def whole(request: Request) -> dict[str, Any]:
     """The answer of a request that does not stream."""
     text = "".join(word(index) for index in range(request.count))
-    part = (
-        {"message": {"role": "assistant", "content": text.strip(), "tool_calls": []}}
-        if request.chat
-        else {"text": text}
-    )
+    message = {"role": "assistant", "content": text.strip(), "tool_calls": []}
+    part: dict[str, Any] = {"message": message} if request.chat else {"text": text}
     choice = {"index": 0, **part, "logprobs": None, "finish_reason": "length", "stop_reason": None}
     return head(request) | {"choices": [choice], "usage": request.usage(request.count)}
 

@@ -1,4 +1,4 @@
-"""The engine core: a process of its own that owns the ranks and steps them when the server says so.
+"""The engine core: a process of its own that owns the ranks and steps them when the server asks.
 
 On stdin one number a line (parts to move), on stdout `ready`, then `ok` for each number; the log goes to stderr.
 """
@@ -10,31 +10,30 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
-from .ranks import log, make_ranks, name_process
-from .words import parse
+from .ranks import make_ranks, name_process
+from .words import log, parse
 
 
 def be_core(words: list[str]) -> int:
     """`vllm engine-core …`: the words of `serve`."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed is log
     name_process("VLLM::EngineCore")
     given = parse(words)
-    log("SIMULATED: this is the quick image of cluster lab, no model is loaded")
+    log("EngineCore", "SIMULATED: this is the quick image of cluster lab, no model is loaded")
     if "fail" in given.quick:
         raise SystemExit(f"RuntimeError: {given.quick['fail']}")
-    ranks = make_ranks(given)
-    log("Model loading took 0.02 GiB memory and 0.01 seconds")
+    step = make_ranks(given)
+    log("EngineCore", "Model loading took 0.02 GiB memory and 0.01 seconds")
     time.sleep(given.quick.get("ready_after_s", 0))
     answers.write("ready\n")
-    answers.flush()
     for number, line in enumerate(sys.stdin):
         if number >= given.quick.get("hang_after_steps", float("inf")):
             threading.Event().wait()
-        ranks.step(int(line))
+        step(int(line))
         answers.write("ok\n")
-        answers.flush()
     return 0
 
 
@@ -42,35 +41,22 @@ class Core:
     """The server's side of the engine core."""
 
     def __init__(self, words: list[str]) -> None:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            [sys.executable, sys.argv[0], "engine-core", *words], stdin=pipe, stdout=pipe, stderr=1, text=True
-        )
+        argv, pipe = [sys.executable, sys.argv[0], "engine-core", *words], subprocess.PIPE
+        self.process: Any = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=1, text=True)
         self._lock = threading.Lock()
 
-    def await_ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Wait until the ranks are there; False when the core ended."""
-        assert self._process.stdout
-        return self._process.stdout.readline() == "ready\n"
+        return bool(self.process.stdout.readline() == "ready\n")
 
     def step(self, parts: int) -> None:
         """One step of all ranks. Raises RuntimeError when the core is gone."""
-        assert self._process.stdin
-        assert self._process.stdout
         with self._lock:
             try:
-                self._process.stdin.write(f"{parts}\n")
-                self._process.stdin.flush()
-                answer = self._process.stdout.readline()
+                self.process.stdin.write(f"{parts}\n")
+                self.process.stdin.flush()
+                answer = self.process.stdout.readline()
             except OSError:
                 answer = ""
         if answer != "ok\n":
             raise RuntimeError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
-
-    def wait(self) -> int:
-        """Its exit code, when it ends."""
-        return self._process.wait()
-
-    def end(self) -> None:
-        """End it."""
-        self._process.terminate()

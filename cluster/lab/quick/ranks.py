@@ -13,24 +13,33 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
+
+from .words import log
 
 PART = 16 << 10  # bytes a rank gets and gives for each token
 JOIN_S = 600.0
 MIB = 64
 
-
-class Ranks(Protocol):
-    """What the engine core steps."""
-
-    def step(self, parts: int) -> None:
-        """Move `parts` times 16 KiB to each other rank and back."""
-        ...
+Step = Callable[[int], None]  # moves so many parts to each other rank and back
 
 
-def log(text: str) -> None:
-    """One line as vLLM writes them."""
-    print(f"(EngineCore pid={os.getpid()}) INFO {time.strftime('%m-%d %H:%M:%S')} [quick] {text}", flush=True)
+def make_ranks(given: Namespace) -> Step:
+    """The ranks that the words ask for."""
+    if given.distributed_executor_backend == "ray":
+        return ray_ranks(given)
+    if given.nnodes > 1:
+        return socket_ranks(given)
+    if given.size > 1:
+        raise SystemExit(f"World size ({given.size}) is larger than the number of available GPUs (1) in this node.")
+    held = ballast(given.quick.get("mib", MIB))  # one rank: the engine core itself holds the memory
+    return lambda parts: held.extend(b"")
+
+
+def ballast(mib: int) -> bytearray:
+    """Memory that this process really uses."""
+    return bytearray(os.urandom(1 << 20) * mib)
 
 
 def name_process(title: str) -> None:
@@ -40,88 +49,76 @@ def name_process(title: str) -> None:
     setproctitle.setproctitle(title)
 
 
-class Alone:
-    """One rank: the engine core itself holds the memory."""
-
-    def __init__(self, given: Namespace) -> None:
-        self._ballast = ballast(given)
-
-    def step(self, parts: int) -> None:
-        """Nothing moves."""
-
-
-class RayRanks:
+def ray_ranks(given: Namespace) -> Step:
     """One actor with one of Ray's GPUs for each rank; the engine ends when one of them does."""
+    import ray
 
-    def __init__(self, given: Namespace) -> None:
-        import ray
+    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    await_gpus(ray, given.size)
+    mib = given.quick.get("mib", MIB)
 
-        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-        await_gpus(ray, given.size)
-        mib = given.quick.get("mib", MIB)
+    class RayWorkerProc:
+        def __init__(self) -> None:
+            self.ballast = bytearray(os.urandom(1 << 20) * mib)
 
-        class RayWorkerProc:
-            def __init__(self) -> None:
-                self.ballast = bytearray(os.urandom(1 << 20) * mib)
+        def run(self) -> None:
+            threading.Event().wait()
 
-            def run(self) -> None:
-                threading.Event().wait()
+        def step(self, data: bytes) -> bytes:
+            return data
 
-            def step(self, data: bytes) -> bytes:
-                return data
+    actor = ray.remote(num_gpus=1, max_concurrency=4)(RayWorkerProc)
+    actors = [actor.remote() for _ in range(given.size)]
+    ray.get([one.step.remote(b"") for one in actors], timeout=JOIN_S)
+    runs = [one.run.remote() for one in actors]
 
-        actor = ray.remote(num_gpus=1, max_concurrency=4)(RayWorkerProc)
-        self._ray = ray
-        self._actors = [actor.remote() for _ in range(given.size)]
-        ray.get([one.step.remote(b"") for one in self._actors], timeout=JOIN_S)
-        runs = [one.run.remote() for one in self._actors]
-        threading.Thread(target=self._watch, args=(runs,), daemon=True).start()
-
-    def step(self, parts: int) -> None:
-        """Move bytes by Ray's own calls."""
-        data = bytes(PART)
-        for _ in range(parts):
-            self._ray.get([one.step.remote(data) for one in self._actors], timeout=60)
-
-    def _watch(self, runs: list[Any]) -> None:
+    def watch() -> None:
         try:
-            self._ray.get(runs)
+            ray.get(runs)
         except Exception as error:
             first = str(error).strip().splitlines()[0]
-            log(f"ERROR Worker proc died unexpectedly: {type(error).__name__}: {first}")
+            log("EngineCore", f"ERROR Worker proc died unexpectedly: {type(error).__name__}: {first}")
         os._exit(1)
+
+    def step(parts: int) -> None:
+        for _ in range(parts):
+            ray.get([one.step.remote(bytes(PART)) for one in actors], timeout=60)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return step
 
 
 def await_gpus(ray: Any, size: int) -> None:
-    """Wait as vLLM does for its placement group, and say so as it does."""
-    began = time.monotonic()
-    shown = 0.0
+    """Wait as vLLM does for its placement group, with its log lines."""
+    began, shown = time.monotonic(), 0.0
     while ray.cluster_resources().get("GPU", 0) < size:
         waited = time.monotonic() - began
         if waited - shown >= 10:
-            shown = waited
-            specs = [{"GPU": 1.0}] * size
-            log(f"Waiting for creating a placement group of specs for {waited:.0f} seconds. specs={specs}.")
+            shown, specs = waited, [{"GPU": 1.0}] * size
+            what = f"Waiting for creating a placement group of specs for {waited:.0f} seconds. specs={specs}."
+            log("EngineCore", what)
         time.sleep(0.2)
 
 
-class SocketRanks:
-    """Rank 0 of the mp backend: listens on the master's address; a worker process of its own holds the memory."""
+def socket_ranks(given: Namespace) -> Step:
+    """Rank 0 of the mp backend: listens on the master's address; a worker process of its own holds the memory.
 
-    def __init__(self, given: Namespace) -> None:
-        self._own = start_worker(0, given)
-        self._links: list[socket.socket] = []
-        with socket.create_server((given.master_addr, given.master_port)) as door:
-            door.settimeout(JOIN_S)
-            while len(self._links) < given.nnodes - 1:
-                self._links.append(door.accept()[0])
+    A peer that is gone is not noticed: vLLM's own mp backend does not either.
+    """
+    own, links = start_worker(0, given), list[socket.socket]()
+    with socket.create_server((given.master_addr, given.master_port)) as door:
+        door.settimeout(JOIN_S)
+        while len(links) < given.nnodes - 1:
+            links.append(door.accept()[0])
 
-    def step(self, parts: int) -> None:
-        """Move bytes there and back. A peer that is gone is not noticed: vLLM's own mp backend does not either."""
-        for link in self._links:
+    def step(parts: int) -> None:
+        assert own.stdin  # its end would end the worker
+        for link in links:
             for _ in range(parts):
                 link.sendall(bytes(PART))
                 receive(link, PART)
+
+    return step
 
 
 def start_worker(rank: int, given: Namespace) -> subprocess.Popen[bytes]:
@@ -132,24 +129,17 @@ def start_worker(rank: int, given: Namespace) -> subprocess.Popen[bytes]:
 
 
 def be_worker(rank: int, mib: int, master: str) -> int:
-    """`vllm worker`: hold memory; with a master, give back what it sends."""
+    """`vllm worker`: hold memory; with a master, return what it sends."""
     name_process(f"VLLM::Worker_TP{rank}")
-    held = bytearray(os.urandom(1 << 20) * mib)
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    if not master:
-        threading.Event().wait()
-    address, _, port = master.rpartition(":")
-    link = connect(address, int(port))
-    while data := receive(link, PART):
-        link.sendall(data)
-    threading.Event().wait()  # a worker whose master is gone lives on, as vLLM's does
+    held = ballast(mib)
+    threading.Thread(target=lambda: os._exit(len(sys.stdin.buffer.read())), daemon=True).start()
+    if master:
+        address, _, port = master.rpartition(":")
+        link = connect(address, int(port))
+        while data := receive(link, PART):
+            link.sendall(data)
+    threading.Event().wait()  # a worker whose master is gone runs on, as vLLM's does
     return len(held)
-
-
-def end_with_parent() -> None:
-    """stdin ends with the parent."""
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 def connect(address: str, port: int) -> socket.socket:
@@ -167,25 +157,6 @@ def connect(address: str, port: int) -> socket.socket:
 def receive(link: socket.socket, size: int) -> bytes:
     """Exactly `size` bytes; nothing when the other end closed."""
     data = b""
-    while len(data) < size:
-        part = link.recv(size - len(data))
-        if not part:
-            return b""
+    while len(data) < size and (part := link.recv(size - len(data))):
         data += part
-    return data
-
-
-def ballast(given: Namespace) -> bytearray:
-    """Memory that this process really uses."""
-    return bytearray(os.urandom(1 << 20) * given.quick.get("mib", MIB))
-
-
-def make_ranks(given: Namespace) -> Ranks:
-    """The ranks that the words ask for."""
-    if given.distributed_executor_backend == "ray":
-        return RayRanks(given)
-    if given.nnodes > 1:
-        return SocketRanks(given)
-    if given.size > 1:
-        raise SystemExit(f"World size ({given.size}) is larger than the number of available GPUs (1) in this node.")
-    return Alone(given)
+    return data if len(data) == size else b""

@@ -12,16 +12,15 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from .answers import Refused, Request, chunk, error, last, read_request, whole
+from .answers import Refused, Request, Tokenizer, chunk, error, last, read_request, whole
 from .core import Core
-from .model import Tokenizer
 
 PREFILL_T_S = 20_000.0
 DECODE_T_S = 100.0
 SPEED_UP = 0.7  # what each further rank adds
 
 
-class Server(ThreadingHTTPServer):
+class QuickServer(ThreadingHTTPServer):
     """The listening server and what its handlers share."""
 
     daemon_threads = True
@@ -36,7 +35,6 @@ class Server(ThreadingHTTPServer):
         self.guard = threading.Lock()
 
     def add(self, name: str, value: float) -> None:
-        """Change a metric."""
         with self.guard:
             self.numbers[name] += value  # type: ignore[assignment]
 
@@ -80,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
-    server: Server
+    server: QuickServer
 
     def setup(self) -> None:
         """Small writes leave at once."""
@@ -88,7 +86,6 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(6, 1, 1)  # TCP_NODELAY
 
     def do_GET(self) -> None:
-        """The routes that are read."""
         given = self.server.given
         if self.path == "/health":
             self.give(200, b"", "text/plain")
@@ -98,14 +95,12 @@ class Handler(BaseHTTPRequestHandler):
             self.give_json(200, {"version": "0.32.0+quick.simulated"})
         elif self.path == "/v1/models" and self.allowed():
             base = {"object": "model", "owned_by": "vllm", "root": given.model, "max_model_len": given.max_model_len}
-            self.give_json(
-                200, {"object": "list", "data": [{"id": name, "created": 0, **base} for name in given.names]}
-            )
+            rows = [{"id": name, "created": 0, **base} for name in given.names]
+            self.give_json(200, {"object": "list", "data": rows})
         elif self.path != "/v1/models":
             self.give_json(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
-        """The routes that do something."""
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             body = json.loads(raw or b"{}")
@@ -130,11 +125,9 @@ class Handler(BaseHTTPRequestHandler):
             self.give_json(500, error(500, str(problem)))
 
     def complete(self, request: Request) -> None:
-        """Answer a completion, whole or token by token."""
         with self.server.running():
             if not request.stream:
-                for _ in self.server.tokens(request):
-                    pass
+                list(self.server.tokens(request))
                 self.give_json(200, whole(request))
                 return
             self.send_response(200)
@@ -164,11 +157,9 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def give_json(self, status: int, value: Any) -> None:
-        """Answer with JSON."""
         self.give(status, json.dumps(value).encode(), "application/json")
 
     def give(self, status: int, data: bytes, kind: str) -> None:
-        """Answer whole."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))

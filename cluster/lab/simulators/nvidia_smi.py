@@ -1,9 +1,10 @@
 #!/usr/bin/python3 -IS
-"""nvidia-smi of a simulated Spark: a GB10 that says it is simulated, made of this host's real processes.
+"""nvidia-smi of a simulated Spark: a GB10 named as simulated, made of this host's real processes.
 
-Memory of a process is its resident memory; utilisation is its CPU time over 50 ms. What a fault changes lies in
+Memory of a process is its resident memory; utilization is its CPU time over 50 ms. What a fault changes is in
 /run/cluster-lab/gpu.json: {"power_w", "sm_mhz", "utilization", "temperature", "reasons", "apps": {pid: MiB}}.
-Within a container there are no compute apps, as on a Spark. Formats: samples of driver 580.95.05.
+Within a container there are no compute apps, as on a Spark. Formats: samples of driver 580.95.05. Of the real tool
+it has the queries and the list, which it also prints in place of the table.
 """
 
 import json
@@ -33,18 +34,17 @@ REASONS = {
 
 
 def state() -> dict[str, Any]:
-    """What a fault says of the GPU; empty when nothing is broken."""
+    """What a fault sets; empty when nothing is broken."""
     try:
-        with open(STATE) as file:
-            return dict(json.load(file))
-    except (OSError, ValueError):
+        return dict(json.loads(read(STATE) or "{}"))
+    except ValueError:  # it is being written
         return {}
 
 
-def read(pid: int, name: str) -> str:
-    """A file of /proc; empty when the process is gone."""
+def read(path: str) -> str:
+    """A file; empty when it is not there."""
     try:
-        with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""
@@ -52,13 +52,13 @@ def read(pid: int, name: str) -> str:
 
 def mib(pid: int) -> int:
     """Resident memory in MiB."""
-    words = read(pid, "statm").split()
+    words = read(f"/proc/{pid}/statm").split()
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE") >> 20 if len(words) > 1 else 0
 
 
 def ticks(pid: int) -> int:
     """CPU time used so far, in clock ticks."""
-    words = read(pid, "stat").rpartition(")")[2].split()
+    words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(words[11]) + int(words[12]) if len(words) > 12 else 0
 
 
@@ -70,11 +70,11 @@ def compute_apps(given: dict[str, Any]) -> list[App]:
     if os.path.exists("/.dockerenv"):
         return []
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-    titles = {pid: re.split(r"[\0 ]", read(pid, "cmdline"), maxsplit=1)[0] for pid in pids}
+    titles = {pid: re.split(r"[\0 ]", read(f"/proc/{pid}/cmdline"), maxsplit=1)[0] for pid in pids}
     workers = {pid: name for pid, name in titles.items() if WORKER.match(name)}
-    places = {read(pid, "cgroup") for pid in workers}
+    places = {read(f"/proc/{pid}/cgroup") for pid in workers}
     for pid, name in titles.items():
-        if name.startswith("VLLM::EngineCore") and read(pid, "cgroup") not in places:
+        if name.startswith("VLLM::EngineCore") and read(f"/proc/{pid}/cgroup") not in places:
             workers[pid] = name
     rows = [(pid, name, mib(pid)) for pid, name in sorted(workers.items()) if mib(pid)]
     strangers = [(int(pid), titles.get(int(pid), ""), size) for pid, size in given.get("apps", {}).items()]
@@ -135,27 +135,21 @@ def gpu_values(now: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def table(fields: list[str], rows: list[dict[str, str]], units: dict[str, str], form: list[str]) -> None:
-    """CSV as nvidia-smi writes it: `, ` between, units in the header and behind each value unless told otherwise."""
-    bare = "nounits" in form
+    """CSV as nvidia-smi writes it: units in the header, and behind each value unless `form` has "nounits"."""
+    behind = {} if "nounits" in form else {field: f" {unit}" for field, unit in units.items() if unit}
     if "noheader" not in form:
         print(", ".join(f"{field} [{units[field]}]" if units.get(field) else field for field in fields))
     for row in rows:
-        print(
-            ", ".join(
-                f"{row[field]} {units[field]}" if units.get(field) and not bare else row[field] for field in fields
-            )
-        )
+        print(", ".join(row[field] + behind.get(field, "") for field in fields))
 
 
 def query_gpu(fields: list[str], form: list[str]) -> None:
-    """--query-gpu"""
     values = gpu_values(reading(state()))
     check(fields, values)
     table(fields, [{name: value for name, (value, _) in values.items()}], {n: u for n, (_, u) in values.items()}, form)
 
 
 def query_apps(fields: list[str], form: list[str]) -> None:
-    """--query-compute-apps"""
     rows = []
     for pid, name, size in compute_apps(state()):
         used = {"used_memory": str(size), "used_gpu_memory": str(size)}
@@ -173,51 +167,15 @@ def check(fields: list[str], known: Collection[str]) -> None:
             sys.exit(2)
 
 
-def overview() -> None:
-    """The table of `nvidia-smi` without words."""
-    given = state()
-    now = reading(given)
-    line = "+" + "-" * 41 + "+" + "-" * 24 + "+" + "-" * 22 + "+"
-    pstate = "P8" if "gpu_idle" in now["reasons"] else "P0"
-    print(time.strftime("%a %b %e %H:%M:%S %Y       "))
-    print("+" + "-" * 89 + "+")
-    print(f"| NVIDIA-SMI {DRIVER}              Driver Version: {DRIVER}      CUDA Version: 13.0     |")
-    print(line)
-    print("| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |")
-    print("| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |")
-    print("|                                         |                        |               MIG M. |")
-    print("|" + line[1:-1].replace("-", "=") + "|")
-    print(f"|   0  {NAME:<30} On  |   0000000F:01:00.0 Off |                  N/A |")
-    watts = f"{now['power_w']:.0f}W /  N/A"
-    first = f"| N/A   {now['temperature']}C    {pstate} {watts:>23} "
-    print(f"{first}| Not Supported          | {now['utilization']:>6}%      Default |")
-    print("|                                         |                        |                  N/A |")
-    print(line)
-    print("\n+" + "-" * 89 + "+")
-    print("| Processes:                                                                              |")
-    print("|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |")
-    print("|        ID   ID                                                               Usage      |")
-    print("|" + "=" * 89 + "|")
-    apps = compute_apps(given)
-    for pid, name, size in apps:
-        print(f"|    0   N/A  N/A {pid:>16}      C   {name[:34]:<34} {size:>7}MiB |")
-    if not apps:
-        print("|  No running processes found                                                             |")
-    print("+" + "-" * 89 + "+")
-
-
 def main(words: list[str]) -> None:
-    """As many of the real tool's words as people use."""
     given = dict(word.lstrip("-").partition("=")[::2] for word in words if word.startswith("--"))
     form = given.get("format", "csv").split(",")
     if "query-gpu" in given:
         query_gpu([field.strip() for field in given["query-gpu"].split(",")], form)
     elif "query-compute-apps" in given:
         query_apps([field.strip() for field in given["query-compute-apps"].split(",")], form)
-    elif "-L" in words or "list-gpus" in given:
+    elif not words or "-L" in words or "list-gpus" in given:
         print(f"GPU 0: {NAME} (UUID: {UUID})")
-    elif not words:
-        overview()
     else:
         print(f"Invalid combination of input arguments. (nvidia-smi of the lab does not know {' '.join(words)})")
         sys.exit(2)
