@@ -10,7 +10,6 @@ from cluster.errors import ExitCode, UsageError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The words of `cluster lab`."""
     parser.description = "Simulated Sparks on this machine: real SSH, Docker, Ray and vLLM on CPU. Needs root."
     parser.epilog = 'example: eval "$(cluster lab up)" && cluster up lab-tiny -n spark1,spark2 --tp 2'
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|down|status|break|mend|toy")
@@ -31,12 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     toy.add_argument("recipe", nargs="?", help="which recipe (default: all, with what is replaced and why)")
     for verb in (up, down, status, broken, mend):
         verb.add_argument(
-            "--dir", metavar="DIR", help="where the lab lies (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)"
+            "--dir", metavar="DIR", help="the lab's directory (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)"
         )
 
 
 def run(args: argparse.Namespace, screen: object = None) -> int:
-    """Carry it out; what scripts read goes to stdout as it is."""
     try:
         from cluster.lab import lab, stand_ins
         from cluster.lab.place import place_of

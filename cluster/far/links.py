@@ -2,7 +2,7 @@
 
 Given {"root": "/", "gids": false, "addresses": {netdev: ["192.168.100.11/24"]}}: `root` is where sys/, proc/ and dev/
 are; with `gids` the GID tables are read too (hundreds of files an HCA, most of them empty); `addresses`, when given,
-stands in for the kernel's list, and "sources" for its routing.
+replaces the kernel's list, and "sources" its routing.
 Prints {"links": {"value": …} | {"missing": why, "kind": …}}.
 """
 

@@ -115,7 +115,6 @@ def socket_rows(table: str) -> list[dict[str, Json]]:
 
 
 def sockets_of(folder: str) -> set[str]:
-    """The inodes of a process's sockets, where this user may see them."""
     found = set()
     with suppress(OSError):
         for descriptor in os.listdir(folder):

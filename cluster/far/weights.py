@@ -141,7 +141,7 @@ def gaps(directory: str, sizes: dict[str, int], dummy: bool) -> Iterator[str]:
 
 
 def unfinished(directory: str, commit: str) -> int:
-    """How many downloads into this model's cache did not end; one that was done again later does not count."""
+    """How many downloads into this model's cache did not end; one that succeeded later does not count."""
     blobs = os.path.join(directory, "..", "..", "blobs") if commit else f"{directory}/.cache/huggingface/download"
     names = set(os.listdir(blobs)) if os.access(blobs, os.R_OK) else set[str]()
     return sum(name.endswith(".incomplete") and name.split(".")[0] not in names for name in names)

@@ -51,7 +51,6 @@ class Scene:
 
     @property
     def root(self) -> Path:
-        """The running host's root, seen from this machine."""
         return Path(f"/proc/{self.init}/root")
 
     def shell(self, text: str, *words: str) -> str:

@@ -128,7 +128,6 @@ def clear(place: Place, record: LabRecord) -> None:
 
 
 def status(place: Place) -> list[str]:
-    """One line a host."""
     record = read_record(place)
     if not record.hosts:
         return [f"no lab in {place.root}"]
@@ -141,7 +140,6 @@ def status(place: Place) -> list[str]:
 
 
 def break_host(place: Place, name: str, fault_name: str) -> None:
-    """Make a fault on purpose."""
     demand_root()
     with locked(place):
         record = read_record(place)

@@ -1,4 +1,4 @@
-"""Where a lab lies on this machine: every path, the lock, and the record of what was made."""
+"""A lab on this machine: every path, the lock, and the record of what was made."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LabRecord:
 def place_of(directory: str | None) -> Place:
     """The place of a lab: `--dir`, else $CLUSTER_LAB_DIR, else /var/lib/cluster-lab.
 
-    The cache lies in it, unless $CLUSTER_LAB_CACHE says that several labs share one.
+    The cache is in it, unless $CLUSTER_LAB_CACHE says that several labs share one.
     """
     root = Path(directory or os.environ.get("CLUSTER_LAB_DIR") or DEFAULT).expanduser().absolute()
     cache = Path(os.environ.get("CLUSTER_LAB_CACHE") or root / "cache").expanduser().absolute()
@@ -134,7 +134,7 @@ def purge(place: Place) -> None:
 
 @contextlib.contextmanager
 def building(place: Place) -> Iterator[None]:
-    """Hold the cache alone, waiting for whoever builds in it: labs of different directories may share one."""
+    """Hold the cache alone, waiting while another lab builds in it: labs of different directories may share one."""
     place.cache.mkdir(parents=True, exist_ok=True)
     with (place.cache / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

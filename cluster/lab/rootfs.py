@@ -52,8 +52,6 @@ def host_root(place: Place) -> Path:
 
 
 def image_tar(place: Place) -> Path:
-    """The image's root as a tar file, made once."""
-
     def make(part: Path) -> None:
         root = place.cache / "image-root.part"
         _debootstrap(place, root, IMAGE_PACKAGES)

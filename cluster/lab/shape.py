@@ -46,11 +46,9 @@ class Spark:
 
     @property
     def management(self) -> str:
-        """Its address for SSH."""
         return management_of(self.lab, 10 + self.number)
 
     def fabric(self, port: Function) -> str:
-        """Its address on a cabled port."""
         return f"{port.subnet}.{10 + self.number}"
 
     def mac(self, wire: int) -> str:
@@ -59,7 +57,6 @@ class Spark:
 
     @property
     def cgroup(self) -> str:
-        """Name of the cgroup that its containers live under."""
         return f"/cluster-lab-{self.lab}/{self.name}"
 
 
@@ -69,7 +66,6 @@ def management_of(lab: int, number: int) -> str:
 
 
 def netdev_of(lab: int) -> str:
-    """This machine's netdev on a lab's management network."""
     return f"cllab{lab}"
 
 

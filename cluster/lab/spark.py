@@ -135,7 +135,6 @@ def await_init(place: Place, spark: Spark) -> int:
 
 
 def init_pid(place: Place, spark: Spark) -> int | None:
-    """The id of a running host's first process, seen from this machine."""
     return next(filter(_is_first, processes_with([str(place.host(spark.name).boot)])), None)
 
 
@@ -165,13 +164,10 @@ def start_inside(init: int, *argv: str) -> None:
 
 
 def await_docker(init: int) -> None:
-    """Wait until a host's Docker answers."""
     inside(init, ["sh", "-c", "for i in $(seq 300); do docker version && exit; sleep 0.1; done; exit 1"], 60)
 
 
 def await_ssh(spark: Spark) -> None:
-    """Wait until a host's sshd greets."""
-
     def greets() -> bool:
         with contextlib.suppress(OSError), socket.create_connection((spark.management, 22), timeout=1) as link:
             return link.recv(4) == b"SSH-"
@@ -199,7 +195,7 @@ def _kill(place: Place, spark: Spark) -> bool:
 
 
 def _is_first(pid: int) -> bool:
-    """Whether a process is the first of a process namespace below ours."""
+    """Whether a process is the first of a process namespace below this one."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

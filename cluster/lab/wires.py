@@ -151,7 +151,6 @@ def recable(switch: int, spark: Spark, init: int, old: Sequence[Function], new: 
 
 
 def _end(wire: int, spark: Spark) -> str:
-    """Name of a cable's end at the switch."""
     return f"h{spark.number}w{wire}"
 
 

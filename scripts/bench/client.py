@@ -60,7 +60,6 @@ class Errors:
 
 
 def misses(one: Errors, concurrency: int) -> list[str]:
-    """Goals that are not met."""
     found = []
     goal = TTFT_GOAL_MS.get(concurrency)
     if goal is not None and abs(one.ttft_ms) > goal:
@@ -125,7 +124,6 @@ def rate_error_pct(trace: RequestTrace, entry: Log) -> float:
 
 
 def p99(gaps: Iterable[float]) -> float:
-    """The 99th percentile."""
     return quantile(sorted(gaps), 0.99)
 
 
@@ -146,7 +144,6 @@ def known_server() -> Iterator[str]:
 
 
 def ours(url: str, concurrency: int) -> Errors:
-    """One round of our client."""
     host = LocalHost("here")
     load = ProcessLoader(host.start(*load_command(Target(url))))
     try:

@@ -33,12 +33,10 @@ def run(*words: str) -> tuple[float, str]:
 
 
 def show(what: str, runs: list[float]) -> None:
-    """One line of the table."""
     print(f"{what:32} {statistics.median(runs):6.2f} ({min(runs):.2f}-{max(runs):.2f})", flush=True)
 
 
 def main() -> None:
-    """Measure, and print a row each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = range(parser.parse_args().rounds)

@@ -54,7 +54,6 @@ class Answering(socketserver.StreamRequestHandler):
     """One command of one host: the name of the host, the program, the questions; then the answers as far/run.py."""
 
     def handle(self) -> None:
-        """Answer as the machine does."""
         name = self.rfile.readline().decode().strip()
         program, request = (self.rfile.read(int(self.rfile.readline())) for _ in range(2))
         assert program == source("run"), "doctor only asks"
@@ -66,12 +65,10 @@ class Answering(socketserver.StreamRequestHandler):
 
 
 def question_of(row: dict[str, object]) -> Question:
-    """A question as it was sent."""
     return Question(tuple(map(str, row["argv"])), stdin=base64.b64decode(str(row["stdin"])))  # type: ignore[arg-type]
 
 
 def told_by(answer: Answer) -> dict[str, object]:
-    """An answer as it is sent."""
     said = {"out": base64.b64encode(answer.out).decode(), "err": base64.b64encode(answer.err).decode()}
     return {"exit": answer.exit, **said, "cut": answer.cut, "seconds": answer.seconds}
 
@@ -106,13 +103,11 @@ def set_up(folder: Path, names: list[str], held: ExitStack) -> None:
 
 
 def end(process: Popen[bytes]) -> None:
-    """End a sshd."""
     process.terminate()
     process.wait()
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()

@@ -100,7 +100,6 @@ def write_ansible(hosts: int, folder: Path, port: int) -> Path:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ansible", metavar="DIR", help="the bin directory of a venv with ansible-core")
     parser.add_argument("--rounds", type=int, default=3)
@@ -126,18 +125,13 @@ def measure(folder: Path, port: int, ansible: str | None, rounds: int) -> None:
         inventory = write_ansible(hosts, folder, port)
         ours, theirs = [], []
         for turn in range(rounds):
-            ours.append(timed([sys.executable, __file__, "--ask", str(hosts), name_of(folder), str(port)], {}))
+            ours.append(timed([sys.executable, __file__, "--ask", str(hosts), str(folder), str(port)], {}))
             if ansible:
                 words = [f"{ansible}/ansible", "all", "-i", str(inventory), "-m", "setup", "-f", "32"]
                 shared = {"ANSIBLE_SSH_CONTROL_PATH_DIR": f"{folder}/cp{turn}", "ANSIBLE_HOME": f"{folder}/home"}
                 theirs.append(timed(words, {**shared, "LC_ALL": "C.UTF-8"}))
         beside = f"{min(theirs):9.2f}  {min(theirs) / min(ours):5.1f}" if theirs else f"{'-':>9}  {'-':>5}"
         print(f"{hosts:5}  {min(ours):9.2f}  {goal:6.1f}  {beside}{'' if min(ours) < goal else '  MISSED'}")
-
-
-def name_of(folder: Path) -> str:
-    """A path as a word."""
-    return str(folder)
 
 
 if __name__ == "__main__":

@@ -77,19 +77,6 @@ def test_missing_image_and_model_are_fetched_when_it_was_agreed(lab: Lab, person
     assert lab.tell("spark2", "docker ps -aq --filter label=cluster.try") == ""
 
 
-@pytest.mark.campaign
-def test_stranger_with_our_name_is_refused_and_not_touched(lab: Lab, person: Person) -> None:
-    plan = person.must("up", *MP, "--dry-run").out
-    [name] = re.findall(r"--name (cluster-lab-tiny-\w+-r1)", plan)
-    lab.tell("spark2", f"docker run -d --name {name} --entrypoint sleep cluster-lab/vllm:quick infinity")
-    before = snapshot(lab, without=KEPT)
-    ran = person("up", *MP)
-    assert_refused(ran, 4, "^spark2", f"docker rename {name}")
-    assert_same(lab, before, without=KEPT)
-    person.must("down")
-    assert_same(lab, before, without=KEPT)
-
-
 def test_strangers_container_on_port_8000_is_named_and_not_touched(lab: Lab, person: Person) -> None:
     words = "--network host --entrypoint python3 cluster-lab/vllm:quick -m http.server 8000"
     lab.tell("spark1", f"docker run -d --name web {words}; sleep 1")
@@ -99,17 +86,6 @@ def test_strangers_container_on_port_8000_is_named_and_not_touched(lab: Lab, per
     assert_same(lab, before, without=KEPT)
     other = person.must("up", *MP, "--set", "port=8010")
     assert f"at http://{lab.address('spark1')}:8010/v1" in other.out
-    person.must("down")
-    assert_same(lab, before, without=KEPT)
-
-
-@pytest.mark.campaign
-def test_strangers_that_are_in_nobodys_way_are_left_alone(lab: Lab, person: Person, broken: Make) -> None:
-    broken("spark1", "stranger")
-    broken("spark2", "gpu-stranger")
-    before = snapshot(lab, without=KEPT)
-    ran = person.must("up", *MP)
-    assert re.search(r"warning: spark2: .*pid \d+ python3, 19135 MiB", ran.err), ran
     person.must("down")
     assert_same(lab, before, without=KEPT)
 

@@ -17,18 +17,15 @@ ENGINES = "/opt/cluster-lab"
 
 
 def read_only(source: str, target: str) -> dict[str, Any]:
-    """A bind mount as the runtime specification writes it."""
     return {"type": "bind", "source": source, "destination": target, "options": ["rbind", "ro"]}
 
 
 def fit_process(process: dict[str, Any]) -> None:
-    """Drop the limit that this machine cannot set."""
     limits = process.get("rlimits") or []
     process["rlimits"] = [limit for limit in limits if limit.get("type") != "RLIMIT_MEMLOCK"]
 
 
 def fit_container(spec: dict[str, Any]) -> None:
-    """Show the engine and the simulated GPU to the container."""
     fit_process(spec["process"])
     words = dict(word.partition("=")[::2] for word in spec["process"].get("env") or [])
     engine = {"real": "engine", "no-ray": "engine-no-ray"}.get(words.get("CLUSTER_LAB_ENGINE", ""))
@@ -41,7 +38,6 @@ def fit_container(spec: dict[str, Any]) -> None:
 
 
 def rewrite(path: str, fit: Any) -> None:
-    """Change a JSON file in place."""
     with open(path) as file:
         value = json.load(file)
     fit(value)
@@ -50,7 +46,6 @@ def rewrite(path: str, fit: Any) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Fit what this call is about, then become runc."""
     if "--bundle" in words:
         rewrite(os.path.join(words[words.index("--bundle") + 1], "config.json"), fit_container)
     elif "exec" in words and "--process" in words:

@@ -75,7 +75,6 @@ def refresh(pid: int, boot: dict[str, Any], still: bool, kept: dict[Path, str]) 
 
 
 def main() -> None:
-    """Refresh until killed."""
     lab = Path(sys.argv[3])
     outside = [sys.executable, "-I", "-S", str(Path(__file__).with_name("outside.py")), *sys.argv[1:3]]
     subprocess.Popen(outside, stdin=subprocess.DEVNULL)

@@ -33,7 +33,6 @@ def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str =
 
 
 def bind(source: str | Path, target: Path, *, read_only: bool = False) -> None:
-    """Show a file or folder in a second place."""
     mount(str(source), target, flags=MS_BIND | MS_REC)
     if read_only:
         mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
@@ -109,7 +108,6 @@ def gids(mac: str, address: str) -> list[str]:
 
 
 def mapped_gid(address: str) -> str:
-    """The GID of an IPv4 address."""
     four = (int(part) for part in address.split("."))
     return "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(*four)
 
@@ -138,7 +136,6 @@ def make_dev(root: Path) -> None:
 
 
 def make_node(path: Path, major: int, minor: int) -> None:
-    """A character device that everybody may use."""
     os.mknod(path, 0o20666, os.makedev(major, minor))
     path.chmod(0o666)
 
@@ -167,7 +164,6 @@ def dress(boot: dict[str, Any]) -> None:
 
 
 def start_daemons(boot: dict[str, Any]) -> None:
-    """sshd and dockerd, each with its log in /var/log."""
     environment = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"}
     for words in (["/usr/sbin/sshd", "-D", "-e"], boot["dockerd"]):
         with Path("/var/log", Path(words[0]).name + ".log").open("ab") as log:
@@ -176,7 +172,6 @@ def start_daemons(boot: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Boot, then reap until killed."""
     boot = json.loads(Path(sys.argv[1]).read_text())
     os.umask(0o022)
     root = make_root(boot)

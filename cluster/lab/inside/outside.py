@@ -64,8 +64,6 @@ class Answering(BaseHTTPRequestHandler):
 
 
 class Registry(Answering):
-    """The pull half of a registry."""
-
     def do_GET(self) -> None:
         """/v2/, /v2/NAME/manifests/TAG-or-digest, /v2/NAME/blobs/DIGEST."""
         top = Path(sys.argv[1])
@@ -115,7 +113,6 @@ class Hub(Answering):
             self.give(200, json.dumps(body).encode(), Content_Type="application/json", X_Repo_Commit=commit)
 
     def refuse(self, status: int, code: str, words: str) -> None:
-        """An error as the hub words it."""
         body = json.dumps({"error": words}).encode()
         self.give(status, body, Content_Type="application/json", X_Error_Code=code, X_Error_Message=words)
 
@@ -136,7 +133,6 @@ def tree(files: list[Path]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Serve both until the daemon ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() == 1:
         return

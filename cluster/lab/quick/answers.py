@@ -46,7 +46,6 @@ class Tokenizer:
 
 
 def word(index: int) -> str:
-    """The text of the answer's token number `index`."""
     words = ANSWER.split()
     return " " + words[index % len(words)]
 
@@ -57,8 +56,6 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion to give."""
-
     id: str
     chat: bool
     model: str
@@ -70,7 +67,6 @@ class Request:
     created: int
 
     def usage(self, done: int) -> dict[str, Any]:
-        """Token counts after `done` tokens."""
         total = self.prompt_tokens + done
         return {"prompt_tokens": self.prompt_tokens, "total_tokens": total, "completion_tokens": done}
 
@@ -98,7 +94,6 @@ def read_request(body: dict[str, Any], chat: bool, given: Namespace, tokenizer: 
 
 
 def count_prompt(prompt: Any, tokenizer: Tokenizer) -> int:
-    """Tokens of a text or a list of ids."""
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
         return len(prompt)
     if isinstance(prompt, list) and len(prompt) == 1:
@@ -116,7 +111,6 @@ def head(request: Request) -> dict[str, Any]:
 
 
 def whole(request: Request) -> dict[str, Any]:
-    """The answer of a request that does not stream."""
     text = "".join(word(index) for index in range(request.count))
     message = {"role": "assistant", "content": text.strip(), "tool_calls": []}
     part: dict[str, Any] = {"message": message} if request.chat else {"text": text}
@@ -142,7 +136,6 @@ def last(request: Request) -> dict[str, Any]:
 
 
 def error(status: int, message: str) -> dict[str, Any]:
-    """An error as vLLM words it."""
     kinds = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError"}
     kind = kinds.get(status, "InternalServerError")
     return {"error": {"message": message, "type": kind, "param": None, "code": status}}

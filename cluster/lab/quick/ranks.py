@@ -26,7 +26,6 @@ Step = Callable[[int], None]  # moves so many parts to each other rank and back
 
 
 def make_ranks(given: Namespace) -> Step:
-    """The ranks that the words ask for."""
     if given.distributed_executor_backend == "ray":
         return ray_ranks(given)
     if given.nnodes > 1:
@@ -43,7 +42,6 @@ def ballast(mib: int) -> bytearray:
 
 
 def name_process(title: str) -> None:
-    """What `ps` and nvidia-smi show."""
     import setproctitle
 
     setproctitle.setproctitle(title)
@@ -122,7 +120,6 @@ def socket_ranks(given: Namespace) -> Step:
 
 
 def start_worker(rank: int, given: Namespace) -> subprocess.Popen[bytes]:
-    """A worker process; it ends with its parent."""
     where = f"{given.master_addr}:{given.master_port}" if rank else ""
     words = [sys.executable, sys.argv[0], "worker", str(rank), str(given.quick.get("mib", MIB)), where]
     return subprocess.Popen(words, stdin=subprocess.PIPE)
@@ -143,7 +140,6 @@ def be_worker(rank: int, mib: int, master: str) -> int:
 
 
 def connect(address: str, port: int) -> socket.socket:
-    """Connect to the master as soon as it listens."""
     until = time.monotonic() + JOIN_S
     while True:
         try:

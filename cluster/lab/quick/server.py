@@ -40,7 +40,6 @@ class QuickServer(ThreadingHTTPServer):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A request's stay: waiting for a seat, then running."""
         self.add("num_requests_waiting", 1)
         with self.seats:
             self.add("num_requests_waiting", -1)
@@ -64,7 +63,6 @@ class QuickServer(ThreadingHTTPServer):
         self.add("request_success_total", 1)
 
     def metrics(self) -> str:
-        """Prometheus text with vLLM's names."""
         names = ("num_requests_running", "num_requests_waiting", "prompt_tokens_total", "generation_tokens_total")
         rows = []
         for name in (*names, "request_success_total", "kv_cache_usage_perc"):
@@ -75,8 +73,6 @@ class QuickServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     protocol_version = "HTTP/1.1"
     server: QuickServer
 
@@ -144,7 +140,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def event(self, text: str) -> None:
-        """One server-sent event as one HTTP chunk."""
         data = f"data: {text}\n\n".encode()
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 

@@ -21,16 +21,7 @@ DRIVER = "580.95.05"
 STATE = "/run/cluster-lab/gpu.json"
 App = tuple[int, str, int]  # process id, name, MiB
 WORKER = re.compile(r"VLLM::Worker|ray::RayWorker|ray::QuickWorker")
-REASONS = {
-    "gpu_idle": 0x1,
-    "applications_clocks_setting": 0x2,
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-}
+REASONS = {"gpu_idle": 0x1, "sw_power_cap": 0x4}
 
 
 def state() -> dict[str, Any]:
@@ -51,13 +42,11 @@ def read(path: str) -> str:
 
 
 def mib(pid: int) -> int:
-    """Resident memory in MiB."""
     words = read(f"/proc/{pid}/statm").split()
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE") >> 20 if len(words) > 1 else 0
 
 
 def ticks(pid: int) -> int:
-    """CPU time used so far, in clock ticks."""
     words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(words[11]) + int(words[12]) if len(words) > 12 else 0
 
@@ -82,7 +71,6 @@ def compute_apps(given: dict[str, Any]) -> list[App]:
 
 
 def reading(given: dict[str, Any]) -> dict[str, Any]:
-    """Power, clocks, temperature, utilisation and reasons as they are now."""
     pids = [pid for pid, _, _ in compute_apps({})]
     busy = 0
     if pids:
@@ -102,35 +90,28 @@ def reading(given: dict[str, Any]) -> dict[str, Any]:
 
 def gpu_values(now: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Fields of --query-gpu: name → (value, unit)."""
-    active = sum(REASONS[name] for name in now["reasons"])
-    power = f"{now['power_w']:.2f}"
+    mask = f"0x{sum(REASONS[name] for name in now['reasons']):016X}"
+    power, clock = (f"{now['power_w']:.2f}", "W"), (str(now["sm_mhz"]), "MHz")
     values = {
-        "index": ("0", ""),
-        "count": ("1", ""),
-        "name": (NAME, ""),
-        "gpu_name": (NAME, ""),
-        "uuid": (UUID, ""),
-        "gpu_uuid": (UUID, ""),
-        "driver_version": (DRIVER, ""),
-        "compute_cap": ("12.1", ""),
-        "pci.bus_id": ("0000000F:01:00.0", ""),
         "pstate": ("P8" if "gpu_idle" in now["reasons"] else "P0", ""),
         "persistence_mode": ("Enabled", ""),
+        "driver_version": (DRIVER, ""),
+        "compute_cap": ("12.1", ""),
         "utilization.gpu": (str(now["utilization"]), "%"),
         "utilization.memory": ("0", "%"),
         "temperature.gpu": (str(now["temperature"]), ""),
-        "power.limit": ("[N/A]", ""),
-        "enforced.power.limit": ("[N/A]", ""),
         "clocks.max.sm": ("3003", "MHz"),
-        "timestamp": (time.strftime("%Y/%m/%d %H:%M:%S.000"), ""),
     }
-    values |= dict.fromkeys(("memory.total", "memory.used", "memory.free", "memory.reserved"), ("[N/A]", ""))
-    values |= dict.fromkeys(("power.draw", "power.draw.average", "power.draw.instant"), (power, "W"))
-    values |= dict.fromkeys(("clocks.sm", "clocks.current.sm", "clocks.gr"), (str(now["sm_mhz"]), "MHz"))
-    for group in ("clocks_event_reasons", "clocks_throttle_reasons"):
-        values[f"{group}.active"] = (f"0x{active:016X}", "")
-        for name, bit in REASONS.items():
-            values[f"{group}.{name}"] = ("Active" if active & bit else "Not Active", "")
+    for names, value in (
+        ("index", ("0", "")),
+        ("name gpu_name", (NAME, "")),
+        ("uuid gpu_uuid", (UUID, "")),
+        ("memory.total memory.used memory.free memory.reserved power.limit enforced.power.limit", ("[N/A]", "")),
+        ("power.draw power.draw.average power.draw.instant", power),
+        ("clocks.sm clocks.current.sm clocks.gr", clock),
+        ("clocks_event_reasons.active clocks_throttle_reasons.active", (mask, "")),
+    ):
+        values |= dict.fromkeys(names.split(), value)
     return values
 
 

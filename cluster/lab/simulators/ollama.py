@@ -18,13 +18,11 @@ runners: dict[str, "subprocess.Popen[bytes]"] = {}
 
 
 def load(name: str) -> None:
-    """Start the process that holds a model, unless it runs."""
     if name not in runners:
         runners[name] = subprocess.Popen([sys.executable, __file__, "runner", "--model", name])
 
 
 def held() -> list[dict[str, object]]:
-    """What is in memory."""
     return [{"name": name, "model": name, "size": MIB << 20, "size_vram": MIB << 20} for name in runners]
 
 
@@ -32,11 +30,9 @@ class Api(BaseHTTPRequestHandler):
     """The two requests that the commands send."""
 
     def do_GET(self) -> None:
-        """GET /api/ps."""
-        self.tell({"models": held()})
+        self.answer({"models": held()})
 
     def do_POST(self) -> None:
-        """POST /api/generate."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name, unload = asked["model"], asked.get("keep_alive") == 0
         if not unload:
@@ -45,9 +41,9 @@ class Api(BaseHTTPRequestHandler):
             runner = runners.pop(name)
             runner.terminate()
             runner.wait()
-        self.tell({"model": name, "response": "", "done": True, "done_reason": "unload" if unload else "load"})
+        self.answer({"model": name, "response": "", "done": True, "done_reason": "unload" if unload else "load"})
 
-    def tell(self, value: object) -> None:
+    def answer(self, value: object) -> None:
         """An answer as JSON, without blanks as Ollama's own."""
         text = json.dumps(value, separators=(",", ":")).encode()
         self.send_response(200 if self.path in ("/api/ps", "/api/generate") else 404)
@@ -60,14 +56,12 @@ class Api(BaseHTTPRequestHandler):
 
 
 def call(path: str, body: object = None) -> object:
-    """Ask the server."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", data, timeout=5) as answer:
         return json.loads(answer.read())
 
 
 def main(words: list[str]) -> None:
-    """One of the commands."""
     if words == ["serve"]:
         ThreadingHTTPServer(("127.0.0.1", PORT), Api).serve_forever()
     elif words[:1] == ["runner"]:
