@@ -9,7 +9,7 @@ import os
 import subprocess
 from contextlib import suppress
 
-from cluster.far.prelude import Json, Missing, emit_sections, pids, read_text_if
+from cluster.far.prelude import Json, NoSection, emit_sections, pids, read_text_if
 
 LIST_RULES = "nft list ruleset 2>/dev/null || iptables -S"
 
@@ -26,18 +26,18 @@ def look_tenants(given: dict[str, Json]) -> Json:
 
 
 def look_firewall(given: dict[str, Json]) -> str:
-    """All rules, in nft's words or else in those of iptables; raises Missing without the right to see them."""
+    """All rules, in nft's words or else in those of iptables; raises NoSection without the right to see them."""
     words = ["sh", "-c", LIST_RULES]
     argv = words if os.getuid() == 0 else ["sudo", "-n", *words]
     try:
         ended = subprocess.run(argv, timeout=5, stdin=subprocess.DEVNULL, capture_output=True)
     except FileNotFoundError:
-        raise Missing("sudo: not found, and only root may see the rules", "refused") from None
+        raise NoSection("sudo: not found, and only root may see the rules", "refused") from None
     except subprocess.TimeoutExpired:
-        raise Missing("sudo did not answer within 5 s", "refused") from None
+        raise NoSection("sudo did not answer within 5 s", "refused") from None
     if ended.returncode:
         words = ended.stderr.decode("utf-8", "replace").split()
-        raise Missing(" ".join(words)[-300:] or f"exit {ended.returncode}", "refused")
+        raise NoSection(" ".join(words)[-300:] or f"exit {ended.returncode}", "refused")
     return ended.stdout.decode("utf-8", "replace")
 
 

@@ -29,7 +29,7 @@ PATIENCE_S = 1.0  # from SIGTERM to SIGKILL, and from SIGKILL to giving up
 CONTAINER = re.compile(r"[0-9a-f]{64}")
 
 
-class Missing(Exception):
+class NoSection(Exception):
     """A section that cannot be given: why, and the kind: absent or refused."""
 
     def __init__(self, why: str, kind: str) -> None:
@@ -60,7 +60,7 @@ def section(look: Look, wanted: dict[str, Json]) -> dict[str, Json]:
     """{"value": what `look` found}, or {"missing": why, "kind": absent, refused or unreadable}."""
     try:
         return {"value": look(wanted)}
-    except Missing as error:
+    except NoSection as error:
         return {"missing": error.why, "kind": error.kind}
     except PermissionError as error:
         return {"missing": f"{error.filename}: permission denied", "kind": "refused"}

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cluster.far.prelude import Json, Missing, absolute, emit, given, read_text, section
+from cluster.far.prelude import Json, NoSection, absolute, emit, given, read_text, section
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHARD = re.compile(r"(.+-)(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
@@ -36,20 +36,20 @@ def is_there(path: str) -> bool:
 
 
 def find(model: str, revision: str, hf_home: str) -> tuple[str, str]:
-    """(directory, commit) of a model; raises Missing."""
+    """(directory, commit) of a model; raises NoSection."""
     if model.startswith(("/", "~")):
         directory = absolute(model)
         if not is_there(directory):
-            raise Missing(f"{directory} is not there", "absent")
+            raise NoSection(f"{directory} is not there", "absent")
         return directory, ""
     place = os.path.join(hf_home, "hub", "models--" + model.replace("/", "--"))
     if not is_there(place):
-        raise Missing(f"{model} is not in {os.path.dirname(place)}", "absent")
+        raise NoSection(f"{model} is not in {os.path.dirname(place)}", "absent")
     ref = os.path.join(place, "refs", revision)
     commit = revision if COMMIT.fullmatch(revision) else read_text(ref) if is_there(ref) else ""
     directory = os.path.join(place, "snapshots", commit)
     if not commit or not is_there(directory):
-        raise Missing(f"revision {revision} of {model} is not in {place}", "absent")
+        raise NoSection(f"revision {revision} of {model} is not in {place}", "absent")
     return directory, commit
 
 

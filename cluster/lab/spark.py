@@ -88,7 +88,7 @@ def dockerd_words(spark: Spark) -> list[str]:
 def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool = True) -> subprocess.Popen[str]:
     """Start a host's first process; it waits for a line on stdin, which means that its wires are there.
 
-    `shown` has folders of this machine by their place on the host, read-only (several: one over the other).
+    `shown` has folders of this machine by their place on the host: read-only, one over the other, two at least.
     """
     host, ports = place.host(spark.name), []
     for index, port in enumerate(PORTS):

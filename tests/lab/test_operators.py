@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from signal import SIGCONT, SIGINT, SIGSTOP
 
 import pytest
 import yaml
-from hosts_now import HOSTS, assert_nothing_of_ours, assert_serves, containers
+from hosts_now import DATA, HOSTS, assert_nothing_of_ours, assert_serves, containers
 from own_lab import Lab
 from person import MP, PAIR, QUICK, Person, Ran, Running, quick
 from waiting import eventually
@@ -139,3 +140,23 @@ def test_frozen_operator_loses_the_lock_and_undoes_nothing_later(lab: Lab, perso
     assert containers(lab) == before, late
     assert_serves(lab)
     assert late.errors[0]["rolled_back"].count("nothing was undone there (the lock of spark") == 2, late
+
+
+@pytest.mark.campaign
+def test_a_start_outlasts_an_outage(lab: Lab, person: Person, broken: Callable[[str, str], None]) -> None:
+    """The management cable is out for longer than the 30 s after which a host releases a silent owner's lock."""
+    run = begin(person, *MP, *quick(ready_after_s=60))
+    began = lock_since(lab)
+    broken("spark2", "unreachable")
+    time.sleep(40)
+    lab.must("mend")
+    eventually(lambda: lock_since(lab) > began + 30, 20, "the lock of spark2 is taken again")
+    ran = run.ended()
+    assert ran.code == 0, ran
+    assert "; spark2 unreachable for " in ran.err, ran
+    assert_serves(lab)
+
+
+def lock_since(lab: Lab) -> float:
+    """When the lock of spark2 was taken."""
+    return float(json.loads(lab.tell("spark2", f"cat {DATA}/lock"))["since"])

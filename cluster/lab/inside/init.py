@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 4096, 16384
 OWN = "/usr/local/lib/cluster-lab/bin"
 PATH = f"{OWN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NODES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
@@ -32,10 +32,8 @@ def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str =
         raise OSError(ctypes.get_errno(), f"mount {kind or 'bind'} {source}: {os.strerror(ctypes.get_errno())}", target)
 
 
-def bind(source: str | Path, target: Path, *, read_only: bool = False) -> None:
+def bind(source: str | Path, target: Path) -> None:
     mount(str(source), target, flags=MS_BIND | MS_REC)
-    if read_only:
-        mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
 
 
 def make_root(boot: dict[str, Any]) -> Path:
@@ -51,10 +49,7 @@ def make_root(boot: dict[str, Any]) -> Path:
     bind(boot["docker"], root / "var/lib/docker")
     for target, folders in boot["shown"].items():
         (root / target).mkdir(parents=True, exist_ok=True)
-        if len(folders) == 1:
-            bind(folders[0], root / target, read_only=True)
-        else:
-            mount("overlay", root / target, "overlay", MS_RDONLY, f"lowerdir={':'.join(folders)}")
+        mount("overlay", root / target, "overlay", MS_RDONLY, f"lowerdir={':'.join(folders)}")
     make_sys(root, boot)
     make_dev(root)
     return root

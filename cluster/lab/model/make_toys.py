@@ -35,13 +35,13 @@ def lay_out(files: Path, repository: Path) -> None:
 
 
 def main() -> None:
-    """Make them all."""
     top = Path(sys.argv[1])
     files = top / "files"
-    for name, make in TOYS.items():
+    for name, steps in TOYS.items():
         files.mkdir(parents=True)
         save_words(files)
-        make(files)
+        for step in steps:
+            step(files)
         lay_out(files, top / f"models--{OWNER}--{name}")
         shutil.rmtree(files)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,8 @@ FP8 = {
     "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False},
     "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True},
 }
-INT4 = {
-    "weights": {
-        "num_bits": 4,
-        "type": "int",
-        "strategy": "group",
-        "group_size": GROUP,
-        "symmetric": True,
-        "dynamic": False,
-    }
-}
+INT4_WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
+INT4 = {"weights": {**INT4_WEIGHTS, "symmetric": True, "dynamic": False}}
 Pieces = Iterator[tuple[str, Any]]
 
 
@@ -49,23 +42,14 @@ def int4(name: str, weight: Any) -> Pieces:
     yield f"{name}_shape", torch.tensor(weight.shape)
 
 
-def to_fp8(files: Path) -> None:
-    """FP8-Dynamic: inputs are scaled as they come."""
-    _rewrite(files, "float-quantized", FP8, fp8)
-
-
-def to_int4(files: Path) -> None:
-    """W4A16."""
-    _rewrite(files, "pack-quantized", INT4, int4)
-
-
-def _rewrite(files: Path, form: str, group: dict[str, Any], split: Callable[[str, Any], Pieces]) -> None:
+def _rewrite(form: str, group: dict[str, Any], split: Callable[[str, Any], Pieces], files: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     path = files / "model.safetensors"
     pieces: dict[str, Any] = {}
     for name, weight in load_file(path).items():
-        pieces.update(split(name, weight) if _is_linear(name, weight) else {name: weight})
+        linear = "language_model.layers" in name and weight.dim() == 2 and "router" not in name
+        pieces.update(split(name, weight) if linear else {name: weight})
     save_file(pieces, path, metadata={"format": "pt"})
     config = json.loads((files / "config.json").read_text())
     config["quantization_config"] = {
@@ -78,5 +62,7 @@ def _rewrite(files: Path, form: str, group: dict[str, Any], split: Callable[[str
     (files / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _is_linear(name: str, weight: Any) -> bool:
-    return "language_model.layers" in name and weight.dim() == 2 and "router" not in name
+to_fp8 = partial(_rewrite, "float-quantized", FP8, fp8)
+"""FP8-Dynamic: inputs are scaled as they come."""
+to_int4 = partial(_rewrite, "pack-quantized", INT4, int4)
+"""W4A16."""

@@ -70,6 +70,8 @@ def save(model: Any, files: Path) -> None:
 
     model.generation_config.eos_token_id = [token("<eos>"), token("<turn|>")]
     model.to(torch.bfloat16).save_pretrained(files)
+    if not hasattr(model.config, "vision_config"):
+        (files / "processor_config.json").unlink()
 
 
 def text_only(files: Path) -> None:
@@ -81,7 +83,6 @@ def text_only(files: Path) -> None:
     small = {"hidden_size": 256, "hidden_size_per_layer_input": 32, "intermediate_size": 512}
     more = {"vocab_size_per_layer_input": VOCABULARY, "attention_k_eq_v": False, "max_position_embeddings": 32768}
     save(Gemma4ForCausalLM(Gemma4TextConfig(**TEXT | small | more)), files)
-    (files / "processor_config.json").unlink()
 
 
 def with_vision(files: Path, **more: Any) -> None:
@@ -113,18 +114,6 @@ def mixture(files: Path) -> None:
     (files / "gemma4_patched.py").write_text(f"{own}\n# vLLM's own file, from a toy's repository (cluster lab)\n")
 
 
-def dense_int4(files: Path) -> None:
-    """The dense one in 4-bit integers, in groups of 32."""
-    with_vision(files)
-    to_int4(files)
-
-
-def mixture_fp8(files: Path) -> None:
-    """The mixture with its linear layers in FP8; vLLM has no FP8 experts for CPU, so they stay as they are."""
-    mixture(files)
-    to_fp8(files)
-
-
 def qwen_mixture(files: Path) -> None:
     """Qwen 3.5's mixture without pictures: linear attention, full attention in each fourth layer, experts."""
     import torch
@@ -132,7 +121,6 @@ def qwen_mixture(files: Path) -> None:
 
     torch.manual_seed(4)
     save(Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**QWEN)), files)
-    (files / "processor_config.json").unlink()
 
 
 def drafter(files: Path) -> None:
@@ -145,15 +133,14 @@ def drafter(files: Path) -> None:
         text_config=Gemma4TextConfig(**DRAFTER), backbone_hidden_size=TEXT["hidden_size"], dtype="bfloat16"
     )
     save(Gemma4AssistantForCausalLM(config), files)
-    (files / "processor_config.json").unlink()
 
 
-TOYS: dict[str, Callable[[Path], None]] = {
-    "tiny-gemma-4": text_only,
-    "tiny-gemma-4-dense": with_vision,
-    "tiny-gemma-4-dense-awq": dense_int4,
-    "tiny-gemma-4-moe": mixture,
-    "tiny-gemma-4-moe-fp8": mixture_fp8,
-    "tiny-gemma-4-moe-assistant": drafter,
-    "tiny-qwen-3.5-moe": qwen_mixture,
+TOYS: dict[str, tuple[Callable[[Path], None], ...]] = {
+    "tiny-gemma-4": (text_only,),
+    "tiny-gemma-4-dense": (with_vision,),
+    "tiny-gemma-4-dense-awq": (with_vision, to_int4),
+    "tiny-gemma-4-moe": (mixture,),
+    "tiny-gemma-4-moe-fp8": (mixture, to_fp8),  # vLLM has no FP8 experts for CPU, so they stay as they are
+    "tiny-gemma-4-moe-assistant": (drafter,),
+    "tiny-qwen-3.5-moe": (qwen_mixture,),
 }
