@@ -86,6 +86,17 @@ def test_exec_brings_hostile_words_through(serving: Person) -> None:
         assert json.loads(told[host]["out"]) == list(HOSTILE)
 
 
+def test_exec_tells_each_hosts_outcome(serving: Person) -> None:
+    ran = serving("exec", "--", "sh", "-c", "hostname; test $(hostname) = spark1 || exit 7")
+    assert ran.code == 1
+    assert ran.out == "spark1: spark1\nspark2: spark2\n"
+    assert "spark2: exit 7" in ran.err
+    late = serving("exec", "-n", "spark2", "--timeout", "1", "--", "sleep", "77")
+    assert late.code == 1
+    assert late.seconds < 20
+    assert "sleep 77" not in serving.lab.tell("spark2", "ps axww -o args")
+
+
 def test_logs_follow_until_ctrl_c(lab: Lab, serving: Person) -> None:
     run = serving.start("logs", "-f", "--tail", "1")
     eventually(lambda: "spark1:" in run.out.read_text(), 30, "the first line", every_s=0.1)
