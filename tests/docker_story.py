@@ -19,6 +19,15 @@ NAME, STRANGER = "cluster-story-r0", "cluster-story-of-a-stranger"
 LABEL = "cluster.deployment=story"
 
 
+def docker_ps(label: str) -> Question:
+    """Ids of all containers with this label."""
+    return Question(("docker", "ps", "--all", "--no-trunc", "--quiet", "--filter", f"label={label}"))
+
+
+def docker_rename(name: str, new_name: str) -> Question:
+    return Question(("docker", "rename", name, new_name), changes=True)
+
+
 @dataclass
 class Story:
     """`ask` goes to one host; `image` is on it and has `sleep`."""
@@ -26,10 +35,10 @@ class Story:
     ask: Callable[[Question], Answer]
     image: str
 
-    def container(self, name: str = NAME) -> docker.Container:
+    def container(self, name: str = NAME) -> docker.RankContainer:
         labels = {"cluster.deployment": "story", "cluster.spec": '{"a":"b","cluster.deployment":"other"}'}
         env = {"GREETING": 'two words, "quoted", $HOME and = sign'}
-        return docker.Container(name, self.image, "sleep", ("infinity",), labels, env, shm_bytes=1 << 26)
+        return docker.RankContainer(name, self.image, "sleep", ("infinity",), labels, env, shm_bytes=1 << 26)
 
     def seen(self, name: str = NAME) -> deployments.Container | None:
         """A container as the product sees it."""
@@ -66,7 +75,7 @@ def chapters() -> Iterator[Callable[[Story], None]]:
 
 
 def nothing_is_there(story: Story) -> None:
-    assert story.ask(docker.docker_ps(LABEL)).text == ""
+    assert story.ask(docker_ps(LABEL)).text == ""
     assert story.seen() is None
     gone = story.ask(docker.docker_inspect(NAME))
     assert (gone.exit, gone.text.strip()) == (1, "[]")
@@ -78,8 +87,8 @@ def it_is_created(story: Story) -> None:
     made = story.ask(docker.docker_run(story.container()))
     assert made.exit == 0, made.error_text
     assert re.fullmatch(r"[0-9a-f]{64}\n", made.text)
-    assert story.ask(docker.docker_ps(LABEL)).text == made.text
-    assert story.ask(docker.docker_ps("cluster.deployment=other")).text == ""
+    assert story.ask(docker_ps(LABEL)).text == made.text
+    assert story.ask(docker_ps("cluster.deployment=other")).text == ""
     one = story.seen()
     assert one is not None
     assert (one.id, one.state, one.exit_code, one.image) == (made.text.strip(), "running", None, story.image)
@@ -140,10 +149,10 @@ def it_starts_again(story: Story) -> None:
 
 
 def it_is_renamed(story: Story) -> None:
-    assert story.ask(docker.docker_rename(NAME, f"{NAME}-old")).exit == 0
+    assert story.ask(docker_rename(NAME, f"{NAME}-old")).exit == 0
     assert story.seen() is None
-    assert story.ask(docker.docker_rename(f"{NAME}-old", NAME)).exit == 0
-    assert story.ask(docker.docker_rename(STRANGER, NAME)).exit == 1
+    assert story.ask(docker_rename(f"{NAME}-old", NAME)).exit == 0
+    assert story.ask(docker_rename(STRANGER, NAME)).exit == 1
 
 
 def a_running_one_is_not_removed(story: Story) -> None:
@@ -226,10 +235,10 @@ def its_program_is_not_there(story: Story) -> None:
 
 
 def images_are_inspected(story: Story) -> None:
-    found = image.parse(story.image, story.ask(image.question(story.image)))
+    found = image.parse(story.image, story.ask(docker.docker_image_inspect(story.image)))
     assert not isinstance(found, Missing), found
     assert len(found.content_id) == 64
     assert found.architecture in ("arm64", "amd64")
-    absent = image.parse("cluster.invalid/none:1", story.ask(image.question("cluster.invalid/none:1")))
+    absent = image.parse("cluster.invalid/none:1", story.ask(docker.docker_image_inspect("cluster.invalid/none:1")))
     assert isinstance(absent, Missing)
     assert absent.kind == "absent"

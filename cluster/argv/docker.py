@@ -1,4 +1,4 @@
-"""Words for the docker command line. Values only: nothing runs here."""
+"""Words for the docker command line, and for the hub's tool in a container of the image. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOG_MAX_SIZE = "50m"
 LOG_MAX_FILES = 3
 TRY_LABEL = "cluster.try=1"
 REASONS = ("docker: ", "Error response from daemon: ", "Error: ")
-"""How the line begins in which docker or the hub's tool says what went wrong; more lines may follow."""
+"""Beginnings of the line in which docker or the hub's tool says what went wrong."""
 HINTS = ("See 'docker", "Run 'docker", "Hint: ")
-"""How lines begin that docker and the hub's tool add after saying what went wrong."""
+"""Beginnings of lines that they add after it."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 END_SCRIPT = """\
@@ -52,8 +52,8 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """A rank's container. `entrypoint` is the program, `words` follow it; `env` and `labels` hold no secret."""
+class RankContainer:
+    """How a rank's container is started: `words` follow `entrypoint`; `env` and `labels` contain no secret."""
 
     name: str
     image: str
@@ -66,7 +66,7 @@ class Container:
     infiniband: bool = False
 
 
-def docker_run(container: Container) -> Question:
+def docker_run(container: RankContainer) -> Question:
     """Create and start a rank's container, detached; prints its id. The image is never pulled here. `/dev/infiniband`
     is passed only when asked for: a device that is not there is an error of docker."""
     words = ["docker", "run", "--detach", "--pull", "never", "--name", container.name]
@@ -109,7 +109,6 @@ def docker_stop(*names: str, grace_s: int = STOP_GRACE_S) -> Question:
 
 
 def docker_start(*names: str) -> Question:
-    """They keep their argv and environment."""
     return Question(("docker", "start", *names), timeout_s=120, changes=True)
 
 
@@ -126,7 +125,7 @@ def docker_end(label: str, *, grace_s: int = STOP_GRACE_S) -> Question:
 
 
 def docker_has_started(name: str, label: str) -> Question:
-    """Exit 0 when the container of that name carries the label (`key=value`) and was started."""
+    """Exit 0 when the container of that name has the label (`key=value`) and was started."""
     return Question(("sh", "-c", STARTED_SCRIPT, "-", name, *label.split("=", 1)))
 
 
@@ -143,7 +142,7 @@ def is_gone(question: Question, answer: Answer) -> bool:
 
 
 def why_failed(answer: Answer) -> str:
-    """The line of a failed command that says why: docker says it first, and a hint after it; others say it last."""
+    """The line of a failed command that says why: docker's first, with a hint after it; the last of others."""
     if answer.exit is None:
         return "it did not end in time"
     lines = [COLOUR.sub("", line).strip() for text in (answer.text, answer.error_text) for line in text.splitlines()]
@@ -157,21 +156,10 @@ def docker_inspect(*names: str) -> Question:
     return Question(("docker", "inspect", "--type", "container", *names), limit=4 << 20)
 
 
-def docker_rename(name: str, new_name: str) -> Question:
-    return Question(("docker", "rename", name, new_name), changes=True)
-
-
-def docker_ps(*labels: str) -> Question:
-    """Ids of all containers, stopped ones included, that carry every label given; one a line, not shortened."""
-    filters = [word for label in labels for word in ("--filter", f"label={label}")]
-    return Question(("docker", "ps", "--all", "--no-trunc", "--quiet", *filters))
-
-
 def docker_logs(name: str, *, since: str = "", tail: int | None = None, follow: bool = False) -> Question:
     """A container's output with docker's own time before each line (stdout and stderr stay apart).
 
-    `since` is a time as docker prints it or a number of seconds since the epoch. With `follow` the argv is
-    for `Host.start`, since it does not end.
+    `since` is a time as docker prints it or seconds since the epoch. With `follow` the argv is for `Host.start`.
     """
     words = ["--since", since] if since else []
     words += ["--tail", str(tail)] if tail is not None else []
@@ -203,3 +191,36 @@ def docker_build(tag: str, image: str, folder: str) -> Question:
 def docker_image_inspect(image: str) -> Question:
     """Everything docker knows of an image, as a JSON array of one; exit 1 when it is not there."""
     return Question(("docker", "image", "inspect", image))
+
+
+WEIGHT_ENDINGS = (".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".bin", ".safetensors")
+DOWNLOAD = "cluster-download"
+"""Name of the container that downloads; on a host there is one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A model for one host's cache, as `user` (`uid:gid`). `token_file` is a private file on the host. `dummy`:
+    everything but the weights."""
+
+    model: str
+    revision: str
+    hf_home: str
+    user: str
+    token_file: str = ""
+    dummy: bool = False
+
+
+def hub_download(image: str, wanted: Download) -> Question:
+    """`hf download MODEL --revision REVISION`. The tool reads the token's file (HF_TOKEN_PATH), so the token is in no
+    command line and no environment. The oldest of the tools heed only the last `--exclude`."""
+    words = ["docker", "run", "--rm", "--init", "--pull", "never", "--name", DOWNLOAD, "--label", TRY_LABEL]
+    words += ["--network", "host", "--user", wanted.user, "--env", "HOME=/tmp", "--env", "HF_HOME=/hf"]
+    cache = mount_word(Bind(wanted.hf_home, "/hf", read_only=False))
+    words += ["--env", "HF_HUB_DISABLE_TELEMETRY=1", "--mount", cache]
+    if wanted.token_file:
+        words += ["--env", "HF_TOKEN_PATH=/hub-token", "--mount", mount_word(Bind(wanted.token_file, "/hub-token"))]
+    words += ["--entrypoint", "hf", image, "download", wanted.model, "--revision", wanted.revision]
+    for ending in WEIGHT_ENDINGS if wanted.dummy else ():
+        words += ["--exclude", f"*{ending}"]
+    return Question(tuple(words), timeout_s=12 * 3600, changes=True)

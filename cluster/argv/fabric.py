@@ -47,8 +47,9 @@ def non_carry_file(names: Sequence[str]) -> bytes:
 
 
 def ib_write_bw(hca: str, gid_index: int, *, port: int, seconds: int) -> tuple[str, ...]:
-    """One end of a test. `gid_index` is that of the RoCE v2 GID of this end's own address; every host has its own.
-    `port` is where the two ends agree on the test by TCP. A test of fixed `seconds` has no peak, only an average."""
+    """One end of a test; the sender's words go on with the other's address. `gid_index` is that of the RoCE
+    v2 GID of this end's own address; every host has its own. `port` is where the two ends agree on the test by TCP. A
+    test of fixed `seconds` has no peak, only an average."""
     ends = ("--ib-dev", hca, "--gid-index", f"{gid_index}", "--port", f"{port}", "--duration", f"{seconds}")
     return ("ib_write_bw", *ends, "--report_gbits", "--CPU-freq")
 
@@ -56,8 +57,3 @@ def ib_write_bw(hca: str, gid_index: int, *, port: int, seconds: int) -> tuple[s
 def listening(words: tuple[str, ...], deadline_s: int) -> tuple[str, ...]:
     """The end that waits for the other, no longer than that; its output comes by line, so that one sees it wait."""
     return ("timeout", "--foreground", "-k", "1", str(deadline_s), "stdbuf", "-oL", *words)
-
-
-def calling(words: tuple[str, ...], peer: str, deadline_s: int) -> Question:
-    """The end that sends. `peer` is the other end's address on the same link."""
-    return Question((*words, peer), timeout_s=deadline_s)

@@ -50,7 +50,7 @@ def far(
     name: str, given: Any = None, *, timeout_s: float = 10.0, limit: int = 1 << 20, changes: bool = False
 ) -> Question:
     """The question that runs `far/<name>.py` on a host. `given` is any JSON value; the program finds it as its first
-    word (`json.loads(sys.argv[1])`), so it must hold no secret. The program prints one JSON document on stdout."""
+    word (`json.loads(sys.argv[1])`), so it must contain no secret. The program prints one JSON document on stdout."""
     argv = ("python3", "-I", "-S", "-", json.dumps(given))
     return Question(argv, stdin=source(name), timeout_s=timeout_s, limit=limit, changes=changes)
 

@@ -41,7 +41,7 @@ class PortUse:
 
 def ports_used(*, backend: str, size: int, rank: int, api_port: int) -> tuple[PortUse, ...]:
     """What one rank of a deployment of `size` ranks listens on, in the order of the plan. `backend` is "ray", "mp" or
-    "none". Only rank 0 serves the API, holds the cord's end and Ray's GCS."""
+    "none". Only rank 0 has the API, the cord's end and Ray's GCS."""
     head, ray = rank == 0, backend == "ray"
     uses = (
         (head, api_port, "OpenAI API"),

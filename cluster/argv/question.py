@@ -1,4 +1,4 @@
-"""What is asked of a host, and what comes back: two values, no behaviour."""
+"""What is asked of a host, and its answer: two values, no behavior."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Question:
 
     `timeout_s`, `limit` (bytes kept of stdout, and as many of stderr) and `tail` (bytes kept of the end of each, where
     it is longer) are enforced on the host.
-    A question that `changes` something is sent once and never again.
+    A question that `changes` something is sent only once.
     """
 
     argv: tuple[str, ...]
@@ -27,7 +27,7 @@ class Answer:
     """What a question gave. `exit` is None when the deadline ended the program.
 
     A program that is not there exits 127, one that may not be run 126, one ended by a signal 128 + signal.
-    `cut` says that output past the limit was thrown away; between a beginning and a `tail` stands a line that says so.
+    `cut`: output past the limit was dropped; between a beginning and a `tail` a line says so.
     """
 
     exit: int | None

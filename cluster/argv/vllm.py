@@ -18,7 +18,7 @@ from cluster.errors import UsageError
 
 Backend = Literal["ray", "mp", "none"]
 
-# Flags that cluster gives: where the user says the same thing.
+# Flags that cluster sets, and where the user sets the same.
 OURS = {
     "tensor-parallel-size": "--tp",
     "pipeline-parallel-size": "--pp",
@@ -59,21 +59,19 @@ def vllm_serve(
     *,
     rank: int = 0,
     revision: str = "",
-    model: str = "",
     measuring: Sequence[str] = (),
     extra: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The words of one rank's `vllm serve`; on the ray backend only rank 0 has them.
 
-    `revision` and `model` replace the recipe's (a commit found on the hosts, a path in the container).
-    `measuring` are flags that cluster adds for itself, `extra` the user's words after `--`, as they are.
-    Raises UsageError when a flag of the recipe or an extra word says what cluster gives.
+    `revision` replaces the recipe's (a commit found on the hosts). `measuring` are flags that cluster adds for itself,
+    `extra` the user's words after `--`, as they are.
+    Raises UsageError when a flag of the recipe or an extra word is one that cluster sets.
     """
     ours = _layout_flags(recipe, layout, rank)
     refuse_extra(extra)
-    model = model or recipe.model
-    words = ["vllm", "serve", model]
-    if not model.startswith("/"):
+    words = ["vllm", "serve", recipe.model]
+    if not recipe.model.startswith("/"):
         words += ["--revision", revision or recipe.revision]
     for flag, value in (*ours.items(), *_recipe_flags(recipe, ours).items()):
         words += flag_words(flag, value)
@@ -91,27 +89,23 @@ def _layout_flags(recipe: Recipe, layout: Layout, rank: int) -> dict[str, JsonVa
     """Flags that follow from the layout. A headless rank has no HTTP, so no address of its own."""
     size = len(layout.addresses)
     flags: dict[str, JsonValue] = {"served-model-name": recipe.served_model_name or recipe.model}
-    if rank == 0:
-        flags |= {"host": layout.bind, "port": recipe.port}
+    flags |= {"host": layout.bind, "port": recipe.port} if rank == 0 else {}
     flags |= {"tensor-parallel-size": layout.tp, "pipeline-parallel-size": layout.pp}
     if layout.backend != "none":
         flags["distributed-executor-backend"] = layout.backend
     if layout.backend == "mp" and size > 1:
         flags |= {"nnodes": size, "node-rank": rank}
         flags |= {"master-addr": layout.addresses[0], "master-port": PORTS.mp_master}
-        if rank > 0:
-            flags["headless"] = True
+        flags |= {"headless": True} if rank > 0 else {}
     return flags
 
 
 def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The recipe's flags, which have one spelling by now; those that repeat ours are left out."""
-    flags: dict[str, JsonValue] = {}
+    """The recipe's flags; those that repeat ours are left out."""
+    flags = {SHORT.get(key, key): value for key, value in recipe.vllm.items()}
     for key, value in recipe.vllm.items():
         flag = SHORT.get(key, key)
-        if flag not in OURS:
-            flags[flag] = value
-        elif str(value) != str(ours.get(flag)):
+        if flag in OURS and str(value) != str(ours.get(flag)):
             shown, own = "set" if flag == "api-key" else json.dumps(value), ours.get(flag)
             given = "which cluster sets itself" if own is None else f"but here it is {json.dumps(own)}"
             raise UsageError(
@@ -120,7 +114,7 @@ def _recipe_flags(recipe: Recipe, ours: dict[str, JsonValue]) -> dict[str, JsonV
                 where=f"recipe {recipe.name}",
                 remedy=f"remove the key and use {OURS[flag]}",
             )
-    return flags
+    return {flag: value for flag, value in flags.items() if flag not in OURS}
 
 
 def flag_words(flag: str, value: JsonValue) -> list[str]:
@@ -201,8 +195,8 @@ def read_length(value: JsonValue) -> int:
 
 
 def refuse_extra(extra: Sequence[str]) -> None:
-    """Raise UsageError when one of the user's words after `--` is a flag that cluster gives, or holds a secret.
-    argparse takes any unambiguous beginning of a flag, so beginnings are refused too."""
+    """Raise UsageError when one of the user's words after `--` is a flag that cluster sets, or contains a secret.
+    argparse accepts any unambiguous beginning of a flag, so beginnings are refused too."""
     where = "command line, after --"
     for word in extra:
         given = word.partition("=")[0]

@@ -38,7 +38,7 @@ from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark import server
-from cluster.spark.deployments import DEPLOYED, Deployment, LockState, deployments, directory
+from cluster.spark.deployments import DEPLOYED, Deployment, LockState, deployments
 from cluster.spark.fabric import TRANSPORT, drift, recorded
 from cluster.spark.fabric_test import FABRIC_SPEED, Speed
 from cluster.spark.fact import Missing, known
@@ -50,15 +50,12 @@ from cluster.spark.request import Wanted, choose_sizes
 from cluster.spark.weights import WEIGHTS
 
 ENDINGS = (".tar.gz", ".tgz")
-TAIL = 5000
-SINCE = "-1h"
+TAIL, SINCE = 5000, "-1h"
 """Lines of each rank's log, and how old lines of a host's journal may be."""
-FOLDER = "cluster-doctor"
-"""The folder in the archive."""
 
 
 def place_of(name: str, *, overwrite: bool) -> Path:
-    """Where the archive will lie. Raises UsageError: another ending, no such folder, or a file that is there."""
+    """Where to write the archive. Raises UsageError."""
     place = Path(name).expanduser()
     if not name.endswith(ENDINGS):
         raise UsageError(f"--bundle {name}: expected a name that ends in {' or '.join(ENDINGS)}", code="bundle-name")
@@ -74,7 +71,7 @@ def save(
     place: Path, wanted: Wanted, seens: Mapping[str, Seen], found: Sequence[Deployment], document: Any, fleet: Fleet
 ) -> int:
     """Write the archive, private files in one folder, and return how many; `document` is what `--json` prints. It
-    appears under its name only when it is whole. Raises ClusterError when it cannot be written."""
+    appears under its name only when it is complete. Raises ClusterError."""
     ranks = {host: [(one.id, rank.name) for one in found if (rank := one.ranks.get(host))] for host in seens}
     secrets = known_secrets(seens, ranks, fleet)
     versions = {"cluster": __version__, "python": platform.python_version(), "system": platform.platform()}
@@ -85,15 +82,19 @@ def save(
         "recipe.yaml": wanted.recipe.model_dump(mode="json"),
         **{f"{name}/facts.json": asdict(seen) for name, seen in seens.items()},
     }
-    texts = {name: as_text(name, redact(value, secrets)) for name, value in documents.items()}
-    texts |= {name: redact_text(text, secrets) for name, text in logs(ranks, fleet)}
+    texts = {name: redact_text(text, secrets) for name, text in logs(ranks, fleet)}
+    for name, value in documents.items():
+        clean = redact(value, secrets)
+        texts[name] = json.dumps(clean, indent=1, default=str) + "\n"
+        if name.endswith(".yaml"):
+            texts[name] = yaml.safe_dump(clean, sort_keys=False, allow_unicode=True)
     part = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         part.touch(0o600)
         with tarfile.open(part, "w:gz") as archive:
             for name, text in texts.items():
                 data = text.encode("utf-8", "replace")
-                entry = tarfile.TarInfo(f"{FOLDER}/{name}")
+                entry = tarfile.TarInfo(f"cluster-doctor/{name}")
                 entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
                 archive.addfile(entry, io.BytesIO(data))
         part.replace(place)
@@ -104,44 +105,30 @@ def save(
     return len(texts)
 
 
-def as_text(name: str, value: Any) -> str:
-    if name.endswith(".yaml"):
-        return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-    return json.dumps(value, indent=1, default=str) + "\n"
-
-
 def logs(ranks: Mapping[str, Sequence[tuple[str, str]]], fleet: Fleet) -> Iterator[tuple[str, str]]:
     """What explains a failure of each of our containers, by file name; where a host is lost, why."""
-    asked = {
-        host: [evidence.questions(name, SINCE, ray=False, tail=TAIL) for _, name in rows]
-        for host, rows in ranks.items()
-        if rows
-    }
-    outcomes = fleet.ask({host: [one for files in given for one in files.values()] for host, given in asked.items()})
-    for host, outcome in outcomes.items():
-        answers = iter(outcome.value or ())
-        for (_, name), files in zip(ranks[host], asked[host], strict=True):
-            for file in files:
-                answer = next(answers, None)
-                said = evidence.said(answer) if answer else str(outcome.error).encode()
-                yield f"{host}/{name}-{file}", said.decode("utf-8", "replace")
+    asked: dict[str, dict[str, Question]] = {}
+    for host, name in ((host, name) for host, rows in ranks.items() for _, name in rows):
+        files = evidence.questions(name, SINCE, ray=False, tail=TAIL)
+        asked.setdefault(host, {}).update({f"{host}/{name}-{file}": one for file, one in files.items()})
+    for host, outcome in fleet.ask({host: list(files.values()) for host, files in asked.items()}).items():
+        for number, file in enumerate(asked[host]):
+            said = evidence.said(outcome.value[number]) if outcome.value else str(outcome.error).encode()
+            yield file, said.decode("utf-8", "replace")
 
 
 def known_secrets(
     seens: Mapping[str, Seen], ranks: Mapping[str, Sequence[tuple[str, str]]], fleet: Fleet
 ) -> frozenset[str]:
-    """Values that must not be in the archive, whatever quotes them; they are kept in memory only.
-
-    Those given to what runs (read from its files on the hosts), the hub token and secrets of this environment, and
-    machine ids, which nobody but their owner should know.
-    """
+    """Values that must not be in the archive, whatever quotes them: those given to what runs (from its files on the
+    hosts), the hub token and secrets of this environment, and machine ids."""
     secrets = {value for name, value in os.environ.items() if len(value) >= 8 and is_secret(name, value)}
     secrets.add(read_token(None))
     asked: dict[str, list[Question]] = {}
     for host, seen in seens.items():
-        if not isinstance(seen.identity, Missing):
-            secrets.add(seen.identity.machine_id)
-            homes = [directory(seen.identity.data_dir, name) for name, _ in ranks[host]]
+        if own := known(seen.identity):
+            secrets.add(own.machine_id)
+            homes = [seen.home(name) for name, _ in ranks[host]]
             asked[host] = [Question(("cat", f"{home}/{file}")) for home in homes for file in SECRET_FILES]
     outcomes = fleet.ask({host: questions for host, questions in asked.items() if questions})
     for answer in (answer for outcome in outcomes.values() for answer in outcome.value or () if answer.exit == 0):
@@ -154,49 +141,44 @@ def known_secrets(
 
 TOKENS = 8
 ANSWER_S = 4.0
-"""A busy server may take longer; its other requests then move the counters as well as ours would."""
+"""A busy server may take longer; its other requests then move the counters as ours would."""
 
 
 def check_traffic(
     deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen], fleet: Fleet
 ) -> Iterator[Finding]:
-    """One short completion of a deployment that serves over several ranks, and the way it took. `hosts` in rank
-    order."""
+    """One short completion of a deployment that serves over several ranks, and the way it took."""
+    head, way = deployment.head, f"the way of {deployment.id}'s traffic"
     for host in deployment.hosts:
         lock = seens[host].lock
         if isinstance(lock, LockState) and lock.held:  # a measurement may be under way, which one more request spoils
-            what = f"the way of {deployment.id}'s traffic was not looked at: the hosts are in use"
-            yield TRANSPORT.note(host, what, f"{lock.who}: {lock.why}", "run it again when that is done")
+            what, evidence = f"{way} was not checked: the hosts are in use", f"{lock.who}: {lock.why}"
+            yield TRANSPORT.note(host, what, evidence, "run it again when that is done")
             return
     try:
-        yield from _ask(subject_of(deployment, hosts, seens), deployment, fleet)
+        subject = subject_of(deployment, hosts, seens)
+        if not subject.fabric.rdma:
+            return
+        before = prove.read_links(fleet, subject.wanted.names)
+        question = server.question(subject.server, ask=True, timeout_s=ANSWER_S, tokens=TOKENS)
+        done = known(server.parse(fleet.ask({head: [question]})[head].get()[0]))
+        if done and done.status and (wrong := done.wrong(subject.wanted.served_name, judge_text=False)):
+            remedy = "cluster logs --explain names the cause"
+            yield DEPLOYED.fault(head, f"{deployment.id} answers, but {wrong}", remedy=remedy)
+            return
+        fleet.time.sleep(prove.COUNTERS_SETTLE_S)
+        transport = prove.read_transport(subject, fleet, before)
     except InterruptedByUser:
         raise
     except ClusterError as error:
-        yield TRANSPORT.unknown(deployment.head, f"the way of {deployment.id}'s traffic", Missing(error.what))
-
-
-def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterator[Finding]:
-    if not subject.fabric.rdma:
+        yield TRANSPORT.unknown(head, way, Missing(error.what))
         return
-    head = deployment.head
-    before = prove.read_links(fleet, subject.wanted.names)
-    question = server.question(subject.server, ask=True, timeout_s=ANSWER_S, tokens=TOKENS)
-    done = known(server.parse(fleet.ask({head: [question]})[head].get()[0]))
-    if done and done.status and (wrong := done.wrong(subject.wanted.served_name, judge_text=False)):
-        remedy = "cluster logs --explain names the cause"
-        yield DEPLOYED.fault(head, f"{deployment.id} answers, but {wrong}", remedy=remedy)
-        return
-    fleet.time.sleep(prove.COUNTERS_SETTLE_S)
-    transport = prove.read_transport(subject, fleet, before)
     if transport.verdict == "rdma":
         return
     if not (done and done.status):
-        late = Missing(f"the server did not answer within {ANSWER_S:.0f} s", "timeout")
-        yield TRANSPORT.unknown(head, f"the way of {deployment.id}'s traffic", late)
-        return
-    if transport.verdict == "unknown":
-        yield TRANSPORT.unknown(head, f"the way of {deployment.id}'s traffic", Missing(transport.why))
+        yield TRANSPORT.unknown(head, way, Missing(f"the server did not answer within {ANSWER_S:.0f} s", "timeout"))
+    elif transport.verdict == "unknown":
+        yield TRANSPORT.unknown(head, way, Missing(transport.why))
     elif accepted := deployment.seen.get("accepts_sockets"):
         what = f"the traffic of {deployment.id} goes over sockets, as was accepted: {accepted}"
         yield TRANSPORT.note(head, what, transport.why)
@@ -208,8 +190,7 @@ def _ask(subject: prove.Subject, deployment: Deployment, fleet: Fleet) -> Iterat
 
 @dataclass(slots=True)
 class Examined:
-    """What was found, worst first; `errors` of the hosts that did not answer, or not to the end; `speeds`: what
-    `--fabric-test` measured."""
+    """What was found, worst first; `errors` of hosts that did not answer all; `speeds` by `--fabric-test`."""
 
     seens: Mapping[str, Seen]
     found: tuple[Deployment, ...]
@@ -255,7 +236,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 
 def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
-    """Look at all hosts, ping their peers, try the image where it is, and ask what runs of ours how it does."""
+    """Ask all hosts, ping their peers, try the image where it is, and ask each deployment for its state."""
     started_s = fleet.time.monotonic()
     with screen.waiting(f"looking at {', '.join(wanted.names)}") as waiting:
         seens, errors = answered(look(fleet, wanted.hosts, wanted))
@@ -312,7 +293,7 @@ def check_absent(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
 
 
 def check_deployment(status: Status, wanted: Wanted, seens: Mapping[str, Seen]) -> Iterator[Finding]:
-    """What runs of ours is whole, and over the links that are there now."""
+    """A deployment is complete, and runs over the links that are there now."""
     deployment, head = status.deployment, status.deployment.head
     ranks = {host: rank for host, rank in status.ranks.items() if host in seens}
     if isinstance(status.state, Failed):
@@ -339,13 +320,10 @@ def ranked(deployment: Deployment, wanted: Wanted) -> list[ResolvedHost]:
 
 
 def summary(examined: Examined) -> str:
-    made = "checks between hosts need two"
-    if len(examined.seens) > 1:
-        made = f"{len(CHECKS.keys() - (set() if examined.speeds else {'fabric-speed'}))} checks"
+    made = (
+        f"{len(CHECKS) - (not examined.speeds)} checks" if len(examined.seens) > 1 else "checks between hosts need two"
+    )
     levels = Counter(one.finding.level for one in share(examined.findings))
-    counts = [
-        f"{levels[level]} {level}" + ("s" if levels[level] > 1 and level != "unknown" else "")
-        for level in filter(levels.get, ORDER)
-    ]
-    where = f"on {', '.join(examined.seens)} ({made}, {examined.seconds:.1f} s)"
-    return f"{', '.join(counts) or 'no finding'} {where}"
+    plural = {level: "s" if levels[level] > 1 and level != "unknown" else "" for level in ORDER}
+    counts = ", ".join(f"{levels[level]} {level}{plural[level]}" for level in ORDER if levels[level])
+    return f"{counts or 'no finding'} on {', '.join(examined.seens)} ({made}, {examined.seconds:.1f} s)"

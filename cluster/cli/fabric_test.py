@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from cluster.argv.fabric import VERSION, calling, ib_write_bw, listening
+from cluster.argv.fabric import VERSION, ib_write_bw, listening
 from cluster.argv.far import started
 from cluster.argv.ports import PORTS
+from cluster.argv.question import Question
 from cluster.cli.status import server_of
 from cluster.errors import UnreachableError
 from cluster.hosts.fleet import Fleet, in_parallel
@@ -62,31 +63,34 @@ def test_fabric(
     seen, tools = ask_ends(fabric, fleet)
     todo = rounds(fabric, seen, tools)
     if not todo:
-        return untold(fabric, "the hosts share no fabric subnet" if len(fabric.hosts) > 1 else "one host has no peer")
+        why = "the hosts share no fabric subnet" if len(fabric.hosts) > 1 else "one host has no peer"
+        return not_judged(fabric, why)
     if users := in_use(found, seens, fleet):
-        return untold(fabric, users)
+        return not_judged(fabric, users)
     screen.note(f"fabric test: {len(todo)} measurements of {SECONDS} s, about {(SECONDS + 1) * len(todo)} s in all")
     speeds: list[Speed] = []
+    rows = []
     with screen.waiting("the fabric") as line:
         for count, ways in enumerate(todo, 1):
             line.update(f"{count}/{len(todo)}: {' and '.join(way.text for way in ways)}")
-            speeds += run_round(ways, fleet)
-    rows = [*rows_of(speeds)]
+            measured = run_round(ways, fleet)
+            rows.append(row_of(measured))
+            speeds += measured
     rows += [
         [f"{host} {link.netdev}", "", link.hca, "", f"not tested: {link.state}, no peer over it"]
         for host, link in untested(fabric, seen)
     ]
     screen.table("fabric", ["from", "to", "HCAs", ">Gb/s", "measured by"], rows)
     if users := in_use(found, seens, fleet):
-        return untold(fabric, f"meanwhile {users}", speeds)
+        return not_judged(fabric, f"meanwhile {users}", speeds)
     return Tested([*judge_speeds(speeds)], speeds)
 
 
-def untold(fabric: Fabric, why: str, speeds: Sequence[Speed] = ()) -> Tested:
+def not_judged(fabric: Fabric, why: str, speeds: Sequence[Speed] = ()) -> Tested:
     """Nothing can be said of the links: they could not be tested, or something else went over them."""
-    remedy = "" if "requests" not in why else "test again when no requests run"
-    host = [*fabric.hosts][-1]
-    return Tested([FABRIC_SPEED.found("unknown", host, "the links cannot be judged", why, remedy)], list(speeds))
+    remedy = "test again when no requests run" if "requests" in why else ""
+    finding = FABRIC_SPEED.found("unknown", [*fabric.hosts][-1], "the links cannot be judged", why, remedy)
+    return Tested([finding], list(speeds))
 
 
 def ask_ends(fabric: Fabric, fleet: Fleet) -> tuple[dict[str, Links | Missing], dict[str, Missing | None]]:
@@ -117,7 +121,7 @@ def in_use(found: Sequence[Deployment], seens: Mapping[str, Seen], fleet: Fleet)
 
 
 def run_round(ways: Sequence[Way], fleet: Fleet) -> list[Speed]:
-    """All ways of a round at the same time, each on threads of its own, so that Ctrl-C is heard."""
+    """All ways of a round at the same time, each on threads of its own, so that Ctrl-C ends it."""
     jobs = {
         way.text: partial(measure, way, fleet, PORTS.perftest_first + number, together=len(ways) > 1)
         for number, way in enumerate(ways)
@@ -147,16 +151,14 @@ def by_rdma(way: Way, fleet: Fleet, port: int) -> Bandwidth | Obstacle:
     with running(fleet[way.receiver.host], listening(there, DEADLINE_S)) as server:
         if said := until_it_waits(server):
             return way.receiver.host, Missing(said)
-        call, sender = calling(here, way.receiver.address, DEADLINE_S), fleet[way.sender.host]
-        left = TRIES
-        while True:
-            left -= 1
-            found = fabric_test.parse_bandwidth(sender.ask([call])[0])
-            if isinstance(found, Bandwidth):
-                return found
-            if not left or "Couldn't connect" not in found.why:
-                return sender.name, found
+        call, sender = Question((*here, way.receiver.address), timeout_s=DEADLINE_S), fleet[way.sender.host]
+        found = fabric_test.parse_bandwidth(sender.ask([call])[0])
+        for _ in range(TRIES - 1):
+            if isinstance(found, Bandwidth) or "Couldn't connect" not in found.why:
+                break
             fleet.time.sleep(PAUSE_S)  # the other end says that it waits a moment before it listens
+            found = fabric_test.parse_bandwidth(sender.ask([call])[0])
+        return found if isinstance(found, Bandwidth) else (sender.name, found)
 
 
 def until_it_waits(server: Process) -> str:
@@ -194,29 +196,21 @@ def running(host: Host, words: Sequence[str], stdin: bytes = b"") -> Iterator[Pr
         process.close(0)
 
 
-def rows_of(speeds: Sequence[Speed]) -> Iterator[list[str]]:
-    """A row a way, then one for all links of a pair together."""
-    for speed in speeds:
-        if not speed.together:
-            sender, receiver = speed.way.sender, speed.way.receiver
-            hcas = " → ".join(dict.fromkeys(end.hca for end in (sender, receiver) if end.hca))
-            yield [sender.text, receiver.text, hcas, number(speed.gbps), how(speed)]
-    for hosts in dict.fromkeys(speed.way.hosts for speed in speeds):
-        pair = [speed for speed in speeds if speed.together and speed.way.hosts == hosts]
-        if pair:
-            known = [speed.gbps for speed in pair if speed.gbps is not None]
-            total = number(sum(known) if len(known) == len(pair) else None)
-            way, ways_of = pair[0].way, " and ".join(dict.fromkeys(map(how, pair)))
-            yield [way.sender.host, way.receiver.host, f"{len(pair)} links at once", total, ways_of]
-
-
-def number(gbps: float | None) -> str:
-    return "?" if gbps is None else f"{gbps:.1f}"
+def row_of(speeds: Sequence[Speed]) -> list[str]:
+    """What a round gave: one way, or all links of a pair together."""
+    sender, receiver = speeds[0].way.sender, speeds[0].way.receiver
+    hcas = " → ".join(dict.fromkeys(end.hca for end in (sender, receiver) if end.hca))
+    ends = [sender.text, receiver.text, hcas]
+    if len(speeds) > 1:
+        ends = [sender.host, receiver.host, f"{len(speeds)} links at once"]
+    numbers = [speed.gbps for speed in speeds if speed.gbps is not None]
+    total = f"{sum(numbers):.1f}" if len(numbers) == len(speeds) else "?"
+    return [*ends, total, " and ".join(dict.fromkeys(map(how, speeds)))]
 
 
 def how(speed: Speed) -> str:
     if isinstance(speed.result, Missing):
         return speed.result.why
-    if speed.is_rdma:
+    if isinstance(speed.result, Bandwidth):
         return "RDMA (ib_write_bw)"
     return f"TCP, {STREAMS} streams" + (", a CPU core may have been the limit" if speed.cpu_bound else "")

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.argv import hub
-from cluster.argv.docker import docker_inspect, docker_pull, why_failed
+from cluster.argv.docker import DOWNLOAD, Download, docker_inspect, docker_pull, hub_download, why_failed
 from cluster.argv.question import Question
 from cluster.config.secrets import read_secret
 from cluster.deploy.plan import HUB_TOKEN
@@ -191,16 +190,9 @@ def download(model: Model, image: str, seens: Mapping[str, Seen], tokens: Mappin
         session.guard.note(name, f"download {model.id}")
         identity = identity_of(seens[name])
         folders[name] = [Question(("mkdir", "-p", identity.hf_home), changes=True)]
-        asked[name] = hub.hub_download(
-            image,
-            model.id,
-            model.revision,
-            hf_home=identity.hf_home,
-            uid=identity.uid,
-            gid=identity.gid,
-            token_file=token_file,
-            dummy=model.dummy,
-        )
+        user = f"{identity.uid}:{identity.gid}"
+        wanted = Download(model.id, model.revision, identity.hf_home, user, token_file, model.dummy)
+        asked[name] = hub_download(image, wanted)
     session.fleet.keep_asking(folders, session.screen.trouble)
     with session.screen.waiting(f"download of {model.id} on {', '.join(tokens)}") as line:
         run_on(session, asked, "download the model", "run it again: it goes on where it stopped", line.beside)
@@ -214,7 +206,7 @@ def run_on(session: Session, asked: Mapping[str, Question], what: str, remedy: s
 
     def fetch(host: Host) -> None:
         session.guard.require([host.name])
-        while host.ask([docker_inspect(hub.DOWNLOAD)])[0].exit == 0:  # the one of the lost connection goes on
+        while host.ask([docker_inspect(DOWNLOAD)])[0].exit == 0:  # the one of the lost connection goes on
             session.fleet.time.sleep(POLL_S)
         [answer] = host.ask([asked[host.name]])
         if answer.exit != 0:

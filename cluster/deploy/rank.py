@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from cluster.argv.docker import Bind, Container
+from cluster.argv.docker import Bind, RankContainer
 from cluster.argv.fabric import fabric_environment
 from cluster.argv.ports import PORTS
 from cluster.argv.ray import ray_environment, ray_start
@@ -134,7 +134,7 @@ def container_name(deployment: str, rank: int) -> str:
     return f"cluster-{deployment}-r{rank}"
 
 
-def container(made_of: Ingredients, rank: int) -> Container:
+def container(made_of: Ingredients, rank: int) -> RankContainer:
     wanted, host = made_of.wanted, made_of.wanted.names[rank]
     home, links, weights = made_of.home(host), made_of.seens[host].links, known(made_of.seens[host].weights)
     # files of the recipe: ours from the deployment's directory, the model's own from where the host has it
@@ -150,7 +150,7 @@ def container(made_of: Ingredients, rank: int) -> Container:
     for target, path in files.items():
         inside = f"{made_of.inside.packages}/{target.removeprefix(PACKAGES)}"
         binds.append(Bind(path, target if target.startswith("/") else inside))
-    return Container(
+    return RankContainer(
         name=container_name(made_of.id, rank),
         image=made_of.image,
         entrypoint="python3",

@@ -1,4 +1,4 @@
-"""A host's clock beside the operator's: read on the host within one round trip, compared with the middle of it."""
+"""A host's clock compared with the operator's: read on the host, against the middle of the round trip."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing, read_section
+from cluster.spark.fact import Missing, known, read_section
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ CLOCK_WARNING_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The host's clock in unix seconds, and whether something keeps it right (None when not told)."""
+    """The host's clock in unix seconds, and whether something keeps it right (None when unknown)."""
 
     time_unix_s: float
     synchronised: bool | None = None
@@ -55,12 +55,10 @@ def parse(answer: Answer, asked: tuple[float, float]) -> Clock | Missing:
 
 
 def check_clocks(seens: Sequence[Seen]) -> Iterator[Finding]:
-    """The hosts' clocks agree with each other and with the operator's, as far as the round trips can tell."""
-    clocks = {seen.host: seen.clock for seen in seens if not isinstance(seen.clock, Missing)}
+    """The hosts' clocks agree with each other and with the operator's, beyond half the round trip."""
     yield from (CLOCK.unknown(seen.host, "clock", seen.clock) for seen in seens if isinstance(seen.clock, Missing))
-    wrong = {
-        host: clock for host, clock in clocks.items() if abs(clock.offset_s) > CLOCK_WARNING_S + clock.uncertainty_s
-    }
+    clocks = {seen.host: clock for seen in seens if (clock := known(seen.clock))}
+    wrong = {host: one for host, one in clocks.items() if abs(one.offset_s) > CLOCK_WARNING_S + one.uncertainty_s}
     offsets = [clock.offset_s for clock in clocks.values()]
     if len(wrong) == len(clocks) > 1 and max(offsets) - min(offsets) <= CLOCK_WARNING_S:
         what = "the hosts' clocks agree, and differ from the one of this machine"

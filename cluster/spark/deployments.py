@@ -26,13 +26,9 @@ STRANGER = Check("stranger", "memory-is-full#another-tenant")
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container. `id` is the full id, `name` without the slash, `image` as it was named at start.
-
-    `state` is docker's word (`created`, `running`, `paused`, `restarting`, `removing`, `exited`, `dead`). `exit_code`
-    and `finished_at` are None and empty while it has never ended. Times are RFC 3339 as docker prints them, empty
-    for never. `pid` of the first process on the host, 0 when it does not run. `argv`: entrypoint and words.
-    `gpu`: it was given a GPU.
-    """
+    """One container on a host. `id` is the full id, `name` without the slash, `image` as it was named at start, `state`
+    docker's word. `exit_code` is None while it has never ended. Times are RFC 3339 as docker prints them, empty for
+    never. `pid` of the first process, 0 when it does not run. `argv`: entrypoint and words. `gpu`: it was given one."""
 
     id: str
     name: str
@@ -48,8 +44,8 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """How the docker command ended when it did not give a list."""
+class DockerEnd:
+    """How the docker command ended when it gave no list."""
 
     exit: int
     said: str
@@ -65,12 +61,10 @@ def containers_question() -> Question:
 
 
 def parse_containers(answer: Answer) -> tuple[Container, ...] | Missing:
-    """The containers, with docker's ways of saying never made plain; or how docker failed."""
+    """All containers, with docker's ways of saying never made plain; or how docker failed."""
     if (value := find_section(answer, "failed")) is not None:
-        failed = as_shape(value, "containers", Failed)
-        if isinstance(failed, Missing):
-            return failed
-        return refuse(Answer(failed.exit), "docker") or explain(failed.said)
+        end = as_shape(value, "containers", DockerEnd)
+        return end if isinstance(end, Missing) else refuse(Answer(end.exit), "docker") or explain(end.said)
     found = read_section(answer, "containers", tuple[Container, ...])
     if isinstance(found, Missing):
         return found
@@ -93,21 +87,18 @@ SEEN = "cluster.seen"
 TRY = "cluster.try"
 HOME = "/cluster"
 """The deployment's directory, as its containers see it."""
-
-
 NONE: Mapping[str, str] = MappingProxyType({})
-
 NEEDED = {"recipe", "tp", "pp", "backend", "hosts", "bind", "secrets", "image_content"}
 NEEDED_OF_RECIPE = {"name", "port", "model", "served_model_name", "revision", "weights", "image"}
-"""Keys of a spec that are read again from the label."""
+"""Keys of a spec that are read back from the label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """All ranks of one deployment that were found: `hosts` in rank order, `ranks` what is really there.
 
-    Hosts are those of the label `cluster.hosts`, under the names that this command gives them, in `seen` too; one that
-    is not among the hosts of this command is `NAME (ADDRESS)` as recorded. In `spec` they are ids.
+    Hosts have the names that this command gives them, in `seen` too; one that is not among the hosts of this command is
+    `NAME (ADDRESS)` as recorded. In `spec` they are ids.
     """
 
     id: str
@@ -118,7 +109,6 @@ class Deployment:
 
     @property
     def running(self) -> bool:
-        """Every rank's container runs."""
         return set(self.ranks) == set(self.hosts) and all(c.state == "running" for c in self.ranks.values())
 
     @property
@@ -127,7 +117,6 @@ class Deployment:
 
     @property
     def port(self) -> int:
-        """Of the API on the head."""
         return int(self.spec["recipe"]["port"])
 
     def ports_on(self, host: str) -> tuple[PortUse, ...]:
@@ -146,10 +135,10 @@ class Deployment:
 def deployments(seens: Iterable[Seen], named: Iterable[ResolvedHost] = ()) -> tuple[Deployment, ...]:
     """All deployments found on these hosts, running or not. A container whose labels cannot be read is skipped.
     `named`: the hosts of the command, those that did not answer too."""
-    seens = tuple(seens)
-    ids = {seen.host: seen.host_id for seen in seens}
-    containers = {seen.host: known(seen.containers) or () for seen in seens}
-    return group(containers, ids, {host.name: host.address for host in named if host.name not in ids})
+    here = {seen.host: seen for seen in seens}
+    containers = {host: known(seen.containers) or () for host, seen in here.items()}
+    silent = {host.name: host.address for host in named if host.name not in here}
+    return group(containers, {host: seen.host_id for host, seen in here.items()}, silent)
 
 
 def group(
@@ -195,8 +184,8 @@ def _read(
 
 
 def _place(key: str, end: Mapping[str, Any], free: Set[str], ids: Mapping[str, str], silent: Mapping[str, str]) -> str:
-    """The host that a rank was started on whose container was not found. `free` hold none of its ranks. An older
-    version recorded no id and no management address: its key is the name."""
+    """The host of a rank whose container was not found; `free` have none of its ranks. An older version recorded no id
+    and no management address: its key is the name."""
     name, address = end.get("name", key), end.get("management") or end.get("address")
     here = [host for host in sorted(free) if (ids[host] == key if "name" in end else host == key)]
     here += [host for host, at in silent.items() if host == name or (at == address and "name" in end)]
@@ -204,7 +193,7 @@ def _place(key: str, end: Mapping[str, Any], free: Set[str], ids: Mapping[str, s
 
 
 def unread(seen: Seen) -> bool:
-    """Whether a container runs on this host that another version made, so that its labels cannot be read."""
+    """Whether a container of another version, whose labels cannot be read, runs on this host."""
     containers = known(seen.containers) or ()
     names = {one.labels[DEPLOYMENT] for one in containers if DEPLOYMENT in one.labels and one.state == "running"}
     return bool(names - {deployment.id for deployment in group({seen.host: containers})})
@@ -232,15 +221,9 @@ def directory(data_dir: str, deployment: str) -> str:
     return f"{data_dir}/deployments/{deployment}"
 
 
-def parse(answer: Answer) -> tuple[Kept, ...] | Missing:
-    """No directory at all reads as none kept."""
-    return read_section(answer, "deployments", tuple[Kept, ...])
-
-
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """Whether somebody holds the lock. `who`, `why`: the holder's own words; `since`: unix seconds, None if not told. A
-    lock that is not held names nobody, whatever an earlier holder left in the file."""
+    """`who`, `why`: the holder's own words; `since`: unix seconds. A lock that is not held names nobody."""
 
     held: bool
     who: str = ""
@@ -257,7 +240,7 @@ def parse_lock(answer: Answer) -> LockState | Missing:
 
 
 def check_containers(seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
-    """No stranger's container has a name of ours, and every one of ours can be read; strangers with a GPU are noted."""
+    """No unmanaged container has a name of ours, all of ours can be read; unmanaged ones with a GPU are noted."""
     host, ids = seen.host, {deployment.id for deployment in found}
     for one in known(seen.containers) or ():
         name, image = one.name, f"{one.id[:12]} of image {one.image}"

@@ -26,8 +26,8 @@ MIN_INODES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a path could still take: that of its nearest existing parent, as an unprivileged user sees it. `free_inodes`
-    is None where the file system does not count them. Two paths with one `device` share their room."""
+    """Room at a path, or at its nearest existing parent, for an unprivileged user. `free_inodes` is None where the file
+    system does not count them. Two paths with one `device` share their room."""
 
     path: str
     free_bytes: int
@@ -41,12 +41,12 @@ def question(paths: Iterable[str]) -> Question:
 
 
 def moved_root(root: str, rooms: tuple[Room, ...]) -> bool:
-    """Whether Docker's data directory is none of the usual places that were looked at."""
+    """Whether Docker's data directory is none of the places that were asked for."""
     return root.startswith("/") and all(root != room.path for room in rooms)
 
 
 def parse(answer: Answer) -> tuple[Room, ...] | Missing:
-    """The rooms come in the order of the paths asked for, `~` expanded."""
+    """In the order of the paths asked for, `~` expanded."""
     return read_section(answer, "disk", tuple[Room, ...])
 
 
@@ -59,7 +59,7 @@ _DF = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A file system in `df`. `free_bytes` as far as the unit tells."""
+    """A file system in `df`."""
 
     device: str
     path: str

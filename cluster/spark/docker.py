@@ -27,14 +27,11 @@ PODMAN = "`docker` is podman here; Docker itself is required"
 
 @dataclass(frozen=True, slots=True)
 class Docker:
-    """The daemon this user can reach. `storage_driver`: `overlay2`, or containerd's `overlayfs`; `root`: its data
-    directory; `runtimes` by name, sorted (a stock Spark lists no `nvidia`); `architecture` as `uname -m`."""
+    """The daemon. `storage_driver`: `overlay2`, or containerd's `overlayfs`; `root`: its data directory."""
 
     version: str
     storage_driver: str
     root: str
-    runtimes: tuple[str, ...]
-    architecture: str
     containerd_store: bool = False
 
     @property
@@ -48,7 +45,7 @@ def question() -> Question:
 
 
 def parse(answer: Answer) -> Docker | Missing:
-    """A daemon that cannot be reached is told on stderr or in `ServerErrors`."""
+    """A daemon that cannot be reached is reported on stderr or in `ServerErrors`."""
     if refused := refuse(answer, "docker"):
         return refused
     try:
@@ -65,8 +62,6 @@ def parse(answer: Answer) -> Docker | Missing:
         "version": info["ServerVersion"],
         "storage_driver": info.get("Driver"),
         "root": info.get("DockerRootDir"),
-        "runtimes": sorted(info.get("Runtimes") or []),
-        "architecture": info.get("Architecture"),
     }
     return as_shape(shape, "docker", Docker)
 
@@ -93,8 +88,7 @@ _PS = re.compile(r"^CONTAINER ID[ \t]+IMAGE\b.*\n(?P<rows>(?:(?:[0-9a-f]{12}\s.*
 
 @dataclass(frozen=True, slots=True)
 class DockerText:
-    """The image store (`overlay2`, `overlayfs` for containerd's; empty when not shown), whether NVIDIA's runtime is
-    registered (None when runtimes are not shown), and whether its devices are known through CDI."""
+    """`storage_driver` is empty when not shown, `nvidia_runtime` None when runtimes are not shown."""
 
     storage_driver: str
     nvidia_runtime: bool | None
@@ -102,17 +96,16 @@ class DockerText:
 
 
 def recognise(text: str) -> DockerText | None:
-    """`docker info`, whole or in part, None when it is not there."""
+    """`docker info` or a part of it."""
     driver, runtimes = _DRIVER.search(text), _RUNTIMES.search(text)
     if not driver and not runtimes:
         return None
-    listed = " ".join(filter(None, runtimes.groups())) if runtimes else None
-    nvidia = None if listed is None else "nvidia" in listed
+    nvidia = any("nvidia" in names for names in runtimes.groups("")) if runtimes else None
     return DockerText(driver["driver"] if driver else "", nvidia, _CDI.search(text) is not None)
 
 
 def recognise_containers(text: str) -> int | None:
-    """How many containers `docker ps` lists, None when its header is not there."""
+    """How many containers `docker ps` lists."""
     found = _PS.search(text)
     return len(found["rows"].splitlines()) if found else None
 
@@ -120,10 +113,10 @@ def recognise_containers(text: str) -> int | None:
 def check_docker(seen: Seen) -> Iterator[Finding]:
     """Docker answers this user, and lists its containers."""
     host, account = seen.host, known(seen.identity)
+    if not isinstance(seen.docker, Missing) and isinstance(seen.containers, Missing):
+        what = "the containers cannot be listed, so nothing can be decided"
+        yield DOCKER.fault(host, what, seen.containers.why, f"on {host}: docker ps --all")
     if not isinstance(seen.docker, Missing):
-        if isinstance(seen.containers, Missing):
-            what = "the containers cannot be listed, so nothing can be decided"
-            yield DOCKER.fault(host, what, seen.containers.why, f"on {host}: docker ps --all")
         return
     remedy = {
         "refused": "sudo usermod -aG docker $USER, then log in again",
@@ -140,7 +133,7 @@ def check_docker(seen: Seen) -> Iterator[Finding]:
 
 def check_stores(seens: Sequence[Seen]) -> Iterator[Finding]:
     """Docker keeps images in one way everywhere; where it does not, ids of one image differ (its content does not)."""
-    stores = {seen.host: seen.docker.image_store for seen in seens if not isinstance(seen.docker, Missing)}
+    stores = {seen.host: daemon.image_store for seen in seens if (daemon := known(seen.docker))}
     what = "the hosts keep images in different stores, so ids differ"
     remedy = "nothing to do for cluster, which compares content; containerd-snapshotter in /etc/docker/daemon.json"
     yield from IMAGE_STORE.differ("note", stores, what, remedy)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_interface
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, known
 from cluster.spark.finding import Check, Finding, Level, twice
-from cluster.spark.links import Link, Links, half_ports, is_crossed, port_of, subnets
+from cluster.spark.links import Link, Links, Netdev, half_ports, is_crossed, port_of, subnets
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
@@ -48,15 +47,11 @@ class Facing:
     address: str
     network: Network
 
-    def as_label(self) -> dict[str, Any]:
-        address = f"{self.address}/{self.network.prefixlen}"
-        return {"netdev": self.netdev, "hca": self.hca, "mtu": self.mtu, "address": address}
-
 
 @dataclass(frozen=True, slots=True)
 class HostFabric:
     """How one host reaches its peers. Without `facing`, `address` is the management address. `old_hcas`: those of a
-    label of an older form, which does not tell the netdev and address of each."""
+    label of an older form, which lacks the netdev and address of each."""
 
     host: str
     address: str
@@ -66,13 +61,19 @@ class HostFabric:
 
     @property
     def hcas(self) -> tuple[str, ...]:
-        """Those whose netdev faces the peers."""
         return tuple(dict.fromkeys(link.hca for link in self.facing if link.hca)) or self.old_hcas
+
+    @property
+    def observed(self) -> tuple[str, str, str]:
+        return self.address, self.netdev, ", ".join(self.hcas)
 
     def as_label(self) -> dict[str, Any]:
         """For the label `cluster.seen`; `recorded` reads it."""
         mtu = min((link.mtu for link in self.facing), default=None)
-        links = [link.as_label() for link in self.facing]
+        links = [
+            {"netdev": one.netdev, "hca": one.hca, "mtu": one.mtu, "address": f"{one.address}/{one.network.prefixlen}"}
+            for one in self.facing
+        ]
         return {"address": self.address, "netdev": self.netdev, "hcas": list(self.hcas), "mtu": mtu, "links": links}
 
 
@@ -102,7 +103,8 @@ def pair(seens: Sequence[Seen], overrides: Mapping[str, Sequence[str]] | None = 
     hosts = {}
     if len(seens) < 2 or not shared:
         for seen in seens:
-            address = "" if isinstance(seen.identity, Missing) else seen.identity.management_address
+            account = known(seen.identity)
+            address = account.management_address if account else ""
             hosts[seen.host] = HostFabric(seen.host, address, netdev_of(seen.links, address))
         return Fabric(hosts, paired=False)
     for name, links in ends.items():
@@ -127,33 +129,23 @@ def recorded(seen: Mapping[str, Any]) -> Fabric:
 
 def drift(before: Fabric, now: Fabric) -> list[Finding]:
     """What was observed at the start and is otherwise now: worth a word, no reason to replace what runs."""
-    findings = []
-    for name, end in before.hosts.items():
-        was, now_is = (
-            {"address": one.address, "netdev": one.netdev, "HCAs": ", ".join(one.hcas)}
-            for one in (end, now.hosts[name])
-        )
-        for what in filter(lambda what: was[what] != now_is[what], was):
-            said = f"{what} was {was[what] or 'none'} at the start and is {now_is[what] or 'none'} now"
-            findings.append(DRIFT.warning(name, said, remedy=RESTART))
-    return findings
+    return [
+        DRIFT.warning(name, f"{what} was {was or 'none'} at the start and is {is_now or 'none'} now", remedy=RESTART)
+        for name, end in before.hosts.items()
+        for what, was, is_now in zip(("address", "netdev", "HCAs"), end.observed, now.hosts[name].observed, strict=True)
+        if was != is_now
+    ]
 
 
 def _usable(seen: Seen, named: Sequence[str]) -> list[Facing]:
-    if isinstance(seen.links, Missing):
-        return []
-    found = []
-    behind = {link.netdev: link for link in seen.links.links if link.state == "ACTIVE"}
-    for netdev in seen.links.netdevs:
-        hca = behind.get(netdev.name)
-        wanted = netdev.name in named if named else hca is not None
-        if not wanted or netdev.operstate == "down":
-            continue
-        for text in netdev.addresses:
-            address = ip_interface(text)
-            if address.version == 4 or not address.is_link_local:
-                found.append(Facing(netdev.name, hca.hca if hca else "", netdev.mtu, str(address.ip), address.network))
-    return found
+    behind = {link.netdev: link.hca for link in _links(seen) if link.is_active}
+    return [
+        Facing(netdev.name, behind.get(netdev.name, ""), netdev.mtu, str(address.ip), address.network)
+        for netdev in _netdevs(seen.links)
+        if netdev.name in (named or behind) and netdev.operstate != "down"
+        for address in map(ip_interface, netdev.addresses)
+        if address.version == 4 or not address.is_link_local
+    ]
 
 
 def common_networks(ends: Iterable[Iterable[N]]) -> set[N]:
@@ -162,9 +154,13 @@ def common_networks(ends: Iterable[Iterable[N]]) -> set[N]:
 
 
 def netdev_of(links: Links | Missing, address: str) -> str:
-    """The netdev that carries an address; empty when it is not known."""
-    netdevs = () if isinstance(links, Missing) else links.netdevs
-    return next((one.name for one in netdevs if address in [text.split("/")[0] for text in one.addresses]), "")
+    """The netdev with an address; empty when it is not known."""
+    owners = {own.partition("/")[0]: netdev.name for netdev in _netdevs(links) for own in netdev.addresses}
+    return owners.get(address, "")
+
+
+def _netdevs(links: Links | Missing) -> tuple[Netdev, ...]:
+    return () if isinstance(links, Missing) else links.netdevs
 
 
 SLOWEST_GBPS = 100.0
@@ -173,8 +169,7 @@ SLOWEST_GBPS = 100.0
 
 def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
     """All findings about what lies between the hosts."""
-    unread = [FABRIC.unknown(seen.host, "links", seen.links) for seen in seens if isinstance(seen.links, Missing)]
-    if unread:
+    if unread := [FABRIC.unknown(seen.host, "links", seen.links) for seen in seens if isinstance(seen.links, Missing)]:
         yield from unread
         return
     asked: Level = "warning" if wanted.accepts_sockets else "fault"  # of what keeps RDMA from being used
@@ -189,7 +184,7 @@ def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Itera
     yield from check_twins(seens, fabric)
     yield from check_cabling(fabric)
     for seen in seens:
-        if _links(seen) and not (isinstance(seen.links, Missing) or seen.links.rdma_device):
+        if _links(seen) and (links := known(seen.links)) and not links.rdma_device:
             what, remedy = "there are HCAs, but no /dev/infiniband", f"on {seen.host}: sudo modprobe ib_uverbs rdma_ucm"
             yield RDMA_DEVICE.found(asked, seen.host, what, _links_text(seen), remedy)
     if not wanted.accepts_sockets and not fabric.rdma:
@@ -217,7 +212,7 @@ def check_addresses(fabric: Fabric) -> Iterator[Finding]:
 
 
 def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
-    """One QSFP port is two netdevs, each with half the bandwidth; when only one faces the peers, that is said."""
+    """One QSFP port is two netdevs, each with half the bandwidth; both face the peers."""
     for seen in seens:
         facing = {link.netdev for link in fabric.hosts[seen.host].facing}
         links = {link.netdev: link for link in _links(seen)}
@@ -234,7 +229,7 @@ def check_twins(seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
 
 
 def check_cabling(fabric: Fabric) -> Iterator[Finding]:
-    """The cable is in another port here than there: it works, since every host is told names of its own."""
+    """The cable is in another port here than there: it works, since every host is given names of its own."""
     netdevs = {name: {link.netdev for link in end.facing if link.hca} for name, end in fabric.hosts.items()}
     first, *others = netdevs
     for name in others:
@@ -253,11 +248,9 @@ def judge_mtu(sizes: Iterable[int]) -> Literal["", "differs", "small"]:
 
 def check_mtu(fabric: Fabric) -> Iterator[Finding]:
     """MTU equal at both ends of each subnet (a fault when not), and better than 1500 (a warning when not)."""
-    by_network: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
-    for name, end in fabric.hosts.items():
-        for link in end.facing:
-            by_network[str(link.network)].append((name, link.netdev, link.mtu))
-    for network, ends in by_network.items():
+    all_ends = [(name, link) for name, end in fabric.hosts.items() for link in end.facing]
+    for network in dict.fromkeys(link.network for _, link in all_ends):
+        ends = [(host, link.netdev, link.mtu) for host, link in all_ends if link.network == network]
         evidence = ", ".join(f"{host} {netdev} {mtu}" for host, netdev, mtu in ends)
         state = judge_mtu(mtu for _, _, mtu in ends)
         worst, netdev, _ = min(ends, key=lambda end: end[2])
@@ -288,28 +281,25 @@ def check_links(level: Level, seen: Seen, facing: Sequence[Facing]) -> Iterator[
 
 
 def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
-    """What goes to a fabric subnet leaves over a netdev that faces it, so that the answers come back there too."""
-    if isinstance(seen.links, Missing):
-        return
-    netdevs = {netdev.name: netdev for netdev in seen.links.netdevs}
-    owners = {own.partition("/")[0]: netdev.name for netdev in seen.links.netdevs for own in netdev.addresses}
+    """What goes to a fabric subnet leaves over a netdev that faces it, and so do the answers."""
+    sources = {netdev.name: netdev.sources for netdev in _netdevs(seen.links)}
     for end in facing:
         within = {one.netdev for one in facing if one.network == end.network}
-        source = netdevs[end.netdev].sources.get(end.address, "")
-        if source and owners.get(source) not in within:
+        source = sources[end.netdev].get(end.address, "")
+        owner = netdev_of(seen.links, source)
+        if source and owner not in within:
             what = f"what goes to {end.network} does not leave over {end.netdev}"
-            evidence = f"it leaves from {source} ({owners.get(source, 'another netdev')})"
+            evidence = f"it leaves from {source} ({owner or 'another netdev'})"
             route = f"on {seen.host}: ip route get {end.network[-2]}"
-            yield ROUTE.warning(
-                seen.host, what, evidence, f"{route}; two netdevs in one subnet: give one another subnet"
-            )
+            remedy = f"{route}; two netdevs in one subnet: give one another subnet"
+            yield ROUTE.warning(seen.host, what, evidence, remedy)
 
 
 def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
     """Where packets are dropped by default, some rule speaks of the fabric; NCCL's and Ray's connections go over it."""
     if isinstance(seen.firewall, Missing):
-        no_sudo = not isinstance(seen.identity, Missing) and not seen.identity.sudo
-        if not (no_sudo and seen.firewall.kind == "refused"):  # `sudo` says it then
+        account = known(seen.identity)
+        if not (account and not account.sudo and seen.firewall.kind == "refused"):  # the check `sudo` reports it then
             yield FIREWALL.unknown(seen.host, "firewall rules", seen.firewall)
         return
     for end in facing:
@@ -325,14 +315,11 @@ def _links_text(seen: Seen) -> str:
 
 
 PATIENCE_S = "10"
-"""A ping is tried so long until an answer comes: after a cable was moved, the kernel asks its neighbour's former MAC
-address for 8 s before it looks for the new one."""
+"""After a cable was moved, the kernel asks its neighbour's former MAC address for 8 s, then looks for the new one."""
 
 
 def ping_questions(fabric: Fabric, host: str) -> dict[tuple[str, str], Question]:
     """Pings from one host to each peer over each link, as large as the MTU allows, by (netdev, peer address)."""
-    if not fabric.paired:
-        return {}
     questions = {}
     for link in fabric.hosts[host].facing:
         for peer, end in fabric.hosts.items():
@@ -345,7 +332,7 @@ def ping_questions(fabric: Fabric, host: str) -> dict[tuple[str, str], Question]
 
 
 def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterator[Finding]:
-    """A ping that did not come back, with ping's own words."""
+    """A ping without an answer, with ping's own words."""
     for (netdev, peer), answer in answers.items():
         if answer.exit == 0:
             continue
@@ -360,7 +347,7 @@ def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterato
 
 _OVER_RDMA = re.compile(r"NET/IB\w* : Using|via NET/IB")
 ENOUGH_BYTES = 64 << 10
-"""A completion over N ranks moves at least this much; idle links carry a few hundred bytes a second."""
+"""A completion over N ranks moves at least this much; idle links move a few hundred bytes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +361,7 @@ class Transport:
 
 
 def grown_bytes(before: Links | Missing, after: Links | Missing, hcas: Sequence[str]) -> int | None:
-    """Bytes the named HCAs moved between two looks; None when a counter could not be read."""
+    """Bytes the named HCAs moved meanwhile; None when a counter could not be read."""
     if isinstance(before, Missing) or isinstance(after, Missing):
         return None
     first = {link.hca: link.moved_bytes for link in before.links}
@@ -384,7 +371,7 @@ def grown_bytes(before: Links | Missing, after: Links | Missing, hcas: Sequence[
 
 
 def judge_transport(grown: Mapping[str, int | None], lines: Mapping[str, Sequence[str]]) -> Transport:
-    """RDMA is proven by every host's counters; NCCL's lines say why not, and decide where counters are silent."""
+    """RDMA is proven by every host's counters; NCCL's lines say why not, and decide where counters cannot be read."""
     counted = {host: value for host, value in grown.items() if value is not None}
     every = [line.strip() for host_lines in lines.values() for line in host_lines]
     still = [host for host, value in counted.items() if value < ENOUGH_BYTES]

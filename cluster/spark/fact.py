@@ -1,7 +1,7 @@
 """How every fact is read: the answer's own failure first, then its JSON, then its shape.
 
-A far program prints a line `{"<section>": {"value": …} | {"missing": why, "kind": kind}}` for each thing it looks at,
-so that a thing it could not read, or that hangs, does not take the others with it.
+A far program prints a line `{"<section>": {"value": …} | {"missing": why, "kind": kind}}` for each thing it reads, so
+that one that cannot be read, or hangs, does not hide the others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def plain(text: str) -> str:
 
 
 def last_words(answer: Answer) -> str:
-    """What a program said when it failed: its error text, else its output, as one line of bounded length."""
+    """Why a program failed: its error text, else its output, as one line of bounded length."""
     said = plain(answer.error_text[-65536:]).strip() or plain(answer.text[-65536:]).strip()
     return " ".join(said.split())[:WHY_LENGTH]
 
@@ -77,7 +77,7 @@ def load_json(data: bytes | str) -> Any:
 
 
 def find_section(answer: Answer, name: str) -> Any:
-    """One section of a far program's answer as it stands there, None when it was not told."""
+    """One section of a far program's answer as it is, None without one."""
     for line in answer.out.splitlines():
         with suppress(ValueError):
             document = load_json(line)
@@ -87,8 +87,8 @@ def find_section(answer: Answer, name: str) -> Any:
 
 
 def read_section(answer: Answer, name: str, shape: type[X]) -> X | Missing:
-    """One section of a far program's answer as a value of `shape` (a fact's dataclass, or what JSON can hold). A
-    section that was told counts, whatever happened to the program afterwards."""
+    """One section of a far program's answer as a value of `shape` (a dataclass, or a type of JSON). A section that was
+    printed counts, whatever happened to the program afterwards."""
     section, unknown = find_section(answer, name), f"{name}: no answer that can be understood"
     if section is None:
         words = last_words(answer)
@@ -102,7 +102,7 @@ def read_section(answer: Answer, name: str, shape: type[X]) -> X | Missing:
 
 
 def as_shape(value: Any, name: str, shape: type[X]) -> X | Missing:
-    """A JSON value as a value of `shape`, nothing converted; `name` stands in the reason when it does not fit."""
+    """A JSON value as a value of `shape`, nothing converted; `name` is in the reason when it does not fit."""
     try:
         return cast(X, _adapter(shape).validate_json(orjson.dumps(value), strict=True))
     except ValidationError as error:

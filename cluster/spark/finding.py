@@ -19,8 +19,7 @@ ORDER: tuple[Level, ...] = ("fault", "unknown", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check` is the name that `--force` takes, `evidence` the very words or numbers, `runbook` the page of
-    docs/runbooks about it, `stem` or `stem#anchor`."""
+    """`check` is the name that `--force` takes, `runbook` the page of docs/runbooks, `stem` or `stem#anchor`."""
 
     level: Level
     check: str
@@ -36,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is looked for under one name: a constant of the file whose subject it is, which makes its findings."""
+    """What makes the findings of one name; a constant of the file whose subject it is."""
 
     name: str
     runbook: str
@@ -86,15 +85,14 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One finding and every host that has it; its own `host` is empty. When they are several, `on HOST: ` in its
-    remedy is `on each: `."""
+    """One finding and every host that has it; its own `host` is empty. Of several, the remedy says `on each: `."""
 
     finding: Finding
     hosts: tuple[str, ...]
 
 
 def share(findings: Iterable[Finding]) -> list[Shared]:
-    """What is the same on several hosts said once, in the order in which it was first said."""
+    """Equal findings of several hosts as one, in the order of the first."""
     hosts: dict[Finding, dict[str, str]] = {}
     for finding in findings:
         remedy = finding.remedy.replace(f"on {finding.host}: ", "on each: ") if finding.host else finding.remedy
@@ -111,7 +109,7 @@ def refusing(findings: Sequence[Finding], force: frozenset[str]) -> list[Finding
 
 
 def as_errors(faults: Sequence[Finding]) -> list[RefusedError]:
-    """Faults as the errors that the user sees; what is the same on several hosts is said once."""
+    """Faults as the errors that the user sees; equal ones of several hosts are one."""
     return [
         RefusedError(
             f"{one.finding.what}: {one.finding.evidence}" if one.finding.evidence else one.finding.what,

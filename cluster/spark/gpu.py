@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
 from cluster.spark.deployments import ours
-from cluster.spark.fact import WHY_LENGTH, Missing, plain, read_section
+from cluster.spark.fact import WHY_LENGTH, Kind, Missing, known, plain, read_section
 from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ WEDGED = Check("wedged", "it-hangs#wedged")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. None is unknown. MiB, watts, MHz, °C, percent; `throttle` holds what lowers the clocks, idling aside;
-    `idle`: the driver lowers them because nothing runs."""
+    """One GPU; None is unknown. `throttle`: what lowers the clocks, idling aside; `idle`: the driver lowers them, since
+    nothing runs."""
 
     name: str
     driver: str = ""
@@ -47,7 +47,7 @@ _ASKED = (
     "clocks_event_reasons.active|clocks_throttle_reasons.active power.limit"
 )
 FIELDS = [names.split("|") for names in _ASKED.split()]
-"""What is asked for, each with its names from newest to oldest; the name comes first, since it may hold commas."""
+"""What is asked for, each with its names from newest to oldest; the name comes first, since it may contain commas."""
 APPS = ("pid", "process_name", "used_gpu_memory")
 
 IDLE = 0x1
@@ -66,9 +66,9 @@ _MASK = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the far program brings of one nvidia-smi query. `fields`: the names the driver knew, None for none;
-    `containers` and `cpu_s` of processes are by a pid's digits."""
+class QueryResult:
+    """How one nvidia-smi query ended. `fields`: the names the driver knew, None for none; `containers` and `cpu_s` of
+    processes are by a pid's digits."""
 
     exit: int
     said: str
@@ -83,7 +83,7 @@ def question() -> Question:
 
 
 def parse(answer: Answer) -> tuple[Gpu, ...] | Missing:
-    result = _said(answer, "gpu")
+    result = _result(answer, "gpu")
     if isinstance(result, Missing):
         return result
     asked = [newest for (newest, *_), name in zip(FIELDS, result.fields, strict=False) if name]
@@ -91,23 +91,21 @@ def parse(answer: Answer) -> tuple[Gpu, ...] | Missing:
     return rows if isinstance(rows, Missing) else tuple(map(_gpu, rows))
 
 
-def _said(answer: Answer, section: str) -> Said | Missing:
-    """Where nvidia-smi told nothing, its own words why (it prints them on stdout)."""
-    result = read_section(answer, section, Said)
+def _result(answer: Answer, section: str) -> QueryResult | Missing:
+    """Where nvidia-smi failed, its own words why (it prints them on stdout)."""
+    result = read_section(answer, section, QueryResult)
     if isinstance(result, Missing):
         return result
     words = " ".join(plain(result.said).split())[:WHY_LENGTH]
-    if "No devices were found" in words or "couldn't communicate with the NVIDIA driver" in words:
-        return Missing(f"nvidia-smi: {words}", "absent")
-    if "Insufficient Permissions" in words and result.exit:
-        return Missing(f"nvidia-smi: {words}", "refused")
-    if result.exit or "Failed to initialize NVML" in words:
-        return Missing(f"nvidia-smi: {words or f'exit {result.exit}'}")
-    return result
+    absent = "No devices were found" in words or "couldn't communicate with the NVIDIA driver" in words
+    if not absent and not result.exit and "Failed to initialize NVML" not in words:
+        return result
+    kind: Kind = "absent" if absent else "refused" if "Insufficient Permissions" in words else "unreadable"
+    return Missing(f"nvidia-smi: {words or f'exit {result.exit}'}", kind)
 
 
 def parse_query(text: str, fields: Sequence[str]) -> tuple[dict[str, str], ...] | Missing:
-    """Rows of `--query-gpu` output, one a GPU: field → cell as printed. The first cell may hold commas."""
+    """Rows of `--query-gpu` output, one a GPU: field → cell as printed. The first cell may contain commas."""
     rows = []
     for line in filter(str.strip, text.splitlines()):
         cells = [cell.strip() for cell in line.split(", ")]
@@ -168,8 +166,8 @@ _MEMORY = re.compile(r"\d+(?: ?Mi?B)?|\[N/A\]|N/A|\[Not Supported\]")
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds GPU memory. `used_mib` is None when not told; `container` is a full id or empty; `cpu_s`:
-    CPU time so far of it and of all processes below it, None when not told."""
+    """`used_mib` and `cpu_s` (CPU time of it and of all processes below it) may be None; `container` is a full id or
+    empty."""
 
     pid: int
     name: str
@@ -184,14 +182,12 @@ class GpuProcess:
 
 
 def parse_processes(answer: Answer) -> tuple[GpuProcess, ...] | Missing:
-    """No process at all is an empty tuple."""
-    result = _said(answer, "apps")
+    result = _result(answer, "apps")
     if isinstance(result, Missing):
         return result
     found = []
     for line in filter(None, map(str.strip, result.said.splitlines())):
-        row = _ROW.fullmatch(line)  # with or without the unit; a name may hold commas and spaces
-        if row:
+        if row := _ROW.fullmatch(line):  # with or without the unit; a name may contain commas and spaces
             used, pid = read_whole_number(row["used"]), row["pid"]
             container, cpu_s = result.containers.get(pid, ""), result.cpu_s.get(pid)
             found.append(GpuProcess(int(pid), row["name"], used, container, cpu_s))
@@ -204,24 +200,18 @@ def recognise_processes(text: str) -> tuple[GpuProcess, ...] | None:
     """`nvidia-smi --query-compute-apps` in any order of columns, or the table's process list; None when neither."""
     found = []
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
         if row := _TABLE_ROW.match(line):
             used = read_whole_number(row["used"].removesuffix("MiB"))
             found.append(GpuProcess(int(row["pid"]), row["name"].strip(), used, ""))
-        elif 3 <= len(cells) <= 4 and all(cells):
-            process = _of_cells([cell for cell in cells if not cell.startswith("GPU-")])
-            found += [process] if process else []
+            continue
+        # by what cells look like: the first number is the pid, a name has letters and no unit, the rest is memory
+        cells = [cell.strip() for cell in line.split(",") if not cell.strip().startswith("GPU-")]
+        pid = next(filter(str.isdecimal, cells), "")
+        name = next((cell for cell in cells if _NAME.search(cell) and not _UNIT.search(cell)), "")
+        rest = [cell for cell in cells if cell not in (pid, name)]
+        if len(cells) == 3 and pid and name and rest and _MEMORY.fullmatch(rest[0]):
+            found.append(GpuProcess(int(pid), name, read_whole_number(rest[0]), ""))
     return tuple(found) or None
-
-
-def _of_cells(cells: list[str]) -> GpuProcess | None:
-    """Cells by what they look like: the first number is the pid, a name has letters and no unit, the rest is memory."""
-    pid = next((cell for cell in cells if cell.isdecimal()), None)
-    name = next((cell for cell in cells if _NAME.search(cell) and not _UNIT.search(cell)), None)
-    if pid is None or name is None or len(cells) != 3:
-        return None
-    used = next((cell for cell in cells if cell not in (pid, name)), "")
-    return GpuProcess(int(pid), name, read_whole_number(used), "") if used and _MEMORY.fullmatch(used) else None
 
 
 _HEADER = re.compile(r"^(?:[a-z_]+(?:\.[a-z_]+)*(?: \[[\w/%]+\])?)(?:, ?[a-z_]+(?:\.[a-z_]+)*(?: \[[\w/%]+\])?)+$")
@@ -242,52 +232,42 @@ _LONG = {
 _UNKNOWN = re.compile(r"(?:(?:NVIDIA GB10|\[N/A\]|N/A|\[Not Supported\]|\d+(?:\.\d+)?), *)*(?:\[N/A\]|\d+)")
 _NAMES = {
     **dict.fromkeys(("clocks.current.sm", "clocks.gr", "clocks.current.graphics"), "clocks.sm"),
-    **dict.fromkeys(("power.draw.instant", "power.draw.average"), "power.draw"),
+    **dict.fromkeys(("power.draw.instant", "power.draw.average", "pwr"), "power.draw"),
+    "pclk": "clocks.sm",
+    "sm": "utilization.gpu",
 }
-
-
 _JUDGED = ("name", "power.draw", "clocks.sm", "utilization.gpu")
-_OF_DMON = {"pwr": "power.draw", "pclk": "clocks.sm", "sm": "utilization.gpu"}
+"""What pasted rows are judged by."""
 Cells = dict[str, str]
 """Of one GPU, by nvidia-smi's names."""
 
 
 def recognise(text: str) -> tuple[Gpu, ...] | None:
-    """A Gpu for each row that tells power or clocks, in order; None when a text has no such row."""
+    """A Gpu for each row with power or clocks, in order."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    rows = [*_with_header(lines), *_dmon(lines)] or _with_units(lines) or list(_bare(lines))
+    rows = list(_tables(lines)) or _with_units(lines) or list(_bare(lines))
     if not rows:
         long = {name: match[1] for name, pattern in _LONG.items() if (match := pattern.search(text))}
         unknown = [line for line in lines if "[N/A]" in line and _UNKNOWN.fullmatch(line)]
         rows = [long] if len(long) > 1 else [{} for _ in unknown]
-    return tuple(map(_of_text, rows)) or None
+    found = []
+    for row in rows:
+        reasons = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
+        found.append(replace(_gpu({name: row.get(name, "") for name in _JUDGED}), throttle=throttle_words(reasons)))
+    return tuple(found) or None
 
 
-def _of_text(row: Cells) -> Gpu:
-    """What pasted rows are judged by."""
-    reasons = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
-    return replace(_gpu({name: row.get(name, "") for name in _JUDGED}), throttle=throttle_words(reasons))
-
-
-def _with_header(lines: list[str]) -> Iterator[Cells]:
-    fields: list[str] = []
+def _tables(lines: list[str]) -> Iterator[Cells]:
+    """Rows below a header, of `--query-gpu` or of dmon."""
+    columns: list[str] = []
+    mark: str | None = None
     for line in lines:
         if _HEADER.match(line) and any(word in line for word in ("power.draw", "clocks.", "utilization.gpu")):
-            names = [cell.split(" [")[0].strip() for cell in line.split(",")]
-            fields = [_NAMES.get(name, name) for name in names]
-        elif fields and line.count(",") >= len(fields) - 1:
-            rows = parse_query(line.replace(",", ", ").replace(",  ", ", "), fields)
-            yield from () if isinstance(rows, Missing) else rows
-
-
-def _dmon(lines: list[str]) -> Iterator[Cells]:
-    columns: list[str] = []
-    for line in lines:
-        if line.startswith("#") and "pwr" in line and "pclk" in line:
-            columns = line.lstrip("# ").split()
-        elif columns and not line.startswith("#") and len(line.split()) == len(columns):
-            row = dict(zip(columns, line.split(), strict=True))
-            yield {_OF_DMON[name]: cell for name, cell in row.items() if name in _OF_DMON}
+            columns, mark = [cell.split(" [")[0].strip() for cell in line.split(",")], ","
+        elif line.startswith("#") and "pwr" in line and "pclk" in line:
+            columns, mark = line.lstrip("# ").split(), None
+        elif not line.startswith("#") and columns and len(cells := line.split(mark)) == len(columns):
+            yield {_NAMES.get(name, name): cell.strip() for name, cell in zip(columns, cells, strict=True)}
 
 
 def _with_units(lines: list[str]) -> list[Cells]:
@@ -300,7 +280,7 @@ def _with_units(lines: list[str]) -> list[Cells]:
 
 
 def _bare(lines: list[str]) -> Iterator[Cells]:
-    """Numbers without names or units, told apart by their size; only when the text is nothing else."""
+    """Numbers without names or units, distinguished by their size; only when the text is nothing else."""
     if not all(map(_CELLS.fullmatch, lines)):
         return
     for line in lines:
@@ -339,7 +319,7 @@ HELD_BACK = ("hardware slowdown", "software thermal slowdown", "hardware thermal
 
 
 def check_gpu(seen: Seen) -> Iterator[Finding]:
-    """nvidia-smi answers, and what it tells of a busy GPU's power and clocks makes sense."""
+    """nvidia-smi answers, and a busy GPU has the power and clocks of one."""
     host = seen.host
     if isinstance(seen.gpu, Missing):
         level: Level = "fault" if seen.gpu.kind == "absent" or "NVML" in seen.gpu.why else "unknown"
@@ -368,28 +348,20 @@ def check_gpu(seen: Seen) -> Iterator[Finding]:
 
 
 def _numbers(gpu: Gpu) -> str:
-    rows = [
-        ("{} % busy", gpu.utilization_pct),
-        ("{:g} W", gpu.power_w),
-        ("of at most {:g} W", gpu.power_limit_w),
-        ("{} MHz", gpu.sm_clock_mhz),
-        ("{} °C", gpu.temperature_c),
-    ]
-    numbers = [text.format(value) for text, value in rows if value is not None]
+    texts = ("{} % busy", "{:g} W", "of at most {:g} W", "{} MHz", "{} °C")
+    values = (gpu.utilization_pct, gpu.power_w, gpu.power_limit_w, gpu.sm_clock_mhz, gpu.temperature_c)
+    numbers = [text.format(value) for text, value in zip(texts, values, strict=True) if value is not None]
     return ", ".join([*numbers, *(gpu.throttle or ())])
 
 
 def check_strangers(seen: Seen) -> Iterator[Finding]:
-    """Processes on the GPU that are not in a container of ours: strangers', and engines that outlived theirs."""
-    if isinstance(seen.gpu_processes, Missing):
-        if not isinstance(seen.gpu, Missing):
-            yield GPU_STRANGER.unknown(seen.host, "processes on the GPU", seen.gpu_processes)
-        return
-    if isinstance(seen.containers, Missing):
-        return
-    names = {container.id: container.name for container in seen.containers}
-    mine = {container.id for container in seen.containers if ours(container)}
-    for one in seen.gpu_processes:
+    """Processes on the GPU outside of our containers: unmanaged ones, and engines that outlived theirs."""
+    if isinstance(seen.gpu_processes, Missing) and not isinstance(seen.gpu, Missing):
+        yield GPU_STRANGER.unknown(seen.host, "processes on the GPU", seen.gpu_processes)
+    containers = known(seen.containers) or ()
+    names = {container.id: container.name for container in containers}
+    mine = {container.id for container in containers if ours(container)}
+    for one in known(seen.gpu_processes) or ():
         if one.container in mine:
             continue
         held = f"pid {one.pid} {one.name}, " + ("memory unknown" if one.used_mib is None else f"{one.used_mib} MiB")
@@ -406,6 +378,6 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
 
 
 def end_process(pids: int | str) -> str:
-    """How to end processes that may be a person's or a service's: first whose they are, and only then a kill."""
+    """For processes that may be a person's or a service's: first whose they are, and only then a kill."""
     whose = f"ps -o user,ppid,lstart,cmd -p '{pids}'; systemctl status {pids}"
     return f"{whose}; only if they are no user's and no service's: sudo kill {pids}"

@@ -6,15 +6,13 @@ import hmac
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal
 
 from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing, known, read_section
+from cluster.spark.fact import Missing, known
 from cluster.spark.finding import Check, Finding, Level, twice
 
 if TYPE_CHECKING:
-    from cluster.spark.links import Links
     from cluster.spark.look import Seen
     from cluster.spark.memory import Memory
     from cluster.spark.request import Wanted
@@ -28,14 +26,10 @@ MACHINE_ID = Check("machine-id", "first-set-up#same-machine")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One host as its own files tell it.
-
-    `product` is the firmware's product name (a Spark says `NVIDIA_DGX_Spark`), `arch` as `uname -m` (`aarch64`),
-    `path` the PATH of a non-login shell. `sudo`: `sudo -n` works without a password. `data_dir` and `hf_home` are
-    absolute, `~` expanded on the host. `management_address` is the address the host was reached at over SSH, else the
-    one its default route leaves from; empty when there is neither.
-    `named_addresses` are those that /etc/hosts gives `hostname` (Ubuntu's own is 127.0.1.1).
-    """
+    """`product` is the firmware's product name (`NVIDIA_DGX_Spark`), `arch` as `uname -m`, `path` the PATH of a
+    non-login shell. `sudo`: `sudo -n` works without a password. `data_dir` and `hf_home` are absolute.
+    `management_address`: where the host was reached over SSH, else where its default route leaves from; may be empty.
+    `named_addresses` are those that /etc/hosts gives `hostname` (Ubuntu's own is 127.0.1.1)."""
 
     product: str
     machine_id: str
@@ -73,18 +67,14 @@ def read_machine(text: str) -> str | Missing:
 
 
 def host_id(machine_id: str) -> str:
-    """Twelve hex digits by which a host is known in labels and results, whatever an inventory calls it. machine-id(5)
-    wants the id itself kept to its machine, and what may be shown of it made with a keyed hash."""
+    """Twelve hex digits by which a host is known in labels and results, whatever its name; a keyed hash, as
+    machine-id(5) requires of what is shown of the id."""
     return hmac.digest(machine_id.encode(), b"cluster", "sha256").hex()[:12]
-
-
-def parse(answer: Answer) -> Identity | Missing:
-    return read_section(answer, "identity", Identity)
 
 
 _KERNEL = re.compile(
     r"^(?:Linux \S+ )?(?P<release>[4-9]\.\d+\.\d+-[\w.~-]+)(?: |$)"
-    r"|\b[Kk]ernel:? (?:Linux )?(?P<told>[4-9]\.\d+\.\d+-[\w.~-]+)",
+    r"|\b[Kk]ernel:? (?:Linux )?(?P<named>[4-9]\.\d+\.\d+-[\w.~-]+)",
     re.MULTILINE,
 )
 _MEMLOCK = re.compile(
@@ -99,7 +89,7 @@ _HOSTNAME = re.compile(r"\bhostname ?[:=][ \t]*(?P<name>[\w.-]+)", re.MULTILINE 
 def recognise_kernel(text: str) -> str | None:
     """The release that `uname -r`, `uname -a` or hostnamectl prints."""
     found = _KERNEL.search(text)
-    return (found["release"] or found["told"]) if found else None
+    return (found["release"] or found["named"]) if found else None
 
 
 def recognise_memlock(text: str) -> int | None:
@@ -112,7 +102,7 @@ def recognise_memlock(text: str) -> int | None:
 
 
 def recognise_machines(text: str) -> tuple[str, ...] | None:
-    """Machine-ids, one for each line that ends in one, of a text that names them or has nothing else."""
+    """One for each line that ends in one, of a text that names machine-ids or has nothing else."""
     found = list(_MACHINE.finditer(text))
     labelled = [row for row in found if re.search("machine.?id", row[0], re.IGNORECASE)]
     alone = len(found) >= sum(bool(line.strip()) for line in text.splitlines()) - 2
@@ -135,56 +125,54 @@ def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """The host's CPU architecture is the one the recipe is for."""
     if isinstance(seen.identity, Missing):
         yield PLATFORM.unknown(seen.host, "identity", seen.identity)
-        return
-    found = MACHINES.get(seen.identity.arch, seen.identity.arch)
-    if wanted.recipe.platform not in ("any", found):
+    elif wanted.recipe.platform not in ("any", MACHINES.get(seen.identity.arch, seen.identity.arch)):
         what = f"recipe {wanted.recipe.name} is for {wanted.recipe.platform} machines"
         yield PLATFORM.fault(seen.host, what, f"uname -m: {seen.identity.arch}", "use a recipe for this architecture")
 
 
 def check_sudo(seen: Seen) -> Iterator[Finding]:
     """Without sudo everything works but dropping the page cache and reading the firewall."""
-    if not isinstance(seen.identity, Missing) and not seen.identity.sudo:
-        user = seen.identity.user
-        what = f"{user} cannot use sudo without a password: the firewall is not known, the page cache is not dropped"
-        visudo = f"on {seen.host}: sudo visudo -f /etc/sudoers.d/{user}"
+    if (own := known(seen.identity)) and not own.sudo:
+        what = (
+            f"{own.user} cannot use sudo without a password: the firewall is not known, the page cache is not dropped"
+        )
+        visudo = f"on {seen.host}: sudo visudo -f /etc/sudoers.d/{own.user}"
         remedy = f"none is needed; {visudo}, if both shall be looked after"
         yield SUDO.note(seen.host, what, "sudo -n true: refused", remedy)
 
 
 def cannot_register(memory: Memory | None, kernel: str) -> Literal["", "suspected", "counted"]:
-    """Whether a kernel cannot register memory for RDMA. A count of CMA memory that cannot be is the bug itself, one
-    that can be its absence; without one the release is a suspicion."""
-    if memory and memory.has_cma_bug:
-        return "counted"
-    if memory and memory.cma_total:
-        return ""
+    """Whether a kernel cannot register memory for RDMA. An impossible count of CMA memory is the bug itself, a possible
+    one its absence; without one the release is a suspicion."""
+    if memory and (memory.has_cma_bug or memory.cma_total):
+        return "counted" if memory.has_cma_bug else ""
     return "suspected" if BAD_KERNEL.match(kernel) else ""
 
 
 def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """The kernel can register memory for RDMA."""
-    memory = known(seen.memory)
-    kernel = "" if isinstance(seen.identity, Missing) else seen.identity.kernel
-    sure = cannot_register(memory, kernel)
+    memory, own = known(seen.memory), known(seen.identity)
+    sure = cannot_register(memory, own.kernel if own else "")
     if not sure:
         return
-    said = [f"uname -r: {kernel}"] if kernel else []
+    evidence = [f"uname -r: {own.kernel}"] if own else []
     if memory and sure == "counted":
-        said.append(f"CmaTotal {(memory.cma_total or 0) >> 10} kB, CmaFree {(memory.cma_free or 0) >> 10} kB")
+        evidence.append(f"CmaTotal {(memory.cma_total or 0) >> 10} kB, CmaFree {(memory.cma_free or 0) >> 10} kB")
     level: Level = "fault" if sure == "counted" and wanted.size > 1 and not wanted.accepts_sockets else "warning"
     what = "this kernel cannot register memory for RDMA, however much is free"
     remedy = f"on {seen.host}: boot 6.17.0-103x-nvidia, or add kho=off to the kernel's command line"
-    yield KERNEL.found(level, seen.host, what, ", ".join(said), remedy)
+    yield KERNEL.found(level, seen.host, what, ", ".join(evidence), remedy)
 
 
 def check_name(seen: Seen) -> Iterator[Finding]:
-    """The host's own name leads to itself. 127.0.1.1, Ubuntu's way, does no harm: every rank is told its address."""
+    """The host's own name leads to itself. 127.0.1.1, Ubuntu's way, does no harm: every rank is given its address."""
     if isinstance(seen.identity, Missing):
         return
-    name = seen.identity.hostname
-    strange = [one for one in seen.identity.named_addresses if not _is_own(one, seen.identity, seen.links)]
-    if strange:
+    name, links = seen.identity.hostname, known(seen.links)
+    own = {at.partition("/")[0] for netdev in links.netdevs for at in netdev.addresses} if links else set()
+    own.add(seen.identity.management_address)
+    strange = [one for one in seen.identity.named_addresses if one not in own and not one.startswith(("127.", "::1"))]
+    if strange and links:
         what = f"/etc/hosts gives {name} an address that this host does not have"
         remedy = f"on {seen.host}: correct the line in /etc/hosts"
         yield HOSTNAME.warning(seen.host, what, f"{strange[0]} {name}", remedy)
@@ -196,19 +184,8 @@ def check_name(seen: Seen) -> Iterator[Finding]:
             yield HOSTNAME.note(seen.host, what, evidence, remedy)
 
 
-def _is_own(text: str, identity: Identity, links: Links | Missing) -> bool:
-    """Whether an address is a loopback one or the host's; what cannot be judged is."""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return True
-    if address.is_loopback or isinstance(links, Missing) or text == identity.management_address:
-        return True
-    return any(own.partition("/")[0] == text for netdev in links.netdevs for own in netdev.addresses)
-
-
 def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
-    """Every host says which machine it is, and no two names are one machine. Nothing is looked up before that holds."""
+    """Every host says which machine it is, and no two names are one machine. Checked before all else."""
     for host, machine in machines.items():
         if isinstance(machine, Missing):
             remedy = f"on {host}: cat /etc/machine-id; where there is none: sudo systemd-machine-id-setup"
@@ -223,7 +200,7 @@ def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
 def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
     """Two machines do not have one name."""
     machines = {seen.host_id: seen for seen in seens if seen.host_id}.values()
-    rows = [(seen.host, seen.identity.hostname) for seen in machines if not isinstance(seen.identity, Missing)]
+    rows = [(seen.host, own.hostname) for seen in machines if (own := known(seen.identity))]
     for name, hosts in twice(rows).items():
         remedy = f"on {hosts[1]}: sudo hostnamectl set-hostname OTHER"
         yield HOSTNAME.warning(hosts[1], f"{' and '.join(hosts)} have the same hostname", name, remedy)

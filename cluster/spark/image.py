@@ -12,11 +12,11 @@ import orjson
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from cluster.argv.docker import docker_image_inspect, why_failed
-from cluster.argv.question import Answer, Question
+from cluster.argv.docker import why_failed
+from cluster.argv.question import Answer
 from cluster.config.recipe import PACKAGES
 from cluster.spark.docker import explain
-from cluster.spark.fact import Missing, as_shape, last_words, load_json, refuse
+from cluster.spark.fact import Missing, as_shape, known, last_words, load_json, refuse
 from cluster.spark.finding import Check, Finding
 from cluster.spark.identity import MACHINES
 
@@ -29,13 +29,13 @@ IMAGE = Check("image", "it-does-not-start#image")
 IMAGE_PARITY = Check("image-parity", "upgrade#the-image-is-not-the-same-on-all-hosts")
 
 RUNS = ("Cmd", "Entrypoint", "Env", "StopSignal", "User", "Volumes", "WorkingDir")
-"""The parts of Config that change what runs; labels and what is there for builds are left out."""
+"""The parts of Config that change what runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image. `id` is the store's own (differs between stores), `content_id` (hex SHA-256) does not;
-    `architecture` is Go's word (`arm64`), `size_bytes` what this store counts."""
+    """`id` differs between image stores, `content_id` (hex SHA-256) does not; `architecture` is Go's word (`arm64`),
+    `size_bytes` what this store counts."""
 
     reference: str
     id: str
@@ -44,19 +44,14 @@ class Image:
     size_bytes: int
 
 
-def question(reference: str) -> Question:
-    return docker_image_inspect(reference)
-
-
 def parse(reference: str, answer: Answer) -> Image | Missing:
     """An image that is not on the host is Missing, kind `absent`."""
     if refused := refuse(answer, "docker"):
         return refused
     if answer.exit:
+        absent = Missing(f"image {reference} is not on this host", "absent")
         words = last_words(answer)
-        if "no such image" in words.lower():
-            return Missing(f"image {reference} is not on this host", "absent")
-        return explain(words)
+        return absent if "no such image" in words.lower() else explain(words)
     try:
         document = load_json(answer.out)[0]
         shape = {
@@ -86,7 +81,8 @@ def content_id(document: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Versions in an image (empty: not there), whether vLLM knows the architecture, the GPUs seen in a container."""
+    """Versions in an image (empty: not there), whether vLLM knows the architecture, the GPUs seen in a container;
+    `packages`: the folder in which Python finds vLLM."""
 
     python: str
     vllm: str
@@ -97,7 +93,6 @@ class Inside:
     gpus: tuple[str, ...]
     gpu_error: str = ""
     packages: str = ""
-    """Folder in which Python finds vLLM."""
 
 
 def parse_inside(answer: Answer) -> Inside | Missing:
@@ -108,16 +103,15 @@ def parse_inside(answer: Answer) -> Inside | Missing:
         return Missing(why_failed(answer), "unreadable")
     try:
         document = json.loads(answer.text)
-        found = {name: document["versions"].get(name) or "" for name in ("vllm", "ray", "transformers", "nccl")}
-        found |= {name: document.get(name) or "" for name in ("gpu_error", "packages")}
-        knows, gpus = document.get("knows_architecture"), tuple(document.get("gpus") or ())
-        return Inside(python=document["python"], knows_architecture=knows, gpus=gpus, **found)
+        texts = {name: document["versions"].get(name) or "" for name in ("vllm", "ray", "transformers", "nccl")}
+        texts |= {name: document.get(name) or "" for name in ("python", "gpu_error", "packages")}
+        return Inside(**texts, knows_architecture=document["knows_architecture"], gpus=tuple(document["gpus"]))
     except (ValueError, KeyError, TypeError) as error:
         return Missing(f"the probe printed something else: {error}")
 
 
 def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterator[Finding]:
-    """The image works on this host and holds what the recipe needs."""
+    """The image works on this host and has what the recipe needs."""
     recipe, image, needs = wanted.recipe, wanted.recipe.image, wanted.recipe.needs
     look = f"on {host}: docker run --rm --gpus all --entrypoint nvidia-smi {image} -L"
     if isinstance(inside, Missing):
@@ -157,19 +151,19 @@ def _within(version: str, specifier: str) -> bool:
 def check_equal(insides: Mapping[str, Inside | Missing]) -> Iterator[Finding]:
     """Python's patch version, vLLM and Ray are the same in every host's image; Ray refuses to join otherwise."""
     for key in ("python", "vllm", "ray"):
-        values = {host: getattr(one, key) for host, one in insides.items() if not isinstance(one, Missing)}
+        values = {host: getattr(one, key) for host, one in insides.items() if known(one)}
         what = f"{key} differs between the hosts' images"
         yield from IMAGE_PARITY.differ("fault", values, what, "pull the same image on all hosts")
 
 
 def check_images(seens: Sequence[Seen]) -> Iterator[Finding]:
     """The image's content is equal on all hosts that have it."""
-    found = {seen.host: seen.image for seen in seens if not isinstance(seen.image, Missing)}
-    for reference in {image.reference for image in list(found.values())[:1]}:
-        contents = {host: image.content_id for host, image in found.items()}
-        what = f"image {reference} is not the same on all hosts"
-        remedy = f"on all: docker pull {reference}, or copy it with docker save and docker load"
-        yield from IMAGE_PARITY.differ("fault", contents, what, remedy, 12)
+    found = {seen.host: image for seen in seens if (image := known(seen.image))}
+    reference = next((image.reference for image in found.values()), "")
+    contents = {host: image.content_id for host, image in found.items()}
+    what = f"image {reference} is not the same on all hosts"
+    remedy = f"on all: docker pull {reference}, or copy it with docker save and docker load"
+    yield from IMAGE_PARITY.differ("fault", contents, what, remedy, 12)
 
 
 def check_image(wanted: Wanted, seen: Seen) -> Iterator[Finding]:

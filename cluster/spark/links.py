@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv4Network, IPv6Address, IPv6Network, ip_interface
 from typing import Any
 
@@ -28,12 +28,12 @@ class PortGid:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Port 1 of an HCA and the netdev that carries its addresses (a bond or VLAN above it when that has them).
+    """Port 1 of an HCA and the netdev that has its addresses (a bond or VLAN above it when that has them; empty without
+    one).
 
     `state` is the port's word (`ACTIVE`, `DOWN`, `INIT`), `rate_gbps` what the port claims (100 or 200 on a Spark).
-    `netdev` is empty for an HCA without one.
-    `xmit_bytes`, `rcv_bytes`: all traffic of the HCA, RDMA included; None when there are no counters.
-    `gids` is empty when they were not asked for. `firmware` is the card's (`28.45.4028`).
+    `xmit_bytes`, `rcv_bytes`: all traffic of the HCA, RDMA included; None when there are no counters. `gids` is empty
+    when they were not asked for. `firmware` is the card's (`28.45.4028`).
     """
 
     hca: str
@@ -50,7 +50,6 @@ class Link:
 
     @property
     def is_active(self) -> bool:
-        """The HCA's port can carry data."""
         return self.state == "ACTIVE"
 
     @property
@@ -59,17 +58,15 @@ class Link:
         return None if self.xmit_bytes is None or self.rcv_bytes is None else self.xmit_bytes + self.rcv_bytes
 
     def gid_index(self, address: str) -> int | None:
-        """Index of the RoCE v2 GID of an IPv4 address at this moment (it moves), None when the table has none."""
+        """Index of the RoCE v2 GID of an IPv4 address now (it moves), None when the table has none."""
         return next((row.index for row in self.gids if "v2" in row.kind and mapped_ipv4(row.gid) == address), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Netdev:
     """A network interface other than loopback. `addresses` are `192.168.100.11/24`; bytes exclude RDMA traffic.
-
-    `sources`: IPv4 address → the address that the kernel sends from to another host in its subnet; that of another
-    netdev when routes, or a second netdev in the subnet, lead elsewhere.
-    """
+    `sources`: IPv4 address → the address that the kernel sends from to another host in its subnet; another netdev's
+    when routes, or a second netdev in the subnet, lead elsewhere."""
 
     name: str
     mtu: int
@@ -82,8 +79,7 @@ class Netdev:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """All links and netdevs of a host, by name. `rdma_device` says that /dev/infiniband exists, without which a
-    container cannot use an HCA."""
+    """Of a host, by name. `rdma_device`: /dev/infiniband exists, without which no container uses an HCA."""
 
     links: tuple[Link, ...]
     netdevs: tuple[Netdev, ...]
@@ -157,15 +153,13 @@ class Interface:
 
     @property
     def is_fabric(self) -> bool:
-        """Whether a card of several functions is behind it, as a Spark's ConnectX-7 is."""
         return is_fabric(self.name)
 
     def networks(self) -> tuple[IPv4Network, ...]:
-        """The IPv4 networks it is in; what is no address is left out."""
         return tuple(one.network for one in self.interfaces())
 
     def interfaces(self) -> tuple[IPv4Interface, ...]:
-        """Its IPv4 addresses as values."""
+        """Its IPv4 addresses as values; what is no address is left out."""
         found = []
         for text in self.addresses or ():
             with suppress(ValueError):
@@ -199,16 +193,14 @@ def recognise_interfaces(text: str) -> tuple[Interface, ...] | None:
             addresses = tuple(re.findall(r"(?<!\S)\d+\.\d+\.\d+\.\d+/\d+", brief["rest"]))
             found.append(Interface(brief["name"], None, brief["state"] == "UP", addresses))
         elif inet and found:
-            last = found[-1]
-            found[-1] = Interface(last.name, last.mtu, last.is_up, (*(last.addresses or ()), inet["address"]))
+            found[-1] = replace(found[-1], addresses=(*(found[-1].addresses or ()), inet["address"]))
     return tuple(found) or None
 
 
 def recognise_neighbours(text: str) -> tuple[Neighbour, ...] | None:
     """`ip neigh`, plain or JSON, None when it is neither."""
     rows = [_NEIGHBOUR.match(line) for line in text.splitlines()]
-    plain = [Neighbour(row["address"], row["netdev"] or "", row["state"]) for row in rows if row]
-    if plain:
+    if plain := [Neighbour(row["address"], row["netdev"] or "", row["state"]) for row in rows if row]:
         return tuple(plain)
     try:
         listed: Any = json.loads(text[text.index('[{"dst"') : text.rindex("}]") + 2])
@@ -220,16 +212,14 @@ def recognise_neighbours(text: str) -> tuple[Neighbour, ...] | None:
 _EVENT = re.compile(
     r"mlx5_core \S+ (?P<netdev>en\S+): Link (?P<state>up|down)|(?P<other>en\w+): NIC Link is (?P<how>Up|Down)"
 )
-_SECONDS = re.compile(r"\[[ \t]*(\d+\.\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """One change; `second` of the kernel's own clock, None when it was not printed."""
+    """One change of a netdev."""
 
     netdev: str
     is_up: bool
-    second: float | None
     line: str
 
 
@@ -238,10 +228,8 @@ def recognise_events(text: str) -> tuple[LinkEvent, ...] | None:
     found = []
     for line in text.splitlines():
         if event := _EVENT.search(line):
-            second = _SECONDS.search(line)
             is_up = (event["state"] or event["how"]).lower() == "up"
-            seconds = float(second[1]) if second else None
-            found.append(LinkEvent(event["netdev"] or event["other"], is_up, seconds, line))
+            found.append(LinkEvent(event["netdev"] or event["other"], is_up, line))
     return tuple(found) or None
 
 
@@ -269,20 +257,18 @@ def recognise_ports(text: str) -> tuple[Port, ...] | None:
     return tuple(ports) or None
 
 
-_DEVINFO = re.compile(
-    r"^[ \t]*GID\[[ \t]*(?P<index>\d+)\]:[ \t]+(?P<gid>[0-9a-fA-F:.]+)(?:,[ \t]*(?P<kind>[\w/ ]+v[12]))?", re.MULTILINE
-)
-_HCA = re.compile(r"^hca_id:[ \t]*(\S+)", re.MULTILINE)
-_SHOW = re.compile(
-    r"^(?P<hca>[\w.-]+)[ \t]+(?P<port>\d+)[ \t]+(?P<index>\d+)[ \t]+(?P<gid>[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})[ \t]+"
-    r"(?P<ip>\d+\.\d+\.\d+\.\d+)?[ \t]*(?P<kind>v[12])\b",
-    re.MULTILINE,
+_GID = re.compile(
+    r"""^(?: hca_id:[ \t]*(?P<head>\S+)                              # ibv_devinfo, and its entries
+    | [ \t]*GID\[[ \t]*(?P<index>\d+)\]:[ \t]+(?P<gid>[0-9a-fA-F:.]+)(?:,[ \t]*(?P<kind>[\w/ ]+v[12]))?
+    | (?P<hca>[\w.-]+)[ \t]+\d+[ \t]+(?P<at>\d+)[ \t]+             # show_gids
+      (?P<shown>[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})[ \t]+(?:\d+\.\d+\.\d+\.\d+)?[ \t]*(?P<short>v[12])\b )""",
+    re.MULTILINE | re.VERBOSE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Gid:
-    """One entry. `hca` is empty where the text does not say; `ipv4` is the address inside, empty for another kind."""
+    """One entry. `hca` is empty where the text does not say, `ipv4` (the address inside) for another kind."""
 
     hca: str
     index: int
@@ -292,13 +278,12 @@ class Gid:
 
 def recognise_gids(text: str) -> tuple[Gid, ...] | None:
     """Every entry of every table in a text, None when there is none."""
-    starts = [(found.start(), found[1]) for found in _HCA.finditer(text)]
-    gids = []
-    for row in _DEVINFO.finditer(text):
-        hca = next((name for start, name in reversed(starts) if start < row.start()), "")
-        gids.append(Gid(hca, int(row["index"]), mapped_ipv4(row["gid"]), "v2" in (row["kind"] or "")))
-    for row in _SHOW.finditer(text):
-        gids.append(Gid(row["hca"], int(row["index"]), mapped_ipv4(row["gid"]), row["kind"] == "v2"))
+    gids, hca = [], ""
+    for row in _GID.finditer(text):
+        hca = row["head"] or hca
+        if gid := row["gid"] or row["shown"]:
+            is_v2 = "v2" in (row["kind"] or row["short"] or "")
+            gids.append(Gid(row["hca"] or hca, int(row["index"] or row["at"]), mapped_ipv4(gid), is_v2))
     return tuple(gids) or None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from cluster.argv.docker import docker_image_inspect
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
 from cluster.config.find import did_you_mean
@@ -21,7 +22,6 @@ from cluster.spark import (
     image,
     links,
     memory,
-    ports,
     processes,
     weights,
 )
@@ -30,34 +30,19 @@ from cluster.spark.deployments import Container, Deployment, Kept, LockState
 from cluster.spark.disk import Room
 from cluster.spark.docker import Docker
 from cluster.spark.fabric import Fabric, check_fabric
-from cluster.spark.fact import NOT_ASKED, Missing, known
+from cluster.spark.fact import NOT_ASKED, Missing, known, read_section
 from cluster.spark.finding import Check, Finding, checks_in
 from cluster.spark.gpu import Gpu, GpuProcess
 from cluster.spark.identity import Identity
 from cluster.spark.image import Image
 from cluster.spark.links import Links
 from cluster.spark.memory import Memory
-from cluster.spark.ports import Listener
-from cluster.spark.processes import EngineProcess, Firewall, Tenant
+from cluster.spark.processes import EngineProcess, Firewall, Listener, Tenant
 from cluster.spark.request import Wanted
 from cluster.spark.weights import Weights
 
 VERSIONS = Check("versions", "upgrade#driver-kernel-firmware")
-SUBJECTS = (
-    identity,
-    docker,
-    deployments,
-    ports,
-    gpu,
-    processes,
-    memory,
-    disk,
-    image,
-    weights,
-    clock,
-    fabric,
-    fabric_test,
-)
+SUBJECTS = (identity, docker, deployments, gpu, processes, memory, disk, image, weights, clock, fabric, fabric_test)
 CHECKS = {**checks_in(SUBJECTS), VERSIONS.name: VERSIONS}
 """All checks that `--force` knows."""
 IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
@@ -65,13 +50,9 @@ IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What to look for on one host. `data_dir` and `hf_home` may start with `~`, the home there.
-
-    An empty `image`, `model` or `drafter` is not asked for. `dummy_weights`: the model needs no weight files;
-    `dummy_drafter`: nor does the drafter.
-    `model_files` are paths in the model's directory that have to be there. `thorough`: also what only checks need:
-    clock, GID tables, tenants, firewall.
-    """
+    """What to look for on one host. `data_dir` and `hf_home` may start with `~`. An empty image, model or drafter is
+    not asked for; a dummy one needs no weight files. `model_files` are paths in the model's directory. `thorough`:
+    also what only checks need: clock, GID tables, tenants, firewall."""
 
     image: str = ""
     model: str = ""
@@ -112,7 +93,6 @@ class Seen:
 
     @property
     def machine(self) -> str | Missing:
-        """The machine-id, which tells this host from all others."""
         return self.identity if isinstance(self.identity, Missing) else identity.read_machine(self.identity.machine_id)
 
     @property
@@ -121,7 +101,7 @@ class Seen:
         return "" if isinstance(self.machine, Missing) else identity.host_id(self.machine)
 
     def home(self, deployment: str) -> str:
-        """A deployment's directory on this host; empty when it is not known where such directories lie."""
+        """A deployment's directory on this host; empty when `data_dir` is not known."""
         return "" if isinstance(self.identity, Missing) else deployments.directory(self.identity.data_dir, deployment)
 
     @property
@@ -140,12 +120,12 @@ def questions(look: Look) -> tuple[Question, ...]:
 
 
 def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, float]) -> Seen:
-    """The answers to `questions(look)`, in their order, as facts. Never raises for what a host said. `asked`: the
+    """The answers to `questions(look)`, in their order, as facts. Never raises for what a host printed. `asked`: the
     operator's unix seconds before and after the round trip."""
     said = dict(zip(_asked(look), answers, strict=True))
     return Seen(
         host=host,
-        identity=identity.parse(said["look"]),
+        identity=read_section(said["look"], "identity", Identity),
         memory=memory.parse(said["look"]),
         gpu=gpu.parse(said["gpu"]),
         gpu_processes=gpu.parse_processes(said["gpu"]),
@@ -154,10 +134,10 @@ def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, f
         containers=deployments.parse_containers(said["containers"]),
         image=image.parse(look.image, said["image"]) if look.image else NOT_ASKED,
         weights=weights.parse(said["weights"]) if look.model else NOT_ASKED,
-        listening=ports.parse(said["look"]),
+        listening=read_section(said["look"], "listening", tuple[Listener, ...]),
         disk=disk.parse(said["kept"]),
-        processes=processes.parse_processes(said["look"]),
-        deployments=deployments.parse(said["kept"]),
+        processes=read_section(said["look"], "processes", tuple[EngineProcess, ...]),
+        deployments=read_section(said["kept"], "deployments", tuple[Kept, ...]),
         lock=deployments.parse_lock(said["kept"]),
         drafter=weights.parse(said["drafter"]) if look.drafter else NOT_ASKED,
         clock=clock.parse(said["look"], asked) if look.thorough else NOT_ASKED,
@@ -183,7 +163,7 @@ def _asked(look: Look) -> dict[str, Question]:
     if look.thorough:
         asked["others"] = processes.question()
     if look.image:
-        asked["image"] = image.question(look.image)
+        asked["image"] = docker_image_inspect(look.image)
     if look.model:
         asked["weights"] = weights.question(
             look.model, look.revision, look.hf_home, dummy=look.dummy_weights, files=look.model_files
@@ -207,7 +187,7 @@ def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Itera
         return  # what is ours cannot be told from what is not
     yield from gpu.check_strangers(seen)
     yield from memory.check_memory(wanted, seen)
-    yield from ports.check_ports(wanted, seen, found)
+    yield from processes.check_ports(wanted, seen, found)
     yield from deployments.check_containers(seen, found)
     yield from image.check_image(wanted, seen)
     yield from weights.check_weights(wanted, seen)

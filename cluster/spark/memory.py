@@ -42,7 +42,7 @@ _LINE = re.compile(r"^(\w+):[ \t]+(\d{1,18})(?: kB)?[ \t]*$", re.MULTILINE | re.
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes; None where the kernel did not tell. `available` counts page cache that can be given back, `free` not;
+    """Bytes; None where the kernel does not say. `available` includes page cache that can be dropped, `free` does not;
     `huge_pages` are set aside, in neither."""
 
     total: int | None = None
@@ -56,11 +56,11 @@ class Memory:
 
     @property
     def has_cma_bug(self) -> bool:
-        """The kernel counts more free CMA memory than there is: registering memory for RDMA fails on such a one."""
+        """The kernel counts more free CMA memory than there is: there registering memory for RDMA fails."""
         return self.cma_total is not None and (self.cma_free or 0) > self.cma_total
 
     def hides(self, need: int, held: int = 0) -> bool:
-        """Whether so many bytes are available and not free: page cache has them. `held` will be given back before."""
+        """Whether so many bytes are available and not free: page cache has them. `held` is released before."""
         if self.free is None or self.available is None:
             return False
         return self.free + held < need <= self.available + held
@@ -76,7 +76,7 @@ def parse(answer: Answer) -> Memory | Missing:
 
 
 def parse_meminfo(text: str) -> Memory | Missing:
-    """Read the text of /proc/meminfo, whole or an excerpt."""
+    """Read the text of /proc/meminfo, or an excerpt."""
     fields = {FIELDS[name]: int(kib) * 1024 for name, kib in _LINE.findall(text) if name in FIELDS}
     return Memory(**fields) if fields else Missing("memory: /proc/meminfo names none of the known fields")
 
@@ -95,11 +95,8 @@ def recognise(text: str) -> Memory | None:
 
 
 def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """MemAvailable, plus what our own ranks will give back, covers what the recipe asks for.
-
-    Page cache counts as available. `up` drops it where it may; elsewhere an older vLLM, which asks for free memory,
-    could refuse to start.
-    """
+    """MemAvailable, plus what our own ranks release, covers the recipe. Page cache counts as available: `up` drops it
+    where it may; elsewhere an older vLLM, which asks for free memory, could refuse to start."""
     need, memory = needed_bytes(wanted), seen.memory
     if isinstance(memory, Missing):
         yield MEMORY.unknown(seen.host, "memory", memory)
@@ -109,20 +106,20 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     room = memory.available + held_by_us(seen)
     if room < need:
         what = f"not enough memory: {need / GIB:.1f} GiB required, {room / GIB:.1f} GiB available"
-        rows = sorted(known(seen.gpu_processes) or (), key=lambda row: -(row.used_mib or 0))[:3]
-        holders = ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows)
+        rows = sorted(known(seen.gpu_processes) or (), key=lambda row: -(row.used_mib or 0))
+        holders = ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows[:3])
         holders = holders or "no GPU process; see `ps aux --sort -rss`"
         evidence = f"MemAvailable {memory.available / GIB:.1f} GiB; {holders}"
         evidence += f"; {memory.huge_pages / GIB:.1f} GiB are huge pages" if memory.huge_pages else ""
         swapped = (memory.swap_total or 0) - (memory.swap_free or 0)
         evidence += f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else ""
-        ollama = any("ollama" in row.name for row in known(seen.gpu_processes) or ())
-        ollama = ollama or any(one.kind == "ollama" for one in known(seen.tenants) or ())
+        others = [*(row.name for row in rows), *(one.name for one in known(seen.tenants) or ())]
+        ollama = any("ollama" in name for name in others)
         stop = "ollama ps; ollama stop NAME (sudo systemctl stop ollama keeps its models away)"
         lower = "lower gpu-memory-utilization and memory.per_host_gib with --set"
         remedy = f"on {seen.host}: {stop if ollama else 'stop the holder'}, or {lower}"
         yield MEMORY.fault(seen.host, what, evidence, remedy)
-    elif hides_in_cache(wanted, seen) and not (isinstance(seen.identity, Missing) or seen.identity.sudo):
+    elif hides_in_cache(wanted, seen) and (account := known(seen.identity)) and not account.sudo:
         what = "page cache takes memory that an older vLLM counts as used"
         evidence = f"MemFree {(memory.free or 0) / GIB:.1f} GiB, MemAvailable {memory.available / GIB:.1f} GiB"
         remedy = f"on {seen.host}: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
@@ -131,21 +128,19 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
 
 def hides_in_cache(wanted: Wanted, seen: Seen) -> bool:
     """Whether enough memory is available for the recipe, but not free: page cache has it."""
-    need = needed_bytes(wanted)
-    return bool(need) and not isinstance(seen.memory, Missing) and seen.memory.hides(need, held_by_us(seen))
+    need, memory = needed_bytes(wanted), known(seen.memory)
+    return bool(need and memory and memory.hides(need, held_by_us(seen)))
 
 
 def needed_bytes(wanted: Wanted) -> int:
-    """Bytes one host must have available by the recipe, 0 when it does not say."""
+    """Bytes that one host must have available by the recipe, 0 when unknown."""
     return int(wanted.recipe.memory.per_host_gib.get(wanted.tp, 0) * GIB)
 
 
 def held_by_us(seen: Seen) -> int:
-    """Bytes that the processes in our own containers hold on this host: of each the larger of RSS and GPU memory. On a
-    Spark the GPU's memory is the host's but in no RSS; simulated drivers tell the RSS twice."""
-    if isinstance(seen.containers, Missing):
-        return 0
-    mine = {container.id for container in seen.containers if ours(container)}
+    """Bytes of the processes in our own containers on this host: of each the larger of RSS and GPU memory. On a
+    Spark the GPU's memory is the host's but in no RSS; simulated drivers report the RSS twice."""
+    mine = {container.id for container in known(seen.containers) or () if ours(container)}
     held = {one.pid: one.rss_bytes for one in known(seen.processes) or () if one.container in mine}
     for row in known(seen.gpu_processes) or ():
         if row.container in mine:
@@ -154,6 +149,6 @@ def held_by_us(seen: Seen) -> int:
 
 
 def moment_names(*backends: str) -> dict[str, str]:
-    """The moments of a start at which memory is looked at, in order, as tables of these backends call them."""
+    """The moments of a start at which memory is read, in order, as tables of these backends call them."""
     up = "Ray up" if "ray" in backends else "started"
     return {"idle": "idle", "ray_up": up, "loaded": "loaded", "ready": "ready"}

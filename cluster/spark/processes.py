@@ -1,23 +1,27 @@
-"""Who else uses a host: processes of engines, other model servers, Ollama, and what its packet filter drops."""
+"""Who else uses a host: engines, listeners on ports, other model servers, Ollama; and what its packet filter drops."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, Literal
 
 from cluster.argv.far import far
+from cluster.argv.ports import ports_used
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, known, read_section
 from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
+    from cluster.spark.deployments import Deployment
     from cluster.spark.look import Seen
+    from cluster.spark.request import Wanted
 
 OTHERS = Check("tenants", "memory-is-full#another-tenant")
+PORTS = Check("ports", "it-does-not-start#ports-and-names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,15 @@ class EngineProcess:
     container: str
 
 
-def parse_processes(answer: Answer) -> tuple[EngineProcess, ...] | Missing:
-    return read_section(answer, "processes", tuple[EngineProcess, ...])
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket in LISTEN. `pid` is None and `process` empty when this user may not see whose it is; `uid` owns it."""
+
+    address: str
+    port: int
+    pid: int | None
+    process: str
+    uid: int = 0
 
 
 Kind = Literal["ollama", "desktop", "killer", "mdns"]
@@ -61,7 +72,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NamedProcess:
     """A process with one of the names, and its first words."""
 
     pid: int
@@ -75,11 +86,11 @@ def question() -> Question:
 
 
 def parse(answer: Answer) -> tuple[Tenant, ...] | Missing:
-    rows = read_section(answer, "tenants", tuple[Row, ...])
+    rows = read_section(answer, "tenants", tuple[NamedProcess, ...])
     return rows if isinstance(rows, Missing) else tuple(one for one in map(_tenant, rows) if one)
 
 
-def _tenant(row: Row) -> Tenant | None:
+def _tenant(row: NamedProcess) -> Tenant | None:
     """What a process is to us; None for one that only has the name: a server without a model, a login screen."""
     names = [word.rpartition("/")[2].partition(":")[0] for word in row.words[:2]]
     name = next((name for name in names if name in NAMES), "")
@@ -130,7 +141,7 @@ def parse_firewall(answer: Answer) -> Firewall | Missing:
 
 
 def parse_rules(text: str) -> Firewall:
-    """Read a whole ruleset, of iptables or nft. No rules at all drop nothing."""
+    """Read the rules of iptables or nft. No rules drop nothing."""
     rules = [line.strip() for line in text.splitlines()]
     if any(rule.startswith("-P INPUT ") for rule in rules):
         ends = [rule for rule in rules if rule.startswith("-A INPUT ")][-1:]
@@ -162,7 +173,7 @@ def _nft(rules: list[str]) -> Firewall:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in Ollama's memory: `gpu_bytes` of its `bytes` are GPU memory; `context` in tokens where it is told."""
+    """A model in Ollama's memory: `gpu_bytes` of its `bytes` are GPU memory; `context` in tokens."""
 
     name: str
     bytes: int
@@ -209,3 +220,25 @@ def check_tenants(seen: Seen) -> Iterator[Finding]:
         if here:
             evidence = ", ".join(f"{one.name} (pid {one.pid}, uid {one.uid})" for one in here)
             yield OTHERS.found(level, seen.host, what, evidence, f"on {seen.host}: {remedy}")
+
+
+def check_ports(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
+    """The ports a rank needs are free, or held by a rank of ours that goes first."""
+    host, api_port = seen.host, wanted.recipe.port
+    if isinstance(seen.listening, Missing):
+        yield PORTS.unknown(host, "listening ports", seen.listening)
+        return
+    mine = [use for deployment in found for use in deployment.ports_on(host)]
+    uses = ports_used(backend=wanted.backend, size=wanted.size, rank=wanted.names.index(host), api_port=api_port)
+    taken: dict[str, dict[int, str]] = {}
+    for one in sorted(seen.listening, key=lambda row: row.port):
+        use = next((use.what for use in uses if use.first <= one.port <= use.last), None)
+        if use and not any(own.first <= one.port <= own.last for own in mine):
+            holder = f"{one.process} (pid {one.pid})" if one.pid else "a process this user may not look at"
+            taken.setdefault(holder, {})[one.port] = use
+    for holder, ports in taken.items():
+        rows = ", ".join(f"{port} ({use})" for port, use in ports.items())
+        what = f"port {rows} is taken" if len(ports) == 1 else f"ports {rows} are taken"
+        remedy = f"on {host}: sudo ss -ltnp sport = :{next(iter(ports))}; stop it"
+        other = ", or take another with --set port=N" if api_port in ports else ""
+        yield PORTS.fault(host, what, f"{holder} listens there", remedy + other)

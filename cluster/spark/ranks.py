@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from cluster.config.recipe import ExpectLog
 
 TAIL = 30
-"""Last lines that are told of a log."""
+"""Lines kept of the end of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a log has of a pattern: the first line it is found in, else None and the line with most of its words."""
+    """The first line of a log with a pattern, else None and the line with most of its words."""
 
     line: str | None
     near: str
@@ -30,9 +30,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """One rank's container. `stages` are the rank program's own lines in order, `net` NCCL's lines on its transport,
-    `found` is by pattern in the order asked. `until`: docker's time of the last line, and how many lines have it;
-    `whole`: its log was read from the container's start on."""
+    """One rank's container. `stages` are the rank program's own lines, `net` NCCL's lines on its transport, `found` is
+    by pattern in the order asked. `until`: docker's time of the last line, and how many lines have it; `whole`: the log
+    was read from the container's start on."""
 
     name: str
     state: str
@@ -47,7 +47,7 @@ class RankState:
     whole: bool = True
 
     def after(self, earlier: RankState | None) -> RankState:
-        """What is known with an earlier look, when this one was told only what came since."""
+        """What is known together with an earlier answer, when this one has only what came since."""
         if earlier is None or self.whole:
             return self
         (time, count), (before, known) = self.until, earlier.until
@@ -62,11 +62,11 @@ class RankState:
 
     @property
     def stage(self) -> str:
-        """The last stage told since the container's last start, empty before the first."""
+        """The last stage, empty before the first."""
         return str(self.stages[-1].get("stage", "")) if self.stages else ""
 
     def line_of(self, stage: str) -> dict[str, Any] | None:
-        """The line of a stage since the last `started`, None when it was not told."""
+        """The line of a stage since the last `started`."""
         for line in reversed(self.stages):
             if line.get("stage") == stage:
                 return dict(line)
@@ -88,11 +88,8 @@ def question(
     patterns: Sequence[str] = (),
     known: Mapping[str, RankState] = MappingProxyType({}),
 ) -> Question:
-    """The ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too.
-
-    `patterns` are regular expressions that are looked for in their logs. Of those that are `known` only what came since
-    is read; see RankState.after.
-    """
+    """The ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too. `patterns` are
+    regular expressions to look for in their logs. Of those that are `known` only what came since is read."""
     since = {name: known[name].until for name in names if name in known}
     given = {"names": list(names), "tail": TAIL, "net": net, "patterns": list(patterns), "since": since}
     return far("ranks", given, timeout_s=20, limit=4 << 20)
@@ -107,8 +104,8 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
     try:
         for name, row in json.loads(answer.text).items():
             row["found"] = [Found(**one) for one in row["found"]]
-            lists = {key: tuple(row.pop(key)) for key in ("stages", "tail", "net", "found", "until")}
-            states[name] = RankState(name, **{**row, **lists})
+            lists = {key: tuple(row[key]) for key in ("stages", "tail", "net", "found", "until")}
+            states[name] = RankState(name, **row | lists)
         return states
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Missing(f"not what far/ranks prints: {error}")
@@ -127,7 +124,7 @@ _FAILURES = re.compile(r"^Recent failures:[ \t]*\n((?:[ \t].*\n?)*)", re.MULTILI
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """One node as Ray's GCS knows it: the address it registered, whether it is alive, its GPUs."""
+    """One node as Ray's GCS knows it, with the address it registered."""
 
     address: str
     alive: bool
@@ -136,9 +133,8 @@ class RayNode:
 
 @dataclass(frozen=True, slots=True)
 class RayStatus:
-    """What `ray status` prints: nodes that are up (under Active or Idle, None if the text has no node list), GPUs in
-    use and in all (None if not told), placement groups that wait, the node address that one of them asks for, and nodes
-    that failed lately."""
+    """`nodes` that are up (under Active or Idle, None without a list of nodes), GPUs (None if not shown), placement
+    groups that wait, the node address that one of them asks for, and nodes that failed lately."""
 
     nodes: int | None
     gpus_used: float | None
@@ -163,22 +159,17 @@ def parse_nodes(answer: Answer) -> tuple[RayNode, ...] | Missing:
         return Missing(f"Ray: {last_words(answer) or 'no answer that can be understood'}")
 
 
-def parse_ray_status(text: str) -> RayStatus | Missing:
-    """Read what `ray status` prints, or a part of it."""
+def recognise(text: str) -> RayStatus | None:
+    """`ray status`, or a part of it."""
+    if not re.search("Usage:|Node status", text) or not re.search("node_|GPU|placement group", text):
+        return None
     sections, gpus, waiting = _UP.findall(text), _GPUS.search(text), _WAITING.findall(text)
-    if not sections and not gpus and not waiting:
-        return Missing("this is not what `ray status` prints")
     nodes = sum(int(count) for section in sections for count in _COUNT.findall(section)) if sections else None
     used, total = map(float, gpus.groups()) if gpus else (None, None)
     lines = [line.strip() for section in _FAILURES.findall(text) for line in section.splitlines()]
     failures = tuple(line for line in lines if line and "(no failures)" not in line)
-    return RayStatus(nodes, used, total, sum(map(int, waiting)), (_PINNED.findall(text) or [""])[0], failures)
-
-
-def recognise(text: str) -> RayStatus | None:
-    """`ray status` in what people paste, None when it is not there."""
-    status = parse_ray_status(text) if "node_" in text or "GPU" in text or "placement group" in text else None
-    return status if isinstance(status, RayStatus) and ("Usage:" in text or "Node status" in text) else None
+    status = RayStatus(nodes, used, total, sum(map(int, waiting)), (_PINNED.findall(text) or [""])[0], failures)
+    return status if sections or gpus or waiting else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +187,8 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It will not come: which host, why, in the rank's own words, and the last lines it printed. `by_peer`: it lost a
-    peer, and a rank that may still say why is running yet."""
+    """Which host, why, in the rank's own words, and the last lines it printed. `by_peer`: it lost a peer, and a rank
+    that may still say why is running yet."""
 
     host: str
     why: str
@@ -208,7 +199,7 @@ class Failed:
 State = Waiting | Ready | Failed
 
 PEER_LOST = {75: 1, 76: 2}
-"""Exit codes of far/rank: peers did not join, a cord ended. The rank with the lowest number here is to blame."""
+"""Exit codes of far/rank: peers did not join, a cord ended. The rank with the lowest number is to blame."""
 
 
 def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool) -> State:
@@ -252,12 +243,12 @@ def judge_nodes(nodes: Sequence[RayNode], addresses: Sequence[str]) -> list[str]
 
 
 def patterns_of(expected: ExpectLog) -> tuple[str, ...]:
-    """What to look for in every rank's log, in the order that `unmet` reads."""
+    """What to look for in every rank's log; `unmet` reads the same order."""
     return (*expected.require, *expected.forbid)
 
 
 def is_whole(state: RankState) -> bool:
-    """Whether the log still has its beginning, where an engine says what it chose: docker drops the oldest."""
+    """Whether the log still has its beginning, where an engine prints what it chose: docker drops the oldest."""
     return state.line_of("started") is not None
 
 

@@ -19,8 +19,8 @@ Backend = Literal["ray", "mp", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that every host needs a copy of: hub id or absolute path, revision, size of its files where known.
-    `dummy`: vLLM makes up the weights itself, so that only the other files are needed (config, tokenizer)."""
+    """A model that every host needs a copy of: hub id or absolute path. `dummy`: vLLM makes up the weights itself, so
+    that only the other files are needed (config, tokenizer)."""
 
     id: str
     revision: str
@@ -30,11 +30,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One deployment as asked for. `hosts` are in rank order, the first is the head.
-
-    `secrets` (environment of the ranks, never shown) is left out of `repr`; `words` go to vLLM as they are. `mounted`
-    is the content of files from this machine by target, `dockerfile` the text that a host builds its image from.
-    """
+    """One deployment as asked for. `hosts` are in rank order, the head first. `secrets` (environment of the ranks) are
+    never shown; `words` go to vLLM as they are. `mounted` is the content of files from this machine by target,
+    `dockerfile` the text that a host builds its image from."""
 
     recipe: Recipe
     hosts: tuple[ResolvedHost, ...]
@@ -64,7 +62,7 @@ class Wanted:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """What vLLM is given beside what follows from hosts and sizes."""
+        """All of vLLM's but those that follow from hosts and sizes."""
         return serve_flags(self.recipe.vllm, self.words)
 
     @property
@@ -74,11 +72,10 @@ class Wanted:
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """The model, and behind it the drafter that vLLM loads beside it, if there is one."""
+        """The model, and the drafter that vLLM loads beside it, if there is one."""
         recipe, flags = self.recipe, self.flags
-        dummy = flags.get("load-format") == "dummy"
+        dummy, drafting = flags.get("load-format") == "dummy", flags.get("speculative-config")
         main = Model(recipe.model, recipe.revision, recipe.weights_gib, dummy)
-        drafting = flags.get("speculative-config")
         drafting = drafting if isinstance(drafting, dict) else {}
         drafter = flags.get("spec-model") or drafting.get("model")
         if not isinstance(drafter, str) or "/" not in drafter:
@@ -89,7 +86,7 @@ class Wanted:
 
     @property
     def accepts_sockets(self) -> str:
-        """Who said that traffic between the ranks may go over sockets; empty when RDMA was asked for."""
+        """What allows traffic between the ranks over sockets; empty when RDMA is required."""
         if self.recipe.transport == "socket":
             return "the recipe says transport: socket"
         return "--allow-socket" if self.allow_socket else ""
@@ -101,17 +98,15 @@ def choose_sizes(
     """Fit hosts and sizes: the hosts to use, tp, and the backend (`none` for one rank without Ray). Raises UsageError
     when tp × pp is not the number of hosts (one GPU a Spark)."""
     misfit = partial(UsageError, code="sizes-misfit")
-    if solo:
-        if tp not in (None, 1) or pp != 1:
-            raise misfit(f"--solo means one host, but --tp {tp or 1} --pp {pp} was given", remedy="leave one out")
-        hosts, tp = hosts[:1], 1
+    if solo and (tp not in (None, 1) or pp != 1):
+        raise misfit(f"--solo means one host, but --tp {tp or 1} --pp {pp} was given", remedy="leave one out")
     if pp < 1 or (tp is not None and tp < 1):
         raise misfit(f"--tp {tp} --pp {pp}: sizes are 1 or more")
+    hosts = hosts[:1] if solo else hosts
     given = len(hosts)
-    if tp is None:
-        if given % pp:
-            raise misfit(f"{given} hosts cannot be divided by --pp {pp}")
-        tp = given // pp
+    if tp is None and given % pp:
+        raise misfit(f"{given} hosts cannot be divided by --pp {pp}")
+    tp = tp or given // pp
     need, names = tp * pp, [host.name for host in hosts]
     sizes = f"--tp {tp}" + (f" --pp {pp}" if pp > 1 else "")
     if need > given:
@@ -120,7 +115,5 @@ def choose_sizes(
     if need < given:
         remedy = f"-n {','.join(names[:need])}, or --tp {given}"
         raise misfit(f"{sizes} uses {need} of {given} hosts: {', '.join(names)}", remedy=remedy)
-    if need == 1 and backend != "ray":
-        return tuple(hosts), tp, "none"
-    chosen: Backend = "mp" if (backend or recipe.backend) == "mp" else "ray"
-    return tuple(hosts), tp, chosen
+    alone, chosen = need == 1 and backend != "ray", backend or recipe.backend
+    return tuple(hosts), tp, "none" if alone else "mp" if chosen == "mp" else "ray"

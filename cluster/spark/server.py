@@ -16,7 +16,7 @@ from cluster.config.secrets import API_KEY
 from cluster.spark.fact import Missing
 
 LAST_WORDS = 3000
-"""So many words from the end are looked at for loops: an endless repetition is still there at the end."""
+"""Words from the end that are searched for loops: an endless repetition is still there at the end."""
 
 TOOL_MARKS = re.compile(
     r"""<\|?/?tool_(?:call|response)s?\|?>  # Gemma 4 <|tool_call> <tool_call|>, Hermes and Qwen <tool_call>
@@ -50,12 +50,12 @@ def insane(text: str) -> str:
     """Why a text cannot be a model's sane answer, in a few words that go on after "the text"; empty for a sane one."""
     if not text.strip():
         return "is empty"
-    looks = (_same, _loop, _poor, _glued, _no_text, _mixed)
-    return next(filter(None, (look(text) for look in looks)), "")
+    judges = (_same, _loop, _poor, _glued, _no_text, _mixed)
+    return next(filter(None, (judge(text) for judge in judges)), "")
 
 
 def leaked(text: str) -> str:
-    """The first mark of a tokenizer or a chat template that stands in a text, empty without one."""
+    """The first mark of a tokenizer or a chat template in a text, empty without one."""
     found = _MARKS.search(text) or TOOL_MARKS.search(text)
     if found:
         return found.group().strip()
@@ -64,17 +64,14 @@ def leaked(text: str) -> str:
 
 
 def thinks_aloud(text: str) -> str:
-    """The mark that shows that an answer holds the model's reasoning, empty without one.
-
-    `thought` on a line of its own at the beginning is what is left of Gemma 4's `<|channel>thought` once the special
-    tokens are stripped (vLLM issue 38855).
-    """
+    """The mark that shows that an answer contains the model's reasoning, empty without one. `thought` on a line of its
+    own at the beginning is Gemma 4's `<|channel>thought` without the special tokens (vLLM issue 38855)."""
     found = _THOUGHTS.search(text.lstrip())
     return found.group().strip() if found else ""
 
 
 def _same(text: str) -> str:
-    """`!!!!!!!!`. Rules (`-----`), digits and blanks may be longer; a scream may be, too. And one word alone."""
+    """`!!!!!!!!`, or one word alone. Rules (`-----`), digits, blanks and screams may be longer."""
     for run in re.finditer(r"(\S)\1{15,}|(\s)\2{199,}", text):
         said, length = run.group()[0], len(run.group())
         draws = said in "-=_*~#.+/\\|:<>^·•…" or said.isdigit() or unicodedata.category(said) == "So"
@@ -85,10 +82,10 @@ def _same(text: str) -> str:
 
 
 def _loop(text: str) -> str:
-    """A phrase of any length that comes again and again."""
+    """A phrase of any length that repeats."""
     words = text.split()[-LAST_WORDS:]
     last: dict[tuple[str, ...], int] = {}
-    apart: Counter[int] = Counter()  # how far apart four words in a row come again
+    apart: Counter[int] = Counter()  # distances at which four words in a row repeat
     for at in range(len(words) - 3):
         four = tuple(words[at : at + 4])
         if four in last:
@@ -149,8 +146,8 @@ def _poor(text: str) -> str:
 
 
 def _no_text(text: str) -> str:
-    """Three characters that stand for none: U+FFFD, control characters, private and unassigned ones. One or two may
-    come of a character that `max_tokens` cut in its middle."""
+    """Three that are no characters: U+FFFD, control, private and unassigned ones. One or two may come of a character
+    that `max_tokens` cut in its middle."""
     kinds = ("Cc", "Co", "Cn", "Cs")
     wrong = [one for one in text if one == "�" or (unicodedata.category(one) in kinds and one not in "\t\n\r\f\x1b")]
     return f"has characters that are no text: {''.join(wrong[:8])!r}" if len(wrong) >= 3 else ""
@@ -168,7 +165,7 @@ def _mixed(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where an API is, as seen from the head, the model's name in it, and the private file that holds its key."""
+    """Where an API is, as seen from the head, the model's name in it, and the private file with its key."""
 
     url: str
     model: str
@@ -184,9 +181,8 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The server's answers. `text`, `tokens` and `seconds` are of the completion, empty when none was asked for.
-    `load` is what vLLM's own counters say, None for another server. `status` is that of the completion's HTTP answer,
-    `error` the server's own words when it was not 200."""
+    """The server's answers. `text`, `tokens` and `seconds` are of the completion, `status` its HTTP status, `error` the
+    server's own words when it was not 200. `load` is what vLLM's counters say, None for another server."""
 
     healthy: bool
     models: tuple[str, ...]
@@ -220,12 +216,10 @@ def question(server: Server, *, ask: bool, timeout_s: float, tokens: int = 24) -
 def parse(answer: Answer) -> Completion | Missing:
     try:
         document = json.loads(answer.text)
-        looks = recognise_metrics(document.get("counters") or "")
-        completed = {
-            name: document[name] for name in ("status", "text", "tokens", "seconds", "error") if document.get(name)
-        }
-        healthy, models = document["health"] == 200, tuple(document["models"])
-        return Completion(healthy, models, looks[-1] if looks else None, **completed)
+        loads = recognise_metrics(document.get("counters") or "") or (None,)
+        names = ("status", "text", "tokens", "seconds", "error")
+        completed = {name: document[name] for name in names if document.get(name)}
+        return Completion(document["health"] == 200, tuple(document["models"]), loads[-1], **completed)
     except (ValueError, KeyError, TypeError, AttributeError):
         why = answer.error_text.strip()[-200:] or "the program did not answer"
         return Missing(why, "timeout" if answer.exit is None else "unreadable")
@@ -233,11 +227,8 @@ def parse(answer: Answer) -> Completion | Missing:
 
 def recognise(text: str) -> str | None:
     """The text of a completion in an answer of an OpenAI API that somebody pasted; None when there is none."""
-    start = text.find('{"')
-    if start < 0 or '"choices"' not in text:
-        return None
     try:
-        document, _ = json.JSONDecoder().raw_decode(text, start)
+        document, _ = json.JSONDecoder().raw_decode(text, text.index('{"'))
         choice = document["choices"][0]
         said = choice["text"] if "text" in choice else choice["message"]["content"]
     except (ValueError, KeyError, TypeError, IndexError):
@@ -255,8 +246,8 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One look, None where it was not shown: requests that run and wait, tokens generated and tokens of prompts taken
-    in since the start, the part of the KV cache in use (0 to 1), which grows with each step of a prefill."""
+    """vLLM's counters at one time, None where not shown: requests that run and wait, tokens generated and of prompts
+    since the start, the part of the KV cache in use (0 to 1), which grows with each step of a prefill."""
 
     running: float | None = None
     waiting: float | None = None
@@ -277,14 +268,14 @@ class Load:
 
 
 def recognise_metrics(text: str) -> tuple[Load, ...] | None:
-    """The looks in a text; a counter that comes again begins the next one. None when vLLM's counters are not there."""
-    looks: list[set[tuple[str, str]]] = []
+    """The loads in a text; a counter that repeats begins the next one. None when vLLM's counters are not there."""
+    seen: set[tuple[str, str]] = set()
     totals: list[dict[str, float]] = []
     for found in _LINE.finditer(text):
         name, labels = found["name"].removesuffix("_total"), found["labels"] or ""
-        if not looks or (name, labels) in looks[-1]:
-            looks.append(set())
+        if not totals or (name, labels) in seen:
+            seen = set()
             totals.append({})
-        looks[-1].add((name, labels))
+        seen.add((name, labels))
         totals[-1][name] = totals[-1].get(name, 0.0) + float(found["value"])
     return tuple(Load(*map(one.get, _COUNTERS)) for one in totals) or None

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cluster.argv.docker import WEIGHT_ENDINGS
 from cluster.argv.far import far
-from cluster.argv.hub import WEIGHT_ENDINGS
 from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Kind, Missing, read_section
+from cluster.spark.fact import Kind, Missing, known, read_section
 from cluster.spark.finding import Check, Finding
 
 if TYPE_CHECKING:
@@ -23,13 +23,9 @@ WEIGHTS = Check("weights", "it-does-not-start#model")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's directory as found. `path` is absolute on the host, `commit` empty for a plain directory.
-
-    `files` and `bytes` count what the directory holds, links followed. `listing` is SHA-256 over names and sizes:
-    equal on two hosts means that both hold the same files. `problems` are sentences about what would keep the engine
-    from loading; empty means none.
-    `hashes`: SHA-256 of the files that were asked for, by path.
-    """
+    """A model's directory. `path` is absolute on the host, `commit` empty for a plain one. `files` and `bytes` count
+    its files, links followed. `problems` are sentences about what would keep the engine from loading. `listing` is
+    SHA-256 over names and sizes, `hashes` that of the files that were asked for, by path."""
 
     model: str
     revision: str
@@ -43,8 +39,8 @@ class Weights:
 
 
 def question(model: str, revision: str, hf_home: str, *, dummy: bool = False, files: Sequence[str] = ()) -> Question:
-    """A model by hub id and revision, or by absolute path. `dummy`: no weight files are expected; `files` are paths in
-    its directory that are wanted beside what every model has."""
+    """A model by hub id and revision, or by absolute path. `dummy`: no weight files are expected; `files`: paths in its
+    directory that are needed beside what every model has."""
     given = {"model": model, "revision": revision, "hf_home": hf_home, "dummy": dummy, "files": list(files)}
     return far("weights", given, timeout_s=20.0)
 
@@ -55,8 +51,7 @@ def parse(answer: Answer) -> Weights | Missing:
 
 
 def hub_question(model: str, revision: str, token_file: str, *, dummy: bool = False) -> Question:
-    """One request to the hub from the host; `token_file` is a private file there, or empty. `dummy`: weights are not
-    counted."""
+    """One request to the hub from the host; `token_file` is a private file there. `dummy`: count no weights."""
     given = {"model": model, "revision": revision, "token_file": token_file}
     return far("hub_model", {**given, "leave_out": WEIGHT_ENDINGS if dummy else ()}, timeout_s=20)
 
@@ -76,17 +71,14 @@ def parse_hub(answer: Answer) -> int | Missing:
         return Missing(answer.error_text.strip()[-200:] or "the hub could not be asked")
 
 
-def place_of(copy: Weights) -> str:
-    """What to remove for a fresh download: of a snapshot the whole model, since its links lead to the files beside."""
-    return copy.path.partition("/snapshots/")[0] if copy.commit else copy.path
-
-
 def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """Weights that are there are whole; missing ones are fetched, but a missing directory cannot be."""
+    """Weights that are there are complete; missing ones are fetched, but a missing directory cannot be."""
     for model, copy in zip(wanted.models, seen.copies, strict=False):
         if not isinstance(copy, Missing):
+            # of a snapshot all of the model, since its links lead to the files beside
+            place = copy.path.partition("/snapshots/")[0] if copy.commit else copy.path
             for problem in copy.problems:
-                remedy = f"on {seen.host}: rm -r {place_of(copy)}, then cluster up again"
+                remedy = f"on {seen.host}: rm -r {place}, then cluster up again"
                 yield WEIGHTS.fault(seen.host, f"the weights of {model.id} are incomplete", problem, remedy)
         elif model.id.startswith("/") or copy.kind != "absent":
             remedy = "put the model on every host under the same path"
@@ -97,11 +89,11 @@ def check_copies(seens: Sequence[Seen]) -> Iterator[Finding]:
     """The weights are equal on all hosts that have them, and so are the model's own files that a recipe mounts: one may
     have been changed by hand in an equal copy."""
     for copies in zip(*(seen.copies for seen in seens), strict=True):
-        there = {seen.host: one for seen, one in zip(seens, copies, strict=True) if not isinstance(one, Missing)}
-        ids = {host: one.commit or one.listing for host, one in there.items()}
+        pairs = zip(seens, copies, strict=True)
+        ids = {seen.host: one.commit or one.listing for seen, copy in pairs if (one := known(copy))}
         remedy = "pin one with --set revision=COMMIT, or copy the directory again"
         yield from WEIGHTS_PARITY.differ("fault", ids, "the hosts have different copies of the model", remedy, 12)
-    hashes = {seen.host: seen.weights.hashes for seen in seens if not isinstance(seen.weights, Missing)}
+    hashes = {seen.host: one.hashes for seen in seens if (one := known(seen.weights))}
     for name in sorted({name for own in hashes.values() for name in own}):
         contents = {host: own[name] for host, own in hashes.items() if name in own}
         remedy = "sha256sum it on all; copy the right one over the other"

@@ -152,7 +152,7 @@ def test_sockets_that_were_accepted_are_no_fault(words: tuple[str, ...], cluster
     assert words[-1].replace("=", ": ") in document["findings"][0]["what"]
 
 
-def test_a_busy_server_is_unknown_unless_its_traffic_tells(cluster: Typed, desk: Desk) -> None:
+def test_a_server_that_is_busy_or_answers_with_an_error(cluster: Typed, desk: Desk) -> None:
     assert cluster(*UP).code == 0
     desk.answers = (0, "TimeoutError: timed out")
     code, document = told(cluster)
@@ -161,10 +161,6 @@ def test_a_busy_server_is_unknown_unless_its_traffic_tells(cluster: Typed, desk:
     code, document = told(cluster)
     assert (code, checks(document)) == (0, [("unknown", "transport", "spark1")])
     assert document["findings"][0]["evidence"] == "the server did not answer within 4 s"
-
-
-def test_a_server_that_answers_with_an_error(cluster: Typed, desk: Desk) -> None:
-    assert cluster(*UP).code == 0
     desk.answers = (500, "EngineCore encountered an issue")
     code, document = told(cluster)
     assert (code, checks(document)) == (4, [("fault", "deployment", "spark1")])

@@ -108,7 +108,7 @@ def seen(number: int = 1, **changes: Any) -> Seen:
         "gpu": (Gpu("NVIDIA GB10", "580.95", None, None, 10.0, 2418, 40, 0, ()),),
         "gpu_processes": (),
         "links": one_cable(number),
-        "docker": Docker("28.2.2", "overlay2", "/var/lib/docker", ("runc",), "aarch64"),
+        "docker": Docker("28.2.2", "overlay2", "/var/lib/docker"),
         "containers": (),
         "image": Image("example.org/vllm:1", f"sha256:{number}", CONTENT, "arm64", 20 * GIB),
         "weights": Weights("example/toy", "main", COMMIT, "/snap", 5, 60 * GIB, (), "1f" * 32),

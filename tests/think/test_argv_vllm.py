@@ -43,12 +43,6 @@ def test_golden_ray() -> None:
     )
 
 
-def test_ray_is_said_at_tp_1_too() -> None:
-    words = vllm_serve(recipe(), Layout(1, 1, "ray", TWO[:1]))
-    assert words[words.index("--distributed-executor-backend") + 1] == "ray"
-    assert "--distributed-executor-backend" not in vllm_serve(recipe(), ALONE)
-
-
 def test_golden_mp_head_and_headless_worker() -> None:
     small = recipe(served_model_name="gemma", port=9000)
     common = (
@@ -62,7 +56,9 @@ def test_golden_mp_head_and_headless_worker() -> None:
     assert " ".join(worker) == f"{start} {common.format(1)} --headless"
 
 
-def test_revision_and_path() -> None:
+def test_revision_path_and_backend() -> None:
+    assert "--distributed-executor-backend ray" in " ".join(vllm_serve(recipe(), Layout(1, 1, "ray", TWO[:1])))
+    assert "--distributed-executor-backend" not in vllm_serve(recipe(), ALONE)
     words = vllm_serve(recipe(), RAY, revision="0123abc")
     assert words[2:5] == ("google/gemma-4-31B-it", "--revision", "0123abc")
     words = vllm_serve(Recipe(name="r", model="/models/gemma", image="i"), RAY)
@@ -91,11 +87,8 @@ def test_revision_and_path() -> None:
 )
 def test_values_as_words(flag: str, value: JsonValue, words: str) -> None:
     assert " ".join(flag_words(flag, value)) == words
-
-
-def test_an_empty_list_is_an_error() -> None:
     with pytest.raises(UsageError, match="empty list"):
-        flag_words("middleware", [])
+        flag_words(flag, [])
 
 
 OTHERWISE = {"tp": "--tp", "headless": "--nodes", "port": "`port`", "api-key": "VLLM_API_KEY"} | OURS
@@ -120,17 +113,10 @@ OF_OURS = "--tensor-parallel-size --tensor_parallel_size=4 --tensor-parallel -tp
 OF_OURS += " --served-model-name --headless --api-key=sesame"
 
 
-@pytest.mark.parametrize("word", OF_OURS.split())
-def test_users_words_may_not_say_what_cluster_gives(word: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        refuse_extra(["--max-num-seqs", "8", word])
-    assert "sesame" not in str(caught.value.lines())
-    assert caught.value.remedy
-
-
 @pytest.mark.parametrize(
     "words",
     [
+        *(["--max-num-seqs", "8", word] for word in OF_OURS.split()),
         ["--hf-token", "sesame"],
         ["--hf_token=sesame"],
         ["--hf-overrides", '{"text": {"api_key": "sesame"}}'],
@@ -140,10 +126,11 @@ def test_users_words_may_not_say_what_cluster_gives(word: str) -> None:
         ["hf_sesameaaaaaaaaaaaaaa"],
     ],
 )
-def test_users_words_may_not_hold_a_secret(words: list[str]) -> None:
+def test_users_words_may_not_say_what_cluster_gives_nor_a_secret(words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         refuse_extra(words)
     assert "sesame" not in str(caught.value.lines())
+    assert caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -216,11 +203,6 @@ LENGTHS |= {"1m": 10**6, "1M": 1 << 20, "1.1k": 1100, "1g": 10**9, "1T": 1 << 40
 LENGTHS |= {"auto": AUTO, "AUTO": AUTO, -1: AUTO}
 
 
-@pytest.mark.parametrize("written", LENGTHS)
-def test_lengths_as_a_person_writes_them(written: JsonValue) -> None:
-    assert read_length(written) == LENGTHS[written]
-
-
 @pytest.mark.parametrize("written", ["25.6K", "lots", "", "12 k", ".5k", 25.6, True, None, [1], -2, 0, "-3", "0k"])
 def test_what_is_no_length(written: JsonValue) -> None:
     with pytest.raises(ValueError, match="max-model-len"):
@@ -228,5 +210,6 @@ def test_what_is_no_length(written: JsonValue) -> None:
 
 
 def test_the_real_parser_reads_the_same_lengths(tmp_path: Path) -> None:
+    assert [read_length(written) for written in LENGTHS] == list(LENGTHS.values())
     sent = [vllm_serve(recipe({"max-model-len": written}), ALONE) for written in LENGTHS]
     assert [one["max_model_len"] for one in parse(sent, tmp_path).arguments] == list(LENGTHS.values())

@@ -9,7 +9,7 @@ import pytest
 from diagnosis_table import DOC, MARK, document
 from loops import each
 
-from cluster.argv.docker import Container, docker_run
+from cluster.argv.docker import RankContainer, docker_run
 from cluster.argv.fabric import fabric_environment
 from cluster.argv.ray import ray_environment
 from cluster.diagnosis.outputs import SETTLERS
@@ -32,7 +32,9 @@ def test_rule(rule: Rule) -> None:
     assert not rule.search("")
 
 
-SET_UP = {word for word in docker_run(Container("n", "i", "python3", infiniband=True)).argv if word.startswith("--")}
+SET_UP = {
+    word for word in docker_run(RankContainer("n", "i", "python3", infiniband=True)).argv if word.startswith("--")
+}
 SET_UP |= {"--ipc", "ray start", *fabric_environment(address="", netdev="", hcas=("h",))}
 SET_UP |= {*ray_environment(head="", ray_version="2.56.0")}
 """What `cluster` gives to each rank by itself."""

@@ -12,8 +12,7 @@ from cluster.deploy.restart import holders
 from cluster.spark.deployments import Kept, deployments
 from cluster.spark.fact import Missing
 from cluster.spark.memory import Memory
-from cluster.spark.ports import Listener
-from cluster.spark.processes import EngineProcess
+from cluster.spark.processes import EngineProcess, Listener
 
 PAIR = wanted()
 GONE = deployments(running(PAIR))

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from facts_tools import ask, put, put_program, run_far, said, sample
 
-from cluster.argv.question import Answer
 from cluster.spark import deployments, disk
 from cluster.spark.deployments import Container, Kept, LockState
 from cluster.spark.disk import Room
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, read_section
 
 A, B = "a" * 64, "b" * 64
 
@@ -96,21 +95,17 @@ def test_an_ended_and_a_never_started_one(tmp_path: Path) -> None:
     assert found[1].labels == {}
 
 
-@pytest.mark.parametrize(
-    "complaint", [GONE, "Error response from daemon: No such container: %s", "Error: No such object: %s"]
-)
-def test_a_container_that_vanishes_is_left_out(tmp_path: Path, complaint: str) -> None:
-    answer = with_docker(tmp_path, {A: inspected("cluster-x-r0")}, (B,), complaint)
-    assert deployments.parse_containers(answer) == (RUNNING,)
+def test_a_container_that_vanishes_is_left_out(tmp_path: Path) -> None:
+    for complaint in (GONE, "Error response from daemon: No such container: %s", "Error: No such object: %s"):
+        answer = with_docker(tmp_path, {A: inspected("cluster-x-r0")}, (B,), complaint)
+        assert deployments.parse_containers(answer) == (RUNNING,)
 
 
-def test_another_complaint_is_not_swallowed(tmp_path: Path) -> None:
-    found = deployments.parse_containers(with_docker(tmp_path, {}, (B,), "unexpected EOF %s"))
-    assert "unexpected EOF" in found.why
-
-
-def test_no_containers(tmp_path: Path) -> None:
+def test_no_containers_another_complaint_and_podmans_other_shape(tmp_path: Path) -> None:
     assert deployments.parse_containers(with_docker(tmp_path, {})) == ()
+    assert "unexpected EOF" in deployments.parse_containers(with_docker(tmp_path, {}, (B,), "unexpected EOF %s")).why
+    podman = with_docker(tmp_path, {A: {"Id": A, "State": "running"}})
+    assert "something else" in deployments.parse_containers(podman).why
 
 
 def test_no_permission_and_no_docker(tmp_path: Path) -> None:
@@ -123,32 +118,24 @@ def test_no_permission_and_no_docker(tmp_path: Path) -> None:
     assert nobody.kind == "absent"
 
 
-def test_podmans_other_shape_is_missing(tmp_path: Path) -> None:
-    found = deployments.parse_containers(with_docker(tmp_path, {A: {"Id": A, "State": "running"}}))
-    assert "something else" in found.why
-
-
 def test_recorded_reply_with_terminal_codes() -> None:
     row = asdict(RUNNING) | {"exit_code": 0, "name": "\x1b[2Jbad", "argv": ["\x07ring"]}
     found = deployments.parse_containers(said({"containers": {"value": [row]}}))
     assert (found[0].name, found[0].argv) == ("bad", ("ring",))
 
 
-@pytest.mark.parametrize(
-    ("host_config", "gpu"),
-    [
+def test_who_was_given_the_gpu(tmp_path: Path) -> None:
+    given: list[tuple[dict[str, Any], bool]] = [
         ({"Runtime": "runc", "DeviceRequests": None}, False),
         ({}, False),
         ({"Runtime": "nvidia"}, True),
         ({"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}, True),
         ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]}, True),
         ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["vendor.com/tpu=0"]}]}, False),
-    ],
-)
-def test_who_was_given_the_gpu(tmp_path: Path, host_config: dict[str, Any], gpu: bool) -> None:
-    answer = with_docker(tmp_path, {A: inspected("x") | {"HostConfig": host_config}})
-    found = deployments.parse_containers(answer)
-    assert found[0].gpu is gpu
+    ]
+    rows = {f"{number:064x}": inspected("x") | {"HostConfig": config} for number, (config, _) in enumerate(given)}
+    found = deployments.parse_containers(with_docker(tmp_path, rows))
+    assert [one.gpu for one in found] == [gpu for _, gpu in given]
 
 
 def test_room_of_a_path_and_of_one_that_is_not_there(tmp_path: Path) -> None:
@@ -158,15 +145,14 @@ def test_room_of_a_path_and_of_one_that_is_not_there(tmp_path: Path) -> None:
     told = os.statvfs(tmp_path)
     assert abs(found[0].free_bytes - told.f_bavail * told.f_frsize) < 1 << 30
     assert found[0].device == found[1].device == tmp_path.stat().st_dev != found[2].device
-
-
-def test_a_file_system_that_counts_no_inodes() -> None:
     row = {"path": "/x", "free_bytes": 5, "free_inodes": None, "device": 66}
     assert disk.parse(said({"disk": {"value": [row]}})) == (Room("/x", 5, None, 66),)
 
 
-def kept(folder: Path) -> Answer:
-    return run_far("kept", {"sections": ["deployments"], "data_dir": str(folder)})
+def kept(folder: Path) -> Any:
+    answer = run_far("kept", {"sections": ["deployments"], "data_dir": str(folder)})
+    assert b"planted-secret" not in answer.out
+    return read_section(answer, "deployments", tuple[Kept, ...])
 
 
 def test_deployments_with_their_files(tmp_path: Path) -> None:
@@ -181,19 +167,14 @@ def test_deployments_with_their_files(tmp_path: Path) -> None:
             "deployments/stray": "",
         },
     )
-    answer = kept(tmp_path)
-    assert deployments.parse(answer) == (Kept("a-4567", None), Kept("b-0123", {"available": 118489088}))
-    assert b"planted-secret" not in answer.out
-
-
-def test_nothing_kept_yet(tmp_path: Path) -> None:
-    assert deployments.parse(kept(tmp_path / "none")) == ()
+    assert kept(tmp_path) == (Kept("a-4567", None), Kept("b-0123", {"available": 118489088}))
+    assert kept(tmp_path / "none") == ()
     assert deployments.parse_lock(ask(deployments.lock_question(f"{tmp_path}/none"))) == LockState(False)
 
 
 def test_a_directory_of_somebody_else_is_refused(plain_user: Path) -> None:
     (plain_user / "deployments").mkdir(mode=0)
-    assert deployments.parse(kept(plain_user)) == Missing(f"{plain_user}/deployments: permission denied", "refused")
+    assert kept(plain_user) == Missing(f"{plain_user}/deployments: permission denied", "refused")
 
 
 HOLDER = {"who": "ada@laptop", "since": 1780000000.5, "why": "up gemma-4-31b-fp8", "pid": 7}

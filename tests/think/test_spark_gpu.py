@@ -33,15 +33,10 @@ def test_recorded_memory_is_unknown_not_zero() -> None:
 NO_NUMBERS = "[N/A]|N/A|Not Supported|[Not Supported]|[Unknown Error]||[GPU requires reset]|-|nan|1e400|٣"
 
 
-@pytest.mark.parametrize("cell", [*NO_NUMBERS.split("|"), None])
-def test_cells_that_are_no_numbers(cell: str | None) -> None:
-    assert gpu.read_number(cell) is None
-    assert gpu.throttle_words(cell) is None
-
-
-@pytest.mark.parametrize(("cell", "number"), [("0", 0), ("45.12", 45.12), ("19135 MiB", 19135), ("95 %", 95)])
-def test_cells_that_are(cell: str, number: float) -> None:
-    assert gpu.read_number(cell) == number
+def test_cells_that_are_numbers_and_those_that_are_none() -> None:
+    for cell in (*NO_NUMBERS.split("|"), None):
+        assert (gpu.read_number(cell), gpu.throttle_words(cell)) == (None, None)
+    assert [gpu.read_number(cell) for cell in ("0", "45.12", "19135 MiB", "95 %")] == [0, 45.12, 19135, 95]
 
 
 @pytest.mark.parametrize(
@@ -119,13 +114,10 @@ def test_asked_of_a_driver_that_knows_every_field(tmp_path: Path) -> None:
     assert gpu.parse(with_driver(tmp_path, KNOWN)) == gpu.parse(smi(SPARK))
 
 
-def test_an_older_drivers_name_is_tried_next(tmp_path: Path) -> None:
+def test_an_older_drivers_name_is_tried_next_and_an_unknown_field_loses_only_itself(tmp_path: Path) -> None:
     old = {name: cell for name, cell in KNOWN.items() if not name.startswith("clocks_event")}
     found = gpu.parse(with_driver(tmp_path, old | {"clocks_throttle_reasons.active": "0x4"}))
     assert found[0].throttle == ("power cap",)
-
-
-def test_a_field_the_driver_does_not_know_loses_only_itself(tmp_path: Path) -> None:
     few = {name: cell for name, cell in KNOWN.items() if "reasons" not in name and name != "memory.used"}
     assert gpu.parse(with_driver(tmp_path, few)) == (
         Gpu("NVIDIA GB10", "580.95.05", None, None, 4.03, 208, 40, 0, None),
@@ -163,12 +155,8 @@ def test_rows(line: str, process: GpuProcess) -> None:
     assert gpu.parse_processes(apps(f"{line}\n")) == (process,)
 
 
-@pytest.mark.parametrize("text", ["", "\n", "No running processes found\n"])
-def test_an_idle_gpu_has_no_processes(text: str) -> None:
-    assert gpu.parse_processes(apps(text)) == ()
-
-
-def test_other_words_are_missing() -> None:
+def test_an_idle_gpu_has_no_processes_and_other_words_are_missing() -> None:
+    assert [gpu.parse_processes(apps(text)) for text in ("", "\n", "No running processes found\n")] == [()] * 3
     assert gpu.parse_processes(apps("GPU is lost\n")) == Missing("nvidia-smi: GPU is lost")
     failed = gpu.parse_processes(apps(sample("nvml_driver_lib_mismatch.txt"), 18))
     assert failed == Missing("nvidia-smi: Failed to initialize NVML: Driver/library version mismatch")

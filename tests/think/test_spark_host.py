@@ -7,32 +7,18 @@ from typing import Any
 
 import pytest
 from facts_tools import sample
-from plan_tools import (
-    CONTENT,
-    DATA,
-    GIB,
-    identity,
-    names,
-    one_cable,
-    rank_container,
-    recipe,
-    running,
-    seen,
-    stranger,
-    wanted,
-)
+from plan_tools import CONTENT, DATA, GIB, identity, names, rank_container, recipe, running, seen, stranger, wanted
 
 from cluster.spark import memory
 from cluster.spark.deployments import deployments
 from cluster.spark.disk import Room
 from cluster.spark.fact import Missing
-from cluster.spark.finding import Check, Finding, refusing, worst_first
+from cluster.spark.finding import Check, Finding, refusing
 from cluster.spark.gpu import Gpu, GpuProcess, end_process
 from cluster.spark.image import Image
 from cluster.spark.look import check_host
 from cluster.spark.memory import Memory
-from cluster.spark.ports import Listener
-from cluster.spark.processes import EngineProcess, Tenant
+from cluster.spark.processes import EngineProcess, Listener, Tenant
 from cluster.spark.weights import Weights
 
 PAIR = wanted()
@@ -86,6 +72,8 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "a port of Ray's workers": ({"listening": (Listener("::", 27250, None, ""),)}, [("fault", "ports")]),
     "a port beside ours": ({"listening": (Listener("0.0.0.0", 27300, 1, "x"), Listener("::", 22, 1, "sshd"))}, []),
     "a stranger": ({"containers": (stranger("webui"),)}, []),
+    "a stranger with the GPU": ({"containers": (stranger("webui", gpu=True),)}, [("note", "stranger")]),
+    "one with the GPU that is stopped": ({"containers": (stranger("old", gpu=True, state="exited"),)}, []),
     "a stranger with our name": ({"containers": (stranger("cluster-x-r0"),)}, [("fault", "names")]),
     "a stopped stranger": ({"containers": (stranger("cluster-x", state="exited"),)}, [("fault", "names")]),
     "image of another architecture": ({"image": image(architecture="amd64")}, [("fault", "image")]),
@@ -141,16 +129,6 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
 }
 
 
-@pytest.mark.parametrize("what", CASES)
-def test_finding(what: str) -> None:
-    changes, expected = CASES[what]
-    found = check(**changes)
-    assert names(found) == expected
-    for finding in found:
-        assert (finding.host, bool(finding.evidence)) == ("spark1", True)
-        assert finding.remedy or finding.level in ("unknown", "warning")
-
-
 GPUS: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "decoding": ({}, []),
     "at rest": ({"power_w": 4.0, "sm_clock_mhz": 208, "utilization_pct": 0, "idle": True}, []),
@@ -169,38 +147,33 @@ GPUS: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "power not told": ({"power_w": None}, []),
     "reasons not told": ({"throttle": None}, []),
 }
+CASES |= {f"GPU: {what}": ({"gpu": gpu(**changes)}, found) for what, (changes, found) in GPUS.items()}
 
 
-@pytest.mark.parametrize("what", GPUS)
-def test_state(what: str) -> None:
-    changes, expected = GPUS[what]
-    assert names(check(gpu=gpu(**changes))) == expected
+@pytest.mark.parametrize("what", CASES)
+def test_finding(what: str) -> None:
+    changes, expected = CASES[what]
+    found = check(**changes)
+    assert names(found) == expected
+    for finding in found:
+        assert (finding.host, bool(finding.evidence)) == ("spark1", True)
+        assert finding.remedy or finding.level in ("unknown", "warning")
 
 
-def test_docker_says_what_to_do() -> None:
-    remedies = {kind: check(docker=Missing("x", kind))[0].remedy for kind in ("refused", "absent", "timeout")}
-    assert "usermod -aG docker" in remedies["refused"]
-    assert "install Docker" in remedies["absent"]
-    assert "restart docker" in remedies["timeout"]
-
-
-def test_without_docker_nothing_else_is_judged() -> None:
+def test_without_docker_only_the_machine_is_judged() -> None:
     """What is ours cannot be told from what is not."""
-    taken = (Listener("0.0.0.0", 8000, 812, "nginx"),)
-    assert names(check(docker=Missing("x", "refused"), listening=taken, memory=Memory(available=0))) == [
-        ("fault", "docker")
-    ]
+    gone, taken = Missing("Docker's daemon does not answer", "absent"), (Listener("0.0.0.0", 8000, 812, "nginx"),)
+    full = (replace(ROOM, free_bytes=0),)
+    found = check(docker=gone, containers=gone, disk=full, listening=taken, memory=Memory(available=0))
+    assert names(found) == [("fault", "docker"), ("warning", "disk")]
 
 
-def test_ports_of_the_worker_are_fewer() -> None:
+def test_ports_by_rank_and_backend() -> None:
     taken = tuple(Listener("0.0.0.0", number, 5, "x") for number in (8000, 27110, 27120, 27127))
     assert names(check(number=2, listening=taken)) == []
     [fault] = check(listening=taken)
     assert fault.what.startswith("ports 8000 (OpenAI API), 27110 (cord between the ranks), 27120 (Ray GCS), 27127")
     assert fault.evidence == "x (pid 5) listens there"
-
-
-def test_ports_by_backend() -> None:
     taken = (Listener("0.0.0.0", 27111, 5, "x"), Listener("0.0.0.0", 27120, 6, "y"))
     assert [fault.evidence[:1] for fault in check(listening=taken)] == ["y"]
     assert [fault.evidence[:1] for fault in check(of=wanted(backend="mp"), listening=taken)] == ["x"]
@@ -223,31 +196,22 @@ def test_what_our_own_rank_holds_counts_as_free() -> None:
         ("fault", "memory"),
         ("fault", "ports"),
     ]
-
-
-def test_gpu_memory_and_rss_of_one_process_are_counted_once() -> None:
-    """A simulated driver tells the RSS; a Spark's GPU memory is in no RSS."""
-    [container] = running(PAIR)[0].containers
     both = {
         "containers": (container,),
         "processes": (EngineProcess(7, "VLLM::Worker_TP0", 50 * GIB, container.id),),
         "gpu_processes": (GpuProcess(7, "VLLM::Worker_TP0", 50 * 1024, container.id),),
-    }
-    found = deployments(running(PAIR))
+    }  # a simulated driver reports the RSS; a Spark's GPU memory is in no RSS
     assert names(check(found=found, memory=Memory(available=39 * GIB), **both)) == [("fault", "memory")]
     assert check(found=found, memory=Memory(available=40 * GIB), **both) == []
 
 
-def test_a_strangers_port_is_not_hidden_by_our_own_rank() -> None:
+def test_a_strangers_port_is_hidden_by_no_rank_of_ours_nor_by_a_dead_one() -> None:
     found = deployments(running(PAIR))
     other = wanted(of=recipe(port=9000))
     taken = (Listener("0.0.0.0", 8000, None, ""), Listener("0.0.0.0", 9000, 3, "nginx"))
     [container] = running(PAIR)[0].containers
     [fault] = check(of=other, found=found, listening=taken, containers=(container,))
     assert fault.what == "port 9000 (OpenAI API) is taken"
-
-
-def test_ports_of_a_dead_rank_are_not_ours() -> None:
     dead = rank_container(1, PAIR, state="exited")
     found = deployments([seen(1, containers=(dead,))])
     taken = (Listener("0.0.0.0", 8000, 3, "nginx"),)
@@ -292,20 +256,6 @@ def test_force_names_the_check() -> None:
     assert refusing([Check("ports", "").unknown("spark1", "ports", Missing("no"))], frozenset()) == []
 
 
-def test_the_worst_comes_first() -> None:
-    mixed = [
-        Finding(level, "c", str(number), "w")
-        for number, level in enumerate(("note", "warning", "fault", "unknown", "fault"))
-    ]
-    assert [(one.level, one.host) for one in worst_first(mixed)] == [
-        ("fault", "2"),
-        ("fault", "4"),
-        ("unknown", "3"),
-        ("warning", "1"),
-        ("note", "0"),
-    ]
-
-
 def test_memory_that_ollama_holds_is_freed_with_its_own_command() -> None:
     """Also where its processes are seen and the GPU does not list them."""
     found = check(memory=Memory(available=2 * GIB), tenants=tenant("ollama", "ollama"))
@@ -326,18 +276,15 @@ def test_the_kernels_bug_stops_only_what_needs_rdma() -> None:
 
 
 def test_docker_is_explained_by_the_account() -> None:
+    remedies = {kind: check(docker=Missing("x", kind))[0].remedy for kind in ("refused", "absent", "timeout")}
+    words = {"refused": "usermod -aG docker", "absent": "install Docker", "timeout": "restart docker"}
+    assert all(words[kind] in remedy for kind, remedy in remedies.items())
     refused = Missing("permission denied while trying to connect", "refused")
     [fault] = check(docker=refused, containers=refused, identity=identity(1, groups=("ada", "video")))
     assert fault.evidence == "permission denied while trying to connect; groups of ada: ada video"
     absent = Missing("docker: not found on the PATH of a non-login shell", "absent")
     [fault] = check(docker=absent, containers=absent)
     assert fault.evidence == "docker: not found on the PATH of a non-login shell: /usr/bin"
-
-
-def test_without_docker_the_machine_is_judged_all_the_same() -> None:
-    gone = Missing("Docker's daemon does not answer", "absent")
-    found = check(docker=gone, containers=gone, disk=(replace(ROOM, free_bytes=0),), links=one_cable(1))
-    assert names(found) == [("fault", "docker"), ("warning", "disk")]
 
 
 def test_evidence_is_the_numbers() -> None:
@@ -369,27 +316,13 @@ def test_who_is_on_the_gpu() -> None:
         "docker stop webui, if nobody needs it",
         "ollama ps; ollama stop NAME",
     ]
-
-
-def test_whose_a_process_is_comes_before_its_end() -> None:
-    """It may be a server in somebody's virtual environment, or a service of systemd."""
-    words = end_process("7 8")
-    assert words.index("ps -o user,ppid,lstart,cmd -p '7 8'") < words.index("systemctl status 7 8")
-    assert words.index("systemctl status 7 8") < words.index("sudo kill 7 8")
+    order = [end_process("7 8").index(words) for words in ("ps -o user", "systemctl status 7 8", "sudo kill 7 8")]
+    assert order == sorted(order), "whose a process is comes before its end"
 
 
 def test_processes_that_could_not_be_read_are_told_once() -> None:
     assert names(check(gpu_processes=Missing("no"))) == [("unknown", "gpu-stranger")]
     assert names(check(gpu=Missing("no"), gpu_processes=Missing("no"))) == [("unknown", "gpu")]
-
-
-def test_a_strangers_container_with_the_gpu_is_noted() -> None:
-    [note] = check(containers=(stranger("webui", gpu=True),))
-    assert (note.level, note.check) == ("note", "stranger")
-    assert check(containers=(stranger("webui"), stranger("old", gpu=True, state="exited"))) == []
-
-
-# memory
 
 
 def test_page_cache_is_no_holder() -> None:
@@ -402,9 +335,6 @@ def test_page_cache_is_no_holder() -> None:
     found = check(needs, memory=cache, identity=no_sudo)
     assert names(found) == [("note", "sudo"), ("note", "page-cache")]
     assert "drop_caches" in found[1].remedy
-
-
-def test_free_memory_needs_no_word() -> None:
     roomy = Memory(120 * GIB, 115 * GIB, 100 * GIB)
     assert names(check(memory=roomy, identity=identity(1, sudo=False))) == [("note", "sudo")]
     assert names(check(memory=replace(roomy, free=None), identity=identity(1, sudo=False))) == [("note", "sudo")]

@@ -63,29 +63,28 @@ def test_one_cable_in_the_right_port(tmp_path: Path) -> None:
 
 def test_two_cables_and_the_other_firmwares_rate(tmp_path: Path) -> None:
     put_spark(tmp_path, cabled=set(TWINS), rate="100 Gb/sec (4X EDR)")
+    put(tmp_path, {"sys/class/infiniband/rocep1s0f1/fw_ver": "28.45.4028\n"})
     found = look(tmp_path, ADDRESSES)
+    assert [link.firmware for link in found.links] == ["", "", "", "28.45.4028"]
     assert [(link.state, link.rate_gbps) for link in found.links] == [("ACTIVE", 100.0)] * 4
     assert [link.addresses for link in found.links].count(()) == 2
 
 
-def test_no_rdma_at_all(tmp_path: Path) -> None:
+def test_no_sysfs_and_no_rdma_at_all(tmp_path: Path) -> None:
+    assert links.parse(run_far("links", {"root": f"{tmp_path}/", "addresses": {}})).kind == "absent"
     put_netdev(tmp_path, "eth0", mtu=1500)
     found = look(tmp_path, {"eth0": ["10.0.0.1/24"]})
     assert found == Links((), (Netdev("eth0", 1500, "up", ("10.0.0.1/24",), 10, 20),), False)
 
 
-def test_hca_without_a_netdev(tmp_path: Path) -> None:
+def test_hcas_without_a_netdev_and_without_counters(tmp_path: Path) -> None:
+    """Unknown, and not zero."""
     put_netdev(tmp_path, "eth0")
     put_hca(tmp_path, "mlx5_0", "")
-    (link,) = look(tmp_path, {}).links
+    put(tmp_path, {"sys/class/infiniband/mlx5_1/ports/1/state": "4: ACTIVE\n"})
+    link, bare = look(tmp_path, {}).links
     assert (link.netdev, link.mtu, link.operstate, link.addresses) == ("", None, "", ())
-
-
-def test_hca_without_counters_is_not_zero(tmp_path: Path) -> None:
-    put_netdev(tmp_path, "eth0")
-    put(tmp_path, {"sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n"})
-    (link,) = look(tmp_path, {}).links
-    assert (link.xmit_bytes, link.rcv_bytes, link.rate_gbps) == (None, None, None)
+    assert (bare.xmit_bytes, bare.rcv_bytes, bare.rate_gbps) == (None, None, None)
 
 
 def put_upper(root: Path, lower: str, upper: str, kind: str) -> None:
@@ -111,17 +110,14 @@ def test_a_vlan_on_a_bond_is_found_and_a_bridge_is_not(tmp_path: Path) -> None:
     assert look(tmp_path, {"bond0.7": ["10.7.0.1/24"], "br0": ["10.8.0.1/24"]}).links[0].netdev == "bond0.7"
 
 
-def test_no_sysfs_is_absent(tmp_path: Path) -> None:
-    found = links.parse(run_far("links", {"root": f"{tmp_path}/", "addresses": {}}))
-    assert found.kind == "absent"
-
-
 def test_the_kernels_addresses_are_those_ip_tells() -> None:
     found = links.parse(run_far("links", {}))
     told = subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in told.splitlines()]
     expected = {(row[1], row[3]) for row in rows if row[1] != "lo" and row[2] in ("inet", "inet6")}
     assert {(netdev.name, address) for netdev in found.netdevs for address in netdev.addresses} == expected
+    own = {address.split("/")[0] for _, address in expected}
+    assert {source for netdev in found.netdevs for source in netdev.sources.values()} <= own
 
 
 def reply(addresses: list[str]) -> dict[str, Any]:
@@ -135,9 +131,6 @@ def test_subnets_leave_out_what_is_everywhere() -> None:
         ipaddress.ip_network("169.254.0.0/16"),
         ipaddress.ip_network("fd00::/64"),
     )
-
-
-def test_an_address_that_is_none_is_missing() -> None:
     assert isinstance(links.parse(said(reply(["192.168.100.300/24"]))), Missing)
 
 
@@ -162,13 +155,6 @@ def test_gid_tables_when_they_are_asked_for(tmp_path: Path) -> None:
     assert {one.gids for one in look(tmp_path, ADDRESSES).links} == {()}
 
 
-def test_the_cards_firmware(tmp_path: Path) -> None:
-    put_spark(tmp_path, cabled=RIGHT_PORT)
-    put(tmp_path, {"sys/class/infiniband/rocep1s0f1/fw_ver": "28.45.4028\n"})
-    told = {link.hca: link.firmware for link in look(tmp_path, ADDRESSES).links}
-    assert (told["rocep1s0f1"], told["rocep1s0f0"]) == ("28.45.4028", "")
-
-
 def test_where_packets_to_a_subnet_leave_from(tmp_path: Path) -> None:
     put_spark(tmp_path, cabled=RIGHT_PORT)
     sources = {"192.168.100.11/24": "192.168.1.41", "192.168.101.11/24": "192.168.101.11"}
@@ -178,13 +164,6 @@ def test_where_packets_to_a_subnet_leave_from(tmp_path: Path) -> None:
     assert told["enp1s0f1np1"] == {"192.168.100.11": "192.168.1.41"}
     assert told["enP2p1s0f1np1"] == {"192.168.101.11": "192.168.101.11"}
     assert told["enP7s7"] == {}
-
-
-def test_the_kernel_sends_to_its_own_subnets_from_its_own_addresses() -> None:
-    found = links.parse(run_far("links", {}))
-    own = {address.split("/")[0] for netdev in found.netdevs for address in netdev.addresses}
-    sources = [source for netdev in found.netdevs for source in netdev.sources.values()]
-    assert set(sources) <= own
 
 
 def test_twins_have_one_port() -> None:

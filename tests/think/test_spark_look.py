@@ -8,7 +8,6 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import orjson
-import pytest
 from facts_tools import ask
 from loops import each
 
@@ -20,27 +19,27 @@ from cluster.spark import (
     disk,
     docker,
     gpu,
-    identity,
     image,
     links,
     memory,
-    ports,
     processes,
     ranks,
     weights,
 )
-from cluster.spark.fact import NOT_ASKED, Missing, plain
+from cluster.spark.deployments import Kept
+from cluster.spark.fact import NOT_ASKED, Missing, plain, read_section
 from cluster.spark.identity import Identity
 from cluster.spark.look import Look, Seen, questions, read
+from cluster.spark.processes import EngineProcess, Listener
 
 PARSES: dict[str, Callable[[Answer], Any]] = {
-    "identity": identity.parse,
+    "identity": lambda answer: read_section(answer, "identity", Identity),
     "memory": memory.parse,
-    "listening": ports.parse,
-    "processes": processes.parse_processes,
+    "listening": lambda answer: read_section(answer, "listening", tuple[Listener, ...]),
+    "processes": lambda answer: read_section(answer, "processes", tuple[EngineProcess, ...]),
     "links": links.parse,
     "disk": disk.parse,
-    "deployments": deployments.parse,
+    "deployments": lambda answer: read_section(answer, "deployments", tuple[Kept, ...]),
     "lock": deployments.parse_lock,
     "weights": weights.parse,
     "gpu": gpu.parse,
@@ -95,22 +94,14 @@ def test_this_machine_is_seen() -> None:
     assert seen.weights.kind == "absent"
 
 
-def test_one_section_that_fails_leaves_the_others() -> None:
+def test_one_section_that_fails_or_hangs_leaves_the_others() -> None:
     refused = {"missing": "/proc/net/tcp: permission denied", "kind": "refused"}
     answer = Answer(0, orjson.dumps({"memory": {"value": "MemFree: 1 kB\n"}, "listening": refused}))
     assert not isinstance(memory.parse(answer), Missing)
-    assert ports.parse(answer) == Missing("/proc/net/tcp: permission denied", "refused")
-
-
-def test_what_was_told_before_a_section_hung_counts() -> None:
+    assert PARSES["listening"](answer) == Missing("/proc/net/tcp: permission denied", "refused")
     answer = Answer(None, b'{"memory": {"value": "MemFree: 1 kB\\n"}}\n{"listening": {"val', cut=True)
     assert not isinstance(memory.parse(answer), Missing)
-    assert ports.parse(answer) == Missing("python3 did not answer in time", "timeout")
-
-
-def test_answers_of_another_look_are_a_mistake_of_ours() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        read("x", Look(), [Answer(0)], (0.0, 0.0))
+    assert PARSES["listening"](answer) == Missing("python3 did not answer in time", "timeout")
 
 
 @each("name", PARSES)

@@ -1,13 +1,17 @@
+"""Who else uses a host: engines, listeners, tenants, and what its firewall drops."""
+
 import os
+import socket
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 from facts_tools import put, put_program, run_far, said
 
 from cluster.spark import processes
-from cluster.spark.fact import Missing
-from cluster.spark.processes import NAMES, EngineProcess, Firewall, Tenant, parse_rules
+from cluster.spark.fact import Missing, read_section
+from cluster.spark.processes import NAMES, EngineProcess, Firewall, Listener, Tenant, parse_rules
 
 ID = "0123456789abcdef" * 4
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -25,10 +29,12 @@ def put_engine(root: Path, pid: int, argv: list[str], *, comm: str = "x", cgroup
     )
 
 
-def engines(root: Path) -> tuple[EngineProcess, ...]:
-    found = processes.parse_processes(run_far("look", {"sections": ["processes"], "root": f"{root}/"}))
-    assert not isinstance(found, Missing), found
-    return found
+def section(root: Path, name: str, shape: Any) -> Any:
+    return read_section(run_far("look", {"sections": [name], "root": f"{root}/"}), name, shape)
+
+
+def engines(root: Path) -> Any:
+    return section(root, "processes", tuple[EngineProcess, ...])
 
 
 @pytest.mark.parametrize(
@@ -54,51 +60,27 @@ def test_engine_processes_by_their_words(tmp_path: Path, argv: list[str], name: 
     assert engines(tmp_path) == (EngineProcess(7, name, 300 * PAGE, ""),)
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["bash", "-c", "vllm serve m"],
-        ["docker", "exec", "x", "vllm", "serve"],
-        ["tail", "-f", "raylet.out"],
-        ["python3", "tool.py", "--of", "vllm", "serve"],
-        ["vllm", "bench"],
-        [],
-        ["grep", "VLLM::EngineCore"],
-    ],
-)
-def test_other_processes_are_none_of_it(tmp_path: Path, argv: list[str]) -> None:
-    put_engine(tmp_path, 7, argv)
+def test_other_processes_are_none_of_it(tmp_path: Path) -> None:
+    others = "bash -c vllm|docker exec x vllm serve|tail -f raylet.out|python3 tool.py --of vllm serve|vllm bench"
+    for pid, argv in enumerate(("", "bash -c", *others.split("|"), "grep VLLM::EngineCore"), 7):
+        put_engine(tmp_path, pid, argv.split())
+    put_engine(tmp_path, 99, ["bash", "-c", "vllm serve m"])
     assert engines(tmp_path) == ()
 
 
-def test_a_zombie_is_known_by_its_short_name(tmp_path: Path) -> None:
-    put_engine(tmp_path, 7, [], comm="VLLM::EngineCor")
-    assert [one.name for one in engines(tmp_path)] == ["VLLM::EngineCor"]
+def test_the_container_is_named_by_the_control_group(tmp_path: Path) -> None:
+    groups = ["0::/system.slice/docker-ID.scope\n", "12:memory:/docker/ID\n0::/\n", "0::/../docker/ID/init\n"]
+    for pid, group in enumerate([*groups, f"0::/docker/{'f' * 64}/docker/ID\n"]):
+        put_engine(tmp_path, pid, ["raylet"], cgroup=group.replace("ID", ID))
+    assert [one.container for one in engines(tmp_path)] == [ID] * 4
 
 
-@pytest.mark.parametrize(
-    "cgroup",
-    [
-        f"0::/system.slice/docker-{ID}.scope\n",
-        f"12:memory:/docker/{ID}\n0::/\n",
-        f"0::/../docker/{ID}/init\n",
-        f"0::/docker/{'f' * 64}/docker/{ID}\n",
-    ],
-)
-def test_the_container_is_told_by_the_control_group(tmp_path: Path, cgroup: str) -> None:
-    put_engine(tmp_path, 7, ["raylet"], cgroup=cgroup)
-    assert engines(tmp_path)[0].container == ID
-
-
-def test_a_process_that_vanishes_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "proc/9").mkdir(parents=True)
-    assert engines(tmp_path) == ()
-
-
-def test_a_name_of_foreign_bytes_does_no_harm(tmp_path: Path) -> None:
+def test_a_zombie_one_of_foreign_bytes_and_one_that_vanishes(tmp_path: Path) -> None:
+    put_engine(tmp_path, 6, [], comm="VLLM::EngineCor")
     put_engine(tmp_path, 7, ["raylet"])
     (tmp_path / "proc/7/cmdline").write_bytes(b"ray::\xff\x1b[31mred\0")
-    assert engines(tmp_path)[0].name == "ray::?red"
+    (tmp_path / "proc/9").mkdir(parents=True)
+    assert [one.name for one in engines(tmp_path)] == ["VLLM::EngineCor", "ray::?red"]
 
 
 def told(*words: str, uid: int = 1000) -> tuple[Tenant, ...]:
@@ -123,19 +105,12 @@ def test_tenants(words: tuple[str, ...], uid: int, kind: str, name: str) -> None
     assert told(*words, uid=uid) == (Tenant(kind, name, 7, uid),)
 
 
-@pytest.mark.parametrize(
-    ("words", "uid"),
-    [
-        (("/usr/local/bin/ollama", "serve"), 998),
-        (("/usr/bin/ollama",), 1000),
-        (("/usr/bin/gnome-shell",), 120),
-        (("/usr/bin/gnome-shell",), 60578),
-        (("avahi-daemon: chroot helper",), 110),
-    ],
-)
-def test_no_tenants(words: tuple[str, ...], uid: int) -> None:
+def test_no_tenants() -> None:
     """A server without a model, login screens (dynamic users among them), a helper."""
-    assert told(*words, uid=uid) == ()
+    rows = [("/usr/local/bin/ollama serve", 998), ("/usr/bin/ollama", 1000)]
+    rows += [("/usr/bin/gnome-shell", 120), ("/usr/bin/gnome-shell", 60578)]
+    assert [told(*words.split(), uid=uid) for words, uid in rows] == [()] * 4
+    assert told("avahi-daemon: chroot helper", uid=110) == ()
 
 
 def test_found_among_all_processes(tmp_path: Path) -> None:
@@ -221,34 +196,24 @@ def test_what_no_rule_accepts_is_dropped(text: str, drops: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule",
+    ("rule", "passes"),
     [
-        'iifname "enp1s0f1np1" counter packets 3 bytes 9 accept',
-        'iifname "enp1s0f*" accept',
-        "ip saddr 192.168.100.12 accept",
-        "ip saddr 192.168.0.0/16 tcp dport 1-65535 accept",
-        'iifname "enp1s0f1np1" goto filter_IN_trusted',
+        ('iifname "enp1s0f1np1" counter packets 3 bytes 9 accept', True),
+        ('iifname "enp1s0f*" accept', True),
+        ("ip saddr 192.168.100.12 accept", True),
+        ("ip saddr 192.168.0.0/16 tcp dport 1-65535 accept", True),
+        ('iifname "enp1s0f1np1" goto filter_IN_trusted', True),
+        ("ip saddr 10.0.0.0/8 tcp dport 22 accept", False),
+        ("-A INPUT -i enp1s0f1np1 -j ACCEPT", True),
+        ("-A INPUT -s 192.168.100.0/24 -j ACCEPT", True),
+        ("-A INPUT -i enp+ -j ACCEPT", True),
     ],
 )
-def test_a_rule_that_speaks_of_the_fabric(rule: str) -> None:
-    assert parse_rules(UFW.replace("tcp dport 22 counter packets 9 bytes 540 accept", rule)).may_pass(
-        "enp1s0f1np1", NETWORK
-    )
-
-
-@pytest.mark.parametrize(
-    "rule",
-    ["-A INPUT -i enp1s0f1np1 -j ACCEPT", "-A INPUT -s 192.168.100.0/24 -j ACCEPT", "-A INPUT -i enp+ -j ACCEPT"],
-)
-def test_the_same_in_the_words_of_iptables(rule: str) -> None:
-    assert parse_rules(IPTABLES.replace("-A INPUT -j DROP", f"{rule}\n-A INPUT -j DROP")).may_pass(
-        "enp1s0f1np1", NETWORK
-    )
-
-
-def test_other_networks_do_not_count() -> None:
-    text = UFW.replace("tcp dport 22", "ip saddr 10.0.0.0/8 tcp dport 22")
-    assert not parse_rules(text).may_pass("enp1s0f1np1", NETWORK)
+def test_a_rule_that_speaks_of_the_fabric(rule: str, passes: bool) -> None:
+    text = UFW.replace("tcp dport 22 counter packets 9 bytes 540 accept", rule)
+    if rule.startswith("-A"):
+        text = IPTABLES.replace("-A INPUT -j DROP", f"{rule}\n-A INPUT -j DROP")
+    assert parse_rules(text).may_pass("enp1s0f1np1", NETWORK) is passes
 
 
 def test_without_sudo_it_is_not_known(plain_user: Path) -> None:
@@ -266,5 +231,49 @@ def test_rules_are_read_by_either_tool(tmp_path: Path) -> None:
     assert processes.parse_firewall(run_far("others", {"sections": ["firewall"]}, env)) == Firewall("-P INPUT DROP")
 
 
-def test_recorded_reply() -> None:
-    assert processes.parse_firewall(said({"firewall": {"value": "-P INPUT ACCEPT\n"}})) == Firewall()
+HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+TCP = HEAD + (
+    "   0: 00000000:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0 100 0 0 10 0\n"
+    "   1: 0B64A8C0:69E0 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100 0 0 10 0\n"
+    "   2: 0B64A8C0:1F40 0C64A8C0:C001 01 00000000:00000000 00:00000000 00000000  1000        0 4713 1 0 20 4 30 9\n"
+)
+TCP6 = HEAD + (
+    "   0: 00000000000000000000000001000000:0016 00000000000000000000000000000000:0000 0A 00000000:00000000"
+    " 00:00000000 00000000     0        0 4714 1 0 100 0 0 10 0\n"
+)
+
+
+def put_process(root: Path, pid: int, name: str, inodes: list[int]) -> None:
+    put(root, {f"proc/{pid}/comm": f"{name}\n", f"proc/{pid}/fd/.keep": ""})
+    for at, inode in enumerate(inodes):
+        (root / f"proc/{pid}/fd/{at}").symlink_to(f"socket:[{inode}]")
+
+
+def listeners(root: Path) -> Any:
+    return section(root, "listening", tuple[Listener, ...])
+
+
+def test_listening_sockets_with_their_holders(tmp_path: Path) -> None:
+    put(tmp_path, {"proc/net/tcp": TCP, "proc/net/tcp6": TCP6})
+    put_process(tmp_path, 20, "vllm", [4711, 4713])
+    put_process(tmp_path, 3, "forked first", [4711])
+    assert listeners(tmp_path) == (
+        Listener("0.0.0.0", 8000, 3, "forked first", 1000),
+        Listener("192.168.100.11", 27104, None, "", 0),
+        Listener("::1", 22, None, "", 0),
+    )
+
+
+def test_a_machine_without_ipv6_and_one_without_a_table(tmp_path: Path) -> None:
+    put(tmp_path, {"proc/net/tcp": HEAD})
+    assert listeners(tmp_path) == ()
+    (tmp_path / "proc/net/tcp").unlink()
+    assert listeners(tmp_path).kind == "absent"
+
+
+def test_a_port_of_ours_is_seen_with_our_pid() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = listeners(Path("/"))
+        port = server.getsockname()[1]
+        (mine,) = [one for one in found if one.port == port]
+        assert (mine.address, mine.pid, mine.uid) == ("127.0.0.1", os.getpid(), os.getuid())

@@ -17,16 +17,14 @@ from cluster.spark.ranks import RayNode, RayStatus
     ],
 )
 def test_recorded_ray_status(name: str, status: RayStatus) -> None:
-    assert ranks.parse_ray_status(sample(name)) == status
+    assert ranks.recognise(sample(name)) == status
 
 
 def test_active_and_idle_nodes_both_count_and_pending_ones_do_not() -> None:
-    text = "Active:\n 1 node_a\nIdle:\n 2 head.default\nPending:\n 4 worker, launching\nRecent failures:\n 8 node_x\n"
-    assert ranks.parse_ray_status(text) == RayStatus(3, None, None, 0, failures=("8 node_x",))
-
-
-def test_other_text_is_missing() -> None:
-    assert isinstance(ranks.parse_ray_status("ray: command not found\n"), Missing)
+    text = "Node status\nActive:\n 1 node_a\nIdle:\n 2 head.default\nPending:\n 4 worker, launching\n"
+    text += "Recent failures:\n 8 node_x\n"
+    assert ranks.recognise(text) == RayStatus(3, None, None, 0, failures=("8 node_x",))
+    assert ranks.recognise("Usage: GPU\n") is None
 
 
 def test_nodes_of_the_program() -> None:
@@ -46,12 +44,7 @@ def test_what_ray_said_instead_is_kept() -> None:
     assert isinstance(ranks.parse_nodes(said({"nodes": [{"address": 1}]})), Missing)
 
 
-def test_a_head_that_does_not_answer_is_a_timeout() -> None:
-    for answer in (Answer(142), Answer(124), Answer(None)):
-        found = ranks.parse_nodes(answer)
-        assert found.kind == "timeout"
-
-
-def test_an_error_is_told_in_its_own_words() -> None:
+def test_a_head_that_does_not_answer_is_a_timeout_and_an_error_is_quoted() -> None:
+    assert [ranks.parse_nodes(Answer(code)).kind for code in (142, 124, None)] == ["timeout"] * 3
     found = ranks.parse_nodes(Answer(1, b'{"error": "RpcError: Failed to connect"}', b""))
     assert found == Missing("Ray: RpcError: Failed to connect")

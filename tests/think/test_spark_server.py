@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import pytest
 from loops import each
 
 from cluster.spark.server import insane, leaked, thinks_aloud
@@ -99,12 +98,7 @@ def test_prose_code_and_documentation_pass(path: Path) -> None:
             part = text[first : first + size]
             if part.strip():
                 assert insane(part) == "", part
-
-
-@each("path", CORPUS, ids=lambda path: path.name)
-def test_prose_and_code_hold_no_marks(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert (leaked(text), thinks_aloud(text)) == ("", "")
+    assert path in DOCS or (leaked(text), thinks_aloud(text)) == ("", "")
 
 
 @each("path", CORPUS, ids=lambda path: path.name)
@@ -182,12 +176,8 @@ MARKS = '<|channel> <channel|> <|turn> <turn|> <|im_end|> <|endoftext|> <pad> <e
 MARKS += " <end_of_turn> [INST] <｜end▁of▁sentence｜> <0x0A>"
 
 
-@pytest.mark.parametrize("mark", MARKS.split())
-def test_marks_of_tokenizers_and_templates(mark: str) -> None:
-    assert leaked(f"The answer is {mark}Paris.") == mark
-
-
-def test_marks_at_the_end_and_raw_tokens() -> None:
+def test_marks_of_tokenizers_and_templates_and_raw_tokens() -> None:
+    assert [leaked(f"The answer is {mark}Paris.") for mark in MARKS.split()] == MARKS.split()
     assert leaked("Paris.</s>\n") == "</s>"
     assert leaked("The<s>old</s>answer") == "", "struck out in HTML"
     assert leaked("TheĠcapitalĠofĠFrance") == "Ġ"

@@ -65,7 +65,7 @@ def floods() -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            words = path.read_text().split("\0")
+            words = path.read_text(errors="replace").split("\0")
             found += [word for word in words if '"role"' in word and f'"{NET}.' in word]
     return found
 
