@@ -104,7 +104,6 @@ def docker_try(
 
 
 def docker_stop(*names: str, grace_s: int = STOP_GRACE_S) -> Question:
-    """Docker kills what still runs after `grace_s` seconds."""
     return Question(("docker", "stop", "-t", str(grace_s), *names), timeout_s=grace_s + 20, changes=True)
 
 

@@ -27,7 +27,8 @@ class Answer:
     """What a question gave. `exit` is None when the deadline ended the program.
 
     A program that is not there exits 127, one that may not be run 126, one ended by a signal 128 + signal.
-    `cut`: output past the limit was dropped; between a beginning and a `tail` a line says so.
+    `cut`: output past the limit was dropped; between a beginning and a `tail` a line says so. In `text` (of stdout) and
+    `error_text` bytes that are not UTF-8 are replaced.
     """
 
     exit: int | None
@@ -38,10 +39,8 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Standard output as text; bytes that are not UTF-8 are replaced."""
         return self.out.decode("utf-8", "replace")
 
     @property
     def error_text(self) -> str:
-        """Standard error as text; bytes that are not UTF-8 are replaced."""
         return self.err.decode("utf-8", "replace")

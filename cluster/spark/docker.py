@@ -96,7 +96,6 @@ class DockerText:
 
 
 def recognise(text: str) -> DockerText | None:
-    """`docker info` or a part of it."""
     driver, runtimes = _DRIVER.search(text), _RUNTIMES.search(text)
     if not driver and not runtimes:
         return None
@@ -105,13 +104,11 @@ def recognise(text: str) -> DockerText | None:
 
 
 def recognise_containers(text: str) -> int | None:
-    """How many containers `docker ps` lists."""
     found = _PS.search(text)
     return len(found["rows"].splitlines()) if found else None
 
 
 def check_docker(seen: Seen) -> Iterator[Finding]:
-    """Docker answers this user, and lists its containers."""
     host, account = seen.host, known(seen.identity)
     if not isinstance(seen.docker, Missing) and isinstance(seen.containers, Missing):
         what = "the containers cannot be listed, so nothing can be decided"

@@ -86,7 +86,6 @@ class Fabric:
 
     @property
     def rdma(self) -> bool:
-        """Every host has an active HCA that faces its peers."""
         return self.paired and all(end.hcas for end in self.hosts.values())
 
 
@@ -168,7 +167,6 @@ SLOWEST_GBPS = 100.0
 
 
 def check_fabric(wanted: Wanted, seens: Sequence[Seen], fabric: Fabric) -> Iterator[Finding]:
-    """All findings about what lies between the hosts."""
     if unread := [FABRIC.unknown(seen.host, "links", seen.links) for seen in seens if isinstance(seen.links, Missing)]:
         yield from unread
         return

@@ -34,13 +34,11 @@ class Flood:
 
 
 def parse_port(line: str) -> int | Missing:
-    """Where the receiver listens."""
     said = _read(line)
     return said if isinstance(said, Missing) else int(said["port"])
 
 
 def parse_flood(line: str) -> Flood | Missing:
-    """The sender's result."""
     said = _read(line)
     return said if isinstance(said, Missing) else Flood(said["bytes"], said["seconds"], said["cpu"])
 
@@ -87,7 +85,6 @@ def parse_bandwidth(answer: Answer) -> Bandwidth | Missing:
 
 
 def recognise(text: str) -> Bandwidth | None:
-    """The result of the first kind of test in a text."""
     header = _PERFTEST.search(text)
     rows = [(int(row["size"]), float(row["average"])) for row in _PERFTEST_ROW.finditer(text)]
     if header and rows:
@@ -129,8 +126,6 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A link in one direction."""
-
     sender: End
     receiver: End
 
@@ -140,7 +135,6 @@ class Way:
 
     @property
     def has_rdma(self) -> bool:
-        """There is an HCA at both ends."""
         return bool(self.sender.hca and self.receiver.hca)
 
     @property

@@ -67,7 +67,6 @@ class Check:
 
 
 def checks_in(modules: Iterable[ModuleType]) -> dict[str, Check]:
-    """The checks that are defined in these modules, by name, in their order."""
     return {one.name: one for module in modules for one in vars(module).values() if isinstance(one, Check)}
 
 

@@ -122,7 +122,6 @@ MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "a
 
 
 def check_platform(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """The host's CPU architecture is the one the recipe is for."""
     if isinstance(seen.identity, Missing):
         yield PLATFORM.unknown(seen.host, "identity", seen.identity)
     elif wanted.recipe.platform not in ("any", MACHINES.get(seen.identity.arch, seen.identity.arch)):
@@ -150,7 +149,6 @@ def cannot_register(memory: Memory | None, kernel: str) -> Literal["", "suspecte
 
 
 def check_kernel(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """The kernel can register memory for RDMA."""
     memory, own = known(seen.memory), known(seen.identity)
     sure = cannot_register(memory, own.kernel if own else "")
     if not sure:
@@ -198,7 +196,6 @@ def check_machines(machines: Mapping[str, str | Missing]) -> Iterator[Finding]:
 
 
 def check_hostnames(seens: Sequence[Seen]) -> Iterator[Finding]:
-    """Two machines do not have one name."""
     machines = {seen.host_id: seen for seen in seens if seen.host_id}.values()
     rows = [(seen.host, own.hostname) for seen in machines if (own := known(seen.identity))]
     for name, hosts in twice(rows).items():

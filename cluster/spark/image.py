@@ -96,7 +96,6 @@ class Inside:
 
 
 def parse_inside(answer: Answer) -> Inside | Missing:
-    """Read what `far/image.py` printed in the probe container."""
     if answer.exit is None:
         return Missing("the probe container did not end in time", "timeout")
     if answer.exit != 0:
@@ -111,7 +110,6 @@ def parse_inside(answer: Answer) -> Inside | Missing:
 
 
 def check_inside(wanted: Wanted, host: str, inside: Inside | Missing) -> Iterator[Finding]:
-    """The image works on this host and has what the recipe needs."""
     recipe, image, needs = wanted.recipe, wanted.recipe.image, wanted.recipe.needs
     look = f"on {host}: docker run --rm --gpus all --entrypoint nvidia-smi {image} -L"
     if isinstance(inside, Missing):

@@ -182,7 +182,6 @@ def is_fabric(netdev: str) -> bool:
 
 
 def recognise_interfaces(text: str) -> tuple[Interface, ...] | None:
-    """Every interface that a text shows, None when it shows none."""
     found: list[Interface] = []
     for line in text.splitlines():
         head, brief, inet = _HEAD.match(line), _BRIEF.match(line), _INET.match(line)
@@ -198,7 +197,6 @@ def recognise_interfaces(text: str) -> tuple[Interface, ...] | None:
 
 
 def recognise_neighbours(text: str) -> tuple[Neighbour, ...] | None:
-    """`ip neigh`, plain or JSON, None when it is neither."""
     rows = [_NEIGHBOUR.match(line) for line in text.splitlines()]
     if plain := [Neighbour(row["address"], row["netdev"] or "", row["state"]) for row in rows if row]:
         return tuple(plain)
@@ -224,7 +222,6 @@ class LinkEvent:
 
 
 def recognise_events(text: str) -> tuple[LinkEvent, ...] | None:
-    """Every change in a text in order, None when there is none."""
     found = []
     for line in text.splitlines():
         if event := _EVENT.search(line):
@@ -251,7 +248,6 @@ class Port:
 
 
 def recognise_ports(text: str) -> tuple[Port, ...] | None:
-    """Every port that a text lists, None when it lists none."""
     ports = [Port(row["hca"], row["netdev"], row["state"] == "Up") for row in _IBDEV.finditer(text)]
     ports += [Port(row["hca"], row["netdev"] or "", row["state"] == "ACTIVE") for row in _RDMA.finditer(text)]
     return tuple(ports) or None
@@ -277,7 +273,6 @@ class Gid:
 
 
 def recognise_gids(text: str) -> tuple[Gid, ...] | None:
-    """Every entry of every table in a text, None when there is none."""
     gids, hca = [], ""
     for row in _GID.finditer(text):
         hca = row["head"] or hca

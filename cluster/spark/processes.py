@@ -182,7 +182,6 @@ class Loaded:
 
     @property
     def split(self) -> bool:
-        """Whether a part of it is computed by the CPU."""
         return self.gpu_bytes < self.bytes
 
 

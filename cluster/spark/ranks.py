@@ -62,7 +62,6 @@ class RankState:
 
     @property
     def stage(self) -> str:
-        """The last stage, empty before the first."""
         return str(self.stages[-1].get("stage", "")) if self.stages else ""
 
     def line_of(self, stage: str) -> dict[str, Any] | None:
@@ -76,7 +75,6 @@ class RankState:
 
     @property
     def ended(self) -> str:
-        """Why the rank ended, in its own words; empty while it runs."""
         line = self.line_of("ended")
         return str(line.get("why", "")) if line else ""
 

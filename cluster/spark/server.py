@@ -83,7 +83,6 @@ def _same(text: str) -> str:
 
 
 def _loop(text: str) -> str:
-    """A phrase of any length that repeats."""
     words = text.split()[-LAST_WORDS:]
     last: dict[tuple[str, ...], int] = {}
     apart: Counter[int] = Counter()  # distances at which four words in a row repeat
