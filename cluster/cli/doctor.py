@@ -320,9 +320,9 @@ def ranked(deployment: Deployment, wanted: Wanted) -> list[ResolvedHost]:
 
 
 def summary(examined: Examined) -> str:
-    made = f"{len(CHECKS) - (not examined.speeds)} checks"
-    if len(examined.seens) == 1:
-        made = "checks between hosts need two"
+    made = (
+        f"{len(CHECKS) - (not examined.speeds)} checks" if len(examined.seens) > 1 else "checks between hosts need two"
+    )
     levels = Counter(one.finding.level for one in share(examined.findings))
     plural = {level: "s" if levels[level] > 1 and level != "unknown" else "" for level in ORDER}
     counts = ", ".join(f"{levels[level]} {level}{plural[level]}" for level in ORDER if levels[level])

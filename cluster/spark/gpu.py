@@ -220,6 +220,10 @@ _UNITS = {
     "power.draw": re.compile(r"(?<![\d.])(\d{1,4}(?:\.\d+)?) ?W(?:atts)?\b(?! \d)"),
     "clocks.sm": re.compile(r"(?<![\d.])(\d{2,4}) ?MHz"),
 }
+_CELLS = re.compile(
+    r"(?:(?:NVIDIA [\w ]+|P\d+|[\d/]+ [\d:.]+|\[N/A\]), *)*"
+    r"(?:(?:\d+(?:\.\d+)?|\[N/A\]), *){2,6}(?:\d+(?:\.\d+)?|\[N/A\])"
+)
 _LONG = {
     "utilization.gpu": re.compile(r"^[ \t]*(?:GPU|Gpu) +: (\d+) ?%", re.MULTILINE),
     "power.draw": re.compile(r"^[ \t]*(?:(?:Average|Instantaneous) )?(?:GPU )?Power Draw +: ([\d.]+) W", re.MULTILINE),
@@ -241,7 +245,7 @@ Cells = dict[str, str]
 def recognise(text: str) -> tuple[Gpu, ...] | None:
     """A Gpu for each row with power or clocks, in order."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    rows = list(_tables(lines)) or _with_units(lines)
+    rows = list(_tables(lines)) or _with_units(lines) or list(_bare(lines))
     if not rows:
         long = {name: match[1] for name, pattern in _LONG.items() if (match := pattern.search(text))}
         unknown = [line for line in lines if "[N/A]" in line and _UNKNOWN.fullmatch(line)]
@@ -273,6 +277,19 @@ def _with_units(lines: list[str]) -> list[Cells]:
         if "power.draw" in row and len(row) > 1:
             rows.append(row | {"name": "NVIDIA GB10" if "GB10" in line else ""})
     return rows
+
+
+def _bare(lines: list[str]) -> Iterator[Cells]:
+    """Numbers without names or units, distinguished by their size; only when the text is nothing else."""
+    if not all(map(_CELLS.fullmatch, lines)):
+        return
+    for line in lines:
+        cells = re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", re.sub(r"NVIDIA [\w ]+,|[\d/]+ [\d:.]+,", "", line))
+        power = [cell for cell in cells if "." in cell]
+        whole = [int(cell) for cell in cells if "." not in cell]
+        clocks, used = [one for one in whole if 200 <= one <= 3500], [one for one in whole if one <= 100]
+        if power and clocks:
+            yield {"power.draw": power[0], "clocks.sm": f"{clocks[0]}", "utilization.gpu": f"{max(used, default='')}"}
 
 
 BUSY_PCT, IDLE_W, CAPPED_MHZ = 90, 30.0, 1000

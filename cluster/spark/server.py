@@ -8,7 +8,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any
 
 from cluster.argv.far import far
@@ -104,12 +103,14 @@ def _loop(text: str) -> str:
 
 def _runs(words: list[str], size: int) -> Iterator[tuple[int, int]]:
     """Where words repeat with a period of `size` at least twice: the first of them, and how many they are."""
-    first = 0
-    for repeats, run in groupby(word == earlier for word, earlier in zip(words[size:], words, strict=False)):
-        length = len(list(run))
-        if repeats and length >= size:
-            yield first, length + size
-        first += length
+    same = 0
+    for at in range(size, len(words) + 1):
+        if at < len(words) and words[at] == words[at - size]:
+            same += 1
+            continue
+        if same >= size:
+            yield at - same - size, same + size
+        same = 0
 
 
 def _spoken(phrase: list[str]) -> bool:

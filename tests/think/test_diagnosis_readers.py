@@ -149,6 +149,8 @@ GPUS = {
     ),
     "csv without units": ("utilization.gpu, power.draw, clocks.current.sm\n96, 12.5, 611\n", (96, 12.5, 611)),
     "units without header": ("2026/03/01 10:00:00.000, NVIDIA GB10, 96 %, 12.5 W, 611 MHz\n", (96, 12.5, 611)),
+    "bare numbers": ("96, 0, 12.50, 611\n", (96, 12.5, 611)),
+    "bare numbers with a name": ("NVIDIA GB10, P0, 96, 12.50, [N/A], 2411\n", (96, 12.5, 2411)),
     "table": (sample("nvidia_smi_gb10_na").text, (0, 4.0, None)),
     "dmon": (sample("nvidia_smi_dmon_capped").text, (96, 16.0, 633)),
     "long form": (
