@@ -1,25 +1,41 @@
-"""`cluster fit`: will a recipe fit, and how fast can it possibly be. Reads files only; no host is asked."""
+"""`cluster fit`: will a recipe fit, and how fast can it possibly be. Reads files only; no host is asked.
+
+What cannot be computed is a constant here, taken from the write-ups; docs/fit.md says how far off that is. Sizes are in
+GiB.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import asdict
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from cluster.argv.vllm import AUTO, read_length
 from cluster.bench.scaling import SPARK_BYTES_PER_S, bytes_a_token
 from cluster.config.find import recipe_files
 from cluster.config.inventory import load_inventory
-from cluster.config.recipe import Recipe, read_attention
+from cluster.config.recipe import AttentionLayers, Recipe, read_attention
 from cluster.config.recipe import read_recipe as read_file
-from cluster.deploy.fit import GRAPHS_GIB, HOST_SIDE_GIB, LAYERWISE_FROM, SYSTEM_GIB, Asked, Fit, fit, quantises_whole
 from cluster.deploy.session import read_recipe
 from cluster.errors import ExitCode, UsageError
 from cluster.screen import Screen
+from cluster.spark.memory import GIB
 
-SLOW_T_S = 20.0
-"""Slower than people read; a dense model below it is worth comparing with a mixture of experts."""
+SPARK_GIB = 121.6  # MemTotal of a DGX Spark
+SYSTEM_GIB = 4.5  # What a Spark without a desktop session has in use when nothing of ours runs
+HOST_SIDE_GIB = 2.6  # API server, engine and Ray outside of the GPU's share
+GRAPHS_GIB = 5.8  # Compiled graphs and the activations of the largest batch, within vLLM's share
+DEFAULT_UTILISATION = 0.92  # What vLLM 0.32 takes when it is not told (vllm/config/cache.py)
+RUN_TIME_BYTES = {"fp8": 1.0}  # Bytes a parameter of quantisations that vLLM makes itself while it loads BF16 weights
+LAYERWISE_FROM = "0.19"
+"""The vLLM that makes them a layer at a time (PR 31914 of January 2026, in its documentation since March); those before
+held the BF16 weights first."""
+SLOW_T_S = 20.0  # Slower than people read; a dense model below it is worth comparing with a mixture of experts
 UNSAID_LENGTH = 4096
 HELD_WHOLE = f"vLLM before {LAYERWISE_FROM}, which the recipe allows, holds all of it before it quantises"
 LAYERWISE = f"vLLM quantises a layer at a time (from {LAYERWISE_FROM} on, as the recipe asks for)"
@@ -33,11 +49,12 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     sizes = args.tp or [1, 2]
     if min([1 if length is None else length, args.sequences, *sizes]) < 1 or args.memory_gib <= 0:
         raise UsageError("expected --tp, --length, --sequences and --memory-gib above 0", code="option-invalid")
-    asked = Asked(length, args.sequences, args.memory_gib)
-    fits = [fit(recipe, attention, tp, asked) for tp in sizes]
+    fits = [fit(recipe, attention, tp, length, args.sequences, args.memory_gib) for tp in sizes]
     tokens = "the longest that fits" if length is None else f"{length} tokens"
-    screen.line(f"{recipe.name}: {recipe.model}, {asked.sequences} × {tokens}, hosts of {asked.memory_gib:g} GiB")
-    screen.table("", ("GiB on each host", *(f"TP={one.tp}" for one in fits)), list(rows(recipe, fits)))
+    screen.line(f"{recipe.name}: {recipe.model}, {args.sequences} × {tokens}, hosts of {args.memory_gib:g} GiB")
+    columns = [column(recipe, one) for one in fits]
+    rows = [(label, *(one[label] for one in columns)) for label in columns[0]]
+    screen.table("", ("GiB on each host", *(f"TP={one.tp}" for one in fits)), rows)
     if not attention:
         screen.note("the cache is not counted: the recipe has no `attention`, and --config is not given")
     if any(one.loading > one.weights for one in fits):
@@ -69,26 +86,33 @@ def wanted_length(recipe: Recipe) -> int | None:
     return None if length == AUTO else length
 
 
-def rows(recipe: Recipe, fits: list[Fit]) -> Iterator[tuple[str, ...]]:
-    """The table, from what is loaded to how fast it can be."""
-    reading = bytes_a_token(recipe)
-    lines: dict[str, list[str]] = {
-        "weights while loading, at most": [_number(one.loading) for one in fits],
-        "weights": [_number(one.weights) for one in fits],
-        "graphs and activations": [_number(GRAPHS_GIB) for _ in fits],
-        "tokens of a sequence": ["?" if one.length is None else f"{one.length:,}" for one in fits],
-        "cache, sliding layers": [_number(one.cache_sliding) for one in fits],
-        "cache, global layers": [_number(one.cache_global) for one in fits],
-        "room for cache": [_number(one.cache_room) for one in fits],
-        "  in tokens as vLLM counts them": ["?" if one.tokens is None else f"{one.tokens:,}" for one in fits],
-        "vLLM's share": [_number(one.share) for one in fits],
-        "processes beside it, system": [_number(HOST_SIDE_GIB + SYSTEM_GIB) for _ in fits],
-        "left": [_number(one.left) for one in fits],
-        "verdict": ["does not fit" if one.wrong else "fits" for one in fits],
-        "ceiling, tokens a second": [_number(reading.ceiling_t_s(one.tp)) for one in fits],
-        "published": [_published(recipe, one.tp) for one in fits],
+def column(recipe: Recipe, one: Fit) -> dict[str, str]:
+    """One size in the table, from what is loaded to how fast it can be."""
+    ceiling, rate = bytes_a_token(recipe).ceiling_t_s(one.tp), reference_rate(recipe, one.tp)
+    share = f" ({rate / ceiling:.0%} of the ceiling)" if rate and ceiling else ""
+    gib: dict[str, float | int | str | None] = {
+        "weights while loading, at most": one.loading,
+        "weights": one.weights,
+        "graphs and activations": GRAPHS_GIB,
+        "tokens of a sequence": one.length,
+        "cache, sliding layers": one.cache_sliding,
+        "cache, global layers": one.cache_global,
+        "room for cache": one.cache_room,
+        "  in tokens as vLLM counts them": one.tokens,
+        "vLLM's share": one.share,
+        "processes beside it, system": HOST_SIDE_GIB + SYSTEM_GIB,
+        "left": one.left,
+        "verdict": "does not fit" if one.wrong else "fits",
+        "ceiling, tokens a second": ceiling,
+        "published": f"{rate:g}{share}" if rate else "",
     }
-    yield from ((name, *values) for name, values in lines.items())
+    return {label: _shown(value) for label, value in gib.items()}
+
+
+def _shown(value: float | int | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return "?" if value is None else value
+    return f"{value:,}" if isinstance(value, int) else f"{value:.1f}"
 
 
 def advice(recipe: Recipe, tp: int) -> Iterator[str]:
@@ -126,13 +150,128 @@ def reference_rate(recipe: Recipe, tp: int) -> float | None:
     return next((row.t_s for row in rows if row.test.startswith("tg") and " " not in row.test), None)
 
 
-def _published(recipe: Recipe, tp: int) -> str:
-    """The reference rate, and how much of the ceiling it is."""
-    rate, ceiling = reference_rate(recipe, tp), bytes_a_token(recipe).ceiling_t_s(tp)
-    if rate is None:
-        return ""
-    return f"{rate:g}" + (f" ({rate / ceiling:.0%} of the ceiling)" if ceiling else "")
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One host of `tp`. `loading` is the most that weights take while they are loaded; cache fields and
+    a `length` that was not asked for are None where the recipe does not tell the attention."""
+
+    tp: int
+    loading: float
+    weights: float
+    share: float
+    total: float
+    cache_sliding: float | None
+    cache_global: float | None
+    tokens: int | None
+    length: int | None
+
+    @property
+    def cache_room(self) -> float:
+        """What vLLM's share leaves for the cache."""
+        return self.share - self.weights - GRAPHS_GIB
+
+    @property
+    def cache(self) -> float | None:
+        """What the asked sequences take of it."""
+        if self.cache_sliding is None or self.cache_global is None:
+            return None
+        return self.cache_sliding + self.cache_global
+
+    @property
+    def left(self) -> float:
+        """What stays free of the host beside vLLM's share, its processes and the system."""
+        return self.total - SYSTEM_GIB - HOST_SIDE_GIB - self.share
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Why it does not fit; empty when it does."""
+        rows = []
+        if self.loading + SYSTEM_GIB + HOST_SIDE_GIB > self.total:
+            rows.append(f"the weights take {self.loading:.1f} GiB while they are loaded")
+        if self.cache_room <= 0:
+            rows.append(f"vLLM's share of {self.share:.1f} GiB leaves no room for a cache")
+        elif self.cache is not None and self.cache > self.cache_room:
+            rows.append(f"the cache asked for is {self.cache:.1f} GiB, there is room for {self.cache_room:.1f}")
+        if self.left < 0:
+            rows.append(f"{-self.left:.1f} GiB are missing beside vLLM's share: lower gpu-memory-utilization")
+        return tuple(rows)
 
 
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.1f}"
+def fit(
+    recipe: Recipe,
+    attention: Sequence[AttentionLayers],
+    tp: int,
+    length: int | None,
+    sequences: int = 1,
+    memory_gib: float = SPARK_GIB,
+) -> Fit:
+    """One host of `tp` for `sequences` of `length` tokens at once (None: the longest that fits).
+
+    Raises UsageError when the recipe does not say how large its weights are, or vLLM's share.
+    """
+    if recipe.weights_gib is None:
+        raise UsageError(
+            f"recipe {recipe.name} has no weights_gib, so nothing can be counted",
+            code="weights-gib-missing",
+            remedy="--set weights_gib=N, the size of the model's files",
+        )
+    share, loaded = _utilisation(recipe) * memory_gib, weights_gib(recipe)
+    room = (share - loaded / tp - GRAPHS_GIB) * GIB
+    layers = sum(shape.layers for shape in attention)
+    loading = recipe.weights_gib
+    if loaded < loading and not quantises_whole(recipe):  # one layer is there in both forms
+        loading = loaded + (recipe.weights_gib / layers if layers else 0.0)
+    # keys and values of one token in one layer of each shape, on one host; a head is never split
+    width = 1 if str(recipe.vllm.get("kv-cache-dtype", "auto")).startswith("fp8") else 2
+    each = [(shape, 2 * max(1, shape.kv_heads // tp) * shape.head_dim * width) for shape in attention]
+
+    def held(tokens: int) -> tuple[int, int]:
+        """Bytes of one sequence in the layers that keep a window, and in those that keep all of it."""
+        sliding = sum(shape.layers * size * min(shape.window, tokens) for shape, size in each if shape.window)
+        return sliding, sum(shape.layers * size * tokens for shape, size in each if not shape.window)
+
+    if length is None and any(not shape.window for shape in attention):
+        length = max(0, bisect_right(range(1 << 40), room / sequences, key=lambda tokens: sum(held(tokens))) - 1)
+    sliding, complete = (None, None) if not each or length is None else held(length)
+    # vLLM's line `GPU KV cache size`: as if every layer were as wide as the widest and kept all
+    widest = max((size for _, size in each), default=0)
+    return Fit(
+        tp,
+        loading / tp,
+        loaded / tp,
+        share,
+        memory_gib,
+        cache_sliding=None if sliding is None else sequences * sliding / GIB,
+        cache_global=None if complete is None else sequences * complete / GIB,
+        tokens=max(0, int(room / (widest * layers))) if each else None,
+        length=length,
+    )
+
+
+def _utilisation(recipe: Recipe) -> float:
+    found = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILISATION)
+    try:
+        share = float(str(found))
+    except ValueError:
+        share = 0
+    if not 0 < share <= 1:
+        raise UsageError(
+            f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}", code="not-in-range"
+        )
+    return share
+
+
+def quantises_whole(recipe: Recipe) -> bool:
+    """Whether a vLLM that the recipe allows holds all weights as they lie on disk before it quantises them."""
+    made = RUN_TIME_BYTES.get(str(recipe.vllm.get("quantization")))
+    allowed = SpecifierSet(recipe.needs.vllm)
+    older = (f"0.{minor}" for minor in range(Version(LAYERWISE_FROM).minor))
+    return made is not None and any(allowed.contains(version, prereleases=True) for version in older)
+
+
+def weights_gib(recipe: Recipe) -> float:
+    """What the weights take once they are loaded, on all hosts together: their files, or what vLLM makes of them."""
+    made = RUN_TIME_BYTES.get(str(recipe.vllm.get("quantization")))
+    if made is None or recipe.parameters_b is None:
+        return recipe.weights_gib or 0.0
+    return recipe.parameters_b * 1e9 * made / GIB

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +33,6 @@ from cluster.screen import Screen
 
 
 def configure(parser: Parser) -> None:
-    """Sub-commands and their options."""
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
     common(verbs.add_parser("list", help="hosts and groups", allow_abbrev=False))
     show = verbs.add_parser("show", help="hosts with every value, defaults applied", allow_abbrev=False)
@@ -66,7 +66,6 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def list_hosts(file: InventoryFile, args: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Hosts and the groups they are in."""
     inventory = file.inventory
     rows = []
     for name, entry in inventory.hosts.items():
@@ -99,7 +98,6 @@ def show(file: InventoryFile, args: argparse.Namespace, screen: Screen) -> ExitC
 
 
 def check(file: InventoryFile, args: argparse.Namespace, screen: Screen) -> ExitCode:
-    """What is wrong with the file that its model cannot see."""
     problems = list(inventory_problems(file))
     if file.inventory.default_recipe:
         try:
@@ -123,9 +121,17 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
     text = read_text(path) if path.exists() else ""
     is_blank = compose(text, str(path)) is None
     file = InventoryFile(Inventory() if is_blank else read_inventory(path), path)
-    written, entry = _entry(args, file)
+    given, existing = _given(args), file.inventory.hosts.get(args.name)
+    written = {} if existing else {"address": args.name} | given
     changed = with_host(text, args.name, written, str(path)) if written else ""
+    values = {"hosts": {args.name: {key: str(value) for key, value in written.items()}}}
+    entry = existing or validate(Inventory, Document("command line", values)).hosts[args.name]
+    host = with_defaults(args.name, entry, file.inventory.defaults)
+    defaulted = ("user", "port", "identity_file", "known_hosts_file")
+    entry = entry.model_copy(update={key: getattr(host, key) for key in defaulted})
     target = resolve(args.name, entry)
+    if existing:
+        _check_same(given, entry, target, f"{path}: hosts.{args.name}")
     shown = see_key(args.name, entry, target)
     known_hosts = Path(target.known_hosts[0])
     is_known = _is_known(args.name, shown, target)
@@ -147,27 +153,6 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE
 
 
-def _entry(args: argparse.Namespace, file: InventoryFile) -> tuple[dict[str, str | int], HostEntry]:
-    """The keys to write (none: the host is in the inventory already), and how to reach it. Raises UsageError."""
-    given = _given(args)
-    existing = entry = file.inventory.hosts.get(args.name)
-    written = {} if existing else {"address": args.name} | given
-    if entry is None:
-        values = {"hosts": {args.name: {key: str(value) for key, value in written.items()}}}
-        entry = validate(Inventory, Document("command line", values, {})).hosts[args.name]
-    host = with_defaults(args.name, entry, file.inventory.defaults)
-    defaulted = ("user", "port", "identity_file", "known_hosts_file")
-    entry = entry.model_copy(update={key: getattr(host, key) for key in defaulted})
-    for key, value in given.items() if existing else ():
-        if not _agrees(key, value, entry):
-            raise UsageError(
-                f"{file.path}: hosts.{args.name}.{key} is `{getattr(entry, key)}`, the command line has `{value}`",
-                code="host-exists",
-                remedy="edit the file; this command only adds",
-            )
-    return written, entry
-
-
 def _given(args: argparse.Namespace) -> dict[str, str | int]:
     """Keys of the new host as the command line gives them; options count more than parts of ADDRESS."""
     given: dict[str, str | int] = {}
@@ -176,7 +161,7 @@ def _given(args: argparse.Namespace) -> dict[str, str | int]:
         if parsed is None:
             remedy = "HOST, user@HOST:port or user@[IPv6]:port"
             raise UsageError(f"`{args.address}` is not an address", code="address-invalid", remedy=remedy)
-        given = {key: getattr(parsed, key) for key in ("address", "user", "port") if getattr(parsed, key)}
+        given = parsed.model_dump(exclude_defaults=True)
     for key in ("user", "port", "identity_file", "jump", "known_hosts_file"):
         value = getattr(args, key)
         if value:
@@ -184,13 +169,17 @@ def _given(args: argparse.Namespace) -> dict[str, str | int]:
     return given
 
 
-def _agrees(key: str, value: str | int, entry: HostEntry) -> bool:
-    """Whether a key given twice is what the inventory has; an address may be what ssh makes of the one there."""
-    if key == "address":
-        return place_of(str(value)) in (place_of(entry.address), place_of(resolve("", entry).hostname))
-    if key in ("port", "user") and not getattr(entry, key):
-        return str(value) == str(getattr(resolve("", entry), key))
-    return str(getattr(entry, key)) == str(value)
+def _check_same(given: Mapping[str, str | int], entry: HostEntry, target: SshTarget, where: str) -> None:
+    """What the command line gives is what the inventory has, or what ssh makes of it. Raises UsageError."""
+    by_ssh = {"address": target.hostname, "user": target.user, "port": target.port}
+    for key, value in given.items():
+        kept, same = getattr(entry, key), place_of if key == "address" else str
+        if same(str(value)) not in (same(str(kept)), same(str(by_ssh.get(key, kept)))):
+            raise UsageError(
+                f"{where}.{key} is `{kept}`, the command line has `{value}`",
+                code="host-exists",
+                remedy="edit the file; this command only adds",
+            )
 
 
 def _is_known(name: str, shown: ShownKey, target: SshTarget) -> bool:

@@ -10,8 +10,7 @@ from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
 from cluster.cli.options import Parser, common
 from cluster.config.find import find_recipe, recipe_files
 from cluster.config.inventory import load_inventory
-from cluster.config.overrides import final_recipe
-from cluster.config.recipe import Recipe, choose_recipe, load_recipe, read_dockerfile, read_recipe
+from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe, read_dockerfile, read_recipe
 from cluster.config.written import annotated
 from cluster.deploy.rank import SETTINGS
 from cluster.errors import ClusterError, ExitCode, UsageError
@@ -19,7 +18,6 @@ from cluster.screen import Screen
 
 
 def configure(parser: Parser) -> None:
-    """Sub-commands and their options."""
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
     common(verbs.add_parser("list", help="every recipe that a name finds", allow_abbrev=False))
     show = verbs.add_parser("show", help="a recipe as it will be used, every key explained", allow_abbrev=False)

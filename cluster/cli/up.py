@@ -12,8 +12,7 @@ from typing import Any
 from cluster.argv.question import Question
 from cluster.argv.vllm import Layout, vllm_serve
 from cluster.cli.options import UpOptions
-from cluster.config.overrides import split_env
-from cluster.config.recipe import read_dockerfile, read_mounts
+from cluster.config.recipe import read_dockerfile, read_mounts, split_env
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import fetch, gate, prove
 from cluster.deploy.apply import also, apply, undoing

@@ -23,15 +23,14 @@ def find_inventory(option: str | None = None) -> Path | None:
 
     Raises UsageError when a file that was named does not exist.
     """
-    for given, origin in ((option, "-i"), (os.environ.get(VARIABLE), f"${VARIABLE}")):
-        if given:
-            path = expand(given)
-            if not path.exists():
-                raise UsageError(
-                    f"inventory not found: {path} (from {origin})", code="inventory-not-found", remedy=_neighbor(path)
-                )
-            return path
-    return next((path for path in usual_inventories() if path.exists()), None)
+    given, origin = (option, "-i") if option else (os.environ.get(VARIABLE), f"${VARIABLE}")
+    if not given:
+        return next((path for path in usual_inventories() if path.exists()), None)
+    path = expand(given)
+    if not path.exists():
+        remedy = _neighbor(path)
+        raise UsageError(f"inventory not found: {path} (from {origin})", code="inventory-not-found", remedy=remedy)
+    return path
 
 
 def inventory_to_change(option: str | None = None) -> Path:
@@ -57,9 +56,8 @@ def recipe_files(child: Path | None = None) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for folder in (*([child.parent] if child else ()), Path("recipes"), shipped("recipes")):
-        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-            itself = child is not None and path.exists() and path.samefile(child)
-            if path.suffix in _ENDINGS and not path.name.startswith(".") and not itself:
+        for path in sorted(folder.glob("[!.]*")):
+            if path.suffix in _ENDINGS and not (child and path.exists() and path.samefile(child)):
                 found.setdefault(path.stem, path)
     return dict(sorted(found.items()))
 
@@ -75,13 +73,14 @@ def find_recipe(wanted: str, child: Path | None = None) -> Path:
             raise UsageError(f"recipe not found: {path}", code="recipe-not-found", remedy=_neighbor(path))
         return path
     files = recipe_files(child)
-    if wanted in files:
-        return files[wanted]
-    raise UsageError(
-        f"recipe not found: `{wanted}`, neither in ./recipes nor among the packaged ones",
-        code="recipe-not-found",
-        remedy=did_you_mean(wanted, files) or f"one of: {', '.join(files)}",
-    )
+    if wanted not in files:
+        remedy = did_you_mean(wanted, files) or f"one of: {', '.join(files)}"
+        raise UsageError(
+            f"recipe not found: `{wanted}`, neither in ./recipes nor among the packaged ones",
+            code="recipe-not-found",
+            remedy=remedy,
+        )
+    return files[wanted]
 
 
 def expand(text: str) -> Path:
@@ -102,8 +101,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     import difflib  # here: it costs as much as the rest of this file, and only errors need it
 
     by_folded = {name.casefold(): name for name in known}
-    close = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
-    return by_folded[close[0]] if close else ""
+    return next((by_folded[name] for name in difflib.get_close_matches(word.casefold(), by_folded, n=1)), "")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -113,9 +111,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _neighbor(path: Path) -> str:
-    folder = path.parent
-    names = [entry.name for entry in folder.iterdir() if entry.suffix in _ENDINGS] if folder.is_dir() else []
-    return did_you_mean(path.name, names)
+    return did_you_mean(path.name, [entry.name for entry in path.parent.glob("*") if entry.suffix in _ENDINGS])
 
 
 def runbook_path(runbook: str) -> str:

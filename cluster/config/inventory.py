@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, model_validator
 
+from cluster.config import written
 from cluster.config.find import VARIABLE, did_you_mean, expand, find_inventory, is_path, usual_inventories
-from cluster.config.written import (
-    Environment,
-    RemotePath,
-    Strict,
-    Word,
-    compose,
-    parse_document,
-    read_document,
-    validate,
-    wrong_at,
-)
+from cluster.config.written import Environment, RemotePath, Strict, Word, form, key, parse_document, validate, wrong_at
 from cluster.errors import UsageError
 
 Entry = TypeVar("Entry", "HostEntry", "Defaults")
@@ -34,7 +25,6 @@ LOOKED_AT = f"looked at -i, ${VARIABLE}, ./{{}}, {{}}"
 _BARE = r"(?P<bare>[0-9A-Fa-f:.]+(?:%\w+)?)"
 _PORTED = r"(?:\[(?P<v6>[^]\s]+)]|(?P<host>[^@:/\s\[\]-][^@:/\s\[\]]*))(?::(?P<port>[0-9]{1,5}))?"
 _ADDRESS = re.compile(rf"(?:(?P<user>[^@\s-][^@\s]*)@)?(?:{_PORTED}|{_BARE})")
-_NAME = re.compile(r"[^\s,@:/\[\]\x00-][^\s,@:/\[\]\x00]*")
 
 
 def _check_address(text: str) -> str:
@@ -43,13 +33,11 @@ def _check_address(text: str) -> str:
         "@": "an address without a login name (which has its own key, `user`)",
         "/": "an address or a name, not a URL or a subnet",
     }
-    for sign, wanted in mistakes.items():
-        if sign in text:
-            raise ValueError(f"expected {wanted}, got `{text}`")
+    wanted = next((wanted for sign, wanted in mistakes.items() if sign in text), "")
+    if wanted or not text:
+        raise ValueError(f"expected {wanted or 'an address or a name that ssh knows'}, got `{text}`")
     if ":" in text and not _is_address(text):
         raise ValueError(f"expected an IPv6 address, got `{text}`; the port has its own key, `port`")
-    if not text:
-        raise ValueError("expected an address or a name that ssh knows, got empty text")
     return text
 
 
@@ -61,85 +49,53 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _compose_names(data: Any) -> Any:
-    """Names in Unicode's composed form, so that two ways to type `ä` are one name."""
-
-    def nfc(value: Any) -> Any:
-        return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
-
-    if not isinstance(data, dict):
-        return data
-    composed = {
-        nfc(name): [nfc(item) for item in value] if isinstance(value, list) else value for name, value in data.items()
-    }
-    if len(composed) != len(data):
-        raise ValueError("two names are equal in Unicode's composed form")
-    for name in composed:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"`{name}` is not a valid name: no blanks, none of , @ : / [ ] and no dash in front")
-    return composed
-
-
-Named = BeforeValidator(_compose_names)
+HostName = Annotated[
+    str,
+    AfterValidator(partial(unicodedata.normalize, "NFC")),  # so that two ways to type `ä` are one name
+    form(r"(?!-)[^\s,@:/\[\]\x00]+", "a name without blanks, , @ : / [ ] and a dash in front", re.UNICODE),
+]
 
 
 class HostEntry(Strict):
     """One machine. Everything but the address has a default; what is left out is asked of `ssh -G`."""
 
-    address: Annotated[Word, AfterValidator(_check_address)] = Field(
-        description="management address, or a name that ssh knows; IPv6 without brackets"
+    address: Annotated[Word, AfterValidator(_check_address)] = key(
+        "management address, or a name that ssh knows; IPv6 without brackets"
     )
-    user: Word = Field(default="", description="login name; default: what ssh would use")
-    port: int = Field(default=0, description="SSH port; 0: what ssh would use", ge=0, le=65535)
-    identity_file: str = Field(
-        default="",
-        description="private key on this machine; a relative path starts at this file's folder; "
-        "default: what ssh would offer",
+    user: Word = key("login name; default: what ssh would use", "")
+    port: int = key("SSH port; 0: what ssh would use", 0, ge=0, le=65535)
+    identity_file: str = key(
+        "private key on this machine; a relative path starts at this file's folder; default: what ssh would offer", ""
     )
-    jump: Word = Field(default="", description="jump host as `ssh -J` writes it: user@host:port")
-    known_hosts_file: str = Field(
-        default="", description="known_hosts file to check the host's key against; default: what ssh would read"
+    jump: Word = key("jump host as `ssh -J` writes it: user@host:port", "")
+    known_hosts_file: str = key("known_hosts file to check the host's key against; default: what ssh would read", "")
+    fabric: list[Word] = key(
+        "netdevs of the fabric, e.g. enp1s0f0np0; default: found from the hosts, paired by subnet", []
     )
-    fabric: list[Word] = Field(
-        default=[],
-        description="netdevs of the fabric, e.g. enp1s0f0np0; default: found from the hosts, paired by subnet",
-    )
-    data_dir: RemotePath = Field(default="", description="folder on this host where cluster keeps its files")
-    hf_home: RemotePath = Field(default="", description="Hugging Face home on this host (the folder above hub/)")
-    env: Environment = Field(default={}, description="environment of this host's rank only; never a secret")
+    data_dir: RemotePath = key("folder on this host where cluster keeps its files", "")
+    hf_home: RemotePath = key("Hugging Face home on this host (the folder above hub/)", "")
+    env: Environment = key("environment of this host's rank only; never a secret", {})
 
 
 class Defaults(Strict):
     """Values for hosts of this file that do not say themselves."""
 
-    user: Word = Field(default="", description="login name; default: what ssh would use")
-    port: int = Field(default=0, description="SSH port; 0: what ssh would use", ge=0, le=65535)
-    identity_file: str = Field(default="", description="private key on this machine; default: what ssh would offer")
-    known_hosts_file: str = Field(
-        default="", description="known_hosts file to check host keys against; default: what ssh would read"
-    )
-    data_dir: RemotePath = Field(
-        default="~/.local/share/cluster", description="folder on each host where cluster keeps its files"
-    )
-    hf_home: RemotePath = Field(
-        default="~/.cache/huggingface", description="Hugging Face home on each host (the folder above hub/)"
-    )
-    env: Environment = Field(default={}, description="environment of every rank; never a secret")
+    user: Word = key("login name; default: what ssh would use", "")
+    port: int = key("SSH port; 0: what ssh would use", 0, ge=0, le=65535)
+    identity_file: str = key("private key on this machine; default: what ssh would offer", "")
+    known_hosts_file: str = key("known_hosts file to check host keys against; default: what ssh would read", "")
+    data_dir: RemotePath = key("folder on each host where cluster keeps its files", "~/.local/share/cluster")
+    hf_home: RemotePath = key("Hugging Face home on each host (the folder above hub/)", "~/.cache/huggingface")
+    env: Environment = key("environment of every rank; never a secret", {})
 
 
 class Inventory(Strict):
     """The Sparks of a desk."""
 
-    hosts: Annotated[dict[str, HostEntry], Named] = Field(
-        default={}, description="the machines, by the name you call them"
-    )
-    groups: Annotated[dict[str, list[str]], Named] = Field(
-        default={}, description="names for several hosts, used as `-n GROUP`"
-    )
-    defaults: Defaults = Field(default=Defaults(), description="values for hosts that do not say themselves")
-    default_recipe: str = Field(
-        default="", description="recipe, or path of one, used when none is named; default: gemma-4-31b-fp8"
-    )
+    hosts: dict[HostName, HostEntry] = key("the machines, by the name you call them", {})
+    groups: dict[HostName, list[HostName]] = key("names for several hosts, used as `-n GROUP`", {})
+    defaults: Defaults = key("values for hosts that do not say themselves", Defaults())
+    default_recipe: str = key("recipe, or path of one, used when none is named; default: gemma-4-31b-fp8", "")
 
     @model_validator(mode="after")
     def _check_groups(self) -> Inventory:
@@ -165,7 +121,6 @@ class InventoryFile:
 
     @property
     def title(self) -> str:
-        """What to call it in messages."""
         return str(self.path) if self.path else "the inventory"
 
 
@@ -180,7 +135,7 @@ def load_inventory(option: str | None = None) -> InventoryFile:
 
 def read_inventory(path: Path) -> Inventory:
     """Read an inventory file; relative paths in it are meant from its folder. Raises UsageError."""
-    inventory = validate(Inventory, read_document(path))
+    inventory = validate(Inventory, written.read_document(path))
     hosts = {name: _anchored(entry, path.parent) for name, entry in inventory.hosts.items()}
     changes: dict[str, object] = {"hosts": hosts, "defaults": _anchored(inventory.defaults, path.parent)}
     if is_path(inventory.default_recipe):
@@ -220,7 +175,6 @@ class ResolvedHost:
 
 
 def with_defaults(name: str, entry: HostEntry, base: Defaults) -> ResolvedHost:
-    """A host of an inventory as it is used."""
     values = {key: getattr(entry, key) or getattr(base, key, "") for key in HostEntry.model_fields}
     return ResolvedHost(name, **values | {"fabric": tuple(entry.fabric), "env": {**base.env, **entry.env}})
 
@@ -237,14 +191,12 @@ def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable
     if not all(words):
         raise UsageError(f"-n {','.join(names)}: empty host name (a comma too many?)", code="host-not-found")
     words = words or list(inventory.hosts)
-    if not words and file.path:
-        remedy = "add one with `cluster inventory add NAME ADDRESS`, or name hosts: -n"
-        raise UsageError(f"{file.path}: no hosts listed", code="no-hosts", remedy=remedy)
     if not words:
+        looked = f"no hosts named and no inventory found ({LOOKED_AT.format(*usual_inventories())})"
         raise UsageError(
-            f"no hosts named and no inventory found ({LOOKED_AT.format(*usual_inventories())})",
+            f"{file.path}: no hosts listed" if file.path else looked,
             code="no-hosts",
-            remedy="create one with `cluster inventory add NAME ADDRESS`; or name hosts that ssh knows: -n HOST,HOST",
+            remedy="add one with `cluster inventory add NAME ADDRESS`; or name hosts that ssh knows: -n HOST,HOST",
         )
     members = [name for word in words for name in inventory.groups.get(word, [word])]
     hosts = [_host(file, name, ssh_knows) for name in members]
@@ -252,17 +204,12 @@ def resolve_hosts(file: InventoryFile, names: Sequence[str], ssh_knows: Callable
         remedy = "name each host once; a group counts as its hosts"
         raise UsageError(f"host `{twice[0]}` is named twice", code="host-named-twice", remedy=remedy)
     for first, second in _same_machines(hosts):
-        raise UsageError(
-            f"`{first.name}` and `{second.name}` are the same machine: {second.address} port {second.port or 22}",
-            code="host-named-twice",
-            remedy="name each machine once",
-        )
+        same = f"the same machine: {second.address} port {second.port or 22}"
+        what, remedy = f"`{first.name}` and `{second.name}` are {same}", "name each machine once"
+        raise UsageError(what, code="host-named-twice", remedy=remedy)
     for problem in missing_files(file, hosts):
-        raise UsageError(
-            problem,
-            code="key-file-not-found",
-            remedy="give the path of a private key on this machine, or leave it out to let ssh choose",
-        )
+        remedy = "give the path of a private key on this machine, or leave it out to let ssh choose"
+        raise UsageError(problem, code="key-file-not-found", remedy=remedy)
     return hosts
 
 
@@ -324,7 +271,6 @@ def inventory_problems(file: InventoryFile) -> Iterator[str]:
 
 
 def missing_files(file: InventoryFile, hosts: Sequence[ResolvedHost]) -> Iterator[str]:
-    """A line for each key file that does not exist."""
     for host in hosts:
         if host.identity_file and not Path(host.identity_file).is_file():
             yield f"{file.title}: hosts.{host.name}.identity_file: file not found: `{host.identity_file}`"
@@ -334,64 +280,47 @@ HEADER = "# Hosts of `cluster`; every key is explained in inventory/example.yaml
 
 
 def with_host(text: str, name: str, values: Mapping[str, str | int], file: str) -> str:
-    """The inventory's text with one more host, the last one. `text` may be empty.
+    """The inventory's text with one more host, the last one, on a line of its own. `text` may be empty.
 
     Raises UsageError when the file is not valid as it is, has that host already, or is written in a way that lines
-    cannot be added to (the lines to add by hand are given).
+    cannot be added to (the line to add by hand is given).
     """
+    root = written.compose(text, file)
     before: dict[str, Any] = {}
-    root = compose(text, file)
     if root is not None:
         document = parse_document(text, file)
         validate(Inventory, document)
-        before = dict(document.values)
-    hosts = dict(before.get("hosts") or {})
+        before = document.values
+    hosts = before.get("hosts") or {}
     if name in hosts:
         raise UsageError(f"{file}: hosts.{name} already exists", code="host-exists")
-    wanted = before | {"hosts": hosts | {name: {key: str(value) for key, value in values.items()}}}
-    result = _insert(text, root, name, values)
+    row = yaml.safe_dump(
+        {name: dict(values)}, sort_keys=False, allow_unicode=True, width=10_000, default_flow_style=None
+    )
+    result = _insert(text, root, row.rstrip())
     with suppress(UsageError):  # a file of a shape that lines cannot be added to
         document = parse_document(result, file)
         validate(Inventory, document)
-        if document.values == wanted:
+        if document.values == before | {"hosts": hosts | {name: {key: str(value) for key, value in values.items()}}}:
             return result
     raise UsageError(
         f"{file}: cannot add a host to `hosts` as it is written",
         code="inventory-not-editable",
-        remedy=f"add by hand:\n{_block({name: dict(values)}, 2)}",
+        remedy=f"add by hand:\n  {row}",
     )
 
 
-def _insert(text: str, root: yaml.Node | None, name: str, values: Mapping[str, str | int]) -> str:
+def _insert(text: str, root: Any, row: str) -> str:
+    """The text with a row below the last host, above blanks and comments that follow it."""
     end = "\r\n" if "\r\n" in text else "\n"
-    lines = text.splitlines(keepends=True)
-    if lines and not lines[-1].endswith(("\n", "\r")):
-        lines[-1] += end
-    at, indent, flow = len(lines), 2, False
-    head = [] if lines else HEADER.splitlines(keepends=True)
-    found = next((pair for pair in root.value if pair[0].value == "hosts"), None) if root else None
-    if found is None:
-        head.append("hosts:\n")
-    elif isinstance(found[1], yaml.MappingNode) and not found[1].flow_style and found[1].value:
-        last_key, last_value = found[1].value[-1]
-        at, indent = _last_line(last_value) + 1, last_key.start_mark.column
-        flow = isinstance(last_value, yaml.MappingNode) and bool(last_value.flow_style)
-    else:
-        at = found[0].start_mark.line + 1
-        lines[at - 1] = lines[at - 1].replace(" {}", "", 1) if found[1].value == [] else lines[at - 1]
-    added = "".join(head) + _block({name: dict(values)}, indent, flow=flow)
-    return "".join([*lines[:at], added.replace("\n", end), *lines[at:]])
-
-
-def _last_line(node: yaml.Node) -> int:
-    """Line (from 0) on which a value ends. A block's own end mark lies behind the comments and blanks after it."""
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        return max(_last_line(one) for item in node.value for one in (item if isinstance(item, tuple) else (item,)))
-    is_block_text = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
-    return int(node.end_mark.line) - (1 if is_block_text else 0)
-
-
-def _block(values: Mapping[str, Any], indent: int, *, flow: bool = False) -> str:
-    style = None if flow else False
-    text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=10_000, default_flow_style=style)
-    return textwrap.indent(text, " " * indent)
+    lines = text.splitlines() or HEADER.splitlines()
+    starts = {key.value: (key.start_mark.line, value) for key, value in root.value} if root else {}
+    if "hosts" not in starts:
+        return end.join([*lines, "hosts:", f"  {row}", ""])
+    first, hosts = starts["hosts"]
+    at = min((line for line, _ in starts.values() if line > first), default=len(lines))
+    while at > first + 1 and re.match(r"\s*(#|$)", lines[at - 1]):
+        at -= 1
+    indent = hosts.value[0][0].start_mark.column if hosts.value else 2
+    lines[first] = lines[first] if hosts.value else lines[first].replace(" {}", "", 1)
+    return end.join([*lines[:at], " " * indent + row, *lines[at:], ""])

@@ -1,44 +1,29 @@
-"""What a recipe may say, every key described, and how one is read with the files that it names."""
+"""What a recipe may say, every key described; how one is read with the files it names, and changed by --set and -e."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
-from cluster.config.extend import read_extended
-from cluster.config.find import DEFAULT_RECIPE, find_recipe
+from cluster.config import written
+from cluster.config.find import DEFAULT_RECIPE, find_recipe, nearest
 from cluster.config.inventory import Inventory, absolute
-from cluster.config.secrets import API_KEY, secrets_in
-from cluster.config.written import (
-    LOOKS_SECRET,
-    Count,
-    Document,
-    Environment,
-    KeyPath,
-    Strict,
-    Word,
-    dotted,
-    form,
-    read_text,
-    resolve,
-    validate,
-    wrong_at,
-)
+from cluster.config.secrets import API_KEY, is_secret, secrets_in
+from cluster.config.written import Count, Document, Environment, Strict, Word, form, key, validate, wrong_at
 from cluster.errors import UsageError
 
 PACKAGES = "site-packages/"
 """How a mount's target begins that lies where the image's Python has its packages, whatever that folder is called."""
-
-
-_PLAIN = r"(?!(.*/)?\.\.(/|$)).*"
-"""The beginning of a path that has no `..` in it."""
+_PLAIN = r"(?!(.*/)?\.\.(/|$)).*"  # The beginning of a path that has no `..` in it
 
 
 def _check_specifier(text: str) -> str:
@@ -59,35 +44,29 @@ def _check_pattern(text: str) -> str:
     return text
 
 
-def _check_extends(text: str) -> str:
-    if text:  # a file's own is resolved before it is validated, so this one is from --set
-        raise ValueError("allowed in a recipe file only")
-    return text
-
-
 def name_flags(data: Any) -> Any:
     """vLLM flags with names in one form (`max-model-len`), values as YAML 1.2 reads them. Raises ValueError."""
     if not isinstance(data, dict):
         return data
     flags: dict[str, Any] = {}
-    for written, value in data.items():
-        name = flag_name(str(written))
+    for given, value in data.items():
+        name = flag_name(str(given))
         if name in flags:
-            raise wrong_at(written, "duplicate flag, with - and with _")
+            raise wrong_at(given, "duplicate flag, with - and with _")
         if value is None:
-            raise wrong_at(written, "missing value; true gives the bare flag, false its --no- form")
+            raise wrong_at(given, "missing value; true gives the bare flag, false its --no- form")
         try:
-            flags[name] = resolve(value)
+            flags[name] = written.resolve(value)
         except ValueError as error:
-            raise wrong_at(written, str(error)) from None
+            raise wrong_at(given, str(error)) from None
     return flags
 
 
-def flag_name(written: str) -> str:
+def flag_name(given: str) -> str:
     """`max_model_len` and `max-model-len` are one flag to vLLM; the second form is kept. Raises ValueError."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", written):
-        raise ValueError(f"expected the name of a flag without dashes in front (max-model-len), got `{written}`")
-    head, dot, tail = written.partition(".")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", given):
+        raise ValueError(f"expected the name of a flag without dashes in front (max-model-len), got `{given}`")
+    head, dot, tail = given.partition(".")
     return head.replace("_", "-") + dot + tail
 
 
@@ -99,7 +78,7 @@ Target = Annotated[str, form(rf"(/|{PACKAGES})(?!.*[:,]){_PLAIN}[^/]", f"a file 
 Row = Annotated[
     str, form(r"((pp|tg)\d+|ctx_(pp|tg))( @ d\d+)?( \(c\d+\))?", "a row name (tg128, pp2048 @ d4096, tg32 (c4))")
 ]
-Parent = Annotated[str, AfterValidator(_check_extends)]
+Parent = Annotated[str, form("", "no value: allowed in a recipe file only")]  # a file's own is resolved before
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 Specifier = Annotated[str, AfterValidator(_check_specifier)]
 Flags = Annotated[dict[str, JsonValue], BeforeValidator(name_flags)]
@@ -112,9 +91,9 @@ Gib = Annotated[float, Field(gt=0)]
 class Needs(Strict):
     """Version ranges that the image must hold, as PEP 440 specifiers (`>=0.19`)."""
 
-    vllm: Specifier = Field(default="", description="vLLM inside the image")
-    transformers: Specifier = Field(default="", description="transformers inside the image")
-    ray: Specifier = Field(default="", description="Ray inside the image, asked only when the backend is ray")
+    vllm: Specifier = key("vLLM inside the image", "")
+    transformers: Specifier = key("transformers inside the image", "")
+    ray: Specifier = key("Ray inside the image, asked only when the backend is ray", "")
 
 
 class Mount(Strict):
@@ -123,14 +102,12 @@ class Mount(Strict):
     The content of either is part of the deployment's fingerprint; the second's as the hosts have it, equal on all.
     """
 
-    source: str = Field(
-        default="", description="file on this machine; a relative path starts at the recipe's own folder"
+    source: str = key("file on this machine; a relative path starts at the recipe's own folder", "")
+    model_file: ModelFile = key(
+        "instead of source: path in the model's own repository, taken from each host's copy", ""
     )
-    model_file: ModelFile = Field(
-        default="", description="instead of source: path in the model's own repository, taken from each host's copy"
-    )
-    target: Target = Field(
-        description="absolute path in the container, or site-packages/… for where the image's Python has its packages"
+    target: Target = key(
+        "absolute path in the container, or site-packages/… for where the image's Python has its packages"
     )
 
     @model_validator(mode="after")
@@ -143,148 +120,131 @@ class Mount(Strict):
 class ExpectLog(Strict):
     """What the log of a server that is ready must hold, and what it must not; regular expressions, searched by line."""
 
-    require: list[Pattern] = Field(
-        default=[], description="each is found in some line of some rank, or it is not ready"
-    )
-    forbid: list[Pattern] = Field(default=[], description="none is found in any line of any rank, or it is not ready")
+    require: list[Pattern] = key("each is found in some line of some rank, or it is not ready", [])
+    forbid: list[Pattern] = key("none is found in any line of any rank, or it is not ready", [])
 
 
 class AttentionLayers(Strict):
     """Layers of one shape that keep keys and values of past tokens; what `cluster fit` counts the cache with."""
 
-    layers: Count = Field(description="how many there are of this shape")
-    kv_heads: Count = Field(description="key-value heads of each")
-    head_dim: Count = Field(description="size of a head")
-    window: Count | None = Field(default=None, description="tokens that a sliding layer keeps; left out: all")
+    layers: Count = key("how many there are of this shape")
+    kv_heads: Count = key("key-value heads of each")
+    head_dim: Count = key("size of a head")
+    window: Count | None = key("tokens that a sliding layer keeps; left out: all", None)
 
 
-class Memory(Strict):
+class MemoryNeeds(Strict):
     """What one host must have free, in GiB, by the tensor-parallel size (1, 2, …)."""
 
-    per_host_gib: dict[Count, Gib] = Field(
-        default={}, description="MemAvailable in GiB that one host needs before the start, by tensor-parallel size"
+    per_host_gib: dict[Count, Gib] = key(
+        "MemAvailable in GiB that one host needs before the start, by tensor-parallel size",
+        {},
+        json_schema_extra={"propertyNames": {"type": "integer", "minimum": 1}},
     )
 
 
 class BenchDefaults(Strict):
     """What `cluster bench` measures when the command line does not say."""
 
-    pp: Counts = Field(default=[2048], description="prompt tokens")
-    tg: Counts = Field(default=[32, 128], description="generated tokens")
-    depth: Depths = Field(default=[0, 4096, 8192, 16384], description="tokens of context before the prompt")
-    runs: int = Field(default=3, description="repetitions of each row", ge=1)
-    concurrency: Counts = Field(default=[1], description="requests at the same time")
+    pp: Counts = key("prompt tokens", [2048])
+    tg: Counts = key("generated tokens", [32, 128])
+    depth: Depths = key("tokens of context before the prompt", [0, 4096, 8192, 16384])
+    runs: int = key("repetitions of each row", 3, ge=1)
+    concurrency: Counts = key("requests at the same time", [1])
 
 
 class ReferenceRow(Strict):
     """One published number."""
 
-    test: Row = Field(description="row name as llama-benchy writes it: `tg128 @ d4096`, `pp2048`, `tg32 (c4)`")
-    tp: int = Field(default=1, description="tensor-parallel size it was measured at", ge=1)
-    t_s: float | None = Field(default=None, description="tokens per second", gt=0)
-    t_s_sd: float | None = Field(default=None, description="standard deviation of t_s as published", ge=0)
-    ttfr_ms: float | None = Field(default=None, description="time to first response in ms", gt=0)
+    test: Row = key("row name as llama-benchy writes it: `tg128 @ d4096`, `pp2048`, `tg32 (c4)`")
+    tp: int = key("tensor-parallel size it was measured at", 1, ge=1)
+    t_s: float | None = key("tokens per second", None, gt=0)
+    t_s_sd: float | None = key("standard deviation of t_s as published", None, ge=0)
+    ttfr_ms: float | None = key("time to first response in ms", None, gt=0)
 
 
 class Reference(Strict):
     """Published numbers with where they are from and how they were measured."""
 
-    source: str = Field(description="who published it, where")
-    depth_mode: Literal["cold", "prefix-caching"] = Field(
-        description="cold: one request of depth + pp tokens; prefix-caching: the context loaded first"
+    source: str = key("who published it, where")
+    depth_mode: Literal["cold", "prefix-caching"] = key(
+        "cold: one request of depth + pp tokens; prefix-caching: the context loaded first"
     )
-    measured_with: str = Field(default="", description="tool, version, runs, vLLM version")
-    rows: list[ReferenceRow] = Field(default=[], description="the numbers")
-    vram_mb: dict[str, Count] = Field(default={}, description="GPU memory in MB by role (head, worker)")
+    measured_with: str = key("tool, version, runs, vLLM version", "")
+    rows: list[ReferenceRow] = key("the numbers", [])
+    vram_mb: dict[str, Count] = key("GPU memory in MB by role (head, worker)", {})
 
 
-class Problem(Strict):
+class KnownProblem(Strict):
     """A known problem and the version it ends in."""
 
-    what: str = Field(description="what happens")
-    until: str = Field(default="", description="first version without it; left out when none is known")
-    workaround: str = Field(default="", description="what this recipe does about it, or what you can do")
+    what: str = key("what happens")
+    until: str = key("first version without it; left out when none is known", "")
+    workaround: str = key("what this recipe does about it, or what you can do", "")
 
 
 class Recipe(Strict):
     """How one model is served: image, model, vLLM flags, environment, expectations, reference numbers."""
 
-    name: Name = Field(default="", description="what the deployment is called; default: the file's name without .yaml")
-    extends: Parent = Field(
-        default="",
-        description="name or path of a recipe (one that extends none) whose keys count where this one says nothing: "
+    name: Name = key("what the deployment is called; default: the file's name without .yaml", "")
+    extends: Parent = key(
+        "name or path of a recipe (one that extends none) whose keys count where this one says nothing: "
         "scalars and lists here replace, mappings merge, a key without a value is taken away",
+        "",
     )
-    summary: str = Field(default="", description="one line for `cluster recipes list`")
-    model: ModelId = Field(description="hub id (`google/gemma-4-31B-it`) or absolute path on the hosts")
-    revision: Word = Field(default="main", description="branch, tag or commit on the hub; a commit cannot drift")
-    weights: Literal["real", "dummy"] = Field(
-        default="real",
-        description="dummy: weights are random, so the text of answers is not judged, and that is said everywhere",
+    summary: str = key("one line for `cluster recipes list`", "")
+    model: ModelId = key("hub id (`google/gemma-4-31B-it`) or absolute path on the hosts")
+    revision: Word = key("branch, tag or commit on the hub; a commit cannot drift", "main")
+    weights: Literal["real", "dummy"] = key(
+        "dummy: weights are random, so the text of answers is not judged, and that is said everywhere", "real"
     )
-    architecture: Word = Field(
-        default="", description="class that the image's vLLM must know, e.g. Gemma4ForConditionalGeneration"
+    architecture: Word = key("class that the image's vLLM must know, e.g. Gemma4ForConditionalGeneration", "")
+    parameters_b: float | None = key("parameters in billions, for the note on download size", None, gt=0)
+    active_parameters_b: float | None = key(
+        "of a mixture of experts, the parameters in billions that one token reads; bounds its speed", None, gt=0
     )
-    parameters_b: float | None = Field(
-        default=None, description="parameters in billions, for the note on download size", gt=0
+    attention: list[AttentionLayers] = key(
+        "the model's attention by shape, as its config.json has it, for `cluster fit`", []
     )
-    active_parameters_b: float | None = Field(
-        default=None,
-        description="of a mixture of experts, the parameters in billions that one token reads; bounds its speed",
-        gt=0,
+    weights_gib: float | None = key("size of the weight files in GiB, for the disk check before a download", None, gt=0)
+    image: Image = key("image reference that docker can pull; with a digest where it is known")
+    platform: Literal["arm64", "amd64", "any"] = key("CPU architecture the image is for", "arm64")
+    needs: Needs = key("versions the image must hold", Needs())
+    backend: Literal["ray", "mp"] = key("how ranks find each other when there is more than one", "ray")
+    transport: Literal["rdma", "socket"] = key(
+        "socket: this recipe is meant to run over TCP, RDMA is not demanded", "rdma"
     )
-    attention: list[AttentionLayers] = Field(
-        default=[], description="the model's attention by shape, as its config.json has it, for `cluster fit`"
-    )
-    weights_gib: float | None = Field(
-        default=None, description="size of the weight files in GiB, for the disk check before a download", gt=0
-    )
-    image: Image = Field(description="image reference that docker can pull; with a digest where it is known")
-    platform: Literal["arm64", "amd64", "any"] = Field(default="arm64", description="CPU architecture the image is for")
-    needs: Needs = Field(default=Needs(), description="versions the image must hold")
-    backend: Literal["ray", "mp"] = Field(
-        default="ray", description="how ranks find each other when there is more than one"
-    )
-    transport: Literal["rdma", "socket"] = Field(
-        default="rdma", description="socket: this recipe is meant to run over TCP, RDMA is not demanded"
-    )
-    port: int = Field(default=8000, description="port of the OpenAI API on the head", ge=1, le=65535)
-    served_model_name: Word = Field(default="", description="name in the API; default: the value of `model`")
-    vllm: Flags = Field(
-        default={},
-        description="flags of `vllm serve` by name without dashes in front; true gives the bare flag, false its --no- "
+    port: int = key("port of the OpenAI API on the head", 8000, ge=1, le=65535)
+    served_model_name: Word = key("name in the API; default: the value of `model`", "")
+    vllm: Flags = key(
+        "flags of `vllm serve` by name without dashes in front; true gives the bare flag, false its --no- "
         "form, lists several words, mappings a JSON word; sizes, backend, host, port and names are given by cluster",
+        {},
     )
-    env: Environment = Field(default={}, description="environment of every rank; never a secret")
-    dockerfile: str = Field(
-        default="",
-        description="a Dockerfile on this machine that makes a small image of `image` (`ARG IMAGE`, `FROM $IMAGE`); "
+    env: Environment = key("environment of every rank; never a secret", {})
+    dockerfile: str = key(
+        "a Dockerfile on this machine that makes a small image of `image` (`ARG IMAGE`, `FROM $IMAGE`); "
         "each host builds it before the start and keeps it; a relative path starts at the recipe's own folder",
+        "",
     )
-    mounts: list[Mount] = Field(default=[], description="patched files given to the container")
-    before_serve: list[Command] = Field(
-        default=[], description="commands (lists of words) run in each container before its rank starts"
-    )
-    shm_gib: float = Field(default=16, description="size of the container's private /dev/shm in GiB", gt=0)
-    memory: Memory = Field(default=Memory(), description="memory expectations")
-    ready_timeout_s: float = Field(
-        default=1800, description="longest wait in seconds from the first container to a proven answer", gt=0
-    )
-    expect_log: ExpectLog = Field(
-        default=ExpectLog(), description="what the ranks' logs must hold once the server answers"
-    )
-    bench: BenchDefaults = Field(default=BenchDefaults(), description="defaults of `cluster bench`")
-    reference: list[Reference] = Field(default=[], description="published numbers to stand beside ours")
-    problems: list[Problem] = Field(default=[], description="known problems")
+    mounts: list[Mount] = key("patched files given to the container", [])
+    before_serve: list[Command] = key("commands (lists of words) run in each container before its rank starts", [])
+    shm_gib: float = key("size of the container's private /dev/shm in GiB", 16, gt=0)
+    memory: MemoryNeeds = key("memory expectations", MemoryNeeds())
+    ready_timeout_s: float = key("longest wait in seconds from the first container to a proven answer", 1800, gt=0)
+    expect_log: ExpectLog = key("what the ranks' logs must hold once the server answers", ExpectLog())
+    bench: BenchDefaults = key("defaults of `cluster bench`", BenchDefaults())
+    reference: list[Reference] = key("published numbers to stand beside ours", [])
+    problems: list[KnownProblem] = key("known problems", [])
 
     @model_validator(mode="after")
     def _check_secrets(self) -> Recipe:
         """Flags and commands become words of a command line, which everybody on a host can read (`env` is checked)."""
-        for key in ("vllm", "before_serve"):
-            for name in secrets_in(getattr(self, key)):
+        for place in ("vllm", "before_serve"):
+            for name in secrets_in(getattr(self, place)):
                 last = name.rpartition(".")[2].upper().replace("-", "_") or "NAME"
                 variable = API_KEY if name == "api-key" else last
-                raise wrong_at((key, *filter(None, name.split("."))), f"{LOOKS_SECRET} {variable}")
+                raise wrong_at((place, *filter(None, name.split("."))), f"{written.LOOKS_SECRET} {variable}")
         return self
 
     @model_validator(mode="after")
@@ -317,32 +277,61 @@ def choose_recipe(positional: str | None, option: str | None, inventory: Invento
 
 
 def load_recipe(wanted: str) -> RecipeFile:
-    """Find a recipe by name or path and read it: its name filled in, mount sources made absolute and found to be files.
+    """Find a recipe by name or path and read it, with the one it extends: its name filled in, its files absolute.
 
     Raises UsageError that names file, line and key.
     """
     path = find_recipe(wanted)
-    document, parent = read_extended(path)
-    document.values.setdefault("name", path.stem)
+    document = child = written.read_document(path)
+    parent = None if child.values.get("extends") is None else _parent(child, path)
+    if parent:
+        document = written.document_of(written.merge(parent.root, child.root), child.name)
+    document.values["name"] = child.values.get("name", path.stem)
+    document.values.pop("extends", None)
     recipe = validate(Recipe, document)
+    recipe = _with_files(recipe, partial(_file_of, document))
+    return RecipeFile(recipe, path, Path(parent.name) if parent else None)
+
+
+def _with_files(recipe: Recipe, file_of: Callable[[written.KeyPath, str], str]) -> Recipe:
     mounts = [
-        mount.model_copy(update={"source": _file_of(document, ("mounts", number, "source"), mount.source)})
+        mount.model_copy(update={"source": file_of(("mounts", number, "source"), mount.source)})
         for number, mount in enumerate(recipe.mounts)
     ]
-    dockerfile = _file_of(document, ("dockerfile",), recipe.dockerfile)
-    return RecipeFile(recipe.model_copy(update={"mounts": mounts, "dockerfile": dockerfile}), path, parent)
+    return recipe.model_copy(update={"mounts": mounts, "dockerfile": file_of(("dockerfile",), recipe.dockerfile)})
+
+
+def _parent(child: Document, path: Path) -> Document:
+    """The recipe that a recipe extends. Raises UsageError: not found, or it extends another one itself."""
+    wanted, at = child.values["extends"], f"{child.where(('extends',))}: extends"
+    if not isinstance(wanted, str):
+        raise UsageError(f"{at}: expected the name or path of one recipe", code="extends-invalid")
+    try:
+        parent_path = find_recipe(wanted, child=path)
+    except UsageError as error:
+        raise UsageError(f"{at}: {error.what}", code=error.code, remedy=error.remedy) from None
+    parent = written.read_document(parent_path)
+    if parent.values.get("extends") is not None:
+        raise UsageError(
+            f"{at}: {parent.name} extends another recipe itself; one level is allowed",
+            code="extends-invalid",
+            where=parent.where(("extends",)),
+            remedy=f"extend `{parent.values['extends']}`, and repeat the keys that {path.name} needs",
+        )
+    return parent
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe of a file; see `load_recipe`."""
     return load_recipe(str(path)).recipe
 
 
-def _file_of(document: Document, key: KeyPath, text: str) -> str:
+def _file_of(document: Document, key: written.KeyPath, text: str) -> str:
     """The file that a key names, empty for none; a relative path is meant from the folder of the file it stands in."""
     path = absolute(text, Path(document.place_of(key)[0]).parent) if text else ""
     if path and not Path(path).is_file():
-        raise UsageError(f"{document.where(key)}: {dotted(key)}file not found: `{path}`", code="recipe-file-not-found")
+        raise UsageError(
+            f"{document.where(key)}: {written.dotted(key)}file not found: `{path}`", code="recipe-file-not-found"
+        )
     return path
 
 
@@ -384,7 +373,7 @@ def read_attention(path: Path) -> tuple[AttentionLayers, ...]:
     """
     full, sliding, linear = "full_attention", "sliding_attention", "linear_attention"
     try:
-        config = json.loads(read_text(path))
+        config = json.loads(written.read_text(path))
         text: Mapping[str, Any] = config.get("text_config") or config
         if "kv_lora_rank" in text:
             raise ValueError("latent attention (kv_lora_rank) does not keep heads")
@@ -402,3 +391,90 @@ def read_attention(path: Path) -> tuple[AttentionLayers, ...]:
         raise UsageError(
             f"{path}: expected a config.json with a known kind of attention: {error!r}", code="model-config-unknown"
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Environment given with `-e`: what may be shown, and what may not (left out of `repr`)."""
+
+    plain: dict[str, str] = field(default_factory=dict)
+    secret: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+def split_env(words: Sequence[str]) -> Variables:
+    """Read `KEY=VALUE` words; a bare `KEY` takes its value from the environment, so that it stands in no history.
+
+    The name or the form of the value says what is secret. The last of equal names counts.
+    Raises UsageError; no message holds a value.
+    """
+    values: dict[str, str] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        try:
+            written.check_env_name(name)
+        except ValueError as error:
+            remedy = "-e KEY=VALUE, or -e KEY to take it from your environment"
+            raise UsageError(f"-e: {error}", code="variable-invalid", remedy=remedy) from None
+        if not sign and name not in os.environ:
+            remedy = f"-e {name}=VALUE"
+            raise UsageError(f"-e {name}: not set in your environment", code="variable-not-set", remedy=remedy)
+        values[name] = value if sign else os.environ[name]
+        if "\x00" in value:
+            raise UsageError(f"-e {name}: the value contains a NUL character", code="variable-invalid")
+    secret = {name: value for name, value in values.items() if is_secret(name, value)}
+    return Variables({name: value for name, value in values.items() if name not in secret}, secret)
+
+
+SIGNS = tuple(">|&*!%@`")  # What a YAML value cannot begin with unless it is quoted
+
+
+def final_recipe(recipe: Recipe, sets: Sequence[str]) -> Recipe:
+    """The recipe with each `KEY.SUB=VALUE` applied in order; VALUE is YAML, an empty one or null removes the key.
+
+    A first key that is no recipe key but a flag the recipe gives to vLLM is taken as `vllm.<flag>`. A relative path
+    of a file is meant from the current directory. Raises UsageError: unknown key (with the nearest), wrong value.
+    """
+    if not sets:
+        return recipe
+    values = recipe.model_dump(mode="json", exclude_unset=True)
+    for text in sets:
+        path, value = _parse(text, recipe)
+        target = values
+        for part in path[:-1]:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                at, remedy = f"--set {'.'.join(path)}", "set it as one value"
+                raise UsageError(f"{at}: `{part}` is not a mapping", code="set-invalid", remedy=remedy)
+        if value is None:
+            target.pop(path[-1], None)
+        else:
+            target[path[-1]] = value
+    changed = validate(Recipe, Document("--set", values))
+    return _with_files(changed, lambda _, text: absolute(text, Path()) if text else "")
+
+
+def _parse(text: str, recipe: Recipe) -> tuple[list[str], Any]:
+    name, sign, given = text.partition("=")
+    path = [part.strip() for part in name.split(".")]
+    if not sign or not all(path):
+        remedy = "e.g. --set vllm.max-model-len=32768"
+        raise UsageError(f"--set {name}: expected KEY=VALUE", code="set-invalid", remedy=remedy)
+    if path[0] not in Recipe.model_fields and path[0].replace("_", "-") in recipe.vllm:
+        path = ["vllm", *path]
+    if path[0] not in Recipe.model_fields:
+        word, known = path[0], [one.path for one in written.keys(Recipe) if written.ITEM not in one.path]
+        by_end = {one.rpartition(".")[2]: one for one in reversed([*known, *(f"vllm.{flag}" for flag in recipe.vllm)])}
+        near = by_end.get(nearest(word.replace("_", "-"), by_end) or nearest(word, by_end), "")
+        remedy = f"did you mean `{near}`?" if near else "a flag of vLLM is set as vllm.FLAG=VALUE"
+        raise UsageError(f"--set {name}: unknown recipe key", code="unknown-key", remedy=remedy)
+    if path[0] == "vllm" and len(path) > 1:
+        try:
+            path[1] = flag_name(path[1])
+        except ValueError as error:
+            raise UsageError(f"--set {name}: {error}", code="set-invalid") from None
+    try:
+        return path, written.parse_value(given, f"--set {name}")
+    except UsageError as error:
+        if given[:1] in SIGNS:
+            error.remedy = f"quote such a value twice: --set '{name}=\"{given}\"'"
+        raise

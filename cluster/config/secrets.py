@@ -10,11 +10,9 @@ from typing import Any
 from cluster.config.find import expand
 from cluster.errors import UsageError
 
-API_KEY = "VLLM_API_KEY"
-"""The variable in which vLLM expects the API key that clients must send."""
+API_KEY = "VLLM_API_KEY"  # The variable in which vLLM expects the API key that clients must send
 HIDDEN = "(hidden)"
-SHORTEST = 4
-"""Characters from which on a known value is looked for: shorter ones are everywhere."""
+SHORTEST = 4  # Characters from which on a known value is looked for: shorter ones are everywhere
 
 _FORMS = tuple(
     re.compile(form, re.DOTALL)
@@ -101,7 +99,6 @@ def _hide_known(data: bytes, secrets: Iterable[str]) -> bytes:
 
 
 def hide_text(text: str, secrets: Iterable[str]) -> str:
-    """The same for text."""
     return hide(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from cluster.config.find import did_you_mean
@@ -29,11 +28,10 @@ M = TypeVar("M", bound=BaseModel)
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_NODES = 50_000
-SHOWN = 4
-"""Problems of one file that are shown; more are counted."""
+SHOWN = 4  # Problems of one file that are shown; more are counted
 NAME, ITEM = "NAME", "[]"
 
-_TAGS = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
+_TAG = re.compile(r"tag:yaml\.org,2002:\w+")
 _NULLS = ("", "~", "null", "Null", "NULL")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -54,72 +52,76 @@ class Written(str):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One mapping read from `name`; `values` holds dict, list, str, Written and None; `lines` count from 1.
+    """One mapping: `values` holds dict, list, str, Written and None; `root`, its nodes, know file and line of each.
 
-    `files` names the file of keys that stand in another one than `name`.
+    `name` is the file of what no text holds.
     """
 
     name: str
     values: dict[str, Any]
-    lines: Mapping[KeyPath, int]
-    files: Mapping[KeyPath, str] = field(default_factory=dict)
+    root: Any = None
 
     def place_of(self, path: KeyPath) -> tuple[str, int]:
-        """File and line of the key, or of the nearest key above it that stands in a text; line 0 when none does."""
-        for end in range(len(path), 0, -1):
-            if path[:end] in self.lines:
-                return self.files.get(path[:end], self.name), self.lines[path[:end]]
-        return self.name, 0
+        """File and line of the key, or of the nearest key above it that a text holds; line 0 when none does."""
+        place, node = (self.name, 0), self.root
+        for part in path:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((key, value) for key, value in node.value if key.value == part), None)
+            else:
+                found = (node.value[part],) * 2 if isinstance(node, yaml.SequenceNode) else None
+            if found is None:
+                break
+            key, node = found
+            place = (key.start_mark.name, _line(key))
+        return place
 
     def where(self, path: KeyPath) -> str:
-        """`file:line` for messages."""
         file, line = self.place_of(path)
         return f"{file}:{line}" if line else file
 
 
 def read_document(path: Path) -> Document:
-    """Read one YAML mapping from a file. Raises UsageError: unreadable, not YAML, empty, not a mapping."""
     return parse_document(read_text(path), str(path))
 
 
 def read_text(path: Path) -> str:
     """Text of a file, without a byte-order mark. Raises UsageError that says what is wrong with the file."""
-
-    def unreadable(why: str, place: object = path) -> UsageError:
-        return UsageError(f"{place}: {why}", code="file-unreadable")
-
+    place = str(path)
     try:
-        data = path.read_bytes() if path.is_file() or not path.exists() else None
-    except OSError as error:
-        raise unreadable(f"cannot be read: {error.strerror or error}") from error
-    if data is None:
-        raise unreadable(f"expected a YAML file, got {'a directory' if path.is_dir() else 'a special file'}")
-    if len(data) > MAX_BYTES:
-        raise unreadable(f"expected a YAML file of at most {MAX_BYTES} bytes, got {len(data)} bytes")
-    try:
+        if path.exists() and not path.is_file():
+            raise ValueError(f"expected a YAML file, got {'a directory' if path.is_dir() else 'a special file'}")
+        data = path.read_bytes()
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"expected a YAML file of at most {MAX_BYTES} bytes, got {len(data)} bytes")
         return data.decode("utf-8-sig")
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise unreadable(f"not UTF-8 text (byte 0x{data[error.start]:02x})", f"{path}:{line}") from error
+        place, why = f"{path}:{data.count(10, 0, error.start) + 1}", f"not UTF-8 text (byte 0x{data[error.start]:02x})"
+    except ValueError as error:
+        why = str(error)
+    raise UsageError(f"{place}: {why}", code="file-unreadable")
 
 
 def parse_document(text: str, name: str) -> Document:
     """Read one YAML mapping from text; `name` stands in messages. Raises UsageError."""
-    node = compose(text, name)
-    if node is None or _is_null(node):
+    root = compose(text, name)
+    if root is None or is_null(root):
         raise _not_yaml(name, "expected a mapping of keys to values, got nothing")
-    reader = _Reader(name)
-    values = reader.value(node, ())
+    return document_of(root, name)
+
+
+def document_of(root: yaml.Node, name: str) -> Document:
+    values = value_of(root)
     if not isinstance(values, dict):
         found = "a list" if isinstance(values, list) else show(values)
-        raise _not_yaml(f"{name}:{_line(node)}", f"expected a mapping of keys to values, got {found}")
-    return Document(name, values, reader.lines)
+        raise _wrong(root, f"expected a mapping of keys to values, got {found}")
+    return Document(name, values, root)
 
 
 def parse_value(text: str, name: str) -> Any:
-    """Read one YAML value, as `--set KEY=VALUE` gives it. Raises UsageError."""
     node = compose(text, name)
-    return None if node is None else _Reader(name).value(node, ())
+    return None if node is None else value_of(node)
 
 
 def resolve(value: Any) -> Any:
@@ -146,13 +148,14 @@ def resolve(value: Any) -> Any:
 def compose(text: str, name: str) -> yaml.Node | None:
     """The nodes of one YAML document, None for an empty one. Raises UsageError with line and column."""
     try:
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = yaml.SafeLoader(text)
+        loader.name = name  # of the marks
+        return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         problem = error.problem or "cannot be parsed"
-        plain = problem.replace("<block end>", "the end of the block").replace("<block mapping start>", "a mapping")
-        plain = next((words for mark, words in _PLAIN_WORDS.items() if mark in problem), plain)
+        plain = next((words for mark, words in _PLAIN_WORDS.items() if mark in problem), problem)
         raise _not_yaml(where, f"not valid YAML: {plain}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -161,58 +164,72 @@ def compose(text: str, name: str) -> yaml.Node | None:
         raise _not_yaml(name, "nested too deeply") from error
 
 
+def value_of(root: yaml.Node) -> Any:
+    """The value of a node. Names of keys get Unicode's composed form, so that two ways to type `ä` are one name.
+
+    Raises UsageError: duplicate key, a tag of another kind, too deep or too large.
+    """
+    nodes = iter(range(MAX_NODES))
+
+    def read(node: yaml.Node, path: KeyPath) -> Any:
+        if len(path) > MAX_DEPTH or next(nodes, None) is None:
+            raise _wrong(node, "nested too deeply or too large")
+        if not _TAG.fullmatch(node.tag):
+            raise _wrong(node, f"unsupported tag `{node.tag}`; plain values only")
+        if isinstance(node, yaml.SequenceNode):
+            return [read(item, (*path, number)) for number, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            return None if is_null(node) else Written(node.value) if node.style is None else str(node.value)
+        values: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _wrong(key, "expected text as a key, got a list or mapping")
+            name = key.value = unicodedata.normalize("NFC", key.value)
+            if name in values:
+                raise _wrong(key, f"{dotted((*path, name))}duplicate key (first in line {lines[name]})")
+            values[name], lines[name] = read(value, (*path, name)), _line(key)
+        return values
+
+    return read(root, ())
+
+
+def merge(under: yaml.Node, over: yaml.Node, *, folds: bool = False) -> yaml.Node:
+    """One mapping over another: scalars and lists replace, mappings merge, a key without a value is removed.
+
+    Each key keeps the file and line it stands in. `folds`: names with - and with _ are the same, as vLLM has it.
+    """
+
+    def fold(key: yaml.Node) -> str:
+        return str(key.value).replace("_", "-") if folds else str(key.value)
+
+    pairs = {fold(key): (key, value) for key, value in under.value}
+    for key, value in over.value:
+        name = fold(key)
+        below = pairs[name][1] if name in pairs else None
+        if below is not None and is_null(value):
+            del pairs[name]
+        elif isinstance(below, yaml.MappingNode) and isinstance(value, yaml.MappingNode):
+            pairs[name] = (key, merge(below, value, folds=name == "vllm"))
+        else:
+            pairs[name] = (key, value)
+    return yaml.MappingNode(over.tag, list(pairs.values()), over.start_mark, over.end_mark)
+
+
 def _not_yaml(where: str, why: str) -> UsageError:
     return UsageError(f"{where}: {why}", code="yaml-invalid")
 
 
-def _is_null(node: yaml.Node) -> bool:
+def _wrong(node: yaml.Node, why: str) -> UsageError:
+    return _not_yaml(f"{node.start_mark.name}:{_line(node)}", why)
+
+
+def is_null(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.style is None and node.value in _NULLS
 
 
 def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
-
-
-class _Reader:
-    """Turns nodes into values and notes the line of each key."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lines: dict[KeyPath, int] = {}
-        self._left = MAX_NODES
-
-    def value(self, node: yaml.Node, path: KeyPath) -> Any:
-        self._left -= 1
-        if len(path) > MAX_DEPTH or self._left < 0:
-            raise self._wrong(node, "nested too deeply or too large")
-        prefix, _, kind = str(node.tag).rpartition(":")
-        if prefix != "tag:yaml.org,2002" or kind not in _TAGS:
-            raise self._wrong(node, f"unsupported tag `{node.tag}`; plain values only")
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            self.lines |= {(*path, number): _line(item) for number, item in enumerate(node.value)}
-            return [self.value(item, (*path, number)) for number, item in enumerate(node.value)]
-        if _is_null(node):
-            return None
-        assert isinstance(node, yaml.ScalarNode)
-        return Written(node.value) if node.style is None else str(node.value)
-
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise self._wrong(key_node, "expected text as a key, got a list or mapping")
-            key = str(key_node.value)
-            at = (*path, key)
-            if key in values:
-                raise self._wrong(key_node, f"{dotted(at)}duplicate key (first in line {self.lines[at]})")
-            self.lines[at] = _line(key_node)
-            values[key] = self.value(value_node, at)
-        return values
-
-    def _wrong(self, node: yaml.Node, why: str) -> UsageError:
-        return _not_yaml(f"{self.name}:{_line(node)}", why)
 
 
 class Strict(BaseModel):
@@ -249,12 +266,11 @@ def dotted(path: KeyPath) -> str:
 
 def _problem(model: type[BaseModel], row: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
     """Keys that lead to a problem (a validator may have named one below what it was given), code, and message."""
-    kind, place = row["type"], _place_at(model, row["loc"])
+    kind, (place, about, defs) = row["type"], _schema_at(model, row["loc"])
     path: KeyPath = tuple(part for part in row["loc"] if part != "[key]")
-    description = f" ({place.description})" if place.description else ""
+    description = f" ({about})" if about else ""
     if kind == "extra_forbidden":
-        above, _ = _bare(_place_at(model, row["loc"][:-1]).annotation)
-        known = list(above.model_fields) if _is_model(above) else []
+        known = list(_schema_at(model, row["loc"][:-1])[0].get("properties", ()))
         hint = did_you_mean(str(path[-1]), known) or f"known keys: {', '.join(known)}"
         return path, "unknown-key", f"{dotted(path[:-1])}unknown key `{path[-1]}`; {hint}"
     if kind == "missing":
@@ -264,8 +280,8 @@ def _problem(model: type[BaseModel], row: Mapping[str, Any]) -> tuple[KeyPath, s
         return path, "value-invalid", dotted(path) + row["msg"]
     if kind == "value_error":
         return path, "value-invalid", dotted(path) + row["msg"].partition(", ")[2]
-    wanted = _kind(place.annotation, place.constraints)
-    return path, "value-invalid", f"{dotted(path)}expected {wanted}, got {show(row['input'])}{description}"
+    wanted = f"expected {_kind(place, defs)}, got {show(row['input'])}"
+    return path, "value-invalid", f"{dotted(path)}{wanted}{description}"
 
 
 def show(value: Any) -> str:
@@ -278,9 +294,14 @@ def show(value: Any) -> str:
     return "nothing" if value is None else f"`{flat if len(flat) <= 40 else flat[:39] + '…'}`"
 
 
-def wrong_at(key: str | tuple[str, ...], message: str) -> PydanticCustomError:
+def key(about: str, default: Any = ..., **limits: Any) -> Any:
+    """A key of a model: what it is, its default (without one it is required), its limits."""
+    return Field(default, description=about, **limits)
+
+
+def wrong_at(place: str | tuple[str, ...], message: str) -> PydanticCustomError:
     """An error of a validator about one key below the value it was given."""
-    at = (key,) if isinstance(key, str) else key
+    at = (place,) if isinstance(place, str) else place
     return PydanticCustomError("wrong_at", "{message}", {"message": message, "at": at})
 
 
@@ -319,6 +340,10 @@ RemotePath = Annotated[str, form(r"(~|~?/.*)?", "a path on the host that starts 
 Word = Annotated[str, form(r"(?!-)[^\s\x00]*", "one word without blanks and without a dash in front", re.UNICODE)]
 
 
+Schema = dict[str, Any]
+"""A JSON schema, as pydantic makes it of a model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """One key: its dotted path (NAME stands for a name of yours, [] for an item), type, default, description."""
@@ -330,38 +355,39 @@ class Key:
     description: str
 
 
-class _Place(NamedTuple):
-    """A type with its constraints, and the description of the key it belongs to."""
-
-    annotation: Any
-    constraints: Sequence[Any] = ()
-    description: str = ""
+def keys(model: type[BaseModel]) -> Iterator[Key]:
+    schema = model.model_json_schema()
+    yield from _keys(schema, schema.get("$defs", {}), "")
 
 
-def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
-    """Every key of a model, depth first, in the order it is declared."""
-    for name, info in model.model_fields.items():
-        path, value = f"{prefix}{name}", info.get_default()
-        is_empty = info.is_required() or isinstance(value, BaseModel) or value in (None, "", [], {})
-        kind = _kind(info.annotation, info.metadata)
-        yield Key(path, kind, "" if is_empty else str(value), info.is_required(), info.description or "")
-        inner, mark = _inner_model(info.annotation)
-        if inner:
-            yield from keys(inner, f"{path}{mark}.")
+def _keys(schema: Schema, defs: Schema, prefix: str) -> Iterator[Key]:
+    for name, one in schema["properties"].items():
+        path, value, about = f"{prefix}{name}", one.get("default"), one.get("description", "")
+        default = "" if isinstance(value, dict) or value in (None, "", []) else str(value)
+        yield Key(path, _kind(one, defs), default, name in schema.get("required", ()), about)
+        inner, mark = _bare(one, defs), ""
+        while "properties" not in inner and (below := inner.get("items") or inner.get("additionalProperties")):
+            mark = mark or (ITEM if "items" in inner else f".{NAME}")
+            inner = _bare(below, defs)
+        if "properties" in inner:
+            yield from _keys(inner, defs, f"{path}{mark}.")
 
 
-def _place_at(model: type[BaseModel], path: KeyPath) -> _Place:
-    """What stands at a path of keys, names and list positions; `[key]` at its end means the name itself."""
-    place = _Place(model)
+def _schema_at(model: type[BaseModel], path: KeyPath) -> tuple[Schema, str, Schema]:
+    """The schema of what stands at a path of keys, names and list positions, the description of its key, and the
+    definitions it refers to. `[key]` at the end means the name itself.
+    """
+    schema = model.model_json_schema()
+    defs, about = schema.get("$defs", {}), ""
     for part, following in zip(path, (*path, "")[1:], strict=True):
-        annotation, _ = _bare(place.annotation)
-        args = get_args(annotation)
-        if _is_model(annotation) and part in annotation.model_fields:
-            info = annotation.model_fields[str(part)]
-            place = _Place(info.annotation, info.metadata, info.description or "")
-        elif get_origin(annotation) in (dict, list):
-            place = _Place(args[-1 if following != "[key]" else 0], (), place.description)
-    return place
+        values = "propertyNames" if following == "[key]" else "additionalProperties"
+        if part in schema.get("properties", ()):
+            schema = schema["properties"][part]
+            about = schema.get("description", "")
+        else:
+            schema = schema.get("items") or schema.get(values) or schema
+        schema = _bare(schema, defs)
+    return schema, about, defs
 
 
 def annotated(value: BaseModel, width: int = 110) -> str:
@@ -376,61 +402,26 @@ def annotated(value: BaseModel, width: int = 110) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _bare(schema: Schema, defs: Schema) -> Schema:
+    while "$ref" in schema or "anyOf" in schema:
+        schema = defs[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema["anyOf"][0]
+    return schema
 
 
-def _inner_model(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """The model inside a mapping or list, and how its place is written in a dotted path."""
-    annotation, _ = _bare(annotation)
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin is dict:
-        return _inner_model(args[1])[0], f".{NAME}"
-    if origin is list:
-        return _inner_model(args[0])[0], ITEM
-    return (annotation, "") if _is_model(annotation) else (None, "")
-
-
-def _bare(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
-    """A type without Annotated and without `| None`, and its constraints (of Field(…) one level deeper)."""
-    while True:
-        if hasattr(annotation, "__metadata__"):
-            metadata = [
-                inner
-                for outer in annotation.__metadata__
-                for inner in (outer.metadata if isinstance(outer, FieldInfo) else [outer])
-            ]
-            annotation = annotation.__origin__
-        elif get_origin(annotation) in (Union, types.UnionType):
-            annotation = next(arg for arg in get_args(annotation) if arg is not types.NoneType)
-        else:
-            return annotation, metadata
-
-
-def _kind(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """A type in words: `a whole number from 0 to 65535`."""
-    annotation, metadata = _bare(annotation, metadata)
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return " or ".join(f"`{value}`" for value in args)
-    if origin is dict:
-        names = "names" if _bare(args[0])[0] is str else "whole numbers"
-        return f"a mapping of {names} to {_many(args[1])}"
-    if origin is list:
-        return f"a list of {_many(args[0])}"
-    if _is_model(annotation):
-        return f"a mapping with {', '.join(annotation.model_fields)}"
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    return words.get(annotation, "any value") + _range(metadata)
-
-
-def _many(annotation: Any) -> str:
-    plural = re.sub(r"^a (whole number|number|mapping|list)", r"\1s", _kind(annotation))
-    return plural.replace("any value", "values")
-
-
-def _range(metadata: Sequence[Any]) -> str:
-    bounds = {name: getattr(item, name) for item in metadata for name in ("ge", "gt", "le") if hasattr(item, name)}
-    if "ge" in bounds:
-        return f" from {bounds['ge']} to {bounds['le']}" if "le" in bounds else f", {bounds['ge']} or more"
-    return f" above {bounds['gt']}" if "gt" in bounds else ""
+def _kind(schema: Schema, defs: Schema) -> str:
+    schema = _bare(schema, defs)
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if "properties" in schema:
+        return f"a mapping with {', '.join(schema['properties'])}"
+    if inner := schema.get("items") or schema.get("additionalProperties"):
+        names = "whole numbers" if "propertyNames" in schema else "names"
+        many = re.sub(r"^a(ny)? (whole number|number|mapping|list|value)", r"\2s", _kind(inner, defs))
+        return f"a list of {many}" if "items" in schema else f"a mapping of {names} to {many}"
+    words = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
+    kind = words.get(schema.get("type", ""), "any value")
+    if "maximum" in schema:
+        return f"{kind} from {schema['minimum']} to {schema['maximum']}"
+    if "minimum" in schema:
+        return f"{kind}, {schema['minimum']} or more"
+    return f"{kind} above {schema['exclusiveMinimum']}" if "exclusiveMinimum" in schema else kind

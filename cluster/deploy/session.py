@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory, resolve_hosts
-from cluster.config.overrides import final_recipe
-from cluster.config.recipe import Recipe, choose_recipe, load_recipe
+from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe
 from cluster.errors import ClusterError, ManyErrors
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Outcome, values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -220,9 +219,8 @@ def test_what_is_not_an_address(word: str) -> None:
 
 
 VALUES: dict[str, str | int] = {"address": "10.0.0.2", "port": 2222}
-BLOCK = "  new:\n    address: 10.0.0.2\n    port: 2222\n"
-
-
+ROW = "  new: {address: 10.0.0.2, port: 2222}\n"
+ODD = "hosts:\n      a: {address: x}   # odd\n"
 HOST = "hosts:\n  a:\n    address: x"
 LINES = f"{HOST}\n    env:\n      T: |\n        two\n        lines\n"
 
@@ -230,19 +228,16 @@ LINES = f"{HOST}\n    env:\n      T: |\n        two\n        lines\n"
 @each(
     "before, after",
     [
-        ("", f"{HEADER}hosts:\n{BLOCK}"),
-        ("# mine\n", f"# mine\nhosts:\n{BLOCK}"),
-        ("groups: {}", f"groups: {{}}\nhosts:\n{BLOCK}"),
-        ("hosts: {}  # none yet\n# end\n", f"hosts:  # none yet\n{BLOCK}# end\n"),
-        (f"{HOST}  # one\n    # about a\n\n# end\n", f"{HOST}  # one\n{BLOCK}    # about a\n\n# end\n"),
-        (HOST, f"{HOST}\n{BLOCK}"),
-        (
-            "hosts:\n      a: {address: x}   # odd\n\n\ngroups: {}\n",
-            "hosts:\n      a: {address: x}   # odd\n      new: {address: 10.0.0.2, port: 2222}\n\n\ngroups: {}\n",
-        ),
-        (f"{LINES}defaults: {{}}\n", f"{LINES}{BLOCK}defaults: {{}}\n"),
-        (f"{HOST}\n    fabric:\n    - n1\n    - n2\n", f"{HOST}\n    fabric:\n    - n1\n    - n2\n{BLOCK}"),
-        (f"{HOST}\n".replace("\n", "\r\n"), f"{HOST}\n{BLOCK}".replace("\n", "\r\n")),
+        ("", f"{HEADER}hosts:\n{ROW}"),
+        ("# mine\n", f"# mine\nhosts:\n{ROW}"),
+        ("groups: {}", f"groups: {{}}\nhosts:\n{ROW}"),
+        ("hosts: {}  # none yet\n# end\n", f"hosts:  # none yet\n{ROW}# end\n"),
+        (f"{HOST}  # one\n    # about a\n\n# end\n", f"{HOST}  # one\n{ROW}    # about a\n\n# end\n"),
+        (HOST, f"{HOST}\n{ROW}"),
+        (f"{ODD}\n\ngroups: {{}}\n", f"{ODD}    {ROW}\n\ngroups: {{}}\n"),
+        (f"{LINES}defaults: {{}}\n", f"{LINES}{ROW}defaults: {{}}\n"),
+        (f"{HOST}\n    fabric:\n    - n1\n    - n2\n", f"{HOST}\n    fabric:\n    - n1\n    - n2\n{ROW}"),
+        (f"{HOST}\n".replace("\n", "\r\n"), f"{HOST}\n{ROW}".replace("\n", "\r\n")),
     ],
 )
 def test_a_host_is_added(before: str, after: str) -> None:
@@ -269,7 +264,7 @@ def test_names_that_yaml_might_misread_stay_names(name: str) -> None:
 def test_what_cannot_be_added_to_is_left_alone(before: str, code: str) -> None:
     error = refusal(with_host, before, "new", VALUES, "i.yaml")
     assert error.code == code
-    assert (BLOCK in error.remedy) == (code == "inventory-not-editable")
+    assert (ROW in error.remedy) == (code == "inventory-not-editable")
 
 
 DOCUMENTED = """
@@ -292,10 +287,3 @@ def test_inventory_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown == [("spark1", "ann", {"A": "1"}), ("spark2", "nvidia", {"A": "1"})]
     assert main(["inventory", "show", "spark2"]) == 0
     assert "  hf_home: ~/.cache/huggingface\n" in capsys.readouterr().out
-
-
-def test_errors_are_a_json_document_too(capsys: pytest.CaptureFixture[str]) -> None:
-    write("inventory/default.yaml", DOCUMENTED)
-    assert main(["inventory", "show", "sprak1", "--json"]) == 2
-    (error,) = json.loads(capsys.readouterr().out)["errors"]
-    assert (error["exit"], error["code"]) == (2, "host-not-found")

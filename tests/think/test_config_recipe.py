@@ -8,13 +8,19 @@ import pytest
 from config_tools import document, refusal, write
 from loops import each
 
-from cluster.cli.main import main
 from cluster.cli.recipes import problems_of
-from cluster.config.extend import read_extended
 from cluster.config.find import find_recipe, recipe_files, shipped
 from cluster.config.inventory import Inventory
-from cluster.config.overrides import final_recipe, split_env
-from cluster.config.recipe import Recipe, choose_recipe, load_recipe, read_dockerfile, read_mounts, read_recipe
+from cluster.config.recipe import (
+    Recipe,
+    choose_recipe,
+    final_recipe,
+    load_recipe,
+    read_dockerfile,
+    read_mounts,
+    read_recipe,
+    split_env,
+)
 from cluster.config.written import parse_document, validate
 from cluster.errors import UsageError
 
@@ -75,20 +81,6 @@ def test_a_path_is_a_path() -> None:
     write("a.yaml", RECIPE + "summary: here\n")
     assert load_recipe("a.yaml").recipe.summary == "here"
     assert load_recipe("recipes/a.yaml").recipe.summary == ""
-
-
-@each(
-    "wanted, near",
-    [
-        ("family/parnt.yaml", "`parent.yaml`"),
-        ("no/folder/b.yaml", ""),
-        ("zzz", "one of: "),
-    ],
-)
-def test_a_recipe_that_does_not_exist(wanted: str, near: str) -> None:
-    error = refusal(load_recipe, wanted)
-    assert error.code == "recipe-not-found"
-    assert near in error.remedy
 
 
 def test_a_dockerfile_starts_at_the_recipes_folder_and_ends_in_its_image() -> None:
@@ -154,16 +146,6 @@ def test_a_mount_of_the_child_starts_at_its_own_folder() -> None:
     path = child("mounts: [{source: own.py, target: /opt/p.py}]\n")
     Path("own.py").write_text("own")
     assert read_recipe(path).mounts[0].source == str(Path("own.py").absolute())
-
-
-def test_each_key_keeps_its_file_and_line() -> None:
-    document, parent = read_extended(child("vllm:\n  max_model_len: 1\nproblems:\n  - what: x\n"))
-    assert parent == Path("family/parent.yaml")
-    assert document.where(("vllm", "max_model_len")) == "child.yaml:3"
-    assert document.where(("vllm", "quantization")) == "family/parent.yaml:7"
-    assert document.where(("image",)) == "family/parent.yaml:4"
-    assert document.where(("problems", 0, "what")) == "child.yaml:5"
-    assert document.where(("nothing",)) == "child.yaml"
 
 
 def test_a_message_names_the_file_that_is_wrong() -> None:
@@ -342,11 +324,3 @@ def test_recipes_show_takes_the_default_and_sets(two_recipes: None, capsys: pyte
     shown = document(capsys, "recipes", "show", "--set", "vllm.max_model_len=5")
     assert (shown["path"], shown["recipe"]["name"]) == ("recipes/mine.yaml", "mine")
     assert shown["recipe"]["vllm"] == {"max-model-len": 5}
-
-
-def test_recipes_check_is_2_when_one_is_broken(two_recipes: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes", "check"]) == 2
-    out = capsys.readouterr().out
-    assert "recipes/mine.yaml: ok" in out
-    assert "recipes/broken.yaml: missing key `image`" in out
-    assert main(["recipes", "check", "mine"]) == 0

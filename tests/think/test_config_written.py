@@ -53,9 +53,11 @@ def test_scalars_stay_as_written() -> None:
 
 def test_every_key_has_its_line() -> None:
     document = parse_document("a:\n  b: 1\n  c:\n    - x\n    - y\n", "f")
-    assert document.lines == {("a",): 1, ("a", "b"): 2, ("a", "c"): 3, ("a", "c", 0): 4, ("a", "c", 1): 5}
-    assert document.where(("a", "nothing", "here")) == "f:1"
-    assert document.where(()) == "f"
+    lines = {"a": 1, "a.b": 2, "a.c": 3, "a.c.0": 4, "a.c.1": 5, "a.nothing.here": 1}
+    for path, line in lines.items():
+        parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+        assert document.where(parts) == f"f:{line}"
+    assert document.where(()) == document.where(("b",)) == "f"
 
 
 @each(
@@ -180,9 +182,9 @@ def test_a_host_of_an_inventory(host: str, code: str, place: str, named: str) ->
         ("hosts: {s: {address: a}}\ngroups:\n  s: [s]\n", "value-invalid", "3: groups.s: "),
         ("hosts: {s: {address: a}}\ngroups:\n  g: [s, s]\n", "value-invalid", "3: groups.g: "),
         ("hosts: {s: {address: a}}\ngroups:\n  g: []\n", "value-invalid", "3: groups.g: "),
-        ("hosts: {'a,b': {address: a}}\n", "value-invalid", "1: hosts: `a,b`"),
-        ("hosts: {-n: {address: a}}\n", "value-invalid", "1: hosts: `-n`"),
-        ('hosts: {"a\\u0308": {address: a}, "\\u00e4": {address: b}}\n', "value-invalid", "1: hosts: "),
+        ("hosts: {'a,b': {address: a}}\n", "value-invalid", "1: hosts.a,b: "),
+        ("hosts: {-n: {address: a}}\n", "value-invalid", "1: hosts.-n: "),
+        ('hosts: {"a\\u0308": {address: a}, "\\u00e4": {address: b}}\n', "yaml-invalid", "1: hosts.ä: "),
     ],
 )
 def test_an_inventory(text: str, code: str, place: str) -> None:
@@ -329,14 +331,6 @@ def test_the_example_has_every_key_and_loads() -> None:
     assert not [line for line in inventory_problems(InventoryFile(read_inventory(example), example)) if "same" in line]
     written = paths(yaml.safe_load(example.read_text(encoding="utf-8")))
     assert {key.path for key in keys(Inventory)} - written == set()
-
-
-def test_every_key_is_described() -> None:
-    names = ("SSH", "CPU", "GPU", "Hugging", "MemAvailable", "vLLM", "Ray")
-    for key in (*keys(Inventory), *keys(Recipe)):
-        assert len(key.description) > 5, key.path
-        assert not key.description.endswith("."), key.path
-        assert key.description[0].islower() or key.description.split()[0].strip(",;") in names, key.path
 
 
 def test_types_in_words() -> None:

@@ -13,8 +13,7 @@ from loops import each
 from cluster.bench.series import SIZES, parse_vary
 from cluster.cli.main import COMMANDS, build_parser, parse
 from cluster.config.find import DEFAULT_RECIPE, recipe_files
-from cluster.config.overrides import final_recipe
-from cluster.config.recipe import load_recipe
+from cluster.config.recipe import final_recipe, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

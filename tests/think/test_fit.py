@@ -10,17 +10,16 @@ import pytest
 from config_tools import refusal
 from loops import each
 
+from cluster.cli.fit import SPARK_GIB, Fit, fit
 from cluster.cli.main import main
-from cluster.config.overrides import final_recipe
-from cluster.config.recipe import Recipe, load_recipe, read_attention
-from cluster.deploy.fit import SPARK_GIB, Asked, Fit, fit
+from cluster.config.recipe import Recipe, final_recipe, load_recipe, read_attention
 
 MIB_A_GIB = 1024
 
 
 def fitted(name: str, tp: int = 1, length: int = 65536, *sets: str, **asked: Any) -> Fit:
     recipe = final_recipe(load_recipe(name).recipe, sets)
-    return fit(recipe, recipe.attention, tp, Asked(length, **asked))
+    return fit(recipe, recipe.attention, tp, length, **asked)
 
 
 def test_the_cache_of_the_write_up_of_april() -> None:
@@ -83,7 +82,7 @@ def test_why_it_does_not_fit(changes: tuple[str, ...], asked: dict[str, Any], wh
 def test_what_is_not_known_is_not_counted() -> None:
     one = fitted("qwen3.5-35b-a3b-fp8", 1, 65536, "attention=")
     assert (one.cache, one.tokens, one.wrong) == (None, None, ())
-    assert refusal(fit, Recipe(model="a/b", image="x:1"), (), 1, Asked(4096)).code == "weights-gib-missing"
+    assert refusal(fit, Recipe(model="a/b", image="x:1"), (), 1, 4096).code == "weights-gib-missing"
 
 
 GEMMA = {
@@ -148,25 +147,28 @@ def test_a_dense_model_is_told_of_its_sibling(capsys: pytest.CaptureFixture[str]
     assert "instead" not in capsys.readouterr().out
 
 
+def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    """The document of `cluster fit` of the reference recipe."""
+    assert main(["fit", "gemma-4-31b-fp8", "--json", *words]) == code
+    return json.loads(capsys.readouterr().out)
+
+
 @each(
     "change, said",
     [
         ("needs.vllm=<0.19", "vLLM before 0.19, which the recipe allows"),
-        ("needs.vllm=>=0.19", "vLLM quantises a layer at a time (from 0.19 on"),
+        ("needs.vllm='>=0.19'", "vLLM quantises a layer at a time (from 0.19 on"),
         ("vllm.max-model-len=", "4096 tokens assumed"),
     ],
 )
 def test_what_is_assumed_is_said(change: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--set", change.replace("=>=0.19", "='>=0.19'")]) == 0
+    assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--set", change]) == 0
     assert said in capsys.readouterr().err
 
 
 def test_a_mixture_by_its_active_parameters_reads_less(capsys: pytest.CaptureFixture[str]) -> None:
-    ceilings = []
-    for given in ("", "2"):
-        assert main(["fit", "gemma-4-31b-fp8", "--tp", "1", "--json", "--set", f"active_parameters_b={given}"]) == 0
-        ceilings.append(json.loads(capsys.readouterr().out)["fits"][0]["ceiling_t_s"])
-    assert ceilings[1] > 10 * ceilings[0]
+    dense, mixture = (run(capsys, "--set", f"active_parameters_b={given}")["fits"][0] for given in ("", "2"))
+    assert mixture["ceiling_t_s"] > 10 * dense["ceiling_t_s"]
 
 
 def test_what_fits_nowhere_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,48 +178,39 @@ def test_what_fits_nowhere_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["fit", "gemma-4-31b-bf16", "--tp", "1", "2", "--memory-gib", "64"]) == 0, "two of them hold it"
 
 
-@pytest.mark.parametrize(("written", "tokens"), [("128k", 128_000), ("25.6k", 25_600), ("16K", 16_384)])
+@each("written, tokens", [("128k", 128_000), ("25.6k", 25_600), ("16K", 16_384)])
 def test_a_length_in_thousands(written: str, tokens: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", "--json", "--set", f"vllm.max-model-len={written}"]) == 0
-    as_written = json.loads(capsys.readouterr().out)
-    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", "--json", "--length", str(tokens)]) == 0
-    assert as_written["fits"] == json.loads(capsys.readouterr().out)["fits"]
-    assert as_written["fits"][0]["length"] == tokens
+    [as_written] = run(capsys, "--tp", "2", "--set", f"vllm.max-model-len={written}")["fits"]
+    assert [as_written] == run(capsys, "--tp", "2", "--length", str(tokens))["fits"]
+    assert as_written["length"] == tokens
 
 
-@pytest.mark.parametrize("written", ["auto", "-1"])
+@each("written", ["auto", "-1"])
 def test_auto_is_the_longest_that_fits(written: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["fit", "gemma-4-31b-fp8", "--tp", "1", "2", "--json"]
-    assert main([*words, "--set", f"vllm.max-model-len={written}"]) == 0
-    one, two = json.loads(capsys.readouterr().out)["fits"]
+    one, two = run(capsys, "--tp", "1", "2", "--set", f"vllm.max-model-len={written}")["fits"]
     assert 0 < one["length"] < two["length"]
-    assert main([*words, "--length", str(one["length"])]) == 0
-    assert json.loads(capsys.readouterr().out)["fits"][0]["wrong"] == []
-    main([*words, "--length", str(one["length"] + 1)])
-    assert json.loads(capsys.readouterr().out)["fits"][0]["wrong"] != [], "one token more does not fit"
+    for more, fits in ((0, True), (1, False)):
+        same = run(capsys, "--tp", "1", "--length", str(one["length"] + more), code=0 if fits else 4)["fits"][0]
+        assert (same["wrong"] == []) == fits, "one token more does not fit"
 
 
 def test_auto_where_the_attention_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--json", "--set", "vllm.max-model-len=auto", "--set", "attention=[]"]
-    assert main(["fit", "gemma-4-31b-fp8", "--tp", "2", *words]) == 0
-    [fit] = json.loads(capsys.readouterr().out)["fits"]
-    assert (fit["length"], fit["cache"]) == (None, None)
+    [one] = run(capsys, "--tp", "2", "--set", "vllm.max-model-len=auto", "--set", "attention=[]")["fits"]
+    assert (one["length"], one["cache"]) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
+@each(
+    "words, code",
     [
         (["--tp", "0"], "option-invalid"),
         (["--length", "0"], "option-invalid"),
         (["--sequences", "-1"], "option-invalid"),
         (["--memory-gib", "0"], "option-invalid"),
         (["--set", "vllm.max-model-len=lots"], "value-invalid"),
-        (["--set", "vllm.gpu-memory-utilization=most"], ""),
-        (["--set", "vllm.gpu-memory-utilization=[1]"], ""),
-        (["--set", "vllm.gpu-memory-utilization=1.2"], ""),
+        (["--set", "vllm.gpu-memory-utilization=most"], "not-in-range"),
+        (["--set", "vllm.gpu-memory-utilization=[1]"], "not-in-range"),
+        (["--set", "vllm.gpu-memory-utilization=1.2"], "not-in-range"),
     ],
 )
 def test_sizes_that_are_none(words: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "gemma-4-31b-fp8", *words, "--json"]) == 2
-    [error] = json.loads(capsys.readouterr().out)["errors"]
-    assert error.get("code", "") == code or not code
+    assert run(capsys, *words, code=2)["errors"][0]["code"] == code

@@ -17,8 +17,7 @@ from cluster.argv.vllm import MEASURING_FLAGS, Layout, vllm_serve
 from cluster.cli.fit import reference_rate
 from cluster.cli.recipes import problems_of
 from cluster.config.find import shipped
-from cluster.config.overrides import final_recipe
-from cluster.config.recipe import load_recipe, read_dockerfile, read_mounts
+from cluster.config.recipe import final_recipe, load_recipe, read_dockerfile, read_mounts
 
 NAMES = sorted(path.stem for path in shipped("recipes").glob("*.yaml"))
 SIZES = [(name, 1) for name in NAMES] + [("gemma-4-31b-fp8", 2), ("gemma-4-26b-a4b-bf16", 2)]
@@ -53,33 +52,6 @@ def test_the_real_parser_takes_every_argv(tmp_path: Path) -> None:
         assert arguments["model_tag"] == recipe.model, recipe.name
         arrived = {flag: arguments[flag.replace("-", "_")] for flag in recipe.vllm}
         assert arrived == recipe.vllm, recipe.name
-
-
-def test_the_reference_recipe() -> None:
-    recipe = load_recipe("gemma-4-31b-fp8").recipe
-    assert recipe.model == "google/gemma-4-31B-it"
-    assert recipe.vllm["quantization"] == recipe.vllm["kv-cache-dtype"] == "fp8"
-    assert recipe.env == {"VLLM_DISABLE_COMPILE_CACHE": "1", "VLLM_ENGINE_READY_TIMEOUT_S": "1800"}
-    assert ":" in recipe.image
-    assert "latest" not in recipe.image
-    assert set(recipe.memory.per_host_gib) == {1, 2}
-    share = float(str(recipe.vllm["gpu-memory-utilization"])) * 121.6
-    assert all(share < need < 121.6 for need in recipe.memory.per_host_gib.values())
-
-
-def test_its_reference_numbers_give_the_published_speed_up() -> None:
-    first = load_recipe("gemma-4-31b-fp8").recipe.reference[0]
-    assert first.depth_mode == "cold"
-    rows = {(row.test, row.tp): row for row in first.rows}
-    for test, ratio in (("tg128", 1.7), ("tg128 @ d4096", 1.6), ("tg128 @ d16384", 1.7), ("pp2048", 1.4)):
-        one, two = rows[test, 1].t_s, rows[test, 2].t_s
-        assert one is not None
-        assert two is not None
-        assert round(two / one, 1) == ratio
-    assert (rows["pp2048 @ d16384", 1].ttfr_ms, rows["pp2048 @ d16384", 2].ttfr_ms) == (22669, 13432)
-    assert first.vram_mb == {"head": 105721, "worker": 103161}
-    tests = [(reference.source, row.test, row.tp) for reference in (first,) for row in reference.rows]
-    assert len(set(tests)) == len(tests)
 
 
 def test_forced_marlin_is_not_ready_without_it() -> None:

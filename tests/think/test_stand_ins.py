@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cli import lab
-from cluster.config.overrides import final_recipe
-from cluster.config.recipe import read_recipe
+from cluster.config.recipe import final_recipe, read_recipe
 from cluster.errors import UsageError
 from cluster.lab.stand_ins import EVERYWHERE, STAND_INS, WITHOUT_AVX512, cpu_flags
 
