@@ -11,7 +11,7 @@ from cluster.bench.target import ServerOptions, serving
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
-from cluster.probe.ask import Case, CaseResult, Subject, lines, subject_of
+from cluster.probe.ask import Case, CaseResult, probed_server
 from cluster.probe.cases import RANDOM, Probed, choose, run_probe
 from cluster.screen import Screen, Waiting
 
@@ -26,17 +26,17 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             served = with_engine(served, engine)
         if at.deployment and not args.recipe_option:
             spec = at.deployment.spec
-            subject = subject_of(served, spec["recipe"], spec.get("words", ()))
+            server = probed_server(served, spec["recipe"], spec.get("words", ()))
         else:
-            subject = subject_of(served, at.recipe.model_dump(mode="json") if at.recipe else None)
-        warn_of(engine, subject, screen)
-        screen.line(f"{subject.model}, asked from {at.loader.where}: {len(cases)} case{'s' if len(cases) != 1 else ''}")
-        probed, show = Probed(subject), Lines(screen)
+            server = probed_server(served, at.recipe.model_dump(mode="json") if at.recipe else None)
+        warn_of(engine, server.model, screen)
+        screen.line(f"{server.model}, asked from {at.loader.where}: {len(cases)} case{'s' if len(cases) != 1 else ''}")
+        probed, shown = Probed(server), Lines(screen)
         if screen.interactive:
-            at.loader.on_progress = show.progress
+            at.loader.on_progress = shown.progress
         try:
-            with closing(show):
-                run_probe(at.loader, subject, cases, on_case=show.begin, on_result=show.end, into=probed)
+            with closing(shown):
+                run_probe(at.loader, probed, cases, show=shown.case)
         except (KeyboardInterrupt, InterruptedByUser):
             screen.warn("interrupted")
             return finish(probed, engine, screen, ExitCode.INTERRUPTED)
@@ -45,20 +45,18 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             raise
         if engine and engine.waits:
             engine = ask_loaded(at.loader, served, engine)
-            warn_of(engine, subject, screen)
-    gone = probed.gone and not probed.count("pass")
+            warn_of(engine, server.model, screen)
     wrong = ExitCode.REFUSED if probed.failed or probed.gone else ExitCode.DONE
-    return finish(probed, engine, screen, ExitCode.FAILED if gone else wrong)
+    return finish(probed, engine, screen, ExitCode.FAILED if probed.gone and not probed.count("pass") else wrong)
 
 
-def warn_of(engine: Engine | None, subject: Subject, screen: Screen) -> None:
+def warn_of(engine: Engine | None, model: str, screen: Screen) -> None:
     """What must be known of a server before its answers: a model split over CPU and GPU, a router."""
-    for line in engine_warnings(engine.document(), subject.model) if engine else ():
+    for line in engine_warnings(engine.document(), model) if engine else ():
         screen.warn(line)
 
 
 def finish(probed: Probed, engine: Engine | None, screen: Screen, code: ExitCode) -> ExitCode:
-    """The summary, and the document for --json."""
     summarize(probed, screen)
     screen.document(probed.document() | ({"engine": engine.document()} if engine else {}))
     return code
@@ -72,37 +70,30 @@ class Lines:
         self._waiting: Waiting | None = None
         self._title = self._group = ""
 
-    def begin(self, case: Case) -> None:
-        """A case begins."""
-        self._title = f"{case.id}: {case.title}"
-        if self._screen.interactive:
-            self._waiting = self._screen.waiting(self._title)
+    def case(self, case: Case, result: CaseResult | None) -> None:
+        """A case begins, or what came of it; what random weights are not asked is in the summary."""
+        self.close()
+        if result is None:
+            self._title = f"{case.id}: {case.title}"
+            self._waiting = self._screen.waiting(self._title) if self._screen.interactive else None
+        elif result.verdict.why != RANDOM:
+            if case.group != self._group:
+                self._screen.line(case.group)
+            self._group = case.group
+            for line, style in result.lines():
+                self._screen.text(line, " " * 10, style)
 
     def progress(self, far: Progress) -> None:
-        """How far its answer is."""
         if self._waiting:
             self._waiting.update(f"{self._title}: {far.chunks} chunks, {far.seconds:.0f} s")
 
-    def end(self, result: CaseResult) -> None:
-        """What came of it. What random weights are not asked is said once, in the end."""
-        self.close()
-        if result.verdict.why == RANDOM:
-            return
-        if result.case.group != self._group:
-            self._group = result.case.group
-            self._screen.line(self._group)
-        for line, style in lines(result):
-            self._screen.text(line, " " * 10, style)
-
     def close(self) -> None:
-        """Take the line away."""
         if self._waiting:
             self._waiting.stop()
             self._waiting = None
 
 
 def summarize(probed: Probed, screen: Screen) -> None:
-    """How many passed; the score; what was left out."""
     if score := probed.score():
         cut = f" ({score['cut_off']} cut off)" if score["cut_off"] else ""
         tokens = f" and {score['tokens_each']:,} tokens" if score["tokens_each"] else ""
@@ -117,7 +108,6 @@ def summarize(probed: Probed, screen: Screen) -> None:
     if probed.left:
         screen.warn(f"not asked: {', '.join(probed.left)}")
     failed, skipped = len(probed.failed), probed.count("not applicable")
-    text = f"{probed.count('pass')} passed, {failed} failed, {skipped} not applicable"
-    if probed.results and len(probed.scored) == len(probed.results):
-        return
-    (screen.line if failed else screen.good)(text)
+    if not probed.results or len(probed.scored) < len(probed.results):
+        text = f"{probed.count('pass')} passed, {failed} failed, {skipped} not applicable"
+        (screen.line if failed else screen.good)(text)

@@ -199,7 +199,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
     remove_old(plan, session)
     ready = print_ready(wanted, proof, seens, session, changed=True)
     if options.probe:
-        from cluster.probe.quick import probe_quickly
+        from cluster.probe.cases import probe_quickly
 
         ready["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
     screen.document(ready)

@@ -1,4 +1,4 @@
-"""All cases in order, and how they are driven over the load client: asks what they yield, keeps what came of each."""
+"""All cases in order, how they are driven over the load client, and the few questions that `up` asks."""
 
 from __future__ import annotations
 
@@ -6,63 +6,78 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import mean
+from threading import Timer
 from typing import Any
 
-from cluster.bench.endpoint import fetch
+from cluster.bench.endpoint import fetch, find_model
 from cluster.bench.loader import Ask, Loader, Round
+from cluster.bench.target import client_in
 from cluster.config.find import did_you_mean
-from cluster.errors import ClusterError, UsageError
+from cluster.errors import ClusterError, InterruptedByUser, UsageError
+from cluster.hosts.protocol import Host
 from cluster.probe import problems, service, text, tools, vision
-from cluster.probe.ask import OPTIONAL_FIELDS, Answer, Case, CaseResult, Subject, failed, read_answer, skipped, without
+from cluster.probe.ask import (
+    OPTIONAL_FIELDS,
+    Case,
+    CaseOver,
+    CaseResult,
+    ProbedServer,
+    Reply,
+    Verdict,
+    probed_server,
+    read_reply,
+    skip,
+    without,
+)
+from cluster.screen import Screen
+from cluster.spark.deployments import HOME
+from cluster.spark.server import Server
 
 CASES: tuple[Case, ...] = (
-    *text.CASES,
-    *service.CASES,
-    *tools.CASES,
-    *text.REASONING_CASES,
-    *vision.CASES,
-    *problems.CASES,
+    *(*text.CASES, *service.CASES, *tools.CASES),
+    *(*text.REASONING_CASES, *vision.CASES, *problems.CASES),
 )
-QUICK = tuple(case for case in CASES if case.quick)
-"""What `up` asks: few tokens each."""
+QUICK = tuple(case for case in CASES if case.quick)  # what `up` asks: few tokens each
 
 
 def choose(only: Sequence[str], *, quick: bool = False, full: bool = False) -> tuple[Case, ...]:
-    """The cases to ask: by names of cases and groups, or by how much is wanted.
-
-    Raises UsageError for a name that is none, with the nearest.
-    """
-    groups = tuple(dict.fromkeys(case.group for case in CASES))
-    known = (*groups, *(case.id for case in CASES))
+    """The cases to ask: by names of cases and groups, or all, but for `long` ones unless `full`. Raises UsageError."""
+    groups, ids = dict.fromkeys(case.group for case in CASES), [case.id for case in CASES]
     names = [name.strip() for word in only for name in word.split(",")]
     for name in names:
-        if name not in known:
-            all_known = f"groups: {', '.join(groups)}; cases: {', '.join(case.id for case in CASES)}"
-            remedy = did_you_mean(name, known) or all_known
+        if name not in (*groups, *ids):
+            all_known = f"groups: {', '.join(groups)}; cases: {', '.join(ids)}"
+            remedy = did_you_mean(name, [*groups, *ids]) or all_known
             raise UsageError(f"case not found: {name!r}", code="case-not-found", remedy=remedy)
     if names:
         return tuple(case for case in CASES if case.id in names or case.group in names)
     return QUICK if quick else tuple(case for case in CASES if full or not case.long)
 
 
-TIMEOUT_S = 600.0
-"""Of one request: 2048 tokens of a 31B on one Spark take 300 s."""
-
 RANDOM = "the weights are random: what it says means nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds of one request, and after which no case is begun. `lenient`: a reply that is late is not judged."""
+
+    request_s: float = 600.0  # 2048 tokens of a 31B on one Spark take 300 s
+    begin_s: float = math.inf
+    lenient: bool = False
 
 
 @dataclass(slots=True)
 class Probed:
     """What a server was asked and what came of it, as far as it went.
 
-    `refused`: fields that it would not have, left out since. `gone`: why nothing more could be asked; `left` cases were
+    `refused`: fields that it refuses, left out since. `gone`: why nothing more could be asked; the cases `left` were
     not, for that reason or because the time was over.
     """
 
-    subject: Subject
+    server: ProbedServer
     results: list[CaseResult] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     left: tuple[str, ...] = ()
@@ -74,12 +89,10 @@ class Probed:
 
     @property
     def failed(self) -> list[CaseResult]:
-        """What the server got wrong."""
         return [one for one in self.results if one.verdict.outcome == "fail" and not one.verdict.score]
 
     @property
     def scored(self) -> list[CaseResult]:
-        """Problems that were put to the model and judged."""
         return [one for one in self.results if one.verdict.score]
 
     def score(self) -> dict[str, Any] | None:
@@ -98,9 +111,8 @@ class Probed:
         }
 
     def document(self) -> dict[str, Any]:
-        """For --json."""
         return {
-            "subject": asdict(self.subject),
+            "subject": asdict(self.server),
             "passed": self.count("pass"),
             "failed": len(self.failed),
             "not_applicable": self.count("not applicable"),
@@ -112,72 +124,28 @@ class Probed:
         }
 
 
-@dataclass(slots=True)
-class Asker:
-    """Sends single requests and reads their answers; learns which fields the server will not have.
-
-    `lenient`: an answer that is not there in time raises TimeoutError, since the time was short.
-    """
-
-    loader: Loader
-    timeout_s: float = TIMEOUT_S
-    lenient: bool = False
-    refused: list[str] = field(default_factory=list)
-    sent: int = 0
-    last: Answer | None = None
-
-    def ask(self, ask: Ask) -> Answer:
-        """One answer; a refused field is left out, and the request sent again."""
-        for name in self.refused:
-            ask = without(ask, name)
-        while True:
-            answer = self._send(ask)
-            if answer.status not in (400, 422) or ask.body is None:
-                return answer
-            named = (one for one in OPTIONAL_FIELDS if one in ask.body and re.search(rf"\b{one}\b", answer.error))
-            name = next(named, "")
-            if not name:
-                return answer
-            self.refused.append(name)
-            ask = without(ask, name)
-
-    def _send(self, ask: Ask) -> Answer:
-        self.sent += 1
-        record = self.loader.send(Round(f"probe {self.sent}", (ask,), timeout_s=self.timeout_s))
-        if self.lenient and record.records[0].how == "timeout":
-            raise TimeoutError
-        self.last = replace(read_answer(record.records[0]), left_out=tuple(self.refused))
-        return self.last
-
-
 def run_probe(
     loader: Loader,
-    subject: Subject,
+    probed: Probed,
     cases: Sequence[Case],
-    *,
-    on_case: Callable[[Case], None] = lambda case: None,
-    on_result: Callable[[CaseResult], None] = lambda result: None,
-    timeout_s: float = TIMEOUT_S,
-    budget_s: float = math.inf,
-    lenient: bool = False,
-    into: Probed | None = None,
+    limits: Limits = Limits(),
+    show: Callable[[Case, CaseResult | None], None] = lambda case, result: None,
 ) -> Probed:
-    """Ask the cases in their order; `into` holds the results so far when something raises.
+    """Ask the cases in their order; `probed` holds the results so far when something raises.
 
-    No case is begun after `budget_s`. `lenient`: what is not answered in time is not judged. Raises ClusterError when
-    the load client ends.
+    `show` is called when a case begins, without a result, and when it ends. Raises ClusterError when the load client
+    ends.
     """
-    probed, asker, started = into or Probed(subject), Asker(loader, timeout_s, lenient), time.monotonic()
-    probed.refused = asker.refused
+    started = time.monotonic()
     for number, case in enumerate(cases):
-        if time.monotonic() - started > budget_s:
+        if time.monotonic() - started > limits.begin_s:
             probed.left = tuple(one.id for one in cases[number:])
             break
-        on_case(case)
-        result = _ask_case(case, subject, asker)
+        show(case, None)
+        result, last = _ask_case(case, loader, probed, limits)
         probed.results.append(result)
-        on_result(result)
-        if asker.last and asker.last.status is None:
+        show(case, result)
+        if last and last.status is None:
             [answer] = fetch(loader, Ask("/v1/models"), name="gone")
             if answer.status is None:
                 probed.gone = answer.problem or "no answer"
@@ -186,22 +154,76 @@ def run_probe(
     return probed
 
 
-def _ask_case(case: Case, subject: Subject, asker: Asker) -> CaseResult:
-    if subject.dummy and case.judges_text:
-        return CaseResult(case, skipped(RANDOM), 0.0)
-    started, before = time.monotonic(), asker.sent
-    talk, answer = case.talk(subject), None
+def _ask_case(case: Case, loader: Loader, probed: Probed, limits: Limits) -> tuple[CaseResult, Reply | None]:
+    if probed.server.dummy and case.judges_text:
+        return CaseResult(case, Verdict("not applicable", RANDOM), 0.0), None
+    started, sent, verdict = time.monotonic(), 0, Verdict()
+    reply: Reply | None = None
     try:
+        talk = case.talk(probed.server)
         ask = next(talk)
         while True:
-            answer = asker.ask(ask)
-            ask = talk.send(answer)
-    except StopIteration as end:
-        verdict = end.value or failed("the case came to no verdict", answer)
-    except TimeoutError:
-        verdict = skipped(f"no whole answer within {asker.timeout_s:.0f} s: not judged")
+            for name in probed.refused:
+                ask = without(ask, name)
+            sent += 1
+            asked = Round(f"probe {len(probed.results)}.{sent}", (ask,), timeout_s=limits.request_s)
+            [record] = loader.send(asked).records
+            if limits.lenient and record.how == "timeout":
+                skip(f"no complete answer within {limits.request_s:.0f} s: not judged")
+            reply = replace(read_reply(record), left_out=tuple(probed.refused))
+            fields = ask.body if ask.body and reply.status in (400, 422) else ()
+            named = [one for one in OPTIONAL_FIELDS if one in fields and re.search(rf"\b{one}\b", reply.error)]
+            if named:
+                probed.refused.append(named[0])
+            else:
+                ask = talk.send(reply)
+    except StopIteration:
+        pass
+    except CaseOver as over:
+        verdict = over.verdict
     except ClusterError:
         raise
-    except Exception as error:  # an answer of a shape that nobody thought of is no reason to lose the others
-        verdict = failed(f"the answer could not be judged ({type(error).__name__}: {error})", answer)
-    return CaseResult(case, verdict, time.monotonic() - started, asker.sent - before)
+    except Exception as error:  # a reply of a shape that nobody thought of is no reason to lose the others
+        why = f"the answer could not be judged ({type(error).__name__}: {error})"
+        verdict = Verdict("fail", why, reply.said() if reply else "")
+    return CaseResult(case, verdict, time.monotonic() - started, sent), reply
+
+
+QUICK_LIMITS = Limits(
+    request_s=40, begin_s=60, lenient=True
+)  # 40 s: 280 tokens of a 31B on one Spark, ten times enough
+END_S = 120.0  # of all of it, a client that hangs included
+
+
+def probe_quickly(host: Host, container: str, spec: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
+    """Ask what runs in a container on this host, the head of a deployment, and say what it got wrong.
+
+    `spec` is that of the deployment. A probe that could not be made is a warning. Raises InterruptedByUser only.
+    """
+    server = Server.of_spec(spec, HOME)
+    try:
+        with screen.waiting("a few questions to what is ready"), client_in(host, container, server) as loader:
+            deadline = Timer(END_S, loader.close)
+            deadline.daemon = True
+            deadline.start()
+            try:
+                served = find_model(loader, server.model, server.url)
+                probed = Probed(probed_server(served, spec["recipe"], spec["words"]))
+                run_probe(loader, probed, QUICK, QUICK_LIMITS)
+            finally:
+                deadline.cancel()
+    except (KeyboardInterrupt, InterruptedByUser):
+        raise InterruptedByUser("interrupted at the last questions", rolled_back="nothing: it is ready") from None
+    except ClusterError as error:
+        screen.warn(f"not probed: {error.what}; cluster probe asks again")
+        return {"error": error.what}
+    asked = f"{len(probed.results)} short questions"
+    if not probed.failed and not probed.gone:
+        screen.line(f"asked {asked}: {probed.count('pass')} passed, {probed.count('not applicable')} not applicable")
+        return probed.document()
+    screen.warn(f"it serves, but of {asked} {len(probed.failed)} failed:")
+    for line, _ in (row for result in probed.failed for row in result.lines()):
+        screen.warn(line)
+    more = "the server no longer answers; run cluster logs --explain" if probed.gone else "cluster probe asks more"
+    screen.warn(f"  {more}")
+    return probed.document()

@@ -8,39 +8,38 @@ from functools import partial
 from itertools import groupby
 
 from cluster.diagnosis.rules import OF_OUTPUTS
-from cluster.probe.ask import PASSED, Answer, Case, Subject, Talk, Verdict, chat, failed, skipped, without
+from cluster.probe.ask import Case, ProbedServer, Reply, Talk, chat, expect, fail, skip, without
 from cluster.spark.server import insane, leaked, thinks_aloud
 
-GARBAGE = OF_OUTPUTS["text-insane"].remedy
-"""Against weights and kernels that are wrong."""
+GARBAGE = OF_OUTPUTS["text-insane"].remedy  # against weights and kernels that are wrong
 NO_MARKS = "a chat template and parsers that fit the model (--chat-template, --reasoning-parser, --tool-call-parser)"
 
 
-def judge_text(answer: Answer) -> Verdict | None:
-    """What is wrong with an answer whatever it says; None when nothing is.
+def check_text(reply: Reply) -> None:
+    """What every reply must be, whatever its text.
 
     A model that thinks although it was asked not to, and comes to no answer within its tokens, is not at fault.
     """
-    if answer.error:
-        return failed("the request ends in an error", answer)
-    for part in filter(str.strip, (answer.content, answer.reasoning)):
-        if wrong := insane(part):
-            return failed(f"the text {wrong}", answer, remedy=GARBAGE)
-        if mark := leaked(part) or thinks_aloud(answer.content):
-            return failed(f"{mark} stands in the text", answer, remedy=NO_MARKS)
-    if answer.content.strip():
-        return None
-    if not answer.reasoning.strip():
-        return failed("the answer is empty", answer)
-    if answer.finish_reason == "length":
-        return skipped(f"it thought for all of its {answer.completion_tokens or ''} tokens and gave no answer", answer)
-    return failed("the answer is empty: all of it is in the reasoning channel", answer)
+    expect(not reply.error, "the request ends in an error", reply)
+    for part in filter(str.strip, (reply.content, reply.reasoning)):
+        wrong, mark = insane(part), leaked(part) or thinks_aloud(reply.content)
+        expect(not wrong, f"the text {wrong}", reply, remedy=GARBAGE)
+        expect(not mark, f"{mark} stands in the text", reply, remedy=NO_MARKS)
+    check_answered(reply)
+
+
+def check_answered(reply: Reply) -> None:
+    if not reply.content.strip():
+        expect(reply.reasoning.strip(), "the answer is empty", reply)
+        if reply.finish_reason == "length":
+            tokens = f"{reply.completion_tokens or ''} tokens"
+            skip(f"it thought for all of its {tokens} and gave no answer", reply)
+        fail("the answer is empty: all of it is in the reasoning channel", reply)
 
 
 FACT = "What is the capital of France? Answer in one short sentence."
 FACT_TOKENS = 512
 ESSAY = "Explain in about 120 words of plain English why the sky is blue."
-ESSAY_TOKENS = 800
 ESSAY_WORDS = re.compile(
     r"\b(?:blue|light|sun\w*|scatter\w*|air|atmospher\w*|wave\w*|molecul\w*|colou?rs?|red|sky|eyes?|rayleigh)\b",
     re.IGNORECASE,
@@ -50,119 +49,100 @@ LINE = "Größe, naïve, Привет, 日本語, שלום, 🙂"
 ECHO = f"Repeat this line exactly and say nothing else:\n{LINE}"
 
 
-def fact(subject: Subject) -> Talk:
-    """A short answer that everybody knows, and then its end."""
-    answer = yield chat(subject, FACT, thinking=False, max_tokens=FACT_TOKENS)
-    if wrong := judge_text(answer):
-        return wrong
-    if "paris" not in answer.content.lower():
-        return failed("asked for the capital of France, it does not say Paris", answer, remedy=GARBAGE)
-    if answer.finish_reason == "length":
-        return failed(f"it does not stop: one short sentence took all of its {FACT_TOKENS} tokens", answer)
-    return PASSED
+def fact(server: ProbedServer) -> Talk:
+    reply = yield chat(server, FACT, thinking=False, max_tokens=FACT_TOKENS)
+    check_text(reply)
+    is_paris = "paris" in reply.content.lower()
+    expect(is_paris, "asked for the capital of France, it does not say Paris", reply, remedy=GARBAGE)
+    too_long = f"it does not stop: one short sentence took all of its {FACT_TOKENS} tokens"
+    expect(reply.finish_reason != "length", too_long, reply)
 
 
-def essay(subject: Subject) -> Talk:
+def essay(server: ProbedServer) -> Talk:
     """A paragraph long enough for a loop to show, and on its subject."""
-    answer = yield chat(subject, ESSAY, thinking=False, max_tokens=ESSAY_TOKENS)
-    if wrong := judge_text(answer):
-        return wrong
-    letters = [letter for letter in answer.content if letter.isalpha()]
-    if sum(not unicodedata.name(letter, "").startswith("LATIN") for letter in letters) > 0.2 * len(letters):
-        return failed("asked in English, it answers in another script", answer, remedy=GARBAGE)
-    if len({word.lower() for word in ESSAY_WORDS.findall(answer.content)}) < 4:
-        return failed("asked why the sky is blue, it speaks of something else", answer, remedy=GARBAGE)
-    return PASSED
+    reply = yield chat(server, ESSAY, thinking=False, max_tokens=800)
+    check_text(reply)
+    letters = [letter for letter in reply.content if letter.isalpha()]
+    others = sum(not unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
+    expect(others <= 0.2 * len(letters), "asked in English, it answers in another script", reply, remedy=GARBAGE)
+    words = {word.lower() for word in ESSAY_WORDS.findall(reply.content)}
+    expect(len(words) >= 4, "asked why the sky is blue, it speaks of something else", reply, remedy=GARBAGE)
 
 
-def echo(subject: Subject) -> Talk:
-    """Characters of more than one byte come whole through a stream, which may cut them anywhere."""
-    answer = yield chat(subject, ECHO, thinking=False, stream=True, max_tokens=FACT_TOKENS)
-    if wrong := judge_text(answer):
-        return wrong
-    said = unicodedata.normalize("NFC", answer.content)
-    if "�" in said:
-        return failed("characters of more than one byte are broken in the stream", answer)
-    missing = [word for word in LINE.split(", ") if word not in said]
-    return failed(f"asked to repeat a line, it leaves out {' '.join(missing)}", answer) if missing else PASSED
+def echo(server: ProbedServer) -> Talk:
+    reply = yield chat(server, ECHO, thinking=False, stream=True, max_tokens=FACT_TOKENS)
+    check_text(reply)
+    said = unicodedata.normalize("NFC", reply.content)
+    expect("�" not in said, "characters of more than one byte are broken in the stream", reply)
+    missing = " ".join(word for word in LINE.split(", ") if word not in said)
+    expect(not missing, f"asked to repeat a line, it leaves out {missing}", reply)
 
 
 _case = partial(Case, group="text")
+_MARKS = "write-ups of April 2026 (!!!!!); vLLM issue 39407"
+_LOOPS = "eugr/spark-vllm-docker#217; dgx-spark-playbooks#76"
+_CUT = "servers that cut a character between two events"
 
 CASES = (
-    _case(
-        "text-fact", "a fact, in a sane sentence", fact, "write-ups of April 2026 (!!!!!); vLLM issue 39407", quick=True
-    ),
-    _case("text-essay", "a paragraph without a loop", essay, "eugr/spark-vllm-docker#217; dgx-spark-playbooks#76"),
-    _case(
-        "text-echo", "characters of many alphabets, streamed", echo, "servers that cut a character between two events"
-    ),
+    _case("text-fact", "a fact, in a sane sentence", fact, _MARKS, quick=True),
+    _case("text-essay", "a paragraph without a loop", essay, _LOOPS),
+    _case("text-echo", "characters of many alphabets, streamed", echo, _CUT),
 )
-
 
 RIDDLE = (
     "Two pens and three books cost 41 euros together. A book costs 7 euros more than a pen. What does a pen cost? "
     "Think step by step, then give the price in one short sentence."
 )
-TOKENS = 2048
 _NO_THOUGHTS = re.compile(r"think|reason|effort|chat_template_kwargs", re.IGNORECASE)
 PARSER = "start the server with a reasoning parser: --reasoning-parser gemma4 for Gemma 4, qwen3 for Qwen"
+_MARK = "stands in the text: a parser should have taken it away"
 
 
-def channel(subject: Subject, *, stream: bool) -> Talk:
+def channel(server: ProbedServer, *, stream: bool) -> Talk:
     """Thinking is asked for as the engine wants it; how it then samples is left to the model's own settings.
 
     Gemma 4 thinks when `enable_thinking` is given to its template, Qwen unless it is forbidden (vLLM's documentation).
     """
-    if subject.reasoning is False:
-        return skipped("the recipe has no reasoning parser")
-    answer = yield without(chat(subject, RIDDLE, thinking=True, stream=stream, max_tokens=TOKENS), "temperature")
-    if answer.error:
-        no = not subject.reasoning and answer.status in (400, 422) and _NO_THOUGHTS.search(answer.error)
-        return skipped("the model does not think", answer) if no else failed("the request ends in an error", answer)
-    if not answer.reasoning and not {"chat_template_kwargs", "reasoning_effort"}.isdisjoint(answer.left_out):
-        return skipped("the server cannot be asked to think: it refuses the switch for it", answer)
-    if wrong := _mixed_up(subject, answer, "" if stream else "no_reasoning"):
-        return wrong
-    if answer.content.strip():
-        return PASSED
-    if answer.finish_reason == "length":
-        return skipped(f"it thought for all of its {answer.completion_tokens or TOKENS} tokens: no answer yet", answer)
-    return failed("the answer is empty: all of it is in the reasoning channel", answer)
+    if server.reasoning is False:
+        skip("the recipe has no reasoning parser")
+    reply = yield without(chat(server, RIDDLE, thinking=True, stream=stream), "temperature")
+    if reply.error and not server.reasoning and reply.status in (400, 422) and _NO_THOUGHTS.search(reply.error):
+        skip("the model does not think", reply)
+    expect(not reply.error, "the request ends in an error", reply)
+    if not reply.reasoning and not {"chat_template_kwargs", "reasoning_effort"}.isdisjoint(reply.left_out):
+        skip("the server cannot be asked to think: it refuses the switch for it", reply)
+    _check_apart(server, reply, "" if stream else "no_reasoning")
+    check_answered(reply)
 
 
-def _mixed_up(subject: Subject, answer: Answer, defect: str) -> Verdict | None:
-    """Reasoning where the answer belongs, marks in either, the two by turns."""
-    if mark := thinks_aloud(answer.content):
+def _check_apart(server: ProbedServer, reply: Reply, defect: str) -> None:
+    """Reasoning in its channel, the answer in its own, no marks in either, one after the other."""
+    content, thoughts = reply.content.strip(), reply.reasoning.strip()
+    if mark := thinks_aloud(reply.content):
         known = defect if mark == "thought" else ""
-        size = f"has {len(answer.reasoning):,} characters" if answer.reasoning.strip() else "is empty"
+        size = f"has {len(reply.reasoning):,} characters" if thoughts else "is empty"
         why = f"the reasoning stands in the answer: it has {mark!r}, and the channel {size}"
-        return failed(why, answer, defect=known, remedy="" if known else PARSER)
-    if answer.content.strip() and (wrong := insane(answer.content)):
-        return failed(f"the text {wrong}", answer, remedy=GARBAGE)
-    if mark := leaked(answer.content):
-        return failed(f"{mark} stands in the text: a parser should have taken it away", answer)
-    if not (answer.content + answer.reasoning).strip():
-        return failed("the answer is empty", answer)
-    if not answer.reasoning.strip():
-        if not subject.reasoning:
-            return skipped("no reasoning came: the model does not think, or has no channel for it", answer)
-        return failed("thinking was asked for, and the reasoning channel is empty", answer, defect=defect)
-    if mark := thinks_aloud(answer.reasoning) or leaked(answer.reasoning):
-        return failed(f"{mark} stands in the text: a parser should have taken it away", answer)
-    if wrong := insane(answer.reasoning):
-        return failed(f"the reasoning {wrong}", answer, remedy=GARBAGE)
-    if len(answer.reasoning.strip()) >= 40 and answer.reasoning.strip()[:120] in answer.content:
-        return failed("the reasoning stands in the answer, too", answer)
-    order = [event for event, _ in groupby(event for event in answer.events if event in ("reasoning", "content"))]
-    if answer.events and order not in (["reasoning", "content"], ["reasoning"]):
-        return failed(f"reasoning and answer come mixed: {' · '.join(order)}", answer)
-    return None
+        fail(why, reply, defect=known, remedy="" if known else PARSER)
+    wrong, mark = content and insane(reply.content), leaked(reply.content)
+    expect(not wrong, f"the text {wrong}", reply, remedy=GARBAGE)
+    expect(not mark, f"{mark} {_MARK}", reply)
+    expect(content or thoughts, "the answer is empty", reply)
+    if not thoughts and not server.reasoning:
+        skip("no reasoning came: the model does not think, or has no channel for it", reply)
+    expect(thoughts, "thinking was asked for, and the reasoning channel is empty", reply, defect=defect)
+    wrong, mark = insane(reply.reasoning), thinks_aloud(reply.reasoning) or leaked(reply.reasoning)
+    expect(not mark, f"{mark} {_MARK}", reply)
+    expect(not wrong, f"the reasoning {wrong}", reply, remedy=GARBAGE)
+    is_apart = len(thoughts) < 40 or thoughts[:120] not in reply.content
+    expect(is_apart, "the reasoning stands in the answer, too", reply)
+    order = [event for event, _ in groupby(event for event in reply.events if event in ("reasoning", "content"))]
+    in_order = order in ([], ["reasoning", "content"], ["reasoning"])
+    expect(in_order, f"reasoning and answer come mixed: {' · '.join(order)}", reply)
 
 
 _case = partial(Case, group="reasoning", source="vLLM issue 38855")
 
 REASONING_CASES = (
-    _case("reasoning-channel", "reasoning in its own channel", talk=partial(channel, stream=False)),
-    _case("reasoning-channel-streamed", "reasoning in its own channel, streamed", talk=partial(channel, stream=True)),
+    _case("reasoning-channel", "reasoning in its own channel", partial(channel, stream=False)),
+    _case("reasoning-channel-streamed", "reasoning in its own channel, streamed", partial(channel, stream=True)),
 )

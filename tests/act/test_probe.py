@@ -16,7 +16,7 @@ from typed import RECIPE, Ran, Typed, write_files
 
 from cluster.argv.far import source
 from cluster.errors import ConnectionLostError
-from cluster.probe import quick
+from cluster.probe import cases
 from cluster.probe.problems import PROBLEMS
 
 WITH_TOOLS = "enable-auto-tool-choice: true, tool-call-parser: hermes, max-model-len"
@@ -52,32 +52,24 @@ def story(name: str, cluster: Typed, *words: str, code: int) -> Ran:
 # stories a user can meet
 
 
-def test_all_is_well(tools: Typed) -> None:
+def test_all_is_well_and_a_known_defect(tools: Typed, desk: Desk) -> None:
     started(tools)
     story("well", tools, "probe", "--quick", code=0)
-
-
-def test_a_known_defect(tools: Typed, desk: Desk) -> None:
-    started(tools)
     desk.arguments = BROKEN
     story("known_defect", tools, "probe", "--only", "tools-single-streamed", "text-fact", code=4)
 
 
 def test_a_recipe_without_tools(cluster: Typed) -> None:
-    started(cluster)
+    ran = started(cluster)
+    assert AUTO not in ran.all
+    assert "asked 7 short questions: 4 passed, 3 not applicable" in ran.out
     story("no_tools", cluster, "probe", "--only", "tools-auto,tools-single", code=0)
 
 
-def test_nothing_runs(cluster: Typed) -> None:
-    story("nothing_runs", cluster, "probe", code=4)
-
-
-def test_no_such_case(cluster: Typed, desk: Desk) -> None:
+def test_nothing_to_ask(cluster: Typed, desk: Desk) -> None:
     story("no_such_case", cluster, "probe", "--only", "tool-html", code=2)
     assert not desk.hosts[HEAD].asked, "no host is asked"
-
-
-def test_no_server_at_the_address(cluster: Typed) -> None:
+    story("nothing_runs", cluster, "probe", code=4)
     story("no_server", cluster, "probe", "--base-url", "http://127.0.0.1:9", code=1)
 
 
@@ -225,7 +217,7 @@ def raises(error: BaseException) -> FakeProcess:
 def test_questions_that_cannot_be_asked_are_a_warning(
     does: Callable[[], FakeProcess], tools: Typed, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quick, "END_S", 0.3)
+    monkeypatch.setattr(cases, "END_S", 0.3)
     client_that(desk, does)
     ran = tools("up", "toy")
     assert (ran.code, "not probed: " in ran.err, len(desk.serving())) == (0, True, 1)
@@ -235,12 +227,6 @@ def test_ctrl_c_at_the_questions_leaves_it_ready(tools: Typed, desk: Desk) -> No
     client_that(desk, lambda: raises(KeyboardInterrupt()))
     story("up_interrupted", tools, "up", "toy", code=130)
     assert len(desk.serving()) == 1
-
-
-def test_a_recipe_without_tools_is_not_told_off(cluster: Typed) -> None:
-    ran = started(cluster)
-    assert AUTO not in ran.all
-    assert "asked 7 short questions: 4 passed, 3 not applicable" in ran.out
 
 
 def test_random_weights(cluster: Typed) -> None:
@@ -287,20 +273,25 @@ def says(content: str, *, reasoning: str = "", finish: str = "stop", model: str 
     return lambda body: (streamed if body["stream"] else in_one_piece)(model or body["model"], message, finish)
 
 
-def test_rubbish(serving: Typed, speaks: Callable[[Speak], None]) -> None:
-    speaks(says("!" * 400, finish="length"))
-    story("rubbish", serving, "probe", "--only", "text", code=4)
+THOUGHTS = "Let p be the price of a pen, so 2p + 3(p + 7) = 41."
+NULL = says(f"thought\n{THOUGHTS}\nA pen costs 4 euros.")
+WELL = says("A pen costs 4 euros.", reasoning=THOUGHTS)
+LOOP = says("The sky is blue because the sky is blue. " * 40, finish="length")
+MARK = says("Paris.<turn|>")
+STORIES: dict[str, tuple[Speak, str]] = {
+    "rubbish": (says("!" * 400, finish="length"), "--only text"),
+    "loop": (lambda body: (LOOP if "sky" in str(body["messages"]) else MARK)(body), "--only text-fact text-essay"),
+    "failover": (says("Hello!", model="Qwen/Qwen3.6-35B-A3B"), "--only served-name served-unknown"),
+    "blind": (says("A red square and a green circle."), "-r promises --only vision"),
+    "no_reasoning": (lambda body: (WELL if body["stream"] else NULL)(body), "-r promises --only reasoning"),
+}
 
 
-def test_a_loop_and_a_mark(serving: Typed, speaks: Callable[[Speak], None]) -> None:
-    loop, mark = says("The sky is blue because the sky is blue. " * 40, finish="length"), says("Paris.<turn|>")
-    speaks(lambda body: (loop if "sky" in str(body["messages"]) else mark)(body))
-    story("loop", serving, "probe", "--only", "text-fact", "text-essay", code=4)
-
-
-def test_another_model_answers(serving: Typed, speaks: Callable[[Speak], None]) -> None:
-    speaks(says("Hello!", model="Qwen/Qwen3.6-35B-A3B"))
-    story("failover", serving, "probe", "--only", "served-name", "served-unknown", code=4)
+@pytest.mark.parametrize("name", STORIES)
+def test_a_server_that_misbehaves(name: str, serving: Typed, speaks: Callable[[Speak], None]) -> None:
+    speak, words = STORIES[name]
+    speaks(speak)
+    story(name, serving, "probe", *words.split(), code=4)
 
 
 def test_a_limit_that_cuts_in_silence(
@@ -314,23 +305,11 @@ def test_a_limit_that_cuts_in_silence(
     story("limit", serving, "probe", "--only", "context-limit", code=4)
 
 
-def test_blind(serving: Typed, speaks: Callable[[Speak], None]) -> None:
-    speaks(says("A red square and a green circle."))
-    story("blind", serving, "probe", "-r", "promises", "--only", "vision", code=4)
-
-
 def test_no_pictures(serving: Typed, speaks: Callable[[Speak], None]) -> None:
     words = "At most 0 image(s) may be provided in one prompt."
     speaks(lambda body: whole(400, {"error": {"message": words}}))
     story("no_pictures", serving, "probe", "--only", "vision", code=0)
     assert serving("probe", "-r", "promises", "--only", "vision").code == 4, "the recipe promises them"
-
-
-def test_no_reasoning(serving: Typed, speaks: Callable[[Speak], None]) -> None:
-    thoughts = "Let p be the price of a pen, so 2p + 3(p + 7) = 41."
-    null, well = says(f"thought\n{thoughts}\nA pen costs 4 euros."), says("A pen costs 4 euros.", reasoning=thoughts)
-    speaks(lambda body: (well if body["stream"] else null)(body))
-    story("no_reasoning", serving, "probe", "-r", "promises", "--only", "reasoning", code=4)
 
 
 def test_the_score(serving: Typed, speaks: Callable[[Speak], None]) -> None:

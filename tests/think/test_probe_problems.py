@@ -1,76 +1,18 @@
-"""Each problem's answer is found again by trying everything; answers are read however they are written."""
+"""The reasoning check: answers are read however they are written, and scored."""
 
 from __future__ import annotations
 
-import datetime
-from collections import Counter
-from fractions import Fraction
-from itertools import combinations, permutations, product
 from typing import Any
 
 from loops import each
 from probe_talk import BY_ID as BY_CASE
 from probe_talk import FOREIGN, GEMMA, hold, refuses, says
 
-from cluster.probe.ask import Answer, CaseResult
-from cluster.probe.cases import Probed, choose
-from cluster.probe.problems import PROBLEMS, final
+from cluster.probe.ask import CaseResult, Reply
+from cluster.probe.cases import Probed
+from cluster.probe.problems import PROBLEMS
 
 BY_ID = {one.id: one for one in PROBLEMS}
-
-
-def price() -> list[str]:
-    changes = Fraction(120, 100) * Fraction(75, 100) * Fraction(110, 100)
-    return [str(first) for first in range(1, 1000) if first * changes == Fraction("118.80")]
-
-
-def islanders() -> list[str]:
-    found = []
-    for p, q, r, s in product((True, False), repeat=4):
-        claims = (q == s, (p + q + r + s) % 2 == 1, not p, not q or r)
-        if claims == (p, q, r, s):
-            found.append(" ".join(name for name, is_knight in zip("PQRS", (p, q, r, s), strict=True) if is_knight))
-    return found
-
-
-def divisors() -> list[str]:
-    return [str(sum(sum(number % one == 0 for one in (6, 10, 15)) == 1 for number in range(1, 301)))]
-
-
-def ticket() -> list[str]:
-    return [(datetime.date(2024, 2, 14) + datetime.timedelta(days=99)).isoformat()]
-
-
-def marbles() -> list[str]:
-    draws = list(combinations("rrrrbbbgg", 3))
-    return [str(Fraction(sum(len(set(draw)) == 2 for draw in draws), len(draws)))]
-
-
-def letters() -> list[str]:
-    counts = Counter("thunderstorm")
-    return ["".join(letter for letter in reversed("thunderstorm") if counts[letter] == 1)]
-
-
-def runners() -> list[str]:
-    found = []
-    for order in permutations(("Ana", "Ben", "Cleo", "Dan", "Eva")):
-        ana, ben, cleo, dan, eva = (order.index(name) for name in ("Ana", "Ben", "Cleo", "Dan", "Eva"))
-        if abs(ana - ben) == 2 and cleo < dan < ben and eva not in (0, 4) and abs(cleo - eva) > 1 and ben != 4:
-            found.append(" ".join(order))
-    return found
-
-
-SOLVERS = {one.__name__: one for one in (price, islanders, divisors, ticket, marbles, letters, runners)}
-
-
-def test_seven_problems_each_with_a_solver() -> None:
-    assert len(PROBLEMS) == 7
-    assert SOLVERS.keys() == BY_ID.keys()
-
-
-@each("name", SOLVERS)
-def test_the_answer_is_the_only_one(name: str) -> None:
-    assert SOLVERS[name]() == [BY_ID[name].answer]
 
 
 RIGHT = {
@@ -128,13 +70,6 @@ def test_wrong_answers(name: str, said: str) -> None:
     assert not BY_ID[name].solved_by(said)
 
 
-def test_the_question_says_the_form_and_not_the_answer() -> None:
-    for one in PROBLEMS:
-        assert "`Answer:`" in one.question()
-        assert one.answer not in one.question()
-    assert final("**Answer:** `x`.\n\n") == "x"
-
-
 TOO_LONG = says("", reasoning="Let me see", finish_reason="length")
 BROKEN = refuses("time-out", None)
 
@@ -150,7 +85,7 @@ BROKEN = refuses("time-out", None)
         (BROKEN, "fail", "", None),
     ],
 )
-def test_what_becomes_of_an_answer(answer: Answer, outcome: str, score: str, tokens: int | None) -> None:
+def test_what_becomes_of_an_answer(answer: Reply, outcome: str, score: str, tokens: int | None) -> None:
     verdict = hold("problem-price", answer)
     assert (verdict.outcome, verdict.score, verdict.tokens) == (outcome, score, tokens)
 
@@ -178,11 +113,3 @@ def test_a_model_that_cannot_think_is_asked_without() -> None:
     assert hold("problem-price", last, FOREIGN, asked).outcome == "pass"
     assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
     assert "temperature" not in asked[0]
-
-
-def test_the_check_is_asked_for_by_name_or_in_full() -> None:
-    names = [f"problem-{one.id}" for one in PROBLEMS]
-    assert [case.id for case in choose(["reasoning-check"])] == names
-    assert not {case.id for case in choose([])} & set(names)
-    assert {case.id for case in choose([], full=True)} > set(names)
-    assert all(case.long and case.judges_text for case in choose(["reasoning-check"]))

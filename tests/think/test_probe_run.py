@@ -10,14 +10,15 @@ from typing import Any
 import orjson
 import pytest
 from config_tools import refusal
+from loops import each
 
 from cluster.bench.endpoint import Served
 from cluster.bench.loader import Ask, ClientLoad, Record, Round, RoundRecord
 from cluster.errors import ConnectionLostError
-from cluster.probe.ask import PASSED, Case, CaseResult, Subject, Talk, chat, failed, skipped, subject_of
-from cluster.probe.cases import CASES, QUICK, Probed, choose, run_probe
+from cluster.probe.ask import Case, CaseOver, CaseResult, ProbedServer, Talk, chat, expect, fail, probed_server, skip
+from cluster.probe.cases import CASES, QUICK, Limits, Probed, choose, run_probe
 
-SUBJECT = Subject("m", engine="vllm")
+SUBJECT = ProbedServer("m", engine="vllm")
 
 
 def reply(status: int, document: Any) -> bytes:
@@ -46,18 +47,24 @@ class Server:
         return RoundRecord(wanted.id, (record,), ClientLoad())
 
 
-def case(name: str, talk: Callable[[Subject], Talk], **how: Any) -> Case:
+def case(name: str, talk: Callable[[ProbedServer], Talk], **how: Any) -> Case:
     return Case(name, name, talk, "a test", "group", **how)
 
 
-def greet(subject: Subject) -> Talk:
-    answer = yield chat(subject, "hello", thinking=False)
-    return failed("no", answer) if answer.error else PASSED
+def greet(server: ProbedServer) -> Talk:
+    reply = yield chat(server, "hello", thinking=False)
+    expect(not reply.error, "no", reply)
 
 
-def give_up(subject: Subject) -> Talk:
-    yield chat(subject, "hello")
-    return skipped("it has none")
+def give_up(server: ProbedServer) -> Talk:
+    yield chat(server, "hello")
+    skip("it has none")
+
+
+def probe(server: Server, *talks: Callable[[ProbedServer], Talk] | Case, limits: Limits = Limits()) -> Probed:
+    """The cases a, b, … asked of a server."""
+    cases = [talk if isinstance(talk, Case) else case(name, talk) for name, talk in zip("abcd", talks, strict=False)]
+    return run_probe(server, Probed(SUBJECT), cases, limits)
 
 
 def outcomes(probed: Probed) -> list[str]:
@@ -65,18 +72,18 @@ def outcomes(probed: Probed) -> list[str]:
 
 
 def test_cases_in_their_order() -> None:
-    server, begun, told = Server(), [], []
+    server, shown = Server(), []
     cases = [case("a", greet), case("b", give_up)]
-    probed = run_probe(server, SUBJECT, cases, on_case=begun.append, on_result=told.append)
-    assert begun == cases
-    assert told == probed.results
+    probed = run_probe(server, Probed(SUBJECT), cases, show=lambda *one: shown.append(one))
+    a, b = probed.results
+    assert shown == [(cases[0], None), (cases[0], a), (cases[1], None), (cases[1], b)]
     assert outcomes(probed) == ["pass", "not applicable"]
-    assert [one.requests for one in told] == [1, 1]
+    assert [a.requests, b.requests] == [1, 1]
     assert (probed.count("pass"), probed.failed, probed.left, probed.gone) == (1, [], (), "")
     assert len({one.id for one in server.rounds}) == 2
 
 
-@pytest.mark.parametrize("status", [400, 422])
+@each("status", [400, 422])
 def test_refused_fields_are_left_out_from_then_on(status: int) -> None:
     def picky(ask: Ask) -> bytes:
         for name in ("seed", "chat_template_kwargs"):
@@ -84,20 +91,16 @@ def test_refused_fields_are_left_out_from_then_on(status: int) -> None:
                 return reply(status, {"error": {"message": f"Unrecognized request argument supplied: {name}"}})
         return said("hello")
 
-    server = Server(picky)
-    probed = run_probe(server, SUBJECT, [case("a", greet), case("b", greet)])
+    probed = probe(Server(picky), greet, greet)
     assert outcomes(probed) == ["pass", "pass"]
     assert probed.refused == ["seed", "chat_template_kwargs"]
     assert [one.requests for one in probed.results] == [3, 1]
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [(400, "messages are wrong"), (400, "the model exceeded its limit"), (500, "seed"), (400, "reseeded")],
-)
+@each("status, words", [(400, "messages are wrong"), (500, "seed"), (400, "reseeded")])
 def test_other_errors_are_the_cases(status: int, words: str) -> None:
     server = Server(lambda ask: reply(status, {"error": {"message": words}}))
-    probed = run_probe(server, SUBJECT, [case("a", greet)])
+    probed = probe(server, greet)
     assert outcomes(probed) == ["fail"]
     assert words in probed.results[0].verdict.said
     assert len(server.rounds) == 1
@@ -105,7 +108,7 @@ def test_other_errors_are_the_cases(status: int, words: str) -> None:
 
 def test_a_server_that_goes_away_ends_it() -> None:
     server = Server(lambda ask: said("hello") if len(server.rounds) < 2 else None)
-    probed = run_probe(server, SUBJECT, [case(name, greet) for name in "abcd"])
+    probed = probe(server, greet, greet, greet, greet)
     assert outcomes(probed) == ["pass", "fail"]
     assert "nobody listens" in probed.gone
     assert probed.left == ("c", "d")
@@ -114,24 +117,25 @@ def test_a_server_that_goes_away_ends_it() -> None:
 
 def test_one_lost_request_does_not() -> None:
     server = Server(lambda ask: None if len(server.rounds) == 1 else said("hello"))
-    assert outcomes(run_probe(server, SUBJECT, [case("a", greet), case("b", greet)])) == ["fail", "pass"]
+    assert outcomes(probe(server, greet, greet)) == ["fail", "pass"]
 
 
 def test_a_case_that_breaks_loses_no_other() -> None:
-    def breaks(subject: Subject) -> Talk:
-        answer = yield chat(subject, "hello")
-        return failed(answer.document["nothing"])
+    def breaks(server: ProbedServer) -> Talk:
+        answer = yield chat(server, "hello")
+        fail(answer.document["nothing"])
 
-    def forgets(subject: Subject) -> Talk:
-        yield chat(subject, "hello")
-        return None
-
-    probed = run_probe(Server(), SUBJECT, [case("a", breaks), case("b", forgets), case("c", greet)])
-    assert outcomes(probed) == ["fail", "fail", "pass"]
-    assert [one.verdict.said for one in probed.results] == ["hello", "hello", ""]
+    probed = probe(Server(), breaks, greet)
+    assert outcomes(probed) == ["fail", "pass"]
+    assert probed.results[0].verdict.said == "hello"
 
 
-def test_what_was_told_is_kept_when_the_client_ends() -> None:
+@each("choices", [7, [7], [{"delta": "x"}], [{"message": {"content": ["a"]}}], [{"message": {"tool_calls": [3]}}]])
+def test_a_reply_of_another_shape_is_a_failed_case(choices: Any) -> None:
+    assert outcomes(probe(Server(lambda ask: reply(200, {"choices": choices})), greet)) == ["fail"]
+
+
+def test_what_came_before_is_kept_when_the_client_ends() -> None:
     class Ends(Server):
         def send(self, wanted: Round) -> RoundRecord:
             if self.rounds:
@@ -140,31 +144,29 @@ def test_what_was_told_is_kept_when_the_client_ends() -> None:
 
     kept = Probed(SUBJECT)
     with pytest.raises(ConnectionLostError):
-        run_probe(Ends(), SUBJECT, [case("a", greet), case("b", greet)], into=kept)
+        run_probe(Ends(), kept, [case("a", greet), case("b", greet)])
     assert outcomes(kept) == ["pass"]
 
 
 def test_random_weights_are_asked_what_needs_no_sense() -> None:
-    server = Server()
-    dummy = Subject("m", dummy=True)
-    probed = run_probe(server, dummy, [case("a", greet), case("b", greet, judges_text=False)])
-    assert outcomes(probed) == ["not applicable", "pass"]
-    assert [one.requests for one in probed.results] == [0, 1]
+    server, dummy = Server(), Probed(ProbedServer("m", dummy=True))
+    run_probe(server, dummy, [case("a", greet), case("b", greet, judges_text=False)])
+    assert outcomes(dummy) == ["not applicable", "pass"]
+    assert [one.requests for one in dummy.results] == [0, 1]
     assert len(server.rounds) == 1
 
 
 def test_a_budget() -> None:
-    probed = run_probe(Server(), SUBJECT, [case("a", greet), case("b", greet)], budget_s=-1)
+    probed = probe(Server(), greet, greet, limits=Limits(begin_s=-1))
     assert (probed.results, probed.left) == ([], ("a", "b"))
 
 
 def test_short_of_time_a_late_answer_is_not_judged() -> None:
     late = Server(lambda ask: b"", how="timeout")
-    probed = run_probe(late, SUBJECT, [case("a", greet)], timeout_s=40, lenient=True)
-    assert outcomes(probed) == ["not applicable"]
+    assert outcomes(probe(late, greet, limits=Limits(40, lenient=True))) == ["not applicable"]
     assert late.rounds[0].timeout_s == 40
     patient = Server(lambda ask: b"" if ask.path != "/v1/models" else said(""), how="timeout")
-    assert outcomes(run_probe(patient, SUBJECT, [case("a", greet)])) == ["fail"]
+    assert outcomes(probe(patient, greet)) == ["fail"]
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
@@ -208,26 +210,28 @@ RECIPE = {
 
 def test_promises() -> None:
     served = Served("m", 32768, "vllm")
-    assert subject_of(served, None) == Subject("m", 32768, engine="vllm")
-    assert subject_of(served, RECIPE) == Subject("m", 32768, 65536, True, True, True, "vllm")
+    assert probed_server(served, None) == ProbedServer("m", 32768, engine="vllm")
+    assert probed_server(served, RECIPE) == ProbedServer("m", 32768, 65536, True, True, True, "vllm")
     bare = {"vllm": {}, "weights": "dummy"}
-    assert subject_of(served, bare) == Subject("m", 32768, None, False, False, None, "vllm", dummy=True)
-    assert subject_of(served, RECIPE | {"architecture": "ToyForCausalLM"}).vision is False
-    assert subject_of(served, RECIPE | {"architecture": "NemotronForConditionalGeneration"}).vision is None
+    assert probed_server(served, bare) == ProbedServer("m", 32768, None, False, False, None, "vllm", dummy=True)
+    assert probed_server(served, RECIPE | {"architecture": "ToyForCausalLM"}).vision is False
+    assert probed_server(served, RECIPE | {"architecture": "NemotronForConditionalGeneration"}).vision is None
 
 
 def test_words_behind_the_recipe_count() -> None:
     words = ["--no-enable-auto-tool-choice", "--max-model-len=1024", "--language-model-only", "--seed", "7"]
-    subject = subject_of(Served("m", None), RECIPE, words)
+    subject = probed_server(Served("m", None), RECIPE, words)
     assert (subject.tools, subject.configured, subject.vision) == (False, 1024, False)
-    assert subject_of(Served("m", None), RECIPE, ["--max_model_len", "auto"]).configured is None
-    assert subject_of(Served("m", None), RECIPE, ["--max-model-len", "16K"]).configured == 16384
-    assert subject_of(Served("m", None), RECIPE | {"vllm": {"max-model-len": -1}}).configured is None
+    assert probed_server(Served("m", None), RECIPE, ["--max_model_len", "auto"]).configured is None
+    assert probed_server(Served("m", None), RECIPE, ["--max-model-len", "16K"]).configured == 16384
+    assert probed_server(Served("m", None), RECIPE | {"vllm": {"max-model-len": -1}}).configured is None
 
 
-def test_told_as_json() -> None:
-    told = CaseResult(case("a", greet), failed("because", remedy="do this"), 1.23456, 2).document()
-    assert told == dict.fromkeys(("id", "title"), "a") | dict.fromkeys(("said", "defect"), "") | {
+def test_a_result_as_json() -> None:
+    with pytest.raises(CaseOver) as caught:
+        fail("because", remedy="do this")
+    document = CaseResult(case("a", greet), caught.value.verdict, 1.23456, 2).document()
+    assert document == dict.fromkeys(("id", "title"), "a") | dict.fromkeys(("said", "defect"), "") | {
         "group": "group",
         "outcome": "fail",
         "why": "because",
