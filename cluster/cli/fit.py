@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from cluster.argv.vllm import AUTO, read_length
 from cluster.bench.scaling import SPARK_BYTES_PER_S, bytes_a_token
@@ -27,13 +26,12 @@ from cluster.screen import Screen
 from cluster.spark.memory import GIB
 
 SPARK_GIB = 121.6  # MemTotal of a DGX Spark
-SYSTEM_GIB = 4.5  # What a Spark without a desktop session has in use when nothing of ours runs
+SYSTEM_GIB = 4.5  # What a Spark without a desktop session has in use without a deployment
 HOST_SIDE_GIB = 2.6  # API server, engine and Ray outside of the GPU's share
 GRAPHS_GIB = 5.8  # Compiled graphs and the activations of the largest batch, within vLLM's share
-DEFAULT_UTILISATION = 0.92  # What vLLM 0.32 takes when it is not told (vllm/config/cache.py)
-RUN_TIME_BYTES = {"fp8": 1.0}  # Bytes a parameter of quantisations that vLLM makes itself while it loads BF16 weights
+DEFAULT_UTILIZATION = 0.92  # vLLM 0.32's default (vllm/config/cache.py)
 LAYERWISE_FROM = "0.19"
-"""The vLLM that makes them a layer at a time (PR 31914 of January 2026, in its documentation since March); those before
+"""The vLLM that quantises a layer at a time (PR 31914 of January 2026, in its documentation since March); earlier ones
 held the BF16 weights first."""
 SLOW_T_S = 20.0  # Slower than people read; a dense model below it is worth comparing with a mixture of experts
 UNSAID_LENGTH = 4096
@@ -69,10 +67,8 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     said = list(advice(recipe, sizes[0]))
     for line in said:
         screen.line(line)
-    ceiling, derived = bytes_a_token(recipe).ceiling_t_s, ("cache", "cache_room", "left", "wrong")
-    shown = [
-        asdict(one) | {key: getattr(one, key) for key in derived} | {"ceiling_t_s": ceiling(one.tp)} for one in fits
-    ]
+    ceiling = bytes_a_token(recipe).ceiling_t_s
+    shown = [asdict(one) | {"ceiling_t_s": ceiling(one.tp)} for one in fits]
     screen.document({"recipe": recipe.name, "fits": shown, "advice": said})
     return ExitCode.REFUSED if all(one.wrong for one in fits) else ExitCode.DONE
 
@@ -153,7 +149,7 @@ def reference_rate(recipe: Recipe, tp: int) -> float | None:
 @dataclass(frozen=True, slots=True)
 class Fit:
     """One host of `tp`. `loading` is the most that weights take while they are loaded; cache fields and
-    a `length` that was not asked for are None where the recipe does not tell the attention."""
+    a `length` that was not asked for are None where the recipe has no attention."""
 
     tp: int
     loading: float
@@ -164,37 +160,10 @@ class Fit:
     cache_global: float | None
     tokens: int | None
     length: int | None
-
-    @property
-    def cache_room(self) -> float:
-        """What vLLM's share leaves for the cache."""
-        return self.share - self.weights - GRAPHS_GIB
-
-    @property
-    def cache(self) -> float | None:
-        """What the asked sequences take of it."""
-        if self.cache_sliding is None or self.cache_global is None:
-            return None
-        return self.cache_sliding + self.cache_global
-
-    @property
-    def left(self) -> float:
-        """What stays free of the host beside vLLM's share, its processes and the system."""
-        return self.total - SYSTEM_GIB - HOST_SIDE_GIB - self.share
-
-    @property
-    def wrong(self) -> tuple[str, ...]:
-        """Why it does not fit; empty when it does."""
-        rows = []
-        if self.loading + SYSTEM_GIB + HOST_SIDE_GIB > self.total:
-            rows.append(f"the weights take {self.loading:.1f} GiB while they are loaded")
-        if self.cache_room <= 0:
-            rows.append(f"vLLM's share of {self.share:.1f} GiB leaves no room for a cache")
-        elif self.cache is not None and self.cache > self.cache_room:
-            rows.append(f"the cache asked for is {self.cache:.1f} GiB, there is room for {self.cache_room:.1f}")
-        if self.left < 0:
-            rows.append(f"{-self.left:.1f} GiB are missing beside vLLM's share: lower gpu-memory-utilization")
-        return tuple(rows)
+    cache: float | None  # what the sequences take
+    cache_room: float  # what vLLM's share leaves
+    left: float  # free beside vLLM's share, its processes and the system
+    wrong: tuple[str, ...]  # why it does not fit
 
 
 def fit(
@@ -215,41 +184,48 @@ def fit(
             code="weights-gib-missing",
             remedy="--set weights_gib=N, the size of the model's files",
         )
-    share, loaded = _utilisation(recipe) * memory_gib, weights_gib(recipe)
-    room = (share - loaded / tp - GRAPHS_GIB) * GIB
+    share, loaded = _utilization(recipe) * memory_gib, weights_gib(recipe)
+    room = share - loaded / tp - GRAPHS_GIB
     layers = sum(shape.layers for shape in attention)
     loading = recipe.weights_gib
-    if loaded < loading and not quantises_whole(recipe):  # one layer is there in both forms
+    if loaded < loading and not quantises_whole(recipe):  # one layer exists in both forms
         loading = loaded + (recipe.weights_gib / layers if layers else 0.0)
     # keys and values of one token in one layer of each shape, on one host; a head is never split
     width = 1 if str(recipe.vllm.get("kv-cache-dtype", "auto")).startswith("fp8") else 2
     each = [(shape, 2 * max(1, shape.kv_heads // tp) * shape.head_dim * width) for shape in attention]
 
-    def held(tokens: int) -> tuple[int, int]:
-        """Bytes of one sequence in the layers that keep a window, and in those that keep all of it."""
+    def held(tokens: int) -> tuple[float, float]:
+        """GiB of all sequences in the layers that keep a window, and in those that keep all of it."""
         sliding = sum(shape.layers * size * min(shape.window, tokens) for shape, size in each if shape.window)
-        return sliding, sum(shape.layers * size * tokens for shape, size in each if not shape.window)
+        complete = sum(shape.layers * size * tokens for shape, size in each if not shape.window)
+        return sequences * sliding / GIB, sequences * complete / GIB
 
     if length is None and any(not shape.window for shape in attention):
-        length = max(0, bisect_right(range(1 << 40), room / sequences, key=lambda tokens: sum(held(tokens))) - 1)
+        length = max(0, bisect_right(range(1 << 40), room, key=lambda tokens: sum(held(tokens))) - 1)
     sliding, complete = (None, None) if not each or length is None else held(length)
     # vLLM's line `GPU KV cache size`: as if every layer were as wide as the widest and kept all
     widest = max((size for _, size in each), default=0)
+    cache, needed = (sliding or 0) + (complete or 0), loading / tp + SYSTEM_GIB + HOST_SIDE_GIB
+    left = memory_gib - SYSTEM_GIB - HOST_SIDE_GIB - share
+    wrong = {
+        f"the weights take {loading / tp:.1f} GiB while they are loaded": needed > memory_gib,
+        f"vLLM's share of {share:.1f} GiB leaves no room for a cache": room <= 0,
+        f"the cache asked for is {cache:.1f} GiB, there is room for {room:.1f}": 0 < room < cache,
+        f"{-left:.1f} GiB are missing beside vLLM's share: lower gpu-memory-utilization": left < 0,
+    }
     return Fit(
-        tp,
-        loading / tp,
-        loaded / tp,
-        share,
-        memory_gib,
-        cache_sliding=None if sliding is None else sequences * sliding / GIB,
-        cache_global=None if complete is None else sequences * complete / GIB,
-        tokens=max(0, int(room / (widest * layers))) if each else None,
+        *(tp, loading / tp, loaded / tp, share, memory_gib, sliding, complete),
+        tokens=max(0, int(room * GIB / (widest * layers))) if each else None,
         length=length,
+        cache=None if sliding is None else cache,
+        cache_room=room,
+        left=left,
+        wrong=tuple(why for why, holds in wrong.items() if holds),
     )
 
 
-def _utilisation(recipe: Recipe) -> float:
-    found = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILISATION)
+def _utilization(recipe: Recipe) -> float:
+    found = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILIZATION)
     try:
         share = float(str(found))
     except ValueError:
@@ -262,16 +238,18 @@ def _utilisation(recipe: Recipe) -> float:
 
 
 def quantises_whole(recipe: Recipe) -> bool:
-    """Whether a vLLM that the recipe allows holds all weights as they lie on disk before it quantises them."""
-    made = RUN_TIME_BYTES.get(str(recipe.vllm.get("quantization")))
-    allowed = SpecifierSet(recipe.needs.vllm)
-    older = (f"0.{minor}" for minor in range(Version(LAYERWISE_FROM).minor))
-    return made is not None and any(allowed.contains(version, prereleases=True) for version in older)
+    """Whether a vLLM that the recipe allows holds all weights as they are on disk before it quantises them."""
+    allowed, older = SpecifierSet(recipe.needs.vllm), range(int(LAYERWISE_FROM.partition(".")[2]))
+    return _is_made(recipe) and any(allowed.contains(f"0.{minor}", prereleases=True) for minor in older)
 
 
 def weights_gib(recipe: Recipe) -> float:
     """What the weights take once they are loaded, on all hosts together: their files, or what vLLM makes of them."""
-    made = RUN_TIME_BYTES.get(str(recipe.vllm.get("quantization")))
-    if made is None or recipe.parameters_b is None:
-        return recipe.weights_gib or 0.0
-    return recipe.parameters_b * 1e9 * made / GIB
+    if _is_made(recipe) and recipe.parameters_b is not None:
+        return recipe.parameters_b * 1e9 / GIB
+    return recipe.weights_gib or 0.0
+
+
+def _is_made(recipe: Recipe) -> bool:
+    """Whether vLLM itself quantises BF16 weights while it loads them, to one byte a parameter."""
+    return recipe.vllm.get("quantization") == "fp8"

@@ -154,7 +154,7 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _given(args: argparse.Namespace) -> dict[str, str | int]:
-    """Keys of the new host as the command line gives them; options count more than parts of ADDRESS."""
+    """Keys of the new host as the command line gives them; options override parts of ADDRESS."""
     given: dict[str, str | int] = {}
     if args.address:
         parsed = parse_address(args.address)

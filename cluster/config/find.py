@@ -52,7 +52,7 @@ def shipped(folder: str) -> Path:
 def recipe_files(child: Path | None = None) -> dict[str, Path]:
     """Every recipe that a name finds, by name; `./recipes` hides packaged ones of the same name.
 
-    Written in the recipe `child`, a name finds what lies beside it first, and never the child itself.
+    In the recipe `child`, a name finds files in its folder first, and never the child itself.
     """
     found: dict[str, Path] = {}
     for folder in (*([child.parent] if child else ()), Path("recipes"), shipped("recipes")):
@@ -92,7 +92,7 @@ def expand(text: str) -> Path:
 
 
 def is_path(wanted: str) -> bool:
-    """Whether a recipe is meant as a file, not as a name."""
+    """Whether a recipe is given as a file, not as a name."""
     return "/" in wanted or wanted.endswith(_ENDINGS)
 
 
@@ -115,7 +115,7 @@ def _neighbor(path: Path) -> str:
 
 
 def runbook_path(runbook: str) -> str:
-    """A path that opens, and the section: `docs/runbooks/it-is-slow.md #one-twin` in a checkout, else the whole path.
+    """A path that opens, and the section: `docs/runbooks/it-is-slow.md #one-twin` in a checkout, else absolute.
 
     The space ends the path for a shell, which takes the rest for a comment.
     """

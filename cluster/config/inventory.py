@@ -134,7 +134,7 @@ def load_inventory(option: str | None = None) -> InventoryFile:
 
 
 def read_inventory(path: Path) -> Inventory:
-    """Read an inventory file; relative paths in it are meant from its folder. Raises UsageError."""
+    """Read an inventory file; relative paths in it start at its folder. Raises UsageError."""
     inventory = validate(Inventory, written.read_document(path))
     hosts = {name: _anchored(entry, path.parent) for name, entry in inventory.hosts.items()}
     changes: dict[str, object] = {"hosts": hosts, "defaults": _anchored(inventory.defaults, path.parent)}
@@ -149,7 +149,7 @@ def _anchored(entry: Entry, folder: Path) -> Entry:
 
 
 def absolute(text: str, folder: Path) -> str:
-    """`~` expanded; a relative path is meant from `folder`. Links are kept."""
+    """`~` expanded; a relative path starts at `folder`. Links are kept."""
     return str((folder / expand(text)).absolute())
 
 

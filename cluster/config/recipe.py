@@ -22,7 +22,7 @@ from cluster.config.written import Count, Document, Environment, Strict, Word, f
 from cluster.errors import UsageError
 
 PACKAGES = "site-packages/"
-"""How a mount's target begins that lies where the image's Python has its packages, whatever that folder is called."""
+"""Prefix of a mount's target in the folder of the image's Python packages, whatever its name."""
 _PLAIN = r"(?!(.*/)?\.\.(/|$)).*"  # The beginning of a path that has no `..` in it
 
 
@@ -265,7 +265,7 @@ class RecipeFile:
 
 
 def choose_recipe(positional: str | None, option: str | None, inventory: Inventory) -> str:
-    """Name or path of the recipe meant: the command line, else the inventory's default, else the built-in one.
+    """Name or path of the recipe: the command line's, else the inventory's default, else the built-in one.
 
     Raises UsageError when RECIPE and --recipe differ.
     """
@@ -326,7 +326,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def _file_of(document: Document, key: written.KeyPath, text: str) -> str:
-    """The file that a key names, empty for none; a relative path is meant from the folder of the file it stands in."""
+    """The file that a key names, empty for none; a relative path starts at the folder of the file that has the key."""
     path = absolute(text, Path(document.place_of(key)[0]).parent) if text else ""
     if path and not Path(path).is_file():
         raise UsageError(
@@ -402,9 +402,9 @@ class Variables:
 
 
 def split_env(words: Sequence[str]) -> Variables:
-    """Read `KEY=VALUE` words; a bare `KEY` takes its value from the environment, so that it stands in no history.
+    """Read `KEY=VALUE` words; a bare `KEY` takes its value from the environment, so that no shell history has it.
 
-    The name or the form of the value says what is secret. The last of equal names counts.
+    The name or the form of the value decides what is secret. The last of equal names is used.
     Raises UsageError; no message holds a value.
     """
     values: dict[str, str] = {}
@@ -431,8 +431,8 @@ SIGNS = tuple(">|&*!%@`")  # What a YAML value cannot begin with unless it is qu
 def final_recipe(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     """The recipe with each `KEY.SUB=VALUE` applied in order; VALUE is YAML, an empty one or null removes the key.
 
-    A first key that is no recipe key but a flag the recipe gives to vLLM is taken as `vllm.<flag>`. A relative path
-    of a file is meant from the current directory. Raises UsageError: unknown key (with the nearest), wrong value.
+    A first key that is no recipe key but a flag the recipe gives to vLLM is `vllm.<flag>`. A relative path of a
+    file starts at the current directory. Raises UsageError: unknown key (with the nearest), wrong value.
     """
     if not sets:
         return recipe

@@ -14,24 +14,14 @@ API_KEY = "VLLM_API_KEY"  # The variable in which vLLM expects the API key that 
 HIDDEN = "(hidden)"
 SHORTEST = 4  # Characters from which on a known value is looked for: shorter ones are everywhere
 
+_WIDTHS = {"hf_": 3, "sk-": 3, "gh[opsru]_": 4, "github_pat_": 11, "glpat-": 6, "nvapi-": 6, "xox[abprs]-": 5}
 _FORMS = tuple(
     re.compile(form, re.DOTALL)
     for form in (
         r"()(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))",
-        *(
-            rf"()({word}(?<!\w{'.' * width}){rest})"
-            for word, width, rest in (
-                ("hf_", 3, r"[\w-]{16,}"),
-                ("sk-", 3, r"[\w-]{16,}"),
-                ("gh[opsru]_", 4, r"[\w-]{16,}"),
-                ("github_pat_", 11, r"[\w-]{16,}"),
-                ("glpat-", 6, r"[\w-]{16,}"),
-                ("nvapi-", 6, r"[\w-]{16,}"),
-                ("xox[abprs]-", 5, r"[\w-]{16,}"),
-                ("AKIA", 4, r"[0-9A-Z]{16}\b"),
-                ("eyJ", 3, r"[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
-            )
-        ),
+        *(rf"()({word}(?<!\w{'.' * width})[\w-]{{16,}})" for word, width in _WIDTHS.items()),
+        r"()(AKIA(?<!\w....)[0-9A-Z]{16}\b)",
+        r"()(eyJ(?<!\w...)[\w-]{8,}\.[\w-]{8,}\.[\w-]*)",  # a JSON web token
         r"(://)([^\s/:@'\"]{0,64}:(?!\d{1,5}/)[^\s@'\"]{1,256})(?=@)",  # user:password in a URL
         r"(earer )([\w.~+/=-]{8,})",
         r"(uthorization: [Bb]asic )([\w.~+/=-]{8,})",
@@ -120,7 +110,7 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def redact(value: Any, secrets: Iterable[str], name: str = "") -> Any:
-    """Mappings, sequences and texts, as JSON has them, without secrets; `name` is the key that `value` stands under."""
+    """Mappings, sequences and texts, as JSON has them, without secrets; `name` is the key of `value`."""
     secrets = tuple(secrets)
     if isinstance(value, Mapping):
         return {redact_text(str(key), secrets): redact(inner, secrets, str(key)) for key, inner in value.items()}
@@ -133,7 +123,7 @@ def redact(value: Any, secrets: Iterable[str], name: str = "") -> Any:
 
 
 def secrets_in(value: Any, name: str = "") -> Iterator[str]:
-    """The names that secrets stand under in mappings, sequences and texts, as JSON has them; dotted where nested."""
+    """The keys of secrets in mappings, sequences and texts, as JSON has them; dotted where nested."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from secrets_in(inner, f"{name}.{key}" if name else str(key))
@@ -153,7 +143,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def _is_named(name: str, value: str) -> bool:
-    """Whether the name says so, and the value may be one."""
+    """Whether the name marks a secret, and the value may be one."""
     if not value or value == HIDDEN or _WORD.fullmatch(value) or _PLACE.fullmatch(value):
         return False
     parts = [part.rstrip("0123456789") for part in re.split(r"[^A-Z0-9]+", name.upper()) if part]
@@ -162,10 +152,10 @@ def _is_named(name: str, value: str) -> bool:
 
 
 def _kind(parts: Sequence[str], at: int, name: str) -> str:
-    """What one part says of a name: `strong`, `weak` (a number is none), or nothing."""
+    """What one part makes of a name: `strong`, `weak` (a number is no secret), or nothing."""
     part, before, after = parts[at], parts[at - 1] if at else "", parts[at + 1] if at + 1 < len(parts) else ""
     if part in ("KEY", "KEYS", "PASS") and not at and (after or name != name.upper()):
-        return ""  # what stands first says of what something else is: KEY_VALUE_HEADS; `key: x` is any text
+        return ""  # first, it qualifies what follows: KEY_VALUE_HEADS; `key: x` is any text
     if _STRONG.fullmatch(part) or (part == "KEY" and before == "API"):
         return "strong"
     if not _WEAK.fullmatch(part) or _OPEN.fullmatch(f"{before}_{part}") or after.startswith("VALUE"):

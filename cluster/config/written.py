@@ -1,6 +1,6 @@
 """YAML as it was written, and how it becomes a model: every error names file, line and key.
 
-Scalars stay text until a model says what they are. The keys of the models are described in words here, for messages,
+Scalars stay text until a model gives them a type. The keys of the models are described in words here, for messages,
 for `recipes show` and for the generated docs.
 """
 
@@ -85,7 +85,7 @@ def read_document(path: Path) -> Document:
 
 
 def read_text(path: Path) -> str:
-    """Text of a file, without a byte-order mark. Raises UsageError that says what is wrong with the file."""
+    """Text of a file, without a byte-order mark. Raises UsageError."""
     place = str(path)
     try:
         if path.exists() and not path.is_file():
@@ -104,7 +104,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_document(text: str, name: str) -> Document:
-    """Read one YAML mapping from text; `name` stands in messages. Raises UsageError."""
+    """Read one YAML mapping from text; `name` is for messages. Raises UsageError."""
     root = compose(text, name)
     if root is None or is_null(root):
         raise _not_yaml(name, "expected a mapping of keys to values, got nothing")
@@ -197,7 +197,7 @@ def value_of(root: yaml.Node) -> Any:
 def merge(under: yaml.Node, over: yaml.Node, *, folds: bool = False) -> yaml.Node:
     """One mapping over another: scalars and lists replace, mappings merge, a key without a value is removed.
 
-    Each key keeps the file and line it stands in. `folds`: names with - and with _ are the same, as vLLM has it.
+    Each key keeps its file and line. `folds`: names with - and with _ are the same, as vLLM has it.
     """
 
     def fold(key: yaml.Node) -> str:
@@ -313,7 +313,7 @@ def check_env_name(name: str) -> str:
 
 
 def form(pattern: str, wanted: str, flags: re.RegexFlag = re.ASCII) -> AfterValidator:
-    """Text of one form, a regular expression; `wanted` says it in words, for the message."""
+    """Text of one form, a regular expression; `wanted` is the same in words, for the message."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text, flags):

@@ -232,7 +232,7 @@ Score = Literal["", "right", "wrong", "cut off"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a case. `why` is ours, `said` the server's own words; `defect`: the known fault it looks like.
+    """What came of a case. `why`: our words, `said`: the server's; `defect`: the known fault it looks like.
 
     `remedy`: what to do, where that is known. `score`: what the answer to a problem is worth: a wrong one is the
     model's and no fault of the server, one cut off at its limit is neither; `tokens`: what it cost, thoughts included.
@@ -286,7 +286,7 @@ Talk = Generator[Ask, Reply, None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case. `id`: words with hyphens, unique. `source`: who met the fault that it looks for.
+    """One case. `id`: words with hyphens, unique.
 
     `quick`: also asked at the end of `up`. `long`: asked with --full only. `judges_text`: it needs a model that writes
     something sensible, so it is not asked of random weights.
@@ -295,7 +295,6 @@ class Case:
     id: str
     title: str
     talk: Callable[[ProbedServer], Talk]
-    source: str
     group: str
     quick: bool = False
     long: bool = False

@@ -30,7 +30,7 @@ class Problem:
 
 
 def final(said: str) -> str:
-    """What stands behind the last `Answer:`, else in the last \\boxed{}, else on the last line."""
+    """What follows the last `Answer:`, else in the last \\boxed{}, else on the last line."""
     plain = re.sub(r"\\(?:text|mathrm|mathbf|textbf)\{([^{}]*)\}", r"\1", said)
     plain = re.sub(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2", plain)
     boxed = re.findall(r"\\boxed\{([^{}]*)\}", plain)
@@ -62,8 +62,6 @@ def solve(server: ProbedServer, *, problem: Problem) -> Talk:
     raise CaseOver(replace(right, outcome="fail", score="wrong", why=why, said=reply.content[-240:]))
 
 
-SOURCE = "write-up on Gemma 4 31B NVFP4, June 2026"
 CASES = tuple(
-    Case(f"problem-{one.id}", one.title, partial(solve, problem=one), SOURCE, "reasoning-check", long=True)
-    for one in PROBLEMS
+    Case(f"problem-{one.id}", one.title, partial(solve, problem=one), "reasoning-check", long=True) for one in PROBLEMS
 )

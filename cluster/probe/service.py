@@ -15,7 +15,6 @@ COUNT = "Write the numbers from one to one hundred in English words, separated b
 COUNT_TOKENS = 8
 STOP = "seven"
 BUSY = (408, 429)  # statuses that refuse whatever is asked
-FAILOVER = "write-up on MTP, May 2026: a router sent every request to another model for an hour"
 FAILED = "the request ends in an error"
 TEXTS = {"content", "reasoning", "tool"}
 
@@ -133,16 +132,15 @@ def stop_string(server: ProbedServer) -> Talk:
     expect("six" in said, f"told to stop at {STOP!r}, it ends before", reply)
 
 
-LIMIT = "ollama/ollama#7484: prompts truncated without an error message"
-API = "OpenAI's API"
+# of names: write-up on MTP, May 2026, where a router sent every request to another model for an hour
 _case = partial(Case, group="server", judges_text=False)
 
 CASES = (
-    _case("served-name", "the model asked for answers", served_name, FAILOVER, quick=True),
-    _case("served-unknown", "a name that nobody serves is refused", unknown_name, FAILOVER),
-    _case("context-limit", "the context limit, and a request beyond it", context_limit, LIMIT, quick=True),
-    _case("stream-order", "the order of a stream's events", stream_order, API, quick=True),
-    _case("stream-same", "streamed and not: nothing is lost", stream_same, API),
-    _case("stop-length", 'max_tokens, and the reason "length"', max_tokens, API),
-    _case("stop-string", 'a stop string, and the reason "stop"', stop_string, API, judges_text=True),
+    _case("served-name", "the model asked for answers", served_name, quick=True),
+    _case("served-unknown", "a name that nobody serves is refused", unknown_name),
+    _case("context-limit", "the context limit, and a request beyond it", context_limit, quick=True),  # ollama#7484
+    _case("stream-order", "the order of a stream's events", stream_order, quick=True),
+    _case("stream-same", "streamed and not: nothing is lost", stream_same),
+    _case("stop-length", 'max_tokens, and the reason "length"', max_tokens),
+    _case("stop-string", 'a stop string, and the reason "stop"', stop_string, judges_text=True),
 )

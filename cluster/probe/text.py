@@ -1,4 +1,4 @@
-"""Does the server say what a working model says: sane, complete, and with the reasoning in its own channel."""
+"""Is the text that of a working model: sane, complete, and with the reasoning in its own channel."""
 
 from __future__ import annotations
 
@@ -79,14 +79,10 @@ def echo(server: ProbedServer) -> Talk:
 
 
 _case = partial(Case, group="text")
-_MARKS = "write-ups of April 2026 (!!!!!); vLLM issue 39407"
-_LOOPS = "eugr/spark-vllm-docker#217; dgx-spark-playbooks#76"
-_CUT = "servers that cut a character between two events"
-
 CASES = (
-    _case("text-fact", "a fact, in a sane sentence", fact, _MARKS, quick=True),
-    _case("text-essay", "a paragraph without a loop", essay, _LOOPS),
-    _case("text-echo", "characters of many alphabets, streamed", echo, _CUT),
+    _case("text-fact", "a fact, in a sane sentence", fact, quick=True),  # write-ups of April 2026; vLLM issue 39407
+    _case("text-essay", "a paragraph without a loop", essay),  # eugr/spark-vllm-docker#217; dgx-spark-playbooks#76
+    _case("text-echo", "characters of many alphabets, streamed", echo),
 )
 
 RIDDLE = (
@@ -140,7 +136,7 @@ def _check_apart(server: ProbedServer, reply: Reply, defect: str) -> None:
     expect(in_order, f"reasoning and answer come mixed: {' · '.join(order)}", reply)
 
 
-_case = partial(Case, group="reasoning", source="vLLM issue 38855")
+_case = partial(Case, group="reasoning")  # vLLM issue 38855
 
 REASONING_CASES = (
     _case("reasoning-channel", "reasoning in its own channel", partial(channel, stream=False)),

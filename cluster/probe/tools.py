@@ -148,7 +148,7 @@ def call_until_answered(
 ) -> Loop:
     """Ask, and give each call its tool's result, until a reply calls nothing; all replies.
 
-    `first`: the reply to `asked`, when it is there already.
+    `first`: the reply to `asked`, when it is known already.
     """
     replies: list[Reply] = []
     messages = list(asked.body["messages"])
@@ -282,7 +282,7 @@ def html(server: ProbedServer) -> Talk:
 
 
 def _tags(text: str) -> list[str]:
-    """Tags as they stand in a text; which quotes they have, and capitals, make no difference."""
+    """The tags of a text; quotes and capitals make no difference."""
     return [" ".join(one.lower().replace("'", '"').split()) for one in re.findall(r"<[^<>]+>", text)]
 
 
@@ -341,19 +341,17 @@ def _check_reports(reply: Reply, *numbers: str) -> None:
     expect(not missing, f"the answer does not contain the tool's result ({missing})", reply)
 
 
-SEED = "write-up on Gemma 4 31B, April 2026"
-MTP = "write-up on MTP, May 2026"
-_case = partial(Case, group="tools", source=SEED)
+_case = partial(Case, group="tools")  # write-up on Gemma 4 31B, April 2026; the first: on MTP, May 2026
 
 CASES = (
-    _case("tools-auto", 'tool_choice "auto" accepted', auto_accepted, source=MTP, quick=True, judges_text=False),
+    _case("tools-auto", 'tool_choice "auto" accepted', auto_accepted, quick=True, judges_text=False),
     _case("tools-single", "one call", partial(single_call, stream=False), quick=True),
     _case("tools-single-streamed", "one call, streamed", partial(single_call, stream=True), quick=True),
     _case("tools-parallel", "two calls at once", parallel_calls),
     _case("tools-agent", "call, result, answer", partial(agent, stream=False)),
     _case("tools-agent-streamed", "call, result, answer, streamed", partial(agent, stream=True)),
-    _case("tools-html", "HTML in streamed arguments", html, source=f"{SEED}; vLLM PR 38909"),
+    _case("tools-html", "HTML in streamed arguments", html),  # vLLM PR 38909
     _case("tools-choice", "the right one of three", choice_of_three),
     _case("tools-loop", "two tools, results, answer, streamed", full_loop),
-    _case("tools-steps", "a call made from another's result", steps, source=f"{SEED}; vLLM issue 39043"),
+    _case("tools-steps", "a call made from another's result", steps),  # vLLM issue 39043
 )

@@ -79,8 +79,8 @@ def _check_seen(reply: Reply, without: Reply) -> None:
 def describes(text: str, shapes: Shapes) -> bool:
     """Whether a text names these shapes in these colors and no other shape.
 
-    A color belongs to the shape of its clause when both stand alone in it; else colors and shapes are taken
-    in the order in which they come ("a square and a circle, red and green").
+    A color belongs to the shape of its clause when it has one of each; else colors and shapes are paired
+    in their order ("a square and a circle, red and green").
     """
     said = text.lower()
     kinds, colors = _found(said, _KINDS), _found(said, _COLORS)
@@ -109,10 +109,9 @@ def prompt_grows(server: ProbedServer) -> Talk:
     _check_seen(reply, without)
 
 
-SEED = "write-up on Gemma 4 31B, April 2026"
-_case = partial(Case, group="vision")
+_case = partial(Case, group="vision")  # write-up on Gemma 4 31B, April 2026
 
 CASES = (
-    _case("vision-tokens", "a picture is part of the prompt", prompt_grows, SEED, judges_text=False),
-    _case("vision-shapes", "shapes and colours of two pictures", shapes_and_colors, SEED),
+    _case("vision-tokens", "a picture is part of the prompt", prompt_grows, judges_text=False),
+    _case("vision-shapes", "shapes and colours of two pictures", shapes_and_colors),
 )

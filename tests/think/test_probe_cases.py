@@ -14,7 +14,9 @@ from loops import each
 from probe_talk import BY_ID, FOREIGN, GEMMA, Server, hold, refuses, says, streams
 
 from cluster.bench.loader import Ask
-from cluster.probe.ask import ProbedServer, Reply, ToolCall
+from cluster.probe.ask import CaseResult, ProbedServer, Reply, ToolCall
+from cluster.probe.cases import Probed
+from cluster.probe.problems import PROBLEMS
 from cluster.probe.service import HELLO, NOBODY
 from cluster.probe.text import LINE
 from cluster.probe.tools import PAGE
@@ -52,19 +54,12 @@ SKY = (
 SALAD = "Green lamps ordered seven quiet questions while nobody painted the tired river of spoons and dates."
 RUSSIAN = f"Небо голубое, потому что солнечный свет рассеивается в воздухе. {SKY[:60]}"
 NO_TEXT = (
-    says(" ", reasoning="\n"),
     says("", reasoning="Paris is the capital."),
-    says("<|channel>thought\nParis<channel|>Paris."),
     says("<think>France?</think>Paris."),
-    says("thought\nParis."),
-    says("Paris.<|im_end|>"),
-    says("Paris.", reasoning="Nun Scher" + " Scher" * 40),
     says("Ein Schдum, Fehl شer und Stoшung"),
-    BOOM,
-    LOST,
 )
 TEXT = [
-    *(Row(case, answer) for case in ("text-fact", "text-essay", "text-echo") for answer in NO_TEXT),
+    *(Row("text-fact", answer) for answer in NO_TEXT),
     Row("text-fact", says("The capital of France is **Paris**."), PASS),
     Row("text-fact", says("PARIS"), PASS),
     Row("text-fact", says("It's Paris, of course! 🙂"), PASS),
@@ -114,15 +109,13 @@ API = [
     Row("served-name", named(models("gemma:latest", root=""), "gemma"), PASS),
     Row("served-name", named(models("file.gguf"), "gemma"), PASS, LLAMA),
     Row("served-name", named(models("qwen"), "gemma")),
-    Row("served-name", named(models(), "gemma")),
     Row("served-name", named(models("gemma"), ""), NONE),
-    Row("served-name", BOOM),
     Row("served-name", named(models("gemma"), BOOM)),
     Row("served-unknown", refuses("The model does not exist.", 404), PASS),
     Row("served-unknown", Reply(200, "no such model", document={"error": {"message": "no such model"}}), PASS),
     Row("served-unknown", lambda ask: says("Hello!", model=ask.body["model"]), NONE),
     Row("served-unknown", says("Hi"), NONE, LLAMA),
-    *(Row("served-unknown", refuses("it broke", status)) for status in (None, 200, 408, 429, 500, 502)),
+    *(Row("served-unknown", refuses("it broke", status)) for status in (None, 429, 502)),
     Row("context-limit", limited, PASS),
     Row("context-limit", limited, PASS, replace(GEMMA, limit=None)),
     Row("context-limit", limited, PASS, replace(GEMMA, configured=None)),
@@ -134,14 +127,10 @@ API = [
     Row("stream-same", both("Hello there!", "Good day!"), PASS),
     Row("stream-same", both(streams("Hello", completion_tokens=2), "Hello there!"), PASS),
     Row("stream-same", both("", " "), NONE),
-    Row("stream-same", both(BOOM, "Hello")),
-    Row("stream-same", both("Hello", BOOM)),
     Row("stop-length", replace(CUT, content="one, " * 40, completion_tokens=None)),
     Row("stop-length", replace(CUT, finish_reason="stop"), NONE, DUMMY),
-    Row("stop-length", BOOM),
     Row("stop-string", replace(COUNTED, content="", reasoning=COUNTED.content), PASS),
     Row("stop-string", says("")),
-    Row("stop-string", BOOM),
 ]
 
 # reasoning
@@ -159,31 +148,22 @@ def thinks(content: str = PRICE, reasoning: str = THOUGHTS, finish_reason: str =
 
 
 REASONING = [
-    row
-    for case in ("reasoning-channel", "reasoning-channel-streamed")
-    for row in (
-        Row(case, thinks(), PASS),
-        Row(case, thinks(), PASS, FOREIGN),
-        Row(case, thinks(reasoning="A pen costs 4"), PASS),
-        Row(case, thinks(f"{THOUGHTS}</think>{PRICE}", "First I see.")),
-        Row(case, thinks(reasoning=f"{THOUGHTS}<channel|>")),
-        Row(case, thinks(reasoning=f"<think>{THOUGHTS}")),
-        Row(case, thinks(reasoning=f"thought\n{THOUGHTS}")),
-        Row(case, thinks(f"{PRICE}<turn|>")),
-        Row(case, thinks(reasoning="!" * 90)),
-        Row(case, thinks("")),
-        Row(case, thinks("", finish_reason="length"), NONE),
-        Row(case, thinks(reasoning=""), NONE, FOREIGN),
-        Row(case, thinks(), NONE, replace(GEMMA, reasoning=False)),
-        Row(case, NO_THINKING, NONE, FOREIGN),
-        Row(case, refuses("reasoning_effort is not supported", 422), NONE, FOREIGN),
-        Row(case, NO_THINKING),
-        Row(case, BOOM, "fail", FOREIGN),
-    )
-] + [
+    Row("reasoning-channel", thinks(), PASS),
+    Row("reasoning-channel", thinks(), PASS, FOREIGN),
+    Row("reasoning-channel", thinks(reasoning="A pen costs 4"), PASS),
+    Row("reasoning-channel", thinks(f"{THOUGHTS}</think>{PRICE}", "First I see.")),
+    Row("reasoning-channel", thinks(reasoning=f"{THOUGHTS}<channel|>")),
+    Row("reasoning-channel", thinks(f"{PRICE}<turn|>")),
+    Row("reasoning-channel", thinks(reasoning="!" * 90)),
+    Row("reasoning-channel", thinks("")),
+    Row("reasoning-channel", thinks("", finish_reason="length"), NONE),
+    Row("reasoning-channel", thinks(reasoning=""), NONE, FOREIGN),
+    Row("reasoning-channel", thinks(), NONE, replace(GEMMA, reasoning=False)),
+    Row("reasoning-channel", NO_THINKING, NONE, FOREIGN),
+    Row("reasoning-channel", refuses("reasoning_effort is not supported", 422), NONE, FOREIGN),
+    Row("reasoning-channel", NO_THINKING),
     Row("reasoning-channel", says(f"thought\n{THOUGHTS}\n{PRICE}"), defect="38855", remedy="vLLM 0.20"),
-    Row("reasoning-channel", says(f"thought\n{THOUGHTS}"), "fail", FOREIGN, defect="38855"),
-    Row("reasoning-channel", says(PRICE), defect="38855"),
+    Row("reasoning-channel-streamed", thinks(), PASS),
     Row("reasoning-channel-streamed", streams(PRICE, reasoning=THOUGHTS, events=("content", "reasoning", "content"))),
 ]
 
@@ -281,62 +261,39 @@ def second_number(ask: Ask) -> Reply:
 
 
 STOPPED = says(tool_calls=(ToolCall("a", "get_balance", '{"customer": 58213}'),), finish_reason="stop")
-ENDLESS = says("Paris Paris Paris", finish_reason="length", completion_tokens=2048)
-THINKING = says(reasoning="Let me see. " * 9, finish_reason="length", completion_tokens=2048)
-NEEDS_JINJA = refuses("tools param requires --jinja flag", 500)
-IN_MARKS = '{"city": "<|\\Paris<|\\"|"}'
-BAD_CALLS: list[Callable[[Reply], Reply]] = [
-    lambda one: replace(one, content="<think>Paris…"),
-    lambda one: replace(one, tool_calls=one.tool_calls * 2),
-    lambda one: replace(one, tool_calls=(*one.tool_calls, replace(one.tool_calls[0], id="b"))),
-    lambda one: replace(one, error="connection reset"),
-    other(id=""),
-    other(name="weather"),
-    *(other(arguments=text) for text in ("{}", '["Paris"]', '{"city": 75}', '{"city": "London"}')),
-    other(arguments='{"city": "Paris", "unit": "kelvin"}'),
-    other(arguments='{"city":"Paris"}{"city":"Paris"}'),
-]
 TOOL_ROWS = [
     *(Row(case, right(case), PASS, of) for case in BY_ID if case.startswith("tools-") for of in (GEMMA, FOREIGN)),
-    *(Row(case, refuses(AUTO), NONE, FOREIGN) for case in BY_ID if case.startswith("tools-") and case != "tools-auto"),
+    Row("tools-single", refuses(AUTO), NONE, FOREIGN),
     Row("tools-auto", refuses(AUTO), "fail", FOREIGN, remedy="--enable-auto-tool-choice --tool-call-parser NAME"),
     Row("tools-auto", refuses(AUTO), NONE, replace(GEMMA, model="gemma-4", tools=False), remedy="parser=gemma4"),
     Row("tools-auto", refuses("registry.ollama.ai/library/gemma:2b does not support tools"), NONE, FOREIGN),
-    Row("tools-auto", NEEDS_JINJA, "fail", LLAMA, remedy="--jinja"),
+    Row("tools-auto", refuses("tools param requires --jinja flag", 500), "fail", LLAMA, remedy="--jinja"),
     Row("tools-auto", refuses("CUDA error", 500)),
-    *(Row(case, changed(case, bad)) for case in ("tools-single", "tools-single-streamed") for bad in BAD_CALLS),
-    Row("tools-single", says("It is sunny.")),
+    Row("tools-single", changed("tools-single", lambda one: replace(one, content="<think>Paris…"))),
+    Row("tools-single", changed("tools-single", lambda one: replace(one, tool_calls=one.tool_calls * 2))),
+    Row("tools-single", changed("tools-single", other(name="weather"))),
+    *(Row("tools-single", given("tools-single", bad)) for bad in ('["Paris"]', '{"city": "London"}', '{"city": 75}')),
     Row("tools-single", AS_TEXT, "fail", FOREIGN, remedy="--tool-call-parser"),
     Row("tools-single", AS_TEXT, remedy="has a parser, but not for what this model writes"),
-    Row("tools-single", THINKING, NONE),
-    Row("tools-single", ENDLESS),
-    Row("tools-single", given("tools-single", IN_MARKS)),
-    Row("tools-single-streamed", given("tools-single-streamed", IN_MARKS), defect="38946", remedy="vLLM 0.20"),
+    Row("tools-single", says(reasoning="Let me see. " * 9, finish_reason="length", completion_tokens=2048), NONE),
+    Row("tools-single", given("tools-single", '{"city": "<|\\Paris<|\\"|"}')),
     Row("tools-single", given("tools-single", '{"city": "<|\\"|>Paris"}')),
-    Row("tools-single-streamed", given("tools-single-streamed", '{"city": "<|\\"|>Paris"}'), defect="38946"),
-    Row("tools-html", given("tools-html", '{"path": "page.html", "content": "<<htmlhtml'), defect="38909"),
     Row("tools-html", page(PAGE.replace("\n", "")), PASS),
     Row("tools-html", page(PAGE.replace("DOCTYPE", "doctype").replace('"', "'")), PASS),
     Row("tools-html", page(PAGE.replace("<b>bold</b> word", "<b>bolder</b> words")), PASS),
     Row("tools-html", page(PAGE.replace("<h1>", "<h1><h1>"))),
-    Row("tools-html", page("")),
     # ending a loop early is named and not failed where vLLM does not stream
     *(
         Row("tools-steps", right("tools-steps", end), NONE, defect="39043", remedy="stream in agent loops")
         for end in (says(TAGS), says(""), says("Her number is 58213."), STOPPED)
     ),
-    Row("tools-steps", changed("tools-steps", lambda one: replace(one, finish_reason="stop")), NONE, defect="39043"),
     Row("tools-steps", right("tools-steps", says("Her number is 58213.")), "fail", LLAMA),
     Row("tools-steps", right("tools-steps", BOOM)),
-    Row("tools-steps", says(TAGS)),
-    Row("tools-steps", changed("tools-steps", lambda one: replace(one, content="<tool_call|>"))),
     Row("tools-steps", second_number),
     Row("tools-agent", right("tools-agent", says(TAGS)), defect="39043"),
     Row("tools-agent", right("tools-agent", says(" ")), defect="39043"),
-    Row("tools-agent", lambda ask: calls(ask, look_up_order={"order": "K-2281"})),
     *(Row("tools-agent", right("tools-agent", says(said)), PASS) for said in ("In locker 4,719.", "locker **4 719**")),
-    *(Row(case, right(case, talks("Gladly: it is 12."))) for case in FINAL if case != "tools-steps"),
-    *(Row(case, right(case, refuses("unexpected role 'tool'"))) for case in FINAL),
+    Row("tools-agent", right("tools-agent", talks("Gladly: it is 12."))),
     Row("tools-loop", lambda ask: talks("137, 8.45")(ask) if done(ask) else calls(ask, count_stock={"product": "x"})),
     Row("tools-parallel", right("tools-parallel", says("Clear in Oslo, 08:15 in Tokyo.")), NONE),
     Row("tools-parallel", lambda ask: says("Clear.") if done(ask) else calls(ask, get_weather=OSLO)),
@@ -372,38 +329,17 @@ REFUSALS = [
     refuses("json: cannot unmarshal array into Go struct field ChatCompletionRequest.messages of type string"),
 ]
 VISION = [
-    Row("vision-shapes", seeing(GOOD, "blue triangle\nred circle")),
     Row("vision-shapes", seeing(SECOND_GOOD, SECOND_GOOD, tokens=None, without=None)),
     Row("vision-shapes", refuses("invalid request", 400)),
     Row("vision-shapes", says("!" * 80)),
+    Row("vision-shapes", seeing(GOOD, GOOD, tokens=0), "fail", FOREIGN),
+    Row("vision-tokens", seeing(GOOD, "I do not know.", tokens=0), "fail", BLIND),
     Row("vision-tokens", seeing(GOOD, GOOD, tokens=None, without=None), NONE),
-    Row("vision-tokens", seeing(GOOD, GOOD, without=None), NONE),
     Row("vision-tokens", lambda ask: says("red square") if picture(ask) else BOOM),
-    *(
-        Row(case, seeing(GOOD, second, tokens=0), "fail", subject)
-        for case in ("vision-shapes", "vision-tokens")
-        for subject in (GEMMA, FOREIGN, BLIND)
-        for second in (GOOD, "I do not know.")
-    ),
-    *(
-        Row(case, words, outcome, subject, remedy=remedy)
-        for case in ("vision-shapes", "vision-tokens")
-        for words in REFUSALS
-        for outcome, subject, remedy in (
-            (NONE, FOREIGN, ""),
-            (NONE, BLIND, ""),
-            ("fail", GEMMA, "--language-model-only"),
-        )
-    ),
-    *(
-        Row(case, broken, "fail", subject)
-        for case in ("vision-shapes", "vision-tokens")
-        for broken, subject in (
-            (refuses("cannot identify image file <_io.BytesIO object>"), FOREIGN),
-            (refuses("EngineCore died", 500), FOREIGN),
-            (LOST, BLIND),
-        )
-    ),
+    *(Row("vision-tokens", words, NONE, subject) for words in REFUSALS for subject in (FOREIGN, BLIND)),
+    *(Row("vision-tokens", words, remedy="--language-model-only") for words in REFUSALS),
+    Row("vision-shapes", refuses("cannot identify image file <_io.BytesIO object>"), "fail", FOREIGN),
+    Row("vision-shapes", LOST, "fail", BLIND),
 ]
 
 
@@ -476,3 +412,106 @@ NOT_DESCRIBED = [
 def test_any_wording_is_right(text: str, is_right: bool) -> None:
     assert describes(text, FIRST) == is_right
     assert not describes(text, SECOND), "the two cannot be guessed by one answer"
+
+
+# the reasoning check
+
+PROBLEM = {one.id: one for one in PROBLEMS}
+RIGHT = {
+    "price": [
+        "Answer: 120",
+        "**Answer:** 120 euros",
+        "Answer: €120.00.",
+        "Answer: $\\boxed{120}$",
+        "so it is \\boxed{120}",
+        "Answer: 118.80 / 0.99 = 120",
+        "120",
+        "answer is: 120 EUR",
+    ],
+    "islanders": ["Answer: R, S", "Answer: R and S", "**Answer: R & S**", "Answer:\nR S"],
+    "divisors": ["Answer: 70", "Answer: **70** numbers", "I first thought\nAnswer: 80\nbut no.\nAnswer: 70"],
+    "ticket": [
+        "Answer: 2024-05-23",
+        "Answer: 23 May 2024",
+        "Answer: May 23, 2024",
+        "Answer: Thursday, 23rd of May 2024",
+        "Answer: 23.05.2024",
+        "Answer: `2024-05-23`",
+    ],
+    "marbles": [
+        "Answer: 55/84",
+        "Answer: $\\frac{55}{84}$",
+        "Answer: \\dfrac{55}{84} ≈ 0.65",
+        "Answer: 110/168 = 55/84",
+    ],
+    "letters": ["Answer: mosednuh", 'Answer: "MOSEDNUH"', "Answer: m-o-s-e-d-n-u-h", "Answer: m o s e d n u h."],
+    "runners": [
+        "Answer: Cleo, Dan, Ben, Eva, Ana",
+        "Answer: Cleo > Dan > Ben > Eva > Ana",
+        "Answer: 1. Cleo 2. Dan 3. Ben 4. Eva 5. Ana",
+    ],
+}
+WRONG = {
+    "price": ["Answer: 119", "Answer: 120 or 121", "Answer:", "", "Answer: 12.0", "Answer: about twelve"],
+    "islanders": ["Answer: R", "Answer: P, R, S", "Answer: S and Q"],
+    "divisors": ["Answer: 70\nWait.\nAnswer: 80", "Answer: 7", "Answer: 700"],
+    "ticket": ["Answer: 2024-05-24", "Answer: 2024-05-22", "Answer: May", "Answer: 23 May"],
+    "marbles": ["Answer: 0.6548", "Answer: 55/85", "Answer: 55/0", "Answer: 29/84"],
+    "letters": ["Answer: hundesom", "Answer: mosednu", "Answer: mosednuh mosednuh"],
+    "runners": ["Answer: Cleo, Dan, Ana, Eva, Ben", "Answer: Cleo, Dan, Ben, Eva", "Answer: Dan, Cleo, Ben, Eva, Ana"],
+}
+
+
+@each("name, said", [(name, said) for name, all_said in RIGHT.items() for said in all_said])
+def test_right_answers_however_written(name: str, said: str) -> None:
+    assert [one.id for one in PROBLEMS if one.solved_by(f"First this, then that, 17 times.\n\n{said}")] == [name]
+
+
+@each("name, said", [(name, said) for name, all_said in WRONG.items() for said in all_said])
+def test_wrong_answers(name: str, said: str) -> None:
+    assert not PROBLEM[name].solved_by(said)
+
+
+TOO_LONG = says("", reasoning="Let me see", finish_reason="length")
+BROKEN = refuses("time-out", None)
+
+
+@each(
+    "answer, outcome, score, tokens",
+    [
+        (says("Answer: 120", completion_tokens=640), "pass", "right", 640),
+        (says("Answer: 120", finish_reason="length"), "pass", "right", 20),
+        (says("Answer: 100", completion_tokens=640), "fail", "wrong", 640),
+        (says(""), "fail", "wrong", 20),
+        (TOO_LONG, "fail", "cut off", 20),
+        (BROKEN, "fail", "", None),
+    ],
+)
+def test_what_becomes_of_an_answer(answer: Reply, outcome: str, score: str, tokens: int | None) -> None:
+    verdict = hold("problem-price", answer)
+    assert (verdict.outcome, verdict.score, verdict.tokens) == (outcome, score, tokens)
+
+
+def test_the_score() -> None:
+    server = {
+        "problem-price": says("Answer: 120", completion_tokens=100),
+        "problem-ticket": says("Answer: 7"),
+        "problem-letters": says("", finish_reason="length", completion_tokens=3500),
+        "problem-runners": BROKEN,
+    }
+    told = [CaseResult(BY_ID[name], hold(name, answer), 2.0) for name, answer in server.items()]
+    probed = Probed(GEMMA, told)
+    assert probed.score() == {"right": 1, "wrong": 1, "cut_off": 1, "of": 3, "seconds_each": 2.0, "tokens_each": 1207}
+    assert [one.case.id for one in probed.failed] == ["problem-runners"], "wrong answers are the model's"
+    assert Probed(GEMMA).score() is None
+    document = probed.document()
+    assert (document["passed"], document["failed"], document["cases"][1]["score"]) == (0, 1, "wrong")
+
+
+def test_a_model_that_cannot_think_is_asked_without() -> None:
+    asked: list[Any] = []
+    no = refuses("m does not support thinking")
+    last = lambda ask: no if "chat_template_kwargs" in ask.body else says("Answer: 120")  # noqa: E731
+    assert hold("problem-price", last, FOREIGN, asked).outcome == "pass"
+    assert asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
+    assert "temperature" not in asked[0]
