@@ -88,18 +88,17 @@ def read_text(path: Path) -> str:
     """Text of a file, without a byte-order mark. Raises UsageError."""
     place = str(path)
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError(f"expected a YAML file, got {'a directory' if path.is_dir() else 'a special file'}")
-        data = path.read_bytes()
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"expected a YAML file of at most {MAX_BYTES} bytes, got {len(data)} bytes")
-        return data.decode("utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        text = data.decode("utf-8-sig")
     except OSError as error:
         why = f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError as error:
         place, why = f"{path}:{data.count(10, 0, error.start) + 1}", f"not UTF-8 text (byte 0x{data[error.start]:02x})"
-    except ValueError as error:
-        why = str(error)
+    else:
+        if len(data) <= MAX_BYTES:
+            return text
+        why = f"expected a YAML file of at most {MAX_BYTES} bytes"
     raise UsageError(f"{place}: {why}", code="file-unreadable")
 
 
