@@ -7,7 +7,9 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from unicodedata import normalize
 
 from cluster.cli.options import Parser, common
 from cluster.config.find import find_recipe, inventory_to_change, usual_inventories
@@ -40,7 +42,7 @@ def configure(parser: Parser) -> None:
     common(show)
     common(verbs.add_parser("check", help="validate the file, without connecting", allow_abbrev=False))
     add = verbs.add_parser("add", help="record a host, and its key once you agree", allow_abbrev=False)
-    add.add_argument("name", metavar="NAME", help="what you will call it")
+    add.add_argument("name", metavar="NAME", type=partial(normalize, "NFC"), help="what you will call it")
     add.add_argument("address", nargs="?", metavar="ADDRESS", help="address or ssh name, or user@host:port")
     add.add_argument("--user", help="login name (default: what ssh would use)")
     add.add_argument("--port", help="SSH port (default: what ssh would use)")
@@ -123,9 +125,9 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
     file = InventoryFile(Inventory() if is_blank else read_inventory(path), path)
     given, existing = _given(args), file.inventory.hosts.get(args.name)
     written = {} if existing else {"address": args.name} | given
-    changed = with_host(text, args.name, written, str(path)) if written else ""
     values = {"hosts": {args.name: {key: str(value) for key, value in written.items()}}}
     entry = existing or validate(Inventory, Document("command line", values)).hosts[args.name]
+    changed = with_host(text, args.name, written, str(path)) if written else ""
     host = with_defaults(args.name, entry, file.inventory.defaults)
     defaulted = ("user", "port", "identity_file", "known_hosts_file")
     entry = entry.model_copy(update={key: getattr(host, key) for key in defaulted})

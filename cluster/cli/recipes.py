@@ -10,7 +10,7 @@ from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
 from cluster.cli.options import Parser, common
 from cluster.config.find import find_recipe, recipe_files
 from cluster.config.inventory import load_inventory
-from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe, read_dockerfile, read_recipe
+from cluster.config.recipe import choose_recipe, final_recipe, load_recipe, read_dockerfile, read_recipe
 from cluster.config.written import annotated
 from cluster.deploy.rank import SETTINGS
 from cluster.errors import ClusterError, ExitCode, UsageError
@@ -91,18 +91,12 @@ def problems_of(path: Path) -> Iterator[str]:
         return
     if recipe.name != path.stem:
         yield f"{path}: name: expected `{path.stem}`, as the file is called and `up` finds it, got `{recipe.name}`"
-    for problem in _collisions(recipe):
-        yield f"{path}: {problem}"
-
-
-def _collisions(recipe: Recipe) -> Iterator[str]:
-    """Flags and variables that cluster gives itself."""
     ours = {flag: OURS[SHORT.get(flag, flag)] for flag in recipe.vllm if SHORT.get(flag, flag) in OURS}
-    yield from (f"vllm.{flag}: set by cluster; use {instead}" for flag, instead in ours.items())
+    yield from (f"{path}: vllm.{flag}: set by cluster; use {instead}" for flag, instead in ours.items())
     for name in (name for name in recipe.env if name in SETTINGS):
-        yield f"env.{name}: set by cluster to `{SETTINGS[name]}` in every container"
+        yield f"{path}: env.{name}: set by cluster to `{SETTINGS[name]}` in every container"
     if not ours:
         try:
             vllm_serve(recipe, Layout(1, 1, "none", ("127.0.0.1",)))
         except ClusterError as error:
-            yield error.what
+            yield f"{path}: {error.what}"

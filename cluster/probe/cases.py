@@ -177,7 +177,7 @@ def _ask_case(case: Case, loader: Loader, probed: Probed, limits: Limits) -> tup
                 probed.refused.append(named[0])
             else:
                 ask = talk.send(reply)
-    except StopIteration:
+    except StopIteration:  # the case came to its end, so it passes
         pass
     except CaseOver as over:
         verdict = over.verdict
@@ -189,9 +189,8 @@ def _ask_case(case: Case, loader: Loader, probed: Probed, limits: Limits) -> tup
     return CaseResult(case, verdict, time.monotonic() - started, sent), reply
 
 
-QUICK_LIMITS = Limits(
-    request_s=40, begin_s=60, lenient=True
-)  # 40 s: 280 tokens of a 31B on one Spark, ten times enough
+# a request may take 280 tokens of a 31B on one Spark; the questions ask for a tenth of that
+QUICK_LIMITS = Limits(request_s=40, begin_s=60, lenient=True)
 END_S = 120.0  # of all of it, a client that hangs included
 
 
