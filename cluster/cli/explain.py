@@ -65,7 +65,6 @@ def view(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def others(label: str, names: list[str]) -> list[str]:
-    """What else there is, in one line."""
     return [f"  {label}: {', '.join(names)}"] if names else []
 
 

@@ -1,4 +1,4 @@
-"""`cluster logs`: the logs of all ranks, merged by time, or (`--explain`) what they say is wrong."""
+"""`cluster logs`: the logs of all ranks, merged by time, or (`--explain`) what they show to be wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import queue
 import shlex
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +29,53 @@ from cluster.spark.deployments import Deployment
 
 EVER = "-30d"
 """How far back a host's journal is read where it is not known when the container was started."""
+TAIL = 200
+LOST_S = 180.0
+"""A host that is silent for so long is given up; the others are followed further."""
+RETRY_S = 5.0
+
+
+class RankLine(NamedTuple):
+    """A line of a rank, by the keys of `--json`. `time` is docker's (RFC 3339), empty where it gave none."""
+
+    time: str
+    host: str
+    deployment: str
+    line: str
+
+    def text(self, several: bool) -> str:
+        """As it is shown, with its deployment where there are several."""
+        return f"{self.time[:23]} {f'{self.host}/{self.deployment}' if several else self.host}: {self.line}"
+
+
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster logs`; 3 when a host could not be reached, or was lost."""
+    named = read_named(args)
+    tail = TAIL if args.tail is None else args.tail
+    with open_fleet(named.hosts, connect) as fleet:
+        seens, errors = answered(look(fleet, named.hosts))
+        found = find(seens, named.hosts)
+        if not found:
+            raise_all(errors)
+            what, remedy = f"no deployment on {', '.join(seens)}", "start one with: cluster up"
+            raise RefusedError(what, code="no-deployment", remedy=remedy)
+        code = ExitCode.DONE
+        if args.explain:
+            code = explain_all(found, fleet, args.tail, screen, errors)
+        elif args.follow:
+            for error in errors:
+                screen.warn(error.what)
+            follow(found, fleet, tail, screen, errors)
+        else:
+            lines = read(found, fleet, tail, errors)
+            for line in lines:
+                screen.line(line.text(len(found) > 1))
+            rows = [line._asdict() for line in lines]
+            screen.document({"lines": rows, "errors": [one.as_dict() for one in errors]})
+    if screen.json_mode and errors and not args.follow:
+        return ManyErrors(errors).exit_code
+    raise_all(errors)
+    return code
 
 
 def explain_all(
@@ -40,9 +89,9 @@ def explain_all(
     for one in found:
         with tempfile.TemporaryDirectory(prefix="cluster-") as place:
             missing = {f"{host}-log.txt": "no container of it was seen" for host in one.hosts if host not in one.ranks}
-            asked = {}
+            asked, ray = {}, one.spec["backend"] == "ray"
             for host, rank in one.ranks.items():
-                at, ray = read_time(rank.started_at), one.spec["backend"] == "ray"
+                at = read_time(rank.started_at)
                 asked[host] = evidence.questions(rank.name, EVER if at is None else f"@{at:.0f}", tail=tail, ray=ray)
             absent, lost = evidence.collect(asked, fleet, Path(place))
             errors += [error for error in lost if error.host not in {known.host for known in errors}]
@@ -61,64 +110,6 @@ def explain_all(
     return ExitCode.REFUSED if failed else ExitCode.DONE
 
 
-TAIL = 200
-LOST_S = 180.0
-"""A host that is silent for so long is given up; the others are followed further."""
-RETRY_S = 5.0
-
-
-class RankLine(NamedTuple):
-    """A line of a rank. `time` is docker's (RFC 3339), empty where it gave none."""
-
-    time: str
-    host: str
-    deployment: str
-    text: str
-
-
-def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    """Carry out `cluster logs`; 3 when a host could not be reached, or was lost."""
-    named = read_named(args)
-    tail = TAIL if args.tail is None else args.tail
-    with open_fleet(named.hosts, connect) as fleet:
-        seens, errors = answered(look(fleet, named.hosts))
-        found = find(seens, named.hosts)
-        if not found:
-            raise_all(errors)
-            raise RefusedError(
-                f"no deployment on {', '.join(seens)}", code="no-deployment", remedy="start one with: cluster up"
-            )
-        code = ExitCode.DONE
-        if args.explain:
-            code = explain_all(found, fleet, args.tail, screen, errors)
-        elif args.follow:
-            for error in errors:
-                screen.warn(error.what)
-            follow(found, fleet, tail, screen, errors)
-        else:
-            lines = read(found, fleet, tail, errors)
-            for line in lines:
-                screen.line(written(line, several=len(found) > 1))
-            keys = ("time", "host", "deployment", "line")
-            rows = [dict(zip(keys, line, strict=True)) for line in lines]
-            screen.document({"lines": rows, "errors": [one.as_dict() for one in errors]})
-    if screen.json_mode and errors and not args.follow:
-        return ManyErrors(errors).exit_code
-    raise_all(errors)
-    return code
-
-
-def written(line: RankLine, *, several: bool) -> str:
-    """One line as it is shown, with its deployment where there are several."""
-    rank = f"{line.host}/{line.deployment}" if several else line.host
-    return f"{line.time[:23]} {rank}: {line.text}"
-
-
-def ranks_of(found: Sequence[Deployment]) -> list[tuple[str, str, str]]:
-    """Host, deployment and container of every rank; a host may have a rank of several deployments."""
-    return [(host, one.id, rank.name) for one in found for host, rank in one.ranks.items()]
-
-
 def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[ClusterError]) -> list[RankLine]:
     """The last lines of every rank, stdout and stderr, in the order of their times.
 
@@ -131,8 +122,8 @@ def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[Clus
     for host, outcome in fleet.ask({host: tuple(logs.values()) for host, logs in asked.items()}).items():
         errors += [outcome.error] if outcome.error else []
         for deployment, answer in zip(asked[host], outcome.value or (), strict=False):
-            given = [*answer.text.splitlines(), *answer.error_text.splitlines()]
-            here = [split(host, deployment, line) for line in given]
+            printed = [*answer.text.splitlines(), *answer.error_text.splitlines()]
+            here = [split(host, deployment, line) for line in printed]
             lines += [line for line in here if line.time or answer.exit == 0]
             if answer.exit != 0:
                 why = why_failed(Answer(answer.exit, err=answer.err))
@@ -142,8 +133,12 @@ def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[Clus
     return sorted(lines, key=lambda line: line.time)
 
 
+def ranks_of(found: Sequence[Deployment]) -> list[tuple[str, str, str]]:
+    """Host, deployment and container of every rank; a host may have a rank of several deployments."""
+    return [(host, one.id, rank.name) for one in found for host, rank in one.ranks.items()]
+
+
 def split(host: str, deployment: str, line: str) -> RankLine:
-    """One line of `docker logs --timestamps`."""
     time, _, text = line.partition(" ")
     return RankLine(time, host, deployment, text) if time[4:5] == "-" else RankLine("", host, deployment, line)
 
@@ -153,37 +148,34 @@ def follow(found: Sequence[Deployment], fleet: Fleet, tail: int, screen: Screen,
 
     A host that stays lost is added to `errors`; the others are followed on.
     """
-    arrived: queue.Queue[RankLine | str | ClusterError | None] = queue.Queue(maxsize=10_000)
+    arrived: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=10_000)
     ranks = ranks_of(found)
 
     def pump(host: str, deployment: str, name: str) -> None:
         try:
             for one in come(fleet, host, deployment, name, tail):
-                arrived.put(one)
+                if isinstance(one, RankLine):
+                    arrived.put(partial(screen.line, one.text(len(found) > 1)))
+                else:
+                    arrived.put(partial(screen.warn, one))
         except ClusterError as error:
-            arrived.put(error)
-        else:
-            arrived.put(None)
+            errors.append(error)
+        arrived.put(None)
 
     for rank in ranks:
         threading.Thread(target=pump, args=rank, daemon=True).start()
     running = len(ranks)
     while running:
-        try:
-            one = arrived.get(timeout=0.2)
-        except queue.Empty:
-            continue
-        if isinstance(one, RankLine):
-            screen.line(written(one, several=len(found) > 1))
-        elif isinstance(one, str):
-            screen.warn(one)
-        else:
-            running -= 1
-            errors += [one] if one else []
+        with suppress(queue.Empty):
+            show = arrived.get(timeout=0.2)
+            if show:
+                show()
+            else:
+                running -= 1
 
 
 def come(fleet: Fleet, host: str, deployment: str, name: str, tail: int) -> Iterator[RankLine | str]:
-    """A rank's lines as they come; a word where its host is lost, then what it printed meanwhile.
+    """A rank's lines as they come; a warning where its host is lost, then what it printed meanwhile.
 
     Raises ClusterError when the host stays lost.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,14 @@ from cluster.argv.docker import docker_exec
 from cluster.argv.question import Question
 from cluster.deploy import prove
 from cluster.deploy.session import Connect, answered, look, open_fleet, raise_all, read_named
-from cluster.errors import ClusterError, ExitCode, ManyErrors
+from cluster.errors import ExitCode, ManyErrors
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark import ranks
 from cluster.spark import server as spark_server
-from cluster.spark.deployments import Deployment, deployments, directory
-from cluster.spark.fact import Missing
+from cluster.spark.deployments import Deployment, deployments
+from cluster.spark.fact import Missing, known
 from cluster.spark.identity import check_machines
 from cluster.spark.look import Seen
 from cluster.spark.memory import GIB
@@ -33,7 +33,7 @@ class Status:
     deployment: Deployment
     state: State
     ranks: Mapping[str, RankState | Missing | None]
-    server: Completion | Missing
+    server: Completion | None
     nodes: int | None
     wrong: tuple[str, ...]
 
@@ -45,6 +45,18 @@ class Status:
             return "unhealthy" if self.wrong else "not known to be whole" if unknown else "ready"
         all_gone = all(rank is None or getattr(rank, "state", "") == "exited" for rank in self.ranks.values())
         return "down" if all_gone else "unhealthy" if isinstance(self.state, Failed) else "starting"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.deployment.id,
+            "state": self.word,
+            "model": self.deployment.served_name,
+            "hosts": list(self.deployment.hosts),
+            "ranks": {host: rank_text(rank) for host, rank in self.ranks.items()},
+            "ray_nodes": self.nodes,
+            "wrong": list(self.wrong),
+            "why": self.state.why if isinstance(self.state, Failed) else "",
+        }
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -58,7 +70,8 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         seens, errors = answered(look(fleet, named.hosts))
         found = deployments(seens.values(), named.hosts)
         statuses = [inspect(deployment, fleet, seens) for deployment in found]
-    rows = [host_row(name, seen) for name, seen in seens.items()]
+    hosts = {name: host_row(seen) for name, seen in seens.items()}
+    rows = [[name, *row.values()] for name, row in hosts.items()]
     rows += [[error.host, "unreachable", "", "", "", ""] for error in errors]
     screen.table("", ["host", "machine", ">GiB available", ">GiB GPU", ">power W", "containers"], rows)
     alike = [*check_machines({host: seen.machine for host, seen in seens.items()})]
@@ -68,7 +81,14 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         print_deployment(status, screen)
     if not statuses:
         screen.line(f"no deployment on {', '.join(seens) or 'any host that answered'}; start one with `cluster up`")
-    screen.document({**as_document(seens, errors, statuses), "findings": [finding.as_dict() for finding in alike]})
+    screen.document(
+        {
+            "hosts": hosts,
+            "unreachable": [error.as_dict() for error in errors],
+            "deployments": [status.as_dict() for status in statuses],
+            "findings": [finding.as_dict() for finding in alike],
+        }
+    )
     if screen.json_mode and errors:
         return ManyErrors(errors).exit_code
     raise_all(errors)
@@ -77,66 +97,76 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 def inspect(deployment: Deployment, fleet: Fleet, seens: Mapping[str, Seen]) -> Status:
     """Ask all ranks, the server and Ray of one deployment, in one round trip a host."""
-    here = [host for host in deployment.hosts if host in deployment.ranks and host in seens]
-    asked: dict[str, list[Question]] = {host: [ranks.question([deployment.ranks[host].name])] for host in here}
+    asked: dict[str, list[Question]] = {}
+    states: dict[str, RankState | Missing | None] = {}
+    for host in deployment.hosts:
+        if host not in seens:
+            why = "the host did not answer" if host in fleet.names else "not among the hosts of this command"
+            states[host] = Missing(why, "absent")
+            continue
+        containers = seens[host].containers  # a container that was not found is gone, if the host lists what it has
+        states[host] = containers if isinstance(containers, Missing) else None
+        if host in deployment.ranks:
+            asked[host] = [ranks.question([deployment.ranks[host].name])]
     head = deployment.head
     if head in asked:
         asked[head].append(spark_server.question(server_of(deployment, seens[head]), ask=False, timeout_s=5))
         if deployment.spec["backend"] == "ray":
             name = deployment.ranks[head].name
             asked[head].append(docker_exec(name, ("python3", "/cluster/ray_nodes.py"), timeout_s=9))
-    states: dict[str, RankState | Missing | None] = {}
-    for host in deployment.hosts:
-        if host in seens:  # a container that was not found is gone, if the host lists what it has
-            containers = seens[host].containers
-            states[host] = containers if isinstance(containers, Missing) else None
-        else:
-            why = "the host did not answer" if host in fleet.names else "not among the hosts of this command"
-            states[host] = Missing(why, "absent")
-    outcomes = fleet.ask(asked)
-    for host, outcome in outcomes.items():
-        read = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
+    completion, nodes, wrong = None, None, []
+    for host, outcome in fleet.ask(asked).items():
+        answers = [*(outcome.value or ())]
+        read = ranks.parse(answers[0]) if answers else Missing(str(outcome.error))
         states[host] = read if isinstance(read, Missing) else read.get(deployment.ranks[host].name)
-    answers = outcomes[head].value if head in outcomes else None
-    server = spark_server.parse(answers[1]) if answers else Missing("the head was not asked")
-    healthy = not isinstance(server, Missing) and server.healthy
-    count, wrong = None, []
-    if answers and len(answers) > 2 and healthy:
-        nodes = ranks.parse_nodes(answers[2])
-        if isinstance(nodes, Missing):
-            wrong = [f"Ray does not say which nodes it has: {nodes.why}"]
-        else:
-            addresses = [deployment.seen["hosts"][host]["address"] for host in deployment.hosts]
-            count, wrong = sum(node.alive for node in nodes), judge_nodes(nodes, addresses)
-    return Status(deployment, judge_ranks(states, healthy), states, server, count, tuple(wrong))
+        completion = known(spark_server.parse(answers[1])) if answers[1:] else completion
+        if answers[2:] and completion and completion.healthy:
+            alive = ranks.parse_nodes(answers[2])
+            if isinstance(alive, Missing):
+                wrong = [f"Ray does not report its nodes: {alive.why}"]
+                continue
+            nodes = sum(node.alive for node in alive)
+            wrong = judge_nodes(alive, [deployment.seen["hosts"][host]["address"] for host in deployment.hosts])
+    state = judge_ranks(states, healthy=completion is not None and completion.healthy)
+    return Status(deployment, state, states, completion, nodes, tuple(wrong))
 
 
 def server_of(deployment: Deployment, seen: Seen) -> Server:
     """Where the deployment's API is, seen from its head."""
-    home = "" if isinstance(seen.identity, Missing) else seen.identity.data_dir
-    return Server.of_spec(deployment.spec, directory(home, deployment.id))
+    return Server.of_spec(deployment.spec, seen.home(deployment.id))
 
 
-def host_row(name: str, seen: Seen) -> list[str]:
-    """One host's line; `?` for what could not be read."""
-    product = "?" if isinstance(seen.identity, Missing) else seen.identity.product or seen.identity.arch
-    memory = None if isinstance(seen.memory, Missing) else seen.memory.available
-    power = None if isinstance(seen.gpu, Missing) or not seen.gpu else seen.gpu[0].power_w
-    room = ["?" if value is None else f"{value / GIB:.1f}" for value in (memory, prove.gpu_bytes(seen.gpu_processes))]
-    listed = None if isinstance(seen.containers, Missing) else seen.containers
-    running = "?" if listed is None else str(sum(one.state == "running" for one in listed))
-    return [name, product, *room, "?" if power is None else f"{power:.0f}", running]
+def host_row(seen: Seen) -> dict[str, str]:
+    """One host's cells by their keys in `--json`; `?` for what could not be read."""
+    identity, memory, gpus, containers = (
+        known(seen.identity),
+        known(seen.memory),
+        known(seen.gpu),
+        known(seen.containers),
+    )
+    power = gpus[0].power_w if gpus else None
+    values = {
+        "machine": identity.product or identity.arch if identity else None,
+        "available_gib": gib(memory.available if memory else None),
+        "gpu_gib": gib(prove.gpu_bytes(seen.gpu_processes)),
+        "power_w": None if power is None else f"{power:.0f}",
+        "containers": None if containers is None else str(sum(one.state == "running" for one in containers)),
+    }
+    return {key: "?" if value is None else value for key, value in values.items()}
+
+
+def gib(value: int | None) -> str | None:
+    return None if value is None else f"{value / GIB:.1f}"
 
 
 def print_deployment(status: Status, screen: Screen) -> None:
-    """The deployment's own lines: what it is, every rank, Ray, the server."""
     deployment = status.deployment
     screen.line(f"{deployment.id}: {status.word} ({deployment.served_name}, {', '.join(deployment.hosts)})")
     for host, rank in status.ranks.items():
         screen.line(f"  {host}: {rank_text(rank)}")
     if status.nodes is not None:
         screen.line(f"  Ray: {status.nodes} of {len(deployment.hosts)} nodes")
-    if not isinstance(status.server, Missing) and status.server.load and status.server.load.queue:
+    if status.server and status.server.load and status.server.load.queue:
         screen.line(f"  server: {status.server.load.queue}")
     for wrong in status.wrong:
         screen.warn(f"  {wrong}")
@@ -145,7 +175,6 @@ def print_deployment(status: Status, screen: Screen) -> None:
 
 
 def rank_text(rank: RankState | Missing | None) -> str:
-    """One rank in a line."""
     if rank is None:
         return "no container"
     if isinstance(rank, Missing):
@@ -153,28 +182,3 @@ def rank_text(rank: RankState | Missing | None) -> str:
     if rank.state != "running":
         return f"{rank.state}, exit {rank.exit_code}{': ' + rank.ended if rank.ended else ''}"
     return f"running, {rank.stage or 'starting'}"
-
-
-def as_document(
-    seens: Mapping[str, Seen], errors: Sequence[ClusterError], statuses: Sequence[Status]
-) -> dict[str, Any]:
-    """The same for `--json`."""
-    columns = ("machine", "available_gib", "gpu_gib", "power_w", "containers")
-    hosts = {name: dict(zip(columns, host_row(name, seen)[1:], strict=True)) for name, seen in seens.items()}
-    return {
-        "hosts": hosts,
-        "unreachable": [error.as_dict() for error in errors],
-        "deployments": [
-            {
-                "id": status.deployment.id,
-                "state": status.word,
-                "model": status.deployment.served_name,
-                "hosts": list(status.deployment.hosts),
-                "ranks": {host: rank_text(rank) for host, rank in status.ranks.items()},
-                "ray_nodes": status.nodes,
-                "wrong": list(status.wrong),
-                "why": status.state.why if isinstance(status.state, Failed) else "",
-            }
-            for status in statuses
-        ],
-    }

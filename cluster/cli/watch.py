@@ -12,60 +12,192 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cluster.argv.question import Question
 from cluster.cli.findings import STYLES, below
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.restart import restart
 from cluster.deploy.session import Connect, Named, open_fleet, read_named, tell_apart
 from cluster.diagnosis import hang
-from cluster.diagnosis.hang import History, HostSnapshot, OpenFinding, Snapshot, Update
+from cluster.diagnosis.hang import History, HostAnswers, OpenFinding, Snapshot, Update
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark import deployments, gpu, identity, links, memory, ranks
 from cluster.spark import server as spark_server
-from cluster.spark.deployments import Container, Deployment, LockState, directory, group
-from cluster.spark.fact import NOT_ASKED, Missing
+from cluster.spark.deployments import Deployment, directory, group
+from cluster.spark.fact import Missing, known
 from cluster.spark.finding import Finding, Shared
-from cluster.spark.gpu import Gpu, GpuProcess
-from cluster.spark.identity import host_id
-from cluster.spark.links import Links
-from cluster.spark.memory import Memory
 from cluster.spark.ranks import Failed, RankState, judge_ranks
-from cluster.spark.server import Completion, Server
+from cluster.spark.server import Server
 
-SERVER_TIMEOUT_S = 5.0
+SERVER_TIMEOUT_S, COMMAND_S, SHORTEST_S = 5.0, 60.0, 1.0
+PAUSES_S = (60.0, 300.0, 900.0)
+"""After the first, second and every further restart, before another one."""
+RETRY_S = 60.0
+"""After a restart that could not be begun."""
+INDENT = " " * 9
 
 
-@dataclass(frozen=True, slots=True)
-class HostAnswers:
-    """One host's answers. `server` is None where no server was asked; `machine` is its machine-id; `why` it did not
-    answer, empty when it did."""
+def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
+    """Carry out `cluster status --watch` or `--print-unit`. Nothing but Ctrl-C (130) and SIGTERM (0) ends a watch."""
+    if args.interval < SHORTEST_S:
+        raise UsageError(f"--interval {args.interval:g}: at least {SHORTEST_S:g} s", code="out-of-range")
+    named = read_named(args)
+    act = make_act(args)
+    if args.print_unit:
+        return print_unit(args, named, screen)
+    with ending_on_sigterm() as asked, open_fleet(named.hosts, connect) as fleet:
+        monitor = Monitor(named, fleet, screen, act)
+        try:
+            monitor.look()
+            if not monitor.watched:
+                monitor.say("watching", "", f"no deployment on {', '.join(monitor.hosts)} yet")
+            while True:
+                fleet.time.sleep(max(0.0, monitor.looked_at + args.interval - fleet.time.monotonic()))
+                monitor.look()
+        except (KeyboardInterrupt, InterruptedByUser):
+            return ExitCode.DONE if asked else ExitCode.INTERRUPTED
 
-    containers: tuple[Container, ...] | Missing = NOT_ASKED
-    lock: LockState | Missing = NOT_ASKED
-    memory: Memory | Missing = NOT_ASKED
-    gpus: tuple[Gpu, ...] | Missing = NOT_ASKED
-    processes: tuple[GpuProcess, ...] | Missing = NOT_ASKED
-    links: Links | Missing = NOT_ASKED
-    machine: str | Missing = NOT_ASKED
-    server: Completion | Missing | None = None
-    why: str = ""
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[list[int]]:
+    """SIGTERM interrupts as Ctrl-C does, and is noted in the list."""
+    asked: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass
+class MonitoredDeployment:
+    """One deployment, what is remembered of it, and its findings that are not over."""
+
+    deployment: Deployment
+    history: History = field(default_factory=History)
+    open_findings: Mapping[hang.Key, OpenFinding] = field(default_factory=dict)
+
+
+class Monitor:
+    def __init__(self, named: Named, fleet: Fleet, screen: Screen, act: Act) -> None:
+        self.hosts: dict[str, ResolvedHost] = {host.name: host for host in named.hosts}
+        self.fleet, self.screen, self.act = fleet, screen, act
+        self.watched: dict[str, MonitoredDeployment] = {}
+        self.silent: set[str] = set()
+        self.ids: dict[str, str] = {}
+        self.looked_at = 0.0
+
+    def look(self) -> None:
+        """Look at all hosts once, and act. Raises RefusedError the first time when machines cannot be told apart."""
+        self.looked_at = self.fleet.time.monotonic()
+        servers = {
+            one.head: Server.of_spec(one.spec, directory(self.hosts[one.head].data_dir, one.id))
+            for one in (watched.deployment for watched in self.watched.values())
+            if one.head in self.hosts
+        }
+        answered = ask_hosts(self.fleet, self.hosts, servers)
+        machines = {host: answer.machine for host, answer in answered.items() if not answer.why}
+        if not self.ids:
+            tell_apart(machines)
+        self.ids |= {host: identity.host_id(one) for host, one in machines.items() if isinstance(one, str)}
+        for host, answer in answered.items():
+            if answer.why and host not in self.silent:
+                self.say("unreachable", "", f"{host} does not answer: {answer.why}", host=host)
+                self.silent.add(host)
+            elif not answer.why and host in self.silent:
+                self.say("answers", "", f"{host} answers again", host=host)
+                self.silent.remove(host)
+        for deployment in self.deployments(answered):
+            one = self.watch_over(deployment)
+            one.history = one.history.after(self.snapshot(deployment, answered))
+            change = hang.follow(one.open_findings, one.history)
+            one.open_findings = change.open_findings
+            for finding in change.raised:
+                self.say_raised(deployment.id, finding)
+            self.say_over(deployment.id, change.over)
+            self.act(self, one, change)
+
+    def deployments(self, answered: Mapping[str, HostAnswers]) -> tuple[Deployment, ...]:
+        """What is there now. On a host that does not list its containers they are taken to be as they were."""
+        listed = {host: one.containers for host, one in answered.items() if one.containers is not None}
+        blind = set(self.hosts) - set(listed)
+        before = [watched.deployment for watched in self.watched.values()]
+        known = {host: [one.ranks[host] for one in before if host in one.ranks] for host in blind}
+        addresses = {host: self.hosts[host].address for host in blind - self.ids.keys()}
+        found = group({**listed, **known}, self.ids, addresses)
+        for name in self.watched.keys() - {one.id for one in found}:
+            self.say_over(name, self.watched.pop(name).open_findings.values())
+            self.say("gone", name, "it is no longer there: taken down or replaced")
+        return found
+
+    def watch_over(self, deployment: Deployment) -> MonitoredDeployment:
+        """What is remembered of a deployment; nothing when its ranks were restarted."""
+        watched = self.watched.setdefault(deployment.id, MonitoredDeployment(deployment))
+        before = watched.deployment.ranks
+        known = [(rank, before[host]) for host, rank in deployment.ranks.items() if host in before]
+        if watched.deployment is deployment:
+            what = f"{deployment.served_name} on {', '.join(deployment.hosts)}"
+            self.say("watching", deployment.id, f"watching {what}")
+        elif any((rank.id, rank.started_at) != (old.id, old.started_at) for rank, old in known):
+            self.say_over(deployment.id, watched.open_findings.values())
+            self.say("ranks-restarted", deployment.id, "its ranks were restarted")
+            watched.history, watched.open_findings = History(), {}
+        watched.deployment = deployment
+        return watched
+
+    def snapshot(self, deployment: Deployment, answered: Mapping[str, HostAnswers]) -> Snapshot:
+        hosts, locks, lost = {}, [], ask_ranks(deployment, self.fleet, answered)
+        for host in deployment.hosts:
+            answer = answered.get(host, HostAnswers(why="it is not among the hosts that are watched"))
+            locks += [answer.lock] if answer.lock and answer.lock.held else []
+            end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
+            rank = deployment.ranks[host].id if host in deployment.ranks else ""
+            hosts[host] = answer.snapshot(rank, end.get("hcas", ()), end.get("netdev") or "")
+        server = answered[deployment.head].server if deployment.head in answered else None
+        healthy, load = (server.healthy, server.load) if server else (None, None)
+        return Snapshot(self.fleet.time.monotonic(), hosts, healthy, load, lost, next(iter(locks), None))
+
+    def say(self, event: str, deployment: str, text: str, *, style: str | None = None, **more: Any) -> None:
+        now = datetime.now().astimezone()
+        self.screen.text(f"{now:%H:%M:%S} {deployment}{': ' if deployment else ''}{text}", INDENT, style)
+        record = {"t": now.isoformat(timespec="seconds"), "event": event, "deployment": deployment, "text": text}
+        self.screen.record(record | more)
+
+    def say_raised(self, deployment: str, finding: Finding) -> None:
+        text = f"{finding.level}: {title(finding)}: {finding.what}"
+        self.say("raised", deployment, text, style=STYLES[finding.level], finding=finding.as_dict())
+        for label, line in below(Shared(finding, (finding.host,) if finding.host else ())):
+            self.screen.text(f"{INDENT}{label}: {line}", INDENT + " " * (len(label) + 2))
+
+    def say_over(self, deployment: str, ended: Iterable[OpenFinding]) -> None:
+        for one in ended:
+            seconds = self.fleet.time.monotonic() - one.since
+            text = f"over: {title(one.finding)}, after {seconds:.0f} s"
+            self.say("over", deployment, text, finding=one.finding.as_dict(), after_s=round(seconds))
+
+
+def title(finding: Finding) -> str:
+    return f"{finding.check} on {finding.host}" if finding.host else finding.check
 
 
 def ask_hosts(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[str, Server]) -> dict[str, HostAnswers]:
     """Ask all hosts. Of one that failed every connection is closed, so that the next look makes a new one."""
-    asked: dict[str, list[Question]] = {}
-    for name, host in hosts.items():
-        asked[name] = [
+    asked = {
+        name: [
             deployments.containers_question(),
             deployments.lock_question(host.data_dir),
             memory.question(),
@@ -73,8 +205,10 @@ def ask_hosts(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[
             links.question(),
             identity.machine_question(),
         ]
-        if name in servers:
-            asked[name].append(spark_server.question(servers[name], ask=False, timeout_s=SERVER_TIMEOUT_S))
+        for name, host in hosts.items()
+    }
+    for name, place in servers.items():
+        asked[name].append(spark_server.question(place, ask=False, timeout_s=SERVER_TIMEOUT_S))
     answered = {}
     for name, outcome in fleet.ask(asked).items():
         if outcome.value is None:
@@ -83,26 +217,28 @@ def ask_hosts(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[
             continue
         listed, held, kernel, card, linked, machine, *server = outcome.value
         answered[name] = HostAnswers(
-            deployments.parse_containers(listed),
-            deployments.parse_lock(held),
-            memory.parse(kernel),
-            gpu.parse(card),
-            gpu.parse_processes(card),
-            links.parse(linked),
+            known(deployments.parse_containers(listed)),
+            known(deployments.parse_lock(held)),
+            known(memory.parse(kernel)),
+            known(gpu.parse(card)),
+            known(gpu.parse_processes(card)),
+            known(links.parse(linked)),
             identity.parse_machine(machine),
-            spark_server.parse(server[0]) if server else None,
+            known(spark_server.parse(server[0])) if server else None,
         )
     return answered
 
 
 def ask_ranks(deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostAnswers]) -> Failed | None:
     """The rank that ended first, in its own words; None while all that are known run. Only ended ones are asked."""
-    listed = {host for host, answer in answered.items() if not isinstance(answer.containers, Missing)}
-    seen = [host for host in deployment.hosts if host in listed]
-    ended = [host for host in seen if host in deployment.ranks and deployment.ranks[host].state != "running"]
-    states: dict[str, RankState | Missing | None] = dict.fromkeys(deployment.hosts, Missing("not asked"))
-    states |= {host: None for host in seen if host not in deployment.ranks}
-    asked = {host: [ranks.question([deployment.ranks[host].name])] for host in ended}
+    states: dict[str, RankState | Missing | None] = {}
+    asked = {}
+    for host in deployment.hosts:
+        rank = deployment.ranks.get(host)
+        listed = host in answered and answered[host].containers is not None
+        states[host] = None if listed and not rank else Missing("not asked")
+        if listed and rank and rank.state != "running":
+            asked[host] = [ranks.question([rank.name])]
     for host, outcome in (fleet.ask(asked) if asked else {}).items():
         answer = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))
         states[host] = answer if isinstance(answer, Missing) else answer.get(deployment.ranks[host].name)
@@ -110,31 +246,12 @@ def ask_ranks(deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostA
     return state if isinstance(state, Failed) else None
 
 
-INDENT = " " * 9
-
-
-COMMAND_S = 60.0
-PAUSES_S = (60.0, 300.0, 900.0)
-"""After the first, second and every further restart, before another one."""
-TRY_AGAIN_S = 60.0
-"""After a restart that could not be begun."""
-
-
-@dataclass
-class Watched:
-    """One deployment, what is remembered of it, and what stands."""
-
-    deployment: Deployment
-    history: History = field(default_factory=History)
-    open_findings: Mapping[hang.Key, OpenFinding] = field(default_factory=dict)
-
-
-Act = Callable[["Watch", Watched, Update], None]
-"""Called after each look at a deployment, with what this look changed."""
+Act = Callable[[Monitor, MonitoredDeployment, Update], None]
+"""Called after each look at a deployment, with what it changed."""
 
 
 def make_act(args: argparse.Namespace) -> Act:
-    """What --on-wedge says. Raises UsageError."""
+    """What --on-wedge means. Raises UsageError."""
     if bool(args.on_finding) != (args.on_wedge == "command"):
         raise UsageError("--on-wedge command requires --command CMD, and the reverse", code="options-conflict")
     if args.max_restarts < 1:
@@ -143,38 +260,31 @@ def make_act(args: argparse.Namespace) -> Act:
     if args.on_wedge == "restart":
         return Restarts(args.max_restarts)
     words = shlex.split(args.on_finding or "")
-    return (lambda watch, one, change: run_command(words, watch, one, change)) if words else lambda *look: None
+    return lambda monitor, watched, change: run_command(words, monitor, watched, change) if words else None
 
 
-def run_command(words: list[str], watch: Watch, watched: Watched, change: Update) -> None:
+def run_command(words: list[str], monitor: Monitor, watched: MonitoredDeployment, change: Update) -> None:
     """Run the user's command on this machine once for each new finding; whatever it does, the watch goes on."""
     deployment = watched.deployment.id
     for finding in change.raised:
         env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
         given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
-        watch.say("command", deployment, f"{words[0]} {ended(words, env, given)}", finding=finding.as_dict())
+        monitor.say("command", deployment, f"{words[0]} {ended(words, env, given)}", finding=finding.as_dict())
 
 
 def ended(words: list[str], env: Mapping[str, str], given: bytes) -> str:
-    """How a command ended, in words."""
-    with tempfile.TemporaryFile() as said:
+    """How a command ended, in words. Its output goes to a file: a pipe would be waited for while its children live."""
+    with tempfile.TemporaryFile() as printed:
+        run = partial(subprocess.run, stdout=printed, stderr=printed, start_new_session=True)
         try:
-            child = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=said, stderr=said, env=env, start_new_session=True
-            )
+            done = run(words, input=given, env=env, timeout=COMMAND_S)
         except OSError as error:
             return f"cannot be run: {error.strerror}"
-        try:
-            child.communicate(given, COMMAND_S)
         except subprocess.TimeoutExpired:
             return f"was ended after {COMMAND_S:.0f} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # what it left behind as well
-            child.wait()
-        said.seek(max(0, said.tell() - 300))
-        last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-    return "was run" if child.returncode == 0 else f"exited with {child.returncode}: {''.join(last) or 'no output'}"
+        printed.seek(max(0, printed.tell() - 300))
+        last = printed.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+    return f"exited with {done.returncode}: {''.join(last) or 'no output'}" if done.returncode else "was run"
 
 
 class Restarts:
@@ -186,47 +296,48 @@ class Restarts:
         self.not_before = 0.0
         self.refused: dict[str, str] = {}
 
-    def __call__(self, watch: Watch, watched: Watched, change: Update) -> None:
-        """Restart, or say once why not."""
+    def __call__(self, monitor: Monitor, watched: MonitoredDeployment, change: Update) -> None:
+        """Restart, or report once why not."""
         faults = [one.finding for one in change.open_findings.values() if one.finding.level == "fault"]
         reasons = [(one, hang.why_no_restart(one, watched.history)) for one in faults]
         curable = next((one for one, why in reasons if not why), None)
-        last, deployment = watched.history.last, watched.deployment.id
-        silent = ", ".join(host for host, one in last.hosts.items() if one.why)
-        why = ""
-        if curable is None:
-            why = reasons[0][1] if reasons else ""
-        elif self.done >= self.most:
-            why = f"{self.done} restarts were made, as many as --max-restarts allows"
-        elif silent:
-            why = f"{silent} does not answer"
-        elif last.lock:
-            why = f"{last.lock.who} is at work: {last.lock.why}"
-        elif watch.fleet.time.monotonic() < self.not_before:
-            why = f"a pause of {self.pause_s / 60:.0f} min comes first"
+        deployment = watched.deployment.id
+        why = self.why_not(monitor, watched) if curable else next((why for _, why in reasons), "")
         if why and why != self.refused.get(deployment):
-            watch.say("not-restarted", deployment, f"not restarted: {why}")
+            monitor.say("not-restarted", deployment, f"not restarted: {why}")
         self.refused[deployment] = why
         if curable and not why:
-            self.restart(curable, watch, watched.deployment)
+            self.restart(curable, monitor, watched.deployment)
+
+    def why_not(self, monitor: Monitor, watched: MonitoredDeployment) -> str:
+        """Why what would be cured is not restarted now."""
+        last = watched.history.last
+        if self.done >= self.most:
+            return f"{self.done} restarts were made, as many as --max-restarts allows"
+        if silent := [host for host, one in last.hosts.items() if one.why]:
+            return f"{', '.join(silent)} does not answer"
+        if last.lock:
+            return f"{last.lock.who} is at work: {last.lock.why}"
+        if monitor.fleet.time.monotonic() < self.not_before:
+            return f"a pause of {self.pause_s / 60:.0f} min comes first"
+        return ""
 
     @property
     def pause_s(self) -> float:
-        """The pause after the latest restart."""
-        return PAUSES_S[min(self.done, len(PAUSES_S)) - 1] if self.done else TRY_AGAIN_S
+        return PAUSES_S[min(self.done, len(PAUSES_S)) - 1] if self.done else RETRY_S
 
-    def restart(self, finding: Finding, watch: Watch, deployment: Deployment) -> None:
+    def restart(self, finding: Finding, monitor: Monitor, deployment: Deployment) -> None:
         """Do it, and count it from its first change on."""
-        before, fleet, say = self.done, watch.fleet, watch.say
+        before, say = self.done, monitor.say
 
         def begun() -> None:
             self.done += 1
             text = f"restarting all ranks for {finding.check} ({self.done} of {self.most})"
             say("restarting", deployment.id, text, finding=finding.as_dict())
 
-        hosts = [watch.hosts[name] for name in deployment.hosts]
+        hosts = [monitor.hosts[name] for name in deployment.hosts]
         try:
-            seconds = restart(deployment, hosts, fleet, watch.screen, begun)
+            seconds = restart(deployment, hosts, monitor.fleet, monitor.screen, begun)
             say("restarted", deployment.id, f"restarted, and it serves again after {seconds:.0f} s")
         except InterruptedByUser as error:
             if error.rolled_back:
@@ -236,7 +347,7 @@ class Restarts:
             word = "restart failed" if self.done > before else "not restarted"
             text = "; ".join(filter(None, (f"{word}: {error.what}", error.rolled_back)))
             say(word.replace(" ", "-"), deployment.id, text, remedy=error.remedy)
-        self.not_before = fleet.time.monotonic() + (self.pause_s if self.done > before else TRY_AGAIN_S)
+        self.not_before = monitor.fleet.time.monotonic() + (self.pause_s if self.done > before else RETRY_S)
 
 
 UNIT = """\
@@ -266,12 +377,16 @@ def print_unit(args: argparse.Namespace, named: Named, screen: Screen) -> ExitCo
     own = Path(sys.argv[0])
     is_program = own.name == "cluster" and os.access(own, os.X_OK)
     words = [str(own.absolute())] if is_program else [sys.executable, "-m", "cluster.cli.main"]
-    words += ["status", "--watch", "--interval", f"{args.interval:g}"]
-    words += ["--inventory", str(named.file.path.absolute())] if named.file.path else []
-    words += ["--nodes", args.nodes] if args.nodes else []
-    words += ["--on-wedge", args.on_wedge]
-    words += ["--command", args.on_finding] if args.on_wedge == "command" else []
-    words += ["--max-restarts", str(args.max_restarts)] if args.on_wedge == "restart" else []
+    words += ["status", "--watch"]
+    for option, value in (
+        ("--interval", f"{args.interval:g}"),
+        ("--inventory", named.file.path and str(named.file.path.absolute())),
+        ("--nodes", args.nodes),
+        ("--on-wedge", args.on_wedge),
+        ("--command", args.on_finding),
+        ("--max-restarts", str(args.max_restarts) if args.on_wedge == "restart" else ""),
+    ):
+        words += [option, value] if value else []
     words += ["--json"] if args.json else []
     hosts = ", ".join(host.name for host in named.hosts).replace("%", "%%")
     text = UNIT.format(hosts=hosts, user=getpass.getuser(), command=" ".join(map(quote, words)))
@@ -285,160 +400,3 @@ def quote(word: str) -> str:
     """A word of ExecStart=: systemd's specifiers and variables taken literally, in quotes where needed."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return text if text and not set(text) & set(" \t'\";\\") else f'"{text}"'
-
-
-SHORTEST_S = 1.0
-
-
-def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    """Carry out `cluster status --watch` or `--print-unit`. Nothing but Ctrl-C (130) and SIGTERM (0) ends a watch."""
-    if args.interval < SHORTEST_S:
-        raise UsageError(f"--interval {args.interval:g}: at least {SHORTEST_S:g} s", code="out-of-range")
-    named = read_named(args)
-    act = make_act(args)
-    if args.print_unit:
-        return print_unit(args, named, screen)
-    with ending_on_sigterm() as asked, open_fleet(named.hosts, connect) as fleet:
-        watch = Watch(named, fleet, screen, act)
-        try:
-            watch.look()
-            if not watch.watched:
-                watch.say("watching", "", f"no deployment on {', '.join(watch.hosts)} yet")
-            while True:
-                fleet.time.sleep(max(0.0, watch.looked_at + args.interval - fleet.time.monotonic()))
-                watch.look()
-        except (KeyboardInterrupt, InterruptedByUser):
-            return ExitCode.DONE if asked else ExitCode.INTERRUPTED
-
-
-@contextmanager
-def ending_on_sigterm() -> Iterator[list[int]]:
-    """SIGTERM interrupts as Ctrl-C does, and is noted in the list."""
-    asked: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class Watch:
-    """All deployments on the hosts that are named."""
-
-    def __init__(self, named: Named, fleet: Fleet, screen: Screen, act: Act) -> None:
-        self.hosts: dict[str, ResolvedHost] = {host.name: host for host in named.hosts}
-        self.fleet, self.screen, self.act = fleet, screen, act
-        self.watched: dict[str, Watched] = {}
-        self.silent: set[str] = set()
-        self.ids: dict[str, str] = {}
-        self.looked_at = 0.0
-
-    def look(self) -> None:
-        """One look at all hosts, and what follows from it. Raises RefusedError at the first one when machines cannot be
-        told apart."""
-        self.looked_at = self.fleet.time.monotonic()
-        watched = [one.deployment for one in self.watched.values() if one.deployment.head in self.hosts]
-        homes = {one.id: directory(self.hosts[one.head].data_dir, one.id) for one in watched}
-        servers = {one.head: Server.of_spec(one.spec, homes[one.id]) for one in watched}
-        answered = ask_hosts(self.fleet, self.hosts, servers)
-        machines = {host: answer.machine for host, answer in answered.items() if not answer.why}
-        if not self.ids:
-            tell_apart(machines)
-        self.ids |= {host: host_id(machine) for host, machine in machines.items() if isinstance(machine, str)}
-        for host, answer in answered.items():
-            if answer.why and host not in self.silent:
-                self.say("unreachable", "", f"{host} does not answer: {answer.why}", host=host)
-                self.silent.add(host)
-            elif not answer.why and host in self.silent:
-                self.say("answers", "", f"{host} answers again", host=host)
-                self.silent.remove(host)
-        for deployment in self.deployments(answered):
-            one = self.watch_over(deployment)
-            one.history = one.history.after(self.snapshot(deployment, answered))
-            change = hang.follow(one.open_findings, one.history)
-            one.open_findings = change.open_findings
-            for finding in change.raised:
-                self.say_raised(deployment.id, finding)
-            self.say_over(deployment.id, change.over)
-            self.act(self, one, change)
-
-    def deployments(self, answered: Mapping[str, HostAnswers]) -> tuple[Deployment, ...]:
-        """What is there now. On a host that does not list its containers they are taken to be as they were."""
-        listed = {
-            host: answer.containers for host, answer in answered.items() if not isinstance(answer.containers, Missing)
-        }
-        blind = set(self.hosts) - set(listed)
-        before = [watched.deployment for watched in self.watched.values()]
-        known = {host: [one.ranks[host] for one in before if host in one.ranks] for host in blind}
-        found = group(
-            {**listed, **known}, self.ids, {host: self.hosts[host].address for host in blind - self.ids.keys()}
-        )
-        for name in self.watched.keys() - {one.id for one in found}:
-            self.say_over(name, self.watched.pop(name).open_findings.values())
-            self.say("gone", name, "it is no longer there: taken down or replaced")
-        return found
-
-    def watch_over(self, deployment: Deployment) -> Watched:
-        """What is remembered of a deployment; nothing but the way of its traffic when its ranks were restarted."""
-        watched = self.watched.setdefault(deployment.id, Watched(deployment))
-        known = watched.deployment.ranks
-        if watched.deployment is deployment:
-            what = f"{deployment.served_name} on {', '.join(deployment.hosts)}"
-            self.say("watching", deployment.id, f"watching {what}")
-        elif any(
-            (rank.id, rank.started_at) != (known[host].id, known[host].started_at)
-            for host, rank in deployment.ranks.items()
-            if host in known
-        ):
-            self.say_over(deployment.id, watched.open_findings.values())
-            self.say("ranks-restarted", deployment.id, "its ranks were restarted")
-            watched.history, watched.open_findings = History(rdma=watched.history.rdma), {}
-        watched.deployment = deployment
-        return watched
-
-    def say(self, event: str, deployment: str, text: str, *, style: str | None = None, **more: Any) -> None:
-        """One change."""
-        now = datetime.now().astimezone()
-        self.screen.text(f"{now:%H:%M:%S} {deployment}{': ' if deployment else ''}{text}", INDENT, style)
-        record = {"t": now.isoformat(timespec="seconds"), "event": event, "deployment": deployment, "text": text}
-        self.screen.record(record | more)
-
-    def say_raised(self, deployment: str, finding: Finding) -> None:
-        """A finding that is new, with what was seen and what to do."""
-        where = f" on {finding.host}" if finding.host else ""
-        text = f"{finding.level}: {finding.check}{where}: {finding.what}"
-        self.say("raised", deployment, text, style=STYLES[finding.level], finding=finding.as_dict())
-        for label, said in below(Shared(finding, (finding.host,) if finding.host else ())):
-            self.screen.text(f"{INDENT}{label}: {said}", INDENT + " " * (len(label) + 2))
-
-    def say_over(self, deployment: str, ended: Iterable[OpenFinding]) -> None:
-        """Findings that do not stand any more."""
-        for one in ended:
-            finding, seconds = one.finding, self.fleet.time.monotonic() - one.since
-            where = f" on {finding.host}" if finding.host else ""
-            text = f"over: {finding.check}{where}, after {seconds:.0f} s"
-            self.say("over", deployment, text, finding=finding.as_dict(), after_s=round(seconds))
-
-    def snapshot(self, deployment: Deployment, answered: Mapping[str, HostAnswers]) -> Snapshot:
-        """The look at one deployment in what all hosts reported."""
-        hosts, lock, lost = {}, None, ask_ranks(deployment, self.fleet, answered)
-        for host in deployment.hosts:
-            answer = answered.get(host, HostAnswers(why="it is not among the hosts that are watched"))
-            if lock is None and isinstance(answer.lock, LockState) and answer.lock.held:
-                lock = answer.lock
-            if answer.why:
-                hosts[host] = HostSnapshot(why=answer.why)
-                continue
-            end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
-            facing = (end.get("hcas", ()), end.get("netdev") or "")
-            ids = [deployment.ranks[host].id] if host in deployment.ranks else []
-            hosts[host] = hang.read_host(ids, facing, answer.memory, answer.gpus, answer.processes, answer.links)
-        server = answered[deployment.head].server if deployment.head in answered else None
-        known = server if isinstance(server, Completion) else None
-        healthy, load = (known.healthy, known.load) if known else (None, None)
-        return Snapshot(self.fleet.time.monotonic(), hosts, healthy, load, lost, lock)

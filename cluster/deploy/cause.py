@@ -10,7 +10,7 @@ from cluster.config.find import runbook_path
 from cluster.deploy import evidence
 from cluster.diagnosis.explain import Diagnosis, explain
 from cluster.diagnosis.lines import read_line
-from cluster.diagnosis.root import Explanation
+from cluster.diagnosis.rules import Explanation
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.screen import Screen
 

@@ -1,20 +1,27 @@
-"""The one door: sources in, a diagnosis out. Pure; every source is read once, in pieces, with bounded memory."""
+"""Sources in, a diagnosis out: what is wrong, which of it is the cause, and what follows from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from cluster.diagnosis import root as causes
-from cluster.diagnosis.lines import TextLine
+from cluster.diagnosis.lines import TextLine, Weight, weigh
 from cluster.diagnosis.outputs import SETTLERS, Outputs, judge_outputs, logs_in, recognise
-from cluster.diagnosis.root import Explanation
-from cluster.diagnosis.scan import Scan, Source, scan
+from cluster.diagnosis.rules import EXPLAINS, MOMENTS, OF_PAIRS, OVERCOME, UNKNOWN, Explanation
+from cluster.diagnosis.scan import Hit, Scan, Source, scan
+from cluster.spark.finding import ORDER
+
+READY_TIMEOUT_S = (590.0, 640.0)
+YEAR_S = 366 * 86400.0
+DATED_S = 3 * YEAR_S
+"""Times below it have no year (`lines.read_time` gives them 1972)."""
+REACHED = {moment: number for number, moment in enumerate(MOMENTS)}
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiagnosis:
-    """What one source says by itself: findings, the cause first, and `secondary`, what follows from them.
+    """What one source shows by itself: findings, the cause first, and `secondary`, what follows from them.
 
     `read_as`: what was recognised in it; `normal`: notices that look bad and are not, or were overcome later; `note`:
     why less than everything was read.
@@ -26,7 +33,7 @@ class FileDiagnosis:
     secondary: tuple[Explanation, ...]
     normal: tuple[Explanation, ...]
     lines: int
-    note: str = ""
+    note: str
 
     @property
     def known(self) -> bool:
@@ -36,7 +43,7 @@ class FileDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What all sources say together. `root`: the cause to deal with first, None when nothing failed; `secondary`: what
+    """What all sources show together. `root`: the cause to deal with first, None when nothing failed; `secondary`: what
     follows from it and from other causes, on whatever host."""
 
     root: Explanation | None
@@ -51,37 +58,37 @@ class Diagnosis:
 
 
 def explain(sources: Iterable[Source], *, by_cluster: bool = False) -> Diagnosis:
-    """Read every source to its end and say what is wrong, which of it is the cause, and what to do.
+    """Read every source to its end: what is wrong, which of it is the cause, and what to do.
 
     Sources of one deployment belong into one call: ranks explain each other, and outputs tell causes apart.
     `by_cluster`: `cluster` started the ranks, so no remedy sets up what they already have.
     """
     scans = [scan(source) for source in sources]
     texts = [one.kept_lines() for one in scans]
-    outputs = Outputs(
-        output
-        for one, lines in zip(scans, texts, strict=True)
-        for output in recognise(one.source.name, one.source.host, lines)
-    )
-    beside = {one.source.name for one in scans if one.source.beside}
-    found = list(judge_outputs(Outputs(output for output in outputs if output.file not in beside)))
-    found += [one for each in scans for one in causes.explain_hits(each) if not _is_past(one, each, scans)]
+    recognised = [recognise(one.source, lines) for one, lines in zip(scans, texts, strict=True)]
+    outputs = Outputs(output for each in recognised for output in each)
+    found = [*judge_outputs(Outputs(output for output in outputs if not output.source.beside))]
+    found += [one for each in scans for one in explain_hits(each) if not _is_past(one, each, scans)]
     found = list({(one.id, one.file, one.finding.what): one for one in reversed(found)}.values())[::-1]
     settled = [SETTLERS[one.id](one, outputs) if one.id in SETTLERS else one for one in found]
     found = [one for one in settled if one is not None]
-    unknown = [one for each in scans if not each.source.beside for one in causes.explain_trouble(each)]
+    unknown = [one for each in scans if not each.source.beside for one in explain_trouble(each)]
     if by_cluster:
-        found, unknown = list(map(causes.of_cluster, found)), list(map(causes.of_cluster, unknown))
+        found, unknown = list(map(_of_cluster, found)), list(map(_of_cluster, unknown))
     files = [_of_file(one, lines, outputs, found, unknown) for one, lines in zip(scans, texts, strict=True)]
-    return Diagnosis(*causes.judge(found, unknown), tuple(files))
+    return Diagnosis(*judge(found, unknown), tuple(files))
+
+
+def _of_cluster(found: Explanation) -> Explanation:
+    return found if found.rule.own is None else replace(found, finding=replace(found.finding, remedy=found.rule.own))
 
 
 def _is_past(found: Explanation, its: Scan, scans: Sequence[Scan]) -> bool:
-    """Whether the server was seen well after something that happened beside it."""
+    """Whether the server was well after something that happened beside it."""
     well = [one.well for one in scans if one.well is not None]
     if not its.source.beside or found.time is None or not well:
         return False
-    place = causes.order_of([found.time, *well])
+    place = clock_of([found.time, *well])
     return place(found.time) < max(map(place, well))
 
 
@@ -94,14 +101,103 @@ def _of_file(
 ) -> FileDiagnosis:
     name = one.source.name
     own = ([it for it in every if it.file == name] for every in (found, unknown))
-    _, findings, secondary = causes.judge(*own)
-    past = [hit for hit in reversed(one.hits) if hit.rule.level == "normal" or causes.is_overcome(hit, one)]
-    return FileDiagnosis(
-        name,
-        (*logs_in(lines), *(output.kind for output in outputs if output.file == name)),
-        findings,
-        secondary,
-        tuple(causes.of_hit(hit, one) for hit in reversed({hit.rule.id: hit for hit in past}.values())),
-        one.lines,
-        "not text, so not read" if one.binary else "only its beginning was read" if one.cut else "",
-    )
+    _, findings, secondary = judge(*own)
+    past = {hit.rule.id: hit for hit in one.hits[::-1] if hit.rule.level == "normal" or is_overcome(hit, one)}
+    read_as = (*logs_in(lines), *(output.kind for output in outputs if output.source.name == name))
+    normal = tuple(of_hit(hit, one) for hit in reversed(past.values()))
+    return FileDiagnosis(name, read_as, findings, secondary, normal, one.lines, one.note)
+
+
+def explain_hits(scan: Scan) -> Iterator[Explanation]:
+    """Of each rule the line of one source that is nearest to what happened, without those that it overcame later.
+
+    The very words come before a rank's own, and these before what it reports of another.
+    """
+    hits = [hit for hit in scan.hits if hit.rule.level != "normal" and not is_overcome(hit, scan)]
+    for id in dict.fromkeys(hit.rule.id for hit in hits):
+        nearest = min((hit for hit in hits if hit.rule.id == id), key=lambda hit: hit.line.of_rank + hit.line.hearsay)
+        yield _as_timeout(of_hit(nearest, scan), scan)
+
+
+def is_overcome(hit: Hit, scan: Scan) -> bool:
+    """Whether the text later reaches the moment until which this counts."""
+    wanted = REACHED.get(hit.rule.until, 0)
+    later = [REACHED[moment] for moment, number in scan.moments.items() if number > hit.number]
+    return bool(wanted) and max(later, default=0) >= wanted
+
+
+def of_hit(hit: Hit, scan: Scan) -> Explanation:
+    finding = hit.rule.finding(scan.source.host, hit.text, hit.groups)
+    hearsay = hit.line.hearsay or scan.source.hearsay
+    return Explanation(finding, hit.rule, scan.source.name, hit.number, hit.line.time, hearsay)
+
+
+def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
+    """An engine that fails ten minutes after the start, with no process to name, ran out of time."""
+    empty = found.id == "engine-start-failed" and "proc(s): {}" in found.finding.evidence
+    if empty and found.time is not None and scan.started_at is not None:
+        passed = (of_year(found.time) - of_year(scan.started_at)) % YEAR_S
+        if READY_TIMEOUT_S[0] <= passed <= READY_TIMEOUT_S[1]:
+            return found.settled(OF_PAIRS["vllm-ready-timeout"], passed=f"{passed:.0f}")
+    return found
+
+
+def explain_trouble(scan: Scan) -> Iterator[Explanation]:
+    """The first error line that nobody knows, the end of a traceback before anything else.
+
+    A text that went on after it has overcome it: a traceback is then worth a note, another error line nothing.
+    """
+    late = max((number for moment, number in scan.moments.items() if REACHED[moment]), default=0)
+    ranked = sorted(scan.troubles, key=lambda one: (one.number < late, one.line.hearsay, -weigh(one.line), one.number))
+    for trouble in ranked[:1]:
+        if trouble.number > late or weigh(trouble.line) == Weight.EXCEPTION:
+            rule = UNKNOWN if trouble.number > late else OVERCOME
+            yield of_hit(replace(trouble, rule=rule), scan)
+
+
+def judge(
+    found: Sequence[Explanation], unknown: Sequence[Explanation]
+) -> tuple[Explanation | None, tuple[Explanation, ...], tuple[Explanation, ...]]:
+    """Separate causes from consequences: the earliest cause that ends things, all causes with it first and then worst
+    first, and what follows from causes."""
+    explained = {id for one in found for id in EXPLAINS.get(one.id, ())}
+    rest = in_time([one for one in found if one.id not in explained])
+    causes = [one for one in rest if one.level == "fault" and not one.rule.secondary]
+    deaths = [one for one in rest if one.rule.secondary]
+    others = [one for one in rest if one not in causes and one not in deaths]
+    if all(one.rule.slow for one in causes):
+        # no cause is known: an error that stands before the known consequences, else the worst consequence
+        errors = in_time([one for one in unknown if one.level == "unknown"])
+        faults = [one for one in deaths if one.level == "fault"]
+        telling = sorted(deaths, key=lambda one: ORDER.index(one.level))[:1]
+        if errors and (not faults or in_time([faults[0], errors[0]])[0] == errors[0]):
+            telling = errors[:1]
+        causes, deaths = telling + causes, [one for one in deaths if one not in telling]
+        others += [one for one in unknown if one.level == "note"]
+    grave = [one for one in causes if one.level in ("fault", "unknown")]
+    root = next((one for one in grave if not one.rule.slow), grave[0] if grave else None)
+    ordered = sorted([*causes, *others], key=lambda one: (one != root, ORDER.index(one.level)))
+    return root, tuple(ordered), (*deaths, *(one for one in found if one.id in explained))
+
+
+def in_time(found: Sequence[Explanation]) -> list[Explanation]:
+    """In the order of events: by file and line; of several files by time, those last that have none.
+
+    What a rank reports of another one comes last: the other knows better, and may print it a second later.
+    """
+    files = list(dict.fromkeys(one.file for one in found))
+    ordered = sorted(found, key=lambda one: (files.index(one.file), one.line or 0))
+    if len(files) > 1:
+        place = clock_of([one.time for one in ordered if one.time is not None])
+        ordered.sort(key=lambda one: (one.time is None, place(one.time or 0.0)))
+    return sorted(ordered, key=lambda one: one.hearsay)
+
+
+def clock_of(times: Sequence[float]) -> Callable[[float], float]:
+    """A key that sorts these times: without the year where one of them has none, as in half of all logs."""
+    return float if all(time >= DATED_S for time in times) else of_year
+
+
+def of_year(time: float) -> float:
+    moment = datetime.fromtimestamp(time, UTC)
+    return (moment.replace(year=1972) - datetime(1972, 1, 1, tzinfo=UTC)).total_seconds()

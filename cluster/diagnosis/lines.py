@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
+from itertools import chain
 
 from cluster.spark.fact import CONTROL
 from cluster.spark.ranks import PEER_LOST
@@ -23,7 +24,7 @@ WIDEST = 8192
 """Characters of a line that count."""
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[^\n]?)")
-_CAPTION = re.compile(r"# (?:source|right diagnosis): ")
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ODD = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
 
 
@@ -37,18 +38,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """One line of a text, as it can be printed."""
-
     number: int
     text: str
 
 
 def split(chunk: Chunk) -> Iterator[TextLine]:
-    """A chunk's lines without those that only describe the text."""
     for number, data in enumerate(chunk.data.split(b"\n"), chunk.first):
         for part in data.split(b"\r"):
             text = printable(part)
-            if text.strip() and not is_caption(text):
+            if text.strip():
                 yield TextLine(number, text)
 
 
@@ -58,61 +56,39 @@ def printable(data: bytes) -> str:
     return (text if text.isprintable() else CONTROL.sub("", text)).rstrip()
 
 
-def is_caption(text: str) -> bool:
-    """A line above a sample that says where it is from; it is not part of what was printed."""
-    return text.startswith("# ") and _CAPTION.match(text) is not None
-
-
 def is_text(data: bytes) -> bool:
     """Whether the beginning of a source can be text at all."""
     data = data[: 64 << 10]
-    if not data:
-        return True
-    odd = len(data) - len(data.translate(None, _ODD))
-    invalid = data.decode("utf-8", "replace").count("\ufffd")
-    return odd + invalid <= len(data) // 10 or _utf16(data) != ""
+    odd = len(data) - len(data.translate(None, _ODD)) + data.decode("utf-8", "replace").count("\ufffd")
+    return odd <= len(data) // 10 or data.startswith(_UTF16)
 
 
 def chunks(pieces: Iterable[bytes]) -> Iterator[Chunk]:
     """Whole lines, about a megabyte at a time. A line without an end is cut, never collected without bound."""
     number, rest = 1, b""
-    small = (piece[at : at + CHUNK] for piece in _utf8(pieces) for at in range(0, len(piece), CHUNK))
-    for piece in small:
+    for piece in _utf8(iter(pieces)):
         data = rest + piece
-        end = data.rfind(b"\n") + 1
-        if not end and len(data) < CHUNK:
-            rest = data
-            continue
-        whole, rest = (data[:end], data[end:]) if end else (data, b"")
-        yield Chunk(_tidy(whole), number)
+        end = data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK else 0)
+        whole, rest = data[:end], data[end:]
+        if whole:
+            yield Chunk(_tidy(whole), number)
         number += whole.count(b"\n")
     if rest:
         yield Chunk(_tidy(rest), number)
 
 
 def _tidy(data: bytes) -> bytes:
-    """Without terminal codes, and one kind of line end."""
     return (_ANSI.sub(b"", data) if b"\x1b" in data else data).replace(b"\r\n", b"\n").rstrip(b"\n")
 
 
-def _utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """UTF-8 of whatever a text is written in; a byte order mark, or every other byte zero, tells UTF-16."""
-    decoder: codecs.IncrementalDecoder | None = None
-    for at, piece in enumerate(pieces):
-        if at == 0:
-            decoder = codecs.getincrementaldecoder(_utf16(piece))("replace") if _utf16(piece) else None
-            piece = piece.removeprefix(codecs.BOM_UTF8)
-        yield decoder.decode(piece).encode("utf-8", "replace") if decoder else piece
-
-
-def _utf16(data: bytes) -> str:
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    sample = data[:512]
-    zeros = sample[1::2].count(0), sample[0::2].count(0)
-    if len(sample) >= 16 and max(zeros) > len(sample) // 5 and min(zeros) <= len(sample) // 50:
-        return "utf-16-le" if zeros[0] > zeros[1] else "utf-16-be"
-    return ""
+def _utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """UTF-8 of whatever a text is written in; a byte order mark shows UTF-16."""
+    first = next(pieces, b"")
+    if first.startswith(_UTF16):
+        return (
+            text.encode("utf-8", "replace") for text in codecs.iterdecode(chain([first], pieces), "utf-16", "replace")
+        )
+    return chain([first.removeprefix(codecs.BOM_UTF8)], pieces)
 
 
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -141,7 +117,7 @@ _MOST = 8
 class LogLine:
     """A line's parts: the level in words (empty when none), seconds since 1970 (None when none), the message.
 
-    `hearsay`: a rank tells what it heard of another one, which knows better.
+    `hearsay`: a rank reports what it received of another one, which knows better.
     """
 
     level: str
@@ -155,11 +131,9 @@ def read_line(text: str) -> LogLine:
     """Take a line apart; a line of our rank program has the reason it gives as its message."""
     level, time = "", None
     if text.startswith('{"log":"'):  # Docker's json-file log: {"log": …, "stream": …, "time": …}
-        try:
+        with suppress(ValueError, KeyError, TypeError):
             row = json.loads(text)
             return read_line(f"{row['time']} {row['log']}".removesuffix("\n"))
-        except (ValueError, KeyError, TypeError):
-            return LogLine("", None, text)
     for _ in range(_MOST):
         found = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
         if found is None or not found.end():
@@ -169,14 +143,12 @@ def read_line(text: str) -> LogLine:
         time = read_time(groups["time"]) if time is None and groups.get("time") else time
         text = text[found.end() :]
     if text.startswith('{"cluster"'):  # far/rank.py: {"cluster": "rank", "stage": …, "t": …, "why": …}
-        try:
+        with suppress(ValueError, KeyError, TypeError):
             row = json.loads(text)
-            ended = row["stage"] == "ended" and row.get("exit") != 0
-            at, why = float(row["t"]), str(row.get("why", ""))
+            ended, at = row["stage"] == "ended" and row.get("exit") != 0, float(row["t"])
             hearsay = ended and row.get("exit") in PEER_LOST
+            why = str(row.get("why", ""))
             return LogLine("ERROR" if ended else "INFO", at if time is None else time, why, True, hearsay)
-        except (ValueError, KeyError, TypeError):
-            pass
     return LogLine(_CODES.get(level, level), time, text.strip())
 
 

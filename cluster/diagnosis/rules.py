@@ -1,4 +1,4 @@
-"""Rules: one cause each, and the wording family that tells it. They are data, `rules/*.yaml`; no rule language.
+"""Rules: one cause each, with the wordings that show it, read from `rules/*.yaml`; and what a rule makes of a line.
 
 A file is a list of mappings with the fields of `Rule`; `match` is a pattern or a list of alternatives, `level` is
 `fault` where it is left out.
@@ -7,14 +7,15 @@ A file is a list of mappings with the fields of `Rule`; `match` is a pattern or 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
-from cluster.spark.finding import Level
+from cluster.spark.finding import Finding, Level
 
 Moment = Literal["", "started", "joined", "placed", "ready", "alive"]
 """What a text reaches: the engine is started, this node is part of Ray, ranks are placed, the server is ready, it
@@ -22,20 +23,20 @@ answers requests."""
 
 SHORTEST = 4
 """Letters that a line must have for a pattern to be tried on it."""
+EVIDENCE_LENGTH, NAME_LENGTH = 500, 80
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One cause and the wording family that tells it; the first rule in order that matches a line has it.
+    """One cause; the first rule in order that matches a line has it.
 
     `pattern` ignores case; its named groups may stand in `cause` and `remedy` as `{name}`; it is empty where a
-    condition in Python decides (outputs, pairs). `level`: how bad it is, `normal` for a notice that looks bad and is
-    not; `unknown` for a line that says only that something else failed. `page`: the stem of a file in docs/runbooks,
-    with `#anchor` where one section is meant. `explains`: ids of findings that are there because of this one.
-    `secondary`: a consequence whatever the cause is, named only when nothing else is found. `slow`: serving goes on,
-    so it does not explain why something ended. `until`: harmless when the text later reaches this moment.
-    `own`: the remedy where `cluster` started the ranks, which already have the devices, limits, addresses and variables
-    that `remedy` speaks of.
+    condition in Python decides (outputs, pairs). `normal`: a notice that looks bad and is not; `unknown`: a line that
+    reports only that something else failed. `page`: the stem of a file in docs/runbooks, with `#anchor` where one
+    section is meant. `explains`: ids of findings that are there because of this one. `secondary`: a consequence
+    whatever the cause is, named only when nothing else is found. `slow`: serving goes on, so it does not explain why
+    something ended. `until`: harmless when the text later reaches this moment. `own`: the remedy where `cluster`
+    started the ranks, which already have the devices, limits, addresses and variables that `remedy` speaks of.
     """
 
     id: str
@@ -52,19 +53,65 @@ class Rule:
     own: str | None = None
 
     def search(self, line: str) -> re.Match[str] | None:
-        """Where the pattern is in a line."""
         return compiled(self.pattern).search(line)
 
-    @property
-    def runbook(self) -> str:
-        """The page to read; none for what needs nothing done."""
-        return "" if self.level in ("normal", "note") else self.page
+    def finding(self, host: str, evidence: str, values: Mapping[str, Any]) -> Finding:
+        """What the rule says of this line; no page to read for what needs nothing done."""
+        level: Level = "note" if self.level == "normal" else self.level
+        texts = (fill(self.cause, values), evidence.strip()[:EVIDENCE_LENGTH], fill(self.remedy, values))
+        return Finding(level, self.id, host, *texts, "" if level == "note" else self.page)
 
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, once."""
     return re.compile(pattern, re.IGNORECASE)
+
+
+def fill(text: str, values: Mapping[str, Any]) -> str:
+    """A rule's sentence with the line's own names in it; what the line does not name is left out."""
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(value)[:NAME_LENGTH])
+    return re.sub(r"\s*\(\s*\)|\s+(?=[,:;)]|\.(?:\s|$))", "", re.sub(r" {2,}", " ", text)).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A finding read from a text: the rule it is by, in which file and line, and when, if the line has a time.
+
+    `hearsay`: reported of another rank, or repeated.
+    """
+
+    finding: Finding
+    rule: Rule
+    file: str
+    line: int | None
+    time: float | None = None
+    hearsay: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.finding.check
+
+    @property
+    def level(self) -> Level:
+        return self.finding.level
+
+    def settled(self, rule: Rule, **values: Any) -> Explanation:
+        """The same place, now that another rule is known to apply."""
+        return replace(self, rule=rule, finding=rule.finding(self.finding.host, self.finding.evidence, values))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "level": self.level,
+            "cause": self.finding.what,
+            "evidence": self.finding.evidence,
+            "line": self.line,
+            "remedy": self.finding.remedy,
+            "host": self.finding.host,
+            "source": self.rule.source,
+            "runbook": self.finding.runbook,
+        }
 
 
 @cache
@@ -105,9 +152,9 @@ def read_rules(stem: str, folder: Path = Path(__file__).parent / "rules") -> tup
     found = []
     for row in yaml.load((folder / f"{stem}.yaml").read_bytes(), yaml.CSafeLoader):
         match = row.pop("match", "")
-        pattern = match if isinstance(match, str) else "|".join(match)
-        explains = frozenset(row.get("explains", ()))
-        found.append(Rule(**{"level": "fault", **row, "pattern": pattern, "explains": explains}))
+        row["pattern"] = match if isinstance(match, str) else "|".join(match)
+        row["explains"] = frozenset(row.get("explains", ()))
+        found.append(Rule(**{"level": "fault", **row}))
     return tuple(found)
 
 
@@ -118,19 +165,18 @@ OF_OUTPUTS = {rule.id: rule for rule in read_rules("outputs")}
 """What outputs of commands mean; the conditions are those of the checks in `spark`, asked in outputs.py."""
 OF_PAIRS = {rule.id: rule for rule in read_rules("pairs")}
 """Causes that a second text tells apart; their conditions are `SETTLERS` in outputs.py."""
+LOOK_AROUND = "read the lines around it, and the same time on the other hosts: cluster logs, journalctl -k"
+LOOK_AT_REQUEST = "if a request failed at that time, look at what was asked"
+UNKNOWN = Rule("unknown", "unknown", "", "unknown error, the first one here", LOOK_AROUND)
+OVERCOME = Rule("unknown-overcome", "note", "", "unknown error; the text goes on after it", LOOK_AT_REQUEST)
 EXPLAINS = {rule.id: rule.explains for rule in (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values()) if rule.explains}
 
-MOMENTS: tuple[tuple[Moment, re.Pattern[str]], ...] = (
-    ("started", re.compile(r"vLLM API server version|non-default args: |\"stage\": \"engine_started\"")),
-    ("ready", re.compile(r"Application startup complete|Uvicorn running on|/v1/\w+[\w/]* HTTP/1\.1\" 4\d\d")),
-    ("alive", re.compile(r"Avg prompt throughput: |/v1/\w+[\w/]* HTTP/1\.1\" 200")),
-    (
-        "placed",
-        re.compile(
-            r"Starting to load model|Loading safetensors checkpoint|Model loading took|assigned as DP rank"
-            r"|distributed_init_method=|Memory profiling takes|Graph capturing finished|KV cache size: "
-        ),
-    ),
-    ("joined", re.compile(r"Ray runtime started|Connected to Ray cluster|\"stage\": \"joined\"")),
-)
-"""How each moment shows."""
+MOMENTS: Mapping[Moment, str] = {
+    "started": r'vLLM API server version|non-default args: |"stage": "engine_started"',
+    "joined": r'Ray runtime started|Connected to Ray cluster|"stage": "joined"',
+    "placed": r"Starting to load model|Loading safetensors checkpoint|Model loading took|assigned as DP rank"
+    r"|distributed_init_method=|Memory profiling takes|Graph capturing finished|KV cache size: ",
+    "ready": r'Application startup complete|Uvicorn running on|/v1/\w+[\w/]* HTTP/1\.1" 4\d\d',
+    "alive": r'Avg prompt throughput: |/v1/\w+[\w/]* HTTP/1\.1" 200',
+}
+"""How each moment shows, in their order."""

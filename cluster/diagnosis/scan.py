@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from cluster.diagnosis import lines
 from cluster.diagnosis.lines import Chunk, LogLine, TextLine, Weight, printable, read_line
-from cluster.diagnosis.rules import MOMENTS, RULES, Moment, Rule, literals
+from cluster.diagnosis.rules import MOMENTS, RULES, UNKNOWN, Moment, Rule, compiled, literals
 
-REMEMBERED, LONGEST = 50_000, 1024
-"""So many kinds of lines are remembered, none longer than that."""
+REMEMBERED = 10_000
 OFTEN, SELDOM = 200, 50
 """Lines of one kind that are all judged, and then only one in so many."""
 MOST_HITS = 40
@@ -22,34 +21,6 @@ OVERLAP = 256
 
 Tree = dict[int, "Tree"]
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
-
-
-@dataclass
-class Kind:
-    """What lines that differ in digits only are candidates for. `count`: how many there were."""
-
-    rules: tuple[Rule, ...]
-    moments: tuple[tuple[Moment, re.Pattern[str]], ...]
-    may_be_trouble: bool
-    count: int = 0
-
-
-class Kinds(dict[bytes, Kind | None]):
-    """The kinds of lines met so far, by the line in lowercase with every digit a 0; None where nothing in it is worth
-    judging."""
-
-    def __missing__(self, line: bytes) -> Kind | None:
-        kind = None
-        if ANY_PIECE.search(line):
-            text = line.decode("utf-8", "replace")
-            rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
-            moments = tuple(row for row in MOMENTS if any(piece in text for piece in literals(row[1].pattern)))
-            kind = Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
-        if len(self) >= REMEMBERED:
-            self.clear()
-        if len(line) <= LONGEST:
-            self[line] = kind
-        return kind
 
 
 def any_of(pieces: Iterable[str]) -> re.Pattern[bytes]:
@@ -65,13 +36,37 @@ def any_of(pieces: Iterable[str]) -> re.Pattern[bytes]:
 
 
 def _branches(tree: Tree) -> str:
-    """The tree as nested alternatives."""
     found = [re.escape(chr(letter)) + _branches(below) for letter, below in tree.items()]
     return f"(?:{'|'.join(found)})" if len(found) > 1 else "".join(found)
 
 
-PATTERNS = (*(rule.pattern for rule in RULES), *(pattern.pattern for _, pattern in MOMENTS))
+PATTERNS = (*(rule.pattern for rule in RULES), *MOMENTS.values())
 ANY_PIECE = any_of([*(piece for pattern in PATTERNS for piece in literals(pattern)), *lines.NEEDLES])
+
+
+@dataclass
+class Kind:
+    """What lines that differ in digits only are candidates for. `count`: how many there were."""
+
+    rules: tuple[Rule, ...]
+    moments: tuple[Moment, ...]
+    may_be_trouble: bool
+    count: int = 0
+
+
+class Kinds(dict[bytes, Kind | None]):
+    """Kinds of lines by the line in lowercase with every digit a 0; None where nothing in it is worth judging."""
+
+    def __missing__(self, line: bytes) -> Kind | None:
+        if len(self) >= REMEMBERED:
+            self.clear()
+        self[line] = None
+        if ANY_PIECE.search(line):
+            text = line.decode("utf-8", "replace")
+            rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
+            moments = tuple(name for name in MOMENTS if any(piece in text for piece in literals(MOMENTS[name])))
+            self[line] = Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
+        return self[line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +74,7 @@ class Source:
     """Something to explain: a name that people know it by, and its bytes in pieces. `host`: where it was printed.
 
     `beside`: about the host, not of what may have failed. Its errors count only when a rule knows them and they came
-    after the server was last seen well; its numbers only tell causes apart. `hearsay`: it repeats what others say.
+    after the server was last well; its numbers only tell causes apart. `hearsay`: it repeats what others report.
     `ahead_s`: how far the clock that wrote its times is ahead of the one that all sources are ordered by.
     """
 
@@ -92,26 +87,16 @@ class Source:
 
     @classmethod
     def of_text(cls, name: str, text: str, host: str = "") -> Source:
-        """A source of text that is already here."""
         return cls(name, (text.encode(),), host)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line that a rule matches. `groups` are the pattern's named parts; `line.time` may be of a line before it."""
+    """A line that a rule matches, or (rule UNKNOWN) an error line that none does. `groups` are the pattern's named
+    parts; `line.time` may be of a line before it."""
 
     rule: Rule
     groups: Mapping[str, str]
-    number: int
-    text: str
-    line: LogLine
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """An error line that no rule knows."""
-
-    weight: Weight
     number: int
     text: str
     line: LogLine
@@ -121,37 +106,32 @@ class Trouble:
 class Scan:
     """What was found in one source. `moments`: the last line on which each was reached.
 
-    `started_at`: when the engine was started last, else the first time that is told. `kept`: the first chunk and the
-    last two.
+    `started_at`: when the engine was started last, else the first time in the text. `kept`: the first chunk and the
+    last two. `note`: why less than everything was read.
     """
 
     source: Source
     hits: list[Hit] = field(default_factory=list)
-    troubles: list[Trouble] = field(default_factory=list)
+    troubles: list[Hit] = field(default_factory=list)
     moments: dict[Moment, int] = field(default_factory=dict)
     kept: list[Chunk] = field(default_factory=list)
     lines: int = 0
     started_at: float | None = None
-    binary: bool = False
-    cut: bool = False
+    note: str = ""
     _well: str = ""
     _time: float | None = None
-    _exceptions: int = 0
-    _counts: Counter[str] = field(default_factory=Counter)
+    _counts: Counter[str | Weight] = field(default_factory=Counter)
 
     def add(self, number: int, data: bytes, kind: Kind) -> None:
-        """Judge one line of a kind that is worth it."""
         kind.count += 1
         is_due = kind.count <= OFTEN or kind.count % SELDOM == 0
         if not kind.moments and not is_due:
             return
-        if not (kind.moments or kind.rules) and self._exceptions >= MOST_ERRORS:
+        if not (kind.moments or kind.rules) and self._counts[Weight.EXCEPTION] >= MOST_ERRORS:
             return
         text = printable(data)
-        if lines.is_caption(text):
-            return
-        for name, pattern in kind.moments:
-            if pattern.search(text):
+        for name in kind.moments:
+            if compiled(MOMENTS[name]).search(text):
                 self.moments[name] = number
                 if name == "started":
                     self.started_at = self.time_of(text) or self.started_at
@@ -162,16 +142,16 @@ class Scan:
 
     @property
     def well(self) -> float | None:
-        """When the server was last seen ready, if it was and the line tells."""
-        return self.time_of(self._well) if self._well else None
+        """When the server was last ready, if it was and the line has a time."""
+        return self.time_of(self._well)
 
     def time_of(self, text: str) -> float | None:
-        """The time that a line tells, by the clock of all sources."""
+        """The time in a line, by the clock of all sources."""
         time = read_line(text).time
         return None if time is None else time - self.source.ahead_s
 
     def kept_lines(self) -> list[TextLine]:
-        """The lines of beginning and end, captions left out: everything of a short text."""
+        """The lines of beginning and end: everything of a short text."""
         parts = self.kept[:1], self.kept[1:]
         first, late = ([line for chunk in part for line in lines.split(chunk)] for part in parts)
         return first + late[-lines.TAIL_LINES :]
@@ -181,9 +161,9 @@ class Scan:
         line = read_line(text)
         self._time = self._time if line.time is None else line.time - self.source.ahead_s
         line = replace(line, time=self._time)
-        said = line.message if line.of_rank else text  # a rank also tells what it was asked to run
+        printed = line.message if line.of_rank else text  # a rank also prints what it was asked to run
         for rule in kind.rules:
-            if found := rule.search(said):
+            if found := rule.search(printed):
                 self._counts[rule.id] += 1
                 if self._counts[rule.id] > MOST_HITS + 1:
                     del self.hits[max(at for at, old in enumerate(self.hits) if old.rule.id == rule.id)]
@@ -191,9 +171,9 @@ class Scan:
                 self.hits.append(Hit(rule, groups, number, text, line))
                 return
         weight = lines.weigh(line) if kind.may_be_trouble else Weight.NOTHING
-        if weight and sum(old.weight == weight for old in self.troubles) < MOST_ERRORS:
-            self.troubles.append(Trouble(weight, number, text, line))
-            self._exceptions += weight == Weight.EXCEPTION
+        if weight and self._counts[weight] < MOST_ERRORS:
+            self._counts[weight] += 1
+            self.troubles.append(Hit(UNKNOWN, {}, number, text, line))
 
 
 def scan(source: Source) -> Scan:
@@ -206,14 +186,13 @@ def scan(source: Source) -> Scan:
             times = (found.time_of(printable(data)) for data in chunk.data.split(b"\n", 20)[:20])
             found.started_at = next((time for time in times if time is not None), None)
         for number, data, plain in _lines(chunk):
-            kind = kinds[plain]
-            if kind is not None:
+            if kind := kinds[plain]:
                 found.add(number, data, kind)
     return found
 
 
 def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each line with its number, as it is and as `Kinds` wants it.
+    """Each line with its number, as it is and as `Kinds` has it.
 
     A carriage return begins a line that has no number of its own; a very long line comes in overlapping parts.
     """
@@ -231,10 +210,10 @@ def _bounded(pieces: Iterable[bytes], found: Scan) -> Iterator[bytes]:
     size = 0
     for piece in pieces:
         if size == 0 and not lines.is_text(piece):
-            found.binary = True
+            found.note = "not text, so not read"
             return
         size += len(piece)
         yield piece
         if size >= lines.LIMIT:
-            found.cut = True
+            found.note = "only its beginning was read"
             return

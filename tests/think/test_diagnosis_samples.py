@@ -19,16 +19,14 @@ every = each("one", ALL, ids=lambda one: one.name)
 @every
 def test_sample(one: Sample) -> None:
     assert found(one) == ([one.right] if one.right else [])
-
-
-@every
-def test_is_known_and_says_what_to_do(one: Sample) -> None:
     file = told(one).files[0]
     assert file.known or not one.right
     for row in file.findings:
         assert row.finding.what
         assert row.finding.remedy
         assert "{" not in row.finding.what.replace("{{", "")
+        assert row.line
+        assert row.finding.evidence == one.text.splitlines()[row.line - 1].strip()[:500]
 
 
 def test_healthy_lines_are_silent() -> None:
@@ -85,8 +83,6 @@ COLORED = "2026-05-20T20:35:26.123456789Z \x1b[36m\x1b[1m\\1\x1b[0m"
 FORWARDED = "(EngineCore_DP0 pid=77) (RayWorkerProc pid=9, ip=10.9.8.7) "
 COMPOSE, TIMED = "vllm-1  | ", "2026-05-20T20:35:26.123 spark2: "
 DISGUISES: list[tuple[str, Callable[[str], str]]] = [
-    # as it lies in samples/
-    ("docker_no_gpu_driver ip_link_mtu_mismatch_head", lambda text: f"# source: x\n# right diagnosis: healthy\n{text}"),
     # as a Windows terminal saves it, without an end of the last line
     ("hf_gated_401 df_full", lambda text: text.rstrip("\n").replace("\n", "\r\n")),
     # as docker logs --timestamps prints a program that colors

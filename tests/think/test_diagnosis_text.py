@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import time
 import tracemalloc
@@ -13,8 +12,8 @@ from diagnosis_tools import found, sample
 
 from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import CHUNK
-from cluster.diagnosis.rules import RULES, literals
-from cluster.diagnosis.scan import ANY_PIECE, Source
+from cluster.diagnosis.rules import literals
+from cluster.diagnosis.scan import Source
 
 FAULT = "NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out"
 OUTPUT = sample("ibdev2netdev_all_down").text
@@ -24,7 +23,7 @@ def of_bytes(*pieces: bytes) -> list[str]:
     return [f"{one.level} {one.id}" for one in explain([Source("x", pieces)]).findings]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
 def test_encodings(encoding: str) -> None:
     text = f"ein Gruß vorneweg\r\n{OUTPUT}{FAULT}\r\n"
     assert of_bytes(text.encode(encoding)) == ["fault no-link-up", "fault nccl-qp-timeout"]
@@ -118,12 +117,6 @@ def test_outputs_are_recognised_at_both_ends_of_a_long_text() -> None:
     assert found(noise + OUTPUT) == ["fault no-link-up"]
 
 
-def test_every_piece_of_every_rule_is_in_the_tree() -> None:
-    for rule in RULES:
-        for piece in literals(rule.pattern):
-            assert ANY_PIECE.search(piece.encode()), rule.id
-
-
 @pytest.mark.parametrize(
     ("pattern", "pieces"),
     [
@@ -141,13 +134,3 @@ def test_plain_text_of_a_pattern(pattern: str, pieces: tuple[str, ...]) -> None:
 def test_a_pattern_without_plain_text_is_refused() -> None:
     with pytest.raises(ValueError, match="no plain text"):
         literals(r"good text|\d+")
-
-
-def test_a_stream_that_fails_is_told() -> None:
-    class Broken(io.RawIOBase):
-        def __iter__(self) -> Iterator[bytes]:
-            yield b"x\n"
-            raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="Input/output"):
-        explain([Source("x", Broken())])
