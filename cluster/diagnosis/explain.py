@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from cluster.diagnosis.lines import TextLine, Weight, weigh
+from cluster.diagnosis.lines import EXCEPTION, weigh
 from cluster.diagnosis.outputs import SETTLERS, Outputs, judge_outputs, logs_in, recognise
 from cluster.diagnosis.rules import EXPLAINS, MOMENTS, OF_PAIRS, OVERCOME, UNKNOWN, Explanation
 from cluster.diagnosis.scan import Hit, Scan, Source, scan
@@ -94,7 +94,7 @@ def _is_past(found: Explanation, its: Scan, scans: Sequence[Scan]) -> bool:
 
 def _of_file(
     one: Scan,
-    lines: Sequence[TextLine],
+    lines: Sequence[tuple[int, str]],
     outputs: Outputs,
     found: Sequence[Explanation],
     unknown: Sequence[Explanation],
@@ -150,7 +150,7 @@ def explain_trouble(scan: Scan) -> Iterator[Explanation]:
     late = max((number for moment, number in scan.moments.items() if REACHED[moment]), default=0)
     ranked = sorted(scan.troubles, key=lambda one: (one.number < late, one.line.hearsay, -weigh(one.line), one.number))
     for trouble in ranked[:1]:
-        if trouble.number > late or weigh(trouble.line) == Weight.EXCEPTION:
+        if trouble.number > late or weigh(trouble.line) == EXCEPTION:
             rule = UNKNOWN if trouble.number > late else OVERCOME
             yield of_hit(replace(trouble, rule=rule), scan)
 

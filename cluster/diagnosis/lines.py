@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import IntEnum
 from itertools import chain
 
 from cluster.spark.fact import CONTROL
@@ -28,26 +27,15 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ODD = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some whole lines as UTF-8; `first` is the number of the first one."""
-
-    data: bytes
-    first: int
+Chunk = tuple[int, bytes]
+"""The number of the first line, and some whole lines as UTF-8."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextLine:
-    number: int
-    text: str
-
-
-def split(chunk: Chunk) -> Iterator[TextLine]:
-    for number, data in enumerate(chunk.data.split(b"\n"), chunk.first):
-        for part in data.split(b"\r"):
-            text = printable(part)
-            if text.strip():
-                yield TextLine(number, text)
+def split(chunk: Chunk) -> Iterator[tuple[int, str]]:
+    """Each line with its number, as it can be printed; blank ones are left out."""
+    first, lines = chunk
+    for number, data in enumerate(lines.split(b"\n"), first):
+        yield from ((number, text) for text in map(printable, data.split(b"\r")) if text.strip())
 
 
 def printable(data: bytes) -> str:
@@ -71,10 +59,10 @@ def chunks(pieces: Iterable[bytes]) -> Iterator[Chunk]:
         end = data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK else 0)
         whole, rest = data[:end], data[end:]
         if whole:
-            yield Chunk(_tidy(whole), number)
+            yield number, _tidy(whole)
         number += whole.count(b"\n")
     if rest:
-        yield Chunk(_tidy(rest), number)
+        yield number, _tidy(rest)
 
 
 def _tidy(data: bytes) -> bytes:
@@ -188,19 +176,14 @@ NEEDLES = (*_NEEDLES.split("|"), '"cluster"')
 """One of these is in every line that `weigh` calls an error (every digit a 0)."""
 
 
-class Weight(IntEnum):
-    """How much a line says of what went wrong."""
-
-    NOTHING = 0
-    ERROR = 1
-    EXCEPTION = 2
+ERROR, EXCEPTION = 1, 2
 
 
-def weigh(line: LogLine) -> Weight:
-    """Whether a line is an error in itself: the last line of a traceback, or one that a program marks as an error."""
+def weigh(line: LogLine) -> int:
+    """Whether a line is an error in itself, 0 if not: the last line of a traceback, or one that a program marks so."""
     quiet = line.level in ("DEBUG", "INFO", "WARNING")
     if found := _EXCEPTION.match(line.message):
-        return Weight.NOTHING if quiet or _HARMLESS.match(found["kind"]) else Weight.EXCEPTION
+        return 0 if quiet or _HARMLESS.match(found["kind"]) else EXCEPTION
     if quiet or line.level == "SUCC" or _PART_OF_TRACEBACK.match(line.message):
-        return Weight.NOTHING
-    return Weight(line.level in ("ERROR", "CRITICAL", "FATAL") or _OTHER.match(line.message) is not None)
+        return 0
+    return ERROR if line.level in ("ERROR", "CRITICAL", "FATAL") or _OTHER.match(line.message) else 0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any, Generic, TypeVar
 
-from cluster.diagnosis.lines import TextLine
 from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS, Explanation
 from cluster.diagnosis.scan import Source
 from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
@@ -39,18 +38,13 @@ class Output(Generic[V]):
     kind: str
     value: V
     source: Source
-    lines: Sequence[TextLine]
+    lines: Sequence[tuple[int, str]]
 
     def say(self, id: str, *shown: str, **values: Any) -> Explanation:
         """A rule as it applies here. Its evidence is the first line that has all words of the first of `shown` that
         some line has, else these words themselves."""
-        matching = (
-            (line.number, line.text)
-            for words in shown
-            for line in self.lines
-            if all(word in line.text for word in words.split())
-        )
-        number, text = next(matching, (None, shown[0]))
+        having = (row for words in shown for row in self.lines if all(word in row[1] for word in words.split()))
+        number, text = next(having, (None, shown[0]))
         finding = OF_OUTPUTS[id].finding(self.source.host, text, values)
         return Explanation(finding, OF_OUTPUTS[id], self.source.name, number)
 
@@ -64,16 +58,16 @@ class Outputs(tuple[Output[Any], ...]):
         return [row for output in self.named(kind) for row in output.value]
 
 
-def recognise(source: Source, lines: Sequence[TextLine]) -> Iterator[Output[Any]]:
+def recognise(source: Source, lines: Sequence[tuple[int, str]]) -> Iterator[Output[Any]]:
     """Every output that the readers know in one file's text."""
-    text = "".join(f"{line.text}\n" for line in lines)
+    text = "".join(f"{line}\n" for _, line in lines)
     for kind, (read, _) in KINDS.items():
         if (value := read(text)) is not None:
             yield Output(kind, value, source, lines)
 
 
-def logs_in(lines: Sequence[TextLine]) -> list[str]:
-    return [name for name, pattern in LOGS.items() if any(map(re.compile(pattern).search, (one.text for one in lines)))]
+def logs_in(lines: Sequence[tuple[int, str]]) -> list[str]:
+    return [name for name, pattern in LOGS.items() if any(re.search(pattern, line) for _, line in lines)]
 
 
 def judge_outputs(outputs: Outputs) -> Iterator[Explanation]:

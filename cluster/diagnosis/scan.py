@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from cluster.diagnosis import lines
-from cluster.diagnosis.lines import Chunk, LogLine, TextLine, Weight, printable, read_line
+from cluster.diagnosis.lines import EXCEPTION, Chunk, LogLine, printable, read_line
 from cluster.diagnosis.rules import MOMENTS, RULES, UNKNOWN, Moment, Rule, compiled, literals
 
 REMEMBERED = 10_000
@@ -85,10 +86,6 @@ class Source:
     hearsay: bool = False
     ahead_s: float = 0.0
 
-    @classmethod
-    def of_text(cls, name: str, text: str, host: str = "") -> Source:
-        return cls(name, (text.encode(),), host)
-
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -120,14 +117,14 @@ class Scan:
     note: str = ""
     _well: str = ""
     _time: float | None = None
-    _counts: Counter[str | Weight] = field(default_factory=Counter)
+    _counts: Counter[str | int] = field(default_factory=Counter)
 
     def add(self, number: int, data: bytes, kind: Kind) -> None:
         kind.count += 1
         is_due = kind.count <= OFTEN or kind.count % SELDOM == 0
         if not kind.moments and not is_due:
             return
-        if not (kind.moments or kind.rules) and self._counts[Weight.EXCEPTION] >= MOST_ERRORS:
+        if not (kind.moments or kind.rules) and self._counts[EXCEPTION] >= MOST_ERRORS:
             return
         text = printable(data)
         for name in kind.moments:
@@ -150,10 +147,9 @@ class Scan:
         time = read_line(text).time
         return None if time is None else time - self.source.ahead_s
 
-    def kept_lines(self) -> list[TextLine]:
+    def kept_lines(self) -> list[tuple[int, str]]:
         """The lines of beginning and end: everything of a short text."""
-        parts = self.kept[:1], self.kept[1:]
-        first, late = ([line for chunk in part for line in lines.split(chunk)] for part in parts)
+        first, late = ([*chain(*map(lines.split, part))] for part in (self.kept[:1], self.kept[1:]))
         return first + late[-lines.TAIL_LINES :]
 
     def _judge(self, number: int, text: str, kind: Kind) -> None:
@@ -170,7 +166,7 @@ class Scan:
                 groups = {name: value or "" for name, value in found.groupdict().items()}
                 self.hits.append(Hit(rule, groups, number, text, line))
                 return
-        weight = lines.weigh(line) if kind.may_be_trouble else Weight.NOTHING
+        weight = lines.weigh(line) if kind.may_be_trouble else 0
         if weight and self._counts[weight] < MOST_ERRORS:
             self._counts[weight] += 1
             self.troubles.append(Hit(UNKNOWN, {}, number, text, line))
@@ -181,9 +177,9 @@ def scan(source: Source) -> Scan:
     found, kinds = Scan(source), Kinds()
     for chunk in lines.chunks(_bounded(source.pieces, found)):
         found.kept = [*found.kept[:1], *found.kept[1:][-1:], chunk]
-        found.lines = chunk.first + chunk.data.count(b"\n")
+        found.lines = chunk[0] + chunk[1].count(b"\n")
         if found.started_at is None:
-            times = (found.time_of(printable(data)) for data in chunk.data.split(b"\n", 20)[:20])
+            times = (found.time_of(printable(data)) for data in chunk[1].split(b"\n", 20)[:20])
             found.started_at = next((time for time in times if time is not None), None)
         for number, data, plain in _lines(chunk):
             if kind := kinds[plain]:
@@ -196,8 +192,9 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes, bytes]]:
 
     A carriage return begins a line that has no number of its own; a very long line comes in overlapping parts.
     """
-    plain = chunk.data.lower().translate(ZEROS).split(b"\n")
-    for number, (line, same) in enumerate(zip(chunk.data.split(b"\n"), plain, strict=True), chunk.first):
+    first, data = chunk
+    plain = data.lower().translate(ZEROS).split(b"\n")
+    for number, (line, same) in enumerate(zip(data.split(b"\n"), plain, strict=True), first):
         if len(line) <= lines.WIDEST and b"\r" not in line:
             yield number, line, same
             continue

@@ -45,7 +45,11 @@ def sample(name: str) -> Sample:
 def told(*texts: str | Sample) -> Diagnosis:
     """The diagnosis of several texts together, named a, b, c …"""
     given = [one.text if isinstance(one, Sample) else one for one in texts]
-    return explain([Source.of_text("abcdefgh"[at], text) for at, text in enumerate(given)])
+    return explain([source("abcdefgh"[at], text) for at, text in enumerate(given)])
+
+
+def source(name: str, text: str, host: str = "", *, beside: bool = False) -> Source:
+    return Source(name, (text.encode(),), host, beside)
 
 
 def found(*texts: str | Sample) -> list[str]:

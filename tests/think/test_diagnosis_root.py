@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from diagnosis_tools import SAMPLES, found, sample, told
+from diagnosis_tools import SAMPLES, found, sample, source, told
 
 from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import read_line
@@ -18,15 +18,13 @@ RANKS = {path.name: path.read_text() for path in sorted((SAMPLES / "ranks").iter
 
 def root_of(*given: str | Source) -> Explanation:
     """The cause in these texts."""
-    root = explain(
-        [one if isinstance(one, Source) else Source.of_text(f"{at}", one) for at, one in enumerate(given)]
-    ).root
+    root = explain([one if isinstance(one, Source) else source(f"{at}", one) for at, one in enumerate(given)]).root
     assert root
     return root
 
 
 def test_the_kernel_of_the_worker_is_the_cause_of_what_the_head_says() -> None:
-    diagnosis = explain([Source.of_text(name, text, name[:6]) for name, text in RANKS.items()])
+    diagnosis = explain([source(name, text, name[:6]) for name, text in RANKS.items()])
     [root] = diagnosis.findings
     assert root == diagnosis.root
     assert (root.id, root.file, root.line, root.finding.host) == ("kernel-oom", "spark2-kernel.txt", 1, "spark2")
@@ -174,17 +172,14 @@ def test_what_a_rank_heard_of_another_comes_after_what_that_one_says(cause: str)
 
 def test_beside_what_failed_only_known_causes_count() -> None:
     """A host's journals have errors of their own, and the numbers of a host that serves look like trouble."""
-    log = Source.of_text("log", "2026-11-28T04:00:01Z INFO:     Application startup complete.\n", "spark1")
+    log = source("log", "2026-11-28T04:00:01Z INFO:     Application startup complete.\n", "spark1")
     kernel = "2026-11-28T0{}:00:00+0000 spark1 kernel: Out of memory: Killed process 42 (python3) total-vm:1kB\n"
     journal = '2026-11-28T05:00:00+0000 spark1 dockerd[1]: level=error msg="Handler for GET returned error"\n'
     memory = "MemTotal: 125829120 kB\nMemFree: 1024 kB\nMemAvailable: 9000000 kB\n"
 
-    def beside(text: str) -> Source:
-        return Source("beside", (text.encode(),), "spark1", beside=True)
-
     for text in (journal, memory, kernel.format(3)):
-        assert not explain([log, beside(text)]).failed, text
-    assert root_of(log, beside(kernel.format(5))).id == "kernel-oom"
+        assert not explain([log, source("beside", text, "spark1", beside=True)]).failed, text
+    assert root_of(log, source("beside", kernel.format(5), "spark1", beside=True)).id == "kernel-oom"
 
 
 FIRST = "ValueError: Free memory on device cuda:0 (3/121 GiB) on startup is less than desired"
@@ -199,22 +194,18 @@ TIMES = {
 }
 
 
-def source(name: str, time: str, text: str) -> Source:
-    return Source.of_text(f"{name}.txt", f"{time} {text}\n", name)
-
-
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_earlier_cause_is_the_root(turned: bool, times: tuple[str, str]) -> None:
-    sources = [source("spark1", times[0], FIRST), source("spark2", times[1], LATER)]
+    sources = [source("spark1.txt", f"{times[0]} {FIRST}\n", "spark1"), source("spark2.txt", f"{times[1]} {LATER}\n")]
     assert root_of(*(sources[::-1] if turned else sources)).finding.host == "spark1"
 
 
 @pytest.mark.parametrize(("happened", "well", "root"), [(0, 1, None), (1, 0, "gpu-xid")])
 def test_what_happened_before_the_server_was_well_is_past(happened: int, well: int, root: str | None) -> None:
     times = TIMES["with the year"]
-    beside = Source("spark2-kernel.txt", (f"{times[happened]} spark2 {XID}\n".encode(),), "spark2", True)
-    found = explain([beside, source("spark1", times[well], WELL)]).root
+    beside = source("spark2-kernel.txt", f"{times[happened]} spark2 {XID}\n", "spark2", beside=True)
+    found = explain([beside, source("spark1.txt", f"{times[well]} {WELL}\n")]).root
     assert (found.id if found else None) == root
 
 
