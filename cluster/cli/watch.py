@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +25,7 @@ from cluster.config.inventory import ResolvedHost
 from cluster.deploy.restart import restart
 from cluster.deploy.session import Connect, Named, open_fleet, read_named, tell_apart
 from cluster.diagnosis import hang
-from cluster.diagnosis.hang import History, HostAnswers, OpenFinding, Snapshot, Update
+from cluster.diagnosis.hang import History, HostAnswers, OpenFinding, Snapshot
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -124,12 +124,11 @@ class Monitor:
         for deployment in self.deployments(answered):
             one = self.watch_over(deployment)
             one.history = one.history.after(self.snapshot(deployment, answered))
-            change = hang.follow(one.open_findings, one.history)
-            one.open_findings = change.open_findings
-            for finding in change.raised:
+            one.open_findings, raised, over = hang.follow(one.open_findings, one.history)
+            for finding in raised:
                 self.say_raised(deployment.id, finding)
-            self.say_over(deployment.id, change.over)
-            self.act(self, one, change)
+            self.say_over(deployment.id, over)
+            self.act(self, one, raised)
 
     def deployments(self, answered: Mapping[str, HostAnswers]) -> tuple[Deployment, ...]:
         """What is there now. On a host that does not list its containers they are taken to be as they were."""
@@ -246,8 +245,8 @@ def ask_ranks(deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostA
     return state if isinstance(state, Failed) else None
 
 
-Act = Callable[[Monitor, MonitoredDeployment, Update], None]
-"""Called after each look at a deployment, with what it changed."""
+Act = Callable[[Monitor, MonitoredDeployment, Sequence[Finding]], None]
+"""Called after each look at a deployment, with the findings that are new."""
 
 
 def make_act(args: argparse.Namespace) -> Act:
@@ -260,13 +259,13 @@ def make_act(args: argparse.Namespace) -> Act:
     if args.on_wedge == "restart":
         return Restarts(args.max_restarts)
     words = shlex.split(args.on_finding or "")
-    return lambda monitor, watched, change: run_command(words, monitor, watched, change) if words else None
+    return lambda monitor, watched, raised: run_command(words, monitor, watched, raised) if words else None
 
 
-def run_command(words: list[str], monitor: Monitor, watched: MonitoredDeployment, change: Update) -> None:
+def run_command(words: list[str], monitor: Monitor, watched: MonitoredDeployment, raised: Sequence[Finding]) -> None:
     """Run the user's command on this machine once for each new finding; whatever it does, the watch goes on."""
     deployment = watched.deployment.id
-    for finding in change.raised:
+    for finding in raised:
         env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
         given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
         monitor.say("command", deployment, f"{words[0]} {ended(words, env, given)}", finding=finding.as_dict())
@@ -296,9 +295,9 @@ class Restarts:
         self.not_before = 0.0
         self.refused: dict[str, str] = {}
 
-    def __call__(self, monitor: Monitor, watched: MonitoredDeployment, change: Update) -> None:
+    def __call__(self, monitor: Monitor, watched: MonitoredDeployment, raised: Sequence[Finding]) -> None:
         """Restart, or report once why not."""
-        faults = [one.finding for one in change.open_findings.values() if one.finding.level == "fault"]
+        faults = [one.finding for one in watched.open_findings.values() if one.finding.level == "fault"]
         reasons = [(one, hang.why_no_restart(one, watched.history)) for one in faults]
         curable = next((one for one, why in reasons if not why), None)
         deployment = watched.deployment.id

@@ -102,9 +102,9 @@ def _of_file(
     name = one.source.name
     own = ([it for it in every if it.file == name] for every in (found, unknown))
     _, findings, secondary = judge(*own)
-    past = {hit.rule.id: hit for hit in one.hits[::-1] if hit.rule.level == "normal" or is_overcome(hit, one)}
+    past = [next((hit for hit in hits if not counts(hit, one)), None) for hits in one.hits.values()]
     read_as = (*logs_in(lines), *(output.kind for output in outputs if output.source.name == name))
-    normal = tuple(of_hit(hit, one) for hit in reversed(past.values()))
+    normal = tuple(of_hit(hit, one) for hit in past if hit)
     return FileDiagnosis(name, read_as, findings, secondary, normal, one.lines, one.note)
 
 
@@ -113,17 +113,18 @@ def explain_hits(scan: Scan) -> Iterator[Explanation]:
 
     The very words come before a rank's own, and these before what it reports of another.
     """
-    hits = [hit for hit in scan.hits if hit.rule.level != "normal" and not is_overcome(hit, scan)]
-    for id in dict.fromkeys(hit.rule.id for hit in hits):
-        nearest = min((hit for hit in hits if hit.rule.id == id), key=lambda hit: hit.line.of_rank + hit.line.hearsay)
-        yield _as_timeout(of_hit(nearest, scan), scan)
+    for each in scan.hits.values():
+        if hits := [hit for hit in each if counts(hit, scan)]:
+            nearest = min(hits, key=lambda hit: hit.line.of_rank + hit.line.hearsay)
+            yield _as_timeout(of_hit(nearest, scan), scan)
 
 
-def is_overcome(hit: Hit, scan: Scan) -> bool:
-    """Whether the text later reaches the moment until which this counts."""
+def counts(hit: Hit, scan: Scan) -> bool:
+    """Whether this is wrong, and the text does not reach later the moment until which it counts."""
     wanted = REACHED.get(hit.rule.until, 0)
     later = [REACHED[moment] for moment, number in scan.moments.items() if number > hit.number]
-    return bool(wanted) and max(later, default=0) >= wanted
+    overcome = wanted and max(later, default=0) >= wanted
+    return hit.rule.level != "normal" and not overcome
 
 
 def of_hit(hit: Hit, scan: Scan) -> Explanation:

@@ -27,8 +27,7 @@ CLOCKS = Check("clocks", "it-is-slow#power-cap")
 LINK = Check("link", "it-hangs#the-link-is-cut")
 
 KEPT_S = 900.0
-MOST = 450
-"""Snapshots are kept for a quarter of an hour, and never more than so many."""
+"""So long snapshots are kept."""
 CHANGING = ("up", "down", "restart", "swap")
 """First words of what a lock is held for by those who start and stop ranks; a benchmark holds it too and does not."""
 
@@ -117,7 +116,7 @@ class History:
         if not self.snapshots:
             served, frozen = snapshot.t if snapshot.healthy else None, snapshot.t if snapshot.requests else None
             return History((snapshot,), snapshot.t, served, frozen)
-        kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - KEPT_S)[1 - MOST :]
+        kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - KEPT_S)
         served = snapshot.t if self.served_since is None and snapshot.healthy else self.served_since
         return replace(self, snapshots=(*kept, snapshot), served_since=served, frozen_since=self._frozen(snapshot))
 
@@ -358,17 +357,13 @@ class OpenFinding:
     calm: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What one snapshot changed: findings that are new or have another level, and those that are over."""
+def follow(
+    before: Mapping[Key, OpenFinding], history: History
+) -> tuple[dict[Key, OpenFinding], list[Finding], list[OpenFinding]]:
+    """After the latest snapshot: all open findings, those that are new or have another level, and those that are over.
 
-    open_findings: Mapping[Key, OpenFinding]
-    raised: tuple[Finding, ...]
-    over: tuple[OpenFinding, ...]
-
-
-def follow(before: Mapping[Key, OpenFinding], history: History) -> Update:
-    """The findings after the latest snapshot, and what that changes. One that could not show a finding ends none."""
+    A snapshot that could not show a finding ends none.
+    """
     found = {(one.check, one.host): one for judge in JUDGES for one in judge(history)}
     same = {key for key in found.keys() & before.keys() if found[key].level == before[key].finding.level}
     shown = {key: OpenFinding(one, before[key].since if key in same else history.last.t) for key, one in found.items()}
@@ -377,8 +372,8 @@ def follow(before: Mapping[Key, OpenFinding], history: History) -> Update:
         for key, one in before.items()
         if key not in found
     }
-    return Update(
+    return (
         shown | {key: one for key, one in calm.items() if one.calm < CALM},
-        tuple(one for key, one in found.items() if key not in same),
-        tuple(one for one in calm.values() if one.calm >= CALM),
+        [one for key, one in found.items() if key not in same],
+        [one for one in calm.values() if one.calm >= CALM],
     )

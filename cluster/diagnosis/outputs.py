@@ -67,7 +67,7 @@ def recognise(source: Source, lines: Sequence[tuple[int, str]]) -> Iterator[Outp
 
 
 def logs_in(lines: Sequence[tuple[int, str]]) -> list[str]:
-    return [name for name, pattern in LOGS.items() if any(re.search(pattern, line) for _, line in lines)]
+    return [name for name, pattern in LOGS.items() if any(map(re.compile(pattern).search, (line for _, line in lines)))]
 
 
 def judge_outputs(outputs: Outputs) -> Iterator[Explanation]:

@@ -6,15 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 
 from cluster.diagnosis import lines
-from cluster.diagnosis.lines import EXCEPTION, Chunk, LogLine, printable, read_line
+from cluster.diagnosis.lines import Chunk, LogLine, printable, read_line
 from cluster.diagnosis.rules import MOMENTS, RULES, UNKNOWN, Moment, Rule, compiled, literals
 
-REMEMBERED = 10_000
 OFTEN, SELDOM = 200, 50
-"""Lines of one kind that are all judged, and then only one in so many."""
+"""Lines that differ in digits only are all judged, and then only one in so many."""
 MOST_HITS = 40
 """Of one rule so many lines are kept, and the last one."""
 MOST_ERRORS = 20
@@ -47,27 +47,23 @@ ANY_PIECE = any_of([*(piece for pattern in PATTERNS for piece in literals(patter
 
 @dataclass
 class Kind:
-    """What lines that differ in digits only are candidates for. `count`: how many there were."""
+    """What lines that differ in digits only are candidates for. `count`: how many there were in a source."""
 
     rules: tuple[Rule, ...]
     moments: tuple[Moment, ...]
-    may_be_trouble: bool
+    may_be_error: bool
     count: int = 0
 
 
-class Kinds(dict[bytes, Kind | None]):
-    """Kinds of lines by the line in lowercase with every digit a 0; None where nothing in it is worth judging."""
-
-    def __missing__(self, line: bytes) -> Kind | None:
-        if len(self) >= REMEMBERED:
-            self.clear()
-        self[line] = None
-        if ANY_PIECE.search(line):
-            text = line.decode("utf-8", "replace")
-            rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
-            moments = tuple(name for name in MOMENTS if any(piece in text for piece in literals(MOMENTS[name])))
-            self[line] = Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
-        return self[line]
+@lru_cache(maxsize=4096)
+def kind_of(plain: bytes) -> Kind | None:
+    """The kind of a line in lowercase with every digit a 0; None when nothing in it is worth judging."""
+    if not ANY_PIECE.search(plain):
+        return None
+    text = plain.decode("utf-8", "replace")
+    rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
+    moments = tuple(name for name in MOMENTS if any(piece in text for piece in literals(MOMENTS[name])))
+    return Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +97,14 @@ class Hit:
 
 @dataclass
 class Scan:
-    """What was found in one source. `moments`: the last line on which each was reached.
+    """What was found in one source. `hits`: by the rule's id. `moments`: the last line on which each was reached.
 
     `started_at`: when the engine was started last, else the first time in the text. `kept`: the first chunk and the
     last two. `note`: why less than everything was read.
     """
 
     source: Source
-    hits: list[Hit] = field(default_factory=list)
+    hits: dict[str, list[Hit]] = field(default_factory=dict)
     troubles: list[Hit] = field(default_factory=list)
     moments: dict[Moment, int] = field(default_factory=dict)
     kept: list[Chunk] = field(default_factory=list)
@@ -117,25 +113,7 @@ class Scan:
     note: str = ""
     _well: str = ""
     _time: float | None = None
-    _counts: Counter[str | int] = field(default_factory=Counter)
-
-    def add(self, number: int, data: bytes, kind: Kind) -> None:
-        kind.count += 1
-        is_due = kind.count <= OFTEN or kind.count % SELDOM == 0
-        if not kind.moments and not is_due:
-            return
-        if not (kind.moments or kind.rules) and self._counts[EXCEPTION] >= MOST_ERRORS:
-            return
-        text = printable(data)
-        for name in kind.moments:
-            if compiled(MOMENTS[name]).search(text):
-                self.moments[name] = number
-                if name == "started":
-                    self.started_at = self.time_of(text) or self.started_at
-                elif name in ("ready", "alive"):
-                    self._well = text
-        if is_due:
-            self._judge(number, text, kind)
+    _weights: Counter[int] = field(default_factory=Counter)
 
     @property
     def well(self) -> float | None:
@@ -152,29 +130,43 @@ class Scan:
         first, late = ([*chain(*map(lines.split, part))] for part in (self.kept[:1], self.kept[1:]))
         return first + late[-lines.TAIL_LINES :]
 
+    def add(self, number: int, data: bytes, kind: Kind) -> None:
+        """Judge a line: what it reaches, and the first of the rules that it matches."""
+        kind.count += 1
+        is_due = kind.count <= OFTEN or kind.count % SELDOM == 0
+        if not kind.moments and not is_due:
+            return
+        text = printable(data)
+        for name in kind.moments:
+            if compiled(MOMENTS[name]).search(text):
+                self.moments[name] = number
+                if name == "started":
+                    self.started_at = self.time_of(text) or self.started_at
+                elif name in ("ready", "alive"):
+                    self._well = text
+        if is_due:
+            self._judge(number, text, kind)
+
     def _judge(self, number: int, text: str, kind: Kind) -> None:
-        """The first of the rules that matches has the line."""
         line = read_line(text)
         self._time = self._time if line.time is None else line.time - self.source.ahead_s
         line = replace(line, time=self._time)
         printed = line.message if line.of_rank else text  # a rank also prints what it was asked to run
         for rule in kind.rules:
             if found := rule.search(printed):
-                self._counts[rule.id] += 1
-                if self._counts[rule.id] > MOST_HITS + 1:
-                    del self.hits[max(at for at, old in enumerate(self.hits) if old.rule.id == rule.id)]
                 groups = {name: value or "" for name, value in found.groupdict().items()}
-                self.hits.append(Hit(rule, groups, number, text, line))
+                self.hits.setdefault(rule.id, [])[MOST_HITS:] = [Hit(rule, groups, number, text, line)]
                 return
-        weight = lines.weigh(line) if kind.may_be_trouble else 0
-        if weight and self._counts[weight] < MOST_ERRORS:
-            self._counts[weight] += 1
+        weight = lines.weigh(line) if kind.may_be_error else 0
+        if weight and self._weights[weight] < MOST_ERRORS:
+            self._weights[weight] += 1
             self.troubles.append(Hit(UNKNOWN, {}, number, text, line))
 
 
 def scan(source: Source) -> Scan:
     """Read a source to its end, or as much as may be read of it."""
-    found, kinds = Scan(source), Kinds()
+    found = Scan(source)
+    kind_of.cache_clear()  # its counts are of one source
     for chunk in lines.chunks(_bounded(source.pieces, found)):
         found.kept = [*found.kept[:1], *found.kept[1:][-1:], chunk]
         found.lines = chunk[0] + chunk[1].count(b"\n")
@@ -182,13 +174,13 @@ def scan(source: Source) -> Scan:
             times = (found.time_of(printable(data)) for data in chunk[1].split(b"\n", 20)[:20])
             found.started_at = next((time for time in times if time is not None), None)
         for number, data, plain in _lines(chunk):
-            if kind := kinds[plain]:
+            if kind := kind_of(plain):
                 found.add(number, data, kind)
     return found
 
 
 def _lines(chunk: Chunk) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each line with its number, as it is and as `Kinds` has it.
+    """Each line with its number, as it is and plain.
 
     A carriage return begins a line that has no number of its own; a very long line comes in overlapping parts.
     """

@@ -26,11 +26,10 @@ def directory(cluster: Typed) -> Path:
     return found
 
 
-def explained(cluster: Typed, place: Path) -> dict[str, Any]:
+def explained(cluster: Typed, place: Path) -> Any:
     """What `cluster explain DIR` calls the cause."""
     assert main(["explain", str(place), "--json"]) == 4
-    root: dict[str, Any] = json.loads(cluster.capsys.readouterr().out)["root"]
-    return root
+    return json.loads(cluster.capsys.readouterr().out)["root"]
 
 
 @pytest.mark.parametrize("backend", ["ray", "mp"])
@@ -61,13 +60,6 @@ def test_a_rank_that_its_kernel_killed(cluster: Typed, desk: Desk) -> None:
     assert (root["id"], root["host"], root["file"]) == ("kernel-oom", "spark2", "spark2-kernel.txt")
 
 
-def test_what_the_host_went_through_before_it_served_is_past(cluster: Typed, desk: Desk) -> None:
-    desk["spark2"].kernel_log = OOM
-    assert cluster(*UP).code == 0
-    desk["spark1"].lives()[0].say("INFO:     Application startup complete.")
-    assert cluster("logs", "--explain").code == 0
-
-
 XID = "2026-01-01T00:00:07+0000 spark1 kernel: NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus."
 JOURNAL = """\
 2026-01-01T00:00:02+0000 spark2 kernel: VLLM::Worker_TP invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE|__GFP_COMP|__GFP_ZERO), order=0, oom_score_adj=0
@@ -92,23 +84,8 @@ def test_a_real_journal_tells_of_the_boot_before(cluster: Typed, desk: Desk) -> 
     assert all("-k" not in argv and "-n" not in argv for argv in asked)
 
 
-@pytest.mark.parametrize(("ahead_s", "root"), [(0.0, "gpu-xid"), (90.0, "kernel-oom")])
-def test_events_are_ordered_by_one_clock(ahead_s: float, root: str, cluster: Typed, desk: Desk) -> None:
-    """Both journals say 00:00 and 00:01; the second one's clock is 90 s ahead, so its event came first."""
-    assert cluster(*UP).code == 0
-    desk["spark1"].kernel_log = (XID,)
-    desk["spark2"].kernel_log = tuple(line.replace("00:00:02", "00:01:32") for line in OOM)
-    desk["spark2"].ahead_s = ahead_s
-    desk.kill_rank("spark2")
-    desk.pass_time(5)
-    ran = cluster("logs", "--explain")
-    assert ran.code == 4
-    told = json.loads(cluster("logs", "--explain", "--json").out)
-    assert told["deployments"][0]["root"]["id"] == root
-    assert ("at 00:00:02 UTC" in ran.out) == bool(ahead_s)
-
-
-def test_a_failed_up_orders_by_one_clock_too(cluster: Typed, desk: Desk) -> None:
+def test_events_are_ordered_by_one_clock(cluster: Typed, desk: Desk) -> None:
+    """Both journals have 00:00 and 00:01; the second one's clock is 90 s ahead, so its event came first."""
     desk["spark1"].kernel_log = (XID,)
     desk["spark2"].kernel_log = tuple(line.replace("00:00:02", "00:01:32") for line in OOM)
     desk["spark2"].ahead_s = 90.0

@@ -131,7 +131,7 @@ CAUSES = [
 
 @each("one", CAUSES, ids=lambda one: one.name)
 def test_what_everybody_quotes_hides_no_cause(one: Sample) -> None:
-    """The cause stands early, and a thousand lines come after it."""
-    root = told(one.text + QUOTED * 200).root
+    """The cause stands early, and a hundred lines come after it."""
+    root = told(one.text + QUOTED * 20).root
     assert root
     assert f"fault {root.id}" == one.right
