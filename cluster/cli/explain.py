@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.deploy import evidence
 from cluster.deploy.cause import of_finding, place
-from cluster.diagnosis.explain import Diagnosis, FileDiagnosis, explain
+from cluster.diagnosis.explain import Diagnosis, explain
 from cluster.diagnosis.scan import Source
 from cluster.errors import ExitCode, UsageError
 from cluster.screen import Screen
@@ -50,13 +50,18 @@ def texts(given: str) -> Iterator[Source]:
 
 
 def view(diagnosis: Diagnosis) -> Iterator[str]:
-    """For people: of several files the common cause, then each file with what it is and says, its own cause first."""
+    """For people: of several files the common cause, then each file with what it is and shows, its own cause first."""
     root = diagnosis.root
     if len(diagnosis.files) > 1 and root:
         yield f"root cause: {place(root)}: {root.finding.what} [{root.id}]"
         yield from others("follows from it", [f"{row.id} ({place(row)})" for row in diagnosis.secondary])
     for file in diagnosis.files:
-        yield heading(file)
+        name = "standard input" if file.name == STDIN else file.name
+        kind = f" ({', '.join(file.read_as)})" if file.read_as else ""
+        if file.note or not file.known:
+            yield f"{name}: {file.note or f'nothing in it is recognized ({file.lines} lines)'}"
+        else:
+            yield f"{name}{kind}:{'' if file.findings else ' nothing wrong'}"
         for found in file.findings:
             for line in of_finding(found, found.level, f"line {found.line}" if found.line else "seen"):
                 yield f"  {line}"
@@ -68,17 +73,8 @@ def others(label: str, names: list[str]) -> list[str]:
     return [f"  {label}: {', '.join(names)}"] if names else []
 
 
-def heading(file: FileDiagnosis) -> str:
-    """A file's first line: its name, what it was read as, and how that went."""
-    name = "standard input" if file.name == STDIN else file.name
-    if file.note or not file.known:
-        return f"{name}: {file.note or f'nothing in it is recognized ({file.lines} lines)'}"
-    kind = f" ({', '.join(file.read_as)})" if file.read_as else ""
-    return f"{name}{kind}:{'' if file.findings else ' nothing wrong'}"
-
-
 def as_document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """For `--json`: each file as it is by itself, and above them what they say together."""
+    """For `--json`: each file as it is by itself, and above them what they show together."""
     root = diagnosis.root
     return {
         "root": {"file": root.file, **root.as_dict()} if root else None,

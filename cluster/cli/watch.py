@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         try:
             monitor.look()
             if not monitor.watched:
-                monitor.say("watching", "", f"no deployment on {', '.join(monitor.hosts)} yet")
+                monitor.report("watching", "", f"no deployment on {', '.join(monitor.hosts)} yet")
             while True:
                 fleet.time.sleep(max(0.0, monitor.looked_at + args.interval - fleet.time.monotonic()))
                 monitor.look()
@@ -116,18 +116,18 @@ class Monitor:
         self.ids |= {host: identity.host_id(one) for host, one in machines.items() if isinstance(one, str)}
         for host, answer in answered.items():
             if answer.why and host not in self.silent:
-                self.say("unreachable", "", f"{host} does not answer: {answer.why}", host=host)
+                self.report("unreachable", "", f"{host} does not answer: {answer.why}", host=host)
                 self.silent.add(host)
             elif not answer.why and host in self.silent:
-                self.say("answers", "", f"{host} answers again", host=host)
+                self.report("answers", "", f"{host} answers again", host=host)
                 self.silent.remove(host)
         for deployment in self.deployments(answered):
             one = self.watch_over(deployment)
             one.history = one.history.after(self.snapshot(deployment, answered))
             one.open_findings, raised, over = hang.follow(one.open_findings, one.history)
             for finding in raised:
-                self.say_raised(deployment.id, finding)
-            self.say_over(deployment.id, over)
+                self.report_raised(deployment.id, finding)
+            self.report_over(deployment.id, over)
             self.act(self, one, raised)
 
     def deployments(self, answered: Mapping[str, HostAnswers]) -> tuple[Deployment, ...]:
@@ -139,8 +139,8 @@ class Monitor:
         addresses = {host: self.hosts[host].address for host in blind - self.ids.keys()}
         found = group({**listed, **known}, self.ids, addresses)
         for name in self.watched.keys() - {one.id for one in found}:
-            self.say_over(name, self.watched.pop(name).open_findings.values())
-            self.say("gone", name, "it is no longer there: taken down or replaced")
+            self.report_over(name, self.watched.pop(name).open_findings.values())
+            self.report("gone", name, "it is no longer there: taken down or replaced")
         return found
 
     def watch_over(self, deployment: Deployment) -> MonitoredDeployment:
@@ -150,10 +150,10 @@ class Monitor:
         known = [(rank, before[host]) for host, rank in deployment.ranks.items() if host in before]
         if watched.deployment is deployment:
             what = f"{deployment.served_name} on {', '.join(deployment.hosts)}"
-            self.say("watching", deployment.id, f"watching {what}")
+            self.report("watching", deployment.id, f"watching {what}")
         elif any((rank.id, rank.started_at) != (old.id, old.started_at) for rank, old in known):
-            self.say_over(deployment.id, watched.open_findings.values())
-            self.say("ranks-restarted", deployment.id, "its ranks were restarted")
+            self.report_over(deployment.id, watched.open_findings.values())
+            self.report("ranks-restarted", deployment.id, "its ranks were restarted")
             watched.history, watched.open_findings = History(), {}
         watched.deployment = deployment
         return watched
@@ -170,23 +170,23 @@ class Monitor:
         healthy, load = (server.healthy, server.load) if server else (None, None)
         return Snapshot(self.fleet.time.monotonic(), hosts, healthy, load, lost, next(iter(locks), None))
 
-    def say(self, event: str, deployment: str, text: str, *, style: str | None = None, **more: Any) -> None:
+    def report(self, event: str, deployment: str, text: str, *, style: str | None = None, **more: Any) -> None:
         now = datetime.now().astimezone()
         self.screen.text(f"{now:%H:%M:%S} {deployment}{': ' if deployment else ''}{text}", INDENT, style)
         record = {"t": now.isoformat(timespec="seconds"), "event": event, "deployment": deployment, "text": text}
         self.screen.record(record | more)
 
-    def say_raised(self, deployment: str, finding: Finding) -> None:
+    def report_raised(self, deployment: str, finding: Finding) -> None:
         text = f"{finding.level}: {title(finding)}: {finding.what}"
-        self.say("raised", deployment, text, style=STYLES[finding.level], finding=finding.as_dict())
+        self.report("raised", deployment, text, style=STYLES[finding.level], finding=finding.as_dict())
         for label, line in below(Shared(finding, (finding.host,) if finding.host else ())):
             self.screen.text(f"{INDENT}{label}: {line}", INDENT + " " * (len(label) + 2))
 
-    def say_over(self, deployment: str, ended: Iterable[OpenFinding]) -> None:
+    def report_over(self, deployment: str, ended: Iterable[OpenFinding]) -> None:
         for one in ended:
             seconds = self.fleet.time.monotonic() - one.since
             text = f"over: {title(one.finding)}, after {seconds:.0f} s"
-            self.say("over", deployment, text, finding=one.finding.as_dict(), after_s=round(seconds))
+            self.report("over", deployment, text, finding=one.finding.as_dict(), after_s=round(seconds))
 
 
 def title(finding: Finding) -> str:
@@ -268,7 +268,7 @@ def run_command(words: list[str], monitor: Monitor, watched: MonitoredDeployment
     for finding in raised:
         env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
         given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
-        monitor.say("command", deployment, f"{words[0]} {ended(words, env, given)}", finding=finding.as_dict())
+        monitor.report("command", deployment, f"{words[0]} {ended(words, env, given)}", finding=finding.as_dict())
 
 
 def ended(words: list[str], env: Mapping[str, str], given: bytes) -> str:
@@ -303,7 +303,7 @@ class Restarts:
         deployment = watched.deployment.id
         why = self.why_not(monitor, watched) if curable else next((why for _, why in reasons), "")
         if why and why != self.refused.get(deployment):
-            monitor.say("not-restarted", deployment, f"not restarted: {why}")
+            monitor.report("not-restarted", deployment, f"not restarted: {why}")
         self.refused[deployment] = why
         if curable and not why:
             self.restart(curable, monitor, watched.deployment)
@@ -327,25 +327,25 @@ class Restarts:
 
     def restart(self, finding: Finding, monitor: Monitor, deployment: Deployment) -> None:
         """Do it, and count it from its first change on."""
-        before, say = self.done, monitor.say
+        before, report = self.done, monitor.report
 
         def begun() -> None:
             self.done += 1
             text = f"restarting all ranks for {finding.check} ({self.done} of {self.most})"
-            say("restarting", deployment.id, text, finding=finding.as_dict())
+            report("restarting", deployment.id, text, finding=finding.as_dict())
 
         hosts = [monitor.hosts[name] for name in deployment.hosts]
         try:
             seconds = restart(deployment, hosts, monitor.fleet, monitor.screen, begun)
-            say("restarted", deployment.id, f"restarted, and it serves again after {seconds:.0f} s")
+            report("restarted", deployment.id, f"restarted, and it serves again after {seconds:.0f} s")
         except InterruptedByUser as error:
             if error.rolled_back:
-                say("restart-interrupted", deployment.id, f"restart interrupted: {error.rolled_back}")
+                report("restart-interrupted", deployment.id, f"restart interrupted: {error.rolled_back}")
             raise
         except ClusterError as error:
             word = "restart failed" if self.done > before else "not restarted"
             text = "; ".join(filter(None, (f"{word}: {error.what}", error.rolled_back)))
-            say(word.replace(" ", "-"), deployment.id, text, remedy=error.remedy)
+            report(word.replace(" ", "-"), deployment.id, text, remedy=error.remedy)
         self.not_before = monitor.fleet.time.monotonic() + (self.pause_s if self.done > before else RETRY_S)
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from cluster.diagnosis.lines import EXCEPTION, weigh
 from cluster.diagnosis.outputs import SETTLERS, Outputs, judge_outputs, logs_in, recognise
-from cluster.diagnosis.rules import EXPLAINS, MOMENTS, OF_PAIRS, OVERCOME, UNKNOWN, Explanation
+from cluster.diagnosis.rules import EXPLAINS, MOMENTS, OVERCOME, UNKNOWN, Explanation
 from cluster.diagnosis.scan import Hit, Scan, Source, scan
 from cluster.spark.finding import ORDER
 
@@ -139,7 +139,7 @@ def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
     if empty and found.time is not None and scan.started_at is not None:
         passed = (of_year(found.time) - of_year(scan.started_at)) % YEAR_S
         if READY_TIMEOUT_S[0] <= passed <= READY_TIMEOUT_S[1]:
-            return found.settled(OF_PAIRS["vllm-ready-timeout"], passed=f"{passed:.0f}")
+            return found.settled("vllm-ready-timeout", passed=f"{passed:.0f}")
     return found
 
 
@@ -167,7 +167,7 @@ def judge(
     deaths = [one for one in rest if one.rule.secondary]
     others = [one for one in rest if one not in causes and one not in deaths]
     if all(one.rule.slow for one in causes):
-        # no cause is known: an error that stands before the known consequences, else the worst consequence
+        # no cause is known: an error before the known consequences, else the worst consequence
         errors = in_time([one for one in unknown if one.level == "unknown"])
         faults = [one for one in deaths if one.level == "fault"]
         telling = sorted(deaths, key=lambda one: ORDER.index(one.level))[:1]

@@ -161,7 +161,7 @@ class HostAnswers:
 
 
 FLOOR, AMPLE = 2 * GIB, 8 * GIB
-"""With less available a Spark begins to stand still, as the GPU's memory is the host's; with more than AMPLE no process
+"""With less available a Spark begins to stall, as the GPU's memory is the host's; with more than AMPLE no process
 is killed for memory."""
 HORIZON_S = 7200.0
 TRENDS_S = (300.0, 900.0)

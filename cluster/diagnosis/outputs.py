@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any, Generic, TypeVar
 
-from cluster.diagnosis.rules import OF_OUTPUTS, OF_PAIRS, Explanation
+from cluster.diagnosis.rules import OF_OUTPUTS, Explanation
 from cluster.diagnosis.scan import Source
 from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
 from cluster.spark.fabric import common_networks, judge_mtu
@@ -40,7 +40,7 @@ class Output(Generic[V]):
     source: Source
     lines: Sequence[tuple[int, str]]
 
-    def say(self, id: str, *shown: str, **values: Any) -> Explanation:
+    def explain(self, id: str, *shown: str, **values: Any) -> Explanation:
         """A rule as it applies here. Its evidence is the first line that has all words of the first of `shown` that
         some line has, else these words themselves."""
         having = (row for words in shown for row in self.lines if all(word in row[1] for word in words.split()))
@@ -91,16 +91,16 @@ def judge_ports(output: Output[tuple[links.Port, ...]]) -> Iterator[Explanation]
     """All down, or one twin only. Two Down lines of four are normal."""
     up = {port.netdev for port in output.value if port.is_up}
     if not up:
-        yield output.say("no-link-up", output.value[0].netdev or output.value[0].hca)
+        yield output.explain("no-link-up", output.value[0].netdev or output.value[0].hca)
     for netdev, twin in links.half_ports(up, [port.netdev for port in output.value]):
-        yield output.say("one-twin-up", twin, netdev=netdev, twin=twin)
+        yield output.explain("one-twin-up", twin, netdev=netdev, twin=twin)
 
 
 def compare_ports(outputs: Outputs) -> Iterator[Explanation]:
     for ends in combinations(outputs.named("ports"), 2):
         there, here = ({port.netdev for port in output.value if port.is_up} for output in ends)
         if links.is_crossed(here, there):
-            yield ends[1].say("ports-crossed", min(here), here=listed(here), there=listed(there))
+            yield ends[1].explain("ports-crossed", min(here), here=listed(here), there=listed(there))
 
 
 def judge_interfaces(output: Output[tuple[links.Interface, ...]]) -> Iterator[Explanation]:
@@ -108,9 +108,9 @@ def judge_interfaces(output: Output[tuple[links.Interface, ...]]) -> Iterator[Ex
     for row in fabric:
         addresses = row.interfaces()
         if addresses and all(address.ip.is_link_local for address in addresses):
-            yield output.say("link-local-address", str(addresses[0].ip), netdev=row.name)
+            yield output.explain("link-local-address", str(addresses[0].ip), netdev=row.name)
         elif row.addresses == () and any(other.addresses for other in fabric):
-            yield output.say("fabric-no-address", row.name, netdev=row.name)
+            yield output.explain("fabric-no-address", row.name, netdev=row.name)
 
 
 def fabric_of(output: Output[tuple[links.Interface, ...]]) -> list[links.Interface]:
@@ -128,16 +128,16 @@ def compare_interfaces(outputs: Outputs) -> Iterator[Explanation]:
             (mtu, name, output), (better, _, peer) = sorted(ends, key=lambda end: end[0])
             if state == "differs":
                 small, large = f"{mtu} at {name} in {output.source.name}", f"{better} in {peer.source.name}"
-                yield output.say("mtu-differs", f"{name} mtu {mtu}", small=small, large=large)
+                yield output.explain("mtu-differs", f"{name} mtu {mtu}", small=small, large=large)
             elif state == "small":
-                yield second.say("mtu-1500", f"{other.name} mtu 1500")
+                yield second.explain("mtu-1500", f"{other.name} mtu 1500")
         there, here = ({ip for row in fabric_of(output) for ip in row.interfaces()} for output in (first, second))
         shared = {address.ip for address in here} & {address.ip for address in there}
         if shared and first.value != second.value:
-            yield second.say("address-twice", str(min(shared)), address=min(shared))
+            yield second.explain("address-twice", str(min(shared)), address=min(shared))
         sides = {address.network for address in here}, {address.network for address in there}
         if all(sides) and not common_networks(sides):
-            yield second.say("no-common-subnet", str(min(here).ip), here=listed(sides[0]), there=listed(sides[1]))
+            yield second.explain("no-common-subnet", str(min(here).ip), here=listed(sides[0]), there=listed(sides[1]))
 
 
 USUAL_GID = 3
@@ -151,13 +151,13 @@ def judge_gids(output: Output[tuple[links.Gid, ...]]) -> Iterator[Explanation]:
         holes = set(range(max(own))) - own.keys()
         if right and holes and USUAL_GID not in right:
             index, gid = next(iter(right.items()))
-            yield output.say("gid-moved", f"[{index:3}]", f"{gid.ipv4} v2", index=index, hole=min(holes))
+            yield output.explain("gid-moved", f"[{index:3}]", f"{gid.ipv4} v2", index=index, hole=min(holes))
 
 
 def judge_neighbours(output: Output[tuple[links.Neighbour, ...]]) -> Iterator[Explanation]:
     for row in output.value:
         if row.state in ("FAILED", "INCOMPLETE") and links.is_fabric(row.netdev):
-            yield output.say("neighbour-silent", row.address, address=row.address, netdev=row.netdev)
+            yield output.explain("neighbour-silent", row.address, address=row.address, netdev=row.netdev)
 
 
 FLAPS = 3
@@ -174,11 +174,11 @@ def judge_link_events(output: Output[tuple[links.LinkEvent, ...]]) -> Iterator[E
             shown["link-flaps"].append(own[-1])
     for id, events in shown.items():
         if events:
-            yield output.say(id, events[0].line, netdevs=listed({event.netdev for event in events}))
+            yield output.explain(id, events[0].line, netdevs=listed({event.netdev for event in events}))
 
 
 ENOUGH_BYTES = 64 << 20
-"""With smaller messages NCCL's bandwidth tells nothing."""
+"""With smaller messages NCCL's bandwidth means nothing."""
 SLOW_TCP_GBPS = (10.5, 40.0)
 """Less is the 10G port, which is as fast as it should be."""
 OF_NCCL = ((10.0, "nccl-slow"), (14.0, "nccl-one-twin"), (20.0, "nccl-mtu"))
@@ -189,7 +189,7 @@ def judge_bandwidth(output: Output[fabric_test.Bandwidth]) -> Iterator[Explanati
     """Wrong data, a degraded card, one twin instead of two, small MTU."""
     test, id, value = output.value, "", output.value.gbps
     if test.wrong:
-        yield output.say("data-corrupt", "Out of bounds")
+        yield output.explain("data-corrupt", "Out of bounds")
     if test.tool == "perftest":
         id = {"degraded": "nic-degraded", "slow": "rdma-slow", "": ""}[fabric_test.judge_rdma(test.gbps)]
     elif test.tool == "iperf3":
@@ -199,7 +199,7 @@ def judge_bandwidth(output: Output[fabric_test.Bandwidth]) -> Iterator[Explanati
         id = next((id for most, id in OF_NCCL if value < most), "")
     if id:
         words = ("BW average", "bus bandwidth", "busbw", "bits/sec")
-        yield output.say(id, f"{value:.2f}", *words, gbps=f"{value:.1f}", speed=f"{value:.1f}")
+        yield output.explain(id, f"{value:.2f}", *words, gbps=f"{value:.1f}", speed=f"{value:.1f}")
 
 
 HELD_SHARE, CACHE_SHARE = 0.5, 0.8
@@ -209,15 +209,15 @@ def judge_memory(output: Output[Memory]) -> Iterator[Explanation]:
     """The kernel's CMA bug; memory that is held; page cache that looks like use."""
     memory = output.value
     if memory.has_cma_bug:
-        yield output.say("cma-bug", "CmaFree")
+        yield output.explain("cma-bug", "CmaFree")
     if not memory.total or memory.available is None:
         return
     share = memory.available / memory.total
     if share < HELD_SHARE:
         values = {"available": gib(memory.available), "total": gib(memory.total)}
-        yield output.say("memory-held", "MemAvailable", "Mem:", **values)
+        yield output.explain("memory-held", "MemAvailable", "Mem:", **values)
     elif share > CACHE_SHARE and memory.free is not None and memory.hides(memory.total // 2):
-        yield output.say("page-cache", "MemFree", "Mem:", cache=gib(memory.available - memory.free))
+        yield output.explain("page-cache", "MemFree", "Mem:", cache=gib(memory.available - memory.free))
 
 
 OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": "gpu-wedged"}
@@ -230,7 +230,7 @@ def judge_gpus(output: Output[tuple[gpu.Gpu, ...]]) -> Iterator[Explanation]:
         return
     for state, one in [row for row in states if row[0] in OF_STATE][:1]:
         power, clock = f"{one.power_w:g}", f"{one.sm_clock_mhz}"
-        yield output.say(OF_STATE[state], clock, power, busy=one.utilization_pct, power=power, clock=clock)
+        yield output.explain(OF_STATE[state], clock, power, busy=one.utilization_pct, power=power, clock=clock)
 
 
 def judge_processes(outputs: Outputs) -> Iterator[Explanation]:
@@ -242,7 +242,7 @@ def judge_processes(outputs: Outputs) -> Iterator[Explanation]:
             held = gib(sum(one.used_mib or 0 for one in engines) << 20)
             pids = " ".join(str(one.pid) for one in engines)
             id = "orphan-workers" if running == [0] else "engine-holds-memory"
-            yield output.say(id, str(engines[0].pid), name=engines[0].name, held=held, pids=pids)
+            yield output.explain(id, str(engines[0].pid), name=engines[0].name, held=held, pids=pids)
 
 
 def judge_disk(output: Output[tuple[disk.Filled, ...]]) -> Iterator[Explanation]:
@@ -250,15 +250,15 @@ def judge_disk(output: Output[tuple[disk.Filled, ...]]) -> Iterator[Explanation]
     for row in output.value:
         if row.is_storage and row.used_pct >= disk.NEARLY_FULL_PCT:
             id = "disk-full" if disk.judge_room(row.free_bytes, row.used_pct) == "full" else "disk-nearly-full"
-            yield output.say(id, f"{row.used_pct}% {row.path}", path=row.path, used=row.used_pct)
+            yield output.explain(id, f"{row.used_pct}% {row.path}", path=row.path, used=row.used_pct)
 
 
 def compare_machines(outputs: Outputs) -> Iterator[Explanation]:
     for id, those in twice((one, id) for one in outputs.named("machine-ids") for id in one.value).items():
-        yield those[-1].say("machine-id-twice", id)
+        yield those[-1].explain("machine-id-twice", id)
     if len(set(outputs.rows("machine-ids"))) != 1:
         for name, those in twice((one, name) for one in outputs.named("hostnames") for name in one.value).items():
-            yield those[-1].say("hostname-twice", name, name=name)
+            yield those[-1].explain("hostname-twice", name, name=name)
 
 
 PENDING = "pending placement group"
@@ -268,19 +268,19 @@ def judge_ray(output: Output[ranks.RayStatus]) -> Iterator[Explanation]:
     """Placement that waits for an address nobody has, or for GPUs; a worker that never joined; nodes that failed."""
     status, total = output.value, output.value.gpus_total or 0
     if status.pinned_to and total >= 2:
-        yield output.say("ray-node-ip", PENDING, address=status.pinned_to, gpus=f"{total:g}")
+        yield output.explain("ray-node-ip", PENDING, address=status.pinned_to, gpus=f"{total:g}")
     elif status.pending_placement_groups:
-        yield output.say("ray-too-few-gpus", PENDING)
+        yield output.explain("ray-too-few-gpus", PENDING)
     elif status.nodes is not None and status.nodes < 2 and total < 2 and not status.gpus_used:
-        yield output.say("ray-one-node", "GPU", "Node status", nodes=status.nodes, gpus=f"{total:g}")
+        yield output.explain("ray-one-node", "GPU", "Node status", nodes=status.nodes, gpus=f"{total:g}")
     if status.failures:
-        yield output.say("ray-node-lost", status.failures[0])
+        yield output.explain("ray-node-lost", status.failures[0])
 
 
 def judge_docker(output: Output[docker.DockerText]) -> Iterator[Explanation]:
     """No runtime of NVIDIA's, as on a stock Spark."""
     if output.value.nvidia_runtime is False and not output.value.nvidia_cdi:
-        yield output.say("no-nvidia-runtime", "runc")
+        yield output.explain("no-nvidia-runtime", "runc")
 
 
 def stores_of(outputs: Outputs) -> list[str]:
@@ -291,20 +291,20 @@ def compare_stores(outputs: Outputs) -> Iterator[Explanation]:
     stores = dict.fromkeys(stores_of(outputs))
     if len(stores) > 1:
         last = next(one for one in outputs.named("docker info") if one.value.storage_driver == list(stores)[-1])
-        yield last.say("image-stores-differ", "Storage Driver", stores=" and ".join(stores))
+        yield last.explain("image-stores-differ", "Storage Driver", stores=" and ".join(stores))
 
 
 def judge_load(outputs: Outputs) -> Iterator[Explanation]:
-    """Requests that run while no token comes; one look alone cannot tell."""
-    found, looks = outputs.named("metrics"), outputs.rows("metrics")
-    if not looks or not looks[-1].running or looks[-1].tokens is None:
+    """Requests that run while no token comes; one reading alone shows nothing."""
+    found, readings = outputs.named("metrics"), outputs.rows("metrics")
+    if not readings or not readings[-1].running or readings[-1].tokens is None:
         return
-    first, last, running, power = looks[0], looks[-1], f"{looks[-1].running:g}", most_power(outputs)
-    if len(looks) == 1:
-        yield found[-1].say("requests-running", "num_requests_running", running=running)
+    first, last, running, power = readings[0], readings[-1], f"{readings[-1].running:g}", most_power(outputs)
+    if len(readings) == 1:
+        yield found[-1].explain("requests-running", "num_requests_running", running=running)
     elif first.running and first.tokens == last.tokens and (power is None or power < gpu.IDLE_W):
         id = "tokens-frozen" if power is None else "server-wedged"
-        yield found[-1].say(id, "generation_tokens", running=running, power=f"{power or 0:g}")
+        yield found[-1].explain(id, "generation_tokens", running=running, power=f"{power or 0:g}")
 
 
 def most_power(outputs: Outputs) -> float | None:
@@ -316,7 +316,7 @@ def judge_completion(output: Output[str]) -> Iterator[Explanation]:
     """Text that only a broken kernel or checkpoint writes."""
     wrong = server.insane(output.value)
     if wrong and output.value.strip():
-        yield output.say("text-insane", '"choices"', wrong=f"the completion {wrong}")
+        yield output.explain("text-insane", '"choices"', wrong=f"the completion {wrong}")
 
 
 KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Output[Any]], Iterator[Explanation]] | None]] = {
@@ -354,7 +354,7 @@ def settle_free_memory(found: Explanation, outputs: Outputs) -> Explanation:
     wanted = re.search(r"\(0?\.\d+, ([\d.]+) GiB\)", found.finding.evidence)
     need = float(wanted[1]) * GIB if wanted else 0.8 * (memory.total or 0)
     id = "free-memory-page-cache" if memory.available >= need else "free-memory-held"
-    return found.settled(OF_PAIRS[id], available=gib(memory.available))
+    return found.settled(id, available=gib(memory.available))
 
 
 def memory_beside(found: Explanation, outputs: Outputs) -> Memory | None:
@@ -369,13 +369,13 @@ def settle_rdma_memory(found: Explanation, outputs: Outputs) -> Explanation:
     memory = memory_beside(found, outputs)
     if any(identity.cannot_register(memory, kernel) for kernel in kernels or [""]):
         sign = f"kernel {kernels[0]}" if kernels else "CmaFree is more than CmaTotal"
-        return found.settled(OF_PAIRS["rdma-enomem-kernel"], told=sign)
+        return found.settled("rdma-enomem-kernel", told=sign)
     if any(0 <= limit < SMALL_MEMLOCK for limit in limits):
-        return found.settled(OF_PAIRS["rdma-enomem-memlock"], limit=limits[0] >> 10)
+        return found.settled("rdma-enomem-memlock", limit=limits[0] >> 10)
     if memory and memory.available is not None and memory.available < FULL:
-        return found.settled(OF_PAIRS["rdma-enomem-full"], available=gib(memory.available))
+        return found.settled("rdma-enomem-full", available=gib(memory.available))
     if kernels and not limits:
-        return found.settled(OF_PAIRS["rdma-enomem-other-kernel"], kernel=kernels[0])
+        return found.settled("rdma-enomem-other-kernel", kernel=kernels[0])
     return found
 
 
@@ -384,7 +384,7 @@ def settle_broadcast(found: Explanation, outputs: Outputs) -> Explanation | None
     power = most_power(outputs)
     if power is None:
         return found
-    return None if power >= gpu.IDLE_W else found.settled(OF_PAIRS["ranks-hang"], power=f"{power:g}")
+    return None if power >= gpu.IDLE_W else found.settled("ranks-hang", power=f"{power:g}")
 
 
 def settle_image(found: Explanation, outputs: Outputs) -> Explanation:
@@ -392,7 +392,7 @@ def settle_image(found: Explanation, outputs: Outputs) -> Explanation:
     if len(stores) < 2:
         return found
     id = "image-stores-differ" if len(set(stores)) > 1 else "image-really-differs"
-    return found.settled(OF_PAIRS[id], stores=" and ".join(dict.fromkeys(stores)))
+    return found.settled(id, stores=" and ".join(dict.fromkeys(stores)))
 
 
 def settle_env(found: Explanation, outputs: Outputs) -> Explanation | None:

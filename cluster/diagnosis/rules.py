@@ -96,8 +96,9 @@ class Explanation:
     def level(self) -> Level:
         return self.finding.level
 
-    def settled(self, rule: Rule, **values: Any) -> Explanation:
-        """The same place, now that another rule is known to apply."""
+    def settled(self, id: str, **values: Any) -> Explanation:
+        """The same place, now that another rule, of pairs, is known to apply."""
+        rule = OF_PAIRS[id]
         return replace(self, rule=rule, finding=rule.finding(self.finding.host, self.finding.evidence, values))
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,7 +119,7 @@ class Explanation:
 def literals(pattern: str) -> tuple[str, ...]:
     """For each alternative at the top of a pattern the longest run of plain text in it, lowercase, every digit a 0.
 
-    A line that has none of them cannot match, so they say where in a long text a pattern is worth trying. Raises
+    A line that has none of them cannot match, so they show where in a long text a pattern is worth trying. Raises
     ValueError when an alternative has no run of `SHORTEST` characters.
     """
     found, runs, depth, at = [], [""], 0, 0

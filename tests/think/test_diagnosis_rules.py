@@ -15,7 +15,6 @@ from cluster.argv.ray import ray_environment
 from cluster.diagnosis.outputs import SETTLERS
 from cluster.diagnosis.rules import EXPLAINS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules
 
-DATA = Path(__file__).parents[2] / "cluster"
 EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
 
@@ -41,26 +40,23 @@ SET_UP |= {*ray_environment(head="", ray_version="2.56.0")}
 
 
 @each("rule", EVERY, ids=lambda rule: rule.id)
-def test_no_remedy_for_ranks_of_cluster_sets_up_what_they_have(rule: Rule) -> None:
-    remedy = (rule.remedy if rule.own is None else rule.own).partition("docker run --rm")[0]  # a look, no start
-    told = {word for word in SET_UP if re.search(rf"(?<![\w-]){word}(?![\w-])", remedy)}
-    assert not told or rule.level in ("note", "normal")
-
-
-@each("rule", EVERY, ids=lambda rule: rule.id)
-def test_no_process_is_killed_before_it_is_asked_whose_it_is(rule: Rule) -> None:
-    for remedy in filter(None, (rule.remedy, rule.own)):
-        assert "systemctl status" in remedy.partition("kill ")[0] or not re.search(r"\bkill\b(?! -0)", remedy)
-
-
-@each("rule", EVERY, ids=lambda rule: rule.id)
-def test_a_rule_for_what_is_to_be_done_names_its_page(rule: Rule) -> None:
-    """That the page exists is tested in test_runbooks_docs, that a sample shows the rule in test_diagnosis_samples."""
+def test_rule(rule: Rule) -> None:
+    """That its page exists is tested in test_runbooks_docs, that a sample shows it in test_diagnosis_samples."""
+    assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", rule.id)
+    assert rule.cause
+    assert rule.source
+    assert rule.remedy or rule.level == "normal"
     assert rule.page or rule.level in ("normal", "note")
-
-
-def test_the_data_stays_small() -> None:
-    assert sum(len(path.read_text().splitlines()) for path in DATA.rglob("*.yaml")) <= 2500
+    assert bool(rule.pattern) == (rule in RULES)
+    placeholders = re.findall(r"(?<!\{)\{(\w+)\}(?!\})", rule.cause + rule.remedy)
+    assert not rule.pattern or set(placeholders) <= set(compiled(rule.pattern).groupindex)
+    assert not rule.pattern or not rule.search("")
+    own = (rule.remedy if rule.own is None else rule.own).partition("docker run --rm")[0]  # a look, no start
+    told = {word for word in SET_UP if re.search(rf"(?<![\w-]){word}(?![\w-])", own)}
+    assert not told or rule.level in ("note", "normal"), "ranks of cluster have it"
+    for remedy in filter(None, (rule.remedy, rule.own)):
+        asked = "systemctl status" in remedy.partition("kill ")[0]
+        assert asked or not re.search(r"\bkill\b(?! -0)", remedy), "nobody asked whose process it is"
 
 
 def test_tables_name_rules_that_exist_and_no_circle() -> None:
