@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -47,15 +47,23 @@ INDENT = " " * 9
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    """Carry out `cluster status --watch` or `--print-unit`. Nothing but Ctrl-C (130) and SIGTERM (0) ends a watch."""
+    """Carry out `cluster status --watch` or `--print-unit`. Nothing but Ctrl-C (130) and SIGTERM (0) ends a watch.
+
+    Raises UsageError.
+    """
     if args.interval < SHORTEST_S:
         raise UsageError(f"--interval {args.interval:g}: at least {SHORTEST_S:g} s", code="out-of-range")
+    if bool(args.on_finding) != (args.on_wedge == "command"):
+        raise UsageError("--on-wedge command requires --command CMD, and the reverse", code="options-conflict")
+    if args.max_restarts < 1:
+        what = f"--max-restarts {args.max_restarts}: at least 1"
+        raise UsageError(what, code="out-of-range", remedy="--on-wedge report restarts nothing")
     named = read_named(args)
-    act = make_act(args)
     if args.print_unit:
         return print_unit(args, named, screen)
     with ending_on_sigterm() as asked, open_fleet(named.hosts, connect) as fleet:
-        monitor = Monitor(named, fleet, screen, act)
+        restarts = Restarts(args.max_restarts) if args.on_wedge == "restart" else None
+        monitor = Monitor(named, fleet, screen, shlex.split(args.on_finding or ""), restarts)
         try:
             monitor.look()
             if not monitor.watched:
@@ -93,9 +101,13 @@ class MonitoredDeployment:
 
 
 class Monitor:
-    def __init__(self, named: Named, fleet: Fleet, screen: Screen, act: Act) -> None:
+    """All deployments on the hosts that are named. `command`: words to run for each new finding, none if empty."""
+
+    def __init__(
+        self, named: Named, fleet: Fleet, screen: Screen, command: list[str], restarts: Restarts | None
+    ) -> None:
         self.hosts: dict[str, ResolvedHost] = {host.name: host for host in named.hosts}
-        self.fleet, self.screen, self.act = fleet, screen, act
+        self.fleet, self.screen, self.command, self.restarts = fleet, screen, command, restarts
         self.watched: dict[str, MonitoredDeployment] = {}
         self.silent: set[str] = set()
         self.ids: dict[str, str] = {}
@@ -128,7 +140,8 @@ class Monitor:
             for finding in raised:
                 self.report_raised(deployment.id, finding)
             self.report_over(deployment.id, over)
-            self.act(self, one, raised)
+            if self.restarts:
+                self.restarts.consider(self, one)
 
     def deployments(self, answered: Mapping[str, HostAnswers]) -> tuple[Deployment, ...]:
         """What is there now. On a host that does not list its containers they are taken to be as they were."""
@@ -177,10 +190,16 @@ class Monitor:
         self.screen.record(record | more)
 
     def report_raised(self, deployment: str, finding: Finding) -> None:
+        """A new finding, to the user's command too; whatever that does, the watch goes on."""
         text = f"{finding.level}: {title(finding)}: {finding.what}"
         self.report("raised", deployment, text, style=STYLES[finding.level], finding=finding.as_dict())
         for label, line in below(Shared(finding, (finding.host,) if finding.host else ())):
             self.screen.text(f"{INDENT}{label}: {line}", INDENT + " " * (len(label) + 2))
+        if self.command:
+            env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
+            given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
+            text = f"{self.command[0]} {ended(self.command, env, given)}"
+            self.report("command", deployment, text, finding=finding.as_dict())
 
     def report_over(self, deployment: str, ended: Iterable[OpenFinding]) -> None:
         for one in ended:
@@ -245,32 +264,6 @@ def ask_ranks(deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostA
     return state if isinstance(state, Failed) else None
 
 
-Act = Callable[[Monitor, MonitoredDeployment, Sequence[Finding]], None]
-"""Called after each look at a deployment, with the findings that are new."""
-
-
-def make_act(args: argparse.Namespace) -> Act:
-    """What --on-wedge means. Raises UsageError."""
-    if bool(args.on_finding) != (args.on_wedge == "command"):
-        raise UsageError("--on-wedge command requires --command CMD, and the reverse", code="options-conflict")
-    if args.max_restarts < 1:
-        what = f"--max-restarts {args.max_restarts}: at least 1"
-        raise UsageError(what, code="out-of-range", remedy="--on-wedge report restarts nothing")
-    if args.on_wedge == "restart":
-        return Restarts(args.max_restarts)
-    words = shlex.split(args.on_finding or "")
-    return lambda monitor, watched, raised: run_command(words, monitor, watched, raised) if words else None
-
-
-def run_command(words: list[str], monitor: Monitor, watched: MonitoredDeployment, raised: Sequence[Finding]) -> None:
-    """Run the user's command on this machine once for each new finding; whatever it does, the watch goes on."""
-    deployment = watched.deployment.id
-    for finding in raised:
-        env = os.environ | {"CLUSTER_FINDING": finding.check, "CLUSTER_DEPLOYMENT": deployment}
-        given = json.dumps({"deployment": deployment, **finding.as_dict()}).encode()
-        monitor.report("command", deployment, f"{words[0]} {ended(words, env, given)}", finding=finding.as_dict())
-
-
 def ended(words: list[str], env: Mapping[str, str], given: bytes) -> str:
     """How a command ended, in words. Its output goes to a file: a pipe would be waited for while its children live."""
     with tempfile.TemporaryFile() as printed:
@@ -295,7 +288,7 @@ class Restarts:
         self.not_before = 0.0
         self.refused: dict[str, str] = {}
 
-    def __call__(self, monitor: Monitor, watched: MonitoredDeployment, raised: Sequence[Finding]) -> None:
+    def consider(self, monitor: Monitor, watched: MonitoredDeployment) -> None:
         """Restart, or report once why not."""
         faults = [one.finding for one in watched.open_findings.values() if one.finding.level == "fault"]
         reasons = [(one, hang.why_no_restart(one, watched.history)) for one in faults]
