@@ -45,7 +45,7 @@ READ: list[tuple[Callable[[str], Any], str, Any]] = [
     (links.recognise_neighbours, '[{"dst": broken}]\n', None),
     (links.recognise_gids, TWO_HCAS, (Gid("mlx5_0", 3, "1.2.3.4", True), Gid("mlx5_1", 5, "", False))),
     (links.recognise_gids, SHOWN, (Gid("rocep1s0f1", 3, "192.168.100.11", True),)),
-    (links.recognise_events, EVENT + "\n", (LinkEvent("enp1s0f1np1", False, 1.5, EVENT),)),
+    (links.recognise_events, EVENT + "\n", (LinkEvent("enp1s0f1np1", False, EVENT),)),
     (memory.recognise, "free_healthy", Memory(total=121 * GIB, free=108 * GIB, available=116 * GIB)),
     (memory.recognise, FREE, Memory(total=102400, free=81920, available=92160)),
     (memory.recognise, "MemTotal: 10 kB\n", None),

@@ -19,18 +19,6 @@ EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
 
 
-@each("rule", EVERY, ids=lambda rule: rule.id)
-def test_rule(rule: Rule) -> None:
-    assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", rule.id)
-    assert rule.cause
-    assert rule.source
-    assert rule.remedy or rule.level == "normal"
-    assert bool(rule.pattern) == (rule in RULES)
-    placeholders = re.findall(r"(?<!\{)\{(\w+)\}(?!\})", rule.cause + rule.remedy)
-    assert not rule.pattern or set(placeholders) <= set(compiled(rule.pattern).groupindex)
-    assert not rule.pattern or not rule.search("")
-
-
 SET_UP = {
     word for word in docker_run(RankContainer("n", "i", "python3", infiniband=True)).argv if word.startswith("--")
 }
