@@ -29,7 +29,7 @@ from cluster.config.inventory import (
 )
 from cluster.config.written import Document, compose, read_text, validate
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, RefusedError, UsageError
-from cluster.hosts.known_hosts import ShownKey, fingerprint, judge, read_known_hosts, record_key, see_key
+from cluster.hosts.known_hosts import KnownKey, fingerprint, judge, read_known_hosts, record_key, see_key
 from cluster.hosts.target import SshTarget, resolve
 from cluster.screen import Screen
 
@@ -138,8 +138,8 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
     known_hosts = Path(target.known_hosts[0])
     is_known = _is_known(args.name, shown, target)
     if not is_known:
-        kind = shown.key.kind.removeprefix("ssh-").split("-")[0]
-        screen.note(f"{args.name} ({entry.address}) presents the key {fingerprint(shown.key.key)} ({shown.key.kind})")
+        kind = shown.kind.removeprefix("ssh-").split("-")[0]
+        screen.note(f"{args.name} ({entry.address}) presents the key {fingerprint(shown.key)} ({shown.kind})")
         screen.note(f"compare it on the host: ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub")
         if not args.yes and not screen.confirm(f"record it in {known_hosts}?"):
             remedy = "compare the fingerprint, then run the command with --yes"
@@ -150,7 +150,7 @@ def add(args: argparse.Namespace, screen: Screen) -> ExitCode:
     screen.good(f"{args.name} is {'now' if changed else 'already'} in {path}, its key in {known_hosts}")
     screen.document(
         {"host": args.name, "inventory": str(path), "added": bool(changed), "known_hosts": str(known_hosts)}
-        | {"key_added": not is_known, "fingerprint": fingerprint(shown.key.key), "kind": shown.key.kind}
+        | {"key_added": not is_known, "fingerprint": fingerprint(shown.key), "kind": shown.kind}
     )
     return ExitCode.DONE
 
@@ -184,20 +184,19 @@ def _check_same(given: Mapping[str, str | int], entry: HostEntry, target: SshTar
             )
 
 
-def _is_known(name: str, shown: ShownKey, target: SshTarget) -> bool:
+def _is_known(name: str, shown: KnownKey, target: SshTarget) -> bool:
     """Whether the key shown is known. Raises RefusedError when another one is, or it is revoked."""
-    names = (target.key_name, target.host_key_alias or target.hostname)
-    verdict = judge(read_known_hosts(target.known_hosts), names, shown.key.kind, shown.key.key)
-    if verdict.by and (verdict.is_changed or verdict.is_revoked):
-        what = "is revoked" if verdict.is_revoked else f"has changed: known {fingerprint(verdict.by.key)}"
+    state, known = judge(read_known_hosts(target.known_hosts), target.key_names, shown.kind, shown.key)
+    if known and state in ("changed", "revoked"):
+        what = "is revoked" if state == "revoked" else f"has changed: known {fingerprint(known.key)}"
         raise RefusedError(
-            f"{name}: the host key {what}, presented {fingerprint(shown.key.key)}",
-            code="host-key-revoked" if verdict.is_revoked else "host-key-changed",
-            where=f"{verdict.by.file}:{verdict.by.line}",
+            f"{name}: the host key {what}, presented {fingerprint(shown.key)}",
+            code="host-key-revoked" if state == "revoked" else "host-key-changed",
+            where=known.place,
             rolled_back=UNCHANGED,
-            remedy=f"if the host was reinstalled: ssh-keygen -R '{target.key_name}' -f {verdict.by.file}, then retry",
+            remedy=f"if the host was reinstalled: ssh-keygen -R '{target.key_name}' -f {known.file}, then retry",
         )
-    return verdict.is_trusted
+    return state == "trusted"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,16 +16,15 @@ from cluster.config.recipe import read_dockerfile, read_mounts, split_env
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import fetch, gate, prove
 from cluster.deploy.apply import also, apply, undoing
-from cluster.deploy.decide import Same, Start, decide, refuse_beyond
 from cluster.deploy.plan import Plan, clean_up, filled, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.deploy.ready import print_ready
 from cluster.deploy.restart import await_released, say_held
 from cluster.deploy.session import (
-    Clock,
     Connect,
     Named,
     Session,
+    Stopwatch,
     answered,
     find,
     locked,
@@ -37,7 +36,7 @@ from cluster.deploy.session import (
     read_recipe,
     see,
 )
-from cluster.deploy.spec import spec_of
+from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
@@ -139,7 +138,7 @@ def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = c
 
 def start_on(fleet: Fleet, wanted: Wanted, options: Options, screen: Screen) -> ExitCode:
     """The same on hosts that are connected, or will be when they are first asked."""
-    clock, how = Clock(), fetch.How(options.yes, options.dry_run, options.hub_token)
+    clock, how = Stopwatch(), fetch.How(options.yes, options.dry_run, options.hub_token)
     with ExitStack() as held:
         with clock.stage("connect and lock"):
             reach(fleet)

@@ -11,14 +11,14 @@ from cluster.argv.docker import is_gone, why_failed
 from cluster.argv.question import Question
 from cluster.config.secrets import hide_text
 from cluster.deploy import evidence
-from cluster.deploy.plan import Plan, Put, Stage, Step, stop_ranks
+from cluster.deploy.plan import Plan, Stage, Step, stop_ranks
 from cluster.deploy.prove import Subject, prove_restarted, subject_of
+from cluster.deploy.rank import Put
 from cluster.deploy.session import Session, see
 from cluster.errors import (
     UNCHANGED,
     ClusterError,
     ConnectionLostError,
-    ExitCode,
     InternalError,
     InterruptedByUser,
     LockedError,
@@ -74,21 +74,20 @@ def apply(stages: Sequence[Stage], session: Session, applied: Applied | None = N
 
 
 def carry_out(host: Host, step: Step, change: Put | Question, session: Session) -> None:
-    """Send a change of a step, to the end of it. Raises ClusterError with the program's own words when it fails.
+    """Send a change of a step until it took effect. Raises ClusterError with the program's own words when it fails.
 
-    When the answer is lost, go on as soon as the host answers and its lock is held: what was not sent, or may be
+    When the answer is lost, continue as soon as the host answers and its lock is held: what was not sent, or may be
     carried out twice, is sent again; of the rest the step knows how to ask whether it took effect.
     """
     for tries_left in reversed(range(TRIES)):
         try:
             if isinstance(change, Put):
                 host.put(change.data, change.path, change.mode)
-            else:
-                [answer] = host.ask([change])
-                if answer.exit != 0 and not is_gone(change, answer):
-                    raise ClusterError(
-                        f"could not {step.what}: {why_failed(answer)}", code="step-failed", where=host.name
-                    )
+                return
+            [answer] = host.ask([change])
+            if answer.exit != 0 and not is_gone(change, answer):
+                what = f"could not {step.what}: {why_failed(answer)}"
+                raise ClusterError(what, code="step-failed", where=host.name)
             return
         except ConnectionLostError as lost:
             settle = step.settle if change is step.changes[-1] else None
@@ -98,12 +97,9 @@ def carry_out(host: Host, step: Step, change: Put | Question, session: Session) 
             if settle and settled.exit == 0:
                 return
             if not tries_left or (lost.sent and not step.repeatable):
-                raise ConnectionLostError(
-                    f"the connection to {host.name} was lost during: {step.what}",
-                    code="connection-lost",
-                    where=host.name,
-                    remedy=lost.remedy or "run the command again: it looks first",
-                ) from lost
+                what = f"the connection to {host.name} was lost during: {step.what}"
+                remedy = lost.remedy or "run the command again: it looks first"
+                raise ConnectionLostError(what, code="connection-lost", where=host.name, remedy=remedy) from lost
 
 
 def undo(applied: Applied, session: Session) -> list[str]:
@@ -132,13 +128,12 @@ def undo(applied: Applied, session: Session) -> list[str]:
             else:
                 applied.undone.append(step)
 
-    begun = {step.host for step in applied.begun if step.undo}
+    begun = [name for name in session.fleet.names if any(step.host == name and step.undo for step in applied.begun)]
     if begun:
         session.screen.note("undo")
         lost = session.guard.lost()
-        hosts = [name for name in session.fleet.names if name in begun]
-        left += [f"{name}: nothing was undone there ({lost[name].what})" for name in hosts if name in lost]
-        outcomes = session.fleet.each(roll_back_host, [name for name in hosts if name not in lost])
+        left += [f"{name}: nothing was undone there ({lost[name].what})" for name in begun if name in lost]
+        outcomes = session.fleet.each(roll_back_host, [name for name in begun if name not in lost])
         left += [f"{name}: {outcome.error}" for name, outcome in outcomes.items() if outcome.error is not None]
     return left
 
@@ -173,9 +168,9 @@ def roll_back(
     failure: ClusterError, plan: Plan, subject: Subject, applied: Applied, session: Session
 ) -> tuple[ClusterError, str]:
     """Save the evidence and undo, newest first: the error to raise, and the directory of the evidence."""
-    fleet, guard, saved = session.fleet, session.guard, ""
+    guard, saved = session.guard, ""
     try:
-        saved = evidence.save(subject, fleet, session.screen, failure, session.clock.passed)
+        saved = evidence.save(subject, session.fleet, session.screen, failure, session.clock.passed)
         left = undo(applied, session)
     except (InterruptedByUser, KeyboardInterrupt):  # a second Ctrl-C leaves at once
         done, remedy = what_stays(plan, applied)
@@ -219,16 +214,13 @@ def start_old(old: Deployment, subject: Subject, applied: Applied, session: Sess
     if not prove_it:
         return unproven
     hosts = [host for name in old.hosts for host in subject.wanted.hosts if host.name == name]
-    within, screen, begun = session.fleet.only(old.hosts), session.screen, False
+    within, screen = session.fleet.only(old.hosts), session.screen
     try:
-        previous = subject_of(old, hosts, see(within, hosts, say=screen.trouble))
-        begun = True
-        prove_restarted(previous, within, screen)
+        prove_restarted(subject_of(old, hosts, see(within, hosts, say=screen.trouble)), within, screen)
     except (InterruptedByUser, KeyboardInterrupt):
         return unproven
     except ClusterError as error:
-        known = begun and error.exit_code != ExitCode.UNREACHABLE
-        return f"{done} and does not serve: {error.what}" if known else f"{done}, but was not proven: {error.what}"
+        return f"{done}, but was not proven: {error.what}"
     return f"{done} and serves"
 
 

@@ -25,7 +25,10 @@ KINDS = {
 
 
 def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory: str, screen: Screen) -> None:
-    """Say in one of the errors what the evidence names as the cause; what goes wrong here is only a warning."""
+    """Name in one of the errors what the evidence shows as the cause; what goes wrong here is only a warning.
+
+    Cause, its place and remedy go into the lines of the error; of a consequence without a cause only the remedy.
+    """
     if not directory:
         return
     try:
@@ -38,37 +41,33 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
     root = diagnosis.root
     if root is None or root.level != "fault" or isinstance(failure, InterruptedByUser):
         return
-    if not (root.rule.secondary and root.file.endswith(evidence.ERROR)):  # our own words are no evidence
-        named = next((one for one in errors if root.finding.host and root.finding.host == one.host), errors[0])
-        add(root, named, directory)
-
-
-def add(root: Explanation, error: ClusterError, directory: str) -> None:
-    """Cause, its place and remedy, in the lines of an error; of a consequence that stands alone only the remedy."""
+    if root.rule.secondary and root.file.endswith(evidence.ERROR):  # our own words are no evidence
+        return
     finding = root.finding
-    shown = read_line(finding.evidence).message[:SHOWN_LENGTH]
+    named = next((one for one in errors if finding.host and finding.host == one.host), errors[0])
     if not root.rule.secondary:
-        at = place(root).removeprefix(f"{directory}/")
-        error.where = "; ".join(filter(None, (error.where, at if shown in error.what else f"{at}: {shown}")))
-        error.what, error.code = f"{error.what}; cause: {finding.what}", root.id
+        at, shown = place(root).removeprefix(f"{directory}/"), read_line(finding.evidence).message[:SHOWN_LENGTH]
+        named.where = "; ".join(filter(None, (named.where, at if shown in named.what else f"{at}: {shown}")))
+        named.what, named.code = f"{named.what}; cause: {finding.what}", root.id
     steps = f"read {runbook_path(finding.runbook)}" if finding.runbook else ""
-    error.remedy = "; ".join(filter(None, (finding.remedy, steps, error.remedy)))
+    named.remedy = "; ".join(filter(None, (finding.remedy, steps, named.remedy)))
 
 
 def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
     """For people: the cause with its evidence and remedy, what else there is, what follows from it, what is missing."""
-    root = diagnosis.root
-    if root:
-        yield from of_finding(root, "unknown" if root.level == "unknown" else "cause", where(root))
-    elif not diagnosis.failed:
+    root, seen = diagnosis.root, set[str]()
+    if not root and not diagnosis.failed:
         logs = [(file.lines, *evidence.of_host(Path(file.name).name)) for file in diagnosis.files]
         logs = [row for row in logs if row[2] == "log.txt"]
         hosts = ", ".join(host for _, host, _ in logs) or "no host"
         yield f"nothing wrong found in {sum(lines for lines, _, _ in logs)} lines of the logs of {hosts}"
-    seen = {root.id} if root else set()
-    for one in diagnosis.findings:
+    for one in [*([root] if root else []), *diagnosis.findings]:
         if one.id not in seen:
-            yield from of_finding(one, "also" if one.level == "fault" else one.level, where(one))
+            label: str = "also" if one.level == "fault" else one.level
+            if one is root and one.level != "unknown":
+                label = "cause"
+            at = "" if one.time is None else f", at {datetime.fromtimestamp(one.time, UTC):%H:%M:%S} UTC"
+            yield from of_finding(one, label, place_of(one) + at)
         seen.add(one.id)
     follows: dict[str, list[str]] = {}
     for one in diagnosis.secondary:
@@ -90,14 +89,8 @@ def place_of(found: Explanation) -> str:
     return ", ".join(filter(None, (found.finding.host, f"{kind}{f' line {found.line}' if found.line else ''}")))
 
 
-def where(found: Explanation) -> str:
-    """The place, and the time without a date, which half of all lines do not have."""
-    at = "" if found.time is None else f", at {datetime.fromtimestamp(found.time, UTC):%H:%M:%S} UTC"
-    return place_of(found) + at
-
-
 def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:
-    """Label and cause, the very line and where it stands, remedy, and the page that has the steps."""
+    """Label and cause, the very line and its place, remedy, and the page that has the steps."""
     yield f"{label}: {found.finding.what} [{found.id}]"
     yield f"  {where}: {found.finding.evidence}"
     if found.finding.remedy:

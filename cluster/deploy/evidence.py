@@ -14,8 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
+
+import orjson
 
 from cluster.argv.docker import docker_inspect, docker_logs
 from cluster.argv.question import Answer, Question
@@ -23,6 +26,7 @@ from cluster.config.secrets import hide
 from cluster.deploy.prove import Subject
 from cluster.errors import ClusterError, InterruptedByUser
 from cluster.hosts.fleet import Fleet
+from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark import clock
@@ -48,8 +52,8 @@ OURS = re.compile(r"\d{8}-\d{6}-\d+-")
 def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, seconds: float) -> str:
     """Ask every host for what explains a failure of the last `seconds`; the directory it lies in.
 
-    What could not be had is written down instead, and what could not be written is left out. Secrets are taken out.
-    A first Ctrl-C leaves out the rest; raises InterruptedByUser or KeyboardInterrupt when `failure` is one already.
+    What could not be read is written down instead, and what could not be written is left out, as are secrets. A first
+    Ctrl-C leaves out the rest; raises InterruptedByUser or KeyboardInterrupt when `failure` is one already.
     """
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     place = home / "cluster" / "evidence" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{subject.deployment}"
@@ -79,8 +83,8 @@ def save(subject: Subject, fleet: Fleet, screen: Screen, failure: ClusterError, 
 def questions(container: str, since: str, *, ray: bool, tail: int | None = None) -> dict[str, Question]:
     """File name → what is asked. `since` is a time as journalctl takes it; `tail` lines of the log, else all.
 
-    Beside what the rank said: what the kernel and Docker say of it, and numbers that tell causes apart. `journalctl -k`
-    would be the kernel's words of this boot alone; the last ones before a crash stand in the boot before.
+    Beside the rank's log: the kernel's and Docker's lines, and numbers that distinguish causes. `journalctl -k` would
+    print the kernel's lines of this boot only; the last ones before a crash are in the boot before.
     """
     session = ("docker", "cp", "--follow-link", f"{container}:{RAY_LOGS}", "-")
     journal = ("journalctl", "--no-pager", "-o", "short-iso", "--since", since)
@@ -99,12 +103,11 @@ def questions(container: str, since: str, *, ray: bool, tail: int | None = None)
 def collect(
     asked: Mapping[str, Mapping[str, Question]], fleet: Fleet, place: Path, secrets: Iterable[str] = ()
 ) -> tuple[dict[str, str], list[ClusterError]]:
-    """Ask hosts and write each answer to `place/HOST-NAME`. What could not be had: `HOST-NAME` → why; errors of hosts.
+    """Ask hosts and write each answer to `place/HOST-NAME`. What could not be read: `HOST-NAME` → why; errors of hosts.
 
     Raises OSError when files cannot be written, InterruptedByUser.
     """
     missing: dict[str, str] = {}
-    errors: list[ClusterError] = []
 
     def ask_clock(host: Host) -> clock.Clock | Missing:
         asked_at = fleet.time.time()
@@ -113,19 +116,17 @@ def collect(
 
     for host, found in fleet.each(ask_clock, tuple(asked)).items():
         if isinstance(found.value, clock.Clock):
-            text = json.dumps({"ahead_s": round(found.value.ahead_s, 3)})
-            write(place / f"{host}-{CLOCK}", text.encode(), ())
-    for host, outcome in fleet.ask({host: tuple(files.values()) for host, files in asked.items()}).items():
-        if outcome.value is None:
-            errors += [outcome.error] if outcome.error else []
+            write(place / f"{host}-{CLOCK}", json.dumps({"ahead_s": round(found.value.ahead_s, 3)}).encode(), ())
+    outcomes = fleet.ask({host: tuple(files.values()) for host, files in asked.items()})
+    for host, outcome in outcomes.items():
+        if outcome.error:
             missing[f"{host}-unreachable.txt"] = str(outcome.error)
             write(place / f"{host}-unreachable.txt", str(outcome.error).encode(), secrets)
-            continue
-        for name, answer in zip(asked[host], outcome.value, strict=True):
+        for name, answer in zip(asked[host], outcome.value or (), strict=False):
             write(place / f"{host}-{name}", said(answer), secrets)
             if why := unread(answer):
                 missing[f"{host}-{name}"] = why
-    return missing, errors
+    return missing, errors_of(outcomes)
 
 
 def unread(answer: Answer) -> str:
@@ -164,7 +165,7 @@ def write(path: Path, data: bytes, secrets: Iterable[str]) -> None:
 
 
 ERROR, CLOCK, RAY_TAR = "error.txt", "clock.json", "ray-logs.tar"
-"""`HOST-clock.json`: how far that host's clock is ahead of the one that all times are told by."""
+"""`HOST-clock.json`: how far that host's clock is ahead of the one that all times are given by."""
 BESIDE = (ERROR, "kernel.txt", "docker.txt", "uname.txt", "meminfo.txt", "gpu.txt")
 """Files (`HOST-…`) about a host or a failure, not of what failed; see Source.beside."""
 OWN = "diagnosis.txt"
@@ -186,20 +187,22 @@ def sources(directory: Path) -> Iterator[Source]:
             continue
         if name == RAY_TAR:
             found: Iterable[Source] = members(path, host)
-        elif name == "inspect.json" and host:  # how Docker says that it is, a line for each word; the rest is intent
-            state = json.dumps(inspected(path).get("State") or {}, indent=1).encode()
+        elif name == "inspect.json" and host:  # Docker's words on its state, a line for each; the rest is intent
+            state = json.dumps(document(path).get("State") or {}, indent=1).encode()
             found = [Source(str(path), (state,), host)]
         elif name == "docker.txt" and host:
-            id = str(inspected(path.with_name(f"{host}-inspect.json")).get("Id") or "")
+            id = str(document(path.with_name(f"{host}-inspect.json")).get("Id") or "")
             found = [Source(str(path), about(path, id), host, True)]
         else:
             found = [Source(str(path), pieces(path), host, name in BESIDE, hearsay=name == ERROR)]
-        ahead_s = ahead(path.with_name(f"{host}-{CLOCK}")) if host else 0.0
+        ahead_s = document(path.with_name(f"{host}-{CLOCK}")).get("ahead_s")
+        if not isinstance(ahead_s, int | float) or abs(ahead_s) > MOST_AHEAD_S:
+            ahead_s = 0.0
         yield from (replace(source, ahead_s=ahead_s) for source in found)
 
 
 def of_host(name: str) -> tuple[str, str]:
-    """`spark1-log.txt` as host and file; no host for a file that evidence has not, or not of a host."""
+    """`spark1-log.txt` as host and file; no host for a file that evidence does not have, or not of a host."""
     for file in (*BESIDE, "log.txt", "inspect.json", CLOCK, RAY_TAR):
         host, _, rest = name.rpartition(f"-{file}")
         if host and not rest:
@@ -207,13 +210,15 @@ def of_host(name: str) -> tuple[str, str]:
     return "", name
 
 
-def ahead(path: Path) -> float:
-    """Seconds by which the times of a host are too late; 0 when it is not known."""
+def document(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, or the first of several (`docker inspect`); empty when there is none."""
     try:
-        ahead_s = float(json.loads(path.read_bytes()[:LARGEST_JSON])["ahead_s"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
-        return 0.0
-    return ahead_s if abs(ahead_s) < MOST_AHEAD_S else 0.0
+        with path.open("rb") as file:
+            found = orjson.loads(file.read(LARGEST_JSON))  # not json: it stops at deep nesting
+    except (OSError, ValueError):
+        return {}
+    first = found[0] if isinstance(found, list) and found else found
+    return first if isinstance(first, dict) else {}
 
 
 def pieces(path: Path) -> Iterator[bytes]:
@@ -222,8 +227,9 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def read(file: IO[bytes]) -> Iterator[bytes]:
-    """A stream's bytes to its end."""
-    yield from iter(partial(file.read, PIECE_BYTES), b"")
+    """A stream's bytes to its end, or to where the tar around it was cut."""
+    with suppress(tarfile.TarError):
+        yield from iter(partial(file.read, PIECE_BYTES), b"")
 
 
 def members(path: Path, host: str) -> Iterator[Source]:
@@ -231,32 +237,14 @@ def members(path: Path, host: str) -> Iterator[Source]:
     from cluster.diagnosis.scan import Source
 
     with suppress(tarfile.TarError), tarfile.open(path, "r:") as tar:
-        for count, member in enumerate(tar):
+        for member in islice(tar, MOST_MEMBERS):
             name = member.name.rpartition("/")[2]
             file = tar.extractfile(member) if member.isreg() and member.size else None
             if file is not None:
-                yield Source(f"{path}/{name}", until_cut(file), host, not name.startswith(RAY_WORKER))
-            if count >= MOST_MEMBERS:
-                return
-
-
-def until_cut(file: IO[bytes]) -> Iterator[bytes]:
-    """A member's bytes, as far as the tar holds them."""
-    with suppress(tarfile.TarError):
-        yield from read(file)
-
-
-def inspected(path: Path) -> dict[str, object]:
-    """The one container of a saved `docker inspect`; empty when there is none."""
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(LARGEST_JSON))[0]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+                yield Source(f"{path}/{name}", read(file), host, not name.startswith(RAY_WORKER))
 
 
 def about(path: Path, id: str) -> Iterator[bytes]:
-    """The lines of Docker's journal about one container; the daemon says much of others."""
+    """The lines of Docker's journal about one container."""
     with path.open("rb") as file:
         yield from (line for line in file if id and id.encode() in line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +14,7 @@ from cluster.config.secrets import read_secret
 from cluster.deploy.plan import HUB_TOKEN
 from cluster.deploy.rank import identity_of
 from cluster.deploy.session import Session, raise_all
-from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, ManyErrors, RefusedError
-from cluster.hosts.fleet import Fleet
+from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, RefusedError
 from cluster.hosts.protocol import Host
 from cluster.screen import Screen
 from cluster.spark import weights
@@ -42,13 +41,27 @@ def read_token(path: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How to fetch: without asking, not at all, with which hub token."""
+    """How to fetch: without asking, not at all, with which hub token. `fetched`: what was fetched so far, and where."""
 
     yes: bool
     dry_run: bool
     token: str = field(repr=False)
     fetched: list[str] = field(default_factory=list)
-    """What was fetched so far, and where."""
+
+    def refuse_unasked(self, missing: str, screen: Screen) -> None:
+        """Raise RefusedError when nothing may be fetched: on a dry run, or when nobody can be asked."""
+        if self.dry_run:
+            what = f"{missing}; a dry run fetches nothing"
+            raise RefusedError(what, code="fetch-needed", remedy="cluster up fetches it after asking")
+        if not self.yes and not screen.interactive:
+            remedy = "--yes fetches it without asking"
+            raise RefusedError(missing, code="fetch-needed", rolled_back=UNCHANGED, remedy=remedy)
+
+    def agree(self, question: str, screen: Screen) -> None:
+        if self.yes:
+            screen.note(question)
+        elif not screen.confirm(f"{question}?"):
+            raise RefusedError(f"{question}: not agreed", code="not-agreed", rolled_back=UNCHANGED)
 
 
 @contextmanager
@@ -57,35 +70,40 @@ def naming_what_stays(how: How) -> Iterator[None]:
     try:
         yield
     except ClusterError as error:
-        for one in error.errors if isinstance(error, ManyErrors) else (error,):
+        for one in error.errors:
             if how.fetched and one.rolled_back.startswith(("nothing", UNCHANGED)):
                 one.rolled_back = f"nothing; what was fetched stays: {'; '.join(how.fetched)}"
         raise
+
+
+def is_absent(fact: object) -> bool:
+    """Whether a thing is not there, as opposed to could not be read."""
+    return isinstance(fact, Missing) and fact.kind == "absent"
 
 
 def fetch_missing(wanted: Wanted, seens: Mapping[str, Seen], how: How, session: Session) -> bool:
     """Fetch what is missing, after asking; whether anything was. Raises RefusedError: not agreed, or a dry run."""
     screen, image = session.screen, wanted.recipe.image
     images = [name for name in wanted.names if is_absent(seens[name].image)]
-    models = {
-        model: [name for name in wanted.names if is_absent(seens[name].copies[number])]
+    lacking = {
+        model: {name: seens[name] for name in wanted.names if is_absent(seens[name].copies[number])}
         for number, model in enumerate(wanted.models)
     }
     if images:
         there = ", ".join(images)
         missing = f"image {image} is not on {there}"
-        refuse_unasked(missing, how, screen)
-        agree(f"{missing}: pull it there", how, screen)
+        how.refuse_unasked(missing, screen)
+        how.agree(f"{missing}: pull it there", screen)
         for name in images:
             session.guard.note(name, f"docker pull {image}")
         with screen.waiting(f"docker pull {image} on {there}") as line:
             remedy = "see that the image's name is right, and docker login where it is asked"
             run_on(session, dict.fromkeys(images, docker_pull(image)), "pull the image", remedy, line.beside)
         how.fetched.append(f"image {image} on {there}")
-    for model, hosts in models.items():
+    for model, hosts in lacking.items():
         if hosts:
-            fetch_model(model, image, {name: seens[name] for name in hosts}, how, session)
-    return bool(images or any(models.values()))
+            fetch_model(model, image, hosts, how, session)
+    return bool(images or any(lacking.values()))
 
 
 def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, session: Session) -> None:
@@ -95,16 +113,16 @@ def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, s
     """
     fleet, screen, hosts = session.fleet, session.screen, list(seens)
     missing = f"model {model.id} is not on {', '.join(hosts)}"
-    refuse_unasked(missing, how, screen)
+    how.refuse_unasked(missing, screen)
     folders = {name: f"{identity_of(seen).data_dir}/{HUB_TOKEN}" for name, seen in seens.items()}
     tokens = {name: f"{folder}/token" if how.token else "" for name, folder in folders.items()}
     there = hosts if how.token else []
     removals = {name: [Question(("rm", "-rf", "--", folders[name]), changes=True)] for name in there}
     try:
         fleet.keep_trying(lambda host: host.put(how.token.encode(), tokens[host.name], 0o600), there, screen.trouble)
-        size, words = size_of(model, hosts[0], tokens[hosts[0]], fleet, screen)
-        refuse_full(model, size, list(seens.values()))
-        agree(f"{missing}: download {words} there", how, screen)
+        size, words = size_of(model, hosts[0], tokens[hosts[0]], session)
+        refuse_full(model, size, seens)
+        how.agree(f"{missing}: download {words} there", screen)
         download(model, image, seens, tokens, session)
         how.fetched.append(f"model {model.id} on {', '.join(hosts)}")
     finally:
@@ -116,70 +134,36 @@ def fetch_model(model: Model, image: str, seens: Mapping[str, Seen], how: How, s
             raise
 
 
-def is_absent(fact: object) -> bool:
-    """Whether a thing is not there, as against could not be read."""
-    return isinstance(fact, Missing) and fact.kind == "absent"
-
-
-def refuse_unasked(missing: str, how: How, screen: Screen) -> None:
-    """Raise RefusedError when nothing may be fetched: on a dry run, or when nobody can be asked."""
-    if how.dry_run:
-        raise RefusedError(
-            f"{missing}; a dry run fetches nothing", code="fetch-needed", remedy="cluster up fetches it after asking"
-        )
-    if not how.yes and not screen.interactive:
-        raise RefusedError(
-            missing, code="fetch-needed", rolled_back=UNCHANGED, remedy="--yes fetches it without asking"
-        )
-
-
-def agree(question: str, how: How, screen: Screen) -> None:
-    if how.yes:
-        screen.note(question)
-    elif not screen.confirm(f"{question}?"):
-        raise RefusedError(f"{question}: not agreed", code="not-agreed", rolled_back=UNCHANGED)
-
-
-def refuse_full(model: Model, size: float, seens: Sequence[Seen]) -> None:
-    errors = [
-        RefusedError(
-            f"not enough disk space for {model.id}: {size / GIB:.1f} GiB required,"
-            f" {room.free_bytes / GIB:.1f} GiB available in {room.path}",
-            code="disk-short",
-            where=seen.host,
-            rolled_back="nothing was downloaded",
-            remedy="docker system df; remove what is not needed, or set hf_home in the inventory",
-        )
-        for seen in seens
-        for room in known(seen.disk) or ()  # what could not be read the checks have said
-        if not isinstance(seen.identity, Missing) and room.path == seen.identity.hf_home and room.free_bytes < size
-    ]
+def refuse_full(model: Model, size: float, seens: Mapping[str, Seen]) -> None:
+    errors = []
+    remedy = "docker system df; remove what is not needed, or set hf_home in the inventory"
+    stays = "nothing was downloaded"
+    for host, seen in seens.items():
+        for room in known(seen.disk) or ():  # what could not be read the checks have said
+            if room.path == identity_of(seen).hf_home and room.free_bytes < size:
+                free = f"{room.free_bytes / GIB:.1f} GiB available in {room.path}"
+                what = f"not enough disk space for {model.id}: {size / GIB:.1f} GiB required, {free}"
+                errors.append(RefusedError(what, code="disk-short", where=host, rolled_back=stays, remedy=remedy))
     raise_all(errors)
 
 
-def size_of(model: Model, host: str, token_file: str, fleet: Fleet, screen: Screen) -> tuple[float, str]:
-    """Bytes to download, 0 when nobody knows, and the same in words: one request to the hub that also tells whether
+def size_of(model: Model, host: str, token_file: str, session: Session) -> tuple[float, str]:
+    """Bytes to download, 0 when nobody knows, and the same in words: one request to the hub, which also shows whether
     access is given. Raises RefusedError when it is not, or there is no such model."""
     question = weights.hub_question(model.id, model.revision, token_file, dummy=model.dummy)
-    found = weights.parse_hub(fleet.keep_asking({host: [question]}, screen.trouble)[host][0])
+    found = weights.parse_hub(session.fleet.keep_asking({host: [question]}, session.screen.trouble)[host][0])
     if not isinstance(found, Missing):
         return found, f"{found / GIB:.1f} GiB"
     if found.kind == "refused":
-        raise RefusedError(
-            f"the hub refuses access to {model.id}: {found.why}",
-            code="hub-access",
-            where=host,
-            remedy="accept the model's license on its page, and give a token with --hub-token-file",
-        )
+        what = f"the hub refuses access to {model.id}: {found.why}"
+        remedy = "accept the model's license on its page, and give a token with --hub-token-file"
+        raise RefusedError(what, code="hub-access", where=host, remedy=remedy)
     if found.kind == "absent":
-        raise RefusedError(
-            f"{model.id} at revision {model.revision} not found on the hub: {found.why}",
-            code="model-not-found",
-            where=host,
-            remedy="check model and revision of the recipe; a private one needs --hub-token-file",
-        )
-    known = None if model.dummy else model.weights_gib
-    return (known * GIB, f"about {known:g} GiB by the recipe") if known else (0, "size unknown")
+        what = f"{model.id} at revision {model.revision} not found on the hub: {found.why}"
+        remedy = "check model and revision of the recipe; a private one needs --hub-token-file"
+        raise RefusedError(what, code="model-not-found", where=host, remedy=remedy)
+    size = None if model.dummy else model.weights_gib
+    return (size * GIB, f"about {size:g} GiB by the recipe") if size else (0, "size unknown")
 
 
 def download(model: Model, image: str, seens: Mapping[str, Seen], tokens: Mapping[str, str], session: Session) -> None:
@@ -201,18 +185,17 @@ def download(model: Model, image: str, seens: Mapping[str, Seen], tokens: Mappin
 def run_on(session: Session, asked: Mapping[str, Question], what: str, remedy: str, say: Callable[[str], None]) -> None:
     """Run one long change on each host; raise every host's own last words.
 
-    One whose connection is lost is run again when the host answers: docker and the hub's tool go on where they were.
+    One whose connection is lost is run again when the host answers: docker and the hub's tool continue where they were.
     """
 
     def fetch(host: Host) -> None:
         session.guard.require([host.name])
-        while host.ask([docker_inspect(DOWNLOAD)])[0].exit == 0:  # the one of the lost connection goes on
+        while host.ask([docker_inspect(DOWNLOAD)])[0].exit == 0:  # the one of the lost connection still runs
             session.fleet.time.sleep(POLL_S)
         [answer] = host.ask([asked[host.name]])
         if answer.exit != 0:
             failed = f"could not {what}: {why_failed(answer)}"
-            raise ClusterError(
-                failed, code="fetch-failed", where=host.name, rolled_back="nothing was started", remedy=remedy
-            )
+            stays = "nothing was started"
+            raise ClusterError(failed, code="fetch-failed", where=host.name, rolled_back=stays, remedy=remedy)
 
     session.fleet.keep_trying(fetch, tuple(asked), say)

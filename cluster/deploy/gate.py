@@ -73,15 +73,17 @@ def try_image(wanted: Wanted, fleet: Fleet, screen: Screen) -> Inside:
 
 
 def look_inside(wanted: Wanted, hosts: Sequence[str], fleet: Fleet) -> dict[str, Outcome[Inside | Missing]]:
-    """Start one short container of the image on these hosts: a GPU in it, the versions, the architecture known."""
     return fleet.each(partial(look_into, wanted), hosts)
 
 
 def look_into(wanted: Wanted, host: Host) -> Inside | Missing:
-    """The same on one host. Its container has a name of its own, since looking takes no lock, and may be done again."""
-    recipe = wanted.recipe
-    name = f"cluster-try-{recipe.name}-{secrets.token_hex(3)}"
-    return parse_inside(host.ask([docker_try(name, recipe.image, "image", [recipe.architecture], timeout_s=60)])[0])
+    """Start one short container of the image on a host: a GPU in it, the versions, the architecture known.
+
+    The container has a name of its own, since looking takes no lock, and may be repeated.
+    """
+    name = f"cluster-try-{wanted.recipe.name}-{secrets.token_hex(3)}"
+    words = [wanted.recipe.architecture]
+    return parse_inside(host.ask([docker_try(name, wanted.recipe.image, "image", words, timeout_s=60)])[0])
 
 
 def check_insides(wanted: Wanted, insides: Mapping[str, Inside | Missing]) -> list[Finding]:

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from cluster.argv import docker
-from cluster.argv.fabric import NON_CARRY_FILE, non_carry, non_carry_file
-from cluster.argv.far import source
-from cluster.argv.ports import ports_used
 from cluster.argv.question import Question
-from cluster.config.inventory import ResolvedHost
-from cluster.config.recipe import Recipe
-from cluster.config.secrets import API_KEY
-from cluster.deploy.decide import Start
-from cluster.deploy.rank import (
-    API_KEY_FILE,
-    RAY_TOKEN_FILE,
-    SECRETS_FILE,
-    Ingredients,
-    as_json,
-    container,
-    container_name,
-    environment,
-    mount_file,
-    rank_words,
-    secrets_file,
-)
-from cluster.deploy.spec import PROGRAMS
-from cluster.spark.deployments import DEPLOYMENT, TRY, Container, Deployment, directory
-from cluster.spark.fact import Missing, known
+from cluster.deploy.rank import Ingredients, Put, container, container_name, rank_files
+from cluster.deploy.spec import Start
+from cluster.spark.deployments import DEPLOYMENT, TRY, Container, Deployment
+from cluster.spark.fact import known
 from cluster.spark.look import Seen
 from cluster.spark.memory import hides_in_cache
-from cluster.spark.request import Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """A file to write on a host. The bytes of a `secret` one are shown nowhere; `shown` is what a plan shows of it."""
-
-    path: str
-    data: bytes = field(repr=False)
-    mode: int = 0o600
-    secret: bool = False
-    shown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +106,6 @@ def start_ranks(deployment: Deployment) -> tuple[Step, ...]:
     )
 
 
-def wanted_of(deployment: Deployment, hosts: Sequence[ResolvedHost]) -> Wanted:
-    """What a deployment was asked to be; `hosts` in rank order. Raises ValueError for another version's."""
-    spec = deployment.spec
-    recipe = Recipe.model_validate(spec["recipe"])
-    return Wanted(recipe, tuple(hosts), spec["tp"], spec["pp"], spec["backend"], bind=spec["bind"])
-
-
 HUB_TOKEN = "deployments/hub-token"
 """Where the hub token lies below a host's data directory while it downloads."""
 
@@ -167,62 +129,52 @@ def _containers(seens: Mapping[str, Seen], label: str) -> Iterator[tuple[str, Co
         yield from ((host, container) for container in known(seen.containers) or () if label in container.labels)
 
 
-def _remove(host: str, container: Container, *more: Question, tolerant: bool = False) -> Step:
-    changes = (docker.docker_rm(container.name, force=True), *more)
-    return Step(host, f"remove {container.name}", changes, repeatable=True, tolerant=tolerant)
-
-
 def _rm(path: str) -> Question:
     return Question(("rm", "-rf", "--", path), changes=True)
 
 
-def _remove_path(host: str, path: str) -> Step:
-    return Step(host, f"remove {path}", (_rm(path),), repeatable=True)
+def _remove(host: str, container: Container, home: str = "", *, tolerant: bool = False) -> Step:
+    """Remove a container, and its deployment's directory."""
+    changes = (docker.docker_rm(container.name, force=True), *([_rm(home)] if home else ()))
+    return Step(host, f"remove {container.name}", changes, repeatable=True, tolerant=tolerant)
 
 
-def _directories(seen: Seen) -> Iterator[tuple[str, str]]:
-    """Id and directory of each deployment that a host keeps."""
-    if not isinstance(seen.identity, Missing):
+def _remove_directories(seens: Mapping[str, Seen], *, strays: bool) -> tuple[Step, ...]:
+    """Remove all deployments' directories, or only those that belong to no container of their host."""
+    steps = []
+    for host, seen in seens.items():
+        containers = known(seen.containers)
+        ids = {one.labels.get(DEPLOYMENT) for one in containers or ()}
         for kept in known(seen.deployments) or ():
-            yield kept.id, directory(seen.identity.data_dir, kept.id)
+            if (path := seen.home(kept.id)) and (not strays or (containers is not None and kept.id not in ids)):
+                steps.append(Step(host, f"remove {path}", (_rm(path),), repeatable=True))
+    return tuple(steps)
 
 
 def forget(seens: Mapping[str, Seen]) -> Stage:
     """Remove the deployments' directories; the last step of `down`, after the proof."""
-    steps = [_remove_path(host, path) for host, seen in seens.items() for _, path in _directories(seen)]
-    return Stage("forget", tuple(steps))
+    return Stage("forget", _remove_directories(seens, strays=False))
 
 
 def removal(deployment: Deployment, seens: Mapping[str, Seen]) -> Iterator[Step]:
-    for host, rank in deployment.ranks.items():
-        identity = known(seens[host].identity)
-        yield _remove(host, rank, *([_rm(directory(identity.data_dir, deployment.id))] if identity else ()))
+    yield from (_remove(host, rank, seens[host].home(deployment.id)) for host, rank in deployment.ranks.items())
 
 
 def clean_up(remains: Iterable[Deployment], seens: Mapping[str, Seen]) -> Stage:
-    """Take away what an `up` or `down` that was killed left: dead deployments, and directories without a container."""
+    """Remove what an `up` or `down` that was killed left: dead deployments, and directories without a container."""
     dead = [step for deployment in remains for step in removal(deployment, seens)]
-    return Stage("remove remains", (*dead, *_strays(seens)))
-
-
-def _strays(seens: Mapping[str, Seen]) -> Iterator[Step]:
-    """Remove deployments' directories that belong to no container of their host."""
-    for host, seen in seens.items():
-        if not isinstance(seen.containers, Missing):
-            ids = {container.labels.get(DEPLOYMENT) for container in seen.containers}
-            yield from (_remove_path(host, path) for id, path in _directories(seen) if id not in ids)
+    return Stage("remove remains", (*dead, *_remove_directories(seens, strays=True)))
 
 
 def remove_probes(seens: Mapping[str, Seen]) -> Stage:
-    """End the probes and downloads of an operator that was killed. Whoever holds the lock may be sure that it was."""
-    steps = [_remove(host, one, tolerant=True) for host, one in _containers(seens, TRY)]
-    return Stage("remove probes", tuple(steps))
+    """End the probes and downloads of an operator that was killed: the lock is held, so nobody else runs them."""
+    return Stage("remove probes", tuple(_remove(host, one, tolerant=True) for host, one in _containers(seens, TRY)))
 
 
 def remove_token(seens: Mapping[str, Seen]) -> Stage:
     """Remove the hub token that lies on a host since an operator was killed during a download."""
-    steps = [step for step in _strays(seens) if step.what.endswith(HUB_TOKEN)]
-    return Stage("remove the hub token", tuple(steps))
+    strays = _remove_directories(seens, strays=True)
+    return Stage("remove the hub token", tuple(step for step in strays if step.what.endswith(HUB_TOKEN)))
 
 
 DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
@@ -281,27 +233,3 @@ def _run(made_of: Ingredients, rank: int) -> Step:
         undo=(docker.docker_end(label),),
         settle=docker.docker_has_started(name, label),
     )
-
-
-def rank_files(made_of: Ingredients, rank: int) -> tuple[Put, ...]:
-    wanted, host, words = made_of.wanted, made_of.wanted.names[rank], rank_words(made_of, rank)
-    home = made_of.home(host)
-    uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
-    ports = ", ".join(f"{use.first}-{use.last}" if use.last > use.first else f"{use.first}" for use in uses)
-    commands = (*words["before_serve"], words["ray_start"], words["engine"])
-    runs = [f"runs: {shlex.join(command)}" for command in commands if command]
-    environments = {name: environment(made_of, name) for name in wanted.names}
-    puts = [
-        *(Put(f"{home}/{name}.py", source(name), 0o644) for name in PROGRAMS),
-        Put(f"{home}/rank.json", as_json(words), 0o644, shown=(*runs, f"listens on: {ports or 'nothing'}")),
-        Put(f"{home}/before.json", as_json({"available": made_of.before[host]}), 0o644),
-        Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(non_carry(environments)), 0o644),
-        Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), secret=True),
-    ]
-    if wanted.secrets:
-        puts.append(Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), secret=True))
-    if API_KEY in wanted.secrets:
-        puts.append(Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), secret=True))
-    for number, (target, data) in enumerate(wanted.mounted.items()):
-        puts.append(Put(f"{home}/{mount_file(number, target)}", data, 0o644))
-    return tuple(puts)

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from cluster.argv.docker import docker_exec
 from cluster.argv.question import Answer
 from cluster.config.inventory import ResolvedHost
-from cluster.deploy.plan import wanted_of
+from cluster.config.recipe import Recipe
 from cluster.deploy.rank import container_name
-from cluster.deploy.session import Clock
+from cluster.deploy.session import Stopwatch
 from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark import gpu, links, memory, ranks, server
-from cluster.spark.deployments import Deployment, directory
+from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric, Transport, grown_bytes, judge_transport, recorded
 from cluster.spark.fact import Missing, known
 from cluster.spark.gpu import GpuProcess
@@ -32,7 +32,8 @@ Say = Callable[[str], None] | None
 
 POLL_S = 1.0
 CAUSE_S = 10.0
-"""A rank that failed tells its peers at once; its own container ends up to 8 s later (far/rank: SETTLE_S, GRACE_S)."""
+"""A rank that failed reports it to its peers at once; its own container ends up to 8 s later (far/rank: SETTLE_S,
+GRACE_S)."""
 COMPLETION_TIMEOUT_S = 300.0
 COUNTERS_SETTLE_S = 0.3
 ENGINE = "wait for Ray and vLLM"
@@ -59,6 +60,11 @@ class Subject:
     def container(self, host: str) -> str:
         return container_name(self.deployment, self.wanted.names.index(host))
 
+    def rank(self, host: str, answer: Answer) -> RankState | Missing | None:
+        """The rank of a host in its answer, None when its container is not there."""
+        found = ranks.parse(answer)
+        return found if isinstance(found, Missing) else found.get(self.container(host))
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -70,7 +76,7 @@ class Proof:
     nodes: tuple[str, ...]
 
 
-def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> Proof:
+def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch) -> Proof:
     """Wait for all ranks, prove Ray and one completion. Raises the first failure; RefusedError for unused RDMA."""
     wanted = subject.wanted
     moments: dict[str, dict[str, Held]] = {"idle": dict(subject.idle)} if subject.idle else {}
@@ -85,9 +91,9 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Clock) -> 
     if transport and transport.verdict != "rdma" and subject.fabric.rdma:
         if not wanted.accepts_sockets:
             unused = transport.verdict == "socket"
-            failed = "RDMA was not used between the ranks" if unused else "RDMA could not be proven"
+            what = f"RDMA {'was not used' if unused else 'could not be proven'} between the ranks: {transport.why}"
             raise RefusedError(
-                f"{failed}: {transport.why}",
+                what,
                 code="rdma-unused" if unused else "rdma-unproven",
                 where=", ".join(wanted.names),
                 remedy="--allow-socket accepts TCP",
@@ -101,15 +107,11 @@ def wait_serving(
 ) -> None:
     """Poll every rank and the server until it answers. Raises the first rank's failure, or at the deadline.
 
-    A host that cannot be asked is unknown and ends nothing, unless it is silent for too long.
+    A host that does not answer is unknown and ends nothing, unless it is silent for too long.
     """
-    wanted = subject.wanted
-    deadline = fleet.time.monotonic() + wanted.recipe.ready_timeout_s
-    earlier: dict[str, RankState] = {}
-    while True:
-        state = poll(subject, fleet, earlier)
-        if isinstance(state, Ready):
-            return
+    timeout_s, earlier = subject.wanted.recipe.ready_timeout_s, dict[str, RankState]()
+    deadline = fleet.time.monotonic() + timeout_s
+    while not isinstance(state := poll(subject, fleet, earlier), Ready):
         if isinstance(state, Failed):
             until = fleet.time.monotonic() + CAUSE_S
             while state.by_peer and fleet.time.monotonic() < until:  # the rank that failed by itself may come soon
@@ -118,17 +120,15 @@ def wait_serving(
                     later = poll(subject, fleet, earlier)
                     state = later if isinstance(later, Failed) else state
             raise lost(state)
-        update(state.what, str(fleet.silence))
+        silent = str(fleet.silence)
+        update(state.what, silent)
         if state.moment and state.moment not in moments:
             moments[state.moment] = sample(subject, fleet)
         if fleet.time.monotonic() > deadline:
-            silent = str(fleet.silence)
-            raise (UnreachableError if silent else ClusterError)(
-                f"not ready after {wanted.recipe.ready_timeout_s:.0f} s; last: {silent or state.what}",
-                code="ready-timeout",
-                where=", ".join(fleet.silence.hosts) or wanted.names[0],
-                remedy="--set ready_timeout_s=N waits longer",
-            )
+            where = ", ".join(fleet.silence.hosts) or subject.wanted.names[0]
+            what = f"not ready after {timeout_s:.0f} s; last: {silent or state.what}"
+            kind = UnreachableError if silent else ClusterError
+            raise kind(what, code="ready-timeout", where=where, remedy="--set ready_timeout_s=N waits longer")
         fleet.time.sleep(POLL_S)
 
 
@@ -138,36 +138,26 @@ def poll(subject: Subject, fleet: Fleet, earlier: dict[str, RankState]) -> State
     asked = {host: [ranks.question([subject.container(host)], known=earlier)] for host in names}
     asked[names[0]].append(server.question(subject.server, ask=False, timeout_s=5))
     answers = fleet.silence.answered(fleet.ask(asked), asked_at)
-    states: dict[str, RankState | Missing | None] = {}
-    for host in names:
-        states[host] = rank_of(subject, host, answers[host][0]) if host in answers else Missing("unreachable")
-        if isinstance(state := states[host], RankState):
+    states: dict[str, RankState | Missing | None] = dict.fromkeys(names, Missing("unreachable"))
+    for host, found in answers.items():
+        states[host] = state = subject.rank(host, found[0])
+        if isinstance(state, RankState):
             states[host] = earlier[state.name] = state.after(earlier.get(state.name))
     health = server.parse(answers[names[0]][1]) if names[0] in answers else None
     return judge_ranks(states, healthy=isinstance(health, Completion) and health.healthy)
 
 
-def rank_of(subject: Subject, host: str, answer: Answer) -> RankState | Missing | None:
-    """The rank of a host, None when its container is not there."""
-    found = ranks.parse(answer)
-    return found if isinstance(found, Missing) else found.get(subject.container(host))
-
-
 def lost(state: Failed) -> ClusterError:
     said = next((line.strip() for line in reversed(state.tail) if line.strip()), "")
-    # a rank that names its cause after a colon has chosen the line that tells most
+    # a rank that names its cause after a colon has chosen the line that explains most
     detail = f"; last line: {said[:300]}" if said and ": " not in state.why else ""
-    return ClusterError(
-        f"{state.host}: {state.why}{detail}",
-        code="rank-failed",
-        where=f"{state.host}, waiting for the server",
-        host=state.host,
-    )
+    where = f"{state.host}, waiting for the server"
+    return ClusterError(f"{state.host}: {state.why}{detail}", code="rank-failed", where=where, host=state.host)
 
 
 def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...]:
     """Ask Ray inside the head's container for its nodes: N alive, N GPUs, our addresses. Raises RefusedError."""
-    wanted, fabric = subject.wanted, subject.fabric
+    wanted = subject.wanted
     if wanted.backend != "ray":
         return ()
     head = wanted.names[0]
@@ -175,14 +165,14 @@ def check_ray(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[str, ...
     nodes = ranks.parse_nodes(fleet.keep_asking({head: [question]}, say)[head][0])
     if isinstance(nodes, Missing):
         raise RefusedError(f"Ray does not report its nodes: {nodes.why}", code="ray-unread", where=head)
-    wrong = judge_nodes(nodes, [fabric.hosts[name].address for name in wanted.names])
+    wrong = judge_nodes(nodes, [subject.fabric.hosts[name].address for name in wanted.names])
     if wrong:
         raise RefusedError(f"Ray is not complete: {'; '.join(wrong)}", code="ray-incomplete", where=head)
     return tuple(f"{node.address} ({node.gpus:g} GPU)" for node in nodes if node.alive)
 
 
 def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -> None:
-    """The ranks' logs say what the recipe expects. Raises RefusedError with what they say instead."""
+    """The ranks' logs hold what the recipe expects. Raises RefusedError with what they hold instead."""
     expected = subject.wanted.recipe.expect_log
     patterns = patterns_of(expected)
     if not patterns:
@@ -190,19 +180,15 @@ def check_log(subject: Subject, fleet: Fleet, screen: Screen, say: Say = None) -
     asked = {host: [ranks.question([subject.container(host)], patterns=patterns)] for host in subject.wanted.names}
     states: dict[str, RankState] = {}
     for host, [answer] in fleet.keep_asking(asked, say).items():
-        state = rank_of(subject, host, answer)
+        state = subject.rank(host, answer)
         if not isinstance(state, RankState) or not is_whole(state):
             screen.warn(f"the log of {host} no longer holds the start of its rank: expect_log is not checked")
             return
         states[host] = state
-    wrong = list(unmet(expected, states))
-    if wrong:
-        raise RefusedError(
-            f"the server answers, but not as the recipe expects: {'; '.join(wrong)}",
-            code="expect-log",
-            where=", ".join(states),
-            remedy="the recipe's problems say why it matters (cluster recipes show); --set expect_log= goes without",
-        )
+    if wrong := "; ".join(unmet(expected, states)):
+        remedy = "the recipe's problems say why it matters (cluster recipes show); --set expect_log= goes without"
+        what = f"the server answers, but not as the recipe expects: {wrong}"
+        raise RefusedError(what, code="expect-log", where=", ".join(states), remedy=remedy)
 
 
 def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completion, Transport | None]:
@@ -229,16 +215,15 @@ def read_links(fleet: Fleet, names: Sequence[str], say: Say = None) -> dict[str,
 
 def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing], say: Say = None) -> Transport:
     """Judge the way the traffic took, by counters and NCCL's lines. Raises ClusterError when a rank has ended."""
-    names, ends = subject.wanted.names, subject.fabric.hosts
+    names = subject.wanted.names
     asked = {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
     answers = fleet.keep_asking(asked, say)
-    states = {host: rank_of(subject, host, answers[host][1]) for host in names}
+    states = {host: subject.rank(host, answers[host][1]) for host in names}
     if isinstance(ended := judge_ranks(states, healthy=True), Failed):
         raise lost(ended)
-    grown = {
-        host: grown_bytes(before[host], links.parse(answers[host][0]), ends[host].hcas) if ends[host].hcas else None
-        for host in names
-    }
+    hcas = {host: subject.fabric.hosts[host].hcas for host in names}
+    after = {host: links.parse(answers[host][0]) for host in names}
+    grown = {host: grown_bytes(before[host], after[host], hcas[host]) if hcas[host] else None for host in names}
     return judge_transport(grown, {host: getattr(state, "net", ()) for host, state in states.items()})
 
 
@@ -257,26 +242,22 @@ def held_of(found: Memory | Missing, rows: tuple[GpuProcess, ...] | Missing) -> 
 
 
 def gpu_bytes(rows: tuple[GpuProcess, ...] | Missing) -> int | None:
-    """Bytes of all GPU processes; None when one of them does not say."""
-    if isinstance(rows, Missing) or any(row.used_mib is None for row in rows):
-        return None
-    return sum(row.used_mib or 0 for row in rows) << 20
+    """Bytes of all GPU processes; None when one of them does not report it."""
+    used = [row.used_mib for row in known(rows) or ()]
+    return None if isinstance(rows, Missing) or None in used else sum(filter(None, used)) << 20
 
 
 def subject_of(deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Mapping[str, Seen]) -> Subject:
     """What is to be proven; `hosts` in rank order. Raises RefusedError for a deployment of another version."""
+    spec = deployment.spec
     try:
-        wanted = wanted_of(deployment, hosts)
+        recipe = Recipe.model_validate(spec["recipe"])
     except ValueError:
-        raise RefusedError(
-            f"{deployment.id} was started by another version of cluster",
-            code="version-differs",
-            where=deployment.id,
-            remedy="run cluster up with this version",
-        ) from None
-    identity = seens[deployment.head].identity
-    home = "" if isinstance(identity, Missing) else directory(identity.data_dir, deployment.id)
-    server = Server.of_spec(deployment.spec, home)
+        what = f"{deployment.id} was started by another version of cluster"
+        remedy = "run cluster up with this version"
+        raise RefusedError(what, code="version-differs", where=deployment.id, remedy=remedy) from None
+    wanted = Wanted(recipe, tuple(hosts), spec["tp"], spec["pp"], spec["backend"], bind=spec["bind"])
+    server = Server.of_spec(spec, seens[deployment.head].home(deployment.id))
     return Subject(deployment.id, wanted, recorded(deployment.seen), server)
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from cluster.argv.docker import Bind, RankContainer
-from cluster.argv.fabric import fabric_environment
-from cluster.argv.ports import PORTS
+from cluster.argv.fabric import NON_CARRY_FILE, fabric_environment, non_carry, non_carry_file
+from cluster.argv.far import source
+from cluster.argv.ports import PORTS, ports_used
 from cluster.argv.ray import ray_environment, ray_start
 from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
 from cluster.config.recipe import PACKAGES
-from cluster.deploy.spec import built_image, canonical, deployment_id, digest
+from cluster.config.secrets import API_KEY
+from cluster.deploy.spec import PROGRAMS, built_image, canonical, deployment_id, digest
 from cluster.errors import RefusedError
 from cluster.spark import deployments
-from cluster.spark.deployments import directory
 from cluster.spark.fabric import Fabric
 from cluster.spark.fact import Missing, known
 from cluster.spark.identity import Identity
@@ -81,6 +83,17 @@ This memory is empty whenever a container starts; tuned again on all, the ranks 
 
 
 @dataclass(frozen=True, slots=True)
+class Put:
+    """A file to write on a host. The bytes of a `secret` one are shown nowhere; `shown` is what a plan shows of it."""
+
+    path: str
+    data: bytes = field(repr=False)
+    mode: int = 0o600
+    secret: bool = False
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Ingredients:
     """All that a plan is made of. `token` authenticates Ray and the cord of this deployment and is shown nowhere.
 
@@ -102,9 +115,8 @@ class Ingredients:
     @property
     def image(self) -> str:
         """What the ranks run: the recipe's image, or the one that each host builds of it."""
-        if self.wanted.dockerfile:
-            return built_image(self.wanted, str(self.spec["image_content"]))
-        return self.wanted.recipe.image
+        wanted = self.wanted
+        return built_image(wanted, self.spec["image_content"]) if wanted.dockerfile else wanted.recipe.image
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -115,11 +127,16 @@ class Ingredients:
         return identity_of(self.seens[host])
 
     def home(self, host: str) -> str:
-        return directory(self.identity(host).data_dir, self.id)
+        return deployments.directory(self.identity(host).data_dir, self.id)
 
     def cache(self, host: str) -> str:
         """Directory of compiled kernels on a host."""
         return f"{self.identity(host).data_dir}/caches/{cache_name(self.spec)}"
+
+    def mounted(self, host: str) -> dict[str, str]:
+        """Where each file that this machine mounts lies on a host, by target."""
+        targets = enumerate(self.wanted.mounted)
+        return {target: f"{self.home(host)}/mounts/{at}-{PurePosixPath(target).name}" for at, target in targets}
 
 
 def identity_of(seen: Seen) -> Identity:
@@ -136,13 +153,13 @@ def container_name(deployment: str, rank: int) -> str:
 
 def container(made_of: Ingredients, rank: int) -> RankContainer:
     wanted, host = made_of.wanted, made_of.wanted.names[rank]
-    home, links, weights = made_of.home(host), made_of.seens[host].links, known(made_of.seens[host].weights)
+    links, weights = known(made_of.seens[host].links), known(made_of.seens[host].weights)
     # files of the recipe: ours from the deployment's directory, the model's own from where the host has it
-    files = {target: f"{home}/{mount_file(number, target)}" for number, target in enumerate(wanted.mounted)}
+    files = made_of.mounted(host)
     if weights:
         files |= {one.target: f"{weights.path}/{one.model_file}" for one in wanted.recipe.mounts if one.model_file}
     binds = [
-        Bind(home, deployments.HOME),
+        Bind(made_of.home(host), deployments.HOME),
         Bind(made_of.cache(host), "/cache", read_only=False),
         Bind(made_of.identity(host).hf_home, "/hf"),
         *(Bind(model.id, model.id) for model in wanted.models if model.id.startswith("/")),
@@ -165,20 +182,16 @@ def container(made_of: Ingredients, rank: int) -> RankContainer:
         env=environment(made_of, host),
         binds=tuple(binds),
         shm_bytes=int(wanted.recipe.shm_gib * GIB),
-        infiniband=wanted.size > 1 and not isinstance(links, Missing) and links.rdma_device,
+        infiniband=wanted.size > 1 and links is not None and links.rdma_device,
     )
 
 
 def observed(made_of: Ingredients) -> dict[str, Any]:
     """What was found and may drift without a replacement: by host id its name, addresses, HCAs, MTU; versions."""
-    ends = {
-        made_of.seens[name].host_id: {
-            "name": name,
-            "management": made_of.identity(name).management_address,
-            **end.as_label(),
-        }
-        for name, end in made_of.fabric.hosts.items()
-    }
+    ends = {}
+    for name, end in made_of.fabric.hosts.items():
+        management = made_of.identity(name).management_address
+        ends[made_of.seens[name].host_id] = {"name": name, "management": management, **end.as_label()}
     versions = {part: getattr(made_of.inside, part) for part in ("vllm", "ray", "transformers", "nccl", "python")}
     accepts = made_of.wanted.accepts_sockets if made_of.wanted.size > 1 else ""
     seen = {"hosts": ends, "paired": made_of.fabric.paired, "versions": versions}
@@ -197,27 +210,16 @@ def environment(made_of: Ingredients, host: str) -> dict[str, str]:
     return {**env, **wanted.recipe.env, **entry.env, **wanted.env}
 
 
-def secrets_file(wanted: Wanted) -> bytes:
-    return as_json(dict(wanted.secrets))
-
-
-def mount_file(number: int, target: str) -> str:
-    """Where the content of one mounted file lies in the deployment's directory."""
-    return f"mounts/{number}-{PurePosixPath(target).name}"
-
-
 def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
     """What `far/rank.py` reads: who it is, whom it waits for, what it starts."""
     wanted, addresses = made_of.wanted, made_of.addresses
-    address = addresses[rank]
-    start = ray_start(rank=rank, address=address, head=addresses[0]) if wanted.backend == "ray" else None
+    start = ray_start(rank=rank, address=addresses[rank], head=addresses[0]) if wanted.backend == "ray" else None
     engine: tuple[str, ...] = ()
     if rank == 0 or wanted.backend == "mp":
         weights = known(made_of.seens[wanted.names[rank]].weights)
-        layout = Layout(wanted.tp, wanted.pp, wanted.backend, addresses, wanted.bind)
         engine = vllm_serve(
             wanted.recipe,
-            layout,
+            Layout(wanted.tp, wanted.pp, wanted.backend, addresses, wanted.bind),
             rank=rank,
             revision=weights.commit if weights else "",
             measuring=measuring_flags(made_of.inside.vllm),
@@ -227,16 +229,43 @@ def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
         "rank": rank,
         "size": wanted.size,
         "backend": wanted.backend,
-        "address": address,
-        "addresses": list(addresses),
+        "address": addresses[rank],
+        "addresses": addresses,
         "cord_port": PORTS.cord,
         "join_timeout_s": JOIN_TIMEOUT_S,
         "silence_s": SILENCE_S,
         "secrets": f"/cluster/{SECRETS_FILE}" if wanted.secrets else None,
-        "before_serve": [list(words) for words in wanted.recipe.before_serve],
-        "ray_start": list(start) if start else None,
-        "engine": list(engine) or None,
+        "before_serve": wanted.recipe.before_serve,
+        "ray_start": start,
+        "engine": engine or None,
     }
+
+
+def rank_files(made_of: Ingredients, rank: int) -> Iterator[Put]:
+    """The files in the deployment's directory of a rank's host."""
+    wanted, host, words = made_of.wanted, made_of.wanted.names[rank], rank_words(made_of, rank)
+    home = made_of.home(host)
+    uses = ports_used(backend=wanted.backend, size=wanted.size, rank=rank, api_port=wanted.recipe.port)
+    ports = ", ".join(f"{use.first}-{use.last}" if use.last > use.first else f"{use.first}" for use in uses)
+    commands = (*words["before_serve"], words["ray_start"], words["engine"])
+    runs = [f"runs: {shlex.join(command)}" for command in commands if command]
+    environments = {name: environment(made_of, name) for name in wanted.names}
+    for name in PROGRAMS:
+        yield Put(f"{home}/{name}.py", source(name), 0o644)
+    yield Put(f"{home}/rank.json", as_json(words), 0o644, shown=(*runs, f"listens on: {ports or 'nothing'}"))
+    yield Put(f"{home}/before.json", as_json({"available": made_of.before[host]}), 0o644)
+    yield Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(non_carry(environments)), 0o644)
+    yield Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), secret=True)
+    if wanted.secrets:
+        yield Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), secret=True)
+    if API_KEY in wanted.secrets:
+        yield Put(f"{home}/{API_KEY_FILE}", wanted.secrets[API_KEY].encode(), secret=True)
+    for target, path in made_of.mounted(host).items():
+        yield Put(path, wanted.mounted[target], 0o644)
+
+
+def secrets_file(wanted: Wanted) -> bytes:
+    return as_json(dict(wanted.secrets))
 
 
 def as_json(value: Any) -> bytes:

@@ -25,11 +25,16 @@ from cluster.spark.memory import GIB
 
 SLACK_BYTES = 2 << 30
 """MemAvailable may be this much below the value recorded at `up`."""
+BACK_S = 120.0
+STEADY_S = 10.0
+"""Memory that is short, though nothing of ours holds it, is somebody else's when it stays so for so long."""
+STIR_BYTES = 256 << 20
+POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One thing that is not back yet; `memory_only`: memory is short, and nothing of ours is seen to hold it."""
+    """One thing that is not released yet; `memory_only`: memory is short, and nothing of ours is seen to hold it."""
 
     what: str
     evidence: str
@@ -37,69 +42,41 @@ class Holder:
     memory_only: bool = False
 
 
-def holders(seen: Seen, gone: Sequence[Deployment]) -> list[Holder]:
-    """What still holds something on this host after the deployments in `gone` were removed; empty when all is back."""
-    return [*_containers(seen), *held_by_stopped(seen, gone)]
-
-
-def held_by_stopped(seen: Seen, stopped: Sequence[Deployment]) -> list[Holder]:
-    """What still holds something on this host after the containers of these deployments were stopped."""
-    return [*_ports(seen, stopped), *_processes(seen), *_memory(seen)]
-
-
-def _containers(seen: Seen) -> Iterator[Holder]:
+def holders(seen: Seen, gone: Sequence[Deployment]) -> Iterator[Holder]:
+    """What still holds something on this host after the deployments in `gone` were removed."""
     if isinstance(seen.containers, Missing):
         yield Holder("containers could not be listed", seen.containers.why, "docker ps -a")
-        return
-    for name, state in [(one.name, one.state) for one in seen.containers if ours(one)]:
-        yield Holder(f"container {name} is still there", state, f"docker rm -f {name}")
+    for one in filter(ours, known(seen.containers) or ()):
+        yield Holder(f"container {one.name} is still there", one.state, f"docker rm -f {one.name}")
+    yield from held_by_stopped(seen, gone)
 
 
-def _ports(seen: Seen, gone: Sequence[Deployment]) -> Iterator[Holder]:
-    if isinstance(seen.listening, Missing):
-        yield Holder("listening ports could not be read", seen.listening.why)
-        return
-    for deployment in [one for one in gone if seen.host in one.hosts]:
+def held_by_stopped(seen: Seen, stopped: Sequence[Deployment]) -> Iterator[Holder]:
+    """What still holds something on this host after the containers of these deployments were stopped.
+
+    Engine processes count when their container is gone or one of ours; those of unmanaged containers do not.
+    """
+    for fact, what in ((seen.listening, "listening ports"), (seen.processes, "processes")):
+        if isinstance(fact, Missing):
+            yield Holder(f"{what} could not be read", fact.why)
+    for deployment in [one for one in stopped if seen.host in one.hosts]:
         rank, size = deployment.hosts.index(seen.host), len(deployment.hosts)
         uses = ports_used(backend=deployment.spec["backend"], size=size, rank=rank, api_port=deployment.port)
-        for listener in seen.listening:
+        for listener in known(seen.listening) or ():
             for use in [use for use in uses if use.first <= listener.port <= use.last][:1]:
                 holder = f"{listener.process} pid {listener.pid}" if listener.pid else "holder not visible"
                 remedy = f"sudo ss -ltnp sport = :{listener.port}"
                 yield Holder(f"port {listener.port} ({use.what}) is still taken", holder, remedy)
-
-
-def _processes(seen: Seen) -> Iterator[Holder]:
-    """Engine processes of a container that is gone, or is ours, live on; others are strangers'."""
-    if isinstance(seen.processes, Missing):
-        yield Holder("processes could not be read", seen.processes.why)
-        return
-    strangers = {one.id for one in known(seen.containers) or () if not ours(one)}
-    for process in seen.processes:
-        if process.container not in strangers and process.container:
+    unmanaged = {one.id for one in known(seen.containers) or () if not ours(one)}
+    for process in known(seen.processes) or ():
+        if process.container and process.container not in unmanaged:
             evidence = f"pid {process.pid}, {process.rss_bytes / GIB:.1f} GiB"
             yield Holder(f"process {process.name} lives on", evidence, end_process(process.pid))
-
-
-def _memory(seen: Seen) -> Iterator[Holder]:
-    memory = known(seen.memory)
-    if memory is None or memory.available is None:
-        return
-    for was in [kept.available_before or 0 for kept in known(seen.deployments) or ()]:
-        if was - memory.available > SLACK_BYTES:
-            yield Holder(
-                f"{(was - memory.available) / GIB:.1f} GiB less memory than before up",
-                f"MemAvailable {memory.available / GIB:.1f} GiB, was {was / GIB:.1f} GiB",
-                "ps aux --sort -rss | head; nvidia-smi",
-                memory_only=True,
-            )
-
-
-BACK_S = 120.0
-STEADY_S = 10.0
-"""Memory that is short, though nothing of ours holds it, is somebody else's when it stays so for so long."""
-STIR_BYTES = 256 << 20
-POLL_S = 1.0
+    before = max((kept.available_before or 0 for kept in known(seen.deployments) or ()), default=0)
+    if seen.available and before - seen.available > SLACK_BYTES:
+        what = f"{(before - seen.available) / GIB:.1f} GiB less memory than before up"
+        evidence = f"MemAvailable {seen.available / GIB:.1f} GiB, was {before / GIB:.1f} GiB"
+        yield Holder(what, evidence, "ps aux --sort -rss | head; nvidia-smi", memory_only=True)
 
 
 def await_released(
@@ -115,7 +92,7 @@ def await_released(
     with screen.waiting(f"{what}, processes and memory to be back") as line:
         while True:
             seens, now = see(fleet, hosts, say=line.beside), fleet.time.monotonic()
-            held = {name: rows for name, seen in seens.items() if (rows := held_on(seen, stopped))}
+            held = {name: rows for name, seen in seens.items() if (rows := list(held_on(seen, stopped)))}
             free = {name: seen.available for name, seen in seens.items()}
             stirs = any(abs(value - level.get(name, 0)) > STIR_BYTES for name, value in free.items())
             if stirs or not all(row.memory_only for rows in held.values() for row in rows):
@@ -137,9 +114,8 @@ def restart(
     """Restart, and prove one completion; how many seconds it took. `begun` is called before the first change.
 
     `hosts` in rank order. Interrupted or failing while the ranks stop, it starts them again; a second Ctrl-C leaves
-    them as they are. Raises ClusterError:
-    before `begun` nothing was changed; when memory does not come back the ranks stay stopped, since starting them would
-    only lose more of it.
+    them as they are. Raises ClusterError: before `begun` nothing was changed; when memory is not released the ranks
+    stay stopped, since starting them would only use more of it.
     """
     start = fleet.time.monotonic()
     within = fleet.only(deployment.hosts)
@@ -164,11 +140,8 @@ def restart(
             failure.rolled_back = "all but: " + "; ".join(left) if left else "all ranks were started again"
             raise failure from error
         if held:
-            raise RefusedError(
-                f"{say_held(held)}: the ranks stay stopped",
-                code="not-released",
-                remedy="run cluster doctor; reboot the host",
-            )
+            what = f"{say_held(held)}: the ranks stay stopped"
+            raise RefusedError(what, code="not-released", remedy="run cluster doctor; reboot the host")
         apply((Stage("start", start_ranks(now)),), session)
         prove_restarted(subject, within, screen)
     return fleet.time.monotonic() - start
@@ -178,12 +151,9 @@ def as_before(deployment: Deployment, seens: dict[str, Seen]) -> Deployment:
     """The deployment under the lock. Raises RefusedError when somebody changed it meanwhile."""
     now = next((one for one in find(seens, ()) if one.id == deployment.id), None)
     if now is None or set(now.ranks) != set(now.hosts):
-        raise RefusedError(
-            "not all of its containers are there",
-            code="rank-missing",
-            where=deployment.id,
-            remedy="run cluster up to start it again",
-        )
+        what = "not all of its containers are there"
+        remedy = "run cluster up to start it again"
+        raise RefusedError(what, code="rank-missing", where=deployment.id, remedy=remedy)
     if any(rank.started_at != deployment.ranks[host].started_at for host, rank in now.ranks.items()):
         raise RefusedError("it was restarted meanwhile by another command", code="restarted", where=deployment.id)
     return now

@@ -24,7 +24,6 @@ from cluster.spark import look as spark_look
 from cluster.spark.deployments import Deployment, deployments
 from cluster.spark.fact import Missing, known
 from cluster.spark.finding import as_errors
-from cluster.spark.identity import check_machines
 from cluster.spark.look import Look, Seen
 from cluster.spark.request import Wanted
 
@@ -65,8 +64,8 @@ def open_fleet(hosts: Sequence[ResolvedHost], connect: Connect = connect) -> Fle
 
 
 @dataclass
-class Clock:
-    """Seconds by stage, in order; `engine` is the time spent waiting for Ray and vLLM, the rest is ours."""
+class Stopwatch:
+    """Seconds by stage, in order."""
 
     stages: dict[str, float] = field(default_factory=dict)
     start: float = field(default_factory=time.monotonic)
@@ -95,48 +94,29 @@ class Session:
     guard: Lock
     screen: Screen
     dry_run: bool = False
-    clock: Clock = field(default_factory=Clock)
+    clock: Stopwatch = field(default_factory=Stopwatch)
 
 
 def locked(fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run: bool = False) -> Lock:
-    """The lock on all these hosts; a dry run changes nothing and takes that of none."""
+    """The lock on all these hosts; a dry run changes nothing and locks none."""
     return Lock(fleet.only(()) if dry_run else fleet, purpose, {host.name: host.data_dir for host in hosts})
 
 
 def reach(fleet: Fleet) -> None:
-    """Open all connections at once. Raises every host's error when some cannot be reached, or are not told apart."""
+    """Open all connections at once. Raises every host's error when some are unreachable, or are one machine."""
     answers = values(fleet.ask_all([identity.machine_question()]))
     tell_apart({host: identity.parse_machine(answer) for host, [answer] in answers.items()})
 
 
 def tell_apart(machines: Mapping[str, str | Missing]) -> None:
-    """Raise RefusedError when two of these hosts are one machine, or one does not say which it is."""
-    raise_all(as_errors([*check_machines(machines)]))
+    """Raise RefusedError when two of these hosts are one machine, or one does not report which it is."""
+    raise_all(as_errors([*identity.check_machines(machines)]))
 
 
 def find(seens: Mapping[str, Seen], named: Sequence[ResolvedHost]) -> tuple[Deployment, ...]:
-    """The deployments on the hosts of a command that answered. Raises RefusedError when these are not told apart."""
+    """The deployments on the hosts of a command that answered. Raises RefusedError as `tell_apart` does."""
     tell_apart({host: seen.machine for host, seen in seens.items()})
     return deployments(seens.values(), named)
-
-
-def look_for(host: ResolvedHost, wanted: Wanted | None = None) -> Look:
-    """What to look for on a host: for something wanted, everything that its checks need."""
-    look = Look(data_dir=host.data_dir, hf_home=host.hf_home)
-    if wanted is None:
-        return look
-    recipe, (model, *drafters) = wanted.recipe, wanted.models
-    for one in drafters:
-        look = replace(look, drafter=one.id, drafter_revision=one.revision, dummy_drafter=one.dummy)
-    return replace(
-        look,
-        image=recipe.image,
-        model=model.id,
-        revision=model.revision,
-        dummy_weights=model.dummy,
-        model_files=tuple(mount.model_file for mount in recipe.mounts if mount.model_file),
-        thorough=True,
-    )
 
 
 def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Outcome[Seen]]:
@@ -152,18 +132,26 @@ def see(
 
 
 def looker(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None) -> Callable[[Host], Seen]:
-    """What looks at one of these hosts."""
-    looks = {host.name: look_for(host, wanted) for host in hosts}
+    """What looks at one of these hosts: for something wanted, at everything that its checks need."""
+    looks = {host.name: Look(data_dir=host.data_dir, hf_home=host.hf_home) for host in hosts}
+    more: dict[str, Any] = {}
+    if wanted:
+        model, *drafters = wanted.models
+        files = tuple(mount.model_file for mount in wanted.recipe.mounts if mount.model_file)
+        more = {"image": wanted.recipe.image, "model": model.id, "revision": model.revision, "model_files": files}
+        more |= {"dummy_weights": model.dummy, "thorough": True}
+        for one in drafters:
+            more |= {"drafter": one.id, "drafter_revision": one.revision, "dummy_drafter": one.dummy}
 
     def look_at(host: Host) -> Seen:
-        one, asked_at = looks[host.name], fleet.time.time()
+        one, asked_at = replace(looks[host.name], **more), fleet.time.time()
         answers = host.ask(spark_look.questions(one))
         seen = spark_look.read(host.name, one, answers, (asked_at, fleet.time.time()))
         docker, rooms = known(seen.docker), known(seen.disk)
         if one.thorough and docker and rooms is not None and disk.moved_root(docker.root, rooms):
             # one more question: the room where images live when Docker keeps them elsewhere (`data-root`)
-            more = known(disk.parse(host.ask([disk.question([docker.root])])[0]))
-            return replace(seen, disk=(*rooms, *(more or ())))
+            elsewhere = known(disk.parse(host.ask([disk.question([docker.root])])[0]))
+            return replace(seen, disk=(*rooms, *(elsewhere or ())))
         return seen
 
     return look_at

@@ -1,4 +1,4 @@
-"""What a deployment is meant to be: named parts, their hash, and what differs between two of them.
+"""What a deployment is meant to be: named parts, their hash, what differs between two of them, and what follows.
 
 Intent only. Observations (addresses, HCAs, MTU) are in `cluster.seen`; tokens and mount sources are in neither.
 """
@@ -9,10 +9,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from cluster.argv.far import source
+from cluster.errors import RefusedError
+from cluster.spark.deployments import Deployment
 from cluster.spark.request import Wanted
 
 _KEYS = """
@@ -115,3 +118,53 @@ def differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") 
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """What is wanted is there already, ready or on its way. `remains` are dead and only removed."""
+
+    deployment: Deployment
+    remains: tuple[Deployment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`outgoing` run now and come back when the new one fails; `remains` are dead and only removed."""
+
+    why: tuple[str, ...]
+    outgoing: tuple[Deployment, ...] = ()
+    remains: tuple[Deployment, ...] = ()
+
+
+def decide(
+    spec: Mapping[str, Any], found: Sequence[Deployment], names: Mapping[str, str] = MappingProxyType({})
+) -> Same | Start:
+    """What has to happen so that `spec` runs. `names`: how this command calls the hosts, by id."""
+    running = [deployment for deployment in found if deployment.running]
+    remains = tuple(deployment for deployment in found if not deployment.running)
+    for deployment in running:
+        if not differing(deployment.spec, spec):  # its id may be an older version's
+            return Same(deployment, remains)
+    if len(running) > 1:
+        why = [f"replace {one.id}, which runs on {', '.join(one.hosts)}" for one in running]
+    elif running:
+        old = running[0]
+        called = {**names, **dict(zip(old.spec["hosts"], old.hosts, strict=True))}
+        why = [f"replace {old.id}: {key}" for key in differing(named(old.spec, called), named(spec, called))]
+    else:
+        dead = [one.id for one in remains if not differing(one.spec, spec)][:1]
+        why = [f"replace what is left of {id}: its containers are not all running" for id in dead]
+        why = why or ["no deployment runs on these hosts"]
+    return Start(tuple(why), tuple(running), remains)
+
+
+def refuse_beyond(hosts: Sequence[str], found: Sequence[Deployment]) -> None:
+    """Raise RefusedError when a rank found here belongs to a deployment with hosts that were not named."""
+    for deployment in found:
+        beyond = ", ".join(host for host in deployment.hosts if host not in hosts)
+        if beyond:
+            here, where = ", ".join(deployment.ranks), f"deployment {deployment.id} on {', '.join(deployment.hosts)}"
+            remedy = f"name all of its hosts with -n; cluster down -n {','.join(deployment.ranks)} ends it"
+            what = f"{here} holds a rank of {deployment.id}, whose other ranks are on {beyond}"
+            raise RefusedError(what, code="ranks-elsewhere", where=where, remedy=remedy)

@@ -9,41 +9,32 @@ from contextlib import contextmanager, suppress
 from cluster.errors import InterruptedByUser
 
 SLICE_S = 0.2
-"""The longest that a wait sleeps before it looks at the switch."""
+"""The longest that a wait sleeps before it checks the switch."""
 
 
-class Scope:
+class Scope(threading.Event):
     """One stretch of work that can be interrupted once. An operation keeps the scope it began in.
 
     `changes`: how many changes are under way, which an interruption must await.
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        super().__init__()
         self._lock = threading.Lock()
         self._closers: list[Callable[[], None]] = []
         self.changes = 0
 
-    @property
-    def is_set(self) -> bool:
-        return self._event.is_set()
-
     def set(self) -> None:
         """Interrupt: every waiter wakes up, every registered closer is called."""
         with self._lock:
-            self._event.set()
+            super().set()
             closers, self._closers = self._closers, []
         for close in closers:
             with suppress(Exception):
                 close()
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep; True as soon as the scope is interrupted."""
-        return self._event.wait(seconds)
-
     def check(self) -> None:
-        """Raise InterruptedByUser when the scope is interrupted."""
-        if self.is_set:
+        if self.is_set():
             raise InterruptedByUser()
 
     @contextmanager
@@ -84,7 +75,7 @@ class Cancel:
         return bound
 
     def bind(self, scope: Scope) -> None:
-        """Keep this thread in `scope`: a worker left behind by Ctrl-C must not go on in the scope of the undo."""
+        """Keep this thread in `scope`: a worker that Ctrl-C left running must not continue in the scope of the undo."""
         self._bound.scope = scope
 
     def set(self) -> None:
@@ -92,5 +83,5 @@ class Cancel:
         self._scope.set()
 
     def renew(self) -> None:
-        """A fresh scope, for undo: what was interrupted stays so, new operations work."""
+        """A new scope, for undo: what was interrupted stays so, new operations work."""
         self._scope = Scope()

@@ -24,14 +24,16 @@ from cluster.hosts.fleet import Fleet, in_parallel, values
 from cluster.hosts.protocol import Host
 from cluster.hosts.target import SshTarget, resolve
 
+CHUNK = 65536
+
 
 def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel | None = None) -> Fleet:
     """A fleet of the inventory's hosts. Connections are opened when first used, in parallel, and then kept.
 
-    This machine is reached without SSH. It is this machine when everything ssh would be told leads here: the address
-    is one of our own (it can be bound to), with ssh's usual port, no jump host, no proxy and our own user. Addresses of
-    other network namespaces are not our own, so whoever lives there is reached over SSH. Whoever wants ssh to this
-    machine nevertheless gives another port. Two names of one machine are found later, by machine-id.
+    This machine is reached without SSH. It is this machine when ssh's options for it lead here: the address is one of
+    our own (it can be bound to), with ssh's usual port, no jump host, no proxy and our own user. Addresses of other
+    network namespaces are not our own. To use ssh to this machine nevertheless, give another port. Two names of one
+    machine are found later, by machine-id.
 
     Raises UsageError when ssh cannot make sense of an entry.
     """
@@ -54,16 +56,12 @@ def leads_here(target: SshTarget) -> bool:
     if target.port != 22 or target.proxy_command or target.user != getpass.getuser():
         return False
     try:
-        found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
-        for family, _, _, _, address in found:
+        for family, _, _, _, address in socket.getaddrinfo(target.hostname, 22, type=socket.SOCK_STREAM):
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.bind((address[0], 0, *address[2:]))
     except (OSError, UnicodeError):
         return False
-    return bool(found)
-
-
-CHUNK = 65536
+    return True
 
 
 class LocalHost(wire.WireHost):
@@ -96,11 +94,10 @@ class LocalPipe:
         left = memoryview(data)
         with suppress(OSError, ValueError):
             while left and _is_ready(self._stdin, select.POLLOUT, wire.STALLED_S):
-                left = left[os.write(self._stdin.fileno(), left[: select.PIPE_BUF]) :]  # what it takes without blocking
+                left = left[os.write(self._stdin.fileno(), left[: select.PIPE_BUF]) :]  # so much never blocks
         if left:
-            raise ConnectionLostError(
-                "the program did not read all of its input", code="connection-lost", where=self._name
-            )
+            what = "the program did not read all of its input"
+            raise ConnectionLostError(what, code="connection-lost", where=self._name)
 
     def receive(self, timeout_s: float) -> bytes | None:
         try:
@@ -127,8 +124,7 @@ class LocalPipe:
         for stream in (self._stdin, self._stdout):
             with suppress(OSError):
                 stream.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.05)
+        self.exit_code(0.05)
 
 
 def _is_ready(stream: IO[bytes], event: int, timeout_s: float) -> bool:

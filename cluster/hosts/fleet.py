@@ -12,15 +12,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar, cast
 
 from cluster.argv.question import Answer, Question
-from cluster.errors import (
-    ClusterError,
-    InternalError,
-    InterruptedByUser,
-    ManyErrors,
-    SilentError,
-    UnreachableError,
-    about,
-)
+from cluster.errors import ClusterError, InterruptedByUser, ManyErrors, SilentError, UnreachableError, about
 from cluster.hosts.cancel import SLICE_S, Cancel
 from cluster.hosts.protocol import Host
 
@@ -61,22 +53,9 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
     Ctrl-C sets `cancel`, waits for changes under way (12 s at most) and raises InterruptedByUser; a second Ctrl-C
     leaves at once. An exception that is no ClusterError is a bug and raised as it is, after the rest.
     """
-    scope, left, changed, ctrl_c = cancel.scope, deque(jobs), threading.Condition(), threading.Event()
+    scope, left, changed = cancel.scope, deque(jobs), threading.Condition()
     outcomes: dict[str, Outcome[T]] = {}
     bugs: list[BaseException] = []
-
-    def run(job: Callable[[], T]) -> Outcome[T]:
-        try:
-            scope.check()
-            return Outcome(job())
-        except ClusterError as error:
-            return Outcome(error=error)
-        except KeyboardInterrupt:
-            ctrl_c.set()
-            return Outcome(error=InterruptedByUser())
-        except BaseException as error:
-            bugs.append(error)
-            return Outcome(error=InternalError(error))
 
     def work() -> None:
         cancel.bind(scope)
@@ -85,26 +64,36 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
                 if not left:
                     return
                 name = left.popleft()
-            outcome = run(jobs[name])
+            try:
+                scope.check()
+                outcome = Outcome(jobs[name]())
+            except ClusterError as error:
+                outcome = Outcome(error=error)
+            except BaseException as error:
+                bugs.append(error)
+                outcome = Outcome()
             with changed:
                 outcomes[name] = outcome
                 changed.notify()
+
+    def interrupted() -> bool:
+        return any(isinstance(bug, KeyboardInterrupt) for bug in bugs)
 
     try:
         for number in range(min(limit, len(jobs))):  # daemons: a job that hangs cannot hold up the program's end
             threading.Thread(target=work, name=f"host-{number}", daemon=True).start()
         with changed:
-            while len(outcomes) < len(jobs) and not ctrl_c.is_set():
+            while len(outcomes) < len(jobs) and not interrupted():
                 changed.wait(SLICE_S)
-        if ctrl_c.is_set():
+        if interrupted():
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         cancel.set()
         start = time.monotonic()
         with changed:
-            while len(outcomes) < len(jobs):
-                if time.monotonic() > start + (LEAVE_CHANGE_S if scope.changes else LEAVE_S):
-                    break
+            while len(outcomes) < len(jobs) and time.monotonic() < start + (
+                LEAVE_CHANGE_S if scope.changes else LEAVE_S
+            ):
                 changed.wait(SLICE_S)
         raise InterruptedByUser() from None
     if bugs:
@@ -156,7 +145,7 @@ class Silence:
         return values({name: outcome for name, outcome in judged.items() if not isinstance(outcome.error, SilentError)})
 
     def keep_trying(self, name: str, act: Callable[[], T], say: Callable[[str], None] | None = None) -> T:
-        """Repeat what may be repeated until it does not fail for want of a connection. `say` shows who is silent."""
+        """Repeat what may be repeated until it does not fail for want of a connection. `say` gets who is silent."""
         said = ""
         while True:
             asked_at = self._time.monotonic()
@@ -182,7 +171,8 @@ class Silence:
         silent_s = now - self._since[name]
         if silent_s < SILENCE_S:
             return outcome
-        what, remedy = f"{name} was unreachable for {silent_s:.0f} s: {outcome.error.what}", outcome.error.remedy
+        what = f"{name} was unreachable for {silent_s:.0f} s: {outcome.error.what}"
+        remedy = outcome.error.remedy
         return Outcome(error=UnreachableError(what, code="host-unreachable", where=name, remedy=remedy, host=name))
 
 
@@ -229,19 +219,14 @@ class Fleet:
                 host.close()
 
     def each(self, fn: Callable[[Host], T], names: Sequence[str] | None = None) -> dict[str, Outcome[T]]:
-        """Run `fn(host)` for all hosts (or those named) at the same time, at most `limit` at once.
-
-        The outcomes come in the hosts' order; each error names its host. Raises InterruptedByUser after Ctrl-C, when
-        what had to be awaited has ended; a second Ctrl-C leaves at once. An exception that is no ClusterError is a bug
-        and raised as it is.
-        """
+        """`fn(host)` for all hosts, or those named, as `in_parallel` runs jobs; each error names its host."""
 
         def one(host: Host) -> T:
             with about(host.name):
                 return fn(host)
 
-        chosen = [self.hosts[name] for name in (self.names if names is None else names)]
-        return in_parallel({host.name: partial(one, host) for host in chosen}, self.limit, self.cancel)
+        chosen = self.names if names is None else names
+        return in_parallel({name: partial(one, self[name]) for name in chosen}, self.limit, self.cancel)
 
     def ask(self, questions: Mapping[str, Sequence[Question]]) -> dict[str, Outcome[list[Answer]]]:
         """Ask each named host its questions, one round trip a host."""
@@ -253,7 +238,7 @@ class Fleet:
     def keep_trying(
         self, fn: Callable[[Host], T], names: Sequence[str] | None = None, say: Callable[[str], None] | None = None
     ) -> dict[str, T]:
-        """`each` for what may be repeated: a host that cannot be asked is asked until it was silent for too long.
+        """`each` for what may be repeated: a host that does not answer is asked until it was silent for too long.
 
         `say` gets the hosts that are silent, and "" when none is. Raises as `values` does.
         """

@@ -5,25 +5,24 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import shutil
 import subprocess
 import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cluster.config.inventory import HostEntry
-from cluster.errors import ClusterError, UnreachableError, UsageError
+from cluster.errors import ClusterError, UnreachableError
 from cluster.hosts.target import SshTarget
 
 
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """One line of a known_hosts file."""
+    """One line of a known_hosts file; `text` as it is written."""
 
     names: tuple[str, ...]
     kind: str  # ssh-ed25519, …
@@ -31,10 +30,28 @@ class KnownKey:
     file: str
     line: int
     marker: str = ""  # "@revoked", "@cert-authority"
+    text: str = field(default="", compare=False)
 
     @property
     def place(self) -> str:
         return f"{self.file}:{self.line}"
+
+    def is_for(self, name: str) -> bool:
+        """Whether the line is about `name` (`host` or `[host]:port`): literally, by pattern, or hashed."""
+        refused = [pattern[1:] for pattern in self.names if pattern.startswith("!")]
+        return not any(_matches(one, name) for one in refused) and any(_matches(one, name) for one in self.names)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    name = name.lower()
+    if pattern.startswith("|1|"):
+        try:
+            salt, wanted = (b64decode(part) for part in pattern.split("|")[2:4])
+        except ValueError:
+            return False
+        return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), wanted)
+    # only * and ? are special to ssh; brackets are literal, they stand around hosts with a port
+    return fnmatchcase(name, pattern.lower().replace("[", "[[]"))
 
 
 def fingerprint(key: bytes) -> str:
@@ -60,59 +77,32 @@ def parse_known_hosts(text: str, file: str = "") -> list[KnownKey]:
         if len(words) >= 3 and not words[0].startswith("#"):
             with suppress(ValueError):
                 key = b64decode(words[2], validate=True)
-                keys.append(KnownKey(tuple(words[0].split(",")), words[1], key, file, number, marker))
+                keys.append(KnownKey(tuple(words[0].split(",")), words[1], key, file, number, marker, line))
     return keys
 
 
-def is_named(known: KnownKey, name: str) -> bool:
-    """Whether the line speaks of `name` (`host` or `[host]:port`): literally, by pattern, or hashed."""
-    name = name.lower()
-
-    def matches(pattern: str) -> bool:
-        if pattern.startswith("|1|"):
-            try:
-                salt, wanted = (b64decode(part) for part in pattern.split("|")[2:4])
-            except ValueError:
-                return False
-            return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), wanted)
-        # only * and ? are special to ssh; brackets are literal, they stand around hosts with a port
-        return fnmatchcase(name, pattern.lower().replace("[", "[[]"))
-
-    if any(matches(pattern[1:]) for pattern in known.names if pattern.startswith("!")):
-        return False
-    return any(matches(pattern) for pattern in known.names)
+KeyState = Literal["trusted", "unknown", "changed", "revoked"]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a shown key may be trusted. `by`: the line that decides, None when no line speaks of the host."""
+def judge(keys: Sequence[KnownKey], names: Sequence[str], kind: str, key: bytes) -> tuple[KeyState, KnownKey | None]:
+    """Whether the key that a host shows may be trusted, and the line that decides, None when none is about the host.
 
-    is_trusted: bool
-    is_changed: bool = False
-    is_revoked: bool = False
-    by: KnownKey | None = None
-
-
-def lines_for(keys: Sequence[KnownKey], name: str) -> list[KnownKey]:
-    """The plain keys (no revoked ones, no authorities) known for `name`."""
-    return [known for known in keys if not known.marker and is_named(known, name)]
-
-
-def judge(keys: Sequence[KnownKey], names: Sequence[str], kind: str, key: bytes) -> Verdict:
-    """Judge the key a host shows. `names`: where to look, the first one being the host's own.
-
-    A key that is known under a later name is trusted (ssh looks up `host` too when `[host]:port` is unknown); only
-    another key of the same kind under the first name means that the key has changed.
+    `names`: where to look, the first one being the host's own. A key that is known under a later name is trusted (ssh
+    looks up `host` too when `[host]:port` is unknown); only another key of the same kind under the first name means
+    that the key has changed.
     """
     for known in keys:
-        if known.marker == "@revoked" and known.key == key and any(is_named(known, name) for name in names):
-            return Verdict(False, is_revoked=True, by=known)
-    own = lines_for(keys, names[0])
-    for known in own or [known for name in names[1:] for known in lines_for(keys, name)]:
+        if known.marker == "@revoked" and known.key == key and any(map(known.is_for, names)):
+            return "revoked", known
+    plain = [known for known in keys if not known.marker]
+    own = [known for known in plain if known.is_for(names[0])]
+    for known in own or [known for known in plain if any(map(known.is_for, names))]:
         if known.key == key:
-            return Verdict(True, by=known)
-    changed = next((known for known in own if known.kind == kind), None)
-    return Verdict(False, is_changed=changed is not None, by=changed or (own[0] if own else None))
+            return "trusted", known
+    for known in own:
+        if known.kind == kind:
+            return "changed", known
+    return "unknown", own[0] if own else None
 
 
 ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
@@ -125,49 +115,40 @@ class Trust:
     def __init__(self, name: str, target: SshTarget) -> None:
         self._name = name
         self._target = target
-        self._names = tuple(dict.fromkeys([target.key_name, target.host_key_alias or target.hostname]))
         self._keys = read_known_hosts(target.known_hosts)
 
     def order(self, algorithms: tuple[str, ...]) -> tuple[str, ...]:
         """Host key algorithms with those first whose keys are known, so that the host shows one that we can check."""
-        kinds = {known.kind for name in self._names for known in lines_for(self._keys, name)}
-        wanted = {algorithm for kind in kinds for algorithm in ALGORITHMS.get(kind, (kind,))}
+        names, wanted = self._target.key_names, set[str]()
+        for known in self._keys:
+            if not known.marker and any(map(known.is_for, names)):
+                wanted.update(ALGORITHMS.get(known.kind, (known.kind,)))
         return tuple(sorted(algorithms, key=lambda algorithm: algorithm not in wanted))
 
     def missing_host_key(self, client: object, hostname: str, shown: Any) -> None:
         """As paramiko asks. Raise UnreachableError unless the shown key (a PKey) is the known one."""
-        kind, key = shown.get_name(), shown.asbytes()
-        verdict = judge(self._keys, self._names, kind, key)
-        if verdict.is_trusted:
-            return
-        known, target = verdict.by, self._target
-        address = target.hostname
-        if target.port != 22:
-            address = f"[{address}]:{target.port}" if ":" in address else f"{address}:{target.port}"
-        add = f"cluster inventory add {self._name} {target.user}@{address}"
-        if known and verdict.is_revoked:
-            raise UnreachableError(
-                f"{self._name}: its host key {fingerprint(key)} is marked as revoked",
-                code="host-key-revoked",
-                where=known.place,
-                remedy="do not connect; ask whoever marked it",
-            )
-        if known and verdict.is_changed:
-            raise UnreachableError(
-                f"{self._name}: the host key has changed: known {fingerprint(known.key)}, shown {fingerprint(key)}",
-                code="host-key-changed",
-                where=known.place,
-                remedy=f"if the host was reinstalled: ssh-keygen -R '{self._names[0]}' -f {known.file}, then {add};"
-                " if not, somebody may be in between",
-            )
-        what = f"{self._name}: unknown host key {fingerprint(key)} ({kind})"
-        if known:
-            what += f"; only its {known.kind} key is known ({known.place})"
-        elif any(one.marker == "@cert-authority" and is_named(one, self._names[0]) for one in self._keys):
-            what += "; known_hosts names an authority for it, which is not used here"
-        raise UnreachableError(
-            what, code="host-key-unknown", where=self._name, remedy=f"compare the fingerprint, then run: {add}"
-        )
+        target, name, kind, key = self._target, self._name, shown.get_name(), shown.asbytes()
+        state, known = judge(self._keys, target.key_names, kind, key)
+        port = f":{target.port}" if target.port != 22 else ""
+        address = f"[{target.hostname}]" if port and ":" in target.hostname else target.hostname
+        add = f"cluster inventory add {name} {target.user}@{address}{port}"
+        if known and state == "revoked":
+            what = f"{name}: its host key {fingerprint(key)} is marked as revoked"
+            remedy = "do not connect; ask whoever marked it"
+            raise UnreachableError(what, code="host-key-revoked", where=known.place, remedy=remedy)
+        if known and state == "changed":
+            what = f"{name}: the host key has changed: known {fingerprint(known.key)}, shown {fingerprint(key)}"
+            remedy = f"if the host was reinstalled: ssh-keygen -R '{target.key_name}' -f {known.file}, then {add};"
+            remedy += " if not, somebody may be in between"
+            raise UnreachableError(what, code="host-key-changed", where=known.place, remedy=remedy)
+        if state == "unknown":
+            what = f"{name}: unknown host key {fingerprint(key)} ({kind})"
+            if known:
+                what += f"; only its {known.kind} key is known ({known.place})"
+            elif any(one.marker == "@cert-authority" and one.is_for(target.key_name) for one in self._keys):
+                what += "; known_hosts names an authority for it, which is not used here"
+            remedy = f"compare the fingerprint, then run: {add}"
+            raise UnreachableError(what, code="host-key-unknown", where=name, remedy=remedy)
 
 
 DEADLINE_S = 45
@@ -178,20 +159,8 @@ OPTIONS = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ShownKey:
-    """A host's key as seen now, and the line that makes it known."""
-
-    key: KnownKey
-    line: str
-
-
-def see_key(name: str, entry: HostEntry, target: SshTarget) -> ShownKey:
-    """Connect up to the key exchange, without logging in. Raises UnreachableError in ssh's words, UsageError."""
-    if not shutil.which("ssh"):
-        raise UsageError(
-            "ssh not found on this machine", code="ssh-missing", remedy="install OpenSSH's client (openssh-client)"
-        )
+def see_key(name: str, entry: HostEntry, target: SshTarget) -> KnownKey:
+    """Connect up to the key exchange, without logging in. Raises UnreachableError in ssh's words."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "known_hosts"
         options = [*OPTIONS.split(), f"UserKnownHostsFile={file}"]
@@ -202,33 +171,25 @@ def see_key(name: str, entry: HostEntry, target: SshTarget) -> ShownKey:
         try:
             done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE_S, check=False)
         except subprocess.TimeoutExpired:
-            raise UnreachableError(
-                f"{name} did not show a host key within {DEADLINE_S} s", code="host-key-not-shown", where=name
-            ) from None
-        text = file.read_text(errors="replace") if file.exists() else ""
-    keys = parse_known_hosts(text)
+            what = f"{name} did not show a host key within {DEADLINE_S} s"
+            raise UnreachableError(what, code="host-key-not-shown", where=name) from None
+        keys = read_known_hosts([str(file)])
     if not keys:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no output of ssh"]
-        raise UnreachableError(
-            f"{name} shows no host key: {lines[-1]}",
-            code="host-key-not-shown",
-            where=name,
-            remedy=f"check that `ssh {entry.address}` gets as far as asking about the key",
-        )
-    return ShownKey(keys[-1], text.splitlines()[keys[-1].line - 1])
+        remedy = f"check that `ssh {entry.address}` gets as far as asking about the key"
+        what = f"{name} shows no host key: {lines[-1]}"
+        raise UnreachableError(what, code="host-key-not-shown", where=name, remedy=remedy)
+    return keys[-1]
 
 
-def record_key(shown: ShownKey, file: Path) -> None:
+def record_key(shown: KnownKey, file: Path) -> None:
     """Append the line to a file, made (0600, its folder 0700) when there is none. Raises ClusterError."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(handle, "r+b") as known:
-            size = known.seek(0, os.SEEK_END)
-            known.seek(max(size - 1, 0))
-            ended = size == 0 or known.read(1) == b"\n"
-            known.write((b"" if ended else b"\n") + shown.line.encode() + b"\n")
+            text = known.read()
+            known.write((b"" if not text or text.endswith(b"\n") else b"\n") + shown.text.encode() + b"\n")
     except OSError as error:
-        raise ClusterError(
-            f"{file}: the key cannot be recorded: {error.strerror or error}", code="file-not-written"
-        ) from error
+        what = f"{file}: the key cannot be recorded: {error.strerror or error}"
+        raise ClusterError(what, code="file-not-written") from error

@@ -21,6 +21,7 @@ BEAT_S = 5.0
 KEPT_S = 30.0
 """How long a host keeps the lock for a silent owner."""
 RETRY_S = 1.0
+ANSWER_S = 15.0
 
 
 def who_am_i() -> str:
@@ -29,14 +30,14 @@ def who_am_i() -> str:
 
 
 class Lock:
-    """A context manager that holds the lock on every host of a fleet, and takes it back where it was lost.
+    """A context manager that holds the lock on every host of a fleet, and takes it again where it was lost.
 
     `data_dirs`: the directory of cluster's files, by host name. Entering raises LockedError, with who holds it, since
     when and why, after releasing what was taken; ClusterError when a host's lock file cannot be written. Hosts are
     locked in the order of their names. Nobody waits for a lock, so two inventories that call the same hosts by other
     names cannot block each other: at worst both commands are refused.
 
-    A lock that ended with its connection is taken back as soon as the host can be reached, unless somebody else had it
+    A lock that ended with its connection is taken again as soon as the host can be reached, unless somebody else had it
     in between: the generation in the lock's file shows it (`far/hold.py`).
     """
 
@@ -44,20 +45,18 @@ class Lock:
         self, fleet: Fleet, why: str, data_dirs: Mapping[str, str], *, silence_s: float = KEPT_S, beat_s: float = BEAT_S
     ) -> None:
         self._fleet = fleet
-        self._why = why
-        self._data_dirs = data_dirs
-        self._silence_s = silence_s
         self._beat_s = beat_s
-        self._held: dict[str, _Held] = {}
         self._over = threading.Event()
+        given = {"who": who_am_i(), "why": why, "silence_s": silence_s}
+        self._held = {
+            name: _Held(fleet[name], {"data_dir": data_dirs[name], **given}, self._over) for name in sorted(fleet.names)
+        }
 
     def __enter__(self) -> Lock:
         try:
-            for name in sorted(self._fleet.names):
-                given = {"data_dir": self._data_dirs[name], "who": who_am_i(), "why": self._why}
-                self._held[name] = _Held(self._fleet[name], given, self._silence_s, self._over)
+            for name, held in self._held.items():
                 with about(name):
-                    self._held[name].take()
+                    held.take()
         except BaseException:
             self.release()
             raise
@@ -72,10 +71,9 @@ class Lock:
         for held in reversed(self._held.values()):
             if held.holder is not None:
                 held.holder.release()
-        self._held.clear()
 
     def lost(self) -> dict[str, ClusterError]:
-        """The hosts whose lock we do not hold and cannot take back now: LockedError where somebody else took it."""
+        """The hosts whose lock we do not hold and cannot take now: LockedError where somebody else took it."""
         outcomes = self._fleet.each(lambda host: self._held[host.name].ensure())
         return {name: outcome.error for name, outcome in outcomes.items() if outcome.error}
 
@@ -94,17 +92,16 @@ class Lock:
 
     def _beat(self) -> None:
         while not self._over.wait(self._beat_s):
-            for held in list(self._held.values()):
+            for held in self._held.values():
                 held.beat()
 
 
 class _Held:
-    """The lock of one host, through all the connections that it was held by."""
+    """The lock of one host, through all the connections that it was held by. `given`: see `far/hold.py`."""
 
-    def __init__(self, host: Host, given: Mapping[str, Any], silence_s: float, over: threading.Event) -> None:
+    def __init__(self, host: Host, given: Mapping[str, Any], over: threading.Event) -> None:
         self._host = host
-        self._given = {**given, "silence_s": silence_s}
-        self._silence_s = silence_s
+        self._given = given
         self._over = over
         self.holder: _Holder | None = None
         self._generation: int | None = None
@@ -118,55 +115,43 @@ class _Held:
         holder = _Holder(name, self._host.start(argv, program, lasting=True), self._keep)
         answer = holder.first_line()
         if answer.get("held"):
-            self._generation, self.holder = answer.get("generation"), holder
+            self._generation, self.holder = answer["generation"], holder
             if self._over.is_set():
                 holder.release()
             return
         holder.release()
         if "who" not in answer:
-            raise ClusterError(
-                f"cannot take the lock: {answer.get('error', answer)}",
-                code="lock-failed",
-                where=name,
-                remedy="check data_dir in the inventory",
-            )
+            what = f"cannot take the lock: {answer.get('error', answer)}"
+            raise ClusterError(what, code="lock-failed", where=name, remedy="check data_dir in the inventory")
         since = ""
         if (unix_s := answer.get("since")) is not None:
-            since = time.strftime(" since %H:%M:%S", time.localtime(unix_s))
-            since += f" ({max(0.0, time.time() - unix_s):.0f} s)"
+            since = (
+                f" since {time.strftime('%H:%M:%S', time.localtime(unix_s))} ({max(0.0, time.time() - unix_s):.0f} s)"
+            )
         owner = f"{answer['who']}{since}: {answer['why']}"
         if self._generation is None:
-            raise LockedError(
-                f"{name} is locked by {owner}",
-                code="locked",
-                where=name,
-                remedy="wait until it is done; a lock whose owner is gone ends by itself within"
-                f" {self._silence_s:.0f} s",
-            )
-        # it could not be taken back: an earlier connection of this process holds it for a while, or another took it
+            remedy = "wait until it is done; a lock whose owner is gone ends by itself within"
+            remedy += f" {self._given['silence_s']:.0f} s"
+            raise LockedError(f"{name} is locked by {owner}", code="locked", where=name, remedy=remedy)
+        # it could not be taken again: an earlier connection of this process still holds it, or somebody else took it
         if all(answer[key] == self._given[key] for key in ("who", "why")):  # the answer to a take may have been lost
             self._generation = answer["generation"]
         if answer["generation"] == self._generation:
-            raise SilentError(
-                f"{name}: the connection that held its lock was lost", code="lock-connection-lost", where=name
-            )
-        self.taken = LockedError(
-            f"the lock of {name} was lost and then taken by {owner}",
-            code="lock-taken",
-            where=name,
-            remedy="cluster status shows what runs now; run the command again when the other one is done",
-        )
+            what = f"{name}: the connection that held its lock was lost"
+            raise SilentError(what, code="lock-connection-lost", where=name)
+        what = f"the lock of {name} was lost and then taken by {owner}"
+        remedy = "cluster status shows what runs now; run the command again when the other one is done"
+        self.taken = LockedError(what, code="lock-taken", where=name, remedy=remedy)
         raise self.taken
 
     def ensure(self) -> None:
-        """Hold it: a beat is answered, or it is taken back. Raises LockedError, SilentError, UnreachableError."""
+        """Hold it: a beat is answered, or it is taken again. Raises LockedError, SilentError, UnreachableError."""
         holder = self.holder
         if holder is not None and holder.answers(5.0):
             return
         if holder is not None and not holder.ended:
-            raise SilentError(
-                f"{self._host.name}: the holder of its lock does not answer", code="lock-silent", where=self._host.name
-            )
+            what = f"{self._host.name}: the holder of its lock does not answer"
+            raise SilentError(what, code="lock-silent", where=self._host.name)
         self._retake(holder)
 
     def _retake(self, lost: _Holder | None) -> None:
@@ -177,7 +162,7 @@ class _Held:
                 self.take()
 
     def _keep(self, ended: _Holder) -> None:
-        """On the thread of a holder that ended: take the lock back as soon as that is possible, for all that waits."""
+        """On the thread of a holder that ended: take the lock again as soon as that is possible."""
         while not self._over.wait(RETRY_S) and self.holder is ended and self.taken is None:
             with suppress(ClusterError):
                 self._retake(ended)
@@ -186,7 +171,7 @@ class _Held:
         """Send a beat; a connection over which none was answered for so long that the lock ended is given up."""
         if self.holder is not None:
             self.holder.beat()
-            if not self.holder.ended and time.monotonic() - self.holder.received_at > self._silence_s:
+            if not self.holder.ended and time.monotonic() - self.holder.received_at > self._given["silence_s"]:
                 self.holder.release(0.0)
 
 
@@ -198,22 +183,21 @@ class _Holder:
         self._process = process
         self._end = end
         self._changed = threading.Condition()
-        self._first: dict[str, Any] | None = None
-        self._sent = 0
-        self._received = 0
+        self._first: dict[str, Any] = {}
+        self._sent = self._received = 0
         self.received_at = time.monotonic()
         self.ended = False
+        self.release = process.close
         threading.Thread(target=self._listen, name=f"lock-{host}", daemon=True).start()
 
     def first_line(self) -> dict[str, Any]:
         """Whether it has the lock, or who has. Raises ConnectionLostError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._first is not None or self.ended, 15.0)
-        if self._first is None:
+            self._changed.wait_for(lambda: self._first or self.ended, ANSWER_S)
+        if not self._first:
             self.release()
-            raise ConnectionLostError(
-                f"{self._host} did not answer whether its lock is free", code="lock-silent", where=self._host
-            )
+            what = f"{self._host} did not answer whether its lock is free"
+            raise ConnectionLostError(what, code="lock-silent", where=self._host)
         return self._first
 
     def beat(self) -> int:
@@ -225,20 +209,15 @@ class _Holder:
         return number
 
     def answers(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
         number = self.beat()
         with self._changed:
-            left_s = max(0.0, deadline - time.monotonic())
-            self._changed.wait_for(lambda: self._received >= number or self.ended, left_s)
+            self._changed.wait_for(lambda: self._received >= number or self.ended, timeout_s)
             return self._received >= number and not self.ended
 
     def write(self, line: str) -> None:
         """Send one command; a holder that is gone is noticed by `answers`."""
         with suppress(ClusterError):
             self._process.write(line.encode() + b"\n")
-
-    def release(self, timeout_s: float = 5.0) -> None:
-        self._process.close(timeout_s)
 
     def _listen(self) -> None:
         with suppress(ClusterError):

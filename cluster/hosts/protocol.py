@@ -22,7 +22,7 @@ class Process(Protocol):
 
 
 class Host(Protocol):
-    """A machine that can be asked, told, and given files. `name` is what the user calls it."""
+    """A machine that answers questions, runs programs and takes files. `name` is what the user calls it."""
 
     @property
     def name(self) -> str: ...
@@ -30,7 +30,7 @@ class Host(Protocol):
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
         """Run all questions side by side in one round trip; the answers come in the same order.
 
-        Asked again with backoff when the connection fails, unless one of them `changes` something.
+        Repeated with backoff when the connection fails, unless one of them `changes` something.
         Raises UnreachableError (ConnectionLostError when a change's answer was lost).
         """
 

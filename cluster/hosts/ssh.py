@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-import select
 import socket
 import subprocess
 import tempfile
@@ -13,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,107 +24,19 @@ from cluster.hosts import wire
 from cluster.hosts.cancel import SLICE_S, Cancel, Scope
 from cluster.hosts.known_hosts import Trust
 from cluster.hosts.target import SshTarget, public_key
-from cluster.hosts.wire import WireHost
 
 USER_TIMEOUT_MS = 30_000  # unanswered data after which the kernel gives the connection up
-
-
-def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> tuple[socket.socket, IO[bytes] | None]:
-    """Connect before `deadline` (time.monotonic). Returns the socket, and the file of a proxy command's stderr.
-
-    Raises ConnectionLostError (with a TimeoutError as its cause when nothing answered), SilentError for a name without
-    an address, InterruptedByUser.
-    """
-    if target.proxy_command:
-        ours, its = socket.socketpair()
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the connection
-        words = ["/bin/sh", "-c", f"exec {target.proxy_command}"]  # as ssh does
-        subprocess.Popen(words, stdin=its.fileno(), stdout=its.fileno(), stderr=errors, start_new_session=True)
-        its.close()
-        return ours, errors
-    try:
-        found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError) as error:
-        raise SilentError(
-            f"{name}: no address for {target.hostname} ({getattr(error, 'strerror', error)})",
-            code="name-unknown",
-            where=name,
-            remedy="use an IP address in the inventory, or make the name resolve",
-        ) from None
-    last: OSError = TimeoutError()
-    start = time.monotonic()
-    for left, (family, _, _, _, address) in zip(range(len(found), 0, -1), found, strict=True):
-        patience = min(target.connect_timeout_s, (deadline - time.monotonic()) / left)
-        try:
-            return _connect(family, address, patience, scope), None
-        except OSError as error:
-            last = error
-    if isinstance(last, ConnectionRefusedError):
-        code, what, remedy = "ssh-no-sshd", "refused the connection", "is sshd running there, and is the port right?"
-    elif isinstance(last, TimeoutError):
-        code, what = "ssh-timeout", f"did not answer within {time.monotonic() - start:.0f} s"
-        remedy = "is it on, and is this its management address? Fabric addresses often cannot be reached from here"
-    elif last.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        code, what = "ssh-no-route", "cannot be reached: no route"
-        remedy = "check the address, the cable and this machine's network"
-    else:
-        code, what = "ssh-unreachable", f"cannot be reached: {last.strerror or last}"
-        remedy = "check the address in the inventory"
-    where = f"{target.hostname} port {target.port}"
-    raise ConnectionLostError(f"{name} ({where}) {what}", code=code, where=name, remedy=remedy) from last
-
-
-class _PromptSocket(socket.socket):
-    """Acknowledges what it receives at once.
-
-    sshd's first answer after the login waits for our acknowledgement (Nagle), which the kernel would delay by 40 ms.
-    """
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        data = super().recv(size, flags)
-        if hasattr(socket, "TCP_QUICKACK"):
-            with suppress(OSError):
-                self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        return data
-
-
-def _connect(family: int, address: tuple[Any, ...], timeout_s: float, scope: Scope) -> socket.socket:
-    """Raises OSError (TimeoutError when nothing answered), InterruptedByUser."""
-    sock = _PromptSocket(family, socket.SOCK_STREAM)
-    deadline = time.monotonic() + timeout_s
-    try:
-        sock.setblocking(False)
-        code = sock.connect_ex(address)
-        if code == errno.EINPROGRESS:
-            poll = select.poll()
-            poll.register(sock, select.POLLOUT)
-            while not poll.poll(SLICE_S * 1000):
-                scope.check()
-                if time.monotonic() > deadline:
-                    raise TimeoutError
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise OSError(code, os.strerror(code))
-        sock.setblocking(True)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 KEEPALIVE_S = 10
 BANNER_TIMEOUT_S = 10.0
 AUTH_TIMEOUT_S = 15.0
 SESSION_TIMEOUT_S = 6.0  # then the kept connection is taken for dead and a new one is made
 CHUNK = 65536
+LOST = (OSError, EOFError, paramiko.SSHException)
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads would print tracebacks
 
 
-class SshHost(WireHost):
+class SshHost(wire.WireHost):
     """A machine reached over SSH, with one kept connection: opened when first needed, and again when it was lost."""
 
     def __init__(self, name: str, target: SshTarget, cancel: Cancel | None = None) -> None:
@@ -149,15 +59,14 @@ class SshHost(WireHost):
             channel = connection.transport.open_session(timeout=SESSION_TIMEOUT_S)
             channel.settimeout(wire.STALLED_S)
             channel.exec_command(COMMAND)
-        except (paramiko.SSHException, EOFError, OSError) as error:
+        except LOST as error:
             if not isinstance(error, paramiko.ChannelException):
                 with self._lock:  # the next `open` connects; this one is not closed, the lock may be held through it
                     if self._connection is connection:
                         self._connection = None
                         self._given_up = [one for one in self._given_up if one.is_connected] + [connection]
-            raise ConnectionLostError(
-                f"{self.name} opened no session: {error}", code="ssh-broken", where=self.name
-            ) from None
+            what = f"{self.name} opened no session: {error}"
+            raise ConnectionLostError(what, code="ssh-broken", where=self.name) from None
         return SshPipe(self.name, channel)
 
     def close(self) -> None:
@@ -180,10 +89,9 @@ class SshPipe:
         try:
             self._channel.settimeout(wire.STALLED_S)
             self._channel.sendall(data)
-        except (OSError, EOFError, paramiko.SSHException):
-            raise ConnectionLostError(
-                f"the connection to {self._name} was lost", code="connection-lost", where=self._name
-            ) from None
+        except LOST:
+            what = f"the connection to {self._name} was lost"
+            raise ConnectionLostError(what, code="connection-lost", where=self._name) from None
 
     def receive(self, timeout_s: float) -> bytes | None:
         self._channel.settimeout(timeout_s)
@@ -193,7 +101,7 @@ class SshPipe:
             return None
 
     def end_input(self) -> None:
-        with suppress(OSError, EOFError, paramiko.SSHException):
+        with suppress(*LOST):
             self._channel.shutdown_write()
 
     def exit_code(self, timeout_s: float) -> int | None:
@@ -210,6 +118,79 @@ class SshPipe:
     def close(self) -> None:
         with suppress(Exception):
             self._channel.close()
+
+
+class _PromptSocket(socket.socket):
+    """Acknowledges what it receives at once.
+
+    sshd's first answer after the login waits for our acknowledgement (Nagle), which the kernel would delay by 40 ms.
+    """
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        data = super().recv(size, flags)
+        if hasattr(socket, "TCP_QUICKACK"):
+            with suppress(OSError):
+                self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        return data
+
+
+def dial(name: str, target: SshTarget, deadline: float, scope: Scope) -> tuple[socket.socket, IO[bytes] | None]:
+    """Connect before `deadline` (time.monotonic). Returns the socket, and the file of a proxy command's stderr.
+
+    Raises ConnectionLostError (with a TimeoutError as its cause when nothing answered), SilentError for a name without
+    an address, InterruptedByUser.
+    """
+    if target.proxy_command:
+        ours, its = socket.socketpair()
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the connection
+        words = ["/bin/sh", "-c", f"exec {target.proxy_command}"]  # as ssh does
+        subprocess.Popen(words, stdin=its.fileno(), stdout=its.fileno(), stderr=errors, start_new_session=True)
+        its.close()
+        return ours, errors
+    try:
+        found = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        what = f"{name}: no address for {target.hostname} ({getattr(error, 'strerror', error)})"
+        remedy = "use an IP address in the inventory, or make the name resolve"
+        raise SilentError(what, code="name-unknown", where=name, remedy=remedy) from None
+    last: OSError = TimeoutError()
+    start = time.monotonic()
+    for number, (family, _, _, _, address) in enumerate(found):
+        sock = _PromptSocket(family, socket.SOCK_STREAM)
+        try:
+            share_s = (deadline - time.monotonic()) / (len(found) - number)
+            sock.settimeout(max(0.01, min(target.connect_timeout_s, share_s)))
+            with scope.closing(partial(_hang_up, sock)):
+                sock.connect(address)
+            sock.settimeout(None)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+            return sock, None
+        except OSError as error:
+            last = error
+            sock.close()
+            scope.check()
+    if isinstance(last, ConnectionRefusedError):
+        code, what, remedy = "ssh-no-sshd", "refused the connection", "is sshd running there, and is the port right?"
+    elif isinstance(last, TimeoutError):
+        code, what = "ssh-timeout", f"did not answer within {time.monotonic() - start:.0f} s"
+        remedy = "is it on, and is this its management address? Fabric addresses often cannot be reached from here"
+    elif last.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        code, what = "ssh-no-route", "cannot be reached: no route"
+        remedy = "check the address, the cable and this machine's network"
+    else:
+        code, what = "ssh-unreachable", f"cannot be reached: {last.strerror or last}"
+        remedy = "check the address in the inventory"
+    where = f"{target.hostname} port {target.port}"
+    raise ConnectionLostError(f"{name} ({where}) {what}", code=code, where=name, remedy=remedy) from last
+
+
+def _hang_up(sock: socket.socket) -> None:
+    """End the connection, also while another thread reads from it."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
 
 
 def connect(name: str, target: SshTarget, deadline: float, scope: Scope) -> fabric.Connection:
@@ -231,13 +212,6 @@ def connect(name: str, target: SshTarget, deadline: float, scope: Scope) -> fabr
         raise _set_up_failed(name, target, error, time.monotonic() - start, proxy_errors) from None
     connection.transport.set_keepalive(KEEPALIVE_S)
     return connection
-
-
-def _hang_up(sock: socket.socket) -> None:
-    """End the connection, also under the feet of a thread that reads from it."""
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
-    sock.close()
 
 
 def _prepare(name: str, target: SshTarget, trust: Trust, sock: socket.socket) -> fabric.Connection:
@@ -269,38 +243,23 @@ def _set_up_failed(
     name: str, target: SshTarget, error: Exception, seconds: float, proxy_errors: IO[bytes] | None
 ) -> UnreachableError:
     """What failed between the open socket and the login, `seconds` after it was opened."""
-    where, output = f"{target.hostname} port {target.port}", ""
+    where = f"{target.hostname} port {target.port}"
+    lost = partial(ConnectionLostError, where=name)
     if proxy_errors is not None:
         time.sleep(0.1)
         proxy_errors.seek(0)
-        output = proxy_errors.read(4000).decode("utf-8", "replace").strip()
-    if output:
-        return ConnectionLostError(
-            f"{name}: the proxy to {where} failed: {output}",
-            code="ssh-proxy",
-            where=name,
-            remedy=f"try: {target.proxy_command}",
-        )
+        if output := proxy_errors.read(4000).decode("utf-8", "replace").strip():
+            what = f"{name}: the proxy to {where} failed: {output}"
+            return lost(what, code="ssh-proxy", remedy=f"try: {target.proxy_command}")
     if ("banner" in str(error) and seconds >= BANNER_TIMEOUT_S - 1) or "timeout" in str(error):
-        return ConnectionLostError(
-            f"{name} ({where}) accepts connections but its sshd does not answer",
-            code="ssh-banner-timeout",
-            where=name,
-            remedy="most likely it is out of memory and thrashing, not a network fault: wait, or power-cycle it",
-        )
+        what = f"{name} ({where}) accepts connections but its sshd does not answer"
+        remedy = "most likely it is out of memory and thrashing, not a network fault: wait, or power-cycle it"
+        return lost(what, code="ssh-banner-timeout", remedy=remedy)
     if isinstance(error, paramiko.IncompatiblePeer):  # trying again cannot help
-        return UnreachableError(
-            f"{name} ({where}): {error}",
-            code="ssh-algorithms",
-            where=name,
-            remedy=f"on {name} check the algorithms that sshd allows",
-        )
-    return ConnectionLostError(
-        f"{name} ({where}) ended the connection while it was set up: {error or 'no reason given'}",
-        code="ssh-broken",
-        where=name,
-        remedy=f"on {name} run: journalctl -u ssh",
-    )
+        remedy = f"on {name} check the algorithms that sshd allows"
+        return UnreachableError(f"{name} ({where}): {error}", code="ssh-algorithms", where=name, remedy=remedy)
+    what = f"{name} ({where}) ended the connection while it was set up: {error or 'no reason given'}"
+    return lost(what, code="ssh-broken", remedy=f"on {name} run: journalctl -u ssh")
 
 
 class Keys:
@@ -319,7 +278,7 @@ class Keys:
             try:
                 more = transport.auth_publickey(self._target.user, key)
             except paramiko.BadAuthenticationType as error:
-                why = f"it accepts only {', '.join(error.allowed_types)}"
+                why = f"; it accepts only {', '.join(error.allowed_types)}"
                 break
             except (paramiko.SSHException, EOFError) as error:
                 self._tried.append(label)
@@ -327,57 +286,39 @@ class Keys:
                     continue
                 if len(self._tried) == 1:
                     raise  # the connection or the host is at fault, not the key
-                why = "it ended the connection, perhaps after too many keys"
+                why = "; it ended the connection, perhaps after too many keys"
                 break
             if not more:
                 return
-            why = f"it requires {', '.join(more)} as well"
-        raise self._refused(why)
-
-    def _refused(self, why: str) -> UnreachableError:
-        target = self._target
-        login = f"{target.user}@{target.hostname}"
+            why = f"; it requires {', '.join(more)} as well"
+        login = f"{self._target.user}@{self._target.hostname}"
         if self._locked and not self._tried:
-            return UnreachableError(
-                f"{self._name}: the key {self._locked[0]} has a passphrase and no agent holds it",
-                code="ssh-key-locked",
-                where=login,
-                remedy=f"ssh-add {self._locked[0]}",
-            )
+            what = f"{self._name}: the key {self._locked[0]} has a passphrase and no agent holds it"
+            raise UnreachableError(what, code="ssh-key-locked", where=login, remedy=f"ssh-add {self._locked[0]}")
         offered = ", ".join([*self._tried, *(f"{path} (has a passphrase, not offered)" for path in self._locked)])
-        port = "" if target.port == 22 else f"-p {target.port} "
-        return UnreachableError(
-            f"{self._name}: {login} accepts none of our keys ({offered or 'none found'})" + (f"; {why}" if why else ""),
-            code="ssh-publickey",
-            where=login,
-            remedy=f"ssh-copy-id {port}{login}, or correct user and identity_file",
-        )
+        what = f"{self._name}: {login} accepts none of our keys ({offered or 'none found'}){why}"
+        port = "" if self._target.port == 22 else f"-p {self._target.port} "
+        remedy = f"ssh-copy-id {port}{login}, or correct user and identity_file"
+        raise UnreachableError(what, code="ssh-publickey", where=login, remedy=remedy)
 
     def _offers(self) -> Iterator[tuple[str, paramiko.PKey]]:
         public = {path: public_key(path) for path in self._target.identity_files}
-        held = _agent_keys(self._target.agent) if self._target.agent else []
-        held.sort(key=lambda key: key.asbytes() not in public.values())
-        offered = set()
-        for key in held:
-            if not self._target.identities_only or key.asbytes() in public.values():
-                offered.add(key.asbytes())
-                yield f"agent: {key.comment or key.get_name()}", key
+        held: list[paramiko.AgentKey] = []
+        with suppress(OSError, paramiko.SSHException):  # as ssh does: an agent that is gone is no agent
+            held = list(_Agent(self._target.agent).get_keys()) if self._target.agent else []
+        if self._target.identities_only:
+            held = [key for key in held if key.asbytes() in public.values()]
+        for key in sorted(held, key=lambda key: key.asbytes() not in public.values()):
+            yield f"agent: {key.comment or key.get_name()}", key
         for path in self._target.identity_files:
-            if not Path(path).is_file() or public[path] in offered:
+            if not Path(path).is_file() or public[path] in [key.asbytes() for key in held]:
                 continue
             try:
-                key = _load_key(path, Path(path).stat().st_mtime_ns)
+                yield path, paramiko.PKey.from_path(path)
             except (TypeError, paramiko.PasswordRequiredException):
                 self._locked.append(path)
             except Exception as error:
                 self._tried.append(f"{path} (unreadable: {error})")
-            else:
-                yield path, key
-
-
-@lru_cache(64)
-def _load_key(path: str, mtime_ns: int) -> paramiko.PKey:
-    return paramiko.PKey.from_path(path)
 
 
 class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
@@ -389,10 +330,3 @@ class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc]
         agent.settimeout(AUTH_TIMEOUT_S)
         agent.connect(path)
         self._connect(agent)
-
-
-def _agent_keys(path: str) -> list[paramiko.AgentKey]:
-    try:
-        return list(_Agent(path).get_keys())
-    except (OSError, paramiko.SSHException):
-        return []  # as ssh does: an agent that is gone is no agent

@@ -18,27 +18,9 @@ from typing import Any
 from cluster.config.inventory import HostEntry
 from cluster.errors import UsageError
 
-
-def ssh_knows(name: str) -> bool:
-    """Whether a name leads somewhere: a Host block of ssh's configuration changes it, or it resolves."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        options = parse_options(_run_ssh(["ssh", "-G", "--", name], timeout_s=10).stdout)
-        if options.get("hostname", [name])[0].lower() != name.lower():
-            return True
-    try:
-        return bool(socket.getaddrinfo(name, 22, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError):
-        return False
-
-
-def _run_ssh(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    how: dict[str, Any] = {"encoding": "utf-8", "errors": "replace", "timeout": timeout_s, "check": False}
-    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, **how)
-
-
 CONNECT_TIMEOUT_S = 5.0
-DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
+Options = Mapping[str, Sequence[str]]
+"""What `ssh -G` prints: the values of each key (in lower case), in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,52 +45,21 @@ class SshTarget:
             return self.host_key_alias
         return self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
 
+    @property
+    def key_names(self) -> tuple[str, str]:
+        """The same, and the name under which a key is trusted too."""
+        return self.key_name, self.host_key_alias or self.hostname
 
-def resolve(name: str, entry: HostEntry) -> SshTarget:
-    """What to connect to for an inventory entry. Raises UsageError with what ssh says when it cannot be read."""
-    identity = str(Path(entry.identity_file).expanduser()) if entry.identity_file else ""
-    if identity and not Path(identity).is_file():
-        raise UsageError(
-            f"key file not found: {entry.identity_file}",
-            code="ssh-key-file",
-            where=f"host {name}",
-            remedy="correct identity_file in the inventory",
-        )
-    words = ["ssh", "-G"]
-    for flag, value in (("-p", entry.port), ("-l", entry.user), ("-i", identity), ("-J", entry.jump)):
-        if value:
-            words += [flag, str(value)]
-    try:
-        done = _run_ssh([*words, "--", entry.address], timeout_s=30)
-        why = done.stderr.strip() if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        why = "no answer within 30 s; a `Match exec` or a name that cannot be looked up?"
-    except OSError:
-        raise UsageError(
-            "ssh not found on this machine", code="ssh-missing", remedy="install OpenSSH's client (openssh-client)"
-        ) from None
-    if why:
-        raise UsageError(
-            f"ssh cannot read its configuration for {entry.address}: {why}",
-            code="ssh-config",
-            where=f"host {name}",
-            remedy="check ~/.ssh/config and the host's entry in the inventory",
-        )
-    options = parse_options(done.stdout)
-    target = read_options(options, entry.address)
-    if identity:
-        target = replace(target, identity_files=(identity,), identities_only=True)
-    if entry.known_hosts_file:
-        target = replace(target, known_hosts=(str(Path(entry.known_hosts_file).expanduser()),))
-    [command, *_], [jumps, *_] = options.get("proxycommand", ["none"]), options.get("proxyjump", ["none"])
-    if command != "none":
-        tokens = {"h": target.hostname, "n": entry.address, "p": str(target.port), "r": target.user}
-        return replace(target, proxy_command=expand(command, tokens))
-    return target if jumps == "none" else replace(target, proxy_command=jump_command(jumps, target, entry))
+
+def ssh_options(words: Sequence[str], timeout_s: float) -> dict[str, list[str]]:
+    """What `ssh -G` prints. Raises OSError when there is no ssh, SubprocessError when it fails or does not end."""
+    how: dict[str, Any] = {"encoding": "utf-8", "errors": "replace", "timeout": timeout_s, "check": True}
+    return parse_options(
+        subprocess.run(["ssh", "-G", *words], stdin=subprocess.DEVNULL, capture_output=True, **how).stdout
+    )
 
 
 def parse_options(text: str) -> dict[str, list[str]]:
-    """The output of `ssh -G` (one `key value` a line, keys in lower case, repeated keys kept in order)."""
     options: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition(" ")
@@ -116,40 +67,79 @@ def parse_options(text: str) -> dict[str, list[str]]:
     return options
 
 
-def read_options(options: Mapping[str, Sequence[str]], address: str) -> SshTarget:
+def ssh_knows(name: str) -> bool:
+    """Whether a name leads somewhere: a Host block of ssh's configuration changes it, or it resolves."""
+    with suppress(OSError, subprocess.SubprocessError):
+        if ssh_options(["--", name], 10)["hostname"][0].lower() != name.lower():
+            return True
+    try:
+        return bool(socket.getaddrinfo(name, 22, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
+
+
+def resolve(name: str, entry: HostEntry) -> SshTarget:
+    """What to connect to for an inventory entry. Raises UsageError with what ssh says when it cannot be read."""
+    identity = str(Path(entry.identity_file).expanduser()) if entry.identity_file else ""
+    where = f"host {name}"
+    if identity and not Path(identity).is_file():
+        what = f"key file not found: {entry.identity_file}"
+        remedy = "correct identity_file in the inventory"
+        raise UsageError(what, code="ssh-key-file", where=where, remedy=remedy)
+    given = (("-p", entry.port), ("-l", entry.user), ("-i", identity), ("-J", entry.jump))
+    words = [word for flag, value in given if value for word in (flag, str(value))]
+    try:
+        options = ssh_options([*words, "--", entry.address], 30)
+    except OSError:
+        remedy = "install OpenSSH's client (openssh-client)"
+        raise UsageError("ssh not found on this machine", code="ssh-missing", remedy=remedy) from None
+    except subprocess.SubprocessError as error:
+        late = "no answer within 30 s; a `Match exec` or a name that cannot be looked up?"
+        why = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else late
+        what = f"ssh cannot read its configuration for {entry.address}: {why}"
+        remedy = "check ~/.ssh/config and the host's entry in the inventory"
+        raise UsageError(what, code="ssh-config", where=where, remedy=remedy) from None
+    target = read_options(options, entry.address)
+    if identity:
+        target = replace(target, identity_files=(identity,), identities_only=True)
+    if entry.known_hosts_file:
+        target = replace(target, known_hosts=(str(Path(entry.known_hosts_file).expanduser()),))
+    command, jumps = (options.get(key, ["none"])[0] for key in ("proxycommand", "proxyjump"))
+    if command != "none":
+        tokens = {"h": target.hostname, "n": entry.address, "p": str(target.port), "r": target.user}
+        return replace(target, proxy_command=expand(command, tokens))
+    return target if jumps == "none" else replace(target, proxy_command=jump_command(jumps, target, entry))
+
+
+def read_options(options: Options, address: str) -> SshTarget:
     """The target in ssh's options for `address`, without its proxy."""
-
-    def one(key: str, default: str = "") -> str:
-        return (options.get(key) or [default])[0]
-
-    user = one("user") or getpass.getuser()
-    hostname = one("hostname") or address
-    port = int(one("port", "22"))
-    tokens = {"d": str(Path.home()), "h": hostname, "n": address, "p": str(port), "r": user, "u": getpass.getuser()}
+    one = {key: values[0] for key, values in options.items()}
+    user, hostname, port = one["user"], one["hostname"], one["port"]
+    tokens = {"d": str(Path.home()), "h": hostname, "n": address, "p": port, "r": user, "u": getpass.getuser()}
     tokens |= {"l": socket.gethostname(), "L": socket.gethostname().split(".")[0], "i": str(os.getuid())}
 
     def paths(values: Sequence[str]) -> tuple[str, ...]:
-        return tuple(str(Path(expand(value, tokens)).expanduser()) for value in values if value not in ("none", ""))
+        return tuple(str(Path(expand(value, tokens)).expanduser()) for value in values if value != "none")
 
-    agent = one("identityagent", "SSH_AUTH_SOCK")
+    agent = one.get("identityagent", "SSH_AUTH_SOCK")
     if agent == "SSH_AUTH_SOCK" or agent.startswith("$"):
         agent = os.environ.get(agent.strip("${}"), "")
     else:
         agent = "".join(paths([agent]))
-    known = [*options.get("userknownhostsfile", ()), *options.get("globalknownhostsfile", ())]
+    known = [*options["userknownhostsfile"], *options["globalknownhostsfile"]]
     # ssh -G writes several paths with blanks between and no quotes; a path that holds blanks is one that exists
     split = [path for value in known for path in ([value] if Path(value).expanduser().exists() else value.split())]
-    timeout = one("connecttimeout", "none")
+    timeout, alias = one.get("connecttimeout", "none"), one.get("hostkeyalias", "none")
     return SshTarget(
         hostname=hostname,
-        port=port,
+        port=int(port),
         user=user,
-        identity_files=paths(options.get("identityfile") or DEFAULT_KEYS),
-        identities_only=one("identitiesonly") == "yes",
+        identity_files=paths(options.get("identityfile", ())),
+        identities_only=one.get("identitiesonly") == "yes",
         agent=agent,
-        host_key_alias=one("hostkeyalias") if one("hostkeyalias") != "none" else "",
-        known_hosts=paths(split or DEFAULT_KNOWN_HOSTS),
-        connect_timeout_s=float(timeout) if timeout.isdigit() and timeout != "0" else CONNECT_TIMEOUT_S,
+        host_key_alias="" if alias == "none" else alias,
+        known_hosts=paths(split),
+        connect_timeout_s=CONNECT_TIMEOUT_S if timeout in ("none", "0") else float(timeout),
     )
 
 
@@ -162,7 +152,7 @@ def expand(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def jump_command(jumps: str, target: SshTarget, entry: HostEntry) -> str:
-    """What carries the connection through jump hosts: `ssh -W` through the last, as OpenSSH itself does.
+    """The proxy command for jump hosts: `ssh -W` through the last, as OpenSSH itself does.
 
     It asks no questions; the inventory's key and known hosts of the host count for its jump hosts too.
     """
@@ -182,12 +172,10 @@ def public_key(path: str) -> bytes:
     """The public half of a private key, from the file beside it or its own (OpenSSH's PROTOCOL.key); or b""."""
     with suppress(OSError, IndexError, ValueError):
         return b64decode(Path(f"{path}.pub").read_text().split()[1])
-    try:
-        lines = Path(path).read_text().split("-----")[2]
-        fields = io.BytesIO(b64decode(lines)[len(b"openssh-key-v1\0") :])
+    with suppress(OSError, IndexError, ValueError):
+        fields = io.BytesIO(b64decode(Path(path).read_text().split("-----")[2])[len(b"openssh-key-v1\0") :])
         for _ in ("cipher", "kdf", "kdf options"):
             fields.read(int.from_bytes(fields.read(4), "big"))
         fields.read(4)  # the number of keys
         return fields.read(int.from_bytes(fields.read(4), "big"))
-    except (OSError, IndexError, ValueError):
-        return b""
+    return b""

@@ -21,13 +21,23 @@ from cluster.hosts.cancel import SLICE_S, Cancel, Scope
 from cluster.hosts.target import CONNECT_TIMEOUT_S
 
 STALLED_S = 20.0  # how long sending may make no progress
+LARGEST = 1 << 30  # bytes of an answer after decompression
+GARBAGE = 1 << 20  # bytes before the marker that are taken for a banner
+LONGEST_LINE = 1 << 20  # bytes; a longer line comes in pieces
+TRIES = 3
+FIRST_PAUSE_S = 0.5
+CONNECT_WITHIN_S = 8.0
+RETRY_WITHIN_S = 15.0
+MARGIN_S = 8.0  # beyond the longest deadline: ending what is late takes two seconds there, the rest is the network's
+CHANGE_PATIENCE_S = 10.0  # how long an interrupted run waits for a change under way
+GRACE_S = 30.0  # how long a started program may continue after its stdin was closed
 
 
 class Pipe(Protocol):
     """One running loader (`argv.far.COMMAND`), wherever it runs."""
 
     def send(self, data: bytes) -> None:
-        """Write all of `data` to its stdin. Raises ConnectionLostError, also when it takes nothing for STALLED_S."""
+        """Write all of `data` to its stdin. Raises ConnectionLostError, also when it accepts nothing for STALLED_S."""
 
     def receive(self, timeout_s: float) -> bytes | None:
         """Some bytes of its stdout; b"" at the end; None when none came in time. Raises ConnectionLostError."""
@@ -45,72 +55,41 @@ class Pipe(Protocol):
         """Release it; it ends itself. Harmless when closed."""
 
 
-LARGEST = 1 << 30  # bytes of an answer after decompression; more is not an answer of ours
-GARBAGE = 1 << 20  # bytes before the marker that are taken for a banner
+def request(program: str, **given: Any) -> bytes:
+    """All that is sent to the loader: a program of far/, then what it reads from stdin as JSON."""
+    return framed(source(program)) + framed(json.dumps(given).encode())
 
 
-def frame_questions(questions: Sequence[Question], marker: str) -> bytes:
-    """All that is sent to the loader to have `questions` answered: the program, then the request."""
+def ask_request(questions: Sequence[Question], marker: str) -> bytes:
     rows = [asdict(one) | {"stdin": b64encode(one.stdin).decode()} for one in questions]
-    for row in rows:
-        del row["changes"]
-    return framed(source("run")) + framed(json.dumps({"marker": marker, "questions": rows}).encode())
+    return request("run", marker=marker, questions=rows)
 
 
-def frame_start(argv: Sequence[str], marker: str, grace_s: float) -> bytes:
-    """All that is sent to the loader to have `argv` run until nobody listens."""
-    request = {"marker": marker, "argv": list(argv), "grace_s": grace_s}
-    return framed(source("stream")) + framed(json.dumps(request).encode())
+def read_answers(seen: bytearray, marker: str) -> list[Answer] | None:
+    """The answers in what a host has written so far, after any banner; None while they are incomplete.
 
-
-class AnswerReader:
-    """Collects what a host writes until the frame with our marker is complete; what stands before is skipped."""
-
-    def __init__(self, marker: str) -> None:
-        self._mark = f"\n{marker} ".encode()
-        self._seen = bytearray()
-        self._kind = ""
-        self._length = -1
-
-    def feed(self, data: bytes) -> list[Answer] | None:
-        """The answers when `data` completes them. Raises ValueError when the frame is not ours after all."""
-        self._seen += data
-        if self._length < 0:
-            self._read_head()
-        if self._length < 0 or len(self._seen) < self._length:
-            return None
-        body = bytes(self._seen[: self._length])
-        try:
-            body = zlib.decompressobj().decompress(body, LARGEST) if self._kind == "zlib" else body
-        except zlib.error as error:
-            raise ValueError(str(error)) from None
-        return [_read_answer(row) for row in json.loads(body)]
-
-    def _read_head(self) -> None:
-        start = self._seen.find(self._mark)
-        end = self._seen.find(b"\n", start + len(self._mark)) if start >= 0 else -1
-        if end >= 0:
-            self._kind, length = self._seen[start + len(self._mark) : end].decode().split()
-            self._length = int(length)
-            if self._length > LARGEST:
-                raise ValueError(f"an answer of {length} bytes")
-            del self._seen[: end + 1]
-        elif len(self._seen) > GARBAGE:
+    Raises ValueError for what cannot become an answer.
+    """
+    mark = f"\n{marker} ".encode()
+    start = seen.find(mark)
+    end = seen.find(b"\n", start + len(mark)) if start >= 0 else -1
+    if end < 0:
+        if len(seen) > GARBAGE:
             raise ValueError("endless output at login")
-
-    def garbage(self) -> str:
-        """What came instead of an answer, for an error message."""
-        return self._seen[-400:].decode("utf-8", "replace").strip()
-
-
-def _read_answer(row: dict[str, Any]) -> Answer:
-    exit_code, seconds = row["exit"], row["seconds"]
-    if not isinstance(exit_code, int | None) or not isinstance(seconds, int | float):
-        raise ValueError("an answer of another shape")
-    return Answer(exit_code, b64decode(str(row["out"])), b64decode(str(row["err"])), bool(row["cut"]), float(seconds))
-
-
-LONGEST_LINE = 1 << 20  # bytes; a longer line comes in pieces
+        return None
+    kind, length = seen[start + len(mark) : end].decode().split()
+    if int(length) > LARGEST:
+        raise ValueError(f"an answer of {length} bytes")
+    body = bytes(seen[end + 1 : end + 1 + int(length)])
+    if len(body) < int(length):
+        return None
+    try:
+        rows = json.loads(zlib.decompressobj().decompress(body, LARGEST) if kind == "zlib" else body)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    return [
+        Answer(row["exit"], b64decode(row["out"]), b64decode(row["err"]), row["cut"], row["seconds"]) for row in rows
+    ]
 
 
 class FarProcess:
@@ -125,37 +104,29 @@ class FarProcess:
         self._seen = bytearray()
 
     def lines(self) -> Iterator[str]:
-        """See Process.lines. Raises InterruptedByUser when cancelled, ConnectionLostError when the host is lost."""
+        """See Process.lines. Raises InterruptedByUser when canceled, ConnectionLostError when the host is lost."""
         data: bytes | None = None
         while data != b"":
             self._scope.check()
             data = self._pipe.receive(SLICE_S)
-            if data:
-                self._seen += data
-                yield from self._complete_lines()
-        code = self._pipe.exit_code(2.0)
-        rest = self._seen.decode("utf-8", "replace")
+            self._seen += data or b""
+            if not self._started:
+                _, mark, after = self._seen.partition(self._mark)
+                if not mark:
+                    continue
+                self._started, self._seen = True, after
+            *complete, self._seen = self._seen.split(b"\n")
+            if len(self._seen) > LONGEST_LINE:
+                complete, self._seen = [*complete, self._seen], bytearray()
+            for line in complete:
+                yield line.decode("utf-8", "replace")
+        code, rest = self._pipe.exit_code(2.0), self._seen.decode("utf-8", "replace")
         if code is None or not self._started:
             raise no_program(self._host, code, f"{'' if self._started else rest} {self._pipe.errors()}")
         if rest:
             yield rest
 
-    def _complete_lines(self) -> Iterator[str]:
-        if not self._started:
-            _, mark, after = self._seen.partition(self._mark)
-            if not mark:
-                return
-            self._started, self._seen = True, after
-        *complete, rest = self._seen.split(b"\n")
-        while len(rest) > LONGEST_LINE:
-            complete.append(rest[:LONGEST_LINE])
-            rest = rest[LONGEST_LINE:]
-        self._seen = rest
-        for line in complete:
-            yield line.decode("utf-8", "replace")
-
     def write(self, data: bytes) -> None:
-        """Send bytes to the program's stdin. Raises ConnectionLostError when it is gone."""
         self._pipe.send(data)
 
     def close(self, timeout_s: float = 5.0) -> int | None:
@@ -177,31 +148,14 @@ def no_program(host: str, code: int | None, output: str) -> UnreachableError:
     """The far program ended without an answer. `code`: the login shell's, None when the connection was lost."""
     output = output.strip()[-400:]
     if code is None:
-        return ConnectionLostError(
-            f"the connection to {host} ended before the answer", code="connection-lost", where=host
-        )
+        what = f"the connection to {host} ended before the answer"
+        return ConnectionLostError(what, code="connection-lost", where=host)
     if code in (1, 127) and "python3" in output and re.search("not found|unknown command", output, re.IGNORECASE):
-        return UnreachableError(
-            f"python3 not found on {host}: {output.splitlines()[-1]}",
-            code="python-missing",
-            where=host,
-            remedy=f"on {host} run: sudo apt install python3",
-        )
-    return UnreachableError(
-        f"the login on {host} ran no program: exit {code}" + (f"; output: {output}" if output else ""),
-        code="login-failed",
-        where=host,
-        remedy=f"check that `ssh {host} python3 -V` works",
-    )
-
-
-TRIES = 3
-FIRST_PAUSE_S = 0.5
-CONNECT_WITHIN_S = 8.0
-RETRY_WITHIN_S = 15.0
-MARGIN_S = 8.0  # beyond the longest deadline: ending what is late takes two seconds there, the rest is the network's
-CHANGE_PATIENCE_S = 10.0  # how long an interrupted run waits for a change under way
-GRACE_S = 30.0  # how long a started program may go on after its stdin was closed
+        what = f"python3 not found on {host}: {output.splitlines()[-1]}"
+        remedy = f"on {host} run: sudo apt install python3"
+        return UnreachableError(what, code="python-missing", where=host, remedy=remedy)
+    what = f"the login on {host} ran no program: exit {code}; output: {output or 'none'}"
+    return UnreachableError(what, code="login-failed", where=host, remedy=f"check that `ssh {host} python3 -V` works")
 
 
 def pauses(scope: Scope, tries: int, until: float) -> Iterator[bool]:
@@ -223,7 +177,7 @@ class WireHost(ABC):
 
     @abstractmethod
     def open(self, deadline: float, scope: Scope) -> Pipe:
-        """Start one loader there, before `deadline` (of time.monotonic); as many as wanted at the same time.
+        """Start one loader there, before `deadline` (of time.monotonic); any number at the same time.
 
         Raises ConnectionLostError when trying again may help, UnreachableError when not, InterruptedByUser.
         """
@@ -255,7 +209,7 @@ class WireHost(ABC):
         marker = uuid4().hex
         pipe = self._open(scope)
         with scope.closing(pipe.close):
-            pipe.send(frame_start(argv, marker, GRACE_S) + stdin)
+            pipe.send(request("stream", marker=marker, argv=list(argv), grace_s=GRACE_S) + stdin)
         return FarProcess(self.name, pipe, marker, scope)
 
     def put(self, data: bytes, path: str, mode: int = 0o600) -> None:
@@ -266,14 +220,10 @@ class WireHost(ABC):
             return
         try:
             why = json.loads(answer.text)["error"]
-        except (ValueError, KeyError):
+        except ValueError:
             why = answer.error_text.strip()[-300:] or f"exit {answer.exit}"
-        raise ClusterError(
-            f"cannot write {path}: {why}",
-            code="file-not-written",
-            where=self.name,
-            remedy=f"on {self.name} check the owner of that path and the free space",
-        )
+        remedy = f"on {self.name} check the owner of that path and the free space"
+        raise ClusterError(f"cannot write {path}: {why}", code="file-not-written", where=self.name, remedy=remedy)
 
     def _open(self, scope: Scope) -> Pipe:
         deadline = time.monotonic() + CONNECT_WITHIN_S
@@ -290,40 +240,37 @@ class WireHost(ABC):
 
     def _exchange(self, pipe: Pipe, questions: Sequence[Question], changes: bool, scope: Scope) -> list[Answer]:
         """Send questions and wait for their answers: the longest deadline with a margin, less after Ctrl-C."""
-        marker = uuid4().hex
-        reader = AnswerReader(marker)
+        marker, seen = uuid4().hex, bytearray()
         patience_s = max(question.timeout_s for question in questions) + MARGIN_S
         deadline = time.monotonic() + patience_s
-        interrupted_at: float | None = None
-        ended = False
+        data: bytes | None = None
         try:
-            pipe.send(frame_questions(questions, marker))
+            pipe.send(ask_request(questions, marker))
         except ConnectionLostError:  # the login ended before it had read all of it, perhaps after an error message
-            ended = True
-            with suppress(ValueError, ConnectionLostError):
-                while output := pipe.receive(SLICE_S):
-                    reader.feed(output)
-        while not ended:
+            with suppress(ConnectionLostError):
+                while (data := pipe.receive(SLICE_S)) and len(seen) < GARBAGE:
+                    seen += data
+            data = b""
+        ends_at = float("inf")  # after Ctrl-C
+        while data != b"":
             now = time.monotonic()
-            if scope.is_set:
-                interrupted_at = interrupted_at or now
-                if not changes or now > interrupted_at + CHANGE_PATIENCE_S:
+            if scope.is_set():
+                ends_at = min(ends_at, now + (CHANGE_PATIENCE_S if changes else 0.0))
+                if now >= ends_at:
                     raise InterruptedByUser(where=self.name)
-            if now > deadline:  # asking once more would not help; only a change's answer counts as lost
-                raise (ConnectionLostError if changes else SilentError)(
-                    f"{self.name} did not answer within {patience_s:.0f} s",
-                    code="host-silent",
-                    where=self.name,
-                    remedy="it may be thrashing, or the network is down: ping it, wait, power-cycle it",
-                )
+            if now > deadline:  # another try would not help; only a change's answer counts as lost
+                what = f"{self.name} did not answer within {patience_s:.0f} s"
+                remedy = "it may be thrashing, or the network is down: ping it, wait, power-cycle it"
+                kind = ConnectionLostError if changes else SilentError
+                raise kind(what, code="host-silent", where=self.name, remedy=remedy)
             data = pipe.receive(SLICE_S)
-            ended = data == b""
+            seen += data or b""
             try:
-                answers = reader.feed(data) if data else None
+                answers = read_answers(seen, marker) if data else None
             except ValueError as error:
-                raise UnreachableError(
-                    f"invalid answer from {self.name}: {error}", code="answer-invalid", where=self.name
-                ) from None
+                what = f"invalid answer from {self.name}: {error}"
+                raise UnreachableError(what, code="answer-invalid", where=self.name) from None
             if answers is not None:
                 return answers
-        raise no_program(self.name, pipe.exit_code(1.0), f"{reader.garbage()} {pipe.errors()}")
+        output = seen[-400:].decode("utf-8", "replace")
+        raise no_program(self.name, pipe.exit_code(1.0), f"{output} {pipe.errors()}")

@@ -13,10 +13,9 @@ from pathlib import Path
 from docker_lines import SPELLED_OUT, shorten
 from plan_tools import GIB, spec_for
 
-from cluster.deploy.decide import Start, decide
 from cluster.deploy.plan import Plan, plan_up
 from cluster.deploy.rank import Ingredients
-from cluster.deploy.spec import PROGRAMS
+from cluster.deploy.spec import PROGRAMS, Start, decide
 from cluster.spark.deployments import deployments
 from cluster.spark.fabric import pair
 from cluster.spark.image import Inside

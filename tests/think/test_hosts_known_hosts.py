@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.hosts.known_hosts import KnownKey, fingerprint, is_named, judge, parse_known_hosts
+from cluster.hosts.known_hosts import KnownKey, fingerprint, judge, parse_known_hosts
 
 GITHUB = "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"  # published with its fingerprint
 KEY, OTHER = b"key", b"other"
@@ -55,7 +55,7 @@ def test_fingerprint_as_published() -> None:
     ],
 )
 def test_names(pattern: str, name: str, claim: bool) -> None:
-    assert is_named(KnownKey(tuple(pattern.split(",")), "ssh-ed25519", KEY, "f", 1), name) is claim
+    assert KnownKey(tuple(pattern.split(",")), "ssh-ed25519", KEY, "f", 1).is_for(name) is claim
 
 
 OWN, CHANGED = line("spark1"), line("spark1", OTHER)
@@ -64,21 +64,20 @@ WITH_PORT = ("[spark1]:2222", "spark1")
 
 
 @pytest.mark.parametrize(
-    ("text", "names", "trusted", "wrong", "by"),
+    ("text", "names", "state", "by"),
     [
-        (line("other", OTHER) + OWN, ("spark1",), True, "", 2),
-        (CHANGED + OWN, ("spark1",), True, "", 2),  # one of two known keys of a kind is enough
-        (CHANGED, ("spark1",), False, "changed", 1),
-        (line("spark1", OTHER, "ssh-rsa"), ("spark1",), False, "", 1),  # another kind is not a change
+        (line("other", OTHER) + OWN, ("spark1",), "trusted", 2),
+        (CHANGED + OWN, ("spark1",), "trusted", 2),  # one of two known keys of a kind is enough
+        (CHANGED, ("spark1",), "changed", 1),
+        (line("spark1", OTHER, "ssh-rsa"), ("spark1",), "unknown", 1),  # another kind is not a change
         # the name without the port may trust, but not accuse
-        (OWN, WITH_PORT, True, "", 1),
-        (CHANGED, WITH_PORT, False, "", None),
-        (line("[spark1]:2222", OTHER) + OWN, WITH_PORT, False, "changed", 1),
-        (OWN + REVOKED, ("spark1",), False, "revoked", 2),
-        (AUTHORITY, ("spark1",), False, "", None),  # it is no host key
+        (OWN, WITH_PORT, "trusted", 1),
+        (CHANGED, WITH_PORT, "unknown", None),
+        (line("[spark1]:2222", OTHER) + OWN, WITH_PORT, "changed", 1),
+        (OWN + REVOKED, ("spark1",), "revoked", 2),
+        (AUTHORITY, ("spark1",), "unknown", None),  # it is no host key
     ],
 )
-def test_the_key_that_a_host_shows(text: str, names: Sequence[str], trusted: bool, wrong: str, by: int | None) -> None:
-    found = judge(parse_known_hosts(text), names, "ssh-ed25519", KEY)
-    assert (found.is_trusted, found.is_changed, found.is_revoked) == (trusted, wrong == "changed", wrong == "revoked")
-    assert (found.by and found.by.line) == by
+def test_the_key_that_a_host_shows(text: str, names: Sequence[str], state: str, by: int | None) -> None:
+    found, known = judge(parse_known_hosts(text), names, "ssh-ed25519", KEY)
+    assert (found, known and known.line) == (state, by)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ globalknownhostsfile /etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2
 userknownhostsfile /home/ada/.ssh/known_hosts
 proxycommand none
 """
+PLAIN = parse_options("user ada\nhostname spark\nport 22\nuserknownhostsfile /u\nglobalknownhostsfile /g\n")
 
 
 def test_everything_that_is_read() -> None:
@@ -43,29 +43,22 @@ def test_everything_that_is_read() -> None:
     )
 
 
-def test_what_is_left_out_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
-    target = read_options(parse_options("hostname spark\nconnecttimeout none\n"), "spark")
-    assert (target.user, target.port, target.agent) == (getpass.getuser(), 22, "/run/agent")
-    assert target.connect_timeout_s == 5.0
-    assert target.known_hosts[0] == f"{Path.home()}/.ssh/known_hosts"
-    assert target.identity_files[0] == f"{Path.home()}/.ssh/id_ed25519"
-
-
 @pytest.mark.parametrize(
-    ("said", "agent"), [("none", ""), ("SSH_AUTH_SOCK", "/run/a"), ("$MY_AGENT", "/run/b"), ("/run/c", "/run/c")]
+    ("said", "agent"),
+    [("none", ""), ("SSH_AUTH_SOCK", "/run/a"), ("$MY_AGENT", "/run/b"), ("/run/c", "/run/c"), (None, "/run/a")],
 )
-def test_agents(said: str, agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents(said: str | None, agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/a")
     monkeypatch.setenv("MY_AGENT", "/run/b")
-    assert read_options({"identityagent": [said]}, "spark").agent == agent
+    options = {**PLAIN, "identityagent": [said]} if said else PLAIN
+    assert read_options(options, "spark").agent == agent
 
 
 def test_known_hosts(tmp_path: Path) -> None:
     """A path with blanks is one path when it exists; `none` is none."""
     (tmp_path / "known hosts").write_text("")
     said = {"userknownhostsfile": [f"{tmp_path}/known hosts", "none"], "globalknownhostsfile": ["/a /b"]}
-    assert read_options(said, "spark").known_hosts == (f"{tmp_path}/known hosts", "/a", "/b")
+    assert read_options(PLAIN | said, "spark").known_hosts == (f"{tmp_path}/known hosts", "/a", "/b")
 
 
 def test_tokens() -> None:

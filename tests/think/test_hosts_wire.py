@@ -12,7 +12,7 @@ from cluster.argv.far import COMMAND, LOADER, source
 from cluster.argv.question import Answer, Question
 from cluster.errors import ConnectionLostError, UnreachableError
 from cluster.hosts.cancel import Scope
-from cluster.hosts.wire import AnswerReader, WireHost, frame_questions, frame_start
+from cluster.hosts.wire import WireHost, ask_request, read_answers
 
 ROW = {"exit": 0, "out": b64encode(b"\0\xff").decode(), "err": "", "cut": False, "seconds": 0.5}
 ANSWER = Answer(0, b"\0\xff", b"", False, 0.5)
@@ -28,21 +28,13 @@ def test_the_command_is_safe_in_every_shell() -> None:
 
 
 def test_a_request_is_the_program_and_then_the_questions() -> None:
-    data = frame_questions([Question(("a b", "ü"), b"\0", timeout_s=3, limit=9)], "mark")
+    data = ask_request([Question(("a b", "ü"), b"\0", timeout_s=3, limit=9)], "mark")
     length, rest = data.split(b"\n", 1)
     assert rest[: int(length)] == source("run")
-    length, request = rest[int(length) :].split(b"\n", 1)
-    assert int(length) == len(request)
-    assert json.loads(request) == {
-        "marker": "mark",
-        "questions": [{"argv": ["a b", "ü"], "stdin": "AA==", "timeout_s": 3, "limit": 9, "tail": 0}],
-    }
-
-
-def test_a_start_is_the_program_and_then_the_words() -> None:
-    data = frame_start(("cat",), "mark", 5.0)
-    assert source("stream") in data
-    assert data.endswith(b'{"marker": "mark", "argv": ["cat"], "grace_s": 5.0}')
+    length, asked = rest[int(length) :].split(b"\n", 1)
+    assert int(length) == len(asked)
+    question = {"argv": ["a b", "ü"], "stdin": "AA==", "timeout_s": 3, "limit": 9, "tail": 0, "changes": False}
+    assert json.loads(asked) == {"marker": "mark", "questions": [question]}
 
 
 @pytest.mark.parametrize("kind", ["json", "zlib"])
@@ -50,10 +42,9 @@ def test_a_start_is_the_program_and_then_the_words() -> None:
 def test_answers_come_in_any_portions_after_any_banner(kind: str, size: int) -> None:
     body = json.dumps([ROW, {**ROW, "exit": None, "cut": True}]).encode()
     data = b"Welcome!\n mark json 3\n\xff\0" + framed("mark", zlib.compress(body) if kind == "zlib" else body, kind)
-    reader = AnswerReader("mark")
-    portions = [data[at : at + size] for at in range(0, len(data), size)]
-    answers = [reader.feed(portion) for portion in portions]
-    assert answers[:-1] == [None] * (len(portions) - 1)
+    ends = [*range(size, len(data), size), len(data)]
+    answers = [read_answers(bytearray(data[:end]), "mark") for end in ends]
+    assert answers[:-1] == [None] * (len(ends) - 1)
     assert answers[-1] == [ANSWER, Answer(None, b"\0\xff", b"", True, 0.5)]
 
 
@@ -62,7 +53,6 @@ def test_answers_come_in_any_portions_after_any_banner(kind: str, size: int) -> 
     [
         framed("mark", b"not json"),
         framed("mark", b"not zlib", "zlib"),
-        framed("mark", b'[{"exit": "0", "out": "", "err": "", "cut": false, "seconds": 1}]'),
         b"\nmark json many\n",
         b"\nmark json 99999999999\n",
         b"x" * (2 << 20),
@@ -70,13 +60,7 @@ def test_answers_come_in_any_portions_after_any_banner(kind: str, size: int) -> 
 )
 def test_what_is_no_answer_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        AnswerReader("mark").feed(data)
-
-
-def test_what_came_instead_can_be_shown() -> None:
-    reader = AnswerReader("mark")
-    assert reader.feed(b"This account is \xff not available.\n") is None
-    assert reader.garbage() == "This account is \ufffd not available."
+        read_answers(bytearray(data), "mark")
 
 
 class GonePipe:

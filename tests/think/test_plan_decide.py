@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from plan_tools import one, rank_container, running, seen, spec_for, spec_id, stranger, wanted
 
-from cluster.deploy.decide import Same, Start, decide, refuse_beyond
+from cluster.deploy.spec import Same, Start, decide, refuse_beyond
 from cluster.errors import RefusedError
 from cluster.spark.deployments import deployments
 from cluster.spark.fact import Missing

@@ -12,7 +12,7 @@ import pytest
 from plan_tools import IDS, identity, one, rank_container, running, seen, spec_for, wanted
 
 from cluster.config.inventory import ResolvedHost
-from cluster.deploy.decide import Same, Start, decide, refuse_beyond
+from cluster.deploy.spec import Same, Start, decide, refuse_beyond
 from cluster.spark.deployments import Container, Deployment, deployments
 from cluster.spark.fabric import recorded
 from cluster.spark.look import Seen

@@ -13,7 +13,8 @@ from plan_tools import DATA, GIB, one_cable, recipe, running, seen, wanted
 
 from cluster.argv.far import source
 from cluster.argv.question import Question
-from cluster.deploy.plan import Plan, Put, forget, plan_down
+from cluster.deploy.plan import Plan, forget, plan_down
+from cluster.deploy.rank import Put
 from cluster.spark.deployments import deployments
 from cluster.spark.look import Seen
 from cluster.spark.memory import Memory

@@ -23,7 +23,7 @@ from cluster.argv.question import Question
 from cluster.errors import ClusterError, ConnectionLostError, InterruptedByUser, UnreachableError
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
-from cluster.hosts.wire import AnswerReader, WireHost, frame_questions
+from cluster.hosts.wire import WireHost, ask_request, read_answers
 
 if TYPE_CHECKING:
     from conftest import Disk
@@ -145,7 +145,7 @@ def test_a_program_that_even_sigkill_does_not_end_holds_up_nobody() -> None:
     """As a program in state D; here the signals are taken away from far/run itself."""
     asked = [Question(("sleep", "4.75"), timeout_s=0.2), Question(("echo", "quick"))]
     program = b"import os; os.killpg = lambda *_: None\n" + source("run")
-    request = frame_questions(asked, "mark")[len(framed(source("run"))) :]
+    request = ask_request(asked, "mark")[len(framed(source("run"))) :]
     began = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -154,7 +154,7 @@ def test_a_program_that_even_sigkill_does_not_end_holds_up_nobody() -> None:
         assert far.stdout
         far.stdin.write(framed(program) + request)
         far.stdin.flush()
-        answers = AnswerReader("mark").feed(far.stdout.read())
+        answers = read_answers(bytearray(far.stdout.read()), "mark")
         took = time.monotonic() - began
     assert answers
     assert [answer.exit for answer in answers] == [None, 0]
