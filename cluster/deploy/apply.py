@@ -1,4 +1,4 @@
-"""Carry out a plan stage by stage, and take it back when it fails: evidence, undo newest first, start the old again."""
+"""Carry out a plan stage by stage, and roll it back when it fails: evidence, undo newest first, restart the old one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ TRIES = 5
 
 @dataclass
 class Applied:
-    """What was begun, in order; a step is noted here before its first word is sent. `undone` is what was taken back."""
+    """What was begun, in order, each step before anything of it is sent; what of it was undone."""
 
     begun: list[Step] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
 
     @property
     def stays(self) -> list[Step]:
-        """What was begun and has not been taken back."""
+        """What was begun and has not been undone."""
         return [step for step in self.begun if step.undo and step not in self.undone]
 
 
@@ -103,10 +103,10 @@ def carry_out(host: Host, step: Step, change: Put | Question, session: Session) 
 
 
 def undo(applied: Applied, session: Session) -> list[str]:
-    """Take back what was begun, newest first, on every host side by side; what could not be taken back is returned.
+    """Undo what was begun, newest first, on every host side by side; what could not be undone is returned.
 
     Nothing here stops at an error: the other hosts and steps are still undone. Only Ctrl-C ends it; `applied.stays`
-    is what is left then. A host whose lock was lost and could not be taken back is left alone: what is there may be
+    is what is left then. A host whose lock was lost and could not be taken again is left alone: what is there may be
     another operator's by now.
     """
     left: list[str] = []

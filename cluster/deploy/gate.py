@@ -1,4 +1,4 @@
-"""The checks that decide whether `up` goes on; nothing has been changed when they fail."""
+"""The checks that decide whether `up` continues; nothing has been changed when they fail."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from cluster.spark.memory import hides_in_cache
 class Step:
     """What one host does in one stage.
 
-    `undo` takes back what `changes` did, whether they were carried out whole, in part or not at all; empty when
-    there is nothing to take back. `settle`, asked when an answer was lost, exits 0 when the step took effect.
+    `undo` reverses what `changes` did, whether they were carried out completely, in part or not at all; empty when
+    there is nothing to reverse. `settle`, asked when an answer was lost, exits 0 when the step took effect.
     Each change of a `repeatable` step may be carried out twice, also at the same time, with the same result as once.
     A `tolerant` step that fails is noted and nothing more.
     """
@@ -31,7 +31,7 @@ class Step:
     changes: tuple[Put | Question, ...]
     undo: tuple[Question, ...] = ()
     settle: Question | None = None
-    repeatable: bool = False
+    repeatable: bool = True
     tolerant: bool = False
 
 
@@ -51,8 +51,8 @@ def filled(*stages: Stage) -> tuple[Stage, ...]:
 class Plan:
     """What will be done: `stages` until the containers run, `after` once the deployment is proven.
 
-    `why` says what differs from what is there. `replaces` is stopped by the last of `first`, whose memory has to be
-    back before `stages` begin, and is started again by undo.
+    `why` says what differs from what is there. `replaces` is stopped by the last of `first` and started again by undo;
+    its memory has to be released before `stages` begin.
     """
 
     deployment: str
@@ -79,31 +79,19 @@ class Plan:
 
 def stop_ranks(deployment: Deployment) -> tuple[Step, ...]:
     """Stop all ranks; undo starts them again."""
-    return tuple(
-        Step(
-            host,
-            f"stop {rank.name}",
-            (docker.docker_stop(rank.name),),
-            undo=(docker.docker_start(rank.name),),
-            settle=docker.docker_has_stopped(rank.name),
-            repeatable=True,
-        )
-        for host, rank in deployment.ranks.items()
-    )
+    steps = []
+    for host, rank in deployment.ranks.items():
+        stop, start = docker.docker_stop(rank.name), docker.docker_start(rank.name)
+        steps.append(Step(host, f"stop {rank.name}", (stop,), (start,), docker.docker_has_stopped(rank.name)))
+    return tuple(steps)
 
 
 def start_ranks(deployment: Deployment) -> tuple[Step, ...]:
-    label = f"{DEPLOYMENT}={deployment.id}"
-    return tuple(
-        Step(
-            host,
-            f"start {rank.name}",
-            (docker.docker_start(rank.name),),
-            settle=docker.docker_has_started(rank.name, label),
-            repeatable=True,
-        )
-        for host, rank in deployment.ranks.items()
-    )
+    steps = []
+    for host, rank in deployment.ranks.items():
+        settle = docker.docker_has_started(rank.name, f"{DEPLOYMENT}={deployment.id}")
+        steps.append(Step(host, f"start {rank.name}", (docker.docker_start(rank.name),), settle=settle))
+    return tuple(steps)
 
 
 HUB_TOKEN = "deployments/hub-token"
@@ -113,15 +101,11 @@ HUB_TOKEN = "deployments/hub-token"
 def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
     """Stop and remove everything of ours on these hosts. What each host had before is removed last, by `forget`."""
     ranks = list(_containers(seens, DEPLOYMENT))
-    stop = [
-        Step(host, f"stop {rank.name}", (docker.docker_stop(rank.name),), repeatable=True)
-        for host, rank in ranks
-        if rank.state == "running"
-    ]
+    running = [(host, rank.name) for host, rank in ranks if rank.state == "running"]
+    stop = tuple(Step(host, f"stop {name}", (docker.docker_stop(name),)) for host, name in running)
     remove = [_remove(host, rank) for host, rank in ranks]
     names = ", ".join(deployment.id for deployment in found) or "(none)"
-    stages = filled(Stage("stop", tuple(stop)), Stage("remove", (*remove, *remove_probes(seens).steps)))
-    return Plan(names, (), stages)
+    return Plan(names, (), filled(Stage("stop", stop), Stage("remove", (*remove, *remove_probes(seens).steps))))
 
 
 def _containers(seens: Mapping[str, Seen], label: str) -> Iterator[tuple[str, Container]]:
@@ -136,7 +120,7 @@ def _rm(path: str) -> Question:
 def _remove(host: str, container: Container, home: str = "", *, tolerant: bool = False) -> Step:
     """Remove a container, and its deployment's directory."""
     changes = (docker.docker_rm(container.name, force=True), *([_rm(home)] if home else ()))
-    return Step(host, f"remove {container.name}", changes, repeatable=True, tolerant=tolerant)
+    return Step(host, f"remove {container.name}", changes, tolerant=tolerant)
 
 
 def _remove_directories(seens: Mapping[str, Seen], *, strays: bool) -> tuple[Step, ...]:
@@ -147,7 +131,7 @@ def _remove_directories(seens: Mapping[str, Seen], *, strays: bool) -> tuple[Ste
         ids = {one.labels.get(DEPLOYMENT) for one in containers or ()}
         for kept in known(seen.deployments) or ():
             if (path := seen.home(kept.id)) and (not strays or (containers is not None and kept.id not in ids)):
-                steps.append(Step(host, f"remove {path}", (_rm(path),), repeatable=True))
+                steps.append(Step(host, f"remove {path}", (_rm(path),)))
     return tuple(steps)
 
 
@@ -183,19 +167,15 @@ DROP_CACHES = ("sudo", "-n", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_cache
 def plan_up(made_of: Ingredients, start: Start) -> Plan:
     wanted, seens, outgoing = made_of.wanted, made_of.seens, start.outgoing
     drop = Question(DROP_CACHES, timeout_s=60, changes=True)
-    dropped = [
-        Step(host, "drop the page cache", (drop,), repeatable=True, tolerant=True)
-        for host in wanted.names
-        if hides_in_cache(wanted, seens[host])
-    ]
-    builds = [_build(made_of, host) for host in wanted.names if wanted.dockerfile]
+    full = [host for host in wanted.names if hides_in_cache(wanted, seens[host])]
+    builds = wanted.names if wanted.dockerfile else ()
     first = (
         clean_up(start.remains, seens),
-        Stage("build the image", tuple(builds)),
+        Stage("build the image", tuple(_build(made_of, host) for host in builds)),
         Stage("stop the old", tuple(step for old in outgoing for step in stop_ranks(old))),
     )
     stages = (
-        Stage("free page cache", tuple(dropped)),
+        Stage("free page cache", tuple(Step(host, "drop the page cache", (drop,), tolerant=True) for host in full)),
         Stage("prepare", tuple(_prepare(made_of, rank) for rank in range(wanted.size))),
         Stage("start containers", tuple(_run(made_of, rank) for rank in range(wanted.size))),
     )
@@ -211,25 +191,19 @@ def _build(made_of: Ingredients, host: str) -> Step:
         Put(f"{home}/build/Dockerfile", made_of.wanted.dockerfile, 0o644),
         docker.docker_build(made_of.image, made_of.wanted.recipe.image, f"{home}/build"),
     )
-    built = docker.docker_image_inspect(made_of.image)
-    return Step(host, f"build {made_of.image}", changes, undo=(_rm(home),), settle=built, repeatable=True)
+    return Step(host, f"build {made_of.image}", changes, (_rm(home),), docker.docker_image_inspect(made_of.image))
 
 
 def _prepare(made_of: Ingredients, rank: int) -> Step:
     host = made_of.wanted.names[rank]
     home, cache, hub = made_of.home(host), made_of.cache(host), made_of.identity(host).hf_home
     make = Question(("mkdir", "-p", "-m", "0700", home, f"{home}/config", cache, hub), changes=True)
-    return Step(host, f"write {home}", (make, *rank_files(made_of, rank)), undo=(_rm(home),), repeatable=True)
+    return Step(host, f"write {home}", (make, *rank_files(made_of, rank)), (_rm(home),))
 
 
 def _run(made_of: Ingredients, rank: int) -> Step:
     """Start a rank's container. Undo removes only a container with our label: the name may be another's."""
     host, name = made_of.wanted.names[rank], container_name(made_of.id, rank)
-    label = f"{DEPLOYMENT}={made_of.id}"
-    return Step(
-        host,
-        f"start {name}",
-        (docker.docker_run(container(made_of, rank)),),
-        undo=(docker.docker_end(label),),
-        settle=docker.docker_has_started(name, label),
-    )
+    label, run = f"{DEPLOYMENT}={made_of.id}", docker.docker_run(container(made_of, rank))
+    settle = docker.docker_has_started(name, label)
+    return Step(host, f"start {name}", (run,), (docker.docker_end(label),), settle, repeatable=False)

@@ -13,7 +13,7 @@ from cluster.config.recipe import Recipe
 from cluster.deploy.rank import container_name
 from cluster.deploy.session import Stopwatch
 from cluster.errors import ClusterError, RefusedError, UnreachableError
-from cluster.hosts.fleet import Fleet
+from cluster.hosts.fleet import Fleet, Say
 from cluster.screen import Screen
 from cluster.spark import gpu, links, memory, ranks, server
 from cluster.spark.deployments import Deployment
@@ -26,9 +26,6 @@ from cluster.spark.memory import Memory
 from cluster.spark.ranks import Failed, RankState, Ready, State, is_whole, judge_nodes, judge_ranks, patterns_of, unmet
 from cluster.spark.request import Wanted
 from cluster.spark.server import Completion, Server
-
-Say = Callable[[str], None] | None
-"""Shows which hosts are unreachable while all are waited for."""
 
 POLL_S = 1.0
 CAUSE_S = 10.0

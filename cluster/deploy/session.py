@@ -13,7 +13,7 @@ from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory
 from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe
 from cluster.errors import ClusterError, ManyErrors
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet, Outcome, values
+from cluster.hosts.fleet import Fleet, Outcome, Say, values
 from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
@@ -124,9 +124,7 @@ def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = No
     return fleet.each(looker(fleet, hosts, wanted), [host.name for host in hosts])
 
 
-def see(
-    fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None, say: Callable[[str], None] | None = None
-) -> dict[str, Seen]:
+def see(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None, say: Say = None) -> dict[str, Seen]:
     """The same until every one of them has answered, or was silent for too long."""
     return fleet.keep_trying(looker(fleet, hosts, wanted), [host.name for host in hosts], say)
 

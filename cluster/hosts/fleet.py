@@ -17,6 +17,8 @@ from cluster.hosts.cancel import SLICE_S, Cancel
 from cluster.hosts.protocol import Host
 
 T = TypeVar("T")
+Say = Callable[[str], None] | None
+"""Shows which hosts are unreachable while all are waited for; "" when none is."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ class Silence:
         judged = {name: self._judge(name, outcome, asked_at) for name, outcome in outcomes.items()}
         return values({name: outcome for name, outcome in judged.items() if not isinstance(outcome.error, SilentError)})
 
-    def keep_trying(self, name: str, act: Callable[[], T], say: Callable[[str], None] | None = None) -> T:
-        """Repeat what may be repeated until it does not fail for want of a connection. `say` gets who is silent."""
+    def keep_trying(self, name: str, act: Callable[[], T], say: Say = None) -> T:
+        """Repeat what may be repeated until it does not fail for want of a connection."""
         said = ""
         while True:
             asked_at = self._time.monotonic()
@@ -235,17 +237,13 @@ class Fleet:
     def ask_all(self, questions: Sequence[Question]) -> dict[str, Outcome[list[Answer]]]:
         return self.each(lambda host: host.ask(questions))
 
-    def keep_trying(
-        self, fn: Callable[[Host], T], names: Sequence[str] | None = None, say: Callable[[str], None] | None = None
-    ) -> dict[str, T]:
+    def keep_trying(self, fn: Callable[[Host], T], names: Sequence[str] | None = None, say: Say = None) -> dict[str, T]:
         """`each` for what may be repeated: a host that does not answer is asked until it was silent for too long.
 
-        `say` gets the hosts that are silent, and "" when none is. Raises as `values` does.
+        Raises as `values` does.
         """
         return values(self.each(lambda host: self.silence.keep_trying(host.name, lambda: fn(host), say), names))
 
-    def keep_asking(
-        self, questions: Mapping[str, Sequence[Question]], say: Callable[[str], None] | None = None
-    ) -> dict[str, list[Answer]]:
+    def keep_asking(self, questions: Mapping[str, Sequence[Question]], say: Say = None) -> dict[str, list[Answer]]:
         """`ask` for questions that all have to be answered; see `keep_trying`."""
         return self.keep_trying(lambda host: host.ask(questions[host.name]), tuple(questions), say)
