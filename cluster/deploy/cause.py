@@ -1,4 +1,4 @@
-"""What a diagnosis says in words, and the cause that evidence names in the error of a start that failed."""
+"""A diagnosis as text, and the cause that evidence names in the error of a start that failed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def place_of(found: Explanation) -> str:
 
 
 def of_finding(found: Explanation, label: str, where: str) -> Iterator[str]:
-    """Label and cause, the very line and its place, remedy, and the page that has the steps."""
+    """Label and cause, the line and its place, remedy, and the page that has the steps."""
     yield f"{label}: {found.finding.what} [{found.id}]"
     yield f"  {where}: {found.finding.evidence}"
     if found.finding.remedy:

@@ -40,7 +40,7 @@ def check_facts(
 
 
 def judge_stock(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> None:
-    """Raise the faults that keep a host from having whole and equal copies; what is missing is none."""
+    """Raise the faults that keep a host from having complete and equal copies; what is missing is no fault."""
     findings = check_facts(wanted, seens, Fabric({}, paired=False), ())
     judge([finding for finding in findings if finding.check in STOCK], wanted, screen)
 

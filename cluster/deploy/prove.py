@@ -1,4 +1,4 @@
-"""Prove that a deployment serves: ranks, Ray, one real completion, and the way its traffic took."""
+"""Prove that a deployment serves: ranks, Ray, one real completion, and which transport its traffic used."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def read_links(fleet: Fleet, names: Sequence[str], say: Say = None) -> dict[str,
 
 
 def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing], say: Say = None) -> Transport:
-    """Judge the way the traffic took, by counters and NCCL's lines. Raises ClusterError when a rank has ended."""
+    """Judge the transport by counters and NCCL's lines. Raises ClusterError when a rank has ended."""
     names = subject.wanted.names
     asked = {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
     answers = fleet.keep_asking(asked, say)

@@ -27,7 +27,7 @@ SLACK_BYTES = 2 << 30
 """MemAvailable may be this much below the value recorded at `up`."""
 BACK_S = 120.0
 STEADY_S = 10.0
-"""Memory that is short, though nothing of ours holds it, is somebody else's when it stays so for so long."""
+"""Memory that is short, though nothing of ours holds it, counts as another program's after this long."""
 STIR_BYTES = 256 << 20
 POLL_S = 1.0
 

@@ -130,7 +130,7 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`outgoing` run now and come back when the new one fails; `remains` are dead and only removed."""
+    """`outgoing` run now and are started again when the new one fails; `remains` are dead and only removed."""
 
     why: tuple[str, ...]
     outgoing: tuple[Deployment, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,17 +54,13 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
     Ctrl-C sets `cancel`, waits for changes under way (12 s at most) and raises InterruptedByUser; a second Ctrl-C
     leaves at once. An exception that is no ClusterError is a bug and raised as it is, after the rest.
     """
-    scope, left, changed = cancel.scope, deque(jobs), threading.Condition()
+    scope, changed, slots = cancel.scope, threading.Condition(), threading.Semaphore(limit)
     outcomes: dict[str, Outcome[T]] = {}
     bugs: list[BaseException] = []
 
-    def work() -> None:
+    def work(name: str) -> None:
         cancel.bind(scope)
-        while True:
-            with changed:
-                if not left:
-                    return
-                name = left.popleft()
+        with slots:
             try:
                 scope.check()
                 outcome = Outcome(jobs[name]())
@@ -74,16 +69,16 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
             except BaseException as error:
                 bugs.append(error)
                 outcome = Outcome()
-            with changed:
-                outcomes[name] = outcome
-                changed.notify()
+        with changed:
+            outcomes[name] = outcome
+            changed.notify()
 
     def interrupted() -> bool:
         return any(isinstance(bug, KeyboardInterrupt) for bug in bugs)
 
     try:
-        for number in range(min(limit, len(jobs))):  # daemons: a job that hangs cannot hold up the program's end
-            threading.Thread(target=work, name=f"host-{number}", daemon=True).start()
+        for name in jobs:  # daemons: a job that hangs cannot hold up the program's end
+            threading.Thread(target=work, args=[name], name=f"host-{name}", daemon=True).start()
         with changed:
             while len(outcomes) < len(jobs) and not interrupted():
                 changed.wait(SLICE_S)
@@ -147,7 +142,7 @@ class Silence:
         return values({name: outcome for name, outcome in judged.items() if not isinstance(outcome.error, SilentError)})
 
     def keep_trying(self, name: str, act: Callable[[], T], say: Say = None) -> T:
-        """Repeat what may be repeated until it does not fail for want of a connection."""
+        """Repeat what may be repeated until it does not fail for a lost or missing connection."""
         said = ""
         while True:
             asked_at = self._time.monotonic()

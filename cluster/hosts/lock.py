@@ -48,9 +48,9 @@ class Lock:
         self._beat_s = beat_s
         self._over = threading.Event()
         given = {"who": who_am_i(), "why": why, "silence_s": silence_s}
-        self._held = {
-            name: _Held(fleet[name], {"data_dir": data_dirs[name], **given}, self._over) for name in sorted(fleet.names)
-        }
+        self._held: dict[str, _HostLock] = {}
+        for name in sorted(fleet.names):
+            self._held[name] = _HostLock(fleet[name], {"data_dir": data_dirs[name], **given}, self._over)
 
     def __enter__(self) -> Lock:
         try:
@@ -96,14 +96,14 @@ class Lock:
                 held.beat()
 
 
-class _Held:
+class _HostLock:
     """The lock of one host, through all the connections that it was held by. `given`: see `far/hold.py`."""
 
     def __init__(self, host: Host, given: Mapping[str, Any], over: threading.Event) -> None:
         self._host = host
         self._given = given
         self._over = over
-        self.holder: _Holder | None = None
+        self.holder: _LockHolder | None = None
         self._generation: int | None = None
         self.taken: LockedError | None = None
         self._taking = threading.Lock()
@@ -112,7 +112,7 @@ class _Held:
         """Take it. Raises LockedError, ConnectionLostError, ClusterError."""
         name = self._host.name
         argv, program = started("hold", {**self._given, "generation": self._generation})
-        holder = _Holder(name, self._host.start(argv, program, lasting=True), self._keep)
+        holder = _LockHolder(name, self._host.start(argv, program, lasting=True), self._keep)
         answer = holder.first_line()
         if answer.get("held"):
             self._generation, self.holder = answer["generation"], holder
@@ -154,14 +154,14 @@ class _Held:
             raise SilentError(what, code="lock-silent", where=self._host.name)
         self._retake(holder)
 
-    def _retake(self, lost: _Holder | None) -> None:
+    def _retake(self, lost: _LockHolder | None) -> None:
         with self._taking:
             if self.taken is not None:
                 raise self.taken
             if self.holder is lost:
                 self.take()
 
-    def _keep(self, ended: _Holder) -> None:
+    def _keep(self, ended: _LockHolder) -> None:
         """On the thread of a holder that ended: take the lock again as soon as that is possible."""
         while not self._over.wait(RETRY_S) and self.holder is ended and self.taken is None:
             with suppress(ClusterError):
@@ -175,10 +175,10 @@ class _Held:
                 self.holder.release(0.0)
 
 
-class _Holder:
+class _LockHolder:
     """far/hold on one host, and a thread that reads its lines and calls `end` when it has ended."""
 
-    def __init__(self, host: str, process: Process, end: Callable[[_Holder], None]) -> None:
+    def __init__(self, host: str, process: Process, end: Callable[[_LockHolder], None]) -> None:
         self._host = host
         self._process = process
         self._end = end

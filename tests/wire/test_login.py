@@ -31,64 +31,53 @@ def print_of(path: Path) -> str:
 
 
 def knowing(sshd: Sshd, folder: Path, text: str) -> SshHost:
-    """A host, with a known_hosts file of this text."""
-    (folder / "known").write_text(text)
+    """A host, with a known_hosts file of this text, in which {key} is its own key, {ed25519} and {rsa} are others."""
+    others = {kind: public(make_key(folder / kind, kind)) for kind in ("ed25519", "rsa") if f"{{{kind}}}" in text}
+    key = public(sshd.folder / "host_ed25519")
+    (folder / "known").write_text(text.format(name=sshd.name, key=key, **others))
     return sshd.host(known_hosts_file=str(folder / "known"))
 
 
-def test_unknown(sshd: Sshd, tmp_path: Path) -> None:
-    error = refusal(knowing(sshd, tmp_path, ""))
+@pytest.mark.parametrize(
+    ("text", "code", "line", "said"),
+    [
+        ("", "unknown", 0, ""),
+        ("# a comment\n{name} {ed25519}\n", "changed", 2, ""),
+        ("{name} {key}\n@revoked * {key}\n", "revoked", 2, ""),
+        ("@cert-authority {name} {key}\n", "unknown", 0, "authority"),
+        ("{name} {rsa}\n", "unknown", 0, "only its ssh-rsa key is known"),
+        ("127.0.0.1 {ed25519}\n", "unknown", 0, ""),  # another key of the usual port is no change
+    ],
+)
+def test_host_keys_that_are_refused(text: str, code: str, line: int, said: str, sshd: Sshd, tmp_path: Path) -> None:
+    error = refusal(knowing(sshd, tmp_path, text))
+    assert (error.code, error.where) == (f"host-key-{code}", f"{tmp_path}/known:{line}" if line else "spark1")
     assert print_of(sshd.folder / "host_ed25519") in error.what
-    assert f"cluster inventory add spark1 {sshd.entry().user}@127.0.0.1:{sshd.port}" in error.remedy
+    assert said in error.what
+    if code == "changed":
+        assert print_of(tmp_path / "ed25519") in error.what
+        assert f"ssh-keygen -R '{sshd.name}' -f {tmp_path}/known" in error.remedy
+    if code != "revoked":
+        assert f"cluster inventory add spark1 {sshd.entry().user}@127.0.0.1:{sshd.port}" in error.remedy
+
+
+def test_no_known_hosts_file(sshd: Sshd, tmp_path: Path) -> None:
     assert refusal(sshd.host(known_hosts_file=str(tmp_path / "none"))).code == "host-key-unknown"
 
 
-def test_changed(sshd: Sshd, tmp_path: Path) -> None:
-    other, known = make_key(tmp_path / "other"), tmp_path / "known"
-    error = refusal(knowing(sshd, tmp_path, f"# a comment\n{sshd.name} {public(other)}\n"))
-    assert error.code == "host-key-changed"
-    assert print_of(other) in error.what
-    assert print_of(sshd.folder / "host_ed25519") in error.what
-    assert error.where == f"{known}:2"
-    assert f"ssh-keygen -R '{sshd.name}' -f {known}" in error.remedy
-
-
-def test_hashed_names(sshd: Sshd, tmp_path: Path) -> None:
-    host, known = knowing(sshd, tmp_path, f"{sshd.name} {public(sshd.folder / 'host_ed25519')}\n"), tmp_path / "known"
+def test_a_key_known_by_a_hashed_name_or_for_the_usual_port(sshd: Sshd, tmp_path: Path) -> None:
+    host, known = knowing(sshd, tmp_path, "{name} {key}\n"), tmp_path / "known"
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", known], check=True, stderr=subprocess.DEVNULL)
     assert "|1|" in known.read_text()
     assert "127" not in known.read_text()
     check_login(host)
-
-
-def test_revoked(sshd: Sshd, tmp_path: Path) -> None:
-    key = public(sshd.folder / "host_ed25519")
-    error = refusal(knowing(sshd, tmp_path, f"{sshd.name} {key}\n@revoked * {key}\n"))
-    assert (error.code, error.where) == ("host-key-revoked", f"{tmp_path}/known:2")
-
-
-def test_an_authority_is_not_taken_for_the_host_itself(sshd: Sshd, tmp_path: Path) -> None:
-    error = refusal(knowing(sshd, tmp_path, f"@cert-authority {sshd.name} {public(sshd.folder / 'host_ed25519')}\n"))
-    assert error.code == "host-key-unknown"
-    assert "authority" in error.what
+    check_login(knowing(sshd, tmp_path, "127.0.0.1 {key}\n"))
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
 def test_the_kind_that_is_known_is_asked_for(kind: str, make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     server = make_sshd(kinds=("rsa", "ecdsa", "ed25519"))
     check_login(knowing(server, tmp_path, f"{server.name} {public(server.folder / f'host_{kind}')}\n"))
-
-
-def test_only_another_kind_is_known(sshd: Sshd, tmp_path: Path) -> None:
-    error = refusal(knowing(sshd, tmp_path, f"{sshd.name} {public(make_key(tmp_path / 'rsa', 'rsa'))}\n"))
-    assert error.code == "host-key-unknown"
-    assert "only its ssh-rsa key is known" in error.what
-
-
-def test_a_key_known_for_the_usual_port_counts_and_another_is_no_change(sshd: Sshd, tmp_path: Path) -> None:
-    check_login(knowing(sshd, tmp_path, f"127.0.0.1 {public(sshd.folder / 'host_ed25519')}\n"))
-    error = refusal(knowing(sshd, tmp_path, f"127.0.0.1 {public(make_key(tmp_path / 'other'))}\n"))
-    assert error.code == "host-key-unknown"
 
 
 def allow(server: Sshd, key: Path) -> Path:
@@ -110,21 +99,6 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     process.wait()
 
 
-def test_a_wrong_key(sshd: Sshd, tmp_path: Path) -> None:
-    key = make_key(tmp_path / "wrong")
-    error = refusal(sshd.host(identity_file=str(key)))
-    assert error.code == "ssh-publickey"
-    assert str(key) in error.what
-    assert f"ssh-copy-id -p {sshd.port}" in error.remedy
-
-
-def test_a_passphrase_and_no_agent(sshd: Sshd, tmp_path: Path) -> None:
-    key = make_key(tmp_path / "locked", passphrase="secret")
-    error = refusal(sshd.host(identity_file=str(key)))
-    assert error.code == "ssh-key-locked"
-    assert error.remedy == f"ssh-add {key}"
-
-
 def test_an_agent_holds_the_key(sshd: Sshd, agent: Path, tmp_path: Path) -> None:
     subprocess.run(["ssh-add", "-q", sshd.key], check=True)
     target = replace(sshd.host().target, agent=str(agent))
@@ -132,6 +106,8 @@ def test_an_agent_holds_the_key(sshd: Sshd, agent: Path, tmp_path: Path) -> None
     key = Path(f"{sshd.key}.pub")
     (tmp_path / "only.pub").write_text(key.read_text())
     check_login(SshHost("spark1", replace(target, identity_files=(str(tmp_path / "only"),), identities_only=True)))
+    error = refusal(sshd.host(identity_file=str(make_key(tmp_path / "wrong"))))
+    assert "agent:" not in error.what, "no other keys of the agent when one is named"
 
 
 def test_an_agent_holds_the_locked_key_of_the_inventory(
@@ -146,14 +122,27 @@ def test_an_agent_holds_the_locked_key_of_the_inventory(
     check_login(server.host(identity_file=str(key)))
 
 
-def test_an_agent_is_not_asked_for_other_keys_when_one_is_named(sshd: Sshd, agent: Path, tmp_path: Path) -> None:
-    subprocess.run(["ssh-add", "-q", sshd.key], check=True)
-    error = refusal(sshd.host(identity_file=str(make_key(tmp_path / "wrong"))))
-    assert "agent:" not in error.what
-
-
 def test_an_agent_that_is_gone(sshd: Sshd, tmp_path: Path) -> None:
     check_login(SshHost("spark1", replace(sshd.host().target, agent=str(tmp_path / "nobody"))))
+
+
+def test_keys_that_are_refused(sshd: Sshd, tmp_path: Path) -> None:
+    wrong = make_key(tmp_path / "wrong")
+    error = refusal(sshd.host(identity_file=str(wrong)))
+    assert error.code == "ssh-publickey"
+    assert str(wrong) in error.what
+    assert f"ssh-copy-id -p {sshd.port}" in error.remedy
+    locked = make_key(tmp_path / "locked", passphrase="secret")
+    error = refusal(sshd.host(identity_file=str(locked)))
+    assert (error.code, error.remedy) == ("ssh-key-locked", f"ssh-add {locked}")
+    (tmp_path / "text").write_text("hello")
+    assert "unreadable" in refusal(sshd.host(identity_file=str(tmp_path / "text"))).what
+    error = refusal(sshd.host(user="nobody-here"))
+    assert (error.code, error.where) == ("ssh-publickey", "nobody-here@127.0.0.1")
+    with pytest.raises(UsageError) as raised:
+        sshd.host(identity_file="/nowhere/id")
+    assert raised.value.code == "ssh-key-file"
+    assert "spark1" in raised.value.where
 
 
 def test_too_many_keys(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
@@ -168,24 +157,7 @@ def test_passwords_only(make_sshd: Callable[..., Sshd]) -> None:
     assert "it accepts only password" in error.what
 
 
-def test_no_such_user(sshd: Sshd) -> None:
-    error = refusal(sshd.host(user="nobody-here"))
-    assert (error.code, error.where) == ("ssh-publickey", "nobody-here@127.0.0.1")
-
-
 def test_other_kinds_of_keys(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     server = make_sshd()
     for kind in ("rsa", "ecdsa"):
         check_login(server.host(identity_file=str(allow(server, make_key(tmp_path / kind, kind)))))
-
-
-def test_a_key_file_that_is_no_key(sshd: Sshd, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("hello")
-    assert "unreadable" in refusal(sshd.host(identity_file=str(tmp_path / "text"))).what
-
-
-def test_a_key_file_that_does_not_exist(sshd: Sshd) -> None:
-    with pytest.raises(UsageError) as raised:
-        sshd.host(identity_file="/nowhere/id")
-    assert raised.value.code == "ssh-key-file"
-    assert "spark1" in raised.value.where

@@ -37,43 +37,40 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     return configure
 
 
-def check_answers(name: str, entry: HostEntry) -> None:
-    host = SshHost(name, resolve(name, entry))
+def check_answers(entry: HostEntry) -> None:
+    host = SshHost("spark1", resolve("spark1", entry))
     assert host.ask([Question(("echo", "there"))])[0].out == b"there\n"
     host.close()
 
 
-def test_an_alias_with_include_and_match(sshd: Sshd, configured: Callable[[str], Path]) -> None:
-    folder = configured(
-        f"Include {{}}/more\nMatch originalhost spark-* user {getpass.getuser()}\n  Port {sshd.port}\n"
+def test_an_alias_with_include_and_match(sshd: Sshd, configured: Callable[[str], Path], tmp_path: Path) -> None:
+    configured(
+        f"Include {tmp_path}/more\nMatch originalhost spark-* user {getpass.getuser()}\n  Port {sshd.port}\n"
         f"Host *\n  UserKnownHostsFile {sshd.known_hosts}\n"
     )
-    text = (folder / "ssh_config").read_text().replace("{}", str(folder))
-    (folder / "ssh_config").write_text(text)
-    (folder / "more").write_text(
+    (tmp_path / "more").write_text(
         f"Host spark-one\n  HostName 127.0.0.1\n  IdentityFile {sshd.key}\nHost *\n  User {getpass.getuser()}\n"
     )
     target = resolve("spark1", HostEntry(address="spark-one"))
     assert (target.hostname, target.port, target.user) == ("127.0.0.1", sshd.port, getpass.getuser())
     assert str(sshd.key) in target.identity_files
-    check_answers("spark1", HostEntry(address="spark-one"))
+    check_answers(HostEntry(address="spark-one"))
 
 
 def test_the_inventory_wins_over_the_configuration(configured: Callable[[str], Path], sshd: Sshd) -> None:
     configured("Host *\n  Port 9\n  User somebody\n  UserKnownHostsFile /nowhere\n  IdentityFile /nowhere/id\n")
-    check_answers("spark1", sshd.entry())
+    check_answers(sshd.entry())
 
 
-def test_a_host_key_alias(sshd: Sshd, configured: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_host_key_alias_and_several_known_hosts_files(
+    sshd: Sshd, configured: Callable[[str], Path], tmp_path: Path
+) -> None:
+    configured(f"Host *\n  UserKnownHostsFile {tmp_path}/none {sshd.known_hosts}\n")
+    check_answers(sshd.entry(known_hosts_file=""))
     known = tmp_path / "known"
     known.write_text(f"my-spark {public(sshd.folder / 'host_ed25519')}\n")
     configured("Host *\n  HostKeyAlias my-spark\n")
-    check_answers("spark1", sshd.entry(known_hosts_file=str(known)))
-
-
-def test_several_known_hosts_files(sshd: Sshd, configured: Callable[[str], Path], tmp_path: Path) -> None:
-    configured(f"Host *\n  UserKnownHostsFile {tmp_path}/none {sshd.known_hosts}\n")
-    check_answers("spark1", sshd.entry(known_hosts_file=""))
+    check_answers(sshd.entry(known_hosts_file=str(known)))
 
 
 def test_a_jump_host(sshd: Sshd, make_sshd: Callable[..., Sshd], configured: Callable[[str], Path]) -> None:
@@ -82,7 +79,7 @@ def test_a_jump_host(sshd: Sshd, make_sshd: Callable[..., Sshd], configured: Cal
     with sshd.known_hosts.open("a") as known:
         known.write(jump.known_hosts.read_text())
     (jump.folder / "id.pub").write_text((sshd.folder / "id.pub").read_text())
-    check_answers("spark1", sshd.entry(jump=f"{getpass.getuser()}@the-jump"))
+    check_answers(sshd.entry(jump=f"{getpass.getuser()}@the-jump"))
     assert "127.0.0.1 port" in (jump.folder / "log").read_text(), "the connection went through the jump host"
 
 
@@ -102,13 +99,9 @@ PIPE_TO = (
 
 def test_a_proxy_command(sshd: Sshd, configured: Callable[[str], Path]) -> None:
     configured(f'Host spark-one\n  ProxyCommand python3 -c "{PIPE_TO}" 127.0.0.1 %p\n')
-    check_answers("spark1", sshd.entry(address="spark-one", known_hosts_file=known_as(sshd, "spark-one")))
-
-
-def known_as(sshd: Sshd, name: str) -> str:
-    path = sshd.folder / f"known_as_{name}"
-    path.write_text(f"[{name}]:{sshd.port} {public(sshd.folder / 'host_ed25519')}\n")
-    return str(path)
+    known = sshd.folder / "known_as_spark-one"
+    known.write_text(f"[spark-one]:{sshd.port} {public(sshd.folder / 'host_ed25519')}\n")
+    check_answers(sshd.entry(address="spark-one", known_hosts_file=str(known)))
 
 
 def test_a_configuration_that_ssh_refuses(configured: Callable[[str], Path]) -> None:
@@ -149,22 +142,16 @@ def test_what_is_not_this_machine(entry: HostEntry) -> None:
 
 
 def test_an_ipv6_address(make_sshd: Callable[..., Sshd]) -> None:
-    if not socket.has_ipv6 or not can_bind("::1"):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
         pytest.skip("no IPv6 here")
     server = make_sshd(options="ListenAddress ::1\n")
     known = server.known_hosts.read_text().replace("127.0.0.1", "::1")
     server.known_hosts.write_text(known)
-    check_answers("spark1", server.entry(address="::1"))
+    check_answers(server.entry(address="::1"))
     server.known_hosts.write_text("")
     with pytest.raises(UnreachableError) as raised:
         SshHost("spark1", resolve("spark1", server.entry(address="::1"))).ask([Question(("true",))])
     assert f"@[::1]:{server.port}" in raised.value.remedy
-
-
-def can_bind(address: str) -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
