@@ -27,9 +27,8 @@ from cluster.config.inventory import ResolvedHost
 from cluster.config.secrets import is_secret, redact, redact_text
 from cluster.deploy import evidence, gate, prove
 from cluster.deploy.fetch import is_absent, read_token
-from cluster.deploy.prove import subject_of
+from cluster.deploy.prove import simulated_products, subject_of
 from cluster.deploy.rank import SECRET_FILES
-from cluster.deploy.ready import simulated_products
 from cluster.deploy.session import Connect, answered, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect

@@ -18,7 +18,6 @@ from cluster.deploy import fetch, gate, prove
 from cluster.deploy.apply import also, apply, undoing
 from cluster.deploy.plan import Plan, clean_up, filled, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
-from cluster.deploy.ready import print_ready
 from cluster.deploy.restart import await_released, say_held
 from cluster.deploy.session import (
     Connect,
@@ -196,7 +195,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
             apply(plan.stages, session, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
     remove_old(plan, session)
-    ready = print_ready(wanted, proof, seens, session, changed=True)
+    ready = prove.print_ready(wanted, proof, seens, session, changed=True)
     if options.probe:
         from cluster.probe.cases import probe_quickly
 
@@ -270,7 +269,7 @@ def leave(same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], se
             one.rolled_back = "only remains of another deployment were removed" if same.remains else UNCHANGED
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
-    screen.document(print_ready(wanted, proof, seens, session, changed=False))
+    screen.document(prove.print_ready(wanted, proof, seens, session, changed=False))
     return ExitCode.DONE
 
 

@@ -30,12 +30,9 @@ CHUNK = 65536
 def connect(entries: Mapping[str, HostEntry], *, limit: int = 32, cancel: Cancel | None = None) -> Fleet:
     """A fleet of the inventory's hosts. Connections are opened when first used, in parallel, and then kept.
 
-    This machine is reached without SSH. It is this machine when ssh's options for it lead here: the address is one of
-    our own (it can be bound to), with ssh's usual port, no jump host, no proxy and our own user. Addresses of other
-    network namespaces are not our own. To use ssh to this machine nevertheless, give another port. Two names of one
-    machine are found later, by machine-id.
-
-    Raises UsageError when ssh cannot make sense of an entry.
+    This machine is reached without SSH: when the address is one of our own (it can be bound to), with ssh's usual port,
+    no jump host, no proxy and our own user. Two names of one machine are found later, by machine-id. Raises UsageError
+    when ssh cannot read its configuration for an entry.
     """
     cancel = cancel or Cancel()
 

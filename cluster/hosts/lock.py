@@ -33,12 +33,11 @@ class Lock:
     """A context manager that holds the lock on every host of a fleet, and takes it again where it was lost.
 
     `data_dirs`: the directory of cluster's files, by host name. Entering raises LockedError, with who holds it, since
-    when and why, after releasing what was taken; ClusterError when a host's lock file cannot be written. Hosts are
-    locked in the order of their names. Nobody waits for a lock, so two inventories that call the same hosts by other
-    names cannot block each other: at worst both commands are refused.
+    when and why, after releasing what was taken; ClusterError when a host's lock file cannot be written. No command
+    waits for a lock, so two that call the same hosts by other names cannot block each other: at worst both are refused.
 
-    A lock that ended with its connection is taken again as soon as the host can be reached, unless somebody else had it
-    in between: the generation in the lock's file shows it (`far/hold.py`).
+    A lock that ended with its connection is taken again, unless somebody else had it in between: the generation in the
+    lock's file shows it (`far/hold.py`).
     """
 
     def __init__(

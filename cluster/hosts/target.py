@@ -154,7 +154,7 @@ def expand(text: str, tokens: Mapping[str, str]) -> str:
 def jump_command(jumps: str, target: SshTarget, entry: HostEntry) -> str:
     """The proxy command for jump hosts: `ssh -W` through the last, as OpenSSH itself does.
 
-    It asks no questions; the inventory's key and known hosts of the host count for its jump hosts too.
+    It never prompts; the inventory's key and known hosts of the host count for its jump hosts too.
     """
     *before, last = jumps.split(",")
     words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={target.connect_timeout_s:.0f}"]

@@ -23,17 +23,29 @@ def _needs_openssh() -> None:
 
 
 @pytest.fixture(scope="session")
-def _shared_sshd(_needs_openssh: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    server = Sshd(tmp_path_factory.mktemp("sshd") / "server")
-    yield server
-    server.stop()
+def _sshd_of(_needs_openssh: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Sshd]]:
+    """Servers that all tests share, by the version of the interpreter on their PATH; "" for this machine's own."""
+    made: dict[str, Sshd] = {}
+
+    def serve(version: str) -> Sshd:
+        if version not in made:
+            programs = tmp_path_factory.mktemp("programs")
+            if version:
+                (programs / "python3").symlink_to(os.path.realpath(interpreters.found()[version]))
+            made[version] = Sshd(tmp_path_factory.mktemp("sshd") / "server", programs=programs)
+        return made[version]
+
+    yield serve
+    for server in made.values():
+        server.stop()
 
 
 @pytest.fixture
-def sshd(_shared_sshd: Sshd) -> Iterator[Sshd]:
-    """The plain server, the same for all tests."""
-    yield _shared_sshd
-    _shared_sshd.close_hosts()
+def sshd(_sshd_of: Callable[[str], Sshd]) -> Iterator[Sshd]:
+    """The plain server."""
+    server = _sshd_of("")
+    yield server
+    server.close_hosts()
 
 
 @pytest.fixture
@@ -51,6 +63,17 @@ def make_sshd(_needs_openssh: None, tmp_path: Path) -> Iterator[Callable[..., Ss
         server.stop()
 
 
+@pytest.fixture(params=["local", *interpreters.found()])
+def host(request: pytest.FixtureRequest, _sshd_of: Callable[[str], Sshd]) -> Iterator[WireHost]:
+    """A host, as this machine and over SSH, where it has each interpreter in turn: all must behave the same."""
+    if request.param == "local":
+        yield LocalHost("spark1")
+        return
+    server = _sshd_of(request.param)
+    yield server.host()
+    server.close_hosts()
+
+
 @pytest.fixture(params=interpreters.found().values(), ids=interpreters.found())
 def far_python(request: pytest.FixtureRequest) -> str:
     """Each interpreter that a host or an image may have, as far as this machine has it."""
@@ -61,30 +84,3 @@ def far_python(request: pytest.FixtureRequest) -> str:
 def under_each_python(far_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test starts with `sys.executable` runs under each of them."""
     monkeypatch.setattr("sys.executable", far_python)
-
-
-@pytest.fixture(scope="session")
-def _sshd_of(_needs_openssh: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Sshd]]:
-    made: dict[str, Sshd] = {}
-
-    def serve(version: str) -> Sshd:
-        if version not in made:
-            programs = tmp_path_factory.mktemp("programs")
-            (programs / "python3").symlink_to(os.path.realpath(interpreters.found()[version]))
-            made[version] = Sshd(tmp_path_factory.mktemp("sshd") / "server", programs=programs)
-        return made[version]
-
-    yield serve
-    for server in made.values():
-        server.stop()
-
-
-@pytest.fixture(params=["local", *interpreters.found()])
-def host(request: pytest.FixtureRequest, _sshd_of: Callable[[str], Sshd]) -> Iterator[WireHost]:
-    """A host, as this machine and over SSH, where it has each interpreter in turn: all must behave the same."""
-    if request.param == "local":
-        yield LocalHost("spark1")
-        return
-    server = _sshd_of(request.param)
-    yield server.host()
-    server.close_hosts()

@@ -64,7 +64,6 @@ class Sshd:
 
     @property
     def name(self) -> str:
-        """As known_hosts writes it."""
         return f"[127.0.0.1]:{self.port}"
 
     def start(self) -> None:
@@ -80,7 +79,6 @@ class Sshd:
         raise AssertionError((self.folder / "log").read_text())
 
     def close_hosts(self) -> None:
-        """Close all connections that tests have opened."""
         for host in self.hosts:
             host.close()
         self.hosts.clear()
@@ -91,7 +89,6 @@ class Sshd:
         self.process.wait()
 
     def entry(self, **more: Any) -> HostEntry:
-        """An inventory entry that reaches it."""
         given: dict[str, Any] = {
             "address": "127.0.0.1",
             "port": self.port,
@@ -102,13 +99,11 @@ class Sshd:
         return HostEntry(**{**given, **more})
 
     def host(self, name: str = "spark1", cancel: Cancel | None = None, **more: Any) -> SshHost:
-        """A host that is reached through it."""
         self.hosts.append(SshHost(name, resolve(name, self.entry(**more)), cancel))
         return self.hosts[-1]
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
-    """A key pair."""
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", path], check=True)
     return path
 
@@ -136,7 +131,6 @@ def find_processes(mark: str) -> list[int]:
 
 
 def becomes(condition: Callable[[], bool], within_s: float) -> bool:
-    """Whether a condition becomes true in time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if condition():

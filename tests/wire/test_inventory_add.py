@@ -56,6 +56,8 @@ def test_yes_records_key_and_host_once(sshd: Sshd, files: tuple[Path, Path]) -> 
     assert screen.asked == [f"record it in {known}?"]
     assert known.read_text().split()[-2:] == public(sshd.folder / "host_ed25519").split()
     assert known.stat().st_mode & 0o777 == 0o600
+    [answer] = sshd.host(known_hosts_file=str(known)).ask([Question(("echo", "hello"))])
+    assert answer.text == "hello\n", "the recorded key is the one that hosts are checked with"
     entry = read_inventory(inventory).hosts["spark1"]
     assert (entry.address, entry.port, entry.user) == ("127.0.0.1", sshd.port, getpass.getuser())
     before = (inventory.read_bytes(), known.read_bytes())
@@ -66,26 +68,15 @@ def test_yes_records_key_and_host_once(sshd: Sshd, files: tuple[Path, Path]) -> 
     assert (inventory.read_bytes(), known.read_bytes()) == before
 
 
-def test_the_recorded_key_is_the_one_hosts_are_checked_with(sshd: Sshd, files: tuple[Path, Path]) -> None:
-    add(Answering(True), *words(sshd, files))
-    host = sshd.host(known_hosts_file=str(files[1]))
-    (answer,) = host.ask([Question(("echo", "hello"))])
-    host.close()
-    assert answer.text == "hello\n"
-
-
-def test_no_records_nothing(sshd: Sshd, files: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="nothing was recorded"):
-        add(Answering(False), *words(sshd, files))
-    assert not files[0].exists()
-    assert not files[1].exists()
-
-
-def test_without_a_terminal_the_answer_is_no(
+def test_no_records_nothing_and_without_a_terminal_the_answer_is_no(
     sshd: Sshd, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(UsageError, match="nothing was recorded"):
+        add(Answering(False), *words(sshd, files))
     assert main(["inventory", "add", *words(sshd, files)]) == 2
     assert "SHA256:" in capsys.readouterr().err
+    assert not files[0].exists()
+    assert not files[1].exists()
     assert main(["inventory", "add", *words(sshd, files), "--yes", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["added"], said["key_added"], said["kind"]) == (True, True, "ssh-ed25519")
