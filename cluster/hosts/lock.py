@@ -5,10 +5,11 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -68,8 +69,7 @@ class Lock:
     def release(self) -> None:
         self._over.set()
         for held in reversed(self._held.values()):
-            if held.holder is not None:
-                held.holder.release()
+            held.release()
 
     def lost(self) -> dict[str, ClusterError]:
         """The hosts whose lock we do not hold and cannot take now: LockedError where somebody else took it."""
@@ -86,8 +86,7 @@ class Lock:
 
     def note(self, host: str, text: str, **more: Any) -> None:
         """Append a line to a host's audit file; the time and who we are are added there. No secrets."""
-        if (holder := self._held[host].holder) is not None:
-            holder.write("audit " + json.dumps({"what": text, **more}))
+        self._held[host].write("audit " + json.dumps({"what": text, **more}))
 
     def _beat(self) -> None:
         while not self._over.wait(self._beat_s):
@@ -96,37 +95,47 @@ class Lock:
 
 
 class _HostLock:
-    """The lock of one host, through all the connections that it was held by. `given`: see `far/hold.py`."""
+    """The lock of one host, through all the connections that it is held by. `given`: see `far/hold.py`.
+
+    `_process` runs far/hold while the lock is held; a thread reads its lines, and takes the lock again when it ended.
+    """
 
     def __init__(self, host: Host, given: Mapping[str, Any], over: threading.Event) -> None:
         self._host = host
         self._given = given
         self._over = over
-        self.holder: _LockHolder | None = None
-        self._generation: int | None = None
         self.taken: LockedError | None = None
+        self._generation: int | None = None
+        self._process: Process | None = None
         self._taking = threading.Lock()
+        self._changed = threading.Condition()
+        self._sent = self._received = 0
+        self._received_at = 0.0
 
     def take(self) -> None:
         """Take it. Raises LockedError, ConnectionLostError, ClusterError."""
-        name = self._host.name
+        name, lines = self._host.name, queue.SimpleQueue[dict[str, Any]]()
         argv, program = started("hold", {**self._given, "generation": self._generation})
-        holder = _LockHolder(name, self._host.start(argv, program, lasting=True), self._keep)
-        answer = holder.first_line()
+        process = self._host.start(argv, program, lasting=True)
+        threading.Thread(target=self._listen, args=[process, lines], name=f"lock-{name}", daemon=True).start()
+        answer: dict[str, Any] = {}
+        with suppress(queue.Empty):
+            answer = lines.get(timeout=ANSWER_S)
         if answer.get("held"):
-            self._generation, self.holder = answer["generation"], holder
             if self._over.is_set():
-                holder.release()
+                process.close()
             return
-        holder.release()
+        process.close()
+        if not answer:
+            what = f"{name} did not answer whether its lock is free"
+            raise ConnectionLostError(what, code="lock-silent", where=name)
         if "who" not in answer:
             what = f"cannot take the lock: {answer.get('error', answer)}"
             raise ClusterError(what, code="lock-failed", where=name, remedy="check data_dir in the inventory")
         since = ""
         if (unix_s := answer.get("since")) is not None:
-            since = (
-                f" since {time.strftime('%H:%M:%S', time.localtime(unix_s))} ({max(0.0, time.time() - unix_s):.0f} s)"
-            )
+            clock, ago_s = time.strftime("%H:%M:%S", time.localtime(unix_s)), max(0.0, time.time() - unix_s)
+            since = f" since {clock} ({ago_s:.0f} s)"
         owner = f"{answer['who']}{since}: {answer['why']}"
         if self._generation is None:
             remedy = "wait until it is done; a lock whose owner is gone ends by itself within"
@@ -143,93 +152,65 @@ class _HostLock:
         self.taken = LockedError(what, code="lock-taken", where=name, remedy=remedy)
         raise self.taken
 
+    def _listen(self, process: Process, lines: queue.SimpleQueue[dict[str, Any]]) -> None:
+        with suppress(ClusterError):
+            for text in process.lines():
+                with suppress(ValueError):
+                    line = json.loads(text)
+                    if "ended" in line:
+                        break
+                    with self._changed:
+                        if line.get("held"):
+                            self._generation, self._process = line["generation"], process
+                        self._received = line.get("beat", self._received)
+                        self._received_at = time.monotonic()
+                        self._changed.notify_all()
+                    lines.put(line)
+        lines.put({})
+        with self._changed:
+            held = self._process is process
+            self._process = None if held else self._process
+            self._changed.notify_all()
+        while held and not self._over.wait(RETRY_S) and self._process is None and self.taken is None:
+            with suppress(ClusterError):
+                self._retake()
+
     def ensure(self) -> None:
         """Hold it: a beat is answered, or it is taken again. Raises LockedError, SilentError, UnreachableError."""
-        holder = self.holder
-        if holder is not None and holder.answers(5.0):
-            return
-        if holder is not None and not holder.ended:
-            what = f"{self._host.name}: the holder of its lock does not answer"
-            raise SilentError(what, code="lock-silent", where=self._host.name)
-        self._retake(holder)
+        if self._process is not None:
+            number = self.beat()
+            with self._changed:
+                self._changed.wait_for(lambda: self._received >= number or self._process is None, 5.0)
+                if self._process is not None and self._received >= number:
+                    return
+                if self._process is not None:
+                    what = f"{self._host.name}: the holder of its lock does not answer"
+                    raise SilentError(what, code="lock-silent", where=self._host.name)
+        self._retake()
 
-    def _retake(self, lost: _LockHolder | None) -> None:
+    def _retake(self) -> None:
         with self._taking:
             if self.taken is not None:
                 raise self.taken
-            if self.holder is lost:
+            if self._process is None:
                 self.take()
 
-    def _keep(self, ended: _LockHolder) -> None:
-        """On the thread of a holder that ended: take the lock again as soon as that is possible."""
-        while not self._over.wait(RETRY_S) and self.holder is ended and self.taken is None:
-            with suppress(ClusterError):
-                self._retake(ended)
-
-    def beat(self) -> None:
-        """Send a beat; a connection over which none was answered for so long that the lock ended is given up."""
-        if self.holder is not None:
-            self.holder.beat()
-            if not self.holder.ended and time.monotonic() - self.holder.received_at > self._given["silence_s"]:
-                self.holder.release(0.0)
-
-
-class _LockHolder:
-    """far/hold on one host, and a thread that reads its lines and calls `end` when it has ended."""
-
-    def __init__(self, host: str, process: Process, end: Callable[[_LockHolder], None]) -> None:
-        self._host = host
-        self._process = process
-        self._end = end
-        self._changed = threading.Condition()
-        self._first: dict[str, Any] = {}
-        self._sent = self._received = 0
-        self.received_at = time.monotonic()
-        self.ended = False
-        self.release = process.close
-        threading.Thread(target=self._listen, name=f"lock-{host}", daemon=True).start()
-
-    def first_line(self) -> dict[str, Any]:
-        """Whether it has the lock, or who has. Raises ConnectionLostError."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._first or self.ended, ANSWER_S)
-        if not self._first:
-            self.release()
-            what = f"{self._host} did not answer whether its lock is free"
-            raise ConnectionLostError(what, code="lock-silent", where=self._host)
-        return self._first
-
     def beat(self) -> int:
-        """Send the next beat; its number."""
+        """Send a beat; its number. A connection over which none was answered for too long is given up."""
         with self._changed:
             self._sent += 1
-            number = self._sent
+            number, silent_s = self._sent, time.monotonic() - self._received_at
         self.write(f"beat {number}")
+        if silent_s > self._given["silence_s"]:
+            self.release(0.0)
         return number
 
-    def answers(self, timeout_s: float) -> bool:
-        number = self.beat()
-        with self._changed:
-            self._changed.wait_for(lambda: self._received >= number or self.ended, timeout_s)
-            return self._received >= number and not self.ended
-
     def write(self, line: str) -> None:
-        """Send one command; a holder that is gone is noticed by `answers`."""
-        with suppress(ClusterError):
-            self._process.write(line.encode() + b"\n")
+        """Send one command to the holder; one that is gone is noticed by `ensure`."""
+        if (process := self._process) is not None:
+            with suppress(ClusterError):
+                process.write(line.encode() + b"\n")
 
-    def _listen(self) -> None:
-        with suppress(ClusterError):
-            for text in self._process.lines():
-                with suppress(ValueError):
-                    line = json.loads(text)
-                    with self._changed:
-                        self._first = self._first or line
-                        self._received = line.get("beat", self._received)
-                        self.received_at = time.monotonic()
-                        self.ended = self.ended or "ended" in line
-                        self._changed.notify_all()
-        with self._changed:
-            self.ended = True
-            self._changed.notify_all()
-        self._end(self)
+    def release(self, timeout_s: float = 5.0) -> None:
+        if (process := self._process) is not None:
+            process.close(timeout_s)
