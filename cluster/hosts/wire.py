@@ -80,9 +80,9 @@ def read_answers(seen: bytearray, marker: str) -> list[Answer] | None:
     kind, length = seen[start + len(mark) : end].decode().split()
     if int(length) > LARGEST:
         raise ValueError(f"an answer of {length} bytes")
-    body = bytes(seen[end + 1 : end + 1 + int(length)])
-    if len(body) < int(length):
+    if len(seen) < end + 1 + int(length):
         return None
+    body = bytes(seen[end + 1 : end + 1 + int(length)])
     try:
         rows = json.loads(zlib.decompressobj().decompress(body, LARGEST) if kind == "zlib" else body)
     except zlib.error as error:

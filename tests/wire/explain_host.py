@@ -42,7 +42,7 @@ def main(entry: str, most_s: str) -> None:
         with tempfile.TemporaryDirectory() as place:
             questions = evidence.questions("rank", "-60s", ray=True)
             asked = {"spark1": {name: hurried(question) for name, question in questions.items()}}
-            missing = evidence.collect(asked, fleet, Path(place))
+            missing, _ = evidence.collect(asked, fleet, Path(place))
             kept = sum(file.stat().st_size for file in Path(place).iterdir())
             diagnosis = explain(evidence.sources(Path(place)))
     root = diagnosis.root
