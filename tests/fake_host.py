@@ -21,7 +21,6 @@ class Faults:
     lose_answer_of: int = 0  # the n-th change is carried out, its answer is lost
     fail_at: int = 0  # the n-th change is not carried out and exits 1
     interrupt_at: int = 0  # Ctrl-C just before the n-th change
-    lost_questions: int = 0  # so many asks lose their connection before they are answered
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,7 @@ class Put:
 class FakeHost:
     """`handler` answers each question, `writer` takes each file; what was asked, put and started is kept in lists.
 
-    As with a real host, an ask without changes is tried up to three times when the connection is lost, one with
-    changes never. Lock holders (`far/hold`) are answered as the real one does; `lock_holder` makes the lock taken.
+    Lock holders (`far/hold`) are answered as the real one does; `lock_holder` makes the lock taken.
     """
 
     name: str
@@ -62,15 +60,6 @@ class FakeHost:
         scope = self.cancel.scope
         self._reach(scope)
         self.asks += 1
-        changes = any(question.changes for question in questions)
-        for left in reversed(range(1 if changes else 3)):
-            if not self.faults.lost_questions:
-                break
-            self.faults.lost_questions -= 1
-            if not left:
-                raise ConnectionLostError(
-                    f"the connection to {self.name} was lost", code="connection-lost", where=self.name
-                )
         answers, numbers = [], []
         for question in questions:
             self.asked.append(question)

@@ -205,16 +205,6 @@ def test_long_work_that_loses_its_connection_was_not_silent_before(clock: Clock)
     assert silence.keep_trying("spark2", download) == "done"
 
 
-def test_the_fake_asks_again_but_never_changes_again() -> None:
-    host = FakeHost("spark1", echo, faults=Faults(lost_questions=2))
-    assert host.ask([ASK])[0].exit == 0
-    for lost, question in ((3, ASK), (1, CHANGE)):
-        host.faults.lost_questions = lost
-        with pytest.raises(ConnectionLostError):
-            host.ask([question])
-    assert host.changes == 0
-
-
 def test_the_fake_fails_at_a_change_or_loses_its_answer() -> None:
     host = FakeHost("spark1", echo, faults=Faults(fail_at=1, lose_answer_of=4))
     assert [answer.exit for answer in host.ask([CHANGE, CHANGE])] == [1, 0]
