@@ -141,9 +141,11 @@ def test_a_stranger_without_the_token_is_sent_away_and_not_counted() -> None:
     process.close(0)
 
 
-def test_only_its_own_address_listens() -> None:
-    process = receiver(address=f"{NET}.2")
+def test_only_its_own_address_listens_and_no_token_is_in_a_command_line() -> None:
+    process = receiver(address=f"{NET}.2", token="5ecret70ken")
     port = port_of(process)
+    assert floods()
+    assert not any("5ecret70ken" in word for word in floods())
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((f"{NET}.1", port), timeout=2)
     process.close(0)
@@ -168,21 +170,12 @@ def test_the_receiver_ends_when_nobody_holds_it_and_at_its_deadline(held_s: int)
     assert becomes(lambda: not floods(), 5)
 
 
-def test_no_token_in_a_command_line() -> None:
-    process = receiver(token="5ecret70ken")
-    port_of(process)
-    assert not any("5ecret70ken" in word for word in floods())
-    process.close(0)
-
-
 def test_rdma_with_two_real_processes(fleet: Fleet, perftest: None) -> None:
     """The server says that it waits before it listens; each end has its own GID index, and nothing stays behind."""
+    assert refuse(fleet["spark1"].ask([VERSION])[0], "ib_write_bw") is None, "it exits 1 after printing its version"
     port = free_port()
     assert fabric_test.by_rdma(way(), fleet, port) == Bandwidth("perftest", 91.57, 65536)
     assert becomes(lambda: not find_processes(str(port)), 5)
-
-
-def test_a_server_that_ends_at_once_is_told_in_its_words(fleet: Fleet, perftest: None) -> None:
     found = fabric_test.by_rdma(way(hca2="broken"), fleet, free_port())
     assert found == ("spark2", Missing("IB device broken not found"))
 
@@ -209,8 +202,3 @@ def test_ctrl_c_ends_both_ends(fleet: Fleet, perftest: None, monkeypatch: pytest
         fabric_test.run_round([over], fleet)
     assert time.monotonic() - began < 8
     assert becomes(lambda: running() == 0, 5)
-
-
-def test_whether_the_tool_is_there(fleet: Fleet, perftest: None) -> None:
-    """It exits 1 after telling its version."""
-    assert refuse(fleet["spark1"].ask([VERSION])[0], "ib_write_bw") is None

@@ -22,10 +22,10 @@ pytestmark = pytest.mark.usefixtures("under_each_python")
 FAR = Path(__file__).parents[2] / "cluster" / "far"
 
 
-def run(program: str, word: str | None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+def run(program: str, word: str | None, env: dict[str, str] | None = None, *, stdin: bytes = b"") -> Any:
     words = [sys.executable, "-S", str(FAR / f"{program}.py"), *([word] if word is not None else [])]
     env = {"PATH": os.environ["PATH"], **(env or {})}
-    return subprocess.run(words, capture_output=True, timeout=30, env=env)
+    return subprocess.run(words, input=stdin, capture_output=True, timeout=30, env=env)
 
 
 def told(program: str, word: str | None, env: dict[str, str] | None = None) -> dict[str, Any]:
@@ -172,15 +172,12 @@ def test_when_both_ways_are_refused_the_first_answer_is_told(url: str) -> None:
     assert (found["status"], found["error"], found["text"]) == (500, "EngineDeadError", "")
 
 
-def test_no_answer_in_time_is_status_0(url: str) -> None:
+def test_no_answer_in_time_is_status_0_and_no_server_none(url: str) -> None:
     Server.answers |= {"/v1/completions": 3.0}
     found = ask(url, timeout_s=1)
     assert found["status"] == 0
     assert "timed out" in found["error"]
     assert found["seconds"] < 2
-
-
-def test_a_server_that_is_not_there() -> None:
     found = ask("http://127.0.0.1:9", ask=False)
     assert (found["health"], found["models"], found["counters"]) == (0, [], "")
 
@@ -237,20 +234,15 @@ def test_a_gcs_that_is_dead_or_refuses(given: str, code: int, said: str, fake_ra
 
 def test_each_line_is_answered_by_one_program(fake_ray: dict[str, str]) -> None:
     """At once while nobody listens there, and with a client of its own when somebody does."""
+
+    def told_lines(count: int) -> list[dict[str, Any]]:
+        done = run("ray_nodes", json.dumps({"address": address, "each_line": True}), fake_ray, stdin=b"\n" * count)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
     with socket.create_server(("127.0.0.1", 0)) as gcs:
         address = f"127.0.0.1:{gcs.getsockname()[1]}"
-        found = told_lines(fake_ray, address, 2)
-    assert [len(one["nodes"]) for one in found] == [3, 3]
-    assert "ConnectionRefusedError" in told_lines(fake_ray, address, 1)[0]["error"]
-
-
-def told_lines(environment: dict[str, str], address: str, count: int) -> list[dict[str, Any]]:
-    given = json.dumps({"address": address, "each_line": True})
-    words = [sys.executable, str(FAR / "ray_nodes.py"), given]
-    done = subprocess.run(
-        words, input=b"\n" * count, capture_output=True, timeout=30, env=os.environ | environment, check=True
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        assert [len(one["nodes"]) for one in told_lines(2)] == [3, 3]
+    assert "ConnectionRefusedError" in told_lines(1)[0]["error"]
 
 
 def test_where_rays_insides_have_changed_the_public_api_is_asked(fake_ray: dict[str, str]) -> None:
