@@ -111,9 +111,7 @@ class Time(Protocol):
     """What waits read and pass; the module `time` is one, tests have their own."""
 
     def monotonic(self) -> float: ...
-
     def time(self) -> float: ...
-
     def sleep(self, seconds: float, /) -> None: ...
 
 

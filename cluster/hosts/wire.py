@@ -34,25 +34,19 @@ GRACE_S = 30.0  # how long a started program may continue after its stdin was cl
 
 
 class Pipe(Protocol):
-    """One running loader (`argv.far.COMMAND`), wherever it runs."""
+    """One running loader (`argv.far.COMMAND`), wherever it runs; `close` releases it, and is harmless when closed.
 
-    def send(self, data: bytes) -> None:
-        """Write all of `data` to its stdin. Raises ConnectionLostError, also when it accepts nothing for STALLED_S."""
+    `send` writes all of `data` to its stdin and raises ConnectionLostError, also when it stalls for STALLED_S.
+    `receive` gives some bytes of its stdout, b"" at the end, None when none came in time; raises ConnectionLostError.
+    `exit_code` is None when it has not ended in time or the connection was lost; `errors` is the end of its stderr.
+    """
 
-    def receive(self, timeout_s: float) -> bytes | None:
-        """Some bytes of its stdout; b"" at the end; None when none came in time. Raises ConnectionLostError."""
-
-    def end_input(self) -> None:
-        """Close its stdin."""
-
-    def exit_code(self, timeout_s: float) -> int | None:
-        """Its exit code; None when it has not ended in time or the connection was lost."""
-
-    def errors(self) -> str:
-        """What it wrote to stderr so far (the last part of it)."""
-
-    def close(self) -> None:
-        """Release it; it ends itself. Harmless when closed."""
+    def send(self, data: bytes) -> None: ...
+    def receive(self, timeout_s: float) -> bytes | None: ...
+    def end_input(self) -> None: ...
+    def exit_code(self, timeout_s: float) -> int | None: ...
+    def errors(self) -> str: ...
+    def close(self) -> None: ...
 
 
 def request(program: str, **given: Any) -> bytes:
