@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from cluster.bench.result import (
-    PARTIAL,
-    Baseline,
-    Difference,
-    Result,
-    differences,
-    find_baseline,
-    read_result,
-    warnings,
-)
-from cluster.bench.rows import Row, suffix
-from cluster.bench.scaling import UNKNOWN, Ceiling, Reading, bytes_a_token, scaling_rows, scaling_table
+from cluster.bench.result import PARTIAL, Difference, Result, differences, find_baseline, read_result, warnings
+from cluster.bench.rows import suffix
+from cluster.bench.scaling import Entry, Reading, bytes_a_token, scaling_table
 from cluster.bench.series import ENDING, Point, Series, read_point, read_series, short_key
 from cluster.bench.statistics import Ratio, Stat, half_width, ratio
-from cluster.bench.tables import Column, Table, extreme, hosts_of, known_columns, show, table
-from cluster.config.recipe import Reference, load_recipe
+from cluster.bench.tables import Table, bench_table, cell, extreme, hosts_of, server_table, table
+from cluster.config.recipe import load_recipe
 from cluster.errors import ClusterError, UsageError
 from cluster.spark.memory import GIB, moment_names
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A measurement with what is known around it: its name here, its step of a series, the recipe's own numbers."""
-
-    label: str
-    result: Result
-    path: Path | None = None
-    point: Point | None = None
-    reading: Reading = UNKNOWN
-    references: tuple[Reference, ...] = ()
-
-    @property
-    def tp(self) -> int | None:
-        return self.result.manifest.tp
-
 
 LABELS: tuple[Callable[[Result], str], ...] = (
     lambda result: result.manifest.recipe or result.manifest.model,
@@ -53,11 +27,11 @@ LABELS: tuple[Callable[[Result], str], ...] = (
     lambda result: f"seed {result.manifest.seed}",
     lambda result: result.timestamp,
 )
-"""What may tell results apart, most telling first."""
+"""What distinguishes results, the most important first."""
 
 
 def name_results(results: Sequence[Result]) -> list[str]:
-    """A short name for each: only what tells them apart; their size when nothing else does."""
+    """A short name for each: only what distinguishes them; their size when nothing else does."""
     chosen: list[Callable[[Result], str]] = []
     for pick in LABELS:
         names = {tuple(one(result) for one in chosen) for result in results}
@@ -95,41 +69,64 @@ def against(base: Entry, now: Entry, varied: Sequence[str] = ()) -> tuple[Differ
 
 
 def all_warnings(entries: Sequence[Entry]) -> list[str]:
-    """What must be said aloud with these numbers, wherever they go; once when it is true of all."""
-    said: dict[str, list[str]] = {}
+    """What must be read before these numbers; once when it is true of all."""
+    found: dict[str, list[str]] = {}
     for entry in entries:
         for line in warnings(entry.result):
-            said.setdefault(line, []).append(entry.label)
-    return [line if len(who) == len(entries) else f"{', '.join(who)}: {line}" for line, who in said.items()]
+            found.setdefault(line, []).append(entry.label)
+    return [line if len(who) == len(entries) else f"{', '.join(who)}: {line}" for line, who in found.items()]
 
 
-def compare(base: Entry, now: Entry) -> list[Table]:
-    """The scaling table of two sizes with the ceiling as a column; in its place what forbids it."""
-    why_not = against(base, now)
-    if why_not:
+def overview(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
+    """What the series did, and each larger size beside the smallest."""
+    found: list[Table] = []
+    for one in series:
+        own = [entry for entry in entries if entry.point in one.points]
+        if one.kind == "sweep":
+            found += [*sweep_tables(one, own), *([prompt_table(own)] if own else [])]
+        else:
+            found.append(steps_table(one, own))
+    if not any(one.kind == "sweep" for one in series):
+        by_size = sorted(entries, key=lambda entry: entry.tp or 0)
+        found += [compare(by_size[0], entry) for entry in by_size[1:] if entry.tp]
+    return found
+
+
+def details(entries: Sequence[Entry]) -> list[Table]:
+    """Each measurement by itself: its rows, and what its server counted."""
+    counted = [server_table(entry.result, f"{entry.label}: what the server counted") for entry in entries]
+    return [*(bench_table(entry.result, entry.label) for entry in entries), *(one for one in counted if one)]
+
+
+def compare(base: Entry, now: Entry) -> Table:
+    """The scaling table of two sizes; in its place what forbids it."""
+    if why_not := against(base, now):
         text = f"{now.label} is not compared with {base.label}: " + "; ".join(map(str, why_not[:8]))
-        return [Table("scaling", notes=(text,))]
-    rows = scaling_rows(base.result, now.result, now.references)
-    baseline = Baseline(base.result, base.path, differences(base.result.manifest, now.result.manifest))
-    title = f"scaling: {now.label} beside {base.label}"
-    return [scaling_table(rows, baseline, now.result, now.references, Ceiling(now.label, now.reading, now.tp), title)]
+        return Table("scaling", notes=(text,))
+    return scaling_table(base, now)
 
 
-def steps_table(series: Series, results: Mapping[str, Result]) -> Table:
+READY = "ready: from the first connection to the proven answer"
+
+
+def steps_table(series: Series, entries: Sequence[Entry]) -> Table:
     """Each step: hosts, time to ready, what was measured, or why not."""
-    columns = [
-        Column("step", lambda point: point.label),
-        Column("hosts", lambda point: ", ".join(point.hosts)),
-        Column("ready (s)", ready),
-        Column("rows", lambda point: len(results[point.label].rows) if point.label in results else ""),
+    rows = {entry.label: len(entry.result.rows) for entry in entries}
+    lines = [
+        {
+            "step": point.label,
+            "hosts": ", ".join(point.hosts),
+            "ready (s)": ready(point),
+            "rows": rows.get(point.label, ""),
+            "failed": f"{point.stage} failed: {point.failed}" if point.failed else "",
+        }
+        for point in series.points
     ]
-    failed = Column("failed", lambda point: f"{point.stage} failed: {point.failed}" if point.failed else "")
-    columns += known_columns([failed], series.points)
-    return table("steps", columns, series.points, ("ready: from the first connection to the proven answer",), 2)
+    return table("steps", lines, (READY,), 2, optional=("failed",))
 
 
 def ready(point: Point) -> str:
-    """Whole seconds to ready, tenths below ten; empty when it ran already, or was not started."""
+    """Seconds to ready; empty when it ran already, or was not started."""
     stages = point.up.get("stages_s")
     value = sum(stages.values()) if stages and point.up.get("changed") else None
     return "" if value is None else f"{value:.1f}" if value < 10 else f"{value:,.0f}"
@@ -144,55 +141,45 @@ def known_moments(entries: Sequence[Entry]) -> dict[str, str]:
 
 def memory_gib(entry: Entry, host: str, moment: str) -> tuple[float | None, float | None]:
     """GiB available and of GPU processes at a moment; while measuring the least and the most over all rows."""
-    held: dict[str, float | None]
+    available: float | None
+    gpu: float | None
     if moment:
-        held, unit = {**((entry.point.moments if entry.point else {}).get(moment, {}).get(host) or {})}, GIB
+        held = (entry.point.moments if entry.point else {}).get(moment, {}).get(host) or {}
+        available, gpu, unit = held.get("available"), held.get("gpu"), GIB
     else:
-        held = {"available": extreme(entry.result, host, "memory_available_mib", most=False)}
-        held, unit = held | {"gpu": extreme(entry.result, host, "gpu_memory_mib", most=True)}, 1024
-    least, most = held.get("available"), held.get("gpu")
-    return None if least is None else least / unit, None if most is None else most / unit
+        available, unit = extreme(entry.result, host, "memory_available_mib", min), 1024
+        gpu = extreme(entry.result, host, "gpu_memory_mib", max)
+    return None if available is None else available / unit, None if gpu is None else gpu / unit
 
 
-def moments_table(entries: Sequence[Entry]) -> Table | None:
-    """GiB available and of GPU processes on each host, from idle to the extremes while measuring; None if not known."""
-    lines = [(entry, host) for entry in entries for host in hosts_of(entry.result)]
-
-    def role(line: tuple[Entry, str]) -> str:
-        return next((host.role for host in line[0].result.manifest.hosts if host.name == line[1]), "")
-
-    def pair(moment: str, line: tuple[Entry, str]) -> str:
-        held = memory_gib(*line, moment)
-        return "" if held == (None, None) else " / ".join("?" if gib is None else f"{gib:.1f}" for gib in held)
-
-    values = [Column(name, partial(pair, moment)) for moment, name in known_moments(entries).items()]
-    if not any(column.cell(line) for column in values for line in lines):
-        return None
-    published = Column("published VRAM (GiB)", lambda line: published_gib(line[0], role(line)), ",.1f", "")
-    columns = [
-        Column("size", lambda line: line[0].label),
-        Column("host", lambda line: line[1]),
-        Column("role", role),
-        *values,
-        *known_columns([published], lines),
-    ]
-    notes = ("GiB available / of GPU processes; measuring: least available, most of GPU processes over all rows",)
-    return table("memory per host", columns, lines, notes, text_columns=3)
+def moments_table(entries: Sequence[Entry]) -> list[Table]:
+    """GiB available and of GPU processes on each host, from idle to measured; nothing where none is known."""
+    moments, lines = known_moments(entries), []
+    for entry in entries:
+        roles = {host.name: host.role for host in entry.result.manifest.hosts}
+        for host in hosts_of(entry.result):
+            line = {"size": entry.label, "host": host, "role": roles.get(host, "")}
+            for moment, name in moments.items():
+                held = memory_gib(entry, host, moment)
+                texts = ("?" if gib is None else f"{gib:.1f}" for gib in held)
+                line[name] = "" if held == (None, None) else " / ".join(texts)
+            line["published VRAM (GiB)"] = published_gib(entry, roles.get(host, ""))
+            lines.append(line)
+    if not any(line[name] for line in lines for name in moments.values()):
+        return []
+    note = "GiB available / of GPU processes; measuring: least available, most of GPU processes over all rows"
+    return [table("memory per host", lines, (note,), 3, optional=("published VRAM (GiB)",))]
 
 
-def published_gib(entry: Entry, role: str) -> float | None:
+def published_gib(entry: Entry, role: str) -> str:
     """The published GPU memory of a host of this role; it is that of the largest published size.
 
     nvidia-smi writes MiB, so the recipe's MB are taken as such.
     """
     for reference in entry.references:
         if role in reference.vram_mb and entry.tp == max((row.tp for row in reference.rows), default=0):
-            return reference.vram_mb[role] / 1024
-    return None
-
-
-FEW = 4
-"""Columns of t/s that a table has room for beside the others; more go into tables of their own."""
+            return f"{reference.vram_mb[role] / 1024:,.1f}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,36 +204,28 @@ class Best:
         if self.ties:
             return f"{self.test}: a tie of {self.label} and {', '.join(self.ties)}: the highest mean is {mean}"
         text = f"{self.test}: best with {self.label}: {mean}"
-        if self.behind and self.behind[1].low is not None and self.behind[1].high is not None:
+        if self.behind and self.behind[1].low is not None:
             name, gain = self.behind
             text += f", {gain.value:.2f}× of {name} ({gain.low:.2f}–{gain.high:.2f})"
         return text
-
-
-def mean_interval(value: Stat) -> tuple[float, float] | None:
-    """The 95 % interval of a mean that is not negative (Student's t); None for a single run."""
-    half = half_width(value)
-    return None if half is None else (max(0.0, value.mean * (1 - half)), value.mean * (1 + half))
 
 
 def find_best(test: str, values: Mapping[str, Stat]) -> Best | None:
     """The label with the highest mean, and who is not significantly below it; None without any to compare."""
     if len(values) < 2:
         return None
-    order = sorted(values, key=lambda label: -values[label].mean)
-    first, interval = order[0], mean_interval(values[order[0]])
-    gains = {label: ratio(values[first], values[label]) for label in order[1:]}
-    known = {label: gain for label, gain in gains.items() if gain is not None}
-    same = (
-        label for label, gain in known.items() if gain.value == 1 or (gain.low is not None and not gain.significant)
-    )
+    first, *others = sorted(values, key=lambda label: -values[label].mean)
+    value, half = values[first], half_width(values[first])  # by Student's t; no rate is negative
+    interval = None if half is None else (max(0.0, value.mean * (1 - half)), value.mean * (1 + half))
+    gains = {label: gain for label in others if (gain := ratio(value, values[label]))}
+    same = (label for label, gain in gains.items() if gain.value == 1 or (gain.low and not gain.significant))
     ties = tuple(same) if interval else ()  # a side measured once is no tie, it is unknown
-    behind = next(((label, gain) for label, gain in known.items() if label not in ties), None)
-    return Best(test, first, values[first], interval, ties, behind)
+    behind = next(((label, gain) for label, gain in gains.items() if label not in ties), None)
+    return Best(test, first, value, interval, ties, behind)
 
 
 def generation(entry: Entry) -> dict[str, Stat | None]:
-    """Token generation by row name, `tg128 @ d4096`, None where it is n/a; several prompt lengths are told apart."""
+    """Token generation by row name, `tg128 @ d4096`; with several prompt lengths each has its own in front."""
     several = len({row.prompt_size for row in entry.result.rows}) > 1
     return {
         (f"pp{row.prompt_size} " if several else "")
@@ -256,94 +235,81 @@ def generation(entry: Entry) -> dict[str, Stat | None]:
     }
 
 
+def all_tests(entries: Iterable[Entry]) -> list[str]:
+    """The names of all rows of token generation, in order."""
+    return list(dict.fromkeys(test for entry in entries for test in generation(entry)))
+
+
 def bests(entries: Sequence[Entry], varied: Sequence[str]) -> tuple[list[Best], list[str]]:
     """The best of each test that more than one step measured; a line for each step with other conditions than these."""
-    columns: dict[str, dict[str, Stat | None]] = {}
-    lines = []
-    for entry in entries:
-        if other := against(entries[0], entry, varied):
-            lines.append(f"{entry.label} is not compared: {'; '.join(map(str, other[:5]))}")
-        else:
-            columns[entry.label] = generation(entry)
-    tests = dict.fromkeys(test for column in columns.values() for test in column)
-    found = [
-        find_best(test, {label: value for label, column in columns.items() if (value := column.get(test))})
-        for test in tests
-    ]
-    return [best for best in found if best], lines
+    others = {entry.label: against(entries[0], entry, varied) for entry in entries}
+    ranked = [entry for entry in entries if not others[entry.label]]
+    found = []
+    for test in all_tests(ranked):
+        values = {entry.label: value for entry in ranked if (value := generation(entry).get(test))}
+        found += [best] if (best := find_best(test, values)) else []
+    lines = [f"{label} is not compared: {'; '.join(map(str, other[:5]))}" for label, other in others.items() if other]
+    return found, lines
+
+
+FEW = 4
+"""Columns of t/s that a table has room for beside the others; more go into tables of their own."""
 
 
 def sweep_tables(series: Series, entries: Sequence[Entry]) -> list[Table]:
     """A line a step: what was varied, t/s of each test, acceptance, time to ready, memory of each host, or the reason.
 
-    `*` stands at the best of a column, `=` at its ties.
+    `*` marks the best of a column, `=` its ties.
     """
-    winners, lines = bests(entries, series.varied)
+    winners, notes = bests(entries, series.varied)
     marks = {(best.test, best.label): " *" if not best.ties else " =" for best in winners if best.interval}
     marks |= {(best.test, label): " =" for best in winners for label in best.ties}
-    tests = list(dict.fromkeys(test for entry in entries for test in generation(entry)))
     measured = {entry.label: entry for entry in entries}
+    tests, hosts = all_tests(entries), dict.fromkeys(host for entry in entries for host in hosts_of(entry.result))
+    titles = {short_key(key): key for key in series.varied}
+    titles = titles if len(titles) == len(series.varied) else {key: key for key in series.varied}
 
-    def varied(key: str, point: Point) -> str | None:
-        return None if (value := point.values.get(key)) is None else str(value)
+    def costs(point: Point) -> dict[str, Any]:
+        entry = measured.get(point.label)
+        line = {"acceptance": acceptance(entry) if entry else "", "ready (s)": ready(point)}
+        for host in hosts:
+            gib = memory_gib(entry, host, "")[1] if entry else None
+            line[f"{host} GPU (GiB)"] = "" if gib is None else f"{gib:,.1f}"
+        return line | {"failed": f"{point.stage}: {point.failed}" if point.failed else ""}
 
-    def rate(test: str, point: Point) -> str | None:
-        if point.label not in measured:
-            return ""
-        value = generation(measured[point.label]).get(test)
-        return None if value is None else f"{show(value)}{marks.get((test, point.label), '')}"
-
-    def most(host: str, point: Point) -> float | None:
-        return memory_gib(measured[point.label], host, "")[1] if point.label in measured else None
-
-    def accepted(point: Point) -> float | None:
-        return acceptance(measured[point.label]) if point.label in measured else None
-
-    keys = [Column(short_key(key), partial(varied, key), missing="") for key in series.varied]
-    rates = [Column(f"{test} (t/s)", partial(rate, test)) for test in tests]
-    failed = Column("failed", lambda point: f"{point.stage}: {point.failed}" if point.failed else "")
-    costs = [
-        *known_columns([Column("acceptance", accepted, ".0%", "")], series.points),
-        Column("ready (s)", ready),
-        *(
-            Column(f"{host} GPU (GiB)", partial(most, host), ",.1f", "")
-            for host in dict.fromkeys(host for entry in entries for host in hosts_of(entry.result))
-        ),
-        *known_columns([failed], series.points),
-    ]
-    columns = [[*keys, *rates[:FEW], *costs]]
-    columns += [[*keys, *rates[at : at + FEW]] for at in range(FEW, len(rates), FEW)]
-    notes = [*map(str, winners), *lines]
+    found, notes = [], [*map(str, winners), *notes]
     notes += ["* best, = no significant difference from the best (95 %)"] if marks else []
-    notes.append("ready: from the first connection to the proven answer; GPU: most that its processes held")
-    return [
-        table("sweep", own, series.points, notes if own is columns[-1] else (), text_columns=len(keys))
-        for own in columns
-    ]
+    notes.append(f"{READY}; GPU: most that its processes held")
+    for at in range(0, len(tests) or 1, FEW):
+        lines = []
+        for point in series.points:
+            line = {title: str(point.values.get(key, "")) for title, key in titles.items()}
+            rates = generation(measured[point.label]) if point.label in measured else dict.fromkeys(tests, "")
+            for test in tests[at : at + FEW]:
+                line[f"{test} (t/s)"] = cell(rates.get(test)) + marks.get((test, point.label), "")
+            lines.append(line if at else line | costs(point))
+        last = notes if at + FEW >= len(tests) else ()
+        found.append(table("sweep", lines, last, len(titles), optional=("acceptance", "failed")))
+    return found
 
 
-def acceptance(entry: Entry) -> float | None:
-    """Part of the drafted tokens that were accepted, over all rows; None without speculative decoding."""
+def acceptance(entry: Entry) -> str:
+    """Part of the drafted tokens that were accepted, over all rows; empty without speculative decoding."""
     counted = [row.server or {} for row in entry.result.rows]
     drafted = sum(one.get("draft_tokens", 0) for one in counted)
-    return sum(one.get("accepted_tokens", 0) for one in counted) / drafted if drafted else None
+    return f"{sum(one.get('accepted_tokens', 0) for one in counted) / drafted:.0%}" if drafted else ""
 
 
 def prompt_table(entries: Sequence[Entry]) -> Table:
     """Prompt processing and time to first response of each step, in one line a row."""
-    lines: dict[tuple[str, str], Row] = {}
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
     for entry in entries:
         for row in entry.result.rows:
             test = f"pp{row.prompt_size}{suffix(row.context_size, row.concurrency, row.concurrency)}"
-            lines.setdefault((entry.label, test), row)
-    columns = [
-        Column("step", lambda line: line[0][0]),
-        Column("test", lambda line: line[0][1]),
-        Column("t/s", lambda line: line[1].pp_throughput),
-        Column("ttfr (ms)", lambda line: line[1].ttfr),
-        Column("e2e_ttft (ms)", lambda line: line[1].e2e_ttft),
-    ]
-    return table("prompt processing", columns, list(lines.items()), text_columns=2)
+            line = {"step": entry.label, "test": test, "t/s": row.pp_throughput}
+            line |= {"ttfr (ms)": row.ttfr, "e2e_ttft (ms)": row.e2e_ttft}
+            lines.setdefault((entry.label, test), line)
+    return table("prompt processing", list(lines.values()), text_columns=2)
 
 
 def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:
@@ -356,17 +322,16 @@ def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:
             series.append(read_series(path))
             for point in series[-1].points:
                 if result := read_point(point, path.parent):
-                    entries.append(with_recipe(Entry(point.label, result, path.parent / point.result, point)))
+                    entries.append(Entry(point.label, result, path.parent / point.result, point))
         else:
             loose.append((path, read_result(path)))
     names = name_results([result for _, result in loose])
     known = {entry.path.resolve() for entry in entries if entry.path}
-    entries += [
-        with_recipe(Entry(name, result, path))
-        for name, (path, result) in zip(names, loose, strict=True)
-        if path.resolve() not in known
-    ]
-    return entries, series
+    for name, (path, result) in zip(names, loose, strict=True):
+        if path.resolve() not in known:
+            taken = name in (entry.label for entry in entries)
+            entries.append(Entry(f"{name} ({path.name})" if taken else name, result, path))
+    return [with_recipe(entry) for entry in entries], series
 
 
 def with_recipe(entry: Entry) -> Entry:
@@ -377,13 +342,11 @@ def with_recipe(entry: Entry) -> Entry:
         recipe = load_recipe(manifest.recipe).recipe if manifest.recipe else None
     except UsageError:
         recipe = None
-    spec = manifest.spec.get("recipe")
-    if recipe and isinstance(spec, dict):
-        same = spec.get("model", recipe.model) == recipe.model
-        recipe = recipe.model_copy(update={"vllm": dict(spec.get("vllm", recipe.vllm))}) if same else None
-    if recipe is None:
+    spec = manifest.spec.get("recipe", {})
+    if recipe is None or spec.get("model", recipe.model) != recipe.model:
         return replace(entry, reading=Reading(None, "the recipe of this result is not found here"))
-    return replace(entry, reading=bytes_a_token(recipe), references=tuple(recipe.reference))
+    own = recipe.model_copy(update={"vllm": dict(spec.get("vllm", recipe.vllm))})
+    return replace(entry, reading=bytes_a_token(own), references=tuple(recipe.reference))
 
 
 def newest(directory: Path) -> list[Path]:
@@ -403,8 +366,8 @@ def newest(directory: Path) -> list[Path]:
             continue
         if path.name in kept:
             return [kept[path.name]]
-        baseline = find_baseline(directory, result.manifest, 1, [row.shape for row in result.rows])
-        return [baseline.path, path] if (result.manifest.tp or 1) > 1 and baseline.path else [path]
+        baseline, _ = find_baseline(directory, result) if (result.manifest.tp or 1) > 1 else (None, ())
+        return [baseline[0], path] if baseline else [path]
     raise UsageError(
         f"no results found in {directory}",
         code="no-results",

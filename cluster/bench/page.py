@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -18,22 +18,11 @@ from cluster.bench.charts import (
     time_charts,
     tokens,
 )
-from cluster.bench.compare import (
-    Entry,
-    against,
-    all_warnings,
-    bests,
-    compare,
-    moments_table,
-    prompt_table,
-    steps_table,
-    sweep_tables,
-)
+from cluster.bench.compare import against, all_warnings, bests, details, moments_table, overview
 from cluster.bench.rows import suffix
-from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, interval, scaling_rows
+from cluster.bench.scaling import PP, TG, TTFR, Entry, ScalingRow, interval, scaling_rows
 from cluster.bench.series import Series
-from cluster.bench.statistics import Ratio
-from cluster.bench.tables import Table, bench_table, columns_of, server_table, show, table
+from cluster.bench.tables import Table, show, table
 
 MOST_FIGURES = 4
 WITHOUT_CHARTS = (
@@ -53,7 +42,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All that a page says. `banners` must be read first."""
+    """All that a page shows. `banners` must be read first."""
 
     title: str
     subtitle: str
@@ -96,16 +85,15 @@ def page_of(entries: Sequence[Entry], series: Sequence[Series], version: str) ->
     subtitle += dict.fromkeys(f"vLLM {one.versions['vllm']}" for one in manifests if one.versions.get("vllm"))
     subtitle += dict.fromkeys(product for one in manifests for product in one.products)
     subtitle += [f"{min(entry.result.timestamp for entry in entries)[:16]} UTC"] if entries else []
-    found = [sweep_chart(sweep, entries) if sweep else None, *depth_charts(entries), concurrency_chart(entries)]
-    starts = moments_chart(entries)
+    found = [*(sweep_chart(sweep, entries) if sweep else ()), *depth_charts(entries), *concurrency_chart(entries)]
     return Page(
         title=title,
         subtitle=" · ".join(subtitle),
         banners=banners(entries, sweep),
         figures=tuple(figures(entries, sweep)),
-        charts=tuple(chart for chart in found if chart and any(line.dots for line in chart.lines)),
-        machine_charts=(*([starts] if starts else []), *time_charts(entries)),
-        tables=tuple(tables(entries, series)),
+        charts=tuple(chart for chart in found if any(line.dots for line in chart.lines)),
+        machine_charts=(*moments_chart(entries), *time_charts(entries)),
+        tables=(*overview(entries, series), *details(entries), *moments_table(entries), conditions(entries)),
         footer=f"written by {version} from {', '.join(entry.path.name for entry in entries if entry.path)}",
     )
 
@@ -131,11 +119,17 @@ def figures(entries: Sequence[Entry], sweep: Series | None) -> Iterator[Figure]:
     sized = sorted((entry for entry in entries if entry.tp), key=lambda entry: entry.tp or 0)
     if len(sized) > 1 and sized[0].tp != sized[-1].tp and not against(sized[0], sized[-1]):
         least, largest = sized[0], sized[-1]
-        for one, gain in telling(scaling_rows(least.result, largest.result, largest.references)):
-            sure = f"95 %: {interval(one)}" + ("" if one.efficiency is None else f" · efficiency {one.efficiency:.0%}")
+        rows = [row for row in scaling_rows(least.result, largest.result, largest.references) if row.speed_up]
+        chosen: dict[tuple[str, int], ScalingRow] = {}
+        for what, end in ((TG, min), (TG, max), (PP, max), (TTFR, max)):
+            own = [row for row in rows if row.what == what and row.concurrency == min(one.concurrency for one in rows)]
+            chosen |= {(what, row.depth): row for row in own if row.depth == end(one.depth for one in own)}
+        for one in chosen.values():
             where = f" at depth {tokens(one.depth)}" if one.depth else ""
             what = f"{one.what} ({one.test.partition(' @')[0]}){where}, {largest.label} beside {least.label}"
-            yield Figure(f"{gain.value:.2f}×", what, sure, faint=not gain.significant)
+            if gain := one.speed_up:
+                sure = f"95 %: {interval(gain)} · efficiency {one.efficiency:.0%}"
+                yield Figure(f"{gain.value:.2f}×", what, sure, faint=not gain.significant)
         return
     for entry in entries[:MOST_FIGURES]:
         for row in alone(entry)[:1]:
@@ -148,41 +142,15 @@ def figures(entries: Sequence[Entry], sweep: Series | None) -> Iterator[Figure]:
                     yield Figure(f"{rate.mean:{form}} t/s", f"{entry.label} {name}{tail}", show(rate))
 
 
-def telling(rows: Sequence[ScalingRow]) -> Iterator[tuple[ScalingRow, Ratio]]:
-    """Generation at the least and at the most depth, prompt processing and first response at the most; one client."""
-    for what, ends in ((TG, (min, max)), (PP, (max,)), (TTFR, (max,))):
-        own = [(row, row.speed_up) for row in rows if row.what == what and row.speed_up]
-        own = [one for one in own if "(c" not in one[0].test] or own
-        depths = [end(row.depth for row, _ in own) for end in ends if own]
-        yield from ([one for one in own if one[0].depth == depth][-1] for depth in dict.fromkeys(depths))
-
-
-def tables(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
-    """Everything in numbers: comparisons first, then each measurement, memory, conditions."""
-    found: list[Table] = []
-    for one in series:
-        own = [entry for entry in entries if entry.point in one.points]
-        if one.kind == "sweep":
-            found += [*sweep_tables(one, own), *([prompt_table(own)] if own else [])]
-        else:
-            found.append(steps_table(one, {entry.label: entry.result for entry in own}))
-    if not any(one.kind == "sweep" for one in series):
-        by_size = sorted(entries, key=lambda entry: entry.tp or 0)
-        found += [one for entry in by_size[1:] for one in compare(by_size[0], entry) if entry.tp]
-    found += [replace(bench_table(entry.result), title=entry.label) for entry in entries]
-    counted = [(entry.label, server_table(entry.result)) for entry in entries]
-    found += [replace(one, title=f"{label}: {one.title}") for label, one in counted if one]
-    memory = moments_table(entries)
-    return [*found, *([memory] if memory else []), conditions(entries)]
-
-
 def conditions(entries: Sequence[Entry]) -> Table:
-    documents = [entry.result.manifest.document() for entry in entries]
-    keys = [key for key in documents[0] if key not in ("spec", "hosts")]
-    rows = [(key, *(plain(document[key]) for document in documents)) for key in keys]
-    rows = [row for row in rows if any(row[1:])]
-    columns = columns_of(("condition", *(entry.label for entry in entries)))
-    return table("conditions", columns, rows, ("all of it is in the result's JSON, under manifest",), len(columns))
+    """What each manifest holds."""
+    lines: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        for key, value in entry.result.manifest.document().items():
+            if key not in ("spec", "hosts"):
+                lines.setdefault(key, {"condition": key})[entry.label] = plain(value)
+    known = [line for line in lines.values() if any(line[entry.label] for entry in entries)]
+    return table("conditions", known, ("all of it is in the result's JSON, under manifest",), len(entries) + 1)
 
 
 def plain(value: Any) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from cluster.bench.charts import Chart, Line, number
@@ -56,9 +55,13 @@ def draw(chart: Chart, salt: str) -> str:
         warnings.simplefilter("ignore")  # a letter that the font lacks is drawn by the reader's own
         figure = Figure(figsize=(7.2, 4), layout="constrained")
         axes = figure.add_subplot(xlabel=chart.x_title, ylabel=chart.y_title)
-        handles = draw_bars(chart, axes) if chart.bars else draw_lines(chart, axes)
-        names = [one.name for one in chart.bars or chart.lines]
-        figure.legend(handles, names, loc="outside lower center", ncols=min(3, len(names)))
+        handles = draw_lines(chart, axes)
+        if chart.x_ticks:
+            axes.set_xticks(*readable(chart))
+        if chart.from_zero:
+            axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter("{x:,.10g}")
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(3, len(handles)))
         out = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(out, format="svg", transparent=True, metadata=nothing)
@@ -76,91 +79,61 @@ def inline(svg: str, name: str) -> str:
     return f'<svg {box[0] if box else ""} role="img" aria-label="{escape(name)}">{body.rstrip()}'
 
 
-def draw_lines(chart: Chart, axes: Axes) -> list[Any]:
-    """Lines with error bars, ringed dots, levels; both axes."""
+def draw_lines(chart: Chart, axes: Axes) -> dict[str, Any]:
+    """Lines with error bars, ringed dots, levels; what the legend names."""
     if chart.doubling:
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
-    handles = [draw_line(line, MARKERS[place % len(MARKERS)], axes) for place, line in enumerate(chart.lines)]
+    handles: dict[str, Any] = {}
+    for place, line in enumerate(chart.lines):
+        color, xs, ys = LINES[line.color % len(LINES)], [dot.x for dot in line.dots], [dot.y for dot in line.dots]
+        if line.style == "level":
+            axes.axhline(ys[0], color=color, linestyle=":")
+            right: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+            axes.annotate(line.name, (1, ys[0]), (0, 3), color=color, ha="right", annotation_clip=False, **right)
+            continue
+        hollow = line.style == "hollow"  # published numbers are larger rings without a line, below the others
+        spreads = [dot.spread for dot in line.dots]
+        handles[line.name] = axes.errorbar(
+            xs,
+            ys,
+            yerr=spreads if any(spreads) and not hollow else None,
+            color=color,
+            linestyle={"line": "-", "dashed": "--"}.get(line.style, "none"),
+            marker="" if len(line.dots) >= NO_MARKERS else MARKERS[place % len(MARKERS)],
+            markersize=10 if hollow else 5,
+            markerfacecolor=COLORS["card"] if line.style in ("hollow", "dashed") else color,
+            capsize=4,
+            zorder=2 if hollow else 3,
+        )
     alarms = [dot for line in chart.lines for dot in line.dots if dot.alarm]
     xs, ys = [dot.x for dot in alarms], [dot.y for dot in alarms]
     axes.plot(xs, ys, "o", color=COLORS["alarm"], markersize=11, fillstyle="none")
-    measured = [line for line in chart.lines if line.style != "hollow"]
+    measured = [line for line in chart.lines if line.style not in ("hollow", "level")]
     if chart.x_ticks and len(measured) <= 2 and all(len(line.dots) <= MOST_NUMBERS for line in measured):
         write_numbers(measured, axes)
-    for level in chart.levels:
-        color = LINES[level.color % len(LINES)]
-        axes.axhline(level.y, color=color, linestyle=":")
-        at_right = axes.get_yaxis_transform()
-        axes.annotate(
-            level.text, (1, level.y), (0, 3), at_right, "offset points", color=color, ha="right", annotation_clip=False
-        )
-    if chart.x_ticks:
-        axes.set_xticks(*readable(chart))
     axes.margins(y=0.12)
-    if chart.from_zero:
-        axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter("{x:,.10g}")
     return handles
-
-
-def draw_line(line: Line, marker: str, axes: Axes) -> Container:
-    """One line. Published numbers are larger rings without a line, drawn below the others."""
-    color, hollow = LINES[line.color % len(LINES)], line.style == "hollow"
-    return axes.errorbar(
-        [dot.x for dot in line.dots],
-        [dot.y for dot in line.dots],
-        yerr=None if hollow or not any(dot.spread for dot in line.dots) else [dot.spread for dot in line.dots],
-        color=color,
-        linestyle={"line": "-", "dashed": "--"}.get(line.style, "none"),
-        marker="" if len(line.dots) >= NO_MARKERS else marker,
-        markersize=10 if hollow else 5,
-        markerfacecolor=COLORS["card"] if line.style in ("hollow", "dashed") else color,
-        capsize=4,
-        zorder=2 if hollow else 3,
-    )
 
 
 def write_numbers(lines: Sequence[Line], axes: Axes) -> None:
     """Each dot's number: above the higher line, below the lower one."""
     order = sorted(lines, key=lambda line: -max((dot.y for dot in line.dots), default=0.0))
-    for line, above in zip(order, (True, False), strict=False):
-        place: dict[str, Any] = {"xytext": (0, 5 if above else -5), "va": "bottom" if above else "top"}
+    for line, sign, side in zip(order, (1, -1), ("bottom", "top"), strict=False):
+        place: dict[str, Any] = {"xytext": (0, 5 * sign), "textcoords": "offset points", "ha": "center", "va": side}
         for dot in line.dots:
-            at = (dot.x, dot.y + dot.spread if above else dot.y - dot.spread)
             color = LINES[line.color % len(LINES)]
-            axes.annotate(number(dot.y), at, textcoords="offset points", ha="center", color=color, **place)
+            axes.annotate(number(dot.y), (dot.x, dot.y + sign * dot.spread), color=color, **place)
 
 
 def readable(chart: Chart) -> tuple[list[float], list[str]]:
-    """The ticks of x; words that would stand on the ones before are left out."""
+    """The ticks of x; words that would overlap those before are left out."""
     first, last = chart.x_ticks[0][0], chart.x_ticks[-1][0]
-    taken, kept = -1.0, []
+    taken, words = -1.0, []
     for place, (at, text) in enumerate(chart.x_ticks):
         part = place / len(chart.x_ticks) if chart.doubling or last == first else (at - first) / (last - first)
         half = 0.0075 * len(text)
         free = part - half > taken
-        kept.append((at, text if free else ""))
+        words.append(text if free else "")
         taken = part + half if free else taken
-    return [at for at, _ in kept], [text for _, text in kept]
-
-
-def draw_bars(chart: Chart, axes: Axes) -> list[Any]:
-    """A bar for each name at each tick: what is used, and above it, in a light tone, what is available."""
-    handles: list[Any] = []
-    width = 0.8 / len(chart.bars)
-    for place, bars in enumerate(chart.bars):
-        color = LINES[place % len(LINES)]
-        xs = [at - 0.4 + (place + 0.5) * width for at, _ in chart.x_ticks]
-        used, available = ([value or 0.0 for value in values] for values in (bars.used, bars.available))
-        lower = axes.bar(xs, used, width * 0.92, color=color)
-        upper = axes.bar(xs, available, width * 0.92, used, color=color, alpha=0.22)
-        handles.append(lower)
-        if len(chart.bars) <= 3:
-            for drawn, values, text_color in ((lower, used, COLORS["card"]), (upper, available, color)):
-                texts = [number(value) if value >= 0.06 * max(used + available) else "" for value in values]
-                axes.bar_label(drawn, texts, label_type="center", color=text_color)
-    axes.set_xticks(*readable(chart))
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter("{x:,.10g}")
-    return handles
+    return [at for at, _ in chart.x_ticks], words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ import orjson
 
 from cluster import __version__
 from cluster.bench.endpoint import REMEDIES, engine_warnings, lacking
-from cluster.bench.rows import Row, Sentinel, Shape, known_values, parse_row, parse_sentinel, sentinel_document
+from cluster.bench.rows import Row, Sentinel, known_values, parse_row, parse_sentinel, sentinel_document
 from cluster.bench.workload import corpus_id
 from cluster.errors import ClusterError, UsageError
 
@@ -29,7 +29,7 @@ SPEC_MAY_DIFFER = ("tp", "pp", "backend", "hosts", "host_env", "bind", "secrets"
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A machine that served the model, as it told itself. `role`: head or worker; `firmware`: of its HCAs."""
+    """A machine that served the model. `role`: head or worker; `firmware`: of its HCAs."""
 
     name: str
     role: str = ""
@@ -47,8 +47,8 @@ class Manifest:
 
     `nodes` is the number of hosts that served, `spec` the deployment's own (deploy/spec.py), `argv` the server's words
     by host, `command` the words of our own command line, `client_on` is container (the server's, on the head) or
-    local, `est_ppt_from` says whose clock the prompt's time is from. `engine`: what a server that is not ours says of
-    itself (endpoint.py), with the fields that it does not look at.
+    local, `est_ppt_from` names the clock of the prompt's time. `engine`: what a server reports that cluster did not
+    start (endpoint.py), with the fields that it ignores.
     """
 
     model: str
@@ -93,7 +93,6 @@ class Manifest:
 
     @property
     def simulated(self) -> bool:
-        """Whether a machine says of itself that it is."""
         return any("simulated" in product.lower() for product in self.products)
 
     def document(self) -> dict[str, Any]:
@@ -128,13 +127,12 @@ class Difference:
 def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
     """What differs between two measurements, those that forbid a comparison first.
 
-    Of products, drivers and versions only what both tell is compared: one host's are a part of two hosts'.
+    Of products, drivers and versions only what both know is compared: one host's are a part of two hosts'.
     """
     return tuple(sorted(_compare("", a.document(), b.document()), key=lambda difference: not difference.must_agree))
 
 
 def _compare(prefix: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Walk both trees; a mapping that both have is entered."""
     for key in sorted({*a, *b}):
         name = prefix + key
         old, new = a.get(key), b.get(key)
@@ -149,7 +147,7 @@ def _compare(prefix: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterato
 
 
 def _part(name: str, old: Any, new: Any) -> bool:
-    """Whether one side tells only a part of what the other tells, and no more can be expected of it."""
+    """Whether one side knows only a part of what the other knows, and no more can be expected of it."""
     if name in ("products", "drivers") and old and new:
         return set(old) <= set(new) or set(new) <= set(old)
     if name == "est_ppt_from":
@@ -208,78 +206,85 @@ def clocks(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(sorted({row.est_ppt_from for row in rows if row.est_ppt_from}))
 
 
-def parse_result(document: Mapping[str, Any]) -> Result:
-    """The inverse of `Result.document`. Raises ClusterError when it is not a result, or one of a later schema."""
-    schema = document.get("schema")
-    if not isinstance(schema, int):
+def parse_result(document: dict[str, Any]) -> Result:
+    """The inverse of `Result.document`. Raises ClusterError for one of a later schema; KeyError, TypeError, …"""
+    if "schema" not in document:
         raise ClusterError("not a result of cluster bench: it has no schema number", code="result-invalid")
-    if schema > SCHEMA:
+    if document["schema"] > SCHEMA:
         raise ClusterError(
-            f"the result has schema {schema}; this version reads up to {SCHEMA}",
+            f"the result has schema {document['schema']}; this version reads up to {SCHEMA}",
             code="result-too-new",
             remedy="update cluster",
         )
-    try:
-        rows = tuple(parse_row(row) for row in document["benchmarks"])
-        return Result(
-            manifest=replace(parse_manifest(document["manifest"]), est_ppt_from=clocks(rows)),
-            rows=rows,
-            latency_ms=document["latency_ms"],
-            timestamp=document["timestamp"],
-            request=document.get("request"),
-            version=document["version"],
-            complete=document.get("complete", True),
-            sentinel=parse_sentinel(document.get("sentinel")),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ClusterError(
-            f"the result cannot be read: {type(error).__name__} {error}", code="result-invalid"
-        ) from error
+    rows = tuple(map(parse_row, document["benchmarks"]))
+    values = known_values(Result, document) | {"rows": rows, "sentinel": parse_sentinel(document.get("sentinel"))}
+    return Result(**values | {"manifest": replace(parse_manifest(document["manifest"]), est_ppt_from=clocks(rows))})
 
 
 def read_result(path: Path) -> Result:
     """Read a result file, or what an interrupted measurement left. Raises ClusterError naming the file."""
-    try:
+    with reading(path, "result-invalid"):
         if not path.name.endswith(PARTIAL):
-            return parse_result(_mapping(path.read_bytes()))
-        head, *lines = map(_mapping, path.read_bytes().split(b"\n")[:-1])  # a kill may have left half a line at the end
-        latest = {parse_row(line).shape: line for line in lines}
-        return parse_result(head | {"benchmarks": list(latest.values())})
-    except (OSError, ValueError, TypeError, ClusterError) as error:
-        raise file_error(path, error) from error
+            return parse_result(orjson.loads(path.read_bytes()))
+        head, *lines = path.read_bytes().split(b"\n")[:-1]  # a kill may have left half a line at the end
+        latest = {parse_row(line).shape: line for line in map(orjson.loads, lines)}
+        return parse_result(orjson.loads(head) | {"benchmarks": list(latest.values())})
 
 
-def file_error(path: Path, error: Exception) -> ClusterError:
-    """That a stored file cannot be read, with its name."""
-    if isinstance(error, ClusterError):
-        return ClusterError(f"{path}: {error.what}", code=error.code, remedy=error.remedy)
-    return ClusterError(f"{path}: {error}", code="file-unreadable" if isinstance(error, OSError) else "result-invalid")
+@contextmanager
+def reading(path: Path, invalid: str) -> Iterator[None]:
+    """Errors of reading a stored file as ClusterErrors that name it; `invalid` is the code for other content."""
+    try:
+        yield
+    except ClusterError as error:
+        error.what = f"{path}: {error.what}"
+        raise
+    except OSError as error:
+        raise ClusterError(f"{path}: {error}", code="file-unreadable") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ClusterError(f"{path} cannot be read: {type(error).__name__} {error}", code=invalid) from error
 
 
-def _mapping(text: bytes) -> dict[str, Any]:
-    value = orjson.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
-    return value
+@contextmanager
+def writing(path: Path, error: type[ClusterError] = ClusterError, remedy: str = "") -> Iterator[None]:
+    """Failures to write a file as an error that names it and how to store it elsewhere."""
+    try:
+        yield
+    except OSError as caught:
+        raise error(
+            f"{path} cannot be written: {caught.strerror or caught}",
+            code="file-not-written",
+            remedy=remedy or "free space there, or name another directory with --results DIRECTORY",
+        ) from caught
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write by rename, so that a reader sees the complete file or none. Raises OSError, and leaves nothing behind."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(content)
+        fresh.rename(path)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+def store(path: Path, document: Mapping[str, Any], error: type[ClusterError] = ClusterError) -> None:
+    """Write a result or a series. Raises `error` when it cannot be written."""
+    with writing(path, error):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def results_dir(given: str, cwd: Path, environ: Mapping[str, str]) -> Path:
-    """Where results lie: what the user says, else ./results when it is there, else the user's state directory."""
+    """Where results lie: as given, else ./results when it exists, else the user's state directory."""
     if given:
         return Path(given).expanduser()
     if (cwd / "results").is_dir():
         return cwd / "results"
     state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home()) / ".local" / "state"
     return Path(state) / "cluster" / "results"
-
-
-def not_writable(directory: Path, error: OSError) -> UsageError:
-    """That nothing can be stored in a directory of results."""
-    return UsageError(
-        f"results cannot be written to {directory}: {error.strerror or error}",
-        code="file-not-written",
-        remedy="name another directory with --results DIRECTORY",
-    )
 
 
 def file_name(text: str, other: str) -> str:
@@ -299,76 +304,33 @@ class Journal:
         self.path = directory / f"{stem}.json"
         self.partial = directory / f"{stem}{PARTIAL}"
         head = Result(manifest, (), timestamp=self.timestamp, complete=False).document()
-        try:
+        with writing(self.partial, UsageError):
             directory.mkdir(parents=True, exist_ok=True)
-            self.partial.write_bytes(orjson.dumps(head) + b"\n")
-        except OSError as error:
-            with suppress(OSError):
-                self.partial.unlink()
-            raise not_writable(directory, error) from error
+            write_whole(self.partial, orjson.dumps(head) + b"\n")
 
     def add(self, row: Row) -> None:
-        """Append a row as it stands; the last one of a shape counts. Raises ClusterError when it cannot."""
-        try:
-            with self.partial.open("ab") as file:
-                file.write(orjson.dumps(row.document()) + b"\n")
-        except OSError as error:
-            raise ClusterError(
-                f"a row cannot be added to {self.partial}: {error.strerror or error}",
-                code="file-not-written",
-                remedy="free space there, or measure again with --results DIRECTORY",
-            ) from error
+        """Append a row as it is now; the last one of a shape counts. Raises ClusterError when it cannot."""
+        with writing(self.partial), self.partial.open("ab") as file:
+            file.write(orjson.dumps(row.document()) + b"\n")
 
     def abandon(self) -> None:
         """Nothing was measured: leave no file behind. Rows that were kept stay."""
-        if read_result(self.partial).rows == ():
+        if not read_result(self.partial).rows:
             self.partial.unlink()
 
     def finish(self, result: Result) -> Path:
         """Write the result; the partial file is no longer needed."""
-        write_result(result, self.path)
+        store(self.path, result.document())
         self.partial.unlink(missing_ok=True)
         return self.path
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write by rename, so that a reader sees the complete file or none. Raises OSError, and leaves nothing behind."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_bytes(content)
-        fresh.rename(path)
-    except OSError:
-        with suppress(OSError):
-            fresh.unlink()
-        raise
+def find_baseline(directory: Path, now: Result) -> tuple[tuple[Path, Result] | None, list[str]]:
+    """The stored TP=1 measurement of the same recipe under the same conditions; for each other one, what differs.
 
-
-def write_result(result: Result, path: Path) -> None:
-    """Raises ClusterError when it cannot be written."""
-    try:
-        write_whole(path, orjson.dumps(result.document(), option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as error:
-        raise ClusterError(
-            f"the result cannot be written to {path}: {error.strerror or error}", code="file-not-written"
-        ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """What was found to compare with. `result` is None when nothing may be; `refused` says what stood in the way."""
-
-    result: Result | None = None
-    path: Path | None = None
-    differences: tuple[Difference, ...] = ()
-    refused: tuple[tuple[Path, tuple[Difference, ...]], ...] = ()
-
-
-def find_baseline(directory: Path, manifest: Manifest, tp: int = 1, shapes: Sequence[Shape] = ()) -> Baseline:
-    """The stored measurement of the same recipe at size `tp` made under the same conditions.
-
-    Of several, the one with most of `shapes`, then the newest. Files that are no results are passed over.
+    Of several, the one with most of the same rows, then the newest. Files that are no results are passed over.
     """
-    wanted = set(shapes)
+    shapes = {row.shape for row in now.rows}
     agreeing: list[tuple[int, str, Path, Result]] = []
     refused = []
     for path in sorted(directory.glob("*.json"), reverse=True):
@@ -376,26 +338,22 @@ def find_baseline(directory: Path, manifest: Manifest, tp: int = 1, shapes: Sequ
             result = read_result(path)
         except ClusterError:
             continue
-        other = result.manifest
-        if other.tp != tp or (other.recipe, other.model) != (manifest.recipe, manifest.model):
+        other, own = result.manifest, now.manifest
+        if (other.tp, other.recipe, other.model) != (1, own.recipe, own.model):
             continue
-        against = tuple(item for item in differences(other, manifest) if item.must_agree)
-        if against:
-            refused.append((path, against))
+        if against := [str(item) for item in differences(other, own) if item.must_agree]:
+            refused.append(f"not compared with {path.name}: {'; '.join(against[:5])}")
         else:
-            agreeing.append((len(wanted & {row.shape for row in result.rows}), result.timestamp, path, result))
-    if not agreeing:
-        return Baseline(refused=tuple(refused))
-    _, _, path, best = max(agreeing, key=lambda item: item[:3])
-    return Baseline(best, path, differences(best.manifest, manifest), tuple(refused))
+            agreeing.append((len(shapes & {row.shape for row in result.rows}), result.timestamp, path, result))
+    return max(agreeing, key=lambda item: item[:3])[2:] if agreeing else None, refused[:3]
 
 
 LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS")
-"""How notes on the machines begin that make a row worth nothing; they are said before the numbers too."""
+"""How notes on the machines begin that make a row worth nothing; they stand before the numbers too."""
 
 
 def warnings(result: Result) -> tuple[str, ...]:
-    """What must be said aloud with these numbers."""
+    """What must be read before these numbers."""
     manifest = result.manifest
     lines = [*engine_warnings(manifest.engine, manifest.model)]
     if manifest.simulated:
@@ -405,19 +363,16 @@ def warnings(result: Result) -> tuple[str, ...]:
     if result.failed:
         total = sum(row.requests for row in result.rows)
         lines.append(f"{result.failed} of {total} requests FAILED; the numbers are those of the others")
-    queued = [row.shape.name for row in result.rows if row.queued]
-    if queued:
+    if queued := [row.shape.name for row in result.rows if row.queued]:
         lines.append(f"QUEUED in {some_names(queued, 0)}: more clients than max-num-seqs, so the queue is measured too")
     for begin, remedy in REMEDIES.items():  # answers of another model, or of a part of the prompt
-        doubted = [(row.shape.name, said) for row in result.rows for said in row.failures if begin in said]
-        if doubted:
-            names = some_names(list(dict.fromkeys(name for name, _ in doubted)), 0)
-            lines.append(f"INVALID {names}: {doubted[0][1].partition(' × ')[2]}; {remedy}")
+        if doubted := {row.shape.name: text for row in result.rows for text in row.failures if begin in text}:
+            why = next(iter(doubted.values())).partition(" × ")[2]
+            lines.append(f"INVALID {some_names(list(doubted), 0)}: {why}; {remedy}")
     if not result.complete:
         lines.append("INTERRUPTED: not all runs were measured")
     lines += dict.fromkeys(note for row in result.rows for note in row.notes if note.startswith(LOUD))
-    missed = [row.shape.name for row in result.rows if row.cache and set(row.cache) - {"hit", "partial"}]
-    if missed:
+    if missed := [row.shape.name for row in result.rows if row.cache and set(row.cache) - {"hit", "partial"}]:
         lines.append(f"NO VERIFIED CACHE HIT in {some_names(missed, 0)}: see the notes")
     if result.sentinel and result.sentinel.drifted:
         lines.append(f"THE MACHINE DRIFTED: {result.sentinel}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from cluster.bench.result import Baseline, Result
-from cluster.bench.rows import Row, suffix
+from cluster.bench.result import Result, differences
+from cluster.bench.rows import suffix
+from cluster.bench.series import Point
 from cluster.bench.statistics import Ratio, Stat, ratio, stat
-from cluster.bench.tables import MISSING, Column, Table, table
-from cluster.config.recipe import Recipe, Reference
+from cluster.bench.tables import MISSING, Table, cell, table
+from cluster.config.recipe import Recipe, Reference, ReferenceRow
 from cluster.spark.memory import GIB
 
 SPARK_BYTES_PER_S = 273e9
@@ -47,14 +49,24 @@ class Reading:
         return concurrency * tp * SPARK_BYTES_PER_S / self.bytes
 
 
-UNKNOWN = Reading(None, "the recipe is not known")
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A measurement with what is known around it: its name here, its step of a series, the recipe's own numbers."""
+
+    label: str
+    result: Result
+    path: Path | None = None
+    point: Point | None = None
+    reading: Reading | None = None
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def tp(self) -> int | None:
+        return self.result.manifest.tp
 
 
 def bytes_a_token(recipe: Recipe) -> Reading:
-    """What a recipe reads for one token: parameters × bytes of its quantisation, else the size of its files.
-
-    A quantisation whose bytes are not known here is that of a checkpoint: its files tell.
-    """
+    """What a recipe reads for one token: parameters × bytes of its quantisation, else the size of its files."""
     flags, active, total, files = recipe.vllm, recipe.active_parameters_b, recipe.parameters_b, recipe.weights_gib
     each, parameters = BYTES_A_PARAMETER.get(str(flags.get("quantization"))), active or total
     if flags.get("speculative-config"):
@@ -77,157 +89,107 @@ PP, TG, TTFR = "prompt processing", "token generation", "time to first response"
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """The recipe's numbers for one row at both sizes; None where nothing was published in this measuring mode."""
-
-    base: float | None
-    now: float | None
-    speed_up: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class ScalingRow:
-    """One number at both sizes. Rates in tokens a second, the time in ms; a speed-up above 1 is always the better.
+    """One number at both sizes. Rates in tokens a second, the time in ms; a speed-up above 1 is always better.
 
-    `efficiency` is the speed-up ÷ the growth in hosts.
+    `efficiency`: speed-up ÷ growth in hosts. `published`: the recipe's numbers at both sizes and their speed-up, None
+    where nothing was published in this depth mode.
     """
 
     what: str
     test: str
     depth: int
+    concurrency: int
     base: Stat | None
     now: Stat | None
     speed_up: Ratio | None
     efficiency: float | None
-    published: Published
+    published: tuple[float | None, float | None, float | None]
 
 
-def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()) -> tuple[ScalingRow, ...]:
+def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()) -> list[ScalingRow]:
     """Compare what both results have. The caller has asked `differences` whether they may be compared.
 
     Prompt processing and time to first response of the same prompt length are pooled over the lengths of output:
     they are measured before the first token.
     """
     growth = (now.manifest.nodes or 1) / (base.manifest.nodes or 1)
-    usable = [ref for ref in references if ref.depth_mode == now.manifest.depth_mode]
+    known = [row for one in references if one.depth_mode == now.manifest.depth_mode for row in one.rows]
     both = {row.shape for row in base.rows} & {row.shape for row in now.rows}
-    before, after = (_numbers([row for row in side.rows if row.shape in both]) for side in (base, now))
+    values: dict[tuple[str, str, int, int], tuple[list[float], list[float]]] = {}
+    for side, row in ((side, row) for side, one in ((1, now), (0, base)) for row in one.rows if row.shape in both):
+        prompt, output = (name + suffix(row.context_size, row.concurrency, row.concurrency) for name in row.shape.names)
+        numbers = ((TG, output, row.tg_throughput), (PP, prompt, row.pp_throughput), (TTFR, prompt, row.ttfr))
+        for what, test, number in numbers:
+            pair = values.setdefault((what, test, row.context_size, row.concurrency), ([], []))
+            pair[side].extend(number.values if number else ())
     rows = []
-    for (what, test, depth), new in after.items():
-        old = before.get((what, test, depth))
+    for (what, test, depth, concurrency), (before, after) in values.items():
+        old, new = stat(before), stat(after)
         gain = None
-        if old is not None and new is not None:
+        if old and new:
             gain = ratio(old, new) if what == TTFR else ratio(new, old)
-        first, second = (_published(usable, what, test, side.manifest.tp) for side in (base, now))
+        first, second = (_published(known, what, test, one.manifest.tp) for one in (base, now))
         less, more = (second, first) if what == TTFR else (first, second)
-        published = Published(first, second, more / less if more and less else None)
+        published = (first, second, more / less if more and less else None)
         efficiency = gain.value / growth if gain else None
-        rows.append(ScalingRow(what, test, depth, old, new, gain, efficiency, published))
-    order = (TG, PP, TTFR)
-    return tuple(sorted(rows, key=lambda row: order.index(row.what)))
+        rows.append(ScalingRow(what, test, depth, concurrency, old, new, gain, efficiency, published))
+    return sorted(rows, key=lambda row: (TG, PP, TTFR).index(row.what))
 
 
-def _numbers(rows: Sequence[Row]) -> dict[tuple[str, str, int], Stat | None]:
-    found: dict[tuple[str, str, int], list[Stat | None]] = {}
-    for row in rows:
-        tail = suffix(row.context_size, row.concurrency, row.concurrency)
-        prompt, output = (name + tail for name in row.shape.names)
-        found.setdefault((TG, output, row.context_size), []).append(row.tg_throughput)
-        found.setdefault((PP, prompt, row.context_size), []).append(row.pp_throughput)
-        found.setdefault((TTFR, prompt, row.context_size), []).append(row.ttfr)
-    return {key: stat([value for one in stats if one for value in one.values]) for key, stats in found.items()}
-
-
-def _published(references: Sequence[Reference], what: str, test: str, tp: int | None) -> float | None:
+def _published(rows: Sequence[ReferenceRow], what: str, test: str, tp: int | None) -> float | None:
     """The first published number for this row and size."""
-    rows = (row for one in references for row in one.rows if row.test.removesuffix(" (c1)") == test and row.tp == tp)
-    values = (row.ttfr_ms if what == TTFR else row.t_s for row in rows)
+    own = (row for row in rows if row.test.removesuffix(" (c1)") == test and row.tp == tp)
+    values = (row.ttfr_ms if what == TTFR else row.t_s for row in own)
     return next((value for value in values if value is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What the memory of that many Sparks allows, as a column of a scaling table."""
-
-    label: str
-    reading: Reading
-    tp: int | None
-
-    def cell(self, row: ScalingRow) -> str:
-        """The most for a row of token generation, and how much of it was reached."""
-        if row.what != TG:
-            return ""
-        clients = re.search(r" \(c(\d+)\)$", row.test)
-        ceiling = self.reading.ceiling_t_s(self.tp, int(clients[1]) if clients else 1)
-        if ceiling is None:
-            return MISSING
-        return f"{ceiling:,.1f}" + (f" ({row.now.mean / ceiling:.0%})" if row.now else "")
-
-    @property
-    def note(self) -> str:
-        if self.reading.bytes is None:
-            return f"ceiling n/a: {self.reading.why}"
-        return (
-            f"ceiling (part of it reached): 273 GB/s × {self.tp} ÷ {self.reading.bytes / 1e9:,.3g} GB a token "
-            f"({self.reading.why}); the cache read at depth is not counted"
-        )
-
-
-def scaling_table(
-    rows: Sequence[ScalingRow],
-    baseline: Baseline,
-    now: Result,
-    references: Sequence[Reference] = (),
-    ceiling: Ceiling | None = None,
-    title: str = "scaling",
-) -> Table:
-    """TP=1 beside TP=N: t/s (or ms), speed-up with its 95 % interval, efficiency, the published numbers."""
-    old, new = (f"TP={side.manifest.tp}" if side else "TP=?" for side in (baseline.result, now))
-    columns = [
-        Column("what", lambda row: row.what),
-        Column("test", lambda row: row.test),
-        Column(old, lambda row: row.base),
-        Column(new, lambda row: row.now),
-        Column("speed-up", lambda row: _times(row.speed_up and row.speed_up.value)),
-        Column("95 %", interval),
-        Column("efficiency", lambda row: row.efficiency, ".0%"),
-    ]
-    if ceiling and ceiling.reading.bytes is not None:
-        columns.append(Column(f"ceiling {ceiling.label}", ceiling.cell))
-    published = any(row.published.base is not None or row.published.now is not None for row in rows)
-    if published:
-        columns += [
-            Column(f"published {old}", lambda row: _number(row.published.base)),
-            Column(f"published {new}", lambda row: _number(row.published.now)),
-            Column("published speed-up", lambda row: _times(row.published.speed_up) or ""),
-        ]
+def scaling_table(base: Entry, now: Entry) -> Table:
+    """Two sizes: t/s (or ms), speed-up with its 95 % interval, efficiency, the ceiling, the published numbers."""
+    rows, reading, lines = scaling_rows(base.result, now.result, now.references), now.reading, []
+    published = any(row.published[:2] != (None, None) for row in rows)
+    for row in rows:
+        gain, most = row.speed_up, reading.ceiling_t_s(now.tp, row.concurrency) if reading else None
+        line = {"what": row.what, "test": row.test, base.label: row.base, now.label: row.now}
+        line |= {"speed-up": f"{gain.value:.2f}×" if gain else None, "95 %": interval(gain)}
+        line |= {"efficiency": cell(row.efficiency, ".0%"), f"ceiling {now.label}": ""}
+        if most and row.what == TG:
+            line[f"ceiling {now.label}"] = f"{most:,.1f}" + (f" ({row.now.mean / most:.0%})" if row.now else "")
+        if published:
+            first, second, times = row.published
+            line |= {f"published {base.label}": _number(first), f"published {now.label}": _number(second)}
+            line["published speed-up"] = f"{times:.2f}×" if times else ""
+        lines.append(line)
     notes = [f"t/s; {TTFR} in ms; a speed-up above 1 is better; ± is the sample standard deviation"]
-    notes += [f"baseline: {baseline.path.name}"] if baseline.path else []
-    others = [str(item) for item in baseline.differences if not item.must_agree]
+    notes += [f"baseline: {base.path.name}"] if base.path else []
+    found = differences(base.result.manifest, now.result.manifest)
+    others = [str(item) for item in found if not item.must_agree]
     notes += ["also different: " + "; ".join(others)] if others else []
-    for reference in references:
-        mode, wanted = reference.depth_mode, now.manifest.depth_mode
+    for reference in now.references:
+        mode, wanted = reference.depth_mode, now.result.manifest.depth_mode
         if mode != wanted:
             notes.append(f"not shown, measured in mode {mode!r}, this in {wanted!r}: {reference.source}")
         elif published:
             with_what = f" ({reference.measured_with})" if reference.measured_with else ""
             notes.append(f"published: {reference.source}{with_what}")
-    return table(title, columns, rows, [*notes, *([ceiling.note] if ceiling else [])], text_columns=2)
+    if reading and reading.bytes is None:
+        notes.append(f"ceiling n/a: {reading.why}")
+    elif reading and reading.bytes:
+        notes.append(
+            f"ceiling (part of it reached): 273 GB/s × {now.tp} ÷ {reading.bytes / 1e9:,.3g} GB a token "
+            f"({reading.why}); the cache read at depth is not counted"
+        )
+    title = f"scaling: {now.label} beside {base.label}"
+    return table(title, lines, notes, 2, optional=(f"ceiling {now.label}",))
 
 
-def interval(row: ScalingRow) -> str:
+def interval(gain: Ratio | None) -> str:
     """The interval of a speed-up in words."""
-    gain = row.speed_up
     if gain is None:
         return MISSING
     if gain.low is None or gain.high is None:
         return "one run"
-    text = f"{gain.low:.2f}–{gain.high:.2f}"
-    return text if gain.significant else f"{text} (not significant)"
-
-
-def _times(gain: float | None) -> str | None:
-    return None if gain is None else f"{gain:.2f}×"
+    return f"{gain.low:.2f}–{gain.high:.2f}" + ("" if gain.significant else " (not significant)")
 
 
 def _number(value: float | None) -> str:

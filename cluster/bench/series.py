@@ -18,11 +18,11 @@ import orjson
 import yaml
 
 from cluster import __version__
-from cluster.bench.result import Result, file_error, file_name, not_writable, read_result, write_whole
+from cluster.bench.result import Result, file_name, read_result, reading
 from cluster.bench.rows import known_values
 from cluster.config.written import compose
 from cluster.deploy.spec import differing
-from cluster.errors import ClusterError, UsageError
+from cluster.errors import ClusterError, RefusedError, UsageError
 
 SERIES = 1
 ENDING = ".series.json"
@@ -33,7 +33,7 @@ class Point:
     """One step: a deployment that was started, measured and taken down.
 
     `values` are what the step varies (`tp`, a recipe key …), `result` the file name of its measurement, `up` and `down`
-    what those commands said as JSON. When it failed, `stage` is up, bench or down and `failed` the reason.
+    the JSON documents of those commands. When it failed, `stage` is up, bench or down and `failed` the reason.
     """
 
     label: str
@@ -55,7 +55,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """All steps so far. `wanted` is what a later run must want as well to go on with this one (no secrets)."""
+    """All steps so far. `wanted` is what a later run must want as well to resume this one (no secrets)."""
 
     kind: str
     recipe: str
@@ -72,7 +72,7 @@ class Series:
         return next((point for point in self.points if point.values == values), None)
 
     def with_point(self, new: Point) -> Series:
-        """The same with a step added, or done again."""
+        """The same with a step added, or replaced."""
         others = [point for point in self.points if point.values != new.values]
         return replace(self, points=(*others, new))
 
@@ -84,71 +84,43 @@ def new_series(kind: str, recipe: str, wanted: Mapping[str, Any], varied: Sequen
     return series, f"{now:%Y%m%dT%H%M%S.%fZ}-{file_name(recipe, 'recipe')}-{kind}{ENDING}"
 
 
-def parse_series(document: Mapping[str, Any]) -> Series:
-    """The inverse of `Series.document`. Raises ClusterError when it is none."""
-    number = document.get("series")
-    if not isinstance(number, int):
+def parse_series(document: dict[str, Any]) -> Series:
+    """The inverse of `Series.document`. Raises ClusterError for one of a later form; KeyError, TypeError, …"""
+    if "series" not in document:
+        raise ClusterError("not a series of cluster scaling or sweep: it has no series number", code="series-invalid")
+    if document["series"] > SERIES:
         raise ClusterError(
-            "not a series of cluster scaling or cluster sweep: it has no series number", code="series-invalid"
-        )
-    if number > SERIES:
-        raise ClusterError(
-            f"the series has form {number}; this version reads up to {SERIES}",
+            f"the series has form {document['series']}; this version reads up to {SERIES}",
             code="series-too-new",
             remedy="update cluster",
         )
-    try:
-        points = tuple(Point(**known_values(Point, point)) for point in document["points"])
-        return Series(**known_values(Series, document) | {"points": points})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ClusterError(
-            f"the series cannot be read: {type(error).__name__} {error}", code="series-invalid"
-        ) from error
+    points = tuple(Point(**known_values(Point, point)) for point in document["points"])
+    return Series(**known_values(Series, document) | {"points": points})
 
 
 def read_series(path: Path) -> Series:
     """Read a series. Raises ClusterError naming the file."""
-    try:
-        document = orjson.loads(path.read_bytes())
-        if not isinstance(document, dict):
-            raise ClusterError("not a JSON object", code="series-invalid")
-        return parse_series(document)
-    except (OSError, ValueError, ClusterError) as error:
-        raise file_error(path, error) from error
+    with reading(path, "series-invalid"):
+        return parse_series(orjson.loads(path.read_bytes()))
 
 
-def write_series(series: Series, path: Path) -> None:
-    """Raises UsageError when the directory is not writable."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, orjson.dumps(series.document(), option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as error:
-        raise not_writable(path.parent, error) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """An earlier series to go on with; without one, `path` is the newest of this kind and what differs in it."""
-
-    series: Series | None = None
-    path: Path | None = None
-    differences: tuple[str, ...] = ()
-
-
-def find_series(directory: Path, kind: str, recipe: str, wanted: Mapping[str, Any]) -> Earlier:
-    """The newest series of this kind and recipe that wanted the same."""
-    nearest = Earlier()
-    plain = orjson.loads(orjson.dumps(wanted))
+def find_series(directory: Path, wanted: Series) -> tuple[Series, Path]:
+    """The newest series of the same kind and recipe that wanted the same. Raises RefusedError when there is none."""
+    nearest = ""
+    plain = orjson.loads(orjson.dumps(wanted.wanted))
     for path in sorted(directory.glob(f"*{ENDING}"), reverse=True):
         with suppress(ClusterError):
             series = read_series(path)
-            if (series.kind, series.recipe) == (kind, recipe):
-                against = tuple(differing(series.wanted, plain))
+            if (series.kind, series.recipe) == (wanted.kind, wanted.recipe):
+                against = differing(series.wanted, plain)
                 if not against:
-                    return Earlier(series, path)
-                if nearest.path is None:
-                    nearest = Earlier(None, path, against)
-    return nearest
+                    return series, path
+                nearest = nearest or f"; {path.name} differs: {'; '.join(against[:6])}"
+    raise RefusedError(
+        f"no earlier {wanted.kind} of {wanted.recipe} under these conditions in {directory}{nearest}",
+        code="nothing-to-resume",
+        remedy="run the same command without --resume to start one",
+    )
 
 
 def read_point(point: Point, directory: Path) -> Result | None:
@@ -163,51 +135,33 @@ SIZES = ("tp", "pp", "backend")
 """Not recipe keys (or more than that): options of `up` that can be varied as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vary:
-    """One key and its values, each as it was written (YAML)."""
-
-    key: str
-    values: tuple[str, ...]
-
-
-def parse_vary(words: Sequence[str]) -> tuple[Vary, ...]:
-    """Read `--vary` words. Raises UsageError: no value, a value twice, a key twice."""
-    found = tuple(map(_parse, words))
-    keys = [one.key for one in found]
-    for key in keys:
-        if keys.count(key) > 1:
+def parse_vary(words: Sequence[str]) -> dict[str, list[str]]:
+    """Read `--vary` words: keys and their values, each as it was written (YAML). Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        key, text = key.strip(), f"[{text}]"
+        node = compose(text, f"--vary {key}")
+        if not key or not isinstance(node, yaml.SequenceNode) or not node.value:
             raise UsageError(
-                f"--vary {key} is given twice", code="vary-invalid", remedy=f"one --vary {key}=A,B,C with all values"
+                f"--vary {word}: expected KEY=A,B,C", code="vary-invalid", remedy="e.g. --vary vllm.max-num-seqs=4,8,16"
             )
+        values = [text[item.start_mark.index : item.end_mark.index].strip() for item in node.value]
+        if key in found or len({*values}) < len(values):
+            raise UsageError(
+                f"--vary {word}: a key or value is given twice", code="vary-invalid", remedy="one --vary KEY=A,B,C"
+            )
+        if key in ("tp", "pp") and not all(value.isdigit() and int(value) for value in values):
+            raise UsageError(f"--vary {word}: expected numbers of 1 or more", code="vary-invalid")
+        if key == "backend" and not {*values} <= {"ray", "mp"}:
+            raise UsageError(f"--vary {word}: expected ray or mp", code="vary-invalid")
+        found[key] = values
     return found
 
 
-def _parse(word: str) -> Vary:
-    key, sign, text = word.partition("=")
-    key = key.strip()
-    node = compose(f"[{text}]", f"--vary {key}") if sign and key else None
-    if not isinstance(node, yaml.SequenceNode) or not node.value:
-        raise UsageError(
-            f"--vary {word}: expected KEY=A,B,C", code="vary-invalid", remedy="e.g. --vary vllm.max-num-seqs=4,8,16"
-        )
-    whole = f"[{text}]"
-    values = [whole[item.start_mark.index : item.end_mark.index].strip() for item in node.value]
-    for value in values:
-        if values.count(value) > 1:
-            raise UsageError(f"--vary {key}: the value {value} is given twice", code="vary-invalid")
-    for value in values if key in ("tp", "pp") else ():
-        if not value.isdigit() or int(value) < 1:
-            raise UsageError(f"--vary {key}: expected a number of 1 or more, got {value}", code="vary-invalid")
-    if key == "backend" and not set(values) <= {"ray", "mp"}:
-        raise UsageError(f"--vary backend: expected ray or mp, got {', '.join(values)}", code="vary-invalid")
-    return Vary(key, tuple(values))
-
-
-def combinations(varied: Sequence[Vary]) -> list[dict[str, str]]:
+def combinations(varied: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """Every combination, the last key varying fastest."""
-    keys = [one.key for one in varied]
-    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*(one.values for one in varied))]
+    return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
 
 def short_key(key: str) -> str:
@@ -215,6 +169,6 @@ def short_key(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def label_of(values: dict[str, str]) -> str:
+def label_of(values: Mapping[str, str]) -> str:
     """`num_speculative_tokens=4 backend=ray`."""
     return " ".join(f"{short_key(key)}={value}" for key, value in values.items())

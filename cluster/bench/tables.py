@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.bench.endpoint import engine_notes
@@ -34,43 +33,36 @@ class Table:
         return {"title": self.title, "rows": rows, "notes": list(self.notes)}
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its title, the value of an item, and how it is written: `form` for numbers, `missing` for None."""
-
-    title: str
-    value: Callable[[Any], Any]
-    form: str = ""
-    missing: str = MISSING
-
-    def cell(self, item: Any) -> str:
-        """The value as text; a mean and a ratio with what is known of their spread."""
-        match self.value(item):
-            case None:
-                return self.missing
-            case Stat() as value:
-                return show(value)
-            case Ratio(value, low, high):  # `8.20× (8.05–8.35)`: with the 95 % interval where there is one
-                return f"{value:.2f}×" + (f" ({low:.2f}–{high:.2f})" if low is not None and high is not None else "")
-            case value:
-                return format(value, self.form)
-
-
 def table(
-    title: str, columns: Sequence[Column], items: Sequence[Any], notes: Sequence[str] = (), text_columns: int = 1
+    title: str,
+    lines: Sequence[Mapping[str, Any]],
+    notes: Iterable[str] = (),
+    text_columns: int = 1,
+    optional: Collection[str] = (),
 ) -> Table:
-    rows = tuple(tuple(column.cell(item) for column in columns) for item in items)
-    return Table(title, tuple(column.title for column in columns), rows, tuple(notes), text_columns)
+    """A table of lines, each its values by column; `optional` columns are left out where no line has a value."""
+    names = dict.fromkeys(name for line in lines for name in line)
+    cells = {name: [cell(line.get(name, "")) for line in lines] for name in names}
+    columns = {name: column for name, column in cells.items() if name not in optional or {*column} - {"", MISSING}}
+    return Table(title, tuple(columns), tuple(zip(*columns.values(), strict=True)), tuple(notes), text_columns)
+
+
+def cell(value: Any, form: str = "") -> str:
+    """A value as text, a mean or ratio with what is known of its spread; `form` is for numbers."""
+    match value:
+        case None:
+            return MISSING
+        case Stat():
+            return show(value)
+        case Ratio(value, low, high):  # `8.20× (8.05–8.35)`: with the 95 % interval where there is one
+            return f"{value:.2f}×" + (f" ({low:.2f}–{high:.2f})" if low is not None and high is not None else "")
+        case _:
+            return format(value, form)
 
 
 def show(value: Stat) -> str:
     """`6.93 ± 0.01` as llama-benchy writes it; a single value has no spread."""
     return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
-
-
-def known_columns(columns: Sequence[Column], items: Sequence[Any]) -> list[Column]:
-    """Those that have a value of any item."""
-    return [column for column in columns if any(column.value(item) not in (None, "") for item in items)]
 
 
 def to_markdown(table: Table) -> str:
@@ -81,73 +73,44 @@ def to_markdown(table: Table) -> str:
     return "\n\n".join(filter(None, ("\n".join(lines), "\n".join(f"- {note}" for note in table.notes))))
 
 
-@dataclass(frozen=True, slots=True)
-class Half:
-    """The prompt or the output of a row, which llama-benchy has in lines of their own."""
-
-    row: Row
-    test: str
-    is_output: bool
-
-
-def halves(result: Result) -> list[Half]:
-    """Both of every row, in order."""
-    return [
-        Half(row, name + suffix(row.context_size, row.concurrency, result.most_concurrency), is_output)
-        for row in result.rows
-        for name, is_output in zip(row.shape.names, (False, True), strict=True)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A number of llama-benchy's table: its title there and in CSV, its fields of prompt and of output ("" for none).
-
-    `shared`: known with several clients only.
-    """
-
-    title: str
-    csv: str
-    prompt: str
-    output: str
-    shared: bool = False
-
-    def stat(self, half: Half) -> Stat | None:
-        """The number of one line; None when it is not known, or does not apply."""
-        key = self.output if half.is_output else self.prompt
-        value: Stat | None = getattr(half.row, key) if key else None
-        return value
-
-    def value(self, half: Half) -> Stat | str | None:
-        """The same, empty where it does not apply."""
-        key = self.output if half.is_output else self.prompt
-        return self.stat(half) or (None if key in (half.row.why or {}) else "")
-
-
 METRICS = (
-    Metric("t/s (total)", "t_s", "pp_throughput", "tg_throughput"),
-    Metric("t/s (req)", "t_s_req", "pp_req_throughput", "tg_req_throughput", shared=True),
-    Metric("peak t/s", "peak_ts", "", "peak_throughput"),
-    Metric("peak t/s (req)", "peak_ts_req", "", "peak_req_throughput", shared=True),
-    Metric("ttfr (ms)", "ttfr", "ttfr", ""),
-    Metric("est_ppt (ms)", "est_ppt", "est_ppt", ""),
-    Metric("e2e_ttft (ms)", "e2e_ttft", "e2e_ttft", ""),
-    Metric("t/s (wall)", "t_s_wall", "", "tg_wall_throughput", shared=True),
+    ("t/s (total)", "t_s", ("pp_throughput", "tg_throughput")),
+    ("t/s (req)", "t_s_req", ("pp_req_throughput", "tg_req_throughput")),
+    ("peak t/s", "peak_ts", ("", "peak_throughput")),
+    ("peak t/s (req)", "peak_ts_req", ("", "peak_req_throughput")),
+    ("ttfr (ms)", "ttfr", ("ttfr", "")),
+    ("est_ppt (ms)", "est_ppt", ("est_ppt", "")),
+    ("e2e_ttft (ms)", "e2e_ttft", ("e2e_ttft", "")),
+    ("t/s (wall)", "t_s_wall", ("", "tg_wall_throughput")),
 )
-"""llama-benchy's numbers in its order, then ours: the wall-clock total of several clients."""
+"""llama-benchy's numbers in its order, then ours: column, name in CSV, the row's fields for prompt and output."""
+
+OF_SEVERAL = ("t/s (req)", "peak t/s (req)", "t/s (wall)")
+"""Columns that only several clients have."""
+
+LATENCIES = {"e2e_ttft_ms": "ttft", "tpot_ms": "tpot", "itl_ms": "itl"}
 
 
-def bench_table(result: Result) -> Table:
+def halves(result: Result) -> Iterator[tuple[Row, str, int]]:
+    """The two lines that llama-benchy has for a row: the row, the line's name, 0 for the prompt or 1 for the output."""
+    for row in result.rows:
+        for side, name in enumerate(row.shape.names):
+            yield row, name + suffix(row.context_size, row.concurrency, result.most_concurrency), side
+
+
+def bench_table(result: Result, title: str = "benchmark") -> Table:
     """llama-benchy's columns in its order, then ours."""
-    many = result.most_concurrency > 1
-    columns = [Column("model", lambda half: result.manifest.model), Column("test", lambda half: half.test)]
-    for metric in METRICS:
-        if many or not metric.shared:
-            columns.append(Column(metric.title if many else metric.title.removesuffix(" (total)"), metric.value))
-    columns.append(Column("failed", lambda half: part_of(half.row.failed, half.row.requests)))
-    if any(row.queued for row in result.rows):
-        columns.append(Column("queued", lambda half: part_of(half.row.queued, half.row.concurrency)))
-    return table("benchmark", columns, halves(result), row_notes(result), text_columns=2)
+    many, lines = result.most_concurrency > 1, []
+    for row, test, side in halves(result):
+        line: dict[str, Any] = {"model": result.manifest.model, "test": test}
+        for name, _, keys in METRICS:
+            if many or name not in OF_SEVERAL:
+                absent = None if keys[side] in (row.why or {}) else ""
+                line[name if many else name.removesuffix(" (total)")] = getattr(row, keys[side], None) or absent
+        line["failed"] = part_of(row.failed, row.requests)
+        line["queued"] = part_of(row.queued, row.concurrency) if any(one.queued for one in result.rows) else ""
+        lines.append(line)
+    return table(title, lines, row_notes(result), 2, optional=("queued",))
 
 
 def part_of(count: int, total: int) -> str:
@@ -156,21 +119,20 @@ def part_of(count: int, total: int) -> str:
 
 def to_csv(result: Result, **known: object) -> str:
     """llama-benchy's CSV columns, then ours, last what is `known` of all lines."""
-    parts = [f"{metric.csv}_{part}" for metric in METRICS for part in ("mean", "std")]
-    marks = [(name, mark) for name in ("e2e_ttft_ms", "tpot_ms", "itl_ms") for mark in PERCENTILES]
-    headers = ["model", "test_name", *parts, *(f"{name}_{mark}" for name, mark in marks)]
+    marks = [(name, mark) for name in LATENCIES for mark in PERCENTILES]
+    headers = ["model", "test_name", *(f"{name}_{part}" for _, name, _ in METRICS for part in ("mean", "std"))]
+    headers += [*(f"{name}_{mark}" for name, mark in marks), "requests", "failed", "depth_mode"]
     out = io.StringIO()
-    writer = csv.DictWriter(out, [*headers, "requests", "failed", "depth_mode", *known], lineterminator="\n")
+    writer = csv.DictWriter(out, [*headers, *known], lineterminator="\n")
     writer.writeheader()
-    for half in halves(result):
-        line: dict[str, Any] = {"model": result.manifest.model, "test_name": half.test} | known
-        line |= {"requests": half.row.requests, "failed": half.row.failed, "depth_mode": result.manifest.depth_mode}
-        for metric in METRICS:
-            if value := metric.stat(half):
-                line |= {f"{metric.csv}_mean": value.mean, f"{metric.csv}_std": value.std}
-        for name, mark in marks:
-            if half.is_output == (name != "e2e_ttft_ms"):
-                line[f"{name}_{mark}"] = percentile(name, mark, half.row)
+    for row, test, side in halves(result):
+        line: dict[str, Any] = {"model": result.manifest.model, "test_name": test} | known
+        line |= {"requests": row.requests, "failed": row.failed, "depth_mode": result.manifest.depth_mode}
+        for _, name, keys in METRICS:
+            if value := getattr(row, keys[side], None):
+                line |= {f"{name}_mean": value.mean, f"{name}_std": value.std}
+        of_side = [(name, mark) for name, mark in marks if (name == "e2e_ttft_ms") == (side == 0)]
+        line |= {f"{name}_{mark}": percentile(name, mark, row) for name, mark in of_side}
         writer.writerow(line)
     return out.getvalue()
 
@@ -179,7 +141,13 @@ def row_notes(result: Result) -> list[str]:
     """Notes, failures and reasons of all rows, each text once with the rows it is about; drift, and who measured."""
     about: dict[str, list[str]] = {}
     for row in result.rows:
-        for text in (*row.notes, *(f"failed: {failure}" for failure in row.failures), *_lacks(row)):
+        lacks: dict[str, list[str]] = {}
+        for key, reason in (row.why or {}).items():
+            value: Stat | None = getattr(row, key)
+            state = "n/a" if value is None else f"from {len(value.values)} values only, n/a elsewhere"
+            lacks.setdefault(f"{state}: {reason}", []).append(key)
+        texts = [*row.notes, *(f"failed: {failure}" for failure in row.failures)]
+        for text in (*texts, *(f"{', '.join(keys)} {text}" for text, keys in lacks.items())):
             about.setdefault(text, []).append(row.shape.name)
     manifest, cached = result.manifest, result.manifest.depth_mode == "prefix-caching"
     notes = [*engine_notes(manifest.engine, concurrency=result.most_concurrency, prefix_caching=cached)]
@@ -189,24 +157,15 @@ def row_notes(result: Result) -> list[str]:
     return notes
 
 
-def _lacks(row: Row) -> list[str]:
-    """The numbers that are missing, or are not those of all runs, by reason."""
-    found: dict[str, list[str]] = {}
-    for key, reason in (row.why or {}).items():
-        value: Stat | None = getattr(row, key)
-        state = "n/a" if value is None else f"from {len(value.values)} values only, n/a elsewhere"
-        found.setdefault(f"{state}: {reason}", []).append(key)
-    return [f"{', '.join(keys)} {text}" for text, keys in found.items()]
-
-
 def latency_table(result: Result) -> Table:
     """Percentiles of TTFT, TPOT and ITL in ms."""
-    columns = [Column("test", lambda row: both_names(row, result))]
-    for name, title in (("e2e_ttft_ms", "ttft"), ("tpot_ms", "tpot"), ("itl_ms", "itl")):
-        for mark in ("p50", "p90", "p99"):
-            columns.append(Column(f"{title} {mark}", partial(percentile, name, mark), ".2f"))
+    lines = []
+    for row in result.rows:
+        marks = [(name, mark) for name in LATENCIES for mark in ("p50", "p90", "p99")]
+        values = {f"{LATENCIES[name]} {mark}": cell(percentile(name, mark, row), ".2f") for name, mark in marks}
+        lines.append({"test": both_names(row, result)} | values)
     notes = ("ms; ttft and tpot over requests, itl over tokens; n/a: too few for one of them to lie beyond it",)
-    return table("latency", columns, result.rows, notes)
+    return table("latency", lines, notes)
 
 
 def both_names(row: Row, result: Result) -> str:
@@ -221,18 +180,17 @@ def percentile(name: str, mark: str, row: Row) -> float | None:
 def host_states(result: Result) -> dict[str, list[dict[str, Any]]]:
     """What each host reported during all rows, at whatever moments of their runs."""
     found: dict[str, list[dict[str, Any]]] = {}
-    moments = [moment for row in result.rows for sample in row.machine for moment in sample.values()]
-    for host, state in (pair for moment in moments if isinstance(moment, dict) for pair in moment.items()):
-        if isinstance(state, dict):
-            found.setdefault(host, []).append(state)
+    for sample in (sample for row in result.rows for sample in row.machine):
+        for moment in ("before", "after", "least", "most"):
+            for host, state in sample.get(moment, {}).items():
+                found.setdefault(host, []).append(state)
     return found
 
 
-def extreme(result: Result, host: str, key: str, most: bool) -> float | None:
-    """The highest or lowest of a number that a host reported during all rows; None when it did not."""
-    values = [state.get(key) for state in host_states(result).get(host, ())]
-    numbers = [float(value) for value in values if isinstance(value, (int, float))]
-    return (max if most else min)(numbers) if numbers else None
+def extreme(result: Result, host: str, key: str, pick: Callable[[list[float]], float]) -> float | None:
+    """The highest or lowest of a number that a host reported during all rows (`pick`: max or min); None without any."""
+    values = [state[key] for state in host_states(result).get(host, ()) if state.get(key) is not None]
+    return pick(values) if values else None
 
 
 def hosts_of(result: Result) -> list[str]:
@@ -242,87 +200,72 @@ def hosts_of(result: Result) -> list[str]:
 
 def memory_table(result: Result) -> Table | None:
     """GPU memory and free memory of each host, the highest and lowest over all rows; None when no host reported."""
-    states = host_states(result)
-    columns = [
-        Column("host", str),
-        Column("role", lambda host: next((str(one["role"]) for one in states[host] if one.get("role")), "")),
-        Column("VRAM used (MiB)", lambda host: extreme(result, host, "gpu_memory_mib", most=True), ",.0f"),
-        Column("available (MiB)", lambda host: extreme(result, host, "memory_available_mib", most=False), ",.0f"),
+    lines = [
+        {
+            "host": host,
+            "role": next((state["role"] for state in states if state.get("role")), ""),
+            "VRAM used (MiB)": cell(extreme(result, host, "gpu_memory_mib", max), ",.0f"),
+            "available (MiB)": cell(extreme(result, host, "memory_available_mib", min), ",.0f"),
+        }
+        for host, states in host_states(result).items()
     ]
     notes = ("the most GPU memory and the least available memory of all looks at the hosts while rows were measured",)
-    return table("memory per host", columns, list(states), notes, text_columns=2) if states else None
+    return table("memory per host", lines, notes, 2) if lines else None
 
 
 def machine_table(result: Result) -> Table | None:
     """What each host ran at while rows were measured, and what went over its links; None when no host reported."""
     runs = [run for row in result.rows for run in row.machine]
-    of_host: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        for host in run.get("most", {}):
-            of_host.setdefault(host, []).append(run)
-
-    def clock(host: str) -> str | None:
-        clocks = busy_clocks(of_host[host], host)
-        return f"{min(clocks):.0f}–{max(clocks):.0f}" if clocks else None
-
-    def throttled(host: str) -> str:
-        reasons = [reason for run in of_host[host] for reason in run["most"][host].get("throttle", ())]
-        return ", ".join(dict.fromkeys(reasons)) or "no"
-
-    def traffic(host: str) -> str | None:
-        moved: Counter[tuple[str, str]] = Counter()
-        links = [link for run in of_host[host] for link in run["links"].get(host, ())]
-        for link in links:
-            moved[link["link"], "sent"] += link["sent_bytes"]
-            moved[link["link"], "received"] += link["received_bytes"]
-        names = dict.fromkeys(link["link"] for link in links)
-        parts = (f"{name} {moved[name, 'sent'] / 1e9:.2f}/{moved[name, 'received'] / 1e9:.2f}" for name in names)
-        return "; ".join(parts) or None
-
-    columns = [
-        Column("host", str),
-        Column("SM clock (MHz)", clock),
-        Column("power (W)", lambda host: extreme(result, host, "power_w", most=True), ".0f"),
-        Column("°C", lambda host: extreme(result, host, "temperature_c", most=True), ".0f"),
-        Column("throttled", throttled),
-        Column("GB sent/received", traffic),
-    ]
+    lines = []
+    for host in dict.fromkeys(host for run in runs for host in run.get("most", {})):
+        own = [run for run in runs if host in run.get("most", {})]
+        clocks = busy_clocks(own, host)
+        reasons = dict.fromkeys(reason for run in own for reason in run["most"][host].get("throttle", ()))
+        moved: dict[str, Counter[str]] = {}
+        for link in (link for run in own for link in run["links"].get(host, ())):
+            moved.setdefault(link["link"], Counter()).update(sent=link["sent_bytes"], received=link["received_bytes"])
+        traffic = (f"{link} {of['sent'] / 1e9:.2f}/{of['received'] / 1e9:.2f}" for link, of in moved.items())
+        lines.append(
+            {
+                "host": host,
+                "SM clock (MHz)": f"{min(clocks):.0f}–{max(clocks):.0f}" if clocks else None,
+                "power (W)": cell(extreme(result, host, "power_w", max), ".0f"),
+                "°C": cell(extreme(result, host, "temperature_c", max), ".0f"),
+                "throttled": ", ".join(reasons) or "no",
+                "GB sent/received": "; ".join(traffic) or None,
+            }
+        )
     notes = ["clocks while the GPU was at work, power and temperature at most, bytes over the links during rows only"]
     gaps = Counter(host for run in runs for host in run.get("lost", ()))
     notes += [f"{host}: without {count} runs, in which its connection was lost" for host, count in gaps.items()]
-    return table("machines while measuring", columns, list(of_host), notes) if of_host else None
+    return table("machines while measuring", lines, notes) if lines else None
 
 
-def server_table(result: Result) -> Table | None:
+SERVER = {
+    "ttft (ms)": ("ttft_ms", ".2f"),
+    "itl (ms)": ("itl_ms", ".2f"),
+    "prefill (ms)": ("prefill_ms", ".2f"),
+    "queue (ms)": ("queue_ms", ".2f"),
+    "requests": ("requests", ""),
+    "preempted": ("preemptions", ""),
+    "cache hits": ("prefix_cache_hit_rate", ".0%"),
+    "accepted": ("acceptance_rate", ".0%"),
+    "tokens a step": ("acceptance_length", ".2f"),
+}
+"""Columns of what the server counted: its name in a row's `server`, and how it is written."""
+
+
+def server_table(result: Result, title: str = "what the server counted") -> Table | None:
     """The server's own times and counts beside ours; columns that no row has are left out. None without any."""
-
-    def counted(key: str) -> Callable[[Row], Any]:
-        return lambda row: (row.server or {}).get(key)
-
-    rows = [row for row in result.rows if row.server]
-    columns = [
-        Column("ttft (ms)", counted("ttft_ms"), ".2f"),
-        Column("itl (ms)", counted("itl_ms"), ".2f"),
-        Column("prefill (ms)", counted("prefill_ms"), ".2f"),
-        Column("queue (ms)", counted("queue_ms"), ".2f"),
-        Column("requests", lambda row: row.server.get("requests", MISSING)),
-        Column("preempted", counted("preemptions")),
-        Column("cache hits", counted("prefix_cache_hit_rate"), ".0%"),
-        Column("accepted", accepted),
-        Column("tokens a step", counted("acceptance_length"), ".2f"),
-    ]
-    columns = [Column("test", lambda row: both_names(row, result)), *known_columns(columns, rows)]
+    lines = []
+    for row in result.rows:
+        if row.server:
+            line = {name: cell(row.server.get(key), form) for name, (key, form) in SERVER.items()}
+            if each := row.server.get("acceptance_per_position"):
+                line["accepted"] += f" ({', '.join(f'{part:.0%}' for part in each)})"
+            lines.append({"test": both_names(row, result)} | line)
     notes = ("means of its own counters over all runs of a row; ttft and itl are to be near ours",)
-    return table("what the server counted", columns, rows, notes) if rows else None
-
-
-def accepted(row: Row) -> str | None:
-    """The accepted part of the drafted tokens, in brackets by position in the draft."""
-    server = row.server or {}
-    if "acceptance_rate" not in server:
-        return None
-    each = ", ".join(f"{part:.0%}" for part in server.get("acceptance_per_position", ()))
-    return f"{server['acceptance_rate']:.0%}" + (f" ({each})" if each else "")
+    return table(title, lines, notes, optional=SERVER.keys() - {"requests"}) if lines else None
 
 
 def suite_tables(suite: str, results: Sequence[Result]) -> list[Table]:
@@ -333,36 +276,41 @@ def suite_tables(suite: str, results: Sequence[Result]) -> list[Table]:
 
 def _concurrency(results: Sequence[Result]) -> Table:
     """All clients together against one alone."""
-    rows = results[0].rows
-    alone = next((row for row in rows if row.concurrency == 1), None)
-    columns = [
-        Column("clients", lambda row: row.concurrency),
-        Column("all together (t/s)", lambda row: row.tg_throughput),
-        Column("× one client", lambda row: alone and ratio_of(row.tg_throughput, alone.tg_throughput)),
-        Column("each (t/s)", lambda row: row.tg_req_throughput),
-        Column("× alone", lambda row: alone and ratio_of(row.tg_req_throughput, alone.tg_req_throughput)),
-        Column("e2e_ttft (ms)", lambda row: row.e2e_ttft),
+    alone = next((row for row in results[0].rows if row.concurrency == 1), None)
+    lines = [
+        {
+            "clients": row.concurrency,
+            "all together (t/s)": row.tg_throughput,
+            "× one client": alone and ratio_of(row.tg_throughput, alone.tg_throughput),
+            "each (t/s)": row.tg_req_throughput,
+            "× alone": alone and ratio_of(row.tg_req_throughput, alone.tg_req_throughput),
+            "e2e_ttft (ms)": row.e2e_ttft,
+        }
+        for row in results[0].rows
     ]
-    return table("clients at the same time", columns, rows, text_columns=0)
+    return table("clients at the same time", lines, text_columns=0)
 
 
 def _prefix(results: Sequence[Result]) -> Table:
     """The time to first token of a prefix that is computed, and of one that is in the cache."""
-
-    def size(row: Row) -> tuple[int, ...]:
-        return (row.context_size, row.prompt_size, row.response_size, row.concurrency)
-
-    contexts = {size(row): row for row in reversed(results[0].rows) if row.shape.phase == "context"}
-    pairs = [(contexts[size(row)], row) for row in results[0].rows if row.phase == "cached" and size(row) in contexts]
-    columns = [
-        Column("prefix (tokens)", lambda pair: pair[1].context_size),
-        Column("cold e2e_ttft (ms)", lambda pair: pair[0].e2e_ttft),
-        Column("cached e2e_ttft (ms)", lambda pair: pair[1].e2e_ttft),
-        Column("speed-up", lambda pair: ratio_of(pair[0].e2e_ttft, pair[1].e2e_ttft)),
+    rows = {row.shape: row for row in reversed(results[0].rows)}
+    pairs = [
+        (context, row)
+        for row in results[0].rows
+        if row.phase == "cached" and (context := rows.get(replace(row.shape, phase="context")))
     ]
-    unverified = [cached for _, cached in pairs if cached.e2e_ttft is None]
-    notes = ["no verified cache hit, so there is no speed-up: see the notes of the rows"] * len(unverified)
-    return table("prefix cache", columns, pairs, notes, text_columns=0)
+    lines = [
+        {
+            "prefix (tokens)": cached.context_size,
+            "cold e2e_ttft (ms)": context.e2e_ttft,
+            "cached e2e_ttft (ms)": cached.e2e_ttft,
+            "speed-up": ratio_of(context.e2e_ttft, cached.e2e_ttft),
+        }
+        for context, cached in pairs
+    ]
+    unverified = any(cached.e2e_ttft is None for _, cached in pairs)
+    notes = ("no verified cache hit, so there is no speed-up: see the notes of the rows",) if unverified else ()
+    return table("prefix cache", lines, notes, text_columns=0)
 
 
 def _tools(results: Sequence[Result]) -> Table | None:
@@ -370,14 +318,13 @@ def _tools(results: Sequence[Result]) -> Table | None:
     if len(results) < 2:
         return None
     (without,), (using,) = results[0].rows, results[1].rows
-    lines = [
-        ("e2e_ttft (ms)", without.e2e_ttft, using.e2e_ttft, _change(without.e2e_ttft, using.e2e_ttft)),
-        ("tg t/s", without.tg_throughput, using.tg_throughput, _change(without.tg_throughput, using.tg_throughput)),
-        ("output (tokens)", without.output_tokens, using.output_tokens, ""),
-        ("tool called", "", f"{using.tool_calls} of {using.requests}", ""),
-    ]
-    titles = ("", "without", "with", "change")
-    return table("a tool that the chat should call", columns_of(titles), lines)
+    lines: list[dict[str, Any]] = []
+    for name, key in (("e2e_ttft (ms)", "e2e_ttft"), ("tg t/s", "tg_throughput"), ("output (tokens)", "output_tokens")):
+        before, after = getattr(without, key), getattr(using, key)
+        lines.append({"": name, "without": before, "with": after, "change": change(before, after)})
+    lines[-1]["change"] = ""
+    lines.append({"": "tool called", "with": f"{using.tool_calls} of {using.requests}"})
+    return table("a tool that the chat should call", lines)
 
 
 def _sequential(results: Sequence[Result]) -> Table:
@@ -387,15 +334,16 @@ def _sequential(results: Sequence[Result]) -> Table:
     """
     row = results[0].rows[0]
     lists = [value.values if value else () for value in (row.e2e_ttft, row.tg_throughput, row.output_tokens)]
-    complete = {len(values) for values in lists} == {row.requests - row.failed}
+    if {len(values) for values in lists} != {row.requests - row.failed}:
+        missing = "n/a: not every output has its time to first token, its rate and its count of tokens"
+        return table("one after the other", (), (missing,), text_columns=0)
     lines = []
-    for number, (ttft_ms, rate, tokens) in enumerate(zip(*lists, strict=True) if complete else (), 1):
+    for number, (ttft_ms, rate, tokens) in enumerate(zip(*lists, strict=True), 1):
         seconds = ttft_ms / 1e3 + (tokens - 1) / rate
-        lines.append((number, tokens, seconds, tokens / seconds, rate))
-    columns = columns_of(("run", "tokens", "time (s)", "t/s", "tg t/s"), ("", ".0f", ".2f", ".1f", ".1f"))
+        values = {"time (s)": f"{seconds:.2f}", "t/s": f"{tokens / seconds:.1f}", "tg t/s": f"{rate:.1f}"}
+        lines.append({"run": number, "tokens": f"{tokens:.0f}"} | values)
     notes = ("t/s: tokens ÷ all of the time; tg t/s: without the time to the first token",)
-    missing = ("n/a: not every output has its time to first token, its rate and its count of tokens",)
-    return table("one after the other", columns, lines, notes if complete else missing, text_columns=0)
+    return table("one after the other", lines, notes, text_columns=0)
 
 
 SUITES: dict[str, Callable[[Sequence[Result]], Table | None]] = {
@@ -406,23 +354,12 @@ SUITES: dict[str, Callable[[Sequence[Result]], Table | None]] = {
 }
 
 
-def columns_of(titles: Sequence[str], forms: Sequence[str] = ()) -> list[Column]:
-    """The columns of items that are lines of values already."""
-
-    def at(place: int) -> Callable[[Sequence[Any]], Any]:
-        return lambda line: line[place]
-
-    return [Column(title, at(place), forms[place] if place < len(forms) else "") for place, title in enumerate(titles)]
-
-
 def ratio_of(upper: Stat | None, lower: Stat | None) -> Ratio | None:
     """How many times the one is the other; None when one of them is not known."""
     return ratio(upper, lower) if upper and lower else None
 
 
-def _change(before: Stat | None, after: Stat | None) -> str | None:
-    """By how much, and whether the interval leaves out none at all."""
+def change(before: Stat | None, after: Stat | None) -> str | None:
+    """By how much, and whether that is more than chance."""
     gain = ratio_of(after, before)
-    if gain is None:
-        return None
-    return f"{gain.value - 1:+.1%}" + ("" if gain.significant else " (not significant)")
+    return None if gain is None else f"{gain.value - 1:+.1%}" + ("" if gain.significant else " (not significant)")

@@ -11,17 +11,10 @@ from typing import Any, Literal
 
 from cluster.argv.vllm import serve_flags
 from cluster.bench.loader import Progress
-from cluster.bench.result import (
-    Journal,
-    Result,
-    find_baseline,
-    read_result,
-    results_dir,
-    warnings,
-)
+from cluster.bench.result import Journal, Result, find_baseline, read_result, results_dir, warnings
 from cluster.bench.rows import Row
 from cluster.bench.run import run_bench
-from cluster.bench.scaling import scaling_rows, scaling_table
+from cluster.bench.scaling import Entry, scaling_table
 from cluster.bench.tables import (
     Table,
     bench_table,
@@ -213,13 +206,14 @@ def print_result(result: Result, subject: Measuring, options: BenchOptions, dire
     if (result.manifest.tp or 1) == 1:
         return
     references = subject.recipe.reference if subject.recipe else ()
-    baseline = find_baseline(directory, result.manifest, 1, [row.shape for row in result.rows])
-    if baseline.result:
-        rows = scaling_rows(baseline.result, result, references)
-        print_tables([scaling_table(rows, baseline, result, references)], screen)
+    baseline, refused = find_baseline(directory, result)
+    if baseline:
+        path, alone = baseline
+        now = Entry(f"TP={result.manifest.tp}", result, references=tuple(references))
+        print_tables([scaling_table(Entry("TP=1", alone, path), now)], screen)
         return
-    for path, against in baseline.refused[:3]:
-        screen.warn(f"not compared with {path.name}: {'; '.join(str(item) for item in against[:5])}")
+    for line in refused:
+        screen.warn(line)
     screen.line("no single-node baseline of this recipe under these conditions; this makes one:")
     screen.line(f"  cluster down && {solo_command(result.manifest)} && {options.command}")
 

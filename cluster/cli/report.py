@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cluster import __version__
-from cluster.bench.compare import Entry, newest, read_files
+from cluster.bench.compare import newest, read_files
 from cluster.bench.page import Page, page_of, render
-from cluster.bench.result import results_dir, write_whole
+from cluster.bench.result import results_dir, write_whole, writing
+from cluster.bench.scaling import Entry
 from cluster.bench.tables import to_csv, to_markdown
 from cluster.errors import ClusterError, ExitCode, UsageError
 from cluster.screen import Screen
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
                 remedy=f"name a file that ends in {', '.join(FORMS)}",
             )
     directory = results_dir(args.results or "", Path.cwd(), os.environ)
-    paths = find(args.files, directory) if args.files else newest(directory)
+    paths = list(dict.fromkeys(find(name, directory) for name in args.files)) or newest(directory)
     try:
         entries, series = read_files(paths)
     except ClusterError as error:
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     if not outputs and not screen.json_mode:
         screen.line(markdown(page).rstrip("\n"))
         outputs = [paths[-1].with_name(paths[-1].name.partition(".json")[0].removesuffix(".series") + ".html")]
+    content = document(page, entries)
     for path in outputs:
         match path.suffix:
             case ".html":
@@ -51,40 +53,29 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
             case ".csv":
                 text = as_csv(entries)
             case _:
-                text = json.dumps(document(page, entries), indent=2) + "\n"
+                text = json.dumps(content, indent=2) + "\n"
         write(path, text)
         screen.note(f"written: {path}")
-    screen.document(document(page, entries) | {"written": [str(path) for path in outputs]})
+    screen.document(content | {"written": [str(path) for path in outputs]})
     return ExitCode.DONE
 
 
-def find(names: Sequence[str], directory: Path) -> list[Path]:
-    """The files that are meant: a path, or a name in the directory of results. Raises UsageError."""
-    found = []
-    for name in names:
-        path = Path(name).expanduser()
-        if not path.exists() and (directory / name).exists():
-            path = directory / name
-        if not path.exists():
-            raise UsageError(f"file not found: {name}, here or in {directory}", code="file-not-found")
-        found.append(path)
-    return list(dict.fromkeys(found))
+def find(name: str, directory: Path) -> Path:
+    """The file that is meant: a path, or a name in the directory of results. Raises UsageError."""
+    for path in (Path(name).expanduser(), directory / name):
+        if path.exists():
+            return path
+    raise UsageError(f"file not found: {name}, here or in {directory}", code="file-not-found")
 
 
 def write(path: Path, text: str) -> None:
     """Raises UsageError when it cannot be written."""
-    try:
+    with writing(path, UsageError, "name a file in another directory with -o FILE"):
         write_whole(path, text.encode())
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}",
-            code="file-not-written",
-            remedy="name a file in another directory with -o FILE",
-        ) from error
 
 
 def markdown(page: Page) -> str:
-    """The page in words: title, warnings, the numbers that matter, all tables but the conditions."""
+    """The page as Markdown: title, warnings, the numbers that matter, all tables but the conditions."""
     figures = [f"- **{one.value}** {one.what}" + (f" ({one.detail})" if one.detail else "") for one in page.figures]
     parts = [f"# {page.title}", page.subtitle, *(f"> **{line}**" for line in page.banners), "\n".join(figures)]
     for table in page.tables:
@@ -95,7 +86,7 @@ def markdown(page: Page) -> str:
 
 
 def as_csv(entries: Sequence[Entry]) -> str:
-    """llama-benchy's columns and ours, then what tells the measurements apart."""
+    """llama-benchy's columns and ours, then what distinguishes the measurements."""
     texts = []
     for entry in entries:
         manifest = entry.result.manifest

@@ -38,13 +38,13 @@ reference:
 
 
 class LoadClient(FakeProcess):
-    """far/load.py as a real process; what it is told of its server is replaced by where that really is."""
+    """far/load.py as a real process; its server's address is replaced by the real one."""
 
     def __init__(self, argv: Sequence[str], stdin: bytes, url: str) -> None:
         super().__init__()
-        told = re.sub(rb'"base_url":"[^"]*"', b'"base_url":"%s"' % url.encode(), stdin)
+        given = re.sub(rb'"base_url":"[^"]*"', b'"base_url":"%s"' % url.encode(), stdin)
         inside = argv[argv.index("python3") + 1 :]  # what `docker exec` would run in the container
-        self.child = Child([sys.executable, *inside], told)
+        self.child = Child([sys.executable, *inside], given)
 
     def lines(self) -> Iterator[str]:
         return self.child.lines()
@@ -65,7 +65,7 @@ class LoadClient(FakeProcess):
 
 
 class Watcher(FakeProcess):
-    """far/watch over a machine of the desk: it looks when a run begins and when it ends."""
+    """far/watch over a machine of the desk: it reads the machine when a run begins and when it ends."""
 
     def __init__(self, machine: Machine, stdin: bytes) -> None:
         super().__init__([json.dumps({"ready": True})])
@@ -90,7 +90,7 @@ class Watcher(FakeProcess):
 
 
 def is_bare(desk: Desk) -> bool:
-    """Nothing of ours is left on any host."""
+    """Whether every host is as it was before."""
     return not any(machine.docker.containers or machine.kept() for machine in desk)
 
 

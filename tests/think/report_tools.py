@@ -1,4 +1,4 @@
-"""Measurements made by hand as a report meets them: rows with exact numbers, machines that say something."""
+"""Measurements made by hand as a report meets them: rows with exact numbers, machines that report something."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from typing import Any
 
 from bench_results import manifest
 
-from cluster.bench.compare import Entry
 from cluster.bench.result import Result
 from cluster.bench.rows import Row
-from cluster.bench.scaling import Reading
-from cluster.bench.series import Point
+from cluster.bench.scaling import Entry, Reading
+from cluster.bench.series import Point, Series
 from cluster.bench.statistics import Stat, stat
 from cluster.config.recipe import Reference, ReferenceRow
 
 GIB = 1 << 30
 BEGAN = 1_790_000_000.0
+ONE, TWO = (6.4, 6.5, 6.6), (11.0, 11.2, 11.4)
+"""Rates of token generation of one Spark, and of two."""
+KEY = "speculative_config.num_speculative_tokens"
 
 
 def stats(*values: float) -> Stat:
-    """A Stat of these values."""
     found = stat(values)
     assert found is not None
     return found
 
 
 def machine(hosts: int, run: int, at_s: float, throttle: Sequence[str] = ()) -> dict[str, Any]:
-    """What hosts say before and after a run, and in one look; the last host is `throttle`d."""
+    """What hosts report before and after a run, and in one reading; the last host is `throttle`d."""
 
-    def told(number: int, busy: bool) -> dict[str, Any]:
+    def state(number: int, busy: bool) -> dict[str, Any]:
         return {
             "role": "worker" if number > 1 else "head",
             "gpu_memory_mib": 102400 + number * 1024,
@@ -41,7 +42,7 @@ def machine(hosts: int, run: int, at_s: float, throttle: Sequence[str] = ()) -> 
         }
 
     names = {f"spark{number}": number for number in range(1, hosts + 1)}
-    before, after = ({name: told(number, busy) for name, number in names.items()} for busy in (False, True))
+    before, after = ({name: state(number, busy) for name, number in names.items()} for busy in (False, True))
     series = {name: {"t": [at_s]} | {key: [one] for key, one in state.items()} for name, state in after.items()}
     return {"run": run, "before": before, "after": after, "most": after, "series": series}
 
@@ -86,7 +87,7 @@ REFERENCE = Reference(
 
 
 def up(hosts: int) -> dict[str, Any]:
-    """What `cluster up --json` says, as far as a report reads it."""
+    """What `cluster up --json` prints, as far as a report reads it."""
 
     def memory(available: float, gpu: float) -> dict[str, dict[str, int]]:
         return {
@@ -104,3 +105,15 @@ def entry(tp: int, rates: Sequence[float], depths: Sequence[int] = (0, 16384), l
     rows = given.pop("rows", None) or tuple(row(rates, depth, hosts=tp) for depth in depths)
     result = Result(manifest(tp, **given), tuple(rows), 1.0, f"2026-11-28 0{tp}:00:00Z")
     return Entry(point.label, result, None, point, Reading(31e9, "31 billion parameters"), (REFERENCE,))
+
+
+def sweep_step(tokens: int, *rates: float, rows: Sequence[Row] = (), **given: Any) -> Entry:
+    """A number of drafted tokens, measured."""
+    spec = {"tp": 1, "recipe": {"vllm": {"speculative-config": {"num_speculative_tokens": tokens}}}}
+    label = f"num_speculative_tokens={tokens}"
+    return entry(1, rates, label=label, values={KEY: str(tokens)}, rows=rows or (row(rates),), spec=spec, **given)
+
+
+def sweep_series(*entries: Entry, kind: str = "sweep", key: str = KEY, failed: Sequence[Point] = ()) -> Series:
+    points = [one.point for one in entries if one.point]
+    return Series(kind, "gemma", {}, (key,), "2026-11-28 00:00:00Z", (*points, *failed))

@@ -1,13 +1,17 @@
-"""Results on disk, and which of them may be compared."""
+"""Results on disk, which of them may be compared, and what must be read before their numbers."""
 
-import dataclasses
+import csv
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
-from bench_results import manifest, result, row
+from bench_results import SPARK, manifest, result, row
+from bench_tools import trace
 
+from cluster.bench.measure import measure_batch
 from cluster.bench.result import (
     HostState,
     Journal,
@@ -16,10 +20,11 @@ from cluster.bench.result import (
     parse_result,
     read_result,
     results_dir,
-    write_result,
+    store,
+    warnings,
 )
-from cluster.bench.rows import Shape
-from cluster.bench.tables import bench_table
+from cluster.bench.rows import Shape, summarise
+from cluster.bench.tables import bench_table, to_csv
 from cluster.errors import ClusterError, UsageError
 
 
@@ -35,6 +40,41 @@ def test_llama_benchy_reads_our_file() -> None:
     assert read.model == "google/gemma-4-31B-it"
     assert len(read.benchmarks) == 4
     assert not read.prefix_caching_enabled
+
+
+def test_result_of_the_first_schema_still_reads() -> None:
+    """Written by the first version of `cluster bench`; two hosts, failures none, concurrency 1 and 2."""
+    old = read_result(Path(__file__).parents[1] / "samples" / "result_schema_1.json")
+    assert (old.manifest.tp, old.manifest.depth_mode, len(old.rows)) == (2, "cold", 4)
+    first = old.rows[0]
+    assert first.shape == Shape(256, 32, 0, 1)
+    assert first.tg_throughput is not None
+    assert first.tg_throughput.mean == pytest.approx(200, rel=0.3)
+    assert first.machine[0]["after"]["spark2"]["throttle"] == ["power cap"]
+    assert (first.server, first.notes) == (None, ())
+    assert bench_table(old).rows
+    assert parse_result(orjson.loads(orjson.dumps(old.document()))).rows == old.rows
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "result-invalid"),
+        ("5", "result-invalid"),
+        ("[]", "result-invalid"),
+        ("{}", "result-invalid"),
+        ('{"schema": 2}', "result-invalid"),
+        ('{"schema": 99}', "result-too-new"),
+        (None, "file-unreadable"),
+    ],
+)
+def test_other_files_are_no_results(tmp_path: Path, text: str | None, code: str) -> None:
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ClusterError) as caught:
+        read_result(path)
+    assert (caught.value.code, str(path) in caught.value.what) == (code, True)
 
 
 def test_sizes_may_differ_and_nothing_else_does() -> None:
@@ -55,10 +95,11 @@ def test_sizes_may_differ_and_nothing_else_does() -> None:
         ("refused_fields", ("min_tokens",)),
         ("client_on", "local"),
         ("corpus", "0" * 16),
-        ("hosts", (HostState("spark1", "head", "NVIDIA DGX Spark (simulated)", "580.95.05"),)),
-        ("hosts", (HostState("spark1", "head", "NVIDIA DGX Spark", "590.1"),)),
+        ("hosts", (HostState("spark1", "head", f"{SPARK} (simulated)", "580.95.05"),)),
+        ("hosts", (HostState("spark1", "head", SPARK, "590.1"),)),
         ("natural_stop", True),
         ("api", "/v1/chat/completions"),
+        ("est_ppt_from", ("server (timings.prompt_ms)",)),
     ],
 )
 def test_other_conditions_forbid_the_comparison(key: str, value: object) -> None:
@@ -68,9 +109,8 @@ def test_other_conditions_forbid_the_comparison(key: str, value: object) -> None
 
 def test_differing_flag_is_named_by_its_key_and_a_port_is_not() -> None:
     other = {"tp": 1, "pp": 1, "recipe": {"port": 9000, "vllm": {"a": 2}}}
-    assert [str(item) for item in differences(manifest(1, spec=other), manifest(2)) if item.must_agree] == [
-        "spec.recipe.vllm.a: 2 → 1"
-    ]
+    found = differences(manifest(1, spec=other, est_ppt_from=()), manifest(2))
+    assert [str(item) for item in found if item.must_agree] == ["spec.recipe.vllm.a: 2 → 1"]
 
 
 @pytest.mark.parametrize(
@@ -95,21 +135,14 @@ def test_journal_keeps_rows_and_then_the_result(tmp_path: Path) -> None:
     other = row(Shape(64, 8, 4096), rates=(50.0,))
     for one in (early, other, late):
         journal.add(one)
+    with journal.partial.open("ab") as file:
+        file.write(b'{"concurrency": 1, "cont')  # half a line, as a kill leaves it
     left = read_result(journal.partial)
-    assert left.rows == (late, other)
-    assert not left.complete
-    path = journal.finish(dataclasses.replace(result(), timestamp=journal.timestamp))
+    assert (left.rows, left.complete) == ((late, other), False)
+    path = journal.finish(replace(result(), timestamp=journal.timestamp))
     assert read_result(path).complete
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name]
     assert path.name.endswith("-gemma-4-31b-fp8-tp2.json")
-
-
-def test_half_a_line_of_a_killed_measurement_does_not_lose_the_others(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, manifest())
-    journal.add(row(Shape(64, 8, 0)))
-    with journal.partial.open("ab") as file:
-        file.write(b'{"concurrency": 1, "cont')
-    assert len(read_result(journal.partial).rows) == 1
 
 
 def test_abandoned_measurement_leaves_only_what_was_measured(tmp_path: Path) -> None:
@@ -123,78 +156,76 @@ def test_abandoned_measurement_leaves_only_what_was_measured(tmp_path: Path) -> 
 
 def test_read_only_directory(plain_user: Path) -> None:
     plain_user.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UsageError) as caught:
         Journal(plain_user, manifest())
+    assert caught.value.code == "file-not-written"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("", "zero-length"), ("[]", "not a JSON object"), ("{}", "no schema"), ('{"schema": 99}', "schema 99")],
-)
-def test_other_files_are_no_results(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(ClusterError, match=words) as caught:
-        read_result(path)
-    assert str(path) in caught.value.what
+def test_baseline_is_the_one_with_most_of_the_rows_then_the_newest_that_agrees(tmp_path: Path) -> None:
+    def keep(name: str, tp: int = 1, rows: int = 4, **changes: object) -> None:
+        one = result(tp, **changes)
+        store(tmp_path / f"{name}.json", replace(one, rows=one.rows[:rows], timestamp=name).document())
 
-
-def store(directory: Path, name: str, **changes: object) -> Path:
-    """A stored single-node result."""
-    stamp = changes.pop("timestamp", "2026-11-27 00:00:00Z")
-    path = directory / f"{name}.json"
-    write_result(dataclasses.replace(result(1, **changes), timestamp=stamp), path)
-    return path
-
-
-def test_baseline_is_the_newest_that_agrees(tmp_path: Path) -> None:
-    store(tmp_path, "a", timestamp="2026-11-25 00:00:00Z")
-    good = store(tmp_path, "b", timestamp="2026-11-26 00:00:00Z")
-    other_seed = store(tmp_path, "c", seed=2)
-    store(tmp_path, "d", recipe="another")
-    write_result(result(2), tmp_path / "e.json")
+    keep("a")
+    keep("b")
+    keep("c", seed=2)
+    keep("d", recipe="another")
+    keep("e", tp=2)
+    keep("f", rows=1)
     (tmp_path / "junk.json").write_text("{")
-    found = find_baseline(tmp_path, manifest(2))
-    assert found.path == good
-    assert [path for path, _ in found.refused] == [other_seed]
-    assert [item.key for item in found.refused[0][1]] == ["seed"]
-    assert {item.key for item in found.differences} == {"tp", "nodes", "backend"}
-    assert find_baseline(tmp_path / "not there", manifest(2)).result is None
+    found, refused = find_baseline(tmp_path, result(2))
+    assert found
+    assert found[0].name == "b.json"
+    assert refused == ["not compared with c.json: seed: 2 → 1"]
+    assert find_baseline(tmp_path / "not there", result(2)) == (None, [])
 
 
-def test_baseline_with_more_of_the_rows_is_preferred(tmp_path: Path) -> None:
-    full = store(tmp_path, "a", timestamp="2026-11-25 00:00:00Z")
-    short = dataclasses.replace(result(1), rows=result(1).rows[:1], timestamp="2026-11-27 00:00:00Z")
-    write_result(short, tmp_path / "b.json")
-    shapes = [one.shape for one in result().rows]
-    assert find_baseline(tmp_path, manifest(2), shapes=shapes).path == full
+def test_what_must_be_read_first() -> None:
+    host = replace(result().manifest.hosts[0], product=f"{SPARK} (simulated)")
+    there = replace(result().manifest, hosts=(host,), weights="dummy", refused_fields=("min_tokens",))
+    lines = warnings(replace(result(), manifest=there, complete=False))
+    assert [line.split(":")[0].split(" (")[0] for line in lines] == [
+        "SIMULATED HOSTS",
+        "DUMMY WEIGHTS",
+        "INTERRUPTED",
+        "the server refused min_tokens",
+    ]
+    assert warnings(result()) == ()
+    missed = replace(result().rows[2], cache={"hit": 2, "miss": 1}, phase="cached")
+    hit = replace(result().rows[3], cache={"hit": 3}, phase="cached")
+    waiting = row(Shape(512, 128, 0, 8), queued=4)
+    lines = warnings(replace(result(), rows=(missed, hit, waiting)))
+    assert [line.partition(":")[0] for line in lines] == [
+        "QUEUED in pp512 tg128 (c8)",
+        "NO VERIFIED CACHE HIT in pp2048 tg32 @ d4096",
+    ]
 
 
-def test_written_file_is_whole_or_absent(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="cannot be written"):
-        write_result(result(), tmp_path / "no" / "x.json")
-    assert list(tmp_path.iterdir()) == []
+def test_failures_are_seen_in_their_row_and_above() -> None:
+    batches = [measure_batch([trace(way, 32, 512)], 0.0, 512) for way in ("plain", "half", "plain")]
+    some = replace(result(), rows=(summarise(Shape(512, 32, 0), batches),))
+    assert bench_table(some).rows[0][-1] == "1/3"
+    assert any(note.startswith("failed: 1 × the server closed") for note in bench_table(some).notes)
+    assert warnings(some) == ("1 of 3 requests FAILED; the numbers are those of the others",)
 
 
-def test_result_of_the_first_schema_still_reads() -> None:
-    """Written by the first version of `cluster bench`; two hosts, failures none, concurrency 1 and 2."""
-    old = read_result(Path(__file__).parents[1] / "samples" / "result_schema_1.json")
-    assert (old.manifest.tp, old.manifest.depth_mode, len(old.rows)) == (2, "cold", 4)
-    first = old.rows[0]
-    assert first.shape == Shape(256, 32, 0, 1)
-    assert first.tg_throughput is not None
-    assert first.tg_throughput.mean == pytest.approx(200, rel=0.3)
-    assert first.machine[0]["after"]["spark2"]["throttle"] == ["power cap"]
-    assert (first.server, first.notes) == (None, ())
-    assert bench_table(old).rows
-    again = parse_result(orjson.loads(orjson.dumps(old.document())))
-    assert again.rows == old.rows
+def test_number_of_some_runs_only_is_marked() -> None:
+    batches = [measure_batch([trace("plain", tokens, 512)], 0.0, 512) for tokens in (128, 32, 128)]
+    notes = bench_table(replace(result(), rows=(summarise(Shape(512, 32, 0), batches),))).notes
+    assert "peak_throughput from 2 values only, n/a elsewhere: less than 2 s of tokens [pp512 tg32]" in notes
 
 
-def test_prompts_timed_by_different_clocks_are_not_compared() -> None:
-    ours, theirs, untold = (
-        dataclasses.replace(manifest(tp), est_ppt_from=clocks)
-        for tp, clocks in ((1, ("first token − latency",)), (2, ("server (timings.prompt_ms)",)), (2, ()))
-    )
-    assert [item.key for item in differences(ours, theirs) if item.must_agree] == ["est_ppt_from"]
-    assert not [item.key for item in differences(ours, untold) if item.must_agree]
+def test_csv_has_llama_benchys_columns_first() -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(result()))))
+    theirs = [f"{name}_{part}" for name in ("t_s", "t_s_req", "peak_ts", "peak_ts_req") for part in ("mean", "std")]
+    theirs += [f"{name}_{part}" for name in ("ttfr", "est_ppt", "e2e_ttft") for part in ("mean", "std")]
+    assert list(lines[0])[:16] == ["model", "test_name", *theirs]
+    assert float(lines[1]["t_s_mean"]) == pytest.approx(50)
+    assert float(lines[0]["ttfr_mean"]) == pytest.approx(67)
+    assert lines[1]["ttfr_mean"] == ""
+
+
+def test_context_rows_have_llama_benchys_names() -> None:
+    context = row(Shape(2048, 128, 4096, 1, "context"))
+    lines = bench_table(replace(result(), rows=(context,))).rows
+    assert [line[1] for line in lines] == ["ctx_pp @ d4096", "ctx_tg @ d4096"]

@@ -6,15 +6,14 @@ from typing import Any
 import pytest
 import yaml
 from bench_results import manifest, row
-from bench_tools import trace
 
 from cluster.bench.endpoint import Served
-from cluster.bench.measure import measure_batch
 from cluster.bench.result import Result
-from cluster.bench.rows import Row, Shape, summarise
+from cluster.bench.rows import Shape
 from cluster.bench.statistics import stat
 from cluster.bench.tables import suite_tables
 from cluster.bench.wanted import FILE, BenchWanted, fitting, parts_of
+from cluster.cli.bench import max_num_seqs
 from cluster.cli.options import suite_abouts as abouts
 
 PLAIN = BenchWanted("http://x")
@@ -57,73 +56,12 @@ def test_suite_measures_what_the_context_holds(limit: int | None, pp: tuple | No
     assert fitting(plain, Served("m", 100)) == plain
 
 
-def result(*rows: Row) -> Result:
-    return Result(manifest(), rows)
-
-
-def with_ttft(one: Row, *values: float) -> Row:
-    return dataclasses.replace(one, e2e_ttft=stat(values))
-
-
-def test_clients_together_against_one() -> None:
-    rows = [row(Shape(128, 256, 0, count)) for count in (1, 8)]
-    [table] = suite_tables("concurrency", [result(*rows)])
-    cells = [dict(zip(table.headers, line, strict=True)) for line in table.rows]
-    assert [cell["all together (t/s)"] for cell in cells] == ["50.00 ± 0.00", "400.00 ± 0.00"]
-    assert cells[1]["× one client"].startswith("8.00×")
-    assert cells[1]["× alone"].startswith("1.00×")
-
-
-def cached_rows(*tokens: int) -> tuple[Row, Row]:
-    shape = Shape(32, 16, 8192)
-    context = summarise(dataclasses.replace(shape, phase="context"), [measure_batch([trace("plain", 16)], 0, 8192)])
-    traces = [dataclasses.replace(trace("plain", 16), cached_tokens=count) for count in tokens]
-    batches = [measure_batch([one], 0, 8224) for one in traces]
-    return context, summarise(dataclasses.replace(shape, phase="cached"), batches)
-
-
-def test_speed_up_of_a_prefix_has_an_interval() -> None:
-    context, cached = cached_rows(8192, 8192, 8192)
-    rows = with_ttft(context, 590, 600, 610), with_ttft(cached, 72, 73, 74)
-    [table] = suite_tables("prefix-cache", [result(*rows)])
-    assert table.rows[0][:3] == ("8192", "600.00 ± 10.00", "73.00 ± 1.00")
-    assert table.rows[0][3].startswith("8.22× (7.")
-    assert table.notes == ()
-
-
-def test_no_speed_up_without_a_verified_hit() -> None:
-    [table] = suite_tables("prefix-cache", [result(*cached_rows(0, 0, 0))])
-    assert table.rows[0][2:] == ("n/a", "n/a")
-    assert "no verified cache hit" in table.notes[0]
-
-
-def test_tool_beside_the_same_chat_without() -> None:
-    without, using = (with_ttft(row(Shape(64, 128, 0)), *ttft) for ttft in ((50, 51, 52), (100, 102, 104)))
-    using = dataclasses.replace(using, tool_calls=2)
-    [table] = suite_tables("tool-calls", [result(without), result(using)])
-    assert table.rows[0] == ("e2e_ttft (ms)", "51.00 ± 1.00", "102.00 ± 2.00", "+100.0%")
-    assert table.rows[1][3] == "+0.0% (not significant)"
-    assert table.rows[3][2] == "2 of 3"
-    assert suite_tables("tool-calls", [result(without)]) == []
-
-
-def test_outputs_one_after_the_other_are_timed_from_the_request() -> None:
-    [table] = suite_tables("sequential", [result(row(Shape(128, 800, 0), (50.0, 40.0)))])
-    # 67 ms, then 799 tokens at 50 t/s: 16.047 s; 83.75 ms and 40 t/s: 20.059 s
-    assert table.rows == (("1", "800", "16.05", "49.9", "50.0"), ("2", "800", "20.06", "39.9", "40.0"))
-
-
 def test_outputs_that_lack_a_number_shift_no_other() -> None:
     three = row(Shape(128, 800, 0), (50.0, 40.0, 30.0))
     assert three.tg_throughput
     without_the_second = dataclasses.replace(three, tg_throughput=stat((50.0, 30.0)))
-    [table] = suite_tables("sequential", [result(without_the_second)])
+    [table] = suite_tables("sequential", [Result(manifest(), (without_the_second,))])
     assert (table.rows, len(table.notes)) == ((), 1)
-
-
-@pytest.mark.parametrize("suite", sorted({"single-stream", "long-context", "matrix"}))
-def test_other_suites_are_their_rows(suite: str) -> None:
-    assert suite_tables(suite, [result(row(Shape(128, 100, 0)))]) == []
 
 
 def test_the_file_holds_suites_and_nothing_else() -> None:
@@ -151,3 +89,16 @@ def test_help_lists_every_suite_without_loading_the_benchmark() -> None:
     )
     said: Any = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("spec", "most"),
+    [
+        ({}, None),
+        ({"recipe": {"vllm": {}}}, None),
+        ({"recipe": {"vllm": {"max-num-seqs": 4}}}, 4),
+        ({"recipe": {"vllm": {"max-num-seqs": 4}}, "words": ["--max-num-seqs", "16"]}, 16),
+    ],
+)
+def test_what_the_server_computes_at_the_same_time_is_the_recipes_or_the_words(spec: dict, most: int | None) -> None:
+    assert max_num_seqs(spec) == most

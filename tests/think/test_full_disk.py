@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from bench_results import manifest, result, row
 
-from cluster.bench.result import Journal, read_result, write_result
+from cluster.bench.result import Journal, read_result, store
 from cluster.bench.rows import Shape
-from cluster.bench.series import Series, write_series
 from cluster.cli.inventory import write_text
 from cluster.cli.report import write
 from cluster.errors import ClusterError
@@ -25,13 +24,8 @@ FULL = os.strerror(errno.ENOSPC)
 LONG = "x" * 300_000
 
 
-def write_long_series(path: Path) -> None:
-    write_series(Series("sweep", LONG, {}, ("a",), "2026-11-28 00:00:00Z", ()), path)
-
-
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "a result": lambda path: write_result(result(), path),
-    "a series": write_long_series,
+    "a result or series": lambda path: store(path, {"recipe": LONG}),
     "a report": lambda path: write(path, LONG),
     "an inventory": lambda path: write_text(path, LONG),
 }

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from report_tools import entry, row, stats, up
+from report_tools import KEY, ONE, TWO, entry, row, stats, sweep_series, sweep_step, up
 
-from cluster.bench.compare import Entry
-from cluster.bench.page import tables
+from cluster.bench.page import page_of
 from cluster.bench.result import Result
+from cluster.bench.scaling import Entry
 from cluster.bench.series import Point, Series
 from cluster.bench.tables import (
     Table,
@@ -69,24 +69,20 @@ def of_write_up(name: str) -> list[Entry]:
     return entries
 
 
-def series(kind: str, entries: Sequence[Entry], varied: str, *failed: Point) -> Series:
-    points = [one.point for one in entries if one.point]
-    return Series(kind, "gemma", {}, (varied,), "2026-11-28 00:00:00Z", (*points, *failed))
+def tables(entries: Sequence[Entry], *series: Series) -> Sequence[Table]:
+    return page_of(entries, series, "").tables
 
 
-def of_sweep() -> list[Table]:
+def of_sweep() -> Sequence[Table]:
     """Five values, of which one failed; more tests than one table has room for."""
-    key, entries = "speculative_config.num_speculative_tokens", []
+    entries = []
     for tokens, rate in ((2, 67.5), (4, 80.0), (5, 79.5), (6, 72.2)):
         server = {"draft_tokens": 1000, "accepted_tokens": 900 - 40 * tokens}
         shapes = [(depth, tg) for depth in (0, 4096, 16384) for tg in (32, 128)]
         rows = [row((rate - 1, rate, rate + 1), depth, tg, server=server) for depth, tg in shapes]
-        spec = {"tp": 1, "recipe": {"vllm": {"speculative-config": {"num_speculative_tokens": tokens}}}}
-        values = {key: str(tokens)}
-        label = f"num_speculative_tokens={tokens}"
-        entries.append(entry(1, (), label=label, values=values, rows=tuple(rows), spec=spec))
-    dead = Point("num_speculative_tokens=8", {key: "8"}, stage="up", failed="engine exited with 1")
-    return tables(entries, [series("sweep", entries, key, dead)])
+        entries.append(sweep_step(tokens, rows=rows))
+    dead = Point("num_speculative_tokens=8", {KEY: "8"}, stage="up", failed="engine exited with 1")
+    return tables(entries, sweep_series(*entries, failed=[dead]))
 
 
 def measured(*rows: Any, **given: Any) -> Result:
@@ -134,13 +130,16 @@ def of_one() -> Iterator[Table]:
 
 def parts() -> Iterator[tuple[str, Sequence[Table]]]:
     for name in WRITE_UPS:
-        yield name, tables(of_write_up(name), [])
+        yield name, tables(of_write_up(name))
     yield "sweep", of_sweep()
-    pair = [entry(1, (6.4, 6.5, 6.6)), entry(2, (11.0, 11.2, 11.4))]
+    pair = [entry(1, ONE), entry(2, TWO)]
     lost = Point("TP=4", {"tp": 4}, ("spark1",), stage="bench", failed="the load client was lost", up=up(1))
-    yield "scaling", tables(pair, [series("scaling", pair, "tp", lost)])
+    yield "scaling", tables(pair, sweep_series(*pair, kind="scaling", key="tp", failed=[lost]))
     unlike = [pair[0], entry(2, (11.0,), seed=5)]
-    yield "scaling under other conditions, one run", tables(unlike, [series("scaling", unlike, "tp")])
+    yield (
+        "scaling under other conditions, one run",
+        tables(unlike, sweep_series(*unlike, kind="scaling", key="tp")),
+    )
     yield "suites", list(of_suites())
     yield "one measurement", list(of_one())
 

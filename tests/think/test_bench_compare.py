@@ -1,0 +1,179 @@
+"""Measurements side by side: names, what forbids a comparison, speed-ups, the ceiling, the best of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from bench_results import result
+from report_tools import ONE, TWO, entry, stats, sweep_series, sweep_step
+
+from cluster.bench.compare import against, bests, find_best, name_results
+from cluster.bench.result import Result
+from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, bytes_a_token, interval, scaling_rows, scaling_table
+from cluster.bench.series import combinations, label_of, parse_series, parse_vary
+from cluster.bench.statistics import Ratio
+from cluster.config.recipe import Recipe, Reference, ReferenceRow
+from cluster.errors import ClusterError, UsageError
+
+PUBLISHED = Reference(
+    source="a write-up",
+    depth_mode="cold",
+    rows=[
+        ReferenceRow(test="tg128 @ d4096", tp=1, t_s=6.5),
+        ReferenceRow(test="tg128 @ d4096", tp=2, t_s=10.4),
+        ReferenceRow(test="pp2048 (c1)", tp=1, t_s=1890, ttfr_ms=1300),
+        ReferenceRow(test="pp2048", tp=2, t_s=1890, ttfr_ms=650),
+    ],
+)
+
+
+def rows_of(now: Result, base: Result, *references: Reference) -> dict[tuple[str, str], ScalingRow]:
+    return {(row.what, row.test): row for row in scaling_rows(base, now, references)}
+
+
+def test_speed_ups_of_rates_and_of_times() -> None:
+    rows = rows_of(result(2, (75.0, 75.0, 75.0)), result(1))
+    assert [what for what, _ in rows] == [TG] * 4 + [PP] * 2 + [TTFR] * 2
+    gains = [(one.speed_up.value, one.efficiency) for one in rows.values() if one.speed_up]
+    assert gains == [(pytest.approx(1.5), pytest.approx(0.75))] * 8
+    assert len(rows[PP, "pp2048"].base.values) == 6, "pooled over tg32 and tg128"  # type: ignore[union-attr]
+
+
+def test_only_rows_of_both_are_compared() -> None:
+    short = replace(result(1), rows=result(1).rows[:1])
+    assert [key[1] for key in rows_of(result(), short)] == ["tg32", "pp2048", "pp2048"]
+
+
+def test_published_numbers_are_shown_when_the_mode_agrees() -> None:
+    rows = rows_of(result(), result(1), PUBLISHED)
+    assert rows[TG, "tg128 @ d4096"].published == (6.5, 10.4, pytest.approx(1.6))
+    assert rows[TTFR, "pp2048"].published == (1300, 650, 2), "of times the smaller is the better"
+    assert rows[TG, "tg32"].published == (None, None, None)
+    other = PUBLISHED.model_copy(update={"depth_mode": "prefix-caching"})
+    assert rows_of(result(), result(1), other)[TG, "tg128 @ d4096"].published == (None, None, None)
+    notes = scaling_table(entry(1, ONE), replace(entry(2, TWO), references=(other,))).notes
+    assert "not shown, measured in mode 'prefix-caching', this in 'cold': a write-up" in notes
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (Ratio(0.2, 0.19, 0.21), "0.19–0.21"),
+        (Ratio(1.0, 0.8, 1.2), "0.80–1.20 (not significant)"),
+        (Ratio(1.2), "one run"),
+        (None, "n/a"),
+    ],
+)
+def test_interval_words(gain: Ratio | None, words: str) -> None:
+    assert interval(gain) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "bytes_", "why"),
+    [
+        ({"vllm": {"quantization": "fp8"}}, 31e9, "31 billion parameters × 1 bytes (fp8)"),
+        ({"vllm": {"quantization": "modelopt_fp4"}}, 31e9 * 0.5625, "0.5625"),
+        ({"weights_gib": 59}, 59 * 2**30, "weight files of 59 GiB"),
+        ({}, None, "does not say weights_gib"),
+        ({"vllm": {"quantization": "mystery"}}, None, "does not say weights_gib"),
+        ({"vllm": {"quantization": "fp8"}, "parameters_b": None}, None, "does not say parameters_b"),
+        ({"vllm": {"quantization": "fp8", "speculative-config": {"a": 1}}}, None, "more than one token"),
+        ({"vllm": {"quantization": "fp8"}, "model": "google/gemma-4-26B-A4B-it"}, None, "mixture of experts"),
+        ({"weights_gib": 15, "vllm": {"moe-backend": "marlin"}}, None, "mixture of experts"),
+    ],
+)
+def test_bytes_read_for_a_token(given: dict[str, Any], bytes_: float | None, why: str) -> None:
+    reading = bytes_a_token(
+        Recipe(**{"model": "google/gemma-4-31B-it", "image": "x:1", "parameters_b": 31, "vllm": {}, **given})
+    )
+    assert reading.bytes == (None if bytes_ is None else pytest.approx(bytes_))
+    assert why in reading.why
+
+
+def test_ceiling_of_sizes_and_clients() -> None:
+    reading = entry(1, ONE).reading
+    assert reading
+    assert [reading.ceiling_t_s(tp) for tp in (1, 2)] == pytest.approx([8.806, 17.613], 1e-4)
+    assert reading.ceiling_t_s(2, concurrency=4) == pytest.approx(70.452, 1e-4), "one reading serves all requests"
+    assert reading.ceiling_t_s(None) is None
+
+
+@pytest.mark.parametrize("key", ["vllm.max-num-seqs", "max_num_seqs", "vllm.max_num_seqs"])
+def test_what_is_varied_on_purpose_may_differ(key: str) -> None:
+    def varied(**vllm: Any) -> Any:
+        return entry(1, ONE, spec={"tp": 1, "recipe": {"vllm": vllm}})
+
+    base, other = varied(**{"max-num-seqs": 4}), varied(**{"max-num-seqs": 8})
+    assert against(base, other)
+    assert against(base, other, (key,)) == ()
+    assert against(base, varied(**{"max-num-seqs": 4, "dtype": "half"}), (key,)), "nothing else may"
+    nested = "speculative_config.num_speculative_tokens"
+    base = varied(**{"speculative-config": {"num_speculative_tokens": 2}})
+    assert against(base, varied(), (nested,)) == (), "one side lacks it"
+
+
+def test_names_say_what_differs_only() -> None:
+    assert name_results([result(1), result(2)]) == ["TP=1", "TP=2"]
+    assert name_results([result(2)]) == ["TP=2"]
+    assert name_results([result(2), result(2, backend="mp")]) == ["ray", "mp"]
+    assert name_results([result(1), result(2, recipe="other")]) == ["gemma-4-31b-fp8", "other"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"a": stats(79.9, 80.0, 80.1), "b": stats(76.8, 76.9, 77.0)},
+            "t: best with a: 80.00 t/s (95 %: 79.75–80.25), 1.04× of b (1.04–1.04)",
+        ),
+        (
+            {"a": stats(79.0, 80.0, 81.0), "b": stats(78.5, 79.5, 80.5), "c": stats(60.0, 60.1, 60.2)},
+            "t: a tie of a and b: the highest mean is 80.00 t/s (95 %: 77.52–82.48)",
+        ),
+        (
+            {"a": stats(80.0, 80.0), "b": stats(80.0, 80.0), "c": stats(79.0, 79.0)},
+            "t: a tie of a and b: the highest mean is 80.00 t/s (95 %: 80.00–80.00)",
+        ),
+        ({"a": stats(1.0, 2.0, 3.0), "b": stats(0.1)}, "t: best with a: 2.00 t/s (95 %: 0.00–4.48)"),
+        (
+            {"a": stats(80.0), "b": stats(79.9)},
+            "t: most with a: 80.00 t/s; one run, so ties are unknown (--runs 3 or more)",
+        ),
+        ({"a": stats(80.0)}, "None"),
+    ],
+)
+def test_the_best_and_its_ties(values: dict[str, Any], words: str) -> None:
+    assert str(find_best("t", values)) == words
+
+
+def test_a_step_under_other_conditions_is_not_ranked() -> None:
+    steps = (sweep_step(2, 67.4, 67.5), sweep_step(4, 79.9, 80.0), sweep_step(9, 99.0, 99.1, seed=7))
+    winners, lines = bests(steps, sweep_series(*steps).varied)
+    assert [one.label for one in winners] == ["num_speculative_tokens=4"]
+    assert lines == ["num_speculative_tokens=9 is not compared: seed: 1 → 7"]
+
+
+def test_vary_reads_yaml_values_as_written() -> None:
+    varied = parse_vary(["vllm.a=1,'x, y',{b: [1, 2]},null", "backend=ray,mp"])
+    assert varied["vllm.a"] == ["1", "'x, y'", "{b: [1, 2]}", "null"]
+    assert list(map(label_of, combinations(varied)))[1:3] == ["a=1 backend=mp", "a='x, y' backend=ray"]
+
+
+@pytest.mark.parametrize(
+    "words", ["vllm.a", "=1", "a=", "a=[", "a=1,1", "a=1 a=2", "backend=ray,tcp", "tp=1,two", "pp=0"]
+)
+def test_vary_that_cannot_be_read(words: str) -> None:
+    with pytest.raises(UsageError):
+        parse_vary(words.split())
+
+
+def test_a_series_is_read_back() -> None:
+    one = sweep_series(sweep_step(2, 67.4))
+    assert parse_series(orjson.loads(orjson.dumps(one.document() | {"later": 1}))) == one
+    for other, code in ((one.document() | {"series": 2}, "series-too-new"), ({"schema": 1}, "series-invalid")):
+        with pytest.raises(ClusterError) as caught:
+            parse_series(other)
+        assert caught.value.code == code
