@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from cluster.bench.tables import hosts_of
 MOST_LINES = 6
 MOST_HOSTS = 8
 FAR_ABOVE = 2.5
-"""A ceiling so many times above the highest value is put in words: drawn, it would squeeze everything else."""
+"""A ceiling so many times above the highest value is left out: it would squeeze everything else."""
 
 RATE = "tokens per second (t/s)"
 SPREAD = "bars: ± sample standard deviation"
@@ -49,18 +49,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What is drawn. `x_ticks`: places with their words, round numbers when there are none.
-
-    `doubling`: each doubling of x takes the same room; `from_zero`: the y axis begins at 0.
-    """
+    """What is drawn. `places`: the words of x = 0, 1, …; without any x has numbers. `from_zero`: y begins at 0."""
 
     title: str
     subtitle: str
     x_title: str
     y_title: str
     lines: tuple[Line, ...] = ()
-    x_ticks: tuple[tuple[float, str], ...] = ()
-    doubling: bool = False
+    places: tuple[str, ...] = ()
     from_zero: bool = True
     notes: tuple[str, ...] = ()
 
@@ -77,8 +73,10 @@ def tokens(count: int) -> str:
     return f"{count // 1024}K" if count and count % 1024 == 0 else f"{count:,}"
 
 
-def dot_of(x: float, value: Stat) -> Dot:
-    return Dot(x, value.mean, value.std or 0.0)
+def line_of(name: str, values: Mapping[Any, Stat | None], places: Sequence[Any], color: int, style: str) -> Line:
+    """A line with a dot at each place that has a value."""
+    known = [(x, value) for x, place in enumerate(places) if (value := values.get(place))]
+    return Line(name, tuple(Dot(x, value.mean, value.std or 0.0) for x, value in known), color, style)
 
 
 def depth_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
@@ -96,21 +94,20 @@ def depth_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
         ("Prompt processing", "pp_throughput", f"pp{pp}", "with all of its context; higher is better", RATE),
         ("Time to first token", "e2e_ttft", f"pp{pp}", "e2e_ttft; lower is better", "time to first token (ms)"),
     ):
-        lines = [Line(one.label, tuple(depth_dots(one, key, test)), place) for place, one in enumerate(entries)]
+        found = [(one.label, measured(one, key, test), place, "line") for place, one in enumerate(entries)]
         if key != "e2e_ttft":
-            published = [(place, one.label, tuple(published_dots(one, test))) for place, one in enumerate(entries)]
-            lines += [Line(f"published {label}", dots, place, "hollow") for place, label, dots in published if dots]
-        depths = sorted({dot.x for line in lines for dot in line.dots})
-        levels, notes = ceilings(entries, lines) if key == "tg_throughput" else ([], [])
-        yield Chart(
-            f"{title} over context depth",
-            f"{test}, {what}; {runs}",
-            "context depth (tokens)",
-            y_title,
-            (*lines, *levels),
-            tuple((depth, tokens(int(depth))) for depth in depths),
-            notes=tuple(notes),
-        )
+            found += [(f"published {e.label}", published(e, test), at, "hollow") for at, e in enumerate(entries)]
+        depths = sorted({depth for _, values, _, _ in found for depth in values})
+        lines = [line_of(name, values, depths, place, style) for name, values, place, style in found if values]
+        highest = max((dot.y for line in lines for dot in line.dots), default=0.0)
+        for place, entry in enumerate(entries):
+            ceiling = entry.reading.ceiling_t_s(entry.tp) if entry.reading and key == "tg_throughput" else None
+            if ceiling and ceiling <= FAR_ABOVE * highest:
+                level = Dot(0, ceiling)
+                lines.append(Line(f"ceiling {entry.label}: {number(ceiling)} t/s", (level,), place, "level"))
+        places = tuple(map(tokens, depths))
+        subtitle = f"{test}, {what}; {runs}"
+        yield Chart(f"{title} over context depth", subtitle, "context depth (tokens)", y_title, tuple(lines), places)
 
 
 def alone(entry: Entry) -> list[Row]:
@@ -120,44 +117,24 @@ def alone(entry: Entry) -> list[Row]:
     return [row for row in rows if row.concurrency == fewest]
 
 
-def depth_dots(entry: Entry, key: str, test: str) -> Iterator[Dot]:
-    """A dot for each depth, over the values of all rows of this prompt or output (`pp2048`, `tg128`)."""
+def measured(entry: Entry, key: str, test: str) -> dict[int, Stat | None]:
+    """A number by depth, over the values of all rows of this prompt or output (`pp2048`, `tg128`)."""
     found: dict[int, list[float]] = {}
     for row in alone(entry):
         if test in row.shape.names and (value := getattr(row, key)):
             found.setdefault(row.context_size, []).extend(value.values)
-    for depth, values in sorted(found.items()):
-        if all_of_them := stat(values):
-            yield dot_of(depth, all_of_them)
+    return {depth: stat(values) for depth, values in found.items()}
 
 
-def published_dots(entry: Entry, test: str) -> Iterator[Dot]:
-    """The recipe's numbers of this row and size, in the same depth mode; the first published one of a depth."""
-    mode, seen = entry.result.manifest.depth_mode, set[str]()
+def published(entry: Entry, test: str) -> dict[int, Stat | None]:
+    """The recipe's numbers of this row and size by depth, in the same depth mode; of several the first."""
+    found: dict[int, Stat | None] = {}
+    mode = entry.result.manifest.depth_mode
     for row in (row for one in entry.references if one.depth_mode == mode for row in one.rows):
         name, _, depth = row.test.removesuffix(" (c1)").partition(" @ d")
-        if name == test and row.tp == entry.tp and row.t_s and "(" not in depth and depth not in seen:
-            seen.add(depth)
-            yield Dot(int(depth or 0), row.t_s, row.t_s_sd or 0.0)
-
-
-def ceilings(entries: Sequence[Entry], lines: Sequence[Line]) -> tuple[list[Line], list[str]]:
-    """The most that the memory of that many Sparks allows; in words when it is far above, or not known."""
-    highest = max((dot.y for line in lines for dot in line.dots), default=0.0)
-    levels, notes = [], []
-    for place, entry in enumerate(entries):
-        reading = entry.reading
-        most = reading.ceiling_t_s(entry.tp) if reading else None
-        if most is None:
-            notes.append(f"ceiling of {entry.label}: n/a" + (f", {reading.why}" if reading else ""))
-        elif reading and most > FAR_ABOVE * highest:
-            notes.append(f"ceiling of {entry.label}: {number(most)} t/s, far above this plot ({reading.why})")
-        else:
-            levels.append(Line(f"ceiling {entry.label}: {number(most)} t/s", (Dot(0, most),), place, "level"))
-    if levels:
-        why = next(entry.reading.why for entry in entries if entry.reading and entry.reading.bytes)
-        notes.append(f"ceiling: 273 GB/s of each Spark ÷ bytes read a token ({why})")
-    return levels, list(dict.fromkeys(notes))
+        if name == test and row.tp == entry.tp and row.t_s and "(" not in depth:
+            found.setdefault(int(depth or 0), Stat(row.t_s, row.t_s_sd, ()))
+    return found
 
 
 def concurrency_chart(entries: Sequence[Entry]) -> Iterator[Chart]:
@@ -171,58 +148,41 @@ def concurrency_chart(entries: Sequence[Entry]) -> Iterator[Chart]:
     lines = []
     for place, entry in enumerate(entries):
         own = [row for row in entry.result.rows if (row.context_size, row.response_size) == (depth, tg)]
-        own.sort(key=lambda row: row.concurrency)
         for what, key, style in (("total", "tg_throughput", "line"), ("each request", "tg_req_throughput", "dashed")):
-            dots = [dot_of(row.concurrency, value) for row in own if (value := getattr(row, key)) is not None]
-            lines += [Line(f"{entry.label} {what}", tuple(dots), place, style)] if dots else []
+            values = {row.concurrency: getattr(row, key) for row in own}
+            lines.append(line_of(f"{entry.label} {what}", values, counts, place, style))
     yield Chart(
         "Throughput over concurrency",
         f"tg{tg}{suffix(depth, 1, 1)}; total: while all clients decode; {SPREAD}",
         "clients at the same time",
         RATE,
-        tuple(lines),
-        tuple((count, str(count)) for count in counts),
-        doubling=counts[-1] / counts[0] >= 8,
+        tuple(line for line in lines if line.dots),
+        tuple(map(str, counts)),
     )
 
 
 def sweep_chart(series: Series, entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Token generation over what was varied, a line a test; none when fewer than two values were measured.
-
-    Numbers are at their place; words are side by side, and nothing is drawn between them.
-    """
+    """Token generation over what was varied, a line a test; none when fewer than two values were measured."""
     if len(entries) < 2:
         return
     names = [entry.label for entry in entries]
     if len(series.varied) == 1:
-        names = [str(entry.point.values[series.varied[0]]) if entry.point else entry.label for entry in entries]
-    places, tests = numeric(names), all_tests(entries)
-    at = places or list(range(len(names)))
+        names = [name.removeprefix(f"{short_key(series.varied[0])}=") for name in names]
+    style = "line" if all(re.fullmatch(r"[\d.]+", name) for name in names) else "dots"
+    tests, what = all_tests(entries), ", ".join(map(short_key, series.varied))
     lines = []
     for color, test in enumerate(tests[:MOST_LINES]):
-        known = [(x, value) for x, entry in zip(at, entries, strict=True) if (value := generation(entry).get(test))]
-        dots = sorted((dot_of(x, value) for x, value in known), key=lambda dot: dot.x)
-        lines += [Line(test, tuple(dots), color, "line" if places else "dots")] if dots else []
-    what = ", ".join(map(short_key, series.varied))
+        values = {name: generation(entry).get(test) for name, entry in zip(names, entries, strict=True)}
+        lines.append(line_of(test, values, names, color, style))
     yield Chart(
         f"Token generation over {what}",
         f"{SPREAD}; higher is better",
         what,
         RATE,
-        tuple(lines),
-        tuple(sorted(zip(at, names, strict=True))),
+        tuple(line for line in lines if line.dots),
+        tuple(names),
         notes=(f"in the table only: {', '.join(tests[MOST_LINES:])}",) if tests[MOST_LINES:] else (),
-        doubling=bool(places) and min(places) > 0 and max(places) / min(places) >= 8,
     )
-
-
-def numeric(names: Sequence[str]) -> list[float]:
-    """The names as numbers; empty unless all are, and differ."""
-    try:
-        found = [float(name) for name in names]
-    except ValueError:
-        return []
-    return found if len(set(found)) == len(found) and all(map(math.isfinite, found)) else []
 
 
 QUANTITIES = {
@@ -269,7 +229,7 @@ def moments_chart(entries: Sequence[Entry]) -> Iterator[Chart]:
         "",
         "memory (GiB)",
         tuple(lines),
-        tuple(enumerate(moments.values())),
+        tuple(moments.values()),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -16,7 +15,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cluster.bench.charts import Chart, Line, number
+from cluster.bench.charts import Chart, number
 
 NAMES = ("c0", "c1", "c2", "c3", "c4", "c5", "card", "soft", "grid", "axis", "alarm")
 COLORS = {name: f"#fe01{place:02x}" for place, name in enumerate(NAMES)}
@@ -56,8 +55,9 @@ def draw(chart: Chart, salt: str) -> str:
         figure = Figure(figsize=(7.2, 4), layout="constrained")
         axes = figure.add_subplot(xlabel=chart.x_title, ylabel=chart.y_title)
         handles = draw_lines(chart, axes)
-        if chart.x_ticks:
-            axes.set_xticks(*readable(chart))
+        if chart.places:
+            crowded = sum(map(len, chart.places)) > 80
+            axes.set_xticks(range(len(chart.places)), chart.places, rotation=20 if crowded else 0)
         if chart.from_zero:
             axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter("{x:,.10g}")
@@ -81,9 +81,6 @@ def inline(svg: str, name: str) -> str:
 
 def draw_lines(chart: Chart, axes: Axes) -> dict[str, Any]:
     """Lines with error bars, ringed dots, levels; what the legend names."""
-    if chart.doubling:
-        axes.set_xscale("log", base=2)
-        axes.minorticks_off()
     handles: dict[str, Any] = {}
     for place, line in enumerate(chart.lines):
         color, xs, ys = LINES[line.color % len(LINES)], [dot.x for dot in line.dots], [dot.y for dot in line.dots]
@@ -110,30 +107,17 @@ def draw_lines(chart: Chart, axes: Axes) -> dict[str, Any]:
     xs, ys = [dot.x for dot in alarms], [dot.y for dot in alarms]
     axes.plot(xs, ys, "o", color=COLORS["alarm"], markersize=11, fillstyle="none")
     measured = [line for line in chart.lines if line.style not in ("hollow", "level")]
-    if chart.x_ticks and len(measured) <= 2 and all(len(line.dots) <= MOST_NUMBERS for line in measured):
-        write_numbers(measured, axes)
+    if chart.places and len(measured) <= 2 and len(chart.places) <= MOST_NUMBERS:
+        measured.sort(key=lambda line: -max((dot.y for dot in line.dots), default=0.0))
+        for line, sign, side in zip(measured, (1, -1), ("bottom", "top"), strict=False):  # above the higher, below
+            offset: dict[str, Any] = {
+                "xytext": (0, 5 * sign),
+                "textcoords": "offset points",
+                "ha": "center",
+                "va": side,
+            }
+            for dot in line.dots:
+                color = LINES[line.color % len(LINES)]
+                axes.annotate(number(dot.y), (dot.x, dot.y + sign * dot.spread), color=color, **offset)
     axes.margins(y=0.12)
     return handles
-
-
-def write_numbers(lines: Sequence[Line], axes: Axes) -> None:
-    """Each dot's number: above the higher line, below the lower one."""
-    order = sorted(lines, key=lambda line: -max((dot.y for dot in line.dots), default=0.0))
-    for line, sign, side in zip(order, (1, -1), ("bottom", "top"), strict=False):
-        place: dict[str, Any] = {"xytext": (0, 5 * sign), "textcoords": "offset points", "ha": "center", "va": side}
-        for dot in line.dots:
-            color = LINES[line.color % len(LINES)]
-            axes.annotate(number(dot.y), (dot.x, dot.y + sign * dot.spread), color=color, **place)
-
-
-def readable(chart: Chart) -> tuple[list[float], list[str]]:
-    """The ticks of x; words that would overlap those before are left out."""
-    first, last = chart.x_ticks[0][0], chart.x_ticks[-1][0]
-    taken, words = -1.0, []
-    for place, (at, text) in enumerate(chart.x_ticks):
-        part = place / len(chart.x_ticks) if chart.doubling or last == first else (at - first) / (last - first)
-        half = 0.0075 * len(text)
-        free = part - half > taken
-        words.append(text if free else "")
-        taken = part + half if free else taken
-    return [at for at, _ in chart.x_ticks], words

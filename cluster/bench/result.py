@@ -246,16 +246,17 @@ def reading(path: Path, invalid: str) -> Iterator[None]:
 
 
 @contextmanager
-def writing(path: Path, error: type[ClusterError] = ClusterError, remedy: str = "") -> Iterator[None]:
-    """Failures to write a file as an error that names it and how to store it elsewhere."""
+def writing(path: Path, option: str = "") -> Iterator[None]:
+    """Failures to write a file as an error that names it; as a UsageError where an `option` would have avoided it."""
     try:
         yield
-    except OSError as caught:
-        raise error(
-            f"{path} cannot be written: {caught.strerror or caught}",
-            code="file-not-written",
-            remedy=remedy or "free space there, or name another directory with --results DIRECTORY",
-        ) from caught
+    except OSError as error:
+        what = f"{path} cannot be written: {error.strerror or error}"
+        if option:
+            remedy = f"name another place with {option}"
+            raise UsageError(what, code="file-not-written", remedy=remedy) from error
+        remedy = "free space there, or measure again with --results DIRECTORY"
+        raise ClusterError(what, code="file-not-written", remedy=remedy) from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -270,9 +271,9 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def store(path: Path, document: Mapping[str, Any], error: type[ClusterError] = ClusterError) -> None:
-    """Write a result or a series. Raises `error` when it cannot be written."""
-    with writing(path, error):
+def store(path: Path, document: Mapping[str, Any], option: str = "") -> None:
+    """Write a result or a series. Raises as `writing`."""
+    with writing(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
@@ -304,7 +305,7 @@ class Journal:
         self.path = directory / f"{stem}.json"
         self.partial = directory / f"{stem}{PARTIAL}"
         head = Result(manifest, (), timestamp=self.timestamp, complete=False).document()
-        with writing(self.partial, UsageError):
+        with writing(self.partial, "--results DIRECTORY"):
             directory.mkdir(parents=True, exist_ok=True)
             write_whole(self.partial, orjson.dumps(head) + b"\n")
 

@@ -70,7 +70,7 @@ def find(name: str, directory: Path) -> Path:
 
 def write(path: Path, text: str) -> None:
     """Raises UsageError when it cannot be written."""
-    with writing(path, UsageError, "name a file in another directory with -o FILE"):
+    with writing(path, "-o FILE"):
         write_whole(path, text.encode())
 
 

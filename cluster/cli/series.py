@@ -211,7 +211,7 @@ class SeriesJob:
         if self.args.resume:
             self.series, self.path = find_series(directory, self.series)
             self.screen.note(f"going on with {self.path}")
-        store(self.path, self.series.document(), UsageError)
+        store(self.path, self.series.document(), "--results DIRECTORY")
 
     def wanted(self) -> dict[str, Any]:
         """What all steps share, and a later run must want as well to be the same series. No secrets."""
@@ -289,7 +289,7 @@ class SeriesJob:
             else:
                 point = self.take_down(self.measure(replace(point, up=quiet.kept), step), step)
         self.series = self.series.with_point(point)
-        store(self.path, self.series.document(), UsageError)
+        store(self.path, self.series.document(), "--results DIRECTORY")
         if point.failed:
             self.screen.warn(f"{step.label}: {point.stage} failed: {point.failed}")
 

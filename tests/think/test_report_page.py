@@ -18,7 +18,6 @@ from cluster.bench.charts import (
     depth_charts,
     moments_chart,
     number,
-    numeric,
     sweep_chart,
     time_charts,
 )
@@ -127,7 +126,7 @@ def test_generation_over_depth(pair: list[Entry]) -> None:
     assert [line.name for line in generation.lines] == ["TP=1", "TP=2", "published TP=1", "published TP=2", *levels]
     dot = generation.lines[1].dots[0]
     assert (dot.x, dot.y, dot.spread) == (0, pytest.approx(11.2), pytest.approx(0.2))
-    assert generation.x_ticks == ((0, "0"), (16384, "16K"))
+    assert generation.places == ("0", "16K")
     assert [line.name for line in (*prompts.lines, *waits.lines)] == ["TP=1", "TP=2"] * 2
     [svg] = drawings(draw(generation, ""))
     names = {"TP=1", "TP=2", "published TP=1", "published TP=2"}
@@ -140,16 +139,15 @@ def test_numbers_in_another_depth_mode_are_not_drawn() -> None:
     assert not [line.name for line in next(depth_charts(other)).lines if "published" in line.name]
 
 
-def test_a_ceiling_far_above_is_put_in_words(pair: list[Entry]) -> None:
+def test_a_ceiling_far_above_is_left_out(pair: list[Entry]) -> None:
     chart = next(depth_charts([replace(one, reading=one.reading and replace(one.reading, bytes=1e6)) for one in pair]))
     assert not [line for line in chart.lines if line.style == "level"]
-    assert "ceiling of TP=1: 273,000 t/s, far above this plot" in chart.notes[0]
 
 
 def test_throughput_over_concurrency() -> None:
     rows = tuple(row((6.0 * count, 6.1 * count), concurrency=count) for count in (1, 2, 4, 8, 16))
     [chart] = concurrency_chart([entry(1, ONE, rows=rows)])
-    assert chart.doubling
+    assert chart.places == ("1", "2", "4", "8", "16")
     assert [line.name for line in chart.lines] == ["TP=1 total", "TP=1 each request"]
     assert [dot.y for dot in chart.lines[0].dots] == pytest.approx([6.05, 12.1, 24.2, 48.4, 96.8])
     assert [dot.y for dot in chart.lines[1].dots] == pytest.approx([6.05] * 5)
@@ -158,7 +156,7 @@ def test_throughput_over_concurrency() -> None:
 
 def test_memory_from_idle_to_measured(pair: list[Entry]) -> None:
     [chart] = moments_chart(pair)
-    assert [text for _, text in chart.x_ticks] == ["idle", "loaded", "ready", "measuring"]
+    assert list(chart.places) == ["idle", "loaded", "ready", "measuring"]
     hosts = ("TP=1 spark1", "TP=2 spark1", "TP=2 spark2")
     assert [line.name for line in chart.lines] == [f"{host}{what}" for host in hosts for what in ("", " available")]
     assert [line.dots[-1].y for line in chart.lines[-2:]] == pytest.approx([102.0, 13.8], abs=0.01)
@@ -193,13 +191,14 @@ def test_every_reading_is_drawn_at_its_time() -> None:
 def test_a_sweep_of_numbers_and_one_of_words() -> None:
     steps = [sweep_step(4, 79.9, 80.0, 80.1), sweep_step(2, 67.4, 67.5, 67.6)]
     [chart] = sweep_chart(sweep_series(*steps), steps)
-    assert chart.x_ticks == ((2, "2"), (4, "4"))
-    assert [(line.style, [dot.x for dot in line.dots]) for line in chart.lines] == [("line", [2, 4])]
+    assert (chart.places, [line.style for line in chart.lines]) == (("4", "2"), ["line"])
+    words = [replace(one, label=label) for one, label in zip(steps, ("backend=ray", "backend=mp"), strict=True)]
+    [chart] = sweep_chart(replace(sweep_series(), varied=("backend",)), words)
+    assert (chart.places, [line.style for line in chart.lines]) == (("ray", "mp"), ["dots"])
     page = page_of(steps, (sweep_series(*steps),), "cluster 1")
     assert page.title == f"gemma-4-31b-fp8: {KEY} varied"
     assert (page.figures[0].value, page.figures[0].what) == ("80.0 t/s", "tg128 with num_speculative_tokens=4")
     assert page.banners == (), "what was varied on purpose is no warning"
-    assert numeric(["ray", "mp"]) == []
 
 
 def test_what_is_drawn_needs_no_luck() -> None:
@@ -207,14 +206,6 @@ def test_what_is_drawn_needs_no_luck() -> None:
     [svg] = drawings(draw(Chart("t", "<s>", "", "", odd), ""))
     assert "_$x^$ 温度 <&>" in words(svg)
     assert svg.attrib["aria-label"] == "t. <s>"
-
-
-def test_ticks_that_would_stand_on_each_other_have_no_words() -> None:
-    depths = (0, 512, 1024, 32768, 65536)
-    line = Line("TP=1", tuple(Dot(depth, 5) for depth in depths))
-    [svg] = drawings(draw(Chart("t", "", "", "", (line,), tuple((depth, str(depth)) for depth in depths)), ""))
-    assert {"0", "32768", "65536"} <= set(words(svg))
-    assert not {"512", "1024"} & set(words(svg))
 
 
 def test_numbers_have_the_digits_that_can_be_distinguished() -> None:
