@@ -12,7 +12,7 @@ from cluster.bench.rows import Row, suffix
 from cluster.bench.scaling import Entry
 from cluster.bench.series import Series, short_key
 from cluster.bench.statistics import Stat, stat
-from cluster.bench.tables import hosts_of
+from cluster.bench.tables import hosts_of, number
 
 MOST_LINES = 6
 MOST_HOSTS = 8
@@ -59,13 +59,6 @@ class Chart:
     places: tuple[str, ...] = ()
     from_zero: bool = True
     notes: tuple[str, ...] = ()
-
-
-def number(value: float) -> str:
-    """A number with as many digits as can be distinguished: 0.25, 6.5, 11.2, 873, 12,400."""
-    if abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 2 else f"{value:.2g}"
 
 
 def tokens(count: int) -> str:

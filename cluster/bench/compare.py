@@ -156,6 +156,10 @@ def moments_table(entries: Sequence[Entry]) -> list[Table]:
     """GiB available and of GPU processes on each host, from idle to measured; nothing where none is known."""
     moments, lines = known_moments(entries), []
     for entry in entries:
+        published: dict[str, int] = {}  # of the largest published size, in MB; nvidia-smi writes MiB, so they are that
+        for one in reversed(entry.references):
+            if one.vram_mb and entry.tp == max((row.tp for row in one.rows), default=0):
+                published |= one.vram_mb
         roles = {host.name: host.role for host in entry.result.manifest.hosts}
         for host in hosts_of(entry.result):
             line = {"size": entry.label, "host": host, "role": roles.get(host, "")}
@@ -163,23 +167,13 @@ def moments_table(entries: Sequence[Entry]) -> list[Table]:
                 held = memory_gib(entry, host, moment)
                 texts = ("?" if gib is None else f"{gib:.1f}" for gib in held)
                 line[name] = "" if held == (None, None) else " / ".join(texts)
-            line["published VRAM (GiB)"] = published_gib(entry, roles.get(host, ""))
+            mib = published.get(roles.get(host, ""))
+            line["published VRAM (GiB)"] = f"{mib / 1024:,.1f}" if mib else ""
             lines.append(line)
     if not any(line[name] for line in lines for name in moments.values()):
         return []
     note = "GiB available / of GPU processes; measuring: least available, most of GPU processes over all rows"
     return [table("memory per host", lines, (note,), 3, optional=("published VRAM (GiB)",))]
-
-
-def published_gib(entry: Entry, role: str) -> str:
-    """The published GPU memory of a host of this role; it is that of the largest published size.
-
-    nvidia-smi writes MiB, so the recipe's MB are taken as such.
-    """
-    for reference in entry.references:
-        if role in reference.vram_mb and entry.tp == max((row.tp for row in reference.rows), default=0):
-            return f"{reference.vram_mb[role] / 1024:,.1f}"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +265,9 @@ def sweep_tables(series: Series, entries: Sequence[Entry]) -> list[Table]:
 
     def costs(point: Point) -> dict[str, Any]:
         entry = measured.get(point.label)
-        line = {"acceptance": acceptance(entry) if entry else "", "ready (s)": ready(point)}
+        counted = [row.server or {} for row in entry.result.rows] if entry else []
+        drafted, accepted = (sum(one.get(key, 0) for one in counted) for key in ("draft_tokens", "accepted_tokens"))
+        line = {"acceptance": f"{accepted / drafted:.0%}" if drafted else "", "ready (s)": ready(point)}
         for host in hosts:
             gib = memory_gib(entry, host, "")[1] if entry else None
             line[f"{host} GPU (GiB)"] = "" if gib is None else f"{gib:,.1f}"
@@ -291,13 +287,6 @@ def sweep_tables(series: Series, entries: Sequence[Entry]) -> list[Table]:
         last = notes if at + FEW >= len(tests) else ()
         found.append(table("sweep", lines, last, len(titles), optional=("acceptance", "failed")))
     return found
-
-
-def acceptance(entry: Entry) -> str:
-    """Part of the drafted tokens that were accepted, over all rows; empty without speculative decoding."""
-    counted = [row.server or {} for row in entry.result.rows]
-    drafted = sum(one.get("draft_tokens", 0) for one in counted)
-    return f"{sum(one.get('accepted_tokens', 0) for one in counted) / drafted:.0%}" if drafted else ""
 
 
 def prompt_table(entries: Sequence[Entry]) -> Table:
@@ -338,15 +327,13 @@ def with_recipe(entry: Entry) -> Entry:
     """The same with what the recipe says of it, with the flags that the result's deployment had; as far as the recipe
     is still found and serves the same model."""
     manifest = entry.result.manifest
-    try:
-        recipe = load_recipe(manifest.recipe).recipe if manifest.recipe else None
-    except UsageError:
-        recipe = None
     spec = manifest.spec.get("recipe", {})
-    if recipe is None or spec.get("model", recipe.model) != recipe.model:
-        return replace(entry, reading=Reading(None, "the recipe of this result is not found here"))
-    own = recipe.model_copy(update={"vllm": dict(spec.get("vllm", recipe.vllm))})
-    return replace(entry, reading=bytes_a_token(own), references=tuple(recipe.reference))
+    with suppress(UsageError):
+        recipe = load_recipe(manifest.recipe).recipe if manifest.recipe else None
+        if recipe and spec.get("model", recipe.model) == recipe.model:
+            own = recipe.model_copy(update={"vllm": dict(spec.get("vllm", recipe.vllm))})
+            return replace(entry, reading=bytes_a_token(own), references=tuple(recipe.reference))
+    return replace(entry, reading=Reading(None, "the recipe of this result is not found here"))
 
 
 def newest(directory: Path) -> list[Path]:

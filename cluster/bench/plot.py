@@ -15,7 +15,8 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cluster.bench.charts import Chart, number
+from cluster.bench.charts import Chart
+from cluster.bench.tables import number
 
 NAMES = ("c0", "c1", "c2", "c3", "c4", "c5", "card", "soft", "grid", "axis", "alarm")
 COLORS = {name: f"#fe01{place:02x}" for place, name in enumerate(NAMES)}
@@ -109,15 +110,10 @@ def draw_lines(chart: Chart, axes: Axes) -> dict[str, Any]:
     measured = [line for line in chart.lines if line.style not in ("hollow", "level")]
     if chart.places and len(measured) <= 2 and len(chart.places) <= MOST_NUMBERS:
         measured.sort(key=lambda line: -max((dot.y for dot in line.dots), default=0.0))
-        for line, sign, side in zip(measured, (1, -1), ("bottom", "top"), strict=False):  # above the higher, below
-            offset: dict[str, Any] = {
-                "xytext": (0, 5 * sign),
-                "textcoords": "offset points",
-                "ha": "center",
-                "va": side,
-            }
+        for line, sign, side in zip(measured, (1, -1), ("bottom", "top"), strict=False):  # above the higher one
+            look: dict[str, Any] = {"color": LINES[line.color % len(LINES)], "ha": "center", "va": side}
             for dot in line.dots:
-                color = LINES[line.color % len(LINES)]
-                axes.annotate(number(dot.y), (dot.x, dot.y + sign * dot.spread), color=color, **offset)
+                at = (dot.x, dot.y + sign * dot.spread)
+                axes.annotate(number(dot.y), at, (0, 5 * sign), textcoords="offset points", **look)
     axes.margins(y=0.12)
     return handles

@@ -11,7 +11,7 @@ from cluster.bench.result import Result, differences
 from cluster.bench.rows import suffix
 from cluster.bench.series import Point
 from cluster.bench.statistics import Ratio, Stat, ratio, stat
-from cluster.bench.tables import MISSING, Table, cell, table
+from cluster.bench.tables import MISSING, Table, cell, number, table
 from cluster.config.recipe import Recipe, Reference, ReferenceRow
 from cluster.spark.memory import GIB
 
@@ -120,9 +120,9 @@ def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()
     for side, row in ((side, row) for side, one in ((1, now), (0, base)) for row in one.rows if row.shape in both):
         prompt, output = (name + suffix(row.context_size, row.concurrency, row.concurrency) for name in row.shape.names)
         numbers = ((TG, output, row.tg_throughput), (PP, prompt, row.pp_throughput), (TTFR, prompt, row.ttfr))
-        for what, test, number in numbers:
+        for what, test, value in numbers:
             pair = values.setdefault((what, test, row.context_size, row.concurrency), ([], []))
-            pair[side].extend(number.values if number else ())
+            pair[side].extend(value.values if value else ())
     rows = []
     for (what, test, depth, concurrency), (before, after) in values.items():
         old, new = stat(before), stat(after)
@@ -157,7 +157,8 @@ def scaling_table(base: Entry, now: Entry) -> Table:
             line[f"ceiling {now.label}"] = f"{most:,.1f}" + (f" ({row.now.mean / most:.0%})" if row.now else "")
         if published:
             first, second, times = row.published
-            line |= {f"published {base.label}": _number(first), f"published {now.label}": _number(second)}
+            line[f"published {base.label}"] = number(first) if first else ""
+            line[f"published {now.label}"] = number(second) if second else ""
             line["published speed-up"] = f"{times:.2f}×" if times else ""
         lines.append(line)
     notes = [f"t/s; {TTFR} in ms; a speed-up above 1 is better; ± is the sample standard deviation"]
@@ -190,7 +191,3 @@ def interval(gain: Ratio | None) -> str:
     if gain.low is None or gain.high is None:
         return "one run"
     return f"{gain.low:.2f}–{gain.high:.2f}" + ("" if gain.significant else " (not significant)")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"

@@ -65,6 +65,13 @@ def show(value: Stat) -> str:
     return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
 
 
+def number(value: float) -> str:
+    """A number with as many digits as can be distinguished: 0.25, 6.5, 11.2, 873, 12,400."""
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 2 else f"{value:.2g}"
+
+
 def to_markdown(table: Table) -> str:
     """A table as Markdown, without its title."""
     align = tuple(":---" if column < table.text_columns else "---:" for column in range(len(table.headers)))
@@ -321,8 +328,12 @@ def _tools(results: Sequence[Result]) -> Table | None:
     lines: list[dict[str, Any]] = []
     for name, key in (("e2e_ttft (ms)", "e2e_ttft"), ("tg t/s", "tg_throughput"), ("output (tokens)", "output_tokens")):
         before, after = getattr(without, key), getattr(using, key)
-        lines.append({"": name, "without": before, "with": after, "change": change(before, after)})
-    lines[-1]["change"] = ""
+        line = {"": name, "without": before, "with": after, "change": ""}
+        if key != "output_tokens":
+            gain = ratio_of(after, before)
+            sure = "" if gain is None or gain.significant else " (not significant)"
+            line["change"] = gain and f"{gain.value - 1:+.1%}{sure}"
+        lines.append(line)
     lines.append({"": "tool called", "with": f"{using.tool_calls} of {using.requests}"})
     return table("a tool that the chat should call", lines)
 
@@ -357,9 +368,3 @@ SUITES: dict[str, Callable[[Sequence[Result]], Table | None]] = {
 def ratio_of(upper: Stat | None, lower: Stat | None) -> Ratio | None:
     """How many times the one is the other; None when one of them is not known."""
     return ratio(upper, lower) if upper and lower else None
-
-
-def change(before: Stat | None, after: Stat | None) -> str | None:
-    """By how much, and whether that is more than chance."""
-    gain = ratio_of(after, before)
-    return None if gain is None else f"{gain.value - 1:+.1%}" + ("" if gain.significant else " (not significant)")

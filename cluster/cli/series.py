@@ -216,17 +216,9 @@ class SeriesJob:
     def wanted(self) -> dict[str, Any]:
         """What all steps share, and a later run must want as well to be the same series. No secrets."""
         step, args, defaults = self.steps[0], self.args, asdict(BenchOptions())
-        recipe = step.wanted.recipe.model_dump(mode="json", exclude={"reference", "problems", "summary"})
-        for key in self.varied:  # a vLLM flag with or without `vllm.` in front
-            flag, *rest = key.removeprefix("vllm.").split(".")
-            for path in (key.split("."), ["vllm", flag.replace("_", "-"), *rest]):
-                inner: Any = recipe
-                for part in path[:-1]:
-                    inner = inner.get(part) if isinstance(inner, dict) else None
-                if isinstance(inner, dict):
-                    inner.pop(path[-1], None)
+        recipe = read_recipe(args, self.named.file)  # without what is varied
         return {
-            "recipe": recipe,
+            "recipe": recipe.model_dump(mode="json", exclude={"reference", "problems", "summary"}),
             "hosts": args.nodes or "",
             "pp": "" if "pp" in self.varied else args.pipeline,
             "backend": "" if "backend" in self.varied else args.backend or "",

@@ -64,40 +64,43 @@ def swept(ran: Ran) -> dict[str, list[str]]:
 
 
 def test_two_sizes_one_report(cluster: Typed, desk: Desk, measured: Path) -> None:
-    ran = cluster(*SCALING)
-    assert ran.code == 0, ran.all
-    row = line_of(ran, "token", "generation", "tg16")
-    speed_up = re.search(r"(\d\.\d\d)× +\d+\.\d\d–\d+\.\d\d", row)
-    assert speed_up, row
-    assert 2.0 < float(speed_up[1]) < 2.7, f"60 → 150 tokens a second, with its interval: {row}"
-    assert "546.0 (2" in row, "2 × 273 GB/s ÷ 1 GB, about 27 % of it reached"
-    assert row.split()[-3:] == ["200", "340", "1.70×"], "the recipe's published numbers"
-    assert "273 GB/s × 2 ÷ 1 GB a token (1 billion parameters × 1 bytes (fp8))" in ran.out
-    assert line_of(ran, "TP=2", "spark2", "worker").split()[-1] == "90.0"
-    assert re.search(r"^size .* idle +Ray up +loaded +ready +measuring", ran.out, re.MULTILINE)
-    assert "116.0 / 0.0" in line_of(ran, "TP=1", "spark1", "head")
-    assert "/ 90.0" in line_of(ran, "TP=2", "spark2", "worker")
+    ran = cluster(*SCALING, "--json")
+    document = json.loads(ran.out)
+    assert (ran.code, document["exit"]) == (0, 0), ran.all
     assert "backend ray at every size, as the recipe says" in ran.err
-    assert "backend:" not in ran.out, "a difference would be named"
-    manifests = [json.loads((measured / point["result"]).read_text())["manifest"] for point in points(measured)]
-    assert [(one["backend"], one["nodes"]) for one in manifests] == [("ray", 1), ("ray", 2)]
-    ends = [(host["hcas"], host["firmware"]) for host in manifests[1]["hosts"]]
-    assert [(len(hcas), firmware) for hcas, firmware in ends] == [(2, ["28.45.4028"])] * 2
-    assert is_bare(desk)
-
-
-def test_json_is_one_document(cluster: Typed, desk: Desk, measured: Path) -> None:
-    document = json.loads(cluster(*SCALING, "--json").out)
-    assert document["exit"] == 0
-    assert [one["manifest"]["tp"] for one in document["results"]] == [1, 2]
-    assert {table["title"] for table in document["tables"]} >= {"scaling: TP=2 beside TP=1", "memory per host"}
+    tables = {table["title"]: table for table in document["tables"]}
+    [row] = [row for row in tables["scaling: TP=2 beside TP=1"]["rows"] if row["test"] == "tg16"]
+    assert 2.0 < float(row["speed-up"][:-1]) < 2.7, f"60 → 150 tokens a second: {row}"
+    assert row["ceiling TP=2"].startswith("546.0 (2"), "2 × 273 GB/s ÷ 1 GB, about 27 % of it reached"
+    published = [row[f"published {what}"] for what in ("TP=1", "TP=2", "speed-up")]
+    assert published == ["200", "340", "1.70×"], "the recipe's"
+    notes = "\n".join(tables["scaling: TP=2 beside TP=1"]["notes"])
+    assert "273 GB/s × 2 ÷ 1 GB a token (1 billion parameters × 1 bytes (fp8))" in notes
+    assert "backend:" not in notes, "a difference would be named"
+    one, _, two = tables["memory per host"]["rows"]
+    assert list(one) == [
+        "size",
+        "host",
+        "role",
+        "idle",
+        "Ray up",
+        "loaded",
+        "ready",
+        "measuring",
+        "published VRAM (GiB)",
+    ]
+    assert (one["host"], one["idle"]) == ("spark1", "116.0 / 0.0")
+    assert (two["host"], two["ready"][-6:], two["published VRAM (GiB)"]) == ("spark2", "/ 90.0", "90.0")
     assert all(point["up"]["stages_s"] and point["down"]["hosts"] for point in document["points"])
-    for result in document["results"]:
-        manifest = result["manifest"]
-        assert manifest["client_on"] == "container"
-        assert manifest["client_where"].endswith(f", in the container cluster-{manifest['deployment']}-r0")
+    manifests = [result["manifest"] for result in document["results"]]
+    assert [(one["tp"], one["backend"], one["nodes"]) for one in manifests] == [(1, "ray", 1), (2, "ray", 2)]
+    assert [(len(host["hcas"]), host["firmware"]) for host in manifests[1]["hosts"]] == [(2, ["28.45.4028"])] * 2
+    for one in manifests:
+        assert one["client_on"] == "container"
+        assert one["client_where"].endswith(f", in the container cluster-{one['deployment']}-r0")
     execs = [words[:3] for words in desk.hosts["spark1"].started if "docker" in words]
     assert execs == [("docker", "exec", "--interactive")] * 2
+    assert is_bare(desk)
 
 
 def test_a_size_that_fails_is_named_and_resume_measures_it_only(cluster: Typed, desk: Desk, measured: Path) -> None:

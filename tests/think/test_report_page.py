@@ -17,7 +17,6 @@ from cluster.bench.charts import (
     concurrency_chart,
     depth_charts,
     moments_chart,
-    number,
     sweep_chart,
     time_charts,
 )
@@ -25,6 +24,7 @@ from cluster.bench.page import WITHOUT_CHARTS, Page, page_of, render
 from cluster.bench.plot import NAMES, draw
 from cluster.bench.result import HostState
 from cluster.bench.scaling import Entry
+from cluster.bench.tables import number
 
 
 def page_from(*entries: Entry) -> Page:
