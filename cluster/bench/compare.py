@@ -88,7 +88,13 @@ def overview(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
             found.append(steps_table(one, own))
     if not any(one.kind == "sweep" for one in series):
         by_size = sorted(entries, key=lambda entry: entry.tp or 0)
-        found += [compare(by_size[0], entry) for entry in by_size[1:] if entry.tp]
+        for now in (entry for entry in by_size[1:] if entry.tp):
+            base = by_size[0]
+            if why_not := against(base, now):
+                text = f"{now.label} is not compared with {base.label}: " + "; ".join(map(str, why_not[:8]))
+                found.append(Table("scaling", notes=(text,)))
+            else:
+                found.append(scaling_table(base, now))
     return found
 
 
@@ -96,14 +102,6 @@ def details(entries: Sequence[Entry]) -> list[Table]:
     """Each measurement by itself: its rows, and what its server counted."""
     counted = [server_table(entry.result, f"{entry.label}: what the server counted") for entry in entries]
     return [*(bench_table(entry.result, entry.label) for entry in entries), *(one for one in counted if one)]
-
-
-def compare(base: Entry, now: Entry) -> Table:
-    """The scaling table of two sizes; in its place what forbids it."""
-    if why_not := against(base, now):
-        text = f"{now.label} is not compared with {base.label}: " + "; ".join(map(str, why_not[:8]))
-        return Table("scaling", notes=(text,))
-    return scaling_table(base, now)
 
 
 READY = "ready: from the first connection to the proven answer"

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ NAMED, SILENT = {"may_differ": "named"}, {"may_differ": "silent"}
 """Fields of a manifest that are compared, or that do not decide a number by themselves: a difference is named in the
 report, or is between any two sizes anyway. A difference of any other field forbids the comparison."""
 
-SPEC_MAY_DIFFER = ("tp", "pp", "backend", "hosts", "host_env", "bind", "secrets", "rank_program", "recipe.port")
+_SPEC = ("tp", "pp", "backend", "hosts", "host_env", "bind", "secrets", "rank_program", "recipe.port")
+SPEC_MAY_DIFFER = tuple(f"spec.{key}." for key in _SPEC)
 """The same for the dotted keys of `spec`, silently; every other key of it must agree."""
 
 
@@ -104,12 +105,6 @@ class Manifest:
 MAY_DIFFER = {item.name: item.metadata["may_differ"] for item in fields(Manifest) if item.metadata}
 
 
-def parse_manifest(document: Mapping[str, Any]) -> Manifest:
-    """The inverse of `Manifest.document`. Raises KeyError or TypeError."""
-    hosts = tuple(HostState(**known_values(HostState, host)) for host in document.get("hosts", ()))
-    return Manifest(**known_values(Manifest, document) | {"hosts": hosts})
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A condition that two measurements do not share."""
@@ -127,32 +122,28 @@ class Difference:
 def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
     """What differs between two measurements, those that forbid a comparison first.
 
-    Of products, drivers and versions only what both know is compared: one host's are a part of two hosts'.
+    Of products, drivers, versions and clocks only what both know is compared: one host's are a part of two hosts'.
     """
-    return tuple(sorted(_compare("", a.document(), b.document()), key=lambda difference: not difference.must_agree))
+    found = []
+    old, new = _flat(a.document()), _flat(b.document())
+    for key in sorted({*old, *new}):
+        before, after, root = old.get(key), new.get(key), key.partition(".")[0]
+        silent = MAY_DIFFER.get(root) == "silent" or f"{key}.".startswith(SPEC_MAY_DIFFER)
+        if root in ("versions", "est_ppt_from"):
+            silent = not (before and after)
+        elif root in ("products", "drivers") and before and after:
+            silent = set(before) <= set(after) or set(after) <= set(before)
+        if before != after and not silent:
+            found.append(Difference(key, before, after, root not in MAY_DIFFER))
+    return tuple(sorted(found, key=lambda difference: not difference.must_agree))
 
 
-def _compare(prefix: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    for key in sorted({*a, *b}):
-        name = prefix + key
-        old, new = a.get(key), b.get(key)
-        if old == new or MAY_DIFFER.get(name) == "silent" or _part(name, old, new):
-            continue
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _compare(name + ".", old, new)
-        elif not name.startswith("spec."):
-            yield Difference(name, old, new, name.partition(".")[0] not in MAY_DIFFER)
-        elif not any(f"{name}.".startswith(f"spec.{key}.") for key in SPEC_MAY_DIFFER):
-            yield Difference(name, old, new, True)
-
-
-def _part(name: str, old: Any, new: Any) -> bool:
-    """Whether one side knows only a part of what the other knows, and no more can be expected of it."""
-    if name in ("products", "drivers") and old and new:
-        return set(old) <= set(new) or set(new) <= set(old)
-    if name == "est_ppt_from":
-        return not old or not new
-    return name.startswith("versions.") and (old is None or new is None)
+def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 SCHEMA = 2
@@ -217,8 +208,10 @@ def parse_result(document: dict[str, Any]) -> Result:
             remedy="update cluster",
         )
     rows = tuple(map(parse_row, document["benchmarks"]))
+    hosts = tuple(HostState(**known_values(HostState, host)) for host in document["manifest"].get("hosts", ()))
+    manifest = known_values(Manifest, document["manifest"]) | {"hosts": hosts, "est_ppt_from": clocks(rows)}
     values = known_values(Result, document) | {"rows": rows, "sentinel": parse_sentinel(document.get("sentinel"))}
-    return Result(**values | {"manifest": replace(parse_manifest(document["manifest"]), est_ppt_from=clocks(rows))})
+    return Result(**values | {"manifest": Manifest(**manifest)})
 
 
 def read_result(path: Path) -> Result:

@@ -139,7 +139,7 @@ def to_csv(result: Result, **known: object) -> str:
             if value := getattr(row, keys[side], None):
                 line |= {f"{name}_mean": value.mean, f"{name}_std": value.std}
         of_side = [(name, mark) for name, mark in marks if (name == "e2e_ttft_ms") == (side == 0)]
-        line |= {f"{name}_{mark}": percentile(name, mark, row) for name, mark in of_side}
+        line |= {f"{name}_{mark}": (row.percentiles or {}).get(name, {}).get(mark) for name, mark in of_side}
         writer.writerow(line)
     return out.getvalue()
 
@@ -168,20 +168,17 @@ def latency_table(result: Result) -> Table:
     """Percentiles of TTFT, TPOT and ITL in ms."""
     lines = []
     for row in result.rows:
-        marks = [(name, mark) for name in LATENCIES for mark in ("p50", "p90", "p99")]
-        values = {f"{LATENCIES[name]} {mark}": cell(percentile(name, mark, row), ".2f") for name, mark in marks}
-        lines.append({"test": both_names(row, result)} | values)
+        line = {"test": both_names(row, result)}
+        for name, title in LATENCIES.items():
+            known = (row.percentiles or {}).get(name, {})
+            line |= {f"{title} {mark}": cell(known.get(mark), ".2f") for mark in ("p50", "p90", "p99")}
+        lines.append(line)
     notes = ("ms; ttft and tpot over requests, itl over tokens; n/a: too few for one of them to lie beyond it",)
     return table("latency", lines, notes)
 
 
 def both_names(row: Row, result: Result) -> str:
     return " ".join(row.shape.names) + suffix(row.context_size, row.concurrency, result.most_concurrency)
-
-
-def percentile(name: str, mark: str, row: Row) -> float | None:
-    """`mark` (p50 …) of one of a row's latencies; None when too few were measured."""
-    return (row.percentiles or {}).get(name, {}).get(mark)
 
 
 def host_states(result: Result) -> dict[str, list[dict[str, Any]]]:

@@ -39,12 +39,11 @@ def test_speed_ups_of_rates_and_of_times() -> None:
     assert [what for what, _ in rows] == [TG] * 4 + [PP] * 2 + [TTFR] * 2
     gains = [(one.speed_up.value, one.efficiency) for one in rows.values() if one.speed_up]
     assert gains == [(pytest.approx(1.5), pytest.approx(0.75))] * 8
-    assert len(rows[PP, "pp2048"].base.values) == 6, "pooled over tg32 and tg128"  # type: ignore[union-attr]
-
-
-def test_only_rows_of_both_are_compared() -> None:
+    pooled = rows[PP, "pp2048"].base
+    assert pooled
+    assert len(pooled.values) == 6, "over tg32 and tg128"
     short = replace(result(1), rows=result(1).rows[:1])
-    assert [key[1] for key in rows_of(result(), short)] == ["tg32", "pp2048", "pp2048"]
+    assert [key[1] for key in rows_of(result(), short)] == ["tg32", "pp2048", "pp2048"], "rows of both"
 
 
 def test_published_numbers_are_shown_when_the_mode_agrees() -> None:

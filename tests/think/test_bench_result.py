@@ -1,7 +1,5 @@
 """Results on disk, which of them may be compared, and what must be read before their numbers."""
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from cluster.bench.result import (
     warnings,
 )
 from cluster.bench.rows import Shape, summarise
-from cluster.bench.tables import bench_table, to_csv
+from cluster.bench.tables import bench_table
 from cluster.errors import ClusterError, UsageError
 
 
@@ -213,16 +211,6 @@ def test_number_of_some_runs_only_is_marked() -> None:
     batches = [measure_batch([trace("plain", tokens, 512)], 0.0, 512) for tokens in (128, 32, 128)]
     notes = bench_table(replace(result(), rows=(summarise(Shape(512, 32, 0), batches),))).notes
     assert "peak_throughput from 2 values only, n/a elsewhere: less than 2 s of tokens [pp512 tg32]" in notes
-
-
-def test_csv_has_llama_benchys_columns_first() -> None:
-    lines = list(csv.DictReader(io.StringIO(to_csv(result()))))
-    theirs = [f"{name}_{part}" for name in ("t_s", "t_s_req", "peak_ts", "peak_ts_req") for part in ("mean", "std")]
-    theirs += [f"{name}_{part}" for name in ("ttfr", "est_ppt", "e2e_ttft") for part in ("mean", "std")]
-    assert list(lines[0])[:16] == ["model", "test_name", *theirs]
-    assert float(lines[1]["t_s_mean"]) == pytest.approx(50)
-    assert float(lines[0]["ttfr_mean"]) == pytest.approx(67)
-    assert lines[1]["ttfr_mean"] == ""
 
 
 def test_context_rows_have_llama_benchys_names() -> None:

@@ -57,15 +57,9 @@ def test_the_page_needs_no_network_and_no_script(page: str) -> None:
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids)), "drawings share no name"
     assert drawings(page), "every drawing is well-formed"
-
-
-def test_every_color_is_one_of_the_page_which_has_a_light_and_a_dark_one(page: str) -> None:
     light, dark = page.split("@media (prefers-color-scheme:dark)")
     assert [name for name in NAMES if f"--{name}:" not in light or f"--{name}:" not in dark[:600]] == []
-    painted = {
-        found for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL) for found in re.findall(r"#[0-9a-f]{6}\b", svg)
-    }
-    assert painted == set()
+    assert not re.search(r"<svg[^§]*#[0-9a-f]{6}\b", dark), "every color is one of the page's"
 
 
 def test_the_same_measurements_make_the_same_page(pair: list[Entry], page: str) -> None:
