@@ -125,9 +125,7 @@ def steps_table(series: Series, entries: Sequence[Entry]) -> Table:
 
 def ready(point: Point) -> str:
     """Seconds to ready; empty when it ran already, or was not started."""
-    stages = point.up.get("stages_s")
-    value = sum(stages.values()) if stages and point.up.get("changed") else None
-    return "" if value is None else f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+    return f"{sum(point.up.get('stages_s', {}).values()):,.0f}" if point.up.get("changed") else ""
 
 
 def known_moments(entries: Sequence[Entry]) -> dict[str, str]:

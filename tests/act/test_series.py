@@ -50,7 +50,7 @@ def line_of(ran: Ran, *words: str) -> str:
 
 def measured_rows(ran: Ran, step: str) -> int:
     """The number of rows in the table of steps."""
-    found = re.search(rf"^{step} .* \d+\.\d +(\d+)( |$)", ran.out, re.MULTILINE)
+    found = re.search(rf"^{step} .* \d+ +(\d+)( |$)", ran.out, re.MULTILINE)
     return int(found[1]) if found else 0
 
 

@@ -21,9 +21,11 @@ from cluster.errors import ClusterError, UsageError
 PUBLISHED = Reference(
     source="a write-up",
     depth_mode="cold",
+    measured_with="llama-benchy 0.3.5",
     rows=[
         ReferenceRow(test="tg128 @ d4096", tp=1, t_s=6.5),
         ReferenceRow(test="tg128 @ d4096", tp=2, t_s=10.4),
+        ReferenceRow(test="tg128", tp=2, t_s=11),
         ReferenceRow(test="pp2048 (c1)", tp=1, t_s=1890, ttfr_ms=1300),
         ReferenceRow(test="pp2048", tp=2, t_s=1890, ttfr_ms=650),
     ],
@@ -53,8 +55,11 @@ def test_published_numbers_are_shown_when_the_mode_agrees() -> None:
     assert rows[TG, "tg32"].published == (None, None, None)
     other = PUBLISHED.model_copy(update={"depth_mode": "prefix-caching"})
     assert rows_of(result(), result(1), other)[TG, "tg128 @ d4096"].published == (None, None, None)
-    notes = scaling_table(entry(1, ONE), replace(entry(2, TWO), references=(other,))).notes
-    assert "not shown, measured in mode 'prefix-caching', this in 'cold': a write-up" in notes
+    notes = scaling_table(entry(1, ONE), replace(entry(2, TWO), references=(PUBLISHED, other))).notes
+    assert notes[2:4] == (
+        "published: a write-up (llama-benchy 0.3.5)",
+        "not shown, measured in mode 'prefix-caching', this in 'cold': a write-up",
+    )
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def keys_wrong(args: argparse.Namespace, name: str) -> Iterator[str]:
     """Keys that the recipe does not know, and parts of a flag that it does not give."""
     recipe = load_recipe(name).recipe
     sets = list(getattr(args, "set", None) or [])
-    varied = [one for one in parse_vary(getattr(args, "vary", None) or ()) if one.key not in SIZES]
-    sets += [f"{one.key}={one.values[0]}" for one in varied]
+    varied = parse_vary(getattr(args, "vary", None) or ())
+    sets += [f"{key}={values[0]}" for key, values in varied.items() if key not in SIZES]
     try:
         final_recipe(recipe, sets)
     except Exception as error:
