@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ READY = "ready: from the first connection to the proven answer"
 
 def steps_table(series: Series, entries: Sequence[Entry]) -> Table:
     """Each step: hosts, time to ready, what was measured, or why not."""
-    rows = {entry.label: len(entry.result.rows) for entry in entries}
+    rows = {entry.point.label: len(entry.result.rows) for entry in entries if entry.point}
     lines = [
         {
             "step": point.label,
@@ -254,7 +255,7 @@ def sweep_tables(series: Series, entries: Sequence[Entry]) -> list[Table]:
     winners, notes = bests(entries, series.varied)
     marks = {(best.test, best.label): " *" if not best.ties else " =" for best in winners if best.interval}
     marks |= {(best.test, label): " =" for best in winners for label in best.ties}
-    measured = {entry.label: entry for entry in entries}
+    measured = {entry.point.label: entry for entry in entries if entry.point}
     tests, hosts = all_tests(entries), dict.fromkeys(host for entry in entries for host in hosts_of(entry.result))
     titles = {short_key(key): key for key in series.varied}
     titles = titles if len(titles) == len(series.varied) else {key: key for key in series.varied}
@@ -276,9 +277,11 @@ def sweep_tables(series: Series, entries: Sequence[Entry]) -> list[Table]:
         lines = []
         for point in series.points:
             line = {title: str(point.values.get(key, "")) for title, key in titles.items()}
-            rates = generation(measured[point.label]) if point.label in measured else dict.fromkeys(tests, "")
+            entry = measured.get(point.label)
+            rates = generation(entry) if entry else dict.fromkeys(tests, "")
             for test in tests[at : at + FEW]:
-                line[f"{test} (t/s)"] = cell(rates.get(test)) + marks.get((test, point.label), "")
+                mark = marks.get((test, entry.label), "") if entry else ""
+                line[f"{test} (t/s)"] = cell(rates.get(test)) + mark
             lines.append(line if at else line | costs(point))
         last = notes if at + FEW >= len(tests) else ()
         found.append(table("sweep", lines, last, len(titles), optional=("acceptance", "failed")))
@@ -314,8 +317,12 @@ def read_files(paths: Sequence[Path]) -> tuple[list[Entry], list[Series]]:
     known = {entry.path.resolve() for entry in entries if entry.path}
     for name, (path, result) in zip(names, loose, strict=True):
         if path.resolve() not in known:
-            taken = name in (entry.label for entry in entries)
-            entries.append(Entry(f"{name} ({path.name})" if taken else name, result, path))
+            entries.append(Entry(name, result, path))
+    labels = Counter(entry.label for entry in entries)
+    entries = [
+        replace(one, label=f"{one.label} ({one.path.name})") if one.path and labels[one.label] > 1 else one
+        for one in entries
+    ]
     return [with_recipe(entry) for entry in entries], series
 
 

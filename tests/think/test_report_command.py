@@ -72,6 +72,18 @@ def test_without_a_series_the_newest_with_its_baseline(kept: Path, capsys: pytes
     assert (kept / "20261122-tp2.html").exists()
 
 
+def test_two_series_have_columns_of_their_own(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("20261121-tp1.json", "20261122-tp2.json"):
+        (kept / f"copy-{name}").write_text((kept / name).read_text())
+    text = (kept / "20261120-scaling.series.json").read_text()
+    (kept / "copy.series.json").write_text(text.replace('"2026112', '"copy-2026112'))
+    _, out, _ = typed(capsys, "20261120-scaling.series.json", "copy.series.json", "--json")
+    tables = {table["title"]: table["rows"] for table in json.loads(out)["tables"]}
+    [row, *_] = tables["scaling: TP=2 (copy-20261122-tp2.json) beside TP=1 (20261121-tp1.json)"]
+    assert row["TP=1 (20261121-tp1.json)"] == "6.50 ± 0.10"
+    assert row["TP=2 (copy-20261122-tp2.json)"] == "11.20 ± 0.20"
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
