@@ -83,13 +83,10 @@ WAYS = {
     "reasoning-content": Way(shape="reasoning_content", early_role=True),
     "tools": Way(shape="tools", early_role=True),
     "reasoning-last": Way(shape="reasoning", early_role=True, usage="last"),
-    "reasoning-content-last": Way(shape="reasoning_content", early_role=True, usage="last"),
-    "tools-last": Way(shape="tools", early_role=True, usage="last"),
     "usage-last": Way(usage="last"),
     "no-usage": Way(usage="none"),
     "comments": Way(comments=True),
     "crlf": Way(newline="\r\n", comments=True),
-    "cr": Way(newline="\r"),
     "utf8": Way(split=True, text=" naïveté 日本"),
     "worst": Way(
         chunk=4,

@@ -6,6 +6,7 @@ A number that the server's answer does not support is None, with the reason in w
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,6 +16,7 @@ from cluster.bench.read import Counted, RequestTrace
 STEADY_LEAST_S = 1.0
 PEAK_WINDOW_S = 1.0
 PEAK_LEAST_S = 2.0
+NOT_COUNTED = "the server does not count its tokens"
 
 Tokens = Sequence[tuple[float, float]]
 
@@ -46,7 +48,7 @@ class RequestMeasure:
 
     @property
     def is_as_claimed(self) -> bool:
-        """Whether the prompt met the cache that its row speaks of; in cold rows there is none to meet."""
+        """Whether the prompt met the cache that its row is about; in cold rows there is none to meet."""
         return self.cache in ("", "hit", "partial")
 
     @property
@@ -72,10 +74,10 @@ class BatchMeasure:
 
 
 def measure_request(trace: RequestTrace, latency_s: float, sent_tokens: int) -> RequestMeasure:
-    """The numbers of one served request; `trace` has no error and carries a token.
+    """The numbers of one served request; `trace` has no error and a token.
 
     `latency_s`: what an empty question to this server takes; `sent_tokens`: the prompt's length, used when the
-    server does not tell it. The prefill ends with the first event that carries a token: an empty event with the
+    server does not report it. The prefill ends with the first event that holds a token: an empty event with the
     role can come long before it.
     """
     assert trace.first_token_s is not None
@@ -110,12 +112,10 @@ def measure_request(trace: RequestTrace, latency_s: float, sent_tokens: int) -> 
 def decode_rate(trace: RequestTrace) -> tuple[float | None, str]:
     """Tokens after the first event ÷ (last − first), or None and why."""
     if trace.counted == "not":
-        return None, "the server does not count its tokens"
+        return None, NOT_COUNTED
     first, last = trace.tokens[0][0], trace.tokens[-1][0]
     after = sum(n for t, n in trace.tokens if t > first)
-    if after == 0:
-        return None, "all tokens came at once"
-    return after / (last - first), ""
+    return (after / (last - first), "") if after else (None, "all tokens came at once")
 
 
 def token_gaps_ms(tokens: Tokens) -> Iterator[float]:
@@ -133,9 +133,9 @@ def token_gaps_ms(tokens: Tokens) -> Iterator[float]:
 
 def _at_once(tokens: Tokens) -> dict[float, float]:
     """Tokens by time; events that came together are one."""
-    found: dict[float, float] = {}
+    found: dict[float, float] = defaultdict(float)
     for t, n in tokens:
-        found[t] = found.get(t, 0.0) + n
+        found[t] += n
     return found
 
 
@@ -155,11 +155,9 @@ def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens:
     tokens = sum(request.prompt_tokens - request.cached_tokens for request in requests)
     prompts = tokens / seconds if seconds > 0 and tokens > 0 else None
     if any(trace.counted == "not" for trace in served):
-        why = "the server does not count its tokens"
-        return BatchMeasure(requests, pp_total_t_s=prompts, tg_steady_why=why, peak_why=why)
+        return BatchMeasure(requests, pp_total_t_s=prompts, tg_steady_why=NOT_COUNTED, peak_why=NOT_COUNTED)
     steady, steady_why = steady_rate(served)
-    peak, peak_why = peak_rate(merge(served))
-    each = [rate for trace in served if (rate := peak_rate(trace.tokens)[0]) is not None]
+    peak, peak_why = peak_rate(sorted(event for trace in served for event in trace.tokens))
     return BatchMeasure(
         requests,
         pp_total_t_s=prompts,
@@ -168,26 +166,20 @@ def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens:
         tg_wall_t_s=wall_rate(served),
         peak_t_s=peak,
         peak_why=peak_why,
-        peaks_each_t_s=tuple(each),
+        peaks_each_t_s=tuple(rate for trace in served if (rate := peak_rate(trace.tokens)[0]) is not None),
     )
-
-
-def merge(traces: Sequence[RequestTrace]) -> list[tuple[float, float]]:
-    """The tokens of all requests by time."""
-    return sorted(event for trace in traces for event in trace.tokens)
 
 
 def steady_rate(served: Sequence[RequestTrace]) -> tuple[float | None, str]:
     """Tokens a second while all clients decode: from the last first token to the first last token.
 
-    The window is open at its begin and closed at its end, so no client's rate is counted with one token too many.
+    The window is open at its start and closed at its end, so no client's rate is counted with one token too many.
     """
     begin = max(trace.tokens[0][0] for trace in served)
     end = min(trace.tokens[-1][0] for trace in served)
     if end - begin < STEADY_LEAST_S:
         return None, f"all clients decoded together for {max(0.0, end - begin):.2f} s, less than {STEADY_LEAST_S:g} s"
-    tokens = sum(n for trace in served for t, n in trace.tokens if begin < t <= end)
-    return tokens / (end - begin), ""
+    return sum(n for trace in served for t, n in trace.tokens if begin < t <= end) / (end - begin), ""
 
 
 def wall_rate(served: Sequence[RequestTrace]) -> float | None:
@@ -201,7 +193,7 @@ def peak_rate(tokens: Tokens) -> tuple[float | None, str]:
     """The highest number of tokens within one second, where an event's tokens were made since the event before.
 
     So a window that cuts between two events counts a part of a token, and a steady stream's peak is its rate;
-    counting whole events within a second gives one too many.
+    counting complete events within a second gives one too many.
     """
     span = tokens[-1][0] - tokens[0][0] if tokens else 0.0
     if span < PEAK_LEAST_S:

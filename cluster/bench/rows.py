@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from cluster.bench.measure import BatchMeasure, RequestMeasure
-from cluster.bench.metrics import Watched, server_document, server_notes, verify_hits
+from cluster.bench.metrics import ServerCounts, server_document, server_notes, verify_hits
 from cluster.bench.sampling import machine_notes
 from cluster.bench.statistics import Stat, spread, stat, t95
 
@@ -20,58 +20,7 @@ MISSES = {
     "miss": "missed the prefix cache",
     "unknown": "cannot be verified, the server does not report cached tokens of each",
 }
-"""What is said of requests that did not verifiably meet their context in the prefix cache."""
-
-
-def reasons(concurrency: int, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]) -> dict[str, str]:
-    """Why a number is missing, for some of the runs at least."""
-    each = [request.tg_why for request in requests if request.tg_why]
-    steady = [batch.tg_steady_why for batch in batches if batch.tg_steady_why and batch.requests]
-    peak = [batch.peak_why for batch in batches if batch.peak_why and batch.requests]
-    total = each if concurrency == 1 else steady
-    found: dict[str, list[str]] = {"tg_req_throughput": each, "tg_throughput": total, "peak_throughput": peak}
-    missed = [f"the context was not in the cache: {MISSES[r.cache]}" for r in requests if not r.is_as_claimed]
-    found |= dict.fromkeys(("pp_throughput", "pp_req_throughput", "ttfr", "est_ppt", "e2e_ttft"), missed)
-    if concurrency > 1:
-        totals = [batch.total_why for batch in batches if batch.total_why]
-        found |= {"pp_throughput": totals or missed, "tg_wall_throughput": totals}
-    return {key: texts[0] for key, texts in found.items() if texts}
-
-
-def request_notes(shape: Shape, requests: Sequence[RequestMeasure], natural_stop: bool) -> Iterator[str]:
-    """Whether the prompts met a prefix cache as they should, how long they were, and how the outputs ended."""
-    of_all, sent = f"of {len(requests)}", shape.prompt_tokens
-    cached = [r.cached_tokens for r in requests if r.cached_tokens]
-    if cached and shape.phase != "cached":
-        yield f"{len(cached)} {of_all} cold requests met a prefix cache (up to {max(cached)} tokens)"
-    for outcome, said in MISSES.items():
-        if some := [r.cached_tokens for r in requests if r.cache == outcome]:
-            had = "" if outcome == "unknown" else f" ({max(some)} of {shape.depth} tokens were there)"
-            yield f"NO VERIFIED CACHE HIT: {len(some)} {of_all} requests {said}{had}; not in the prompt's numbers"
-    if partial := [r.cached_tokens for r in requests if r.cache == "partial"]:
-        had = f"{min(partial)} of {shape.depth} tokens of context in the cache"
-        yield f"{len(partial)} {of_all} requests had {had}; the rest was computed with the prompt and is in its numbers"
-    if other := {r.prompt_tokens for r in requests if r.prompt_tokens != sent}:
-        yield f"the server counted {_list(other)} prompt tokens, {sent} were wanted"
-    if not all(r.prompt_counted for r in requests):
-        yield "the server does not report the prompt's length; the length sent is used"
-    counted = [r for r in requests if r.counted != "not"]
-    lengths = {r.output_tokens for r in counted if round(r.output_tokens) != shape.tg}
-    if natural_stop and counted:
-        least, most = (pick(r.output_tokens for r in counted) for pick in (min, max))
-        full = f"{sum(r.finish_reason == 'length' for r in counted)} of {len(counted)} reached the limit of {shape.tg}"
-        yield f"outputs ended by themselves after {least:g} to {most:g} tokens; {full}"
-    elif lengths:
-        ends = ", ".join(sorted({r.finish_reason for r in requests if r.finish_reason} or {"unknown"}))
-        yield f"outputs of {_list(lengths)} tokens instead of {shape.tg} (finish_reason {ends})"
-    if any(r.counted == "spread" for r in requests):
-        yield "tokens per event are estimated: the server gives only their total"
-
-
-def _list(values: set[int] | set[float]) -> str:
-    shown = sorted(values)
-    return ", ".join(f"{value:g}" for value in shown[:3]) + (", …" if len(shown) > 3 else "")
-
+"""What is noted of requests that did not verifiably meet their context in the prefix cache."""
 
 Phase = Literal["cold", "context", "cached"]
 
@@ -116,13 +65,12 @@ class Row:
     """A shape with its numbers over all runs. Rates in tokens a second, times in ms.
 
     The first fields are llama-benchy's BenchmarkRun; `tg_throughput` under concurrency is the steady window's rate,
-    llama-benchy's own is `tg_wall_throughput`. `why` says for a field that is None why it is. `machine` holds what
-    the hosts were like in each run (`sampling.describe`), `server` what it counted of itself (`server_document`).
+    llama-benchy's own is `tg_wall_throughput`. `why`: the reason for a field that is None. `machine`: the hosts in each
+    run (`sampling.describe`), `server`: what it counted (`metrics.server_document`).
     `percentiles`: by `e2e_ttft_ms`, `tpot_ms` (over requests) and `itl_ms` (over tokens).
     `repeated`: runs (from 0) that were measured once more, since the connection to the load client was lost.
     `cache`: in a cached row, how many requests met their context there (`metrics.verify_hits`). `queue`: ms before the
-    server began.
-    `queued`: of the requests at the same time, how many the server has no place for, so that they wait for the others.
+    server began. `queued`: of the requests at the same time, how many the server has no place for.
     """
 
     concurrency: int
@@ -181,30 +129,60 @@ def parse_row(document: dict[str, Any]) -> Row:
     return Row(**values | {key: Stat(**known_values(Stat, value)) for key, value in stats.items()})
 
 
+@dataclass(slots=True)
+class Observed:
+    """What was seen beside the requests of a row, one item a run; `repeated`: runs that were measured again."""
+
+    client: list[dict[str, float]] = field(default_factory=list)
+    machine: list[dict[str, Any]] = field(default_factory=list)
+    server: list[ServerCounts] = field(default_factory=list)
+    repeated: list[int] = field(default_factory=list)
+
+
 def summarise(
     shape: Shape,
     batches: Sequence[BatchMeasure],
+    observed: Observed | None = None,
     *,
-    client: Sequence[dict[str, float]] = (),
-    machine: Sequence[dict[str, Any]] = (),
-    server: Sequence[Watched] = (),
     natural_stop: bool = False,
     queued: int = 0,
-    repeated: Sequence[int] = (),
 ) -> Row:
     """The row of a shape over its runs; one batch a run. `natural_stop`: outputs were free to end by themselves."""
+    observed = observed or Observed()
     failures = [failure for batch in batches for failure in batch.failures]
     if shape.phase == "cached":
         batches = [verify_hits(batch, shape.depth) for batch in batches]
     requests = [request for batch in batches for request in batch.requests]
-    rates = _rates(shape.concurrency, batches, requests)
-    why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
-    waits = f"queued: {queued} of {shape.concurrency} requests wait for the others (max-num-seqs)"
-    latencies = {
-        "e2e_ttft_ms": spread([r.e2e_ttft_ms for r in requests if r.is_as_claimed]),
-        "tpot_ms": spread([r.tpot_ms for r in requests if r.tpot_ms is not None]),
-        "itl_ms": spread([gap for r in requests for gap in r.itl_ms]),
+    claimed = [request for request in requests if request.is_as_claimed]
+    pp_each, tg_each = _stat(claimed, "pp_t_s"), _stat(requests, "tg_t_s")
+    alone = shape.concurrency == 1
+    rates = {
+        "pp_throughput": pp_each if alone else _stat(batches, "pp_total_t_s"),
+        "pp_req_throughput": pp_each,
+        "tg_throughput": tg_each if alone else _stat(batches, "tg_steady_t_s"),
+        "tg_req_throughput": tg_each,
+        "peak_throughput": _stat(batches, "peak_t_s"),
+        "peak_req_throughput": stat([rate for batch in batches for rate in batch.peaks_each_t_s]),
+        "ttfr": _stat(claimed, "ttfr_ms"),
+        "est_ppt": _stat(claimed, "est_ppt_ms"),
+        "e2e_ttft": _stat(claimed, "e2e_ttft_ms"),
+        "tg_wall_throughput": None if alone else _stat(batches, "tg_wall_t_s"),
     }
+    why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
+    latencies = {
+        "e2e_ttft_ms": spread([request.e2e_ttft_ms for request in claimed]),
+        "tpot_ms": spread([request.tpot_ms for request in requests if request.tpot_ms is not None]),
+        "itl_ms": spread([gap for request in requests for gap in request.itl_ms]),
+    }
+    notes = [f"queued: {queued} of {shape.concurrency} requests wait for the others (max-num-seqs)"] if queued else []
+    notes += [
+        *request_notes(shape, requests, natural_stop),
+        *server_notes(observed.server, rates["e2e_ttft"]),
+        *machine_notes(observed.machine),
+    ]
+    notes += [
+        f"run {run + 1} was measured again: the connection to the load client was lost" for run in observed.repeated
+    ]
     return Row(
         concurrency=shape.concurrency,
         context_size=shape.depth,
@@ -217,61 +195,80 @@ def summarise(
         failed=len(failures),
         failures=tuple(f"{count} × {text}" for text, count in Counter(failures).most_common(5)),
         why=why | reasons(shape.concurrency, batches, requests),
-        notes=(
-            *([waits] if queued else []),
-            *request_notes(shape, requests, natural_stop),
-            *server_notes(server, rates["e2e_ttft"]),
-            *machine_notes(machine),
-            *(f"run {run + 1} was measured again: the connection to the load client was lost" for run in repeated),
-        ),
-        client=tuple(client),
-        machine=tuple(machine),
-        server=server_document(server),
+        notes=tuple(notes),
+        client=tuple(observed.client),
+        machine=tuple(observed.machine),
+        server=server_document(observed.server),
         phase=shape.phase,
         queued=queued,
-        repeated=tuple(repeated),
-        est_ppt_from=", ".join(sorted({r.est_ppt_from for r in requests})),
-        counted=", ".join(sorted({r.counted for r in requests})),
-        output_tokens=stat([r.output_tokens for r in requests if r.counted != "not"]),
+        repeated=tuple(observed.repeated),
+        est_ppt_from=", ".join(sorted({request.est_ppt_from for request in requests})),
+        counted=", ".join(sorted({request.counted for request in requests})),
+        output_tokens=stat([request.output_tokens for request in requests if request.counted != "not"]),
         percentiles={name: value for name, value in latencies.items() if value},
-        cache=dict(Counter(r.cache for r in requests)) if shape.phase == "cached" else None,
-        tool_calls=sum(r.finish_reason == "tool_calls" for r in requests),
-        queue=stat([r.queue_ms for r in requests if r.queue_ms is not None]),
+        cache=dict(Counter(request.cache for request in requests)) if shape.phase == "cached" else None,
+        tool_calls=sum(request.finish_reason == "tool_calls" for request in requests),
+        queue=_stat(requests, "queue_ms"),
     )
 
 
-def _rates(concurrency: int, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]) -> dict[str, Any]:
-    """All numbers of a row by llama-benchy's field names."""
+def _stat(items: Sequence[RequestMeasure] | Sequence[BatchMeasure], name: str) -> Stat | None:
+    """One number of requests or batches, of those that have it."""
+    return stat([value for item in items if (value := getattr(item, name)) is not None])
 
-    def over(pick: Callable[[RequestMeasure], float | None]) -> Stat | None:
-        return stat([value for request in requests if (value := pick(request)) is not None])
 
-    def total(pick: Callable[[BatchMeasure], float | None]) -> Stat | None:
-        return stat([value for batch in batches if (value := pick(batch)) is not None])
+def reasons(concurrency: int, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]) -> dict[str, str]:
+    """Why a number is missing, for some of the runs at least."""
+    each = [request.tg_why for request in requests if request.tg_why]
+    steady = [batch.tg_steady_why for batch in batches if batch.tg_steady_why and batch.requests]
+    peak = [batch.peak_why for batch in batches if batch.peak_why and batch.requests]
+    missed = [f"the context was not in the cache: {MISSES[r.cache]}" for r in requests if not r.is_as_claimed]
+    found = {"tg_req_throughput": each, "tg_throughput": each if concurrency == 1 else steady, "peak_throughput": peak}
+    found |= dict.fromkeys(("pp_throughput", "pp_req_throughput", "ttfr", "est_ppt", "e2e_ttft"), missed)
+    if concurrency > 1:
+        totals = [batch.total_why for batch in batches if batch.total_why]
+        found |= {"pp_throughput": totals or missed, "tg_wall_throughput": totals}
+    return {key: texts[0] for key, texts in found.items() if texts}
 
-    def prompt(pick: Callable[[RequestMeasure], float | None]) -> Stat | None:
-        return over(lambda r: pick(r) if r.is_as_claimed else None)
 
-    pp_each, tg_each = prompt(lambda r: r.pp_t_s), over(lambda r: r.tg_t_s)
-    alone = concurrency == 1
-    return {
-        "pp_throughput": pp_each if alone else total(lambda b: b.pp_total_t_s),
-        "pp_req_throughput": pp_each,
-        "tg_throughput": tg_each if alone else total(lambda b: b.tg_steady_t_s),
-        "tg_req_throughput": tg_each,
-        "peak_throughput": total(lambda b: b.peak_t_s),
-        "peak_req_throughput": stat([rate for batch in batches for rate in batch.peaks_each_t_s]),
-        "ttfr": prompt(lambda r: r.ttfr_ms),
-        "est_ppt": prompt(lambda r: r.est_ppt_ms),
-        "e2e_ttft": prompt(lambda r: r.e2e_ttft_ms),
-        "tg_wall_throughput": None if alone else total(lambda b: b.tg_wall_t_s),
-    }
+def request_notes(shape: Shape, requests: Sequence[RequestMeasure], natural_stop: bool) -> Iterator[str]:
+    """Whether the prompts met a prefix cache as they should, how long they were, and how the outputs ended."""
+    of_all, sent = f"of {len(requests)}", shape.prompt_tokens
+    cached = [r.cached_tokens for r in requests if r.cached_tokens]
+    if cached and shape.phase != "cached":
+        yield f"{len(cached)} {of_all} cold requests met a prefix cache (up to {max(cached)} tokens)"
+    for outcome, text in MISSES.items():
+        if some := [r.cached_tokens for r in requests if r.cache == outcome]:
+            had = "" if outcome == "unknown" else f" ({max(some)} of {shape.depth} tokens were there)"
+            yield f"NO VERIFIED CACHE HIT: {len(some)} {of_all} requests {text}{had}; not in the prompt's numbers"
+    if partial := [r.cached_tokens for r in requests if r.cache == "partial"]:
+        had = f"{min(partial)} of {shape.depth} tokens of context in the cache"
+        yield f"{len(partial)} {of_all} requests had {had}; the rest was computed with the prompt and is in its numbers"
+    if other := {r.prompt_tokens for r in requests if r.prompt_tokens != sent}:
+        yield f"the server counted {_list(other)} prompt tokens, {sent} were wanted"
+    if not all(r.prompt_counted for r in requests):
+        yield "the server does not report the prompt's length; the length sent is used"
+    counted = [r for r in requests if r.counted != "not"]
+    lengths = {r.output_tokens for r in counted if round(r.output_tokens) != shape.tg}
+    if natural_stop and counted:
+        least, most = (pick(r.output_tokens for r in counted) for pick in (min, max))
+        full = f"{sum(r.finish_reason == 'length' for r in counted)} of {len(counted)} reached the limit of {shape.tg}"
+        yield f"outputs ended by themselves after {least:g} to {most:g} tokens; {full}"
+    elif lengths:
+        ends = ", ".join(sorted({r.finish_reason for r in requests if r.finish_reason} or {"unknown"}))
+        yield f"outputs of {_list(lengths)} tokens instead of {shape.tg} (finish_reason {ends})"
+    if any(r.counted == "spread" for r in requests):
+        yield "tokens per event are estimated: the server gives only their total"
+
+
+def _list(values: set[int] | set[float]) -> str:
+    return ", ".join(f"{value:g}" for value in sorted(values)[:3]) + (", …" if len(values) > 3 else "")
 
 
 WHAT = {"pp_throughput": "pp t/s", "tg_throughput": "tg t/s", "e2e_ttft": "e2e_ttft"}
 NOTABLE = 0.02
 NOTABLE_ALONE = 0.05
-"""Change from which on a drift is said aloud; the second where no repetition tells how much runs differ anyway."""
+"""Change from which on a drift is warned of; the second where no repetition shows how much runs differ anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +292,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Sentinel:
-    """The row `test` at the begin and at the end; `extra` says that it was measured once more for this."""
+    """The row `test` in its first run and at the end; `extra`: it was measured once more for this."""
 
     test: str
     extra: bool
@@ -306,8 +303,8 @@ class Sentinel:
         return tuple(change for change in self.changes if change.is_drift)
 
     def __str__(self) -> str:
-        said = ", ".join(f"{change.what} {change.change:+.1%}" for change in self.changes)
-        return f"{self.test} at the end, against its first run: {said}"
+        changes = ", ".join(f"{change.what} {change.change:+.1%}" for change in self.changes)
+        return f"{self.test} at the end, against its first run: {changes}"
 
 
 def choose_sentinel(shapes: Sequence[Shape]) -> Shape:
@@ -319,12 +316,12 @@ def compare_runs(first: Row, last: Row, all_runs: Row, *, extra: bool) -> Sentin
     """The sentinel of two rows of one run each; None when they have no number in common."""
     changes = []
     for key, what in WHAT.items():
-        begin, end, spread = getattr(first, key), getattr(last, key), getattr(all_runs, key)
-        if begin is None or end is None or not begin.mean:
+        begin, end, every = getattr(first, key), getattr(last, key), getattr(all_runs, key)
+        if begin is None or end is None:
             continue
         noise = None
-        if spread and spread.std is not None and spread.mean:  # the spread of a difference is √2 times that of one
-            noise = t95(len(spread.values) - 1) * math.sqrt(2) * spread.std / spread.mean
+        if every and every.std is not None:  # the spread of a difference is √2 times that of one
+            noise = t95(len(every.values) - 1) * math.sqrt(2) * every.std / every.mean
         changes.append(Change(what, begin.mean, end.mean, end.mean / begin.mean - 1, noise))
     return Sentinel(first.shape.name, extra, tuple(changes)) if changes else None
 

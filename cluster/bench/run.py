@@ -1,4 +1,4 @@
-"""The benchmark itself: `run_bench` sends rounds through a Loader and gives rows."""
+"""The benchmark itself: `run_bench` sends batches through a Loader and gives rows."""
 
 from __future__ import annotations
 
@@ -7,294 +7,266 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from cluster.bench.endpoint import (
-    Asked,
-    CounterReader,
+    NOT_SENT,
     ask_loaded,
     check_answer,
     detokenise,
     find_engine,
     find_model,
-    ignored,
     measure_latency,
+    read_counters,
     remedy_of,
-    same_name,
     tokenise,
     with_engine,
 )
-from cluster.bench.loader import Ask, ClientLoad, Loader, Round
+from cluster.bench.loader import Ask, Batch, Loader
 from cluster.bench.measure import BatchMeasure, measure_batch
-from cluster.bench.metrics import Watched, credit_hits, ours_of, watch
+from cluster.bench.metrics import Counts, count_run, credit_hits
 from cluster.bench.read import RequestTrace, read_stream
 from cluster.bench.result import Manifest, Result, clocks
-from cluster.bench.rows import Row, Sentinel, Shape, choose_sentinel, compare_runs, summarise
-from cluster.bench.sampling import Machine, NoMachine
-from cluster.bench.wanted import AUTO_LEAST, BenchWanted, check_limit, fitting, imprecise
-from cluster.bench.workload import BodyMaker, corpus_id, refused_field, say
+from cluster.bench.rows import Observed, Row, Sentinel, Shape, choose_sentinel, compare_runs, summarise
+from cluster.bench.sampling import Watchers
+from cluster.bench.wanted import BenchWanted, BodyMaker, fitting, imprecise
+from cluster.bench.workload import chat_body, corpus_id, refused_field
 from cluster.errors import ClusterError, ConnectionLostError
 
-BAR = 10
 TOKENS_READ = 40
 """Prompt tokens that take a server about as long as one generated token; it only weighs rows not yet measured."""
+WARM_UP_TOKENS = 8
+FIRST_TRIES = 3
+CATCH_UP_S = 0.25  # a server may count a request a moment after it has answered it
 
 
 class Pace:
-    """The rounds of a measurement: `runs` of each shape, or more where that is not enough."""
+    """How far a measurement is: `runs` of each shape, or more where that is not enough."""
 
     def __init__(self, shapes: Sequence[Shape], runs: int) -> None:
         self._left = dict.fromkeys(shapes, runs)
-        self._took: dict[Shape, float] = {}
-        self._done = 0
+        self._done: list[Shape] = []
+        self._began = time.monotonic()
 
-    def end(self, shape: Shape, seconds: float) -> None:
-        self._took[shape] = seconds
+    def end(self, shape: Shape) -> None:
         self._left[shape] = max(0, self._left[shape] - 1)
-        self._done += 1
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds that the rest takes by what each shape took last, or its like; None while nothing is known."""
-        if not self._took:
-            return None
-        each = sum(self._took.values()) / sum(map(weight, self._took))
-        return sum(count * self._took.get(shape, each * weight(shape)) for shape, count in self._left.items())
+        self._done.append(shape)
 
     def __str__(self) -> str:
-        total = self._done + sum(self._left.values())
-        full = BAR * self._done // max(1, total)
-        left = "" if self.left_s is None else f", {about(self.left_s)} left"
-        return f"{'▰' * full}{'▱' * (BAR - full)} {self._done} of {total}{left}"
+        total = len(self._done) + sum(self._left.values())
+        bar = f"{'▰' * (10 * len(self._done) // total):▱<10} {len(self._done)} of {total}"
+        if not self._done:
+            return bar
+        each = (time.monotonic() - self._began) / sum(map(weight, self._done))
+        minutes = round(each * sum(count * weight(shape) for shape, count in self._left.items()) / 60)
+        return f"{bar}, about {minutes} min left"
 
 
 def weight(shape: Shape) -> float:
-    """What a round costs, in generated tokens of one client."""
+    """What a batch costs, in generated tokens of one client."""
     return shape.tg + shape.concurrency * shape.prompt_tokens / TOKENS_READ
 
 
-def about(seconds: float) -> str:
-    """A duration in words, no finer than it can be known."""
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return "less than a minute"
-    return f"about {minutes} min" if minutes < 60 else f"about {minutes // 60} h {minutes % 60:02} min"
-
-
-WARM_UP_TOKENS = 8
-FIRST_TRIES = 3
-
-
-class Sender:
-    def __init__(self, loader: Loader, wanted: BenchWanted, maker: BodyMaker, asked: Asked) -> None:
-        self.loader, self.wanted, self.maker, self.asked = loader, wanted, maker, asked
-        self.answers_as = ""
-
-    def send(self, shape: Shape, run: str, tokens: int | None = None) -> tuple[list[RequestTrace], ClientLoad]:
-        """One batch of requests at the same time. Under whichever name the only model answers, no other will do."""
-        maker, corpus = self.maker, self.maker.corpus
-        bodies = [maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
-        sent = [shape.prompt_tokens] * len(bodies)
-        texts: Sequence[str] = ()
-        if corpus.words:
-            texts = ["".join(corpus.words[one] for one in body["prompt"]) for body in bodies]
-            sent = [corpus.overhead + round(corpus.per_byte * len(text.encode())) for text in texts]
-        elif maker.chat:
-            texts = detokenise(self.loader, maker.model, [body["prompt"] for body in bodies])
-        for at, text in enumerate(texts):
-            bodies[at] = say(bodies[at], text, maker.question) if maker.chat else bodies[at] | {"prompt": text}
-        asks = tuple(Ask(maker.path, body) for body in bodies)
-        record = self.loader.send(Round(f"{shape.name} {run}", asks, shape.concurrency, self.wanted.timeout_s))
-        traces = [check_answer(read_stream(one), self.asked, n) for one, n in zip(record.records, sent, strict=True)]
-        given = next((trace.model for trace in traces if trace.model and not trace.error), "")
-        if given:
-            names = (self.asked.model, *self.asked.names)
-            if self.asked.alone and not any(same_name(name, given) for name in names):
-                self.answers_as = given
-            self.asked = replace(self.asked, names=(*self.asked.names, given), alone=False)
-        return traces, record.client
-
-    def warm_up(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> None:
-        """A few tokens of each prompt length and concurrency; learns which fields the server refuses.
-
-        Raises ClusterError with the server's words when the first ones all fail.
-        """
-        first = min(shapes, key=lambda shape: shape.prompt_tokens)
-        on_step(f"warm-up {first.name}")
-        self._settle(replace(first, concurrency=1))
-        for shape in {(s.prompt_tokens, s.concurrency, s.phase): s for s in shapes}.values():
-            on_step(f"warm-up {shape.name}")
-            self.send(shape, "warm-up", min(WARM_UP_TOKENS, shape.tg))
-
-    def _settle(self, shape: Shape) -> None:
-        """Send single requests until one is served, dropping refused fields one by one."""
-        error, failed = "", 0
-        while failed < FIRST_TRIES:
-            maker, attempt = self.maker, failed + len(self.maker.refused)
-            [trace], _ = self.send(shape, f"first{attempt}", min(WARM_UP_TOKENS, shape.tg))
-            if not trace.error:
-                if maker.chat and not maker.question and not maker.corpus.words and trace.prompt_tokens is not None:
-                    added = trace.prompt_tokens - shape.prompt_tokens  # beyond the text's, by the chat's template
-                    self.maker = replace(maker, template_tokens=max(0, added))
-                return
-            error = trace.error
-            if trace.status in (400, 422) and (name := refused_field(error, maker.refused)):
-                self.maker = replace(maker, refused=(*maker.refused, name))
-            else:
-                failed += 1
-        where = self.wanted.base_url + self.maker.path
-        raise ClusterError(
-            f"the server served no request: {error}", code="no-request-served", where=where, remedy=remedy_of(error)
-        )
-
-
-NO_MACHINE = NoMachine()
-CATCH_UP_S = 0.25  # a server may count a request a moment after it has answered it
+def none_served(error: str, where: str = "") -> ClusterError:
+    return ClusterError(
+        f"the server served no request: {error}", code="no-request-served", where=where, remedy=remedy_of(error)
+    )
 
 
 def run_bench(
     loader: Loader,
     wanted: BenchWanted,
     on_row: Callable[[Row], None] = lambda row: None,
-    machine: Machine = NO_MACHINE,
+    machine: Watchers | None = None,
     on_step: Callable[[str], None] = lambda text: None,
     manifest: Manifest = Manifest(""),
 ) -> Result:
     """Measure all rows, run by run over the rows so that a drift meets all alike; `manifest`: what is known before.
 
-    `on_row` is given the row as it stands after each of its runs; `on_step` says what happens now. Failed requests
-    are counted in their row. Raises UsageError before anything is measured when a row does not fit the model's
+    `on_row` is given the row as it is after each of its runs; `on_step` gets what happens now, in words. Failed
+    requests are counted in their row. Raises UsageError before anything is measured when a row does not fit the model's
     context, ClusterError when the server cannot be measured or served no request at all.
     """
     wanted.shapes()
     served = find_model(loader, wanted.model, wanted.base_url)
-    wanted = fitting(wanted, served)
-    check_limit(wanted.shapes(), served)
+    fitting(wanted, served)
     on_step("tokenise")
     corpus = tokenise(loader, served.model, wanted.corpus, chat=wanted.chat)
-    engine = find_engine(loader, served)  # after a first request: Ollama tells of models in memory only
+    engine = find_engine(loader, served)  # after a first request: Ollama reports models in memory only
     served = with_engine(served, engine)
-    wanted = fitting(wanted, served)
-    shapes = wanted.shapes()
-    check_limit(shapes, served)
-    maker = wanted.maker(served, corpus, secrets.token_hex(16), engine.name)
-    latency_s = measure_latency(loader)
-    exact = not corpus.words and not wanted.chat
-    sender = Sender(loader, wanted, maker, Asked(served.model, served.names, served.alone and not engine.router, exact))
-    sender.warm_up(shapes, on_step)
+    left_out = NOT_SENT.get(engine.name, ())
+    salt = secrets.token_hex(16)
+    maker = BodyMaker(fitting(wanted, served), served, corpus, salt, engine.name, left_out, corpus.overhead)
+    bench = Bench(loader, maker, machine, on_step)
+    bench.warm_up()
     engine = ask_loaded(loader, served, engine)
-    bench = _Bench(sender, latency_s, machine)
-    rows = bench.measure(on_row, on_step)
+    rows = bench.measure(on_row)
     if all(row.failed == row.requests for row in rows):
-        error = rows[0].failures[0].partition(" × ")[2]
-        raise ClusterError(f"the server served no request: {error}", code="no-request-served", remedy=remedy_of(error))
-    sentinel = bench.watch_drift(shapes, on_step)
-    seen = {"ignored": list(ignored(engine.name)), "answers_as": sender.answers_as}
+        raise none_served(rows[0].failures[0].partition(" × ")[2])
+    sentinel = bench.watch_drift()
+    seen = {"ignored": list(engine.ignored), "answers_as": bench.answers_as}
     found = engine.document() | {key: value for key, value in seen.items() if value}
     manifest = replace(
         manifest,
         model=served.model,
         corpus=corpus_id(wanted.corpus) + (" as words" if corpus.words else ""),
-        refused_fields=sender.maker.refused,
+        refused_fields=bench.refused,
         engine={} if manifest.deployment else found,
         client_where=loader.where,
         est_ppt_from=clocks(rows),
     )
-    request = sender.maker.body(shapes[0], "run0", 0) | {"prompt": f"[{shapes[0].prompt_tokens} tokens]"}
-    return Result(manifest, rows, 1e3 * latency_s, request=request, sentinel=sentinel)
+    first = bench.shapes[0]
+    request = bench.maker.body(first, "run0", 0) | {"prompt": f"[{first.prompt_tokens} tokens]"}
+    return Result(manifest, rows, 1e3 * bench.latency_s, request=request, sentinel=sentinel)
 
 
-@dataclass(slots=True)
-class _Kept:
-    batches: list[BatchMeasure] = field(default_factory=list)
-    client: list[dict[str, float]] = field(default_factory=list)
-    machine: list[dict[str, Any]] = field(default_factory=list)
-    server: list[Watched] = field(default_factory=list)
-    repeated: list[int] = field(default_factory=list)
+class Bench:
+    """A measurement under way. `refused`: fields that the server refused, left out since; `answers_as`: another name
+    of the model, in a server that offers one model only."""
 
-
-class _Bench:
-    def __init__(self, sender: Sender, latency_s: float, machine: Machine) -> None:
-        self.sender, self.wanted, self.latency_s, self.machine = sender, sender.wanted, latency_s, machine
-        self.counters = CounterReader(sender.loader)
-        self.kept: dict[Shape, _Kept] = defaultdict(_Kept)
+    def __init__(
+        self, loader: Loader, maker: BodyMaker, machine: Watchers | None, on_step: Callable[[str], None]
+    ) -> None:
+        self.loader, self.maker, self.machine, self.on_step = loader, maker, machine, on_step
+        self.wanted, self.served, self.shapes = maker.wanted, maker.served, maker.wanted.shapes()
+        self.latency_s = measure_latency(loader)
+        self.refused: tuple[str, ...] = ()
+        self.answers_as = ""
+        self.counts = True  # until the server turns out to count nothing
+        self.batches: dict[Shape, list[BatchMeasure]] = defaultdict(list)
+        self.observed: dict[Shape, Observed] = defaultdict(Observed)
         self.rows: dict[Shape, Row] = {}
 
-    def measure(self, on_row: Callable[[Row], None], on_step: Callable[[str], None]) -> tuple[Row, ...]:
+    def send(
+        self, shape: Shape, run: str, tokens: int | None = None
+    ) -> tuple[Sequence[RequestTrace], dict[str, float]]:
+        """One batch, read, and the load client's own numbers. The first name that the only model answers as stays."""
+        wanted, corpus = self.wanted, self.maker.corpus
+        bodies = [self.maker.body(shape, run, index, tokens) for index in range(shape.concurrency)]
+        sent = [shape.prompt_tokens] * len(bodies)
+        texts: Sequence[str] = ()
+        if corpus.words:
+            texts = ["".join(corpus.words[one] for one in body["prompt"]) for body in bodies]
+            sent = [corpus.overhead + round(corpus.per_byte * len(text.encode())) for text in texts]
+        elif wanted.chat:
+            texts = detokenise(self.loader, self.served.model, [body["prompt"] for body in bodies])
+        for at, text in enumerate(texts):
+            bodies[at] = chat_body(bodies[at], text, wanted.question) if wanted.chat else bodies[at] | {"prompt": text}
+        asks = tuple(Ask(wanted.path, body) for body in bodies)
+        record = self.loader.send(Batch(f"{shape.name} {run}", asks, shape.concurrency, wanted.timeout_s))
+        traces = [
+            check_answer(read_stream(one), self.served, length, exact=not texts)
+            for one, length in zip(record.records, sent, strict=True)
+        ]
+        given = next((trace.model for trace in traces if trace.model and not trace.error), "")
+        if given:
+            if self.served.alone and not self.served.answers_to(given):
+                self.answers_as = given
+            self.served = replace(self.served, names=(*self.served.names, given), alone=False)
+        return traces, record.client
+
+    def warm_up(self) -> None:
+        """A few tokens of each prompt length and concurrency; learns which fields the server refuses.
+
+        Raises ClusterError with the server's words when the first ones all fail.
+        """
+        first = min(self.shapes, key=lambda shape: shape.prompt_tokens)
+        self.on_step(f"warm-up {first.name}")
+        self._settle(replace(first, concurrency=1))
+        for shape in {(s.prompt_tokens, s.concurrency, s.phase): s for s in self.shapes}.values():
+            self.on_step(f"warm-up {shape.name}")
+            self.send(shape, "warm-up", min(WARM_UP_TOKENS, shape.tg))
+
+    def _settle(self, shape: Shape) -> None:
+        """Send single requests until one is served, dropping refused fields one by one."""
+        wanted, error, failed = self.wanted, "", 0
+        while failed < FIRST_TRIES:
+            maker = self.maker
+            [trace], _ = self.send(shape, f"first{failed + len(self.refused)}", min(WARM_UP_TOKENS, shape.tg))
+            if not trace.error:
+                if wanted.chat and not wanted.question and not maker.corpus.words and trace.prompt_tokens is not None:
+                    added = trace.prompt_tokens - shape.prompt_tokens  # beyond the text's, by the chat's template
+                    self.maker = replace(maker, template_tokens=max(0, added))
+                return
+            error = trace.error
+            if trace.status in (400, 422) and (name := refused_field(error, maker.left_out)):
+                self.refused += (name,)
+                self.maker = replace(maker, left_out=(*maker.left_out, name))
+            else:
+                failed += 1
+        raise none_served(error, wanted.base_url + wanted.path)
+
+    def measure(self, on_row: Callable[[Row], None]) -> tuple[Row, ...]:
         """All runs of all rows, then the rows."""
-        pace = Pace(self.wanted.shapes(), AUTO_LEAST if self.wanted.runs == "auto" else self.wanted.runs)
-        for run in range(self.wanted.most_runs):
-            for group in self.wanted.groups():
-                if all(self.wanted.is_enough(self.rows.get(shape)) for shape in group):
+        wanted, pace = self.wanted, Pace(self.shapes, self.wanted.least_runs)
+        for run in range(wanted.most_runs):
+            for group in wanted.groups():
+                if all(wanted.is_enough(self.rows.get(shape)) for shape in group):
                     continue
                 for shape in group:
-                    on_step(f"{pace}; run {run + 1} of {self.wanted.runs}: {shape.name}")
-                    start = time.monotonic()
-                    self._measure_once(shape, run, self.kept[shape])
-                    pace.end(shape, time.monotonic() - start)
-                    self.rows[shape] = self._row(shape, self.kept[shape])
+                    self.on_step(f"{pace}; run {run + 1} of {wanted.runs}: {shape.name}")
+                    self.batches[shape].append(self._measure_once(shape, run, self.observed[shape]))
+                    pace.end(shape)
+                    self.rows[shape] = self._row(shape)
                     on_row(self.rows[shape])
-        return tuple(self.rows[shape] for shape in self.wanted.shapes())
+        return tuple(self.rows[shape] for shape in self.shapes)
 
-    def watch_drift(self, shapes: tuple[Shape, ...], on_step: Callable[[str], None]) -> Sentinel | None:
+    def watch_drift(self) -> Sentinel | None:
         """One row once more, against its first run; the only row's own last run is the latest there can be."""
-        shape = choose_sentinel([shape for shape in shapes if shape.phase != "cached"])
-        kept = last = self.kept[shape]
-        if len(shapes) > 1:
-            on_step(f"once more: {shape.name}")
-            last = _Kept()
-            self._measure_once(shape, self.wanted.most_runs, last)
-        elif len(kept.batches) < 2:
+        shape = choose_sentinel([shape for shape in self.shapes if shape.phase != "cached"])
+        first, *more = self.batches[shape]
+        if len(self.shapes) > 1:
+            self.on_step(f"once more: {shape.name}")
+            more = [self._measure_once(shape, self.wanted.most_runs, Observed())]
+        if not more:
             return None
-        first, end = (summarise(shape, [batch]) for batch in (kept.batches[0], last.batches[-1]))
-        return compare_runs(first, end, self.rows[shape], extra=len(shapes) > 1)
+        one, other = (summarise(shape, [batch]) for batch in (first, more[-1]))
+        return compare_runs(one, other, self.rows[shape], extra=len(self.shapes) > 1)
 
-    def _measure_once(self, shape: Shape, run: int, kept: _Kept) -> None:
+    def _measure_once(self, shape: Shape, run: int, observed: Observed) -> BatchMeasure:
         """One run of one row; once more, with prompts that no cache has seen, when its load client was lost."""
         try:
-            self._attempt(shape, run, f"run{run}", kept)
+            return self._attempt(shape, run, f"run{run}", observed)
         except ConnectionLostError:
             name = f"run{run} repeated"
             if shape.phase == "cached":
-                self.sender.send(replace(shape, phase="context"), name)
-            self._attempt(shape, run, name, kept)
-            kept.repeated.append(run)
+                self.send(replace(shape, phase="context"), name)
+            batch = self._attempt(shape, run, name, observed)
+            observed.repeated.append(run)
+            return batch
 
-    def _attempt(self, shape: Shape, run: int, name: str, kept: _Kept) -> None:
-        """One run of one row. Raises ConnectionLostError, and keeps nothing of it then."""
-        counts = self.counters.read()
-        self.machine.begin()
+    def _attempt(self, shape: Shape, run: int, name: str, observed: Observed) -> BatchMeasure:
+        """One run of one row. Raises ConnectionLostError, and nothing of it is observed then."""
+        before = self._counters()
+        if self.machine:
+            self.machine.begin()
         try:
-            traces, client = self.sender.send(shape, name)
+            traces, client = self.send(shape, name)
         except ConnectionLostError:
-            self.machine.end()
+            if self.machine:
+                self.machine.end()
             raise
-        machine, ours = self.machine.end(), ours_of(traces)
-        watched = watch(counts, self.counters.read(), ours)
-        if watched and watched.lags:
+        state = self.machine.end() if self.machine else {}
+        counted = count_run(before, self._counters(), traces)
+        if counted and counted.lags:
             time.sleep(CATCH_UP_S)
-            watched = watch(counts, self.counters.read(), ours)
-        traces = credit_hits(traces, watched)
-        kept.server += [watched] if watched else []
-        kept.batches.append(measure_batch(traces, self.latency_s, shape.prompt_tokens))
-        kept.client.append(asdict(client))
-        if machine:
-            kept.machine.append({"run": run} | machine)
+            counted = count_run(before, self._counters(), traces)
+        observed.server += [counted] if counted else []
+        observed.machine += [{"run": run} | state] if state else []
+        observed.client.append(client)
+        return measure_batch(credit_hits(traces, counted), self.latency_s, shape.prompt_tokens)
 
-    def _row(self, shape: Shape, kept: _Kept) -> Row:
-        places = shape.concurrency if self.wanted.max_num_seqs is None else self.wanted.max_num_seqs
-        row = summarise(
-            shape,
-            kept.batches,
-            client=kept.client,
-            machine=kept.machine,
-            server=kept.server,
-            natural_stop=self.wanted.natural_stop,
-            queued=max(0, shape.concurrency - places),
-            repeated=kept.repeated,
-        )
-        width = imprecise(row) if self.wanted.runs == "auto" and row.runs == self.wanted.most_runs else None
+    def _counters(self) -> Counts | None:
+        found = read_counters(self.loader) if self.counts else None
+        self.counts = found is not None
+        return found
+
+    def _row(self, shape: Shape) -> Row:
+        wanted = self.wanted
+        queued = max(0, shape.concurrency - (wanted.max_num_seqs or shape.concurrency))
+        observed = self.observed[shape]
+        row = summarise(shape, self.batches[shape], observed, natural_stop=wanted.natural_stop, queued=queued)
+        width = imprecise(row) if wanted.runs == "auto" and row.runs == wanted.most_runs else None
         if width is None:
             return row
         still = f"still ± {width:.1%}" if math.isfinite(width) else "not known: a rate has one value only"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -15,11 +15,11 @@ from cluster.argv.far import WORDS, framed, source
 from cluster.argv.question import Answer
 from cluster.errors import ConnectionLostError, UnreachableError
 from cluster.hosts.fleet import Fleet
-from cluster.hosts.protocol import Host, Process
+from cluster.hosts.protocol import Process
 from cluster.spark import gpu, memory
 from cluster.spark import links as spark_links
 from cluster.spark.deployments import Deployment
-from cluster.spark.fact import Missing
+from cluster.spark.fact import known
 from cluster.spark.gpu import CAPPED_MHZ
 
 PERIOD_S = 2.0
@@ -29,31 +29,13 @@ MOST = ("gpu_memory_mib", "power_w", "temperature_c", "utilization_pct", "sm_clo
 SERIES = ("memory_available_mib", "gpu_memory_mib", "sm_clock_mhz", "power_w", "temperature_c", "utilization_pct")
 BUSY_PCT = 50
 UNEQUAL_CLOCK, UNEQUAL_MEMORY = 0.10, 0.20
-
-
-class Machine(Protocol):
-    """The hosts that serve, as a measurement sees them."""
-
-    def begin(self) -> None:
-        """A run is about to begin. Returns when every host has been looked at once."""
-        ...
-
-    def end(self) -> dict[str, Any]:
-        """What the hosts were like since `begin`, as `describe` has it; empty when nothing is known of them."""
-        ...
-
-
-class NoMachine:
-    def begin(self) -> None:
-        pass
-
-    def end(self) -> dict[str, Any]:
-        return {}
+LOST = (UnreachableError, ValueError, KeyError, TypeError)
+"""What a host that cannot be reached, a connection that ends, or a line of something else raises."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
-    """How one host is connected to its peers: HCAs for RDMA, the netdev for TCP."""
+class PeerLinks:
+    """How one host is connected to its peers: HCAs for RDMA, the netdev for TCP; both empty when it is alone."""
 
     role: str
     hcas: tuple[str, ...] = ()
@@ -62,95 +44,88 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a host. `bytes_sent` and `bytes_received` by link: `hca NAME` or `netdev NAME`."""
+    """One sample of a host. `traffic`: bytes sent and received by link, `hca NAME` or `netdev NAME`."""
 
     t: float
     state: dict[str, Any]
     traffic: dict[str, tuple[int, int]]
 
 
+def role(host: str, deployment: Deployment) -> str:
+    return "head" if host == deployment.head else "worker"
+
+
+def links_of(host: str, deployment: Deployment) -> PeerLinks:
+    """How a host reaches its peers, as the deployment was started; one alone has none."""
+    end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
+    return PeerLinks(role(host, deployment), tuple(end.get("hcas", ())), end.get("netdev") or "")
+
+
 def watch_command(period_s: float = PERIOD_S) -> tuple[tuple[str, ...], bytes]:
     """Words and first stdin of the watching program, for `Host.start`."""
-    questions: tuple[tuple[str, Any], ...] = (
-        ("look", {"sections": ["memory"]}),
-        ("gpu", orjson.loads(gpu.question().argv[-1])),
-        ("links", {}),
-    )
-    programs = [{"source": source(name).decode(), "given": given} for name, given in questions]
+    gpu_given = orjson.loads(gpu.question().argv[-1])
+    questions = {"look": {"sections": ["memory"]}, "gpu": gpu_given, "links": {}}
+    programs = [{"source": source(name).decode(), "given": given} for name, given in questions.items()]
     return WORDS, framed(source("watch")) + orjson.dumps({"programs": programs, "period_s": period_s}) + b"\n"
 
 
-def read_sample(line: str, fabric: Fabric) -> Sample:
-    """One line of the watching program, without what is not told; traffic over the links to the peers only.
+def read_sample(line: str, peers: PeerLinks) -> Sample:
+    """One line of the watching program, without what is not known; traffic over the links to the peers only.
 
     Raises ValueError, KeyError or TypeError when it is none.
     """
-    look = orjson.loads(line)
-    looked, asked, linked = (Answer(0, said.encode()) for said in look["said"])
-    ram, card, rows, links = (
-        memory.parse(looked),
-        gpu.parse(asked),
-        gpu.parse_processes(asked),
-        spark_links.parse(linked),
-    )
+    document = orjson.loads(line)
+    looked, asked, linked = (Answer(0, text.encode()) for text in document["said"])
+    ram, cards, processes = known(memory.parse(looked)), known(gpu.parse(asked)), known(gpu.parse_processes(asked))
     state: dict[str, Any] = {}
-    if not isinstance(ram, Missing) and ram.available is not None:
+    if ram and ram.available is not None:
         state["memory_available_mib"] = ram.available // MIB
-    if not isinstance(rows, Missing) and all(row.used_mib is not None for row in rows):
-        state["gpu_memory_mib"] = sum(row.used_mib or 0 for row in rows)
-    if not isinstance(card, Missing) and card:
-        one = card[0]
-        state |= {"sm_clock_mhz": one.sm_clock_mhz, "power_w": one.power_w, "temperature_c": one.temperature_c}
-        state |= {"utilization_pct": one.utilization_pct, "throttle": list(one.throttle or ())}
-    traffic = {}
-    for link in () if isinstance(links, Missing) else links.links:
-        if link.hca in fabric.hcas and link.xmit_bytes is not None and link.rcv_bytes is not None:
-            traffic[f"hca {link.hca}"] = (link.xmit_bytes, link.rcv_bytes)
-    for netdev in () if isinstance(links, Missing) else links.netdevs:
-        if netdev.name == fabric.netdev:
-            traffic[f"netdev {netdev.name}"] = (netdev.tx_bytes, netdev.rx_bytes)
-    known = {key: value for key, value in state.items() if value is not None}
-    return Sample(float(look["t"]), known, traffic)
+    if processes is not None and all(one.used_mib is not None for one in processes):
+        state["gpu_memory_mib"] = sum(one.used_mib or 0 for one in processes)
+    if cards:
+        keys = ("sm_clock_mhz", "power_w", "temperature_c", "utilization_pct")
+        state |= {key: getattr(cards[0], key) for key in keys} | {"throttle": list(cards[0].throttle or ())}
+    moved: list[tuple[str, int | None, int | None]] = []
+    if links := known(spark_links.parse(linked)):
+        moved += [(f"hca {one.hca}", one.xmit_bytes, one.rcv_bytes) for one in links.links if one.hca in peers.hcas]
+        netdevs = [one for one in links.netdevs if one.name == peers.netdev]
+        moved += [(f"netdev {one.name}", one.tx_bytes, one.rx_bytes) for one in netdevs]
+    return Sample(
+        document["t"],
+        {key: value for key, value in state.items() if value is not None},
+        {name: (sent, received) for name, sent, received in moved if sent is not None and received is not None},
+    )
 
 
-def describe(samples: Mapping[str, Sequence[Sample]], fabrics: Mapping[str, Fabric]) -> dict[str, Any]:
+def describe(samples: Mapping[str, Sequence[Sample]], peers: Mapping[str, PeerLinks]) -> dict[str, Any]:
     """One run as the row keeps it, by moment and host.
 
-    `before`, `after`: the first and last look. `least`, `most`: the extremes of all looks, with every reason for
-    throttling. `links`: bytes sent and received meanwhile. `series`: the looks themselves, by quantity. `lost`: hosts
-    that told nothing.
+    `before`, `after`: the first and last sample. `least`, `most`: the extremes of all samples, with every reason for
+    throttling. `links`: bytes sent and received meanwhile. `series`: the samples themselves, by quantity. `lost`: hosts
+    without a sample.
     """
-    found: dict[str, dict[str, Any]] = {name: {} for name in ("before", "after", "least", "most", "links", "series")}
-    for host, looks in samples.items():
-        if not looks:
+    found: dict[str, Any] = {name: {} for name in ("before", "after", "least", "most", "links", "series")}
+    for host, some in samples.items():
+        if not some:
             continue
-        role = {"role": fabrics[host].role}
-        found["before"][host] = role | looks[0].state
-        found["after"][host] = role | looks[-1].state
-        found["least"][host] = role | _extreme(looks, LEAST, min)
-        reasons = [reason for look in looks for reason in look.state.get("throttle", ())]
-        found["most"][host] = role | _extreme(looks, MOST, max) | {"throttle": list(dict.fromkeys(reasons))}
+        first, last, own_role = some[0], some[-1], {"role": peers[host].role}
+        columns = {key: [one.state.get(key) for one in some] for key in SERIES if any(key in one.state for one in some)}
+        values = {key: [value for value in column if value is not None] for key, column in columns.items()}
+        reasons = dict.fromkeys(reason for one in some for reason in one.state.get("throttle", ()))
+        found["before"][host] = own_role | first.state
+        found["after"][host] = own_role | last.state
+        found["least"][host] = own_role | {key: min(values[key]) for key in LEAST if key in values}
+        most = {key: max(values[key]) for key in MOST if key in values}
+        found["most"][host] = own_role | most | {"throttle": list(reasons)}
+        found["series"][host] = {"t": [round(one.t, 2) for one in some]} | columns
         found["links"][host] = []
-        for name, now in looks[-1].traffic.items():
+        for name, (sent, received) in last.traffic.items():
             kind, _, link = name.partition(" ")
-            sent, received = (
-                new - old for new, old in zip(now, looks[0].traffic.get(name, (math.inf,) * 2), strict=True)
-            )
-            if sent >= 0 and received >= 0:  # no counter went back
-                moved = {"link": link, "kind": kind, "sent_bytes": sent, "received_bytes": received}
-                found["links"][host].append(moved)
-        found["series"][host] = {"t": [round(look.t, 2) for look in looks]}
-        for key in SERIES:
-            if any(key in look.state for look in looks):
-                found["series"][host][key] = [look.state.get(key) for look in looks]
-    lost = [host for host in fabrics if not samples.get(host)]
-    return {**found, "lost": lost} if fabrics else {}
-
-
-def _extreme(looks: Sequence[Sample], keys: Sequence[str], pick: Any) -> dict[str, Any]:
-    """The lowest or highest of each quantity."""
-    values = {key: [look.state[key] for look in looks if key in look.state] for key in keys}
-    return {key: pick(found) for key, found in values.items() if found}
+            sent_before, received_before = first.traffic.get(name, (math.inf, math.inf))
+            if sent >= sent_before and received >= received_before:  # no counter went back
+                moved = {"sent_bytes": sent - sent_before, "received_bytes": received - received_before}
+                found["links"][host].append({"link": link, "kind": kind} | moved)
+    return found | {"lost": [host for host in peers if not samples.get(host)]}
 
 
 def machine_notes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -161,19 +136,18 @@ def machine_notes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     memories: dict[str, float] = {}
     for host in hosts:
         most = [run["most"][host] for run in runs if host in run["most"]]
-        reasons = list(dict.fromkeys(reason for state in most for reason in state.get("throttle", ())))
+        reasons = dict.fromkeys(reason for state in most for reason in state.get("throttle", ()))
         if reasons:
             notes.append(f"THROTTLED: {host} ({', '.join(reasons)})")
-        busy = busy_clocks(runs, host)
-        if busy:
+        if busy := busy_clocks(runs, host):
             clocks[host] = statistics.median(busy)
             if clocks[host] < CAPPED_MHZ:
                 power = max((state.get("power_w", 0.0) for state in most), default=0.0)
                 notes.append(f"POWER-CAPPED: {host} ran at {clocks[host]:.0f} MHz under load, at most {power:.0f} W")
-        if held := [state["gpu_memory_mib"] for state in most if state.get("gpu_memory_mib")]:
-            memories[host] = max(held)
+        if used := [state["gpu_memory_mib"] for state in most if state.get("gpu_memory_mib")]:
+            memories[host] = max(used)
     for host in dict.fromkeys(host for run in runs for host in run.get("lost", ())):
-        gaps = [str(run.get("run", at) + 1) for at, run in enumerate(runs) if host in run.get("lost", ())]
+        gaps = [str(run["run"] + 1) for run in runs if host in run["lost"]]
         notes.append(f"nothing is known of {host} in run {', '.join(gaps)} of {len(runs)}: the connection was lost")
     for what, values, limit, unit in (
         ("SM clock under load", clocks, UNEQUAL_CLOCK, "MHz"),
@@ -189,7 +163,7 @@ def machine_notes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def busy_clocks(runs: Sequence[Mapping[str, Any]], host: str) -> list[float]:
-    """SM clocks at the looks that found the GPU at work."""
+    """SM clocks of the samples that found the GPU at work."""
     found = []
     for run in runs:
         series = run.get("series", {}).get(host, {})
@@ -198,52 +172,14 @@ def busy_clocks(runs: Sequence[Mapping[str, Any]], host: str) -> list[float]:
     return found
 
 
-LOST = (UnreachableError, ValueError, KeyError, TypeError)
-"""What a host that cannot be reached, a connection that ends, or a line of something else raises."""
-
-
-class Watcher:
-    """One host's `far/watch`. When it is lost, this run has a gap, and the next begins with a new one."""
-
-    def __init__(self, host: Host, fabric: Fabric) -> None:
-        self.host, self.fabric = host, fabric
-        self.process: Process | None = None
-        self.lines: Iterator[str] = iter(())
-
-    def start(self) -> None:
-        """Watch, unless it is watched. Raises one of LOST."""
-        if self.process is None:
-            self.process = self.host.start(*watch_command())
-            self.lines = self.process.lines()
-            self.read("ready")
-
-    def ask(self, word: bytes) -> None:
-        if self.process:
-            self.process.write(word)
-
-    def read(self, last: str) -> list[Sample]:
-        """What it prints until the line with this word. Raises one of LOST."""
-        samples: list[Sample] = []
-        for line in self.lines:
-            if line.startswith(f'{{"{last}"'):
-                return samples
-            if line.startswith('{"t"'):
-                samples.append(read_sample(line, self.fabric))
-        raise ConnectionLostError("the sampling program ended", code="sampling-lost", where=self.host.name)
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """End the program."""
-        process, self.process = self.process, None
-        if process:
-            process.close(timeout_s)
-
-
 class Watchers:
-    """The hosts of a deployment, watched by `far/watch` on each; a host that is lost is missing until it is back."""
+    """The hosts of a deployment, each with a running `far/watch`."""
 
     def __init__(self, fleet: Fleet, deployment: Deployment) -> None:
-        """Start them all; when the user interrupts, none is left behind."""
-        self._all = {host: Watcher(fleet[host], fabric_of(host, deployment)) for host in deployment.hosts}
+        """Start them all; when the user interrupts, no program stays running."""
+        self._fleet = fleet
+        self._peers = {host: links_of(host, deployment) for host in deployment.hosts}
+        self._running: dict[str, tuple[Process, Iterator[str]]] = {}
         try:
             self._start()
         except BaseException:
@@ -251,52 +187,45 @@ class Watchers:
             raise
 
     def begin(self) -> None:
+        """A run is about to begin. Returns when every host has been sampled once."""
         self._start()
-        self._each(b'{"begin": true}\n', "begun")
+        self._ask(b'{"begin": true}\n', "begun")
 
     def end(self) -> dict[str, Any]:
-        samples = self._each(b'{"end": true}\n', "ended")
-        return describe(samples, {host: one.fabric for host, one in self._all.items()})
+        """The state of the hosts since `begin`."""
+        return describe(self._ask(b'{"end": true}\n', "ended"), self._peers)
 
     def close(self) -> None:
-        for one in self._all.values():
-            one.close()
+        while self._running:
+            self._running.popitem()[1][0].close()
 
     def _start(self) -> None:
-        for one in self._all.values():
-            try:
-                one.start()
-            except LOST:
-                one.close(0)
+        """Watch those that are not watched: at the start, and again after a connection was lost."""
+        for host in self._peers:
+            if host in self._running:
+                continue
+            with suppress(*LOST):
+                process = self._fleet[host].start(*watch_command())
+                self._running[host] = process, process.lines()
+                self._read(host, "ready")
 
-    def _each(self, word: bytes, last: str) -> dict[str, list[Sample]]:
-        """Send a line to each host that is watched, then what each prints until the line with the last word."""
-        found: dict[str, list[Sample]] = {}
-        for one in self._all.values():
+    def _ask(self, word: bytes, last: str) -> dict[str, list[Sample]]:
+        """Send a line to each host that is watched; what each prints until the line with the last word."""
+        for process, _ in self._running.values():
             with suppress(ConnectionLostError):  # reading finds it lost, too
-                one.ask(word)
-        for host, one in self._all.items():
-            try:
-                found[host] = one.read(last) if one.process else []
-            except LOST:
-                one.close(0)
-        return found
+                process.write(word)
+        return {host: self._read(host, last) for host in self._peers if host in self._running}
 
-
-def fabric_of(host: str, deployment: Deployment) -> Fabric:
-    """How a host reaches its peers, as the deployment was started; one alone has none."""
-    end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
-    return Fabric(role(host, deployment), tuple(end.get("hcas", ())), end.get("netdev") or "")
-
-
-@contextmanager
-def watching(fleet: Fleet, deployment: Deployment) -> Iterator[Machine]:
-    watchers = Watchers(fleet, deployment)
-    try:
-        yield watchers
-    finally:
-        watchers.close()
-
-
-def role(host: str, deployment: Deployment) -> str:
-    return "head" if host == deployment.head else "worker"
+    def _read(self, host: str, last: str) -> list[Sample]:
+        """The samples until the line with this word; none from a host that is lost: this run has a gap."""
+        process, lines = self._running[host]
+        samples: list[Sample] = []
+        with suppress(*LOST):
+            for line in lines:
+                if line.startswith(f'{{"{last}"'):
+                    return samples
+                if line.startswith('{"t"'):
+                    samples.append(read_sample(line, self._peers[host]))
+        del self._running[host]
+        process.close(0)
+        return []

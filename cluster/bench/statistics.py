@@ -59,7 +59,7 @@ def quantile(ordered: Sequence[float], part: float) -> float:
 def spread(values: Sequence[float]) -> dict[str, float | None] | None:
     """Count, mean, percentiles and maximum; None for no values.
 
-    A percentile is told only when enough values are there for one of them to lie beyond it: p90 of three values would
+    A percentile is given only when enough values are there for one of them to lie beyond it: p90 of three values would
     be their maximum with a better name.
     """
     if not values:

@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,20 +14,19 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from cluster.argv.vllm import serve_flags, weights_of
-from cluster.bench.loader import ProcessLoader, Target, load_command
+from cluster.bench.loader import ProcessLoader, load_command
 from cluster.bench.result import HostState, Manifest
-from cluster.bench.run import NO_MACHINE
-from cluster.bench.sampling import Machine, role, watching
+from cluster.bench.sampling import role
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
 from cluster.deploy.session import Connect, Named, answered, find, look, named_hosts, open_fleet, raise_all
 from cluster.errors import ClusterError, RefusedError, UsageError
-from cluster.hosts.connect import LocalHost, connect
+from cluster.hosts.connect import LocalHost
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
-from cluster.hosts.protocol import Host, Process
+from cluster.hosts.protocol import Host
 from cluster.spark.deployments import HOME, Deployment, unread
-from cluster.spark.fact import Missing
+from cluster.spark.fact import known
 from cluster.spark.look import Seen
 from cluster.spark.server import Server
 
@@ -54,7 +53,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A server and the client that asks it; for a deployment of ours also its hosts, as they were seen."""
+    """A server and the client that asks it; for a deployment also its hosts, as they were seen."""
 
     loader: ProcessLoader
     server: Server
@@ -62,6 +61,53 @@ class Serving:
     deployment: Deployment | None = None
     within: Fleet | None = None
     seens: Mapping[str, Seen] = field(default_factory=dict)
+
+    def manifest(self) -> Manifest:
+        """What is known of it before anything is measured."""
+        command, python = tuple(redact(sys.argv[1:], ())), self.loader.python
+        if self.deployment is None:
+            recipe = self.recipe.name if self.recipe else ""
+            model, url = self.server.model, self.server.url
+            return Manifest(model, recipe, base_url=url, command=command, client_on="local", client_python=python)
+        deployment, spec, seen = self.deployment, self.deployment.spec, self.deployment.seen
+        recipe = spec["recipe"]
+        return Manifest(
+            model=deployment.served_name,
+            recipe=recipe["name"],
+            revision=recipe["revision"],
+            weights=weights_of(recipe["weights"], serve_flags(recipe["vllm"], spec.get("words", ()))),
+            tp=spec["tp"],
+            pipeline=spec["pp"],
+            nodes=len(deployment.hosts),
+            backend=spec["backend"],
+            deployment=deployment.id,
+            spec=dict(spec),
+            image=recipe["image"],
+            image_content=spec["image_content"],
+            versions=dict(seen["versions"]),
+            hosts=tuple(state_of(host, deployment, self.seens[host]) for host in deployment.hosts),
+            argv={host: list(rank.argv) for host, rank in deployment.ranks.items()},
+            command=command,
+            client_on="container",
+            client_python=python,
+        )
+
+
+def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
+    identity, cards, links = known(seen.identity), known(seen.gpu), known(seen.links)
+    end = deployment.seen["hosts"].get(host, {})
+    hcas = tuple(end.get("hcas", ()))
+    firmware = {link.firmware for link in links.links if link.hca in hcas and link.firmware} if links else ()
+    return HostState(
+        host,
+        role(host, deployment),
+        identity.product if identity else "",
+        cards[0].driver if cards else "",
+        identity.kernel if identity else "",
+        hcas,
+        end.get("mtu"),
+        tuple(sorted(firmware)),
+    )
 
 
 @contextmanager
@@ -85,56 +131,43 @@ def serving(options: ServerOptions, connect: Connect, why: str) -> Iterator[Serv
 
 
 def at_url(options: ServerOptions, url: str, why: str) -> Iterator[Serving]:
-    """A server that `cluster` did not start, asked from this machine."""
+    """A server that `cluster` did not start, asked from this machine. Raises UsageError for a URL that is none, and for
+    one with a password, which would be shown."""
     if options.nodes:
         raise UsageError(
             f"with --base-url {why} runs from this machine; it takes no -n",
             code="options-conflict",
             remedy="leave out -n or --base-url",
         )
-    refuse_url(url)
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number, of half an IPv6 address
+        valid, parts = False, urlsplit("")
+    if parts.password is not None:
+        remedy = "give the server's key with --api-key-file FILE"
+        raise UsageError("--base-url contains a password", code="url-invalid", remedy=remedy)
+    if not valid:
+        remedy = "e.g. --base-url http://10.0.0.5:8000"
+        raise UsageError(f"--base-url {url} is not a server URL", code="url-invalid", remedy=remedy)
+    key_file = ""
     if options.api_key_file:
         read_secret(options.api_key_file, "--api-key-file")
-    key_file = str(Path(options.api_key_file).expanduser()) if options.api_key_file else ""
+        key_file = str(Path(options.api_key_file).expanduser())
     recipe = load_recipe(options.recipe_option).recipe if options.recipe_option else None
-    host = LocalHost("this machine")
+    host, server = LocalHost("this machine"), Server(url, options.model or "", key_file)
     try:
-        with load_client(lambda: host.start(*load_command(Target(url, key_file)))) as loader:
-            yield Serving(loader, Server(url, options.model or "", key_file), recipe)
+        with client_in(host, "", server) as loader:
+            yield Serving(loader, server, recipe)
     finally:
         host.close()
 
 
-def refuse_url(url: str) -> None:
-    """Raise UsageError for what is no server's address, and for one with a password, which would be shown."""
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port that is no number, of half an IPv6 address
-        known, parts = False, urlsplit("")
-    if parts.password is not None:
-        raise UsageError(
-            "--base-url contains a password",
-            code="url-invalid",
-            remedy="give the server's key with --api-key-file FILE",
-        )
-    if not known:
-        raise UsageError(
-            f"--base-url {url} is not a server URL", code="url-invalid", remedy="e.g. --base-url http://10.0.0.5:8000"
-        )
-
-
 @contextmanager
 def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoader]:
-    """A load client in the container of a deployment's head. `server`: the API as that container sees it."""
-    command = load_command(Target(server.url, server.key_file), container)
-    with load_client(lambda: host.start(*command), container) as loader:
-        yield loader
-
-
-@contextmanager
-def load_client(start: Callable[[], Process], container: str = "") -> Iterator[ProcessLoader]:
-    loader = ProcessLoader(start(), container, start)
+    """A load client in this container, or on the host itself; `server`: the API as it is seen from there."""
+    command = load_command(server.url, server.key_file, container)
+    loader = ProcessLoader(host.start(*command), container, lambda: host.start(*command))
     try:
         yield loader
     finally:
@@ -186,64 +219,9 @@ def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Measuring:
-    """A server, its load client, what is known of it, and how its machines are asked."""
-
-    loader: ProcessLoader
-    manifest: Manifest
-    machine: Machine
-    recipe: Recipe | None
-    server: Server
-
-
-@contextmanager
-def measuring(options: ServerOptions, connect: Connect = connect) -> Iterator[Measuring]:
-    """What is measured, with its load client running: a deployment in its head's container, else --base-url."""
-    with serving(options, connect, "bench") as at:
-        if at.deployment is None or at.within is None:
-            manifest = Manifest(
-                model=at.server.model,
-                recipe=at.recipe.name if at.recipe else "",
-                base_url=at.server.url,
-                command=tuple(redact(sys.argv[1:], ())),
-                client_on="local",
-                client_python=at.loader.python,
-            )
-            yield Measuring(at.loader, manifest, NO_MACHINE, at.recipe, at.server)
-            return
-        with watching(at.within, at.deployment) as machine:
-            manifest = manifest_of(at.deployment, at.seens, at.loader.python)
-            yield Measuring(at.loader, manifest, machine, at.recipe, at.server)
-
-
-def manifest_of(deployment: Deployment, seens: Mapping[str, Seen], python: str) -> Manifest:
-    spec, seen = deployment.spec, deployment.seen
-    return Manifest(
-        model=deployment.served_name,
-        recipe=spec["recipe"]["name"],
-        revision=spec["recipe"]["revision"],
-        weights=weights_of(spec["recipe"]["weights"], serve_flags(spec["recipe"]["vllm"], spec.get("words", ()))),
-        tp=spec["tp"],
-        pipeline=spec["pp"],
-        nodes=len(deployment.hosts),
-        backend=spec["backend"],
-        deployment=deployment.id,
-        spec=dict(spec),
-        image=spec["recipe"]["image"],
-        image_content=spec["image_content"],
-        versions=dict(seen["versions"]),
-        hosts=tuple(state_of(host, deployment, seens[host]) for host in deployment.hosts),
-        argv={host: list(rank.argv) for host, rank in deployment.ranks.items()},
-        command=tuple(redact(sys.argv[1:], ())),
-        client_on="container",
-        client_python=python,
-    )
-
-
 def solo_command(manifest: Manifest) -> str:
     """The `cluster up` that serves the same on the head alone, `--set` for every key that differs from the recipe."""
-    words = ["cluster", "up", manifest.recipe, "--solo", "-n", manifest.hosts[0].name if manifest.hosts else "HOST"]
+    words = ["cluster", "up", manifest.recipe, "--solo", "-n", manifest.hosts[0].name]
     try:
         recipe = load_recipe(manifest.recipe).recipe.model_dump(mode="json")
     except UsageError:
@@ -263,12 +241,3 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
             yield from changed_keys(old[key], value, f"{prefix}{key}.")
         elif old and old.get(key) != value:
             yield prefix + key, value
-
-
-def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
-    product, kernel = ("", "") if isinstance(seen.identity, Missing) else (seen.identity.product, seen.identity.kernel)
-    driver = "" if isinstance(seen.gpu, Missing) or not seen.gpu else seen.gpu[0].driver
-    end = deployment.seen["hosts"].get(host, {})
-    hcas, links = tuple(end.get("hcas", ())), () if isinstance(seen.links, Missing) else seen.links.links
-    firmware = tuple(sorted({link.firmware for link in links if link.hca in hcas and link.firmware}))
-    return HostState(host, role(host, deployment), product, driver, kernel, hcas, end.get("mtu"), firmware)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from cluster.bench.loader import Progress
 from cluster.bench.result import Journal, Result, find_baseline, read_result, results_dir, warnings
 from cluster.bench.rows import Row
 from cluster.bench.run import run_bench
+from cluster.bench.sampling import Watchers
 from cluster.bench.scaling import Entry, scaling_table
 from cluster.bench.tables import (
     Table,
@@ -25,11 +27,11 @@ from cluster.bench.tables import (
     show,
     suite_tables,
 )
-from cluster.bench.target import Measuring, ServerOptions, measuring, solo_command
+from cluster.bench.target import ServerOptions, Serving, serving, solo_command
 from cluster.bench.wanted import BenchWanted, conditions, parts_of
 from cluster.cli.options import bench as bench_options
 from cluster.cli.typed import typed
-from cluster.config.recipe import BenchDefaults
+from cluster.config.recipe import BenchDefaults, Recipe
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
 from cluster.hosts.connect import connect
@@ -38,7 +40,7 @@ from cluster.screen import Screen
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(ServerOptions):
-    """What stands on the command line of `bench`; each field is named as its option's `dest`. None: the recipe's."""
+    """The command line of `bench`; each field is named as its option's `dest`. None: the recipe's."""
 
     depth: Sequence[int] | None = None
     pp: Sequence[int] | None = None
@@ -98,22 +100,21 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
             remedy=f"leave out --suite or {given}",
         )
     done = Measurements()
-    with measuring(options, connect) as subject:
+    with serving(options, connect, "bench") as at, watching(at) as machine:
         directory = results_dir(options.results or "", Path.cwd(), os.environ)
-        parts = wanted_parts(options, subject)
+        parts = wanted_parts(options, at)
         for wanted in parts.values():
             wanted.shapes()  # refuses impossible numbers before a file is made
         for title, wanted in parts.items():
-            manifest = conditions(subject.manifest, wanted)
-            journal = Journal(directory, manifest)
+            journal = Journal(directory, conditions(at.manifest(), wanted))
             try:
-                result = measure(replace(subject, manifest=manifest), wanted, journal, screen)
+                result = measure(at, machine, wanted, journal, screen)
                 result = replace(result, timestamp=journal.timestamp)
                 done.finished.append((result, journal.finish(result)))
             except (KeyboardInterrupt, ClusterError) as error:
                 kept = read_result(journal.partial)
                 if kept.rows:
-                    print_result(kept, subject, options, directory, screen)
+                    print_result(kept, at.recipe, options, directory, screen)
                     screen.warn(f"not all was measured; what was is in {journal.partial}")
                 journal.abandon()
                 if not isinstance(error, KeyboardInterrupt | InterruptedByUser):
@@ -128,14 +129,19 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
                 left_out = [shape.name for shape in wanted.shapes() if shape not in {row.shape for row in result.rows}]
                 if left_out:
                     screen.warn(f"left out, longer than the model's context: {', '.join(left_out)}")
-            print_result(result, subject, options, directory, screen)
+            print_result(result, at.recipe, options, directory, screen)
             screen.line(f"result: {done.finished[-1][1]}")
     print_tables(suite_tables(options.suite or "", [result for result, _ in done.finished]), screen)
     return done
 
 
-def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: Screen) -> Result:
-    """All rows, each kept and told as it is measured."""
+def watching(at: Serving) -> AbstractContextManager[Watchers | None]:
+    """The hosts of a deployment, sampled; of another server nothing is known."""
+    return closing(Watchers(at.within, at.deployment)) if at.within and at.deployment else nullcontext()
+
+
+def measure(at: Serving, machine: Watchers | None, wanted: BenchWanted, journal: Journal, screen: Screen) -> Result:
+    """All rows, each kept and shown as it is measured."""
     screen.stay()
     with screen.waiting("the load client") as line:
         step = ""
@@ -150,29 +156,26 @@ def measure(subject: Measuring, wanted: BenchWanted, journal: Journal, screen: S
 
         def keep(row: Row) -> None:
             journal.add(row)
-            known = {
-                "pp": (row.pp_throughput, "t/s"),
-                "tg": (row.tg_throughput, "t/s"),
-                "e2e_ttft": (row.e2e_ttft, "ms"),
-            }
-            numbers = [f"{name} {show(value)} {unit}" for name, (value, unit) in known.items() if value]
+            rates = {"pp": row.pp_throughput, "tg": row.tg_throughput}
+            numbers = [f"{name} {show(value)} t/s" for name, value in rates.items() if value]
+            numbers += [f"e2e_ttft {show(row.e2e_ttft)} ms"] if row.e2e_ttft else []
             numbers += [f"{row.failed} of {row.requests} requests failed"] if row.failed else []
             screen.note(f"  {row.shape.name}: {', '.join(numbers) or 'no number'} (runs: {row.runs})")
 
         if screen.interactive:
-            subject.loader.on_progress = progress
-        return run_bench(subject.loader, wanted, keep, subject.machine, begin, subject.manifest)
+            at.loader.on_progress = progress
+        return run_bench(at.loader, wanted, keep, machine, begin, conditions(at.manifest(), wanted))
 
 
-def wanted_parts(options: BenchOptions, subject: Measuring) -> dict[str, BenchWanted]:
+def wanted_parts(options: BenchOptions, at: Serving) -> dict[str, BenchWanted]:
     """What is to be measured, by title: one measurement, or the parts of a suite.
 
-    What the command line leaves out the recipe says, else it has llama-benchy's defaults.
+    What the command line leaves out the recipe has, else llama-benchy's defaults count.
     """
-    defaults = subject.recipe.bench if subject.recipe else BenchDefaults()
+    defaults = at.recipe.bench if at.recipe else BenchDefaults()
     plain = BenchWanted(
-        base_url=subject.server.url,
-        model=options.model or subject.server.model,
+        base_url=at.server.url,
+        model=options.model or at.server.model,
         pp=tuple(options.pp or defaults.pp),
         tg=tuple(options.tg or defaults.tg),
         depth=tuple(defaults.depth if options.depth is None else options.depth),
@@ -183,7 +186,7 @@ def wanted_parts(options: BenchOptions, subject: Measuring) -> dict[str, BenchWa
         natural_stop=options.natural_stop,
         depth_mode="prefix-caching" if options.prefix_caching else "cold",
         chat=options.chat,
-        max_num_seqs=max_num_seqs(subject.manifest.spec),
+        max_num_seqs=max_num_seqs(at.deployment.spec if at.deployment else {}),
     )
     if not options.suite:
         return {"": plain}
@@ -192,12 +195,13 @@ def wanted_parts(options: BenchOptions, subject: Measuring) -> dict[str, BenchWa
 
 
 def max_num_seqs(spec: Mapping[str, Any]) -> int | None:
-    """How many requests a deployment computes at the same time, where its recipe or words say so."""
-    said = serve_flags(spec["recipe"]["vllm"], spec.get("words", ())).get("max-num-seqs") if "recipe" in spec else None
-    return int(said) if said is not None and str(said).isdecimal() else None
+    """How many requests a deployment computes at the same time, where its recipe or its extra flags set it."""
+    flags = serve_flags(spec["recipe"]["vllm"], spec.get("words", ())) if "recipe" in spec else {}
+    most = str(flags.get("max-num-seqs"))
+    return int(most) if most.isdecimal() else None
 
 
-def print_result(result: Result, subject: Measuring, options: BenchOptions, directory: Path, screen: Screen) -> None:
+def print_result(result: Result, recipe: Recipe | None, options: BenchOptions, directory: Path, screen: Screen) -> None:
     """The tables of the rows, of the server, of the hosts, and what the second Spark bought, or how to measure that."""
     for line in warnings(result):
         screen.warn(line)
@@ -205,7 +209,7 @@ def print_result(result: Result, subject: Measuring, options: BenchOptions, dire
     print_tables([bench_table(result), latency_table(result), *(table for table in of_hosts if table)], screen)
     if (result.manifest.tp or 1) == 1:
         return
-    references = subject.recipe.reference if subject.recipe else ()
+    references = recipe.reference if recipe else ()
     baseline, refused = find_baseline(directory, result)
     if baseline:
         path, alone = baseline

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
         except ClusterError:
             summarize(probed, screen)
             raise
-        if engine and engine.waits:
+        if engine and engine.name == "ollama" and engine.model_bytes is None:
             engine = ask_loaded(at.loader, served, engine)
             warn_of(engine, server.model, screen)
     wrong = ExitCode.REFUSED if probed.failed or probed.gone else ExitCode.DONE

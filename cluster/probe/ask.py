@@ -18,7 +18,7 @@ import orjson
 import yaml
 
 from cluster.argv.vllm import AUTO, read_length, serve_flags, weights_of
-from cluster.bench.loader import Ask, Record
+from cluster.bench.loader import Ask, RequestRecord
 from cluster.bench.read import EventSplitter, error_text, read_http
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def chat(
 
 
 def without(ask: Ask, name: str) -> Ask:
-    return Ask(ask.path, ask.body and {key: value for key, value in ask.body.items() if key != name}, ask.method)
+    return Ask(ask.path, ask.body and {key: value for key, value in ask.body.items() if key != name})
 
 
 def user(content: Any) -> Message:
@@ -158,7 +158,7 @@ class Reply:
         return (self.error or " · ".join(filter(None, (calls, self.content, self.reasoning))))[:limit]
 
 
-def read_reply(record: Record) -> Reply:
+def read_reply(record: RequestRecord) -> Reply:
     """Read one reply, streamed or not by its type; what went wrong on the way is `error`.
 
     Raises TypeError and AttributeError for JSON in which a value of the API is of another type.

@@ -13,7 +13,7 @@ from threading import Timer
 from typing import Any
 
 from cluster.bench.endpoint import fetch, find_model
-from cluster.bench.loader import Ask, Loader, Round
+from cluster.bench.loader import Ask, Batch, Loader
 from cluster.bench.target import client_in
 from cluster.config.find import did_you_mean
 from cluster.errors import ClusterError, InterruptedByUser, UsageError
@@ -166,7 +166,7 @@ def _ask_case(case: Case, loader: Loader, probed: Probed, limits: Limits) -> tup
             for name in probed.refused:
                 ask = without(ask, name)
             sent += 1
-            asked = Round(f"probe {len(probed.results)}.{sent}", (ask,), timeout_s=limits.request_s)
+            asked = Batch(f"probe {len(probed.results)}.{sent}", (ask,), timeout_s=limits.request_s)
             [record] = loader.send(asked).records
             if limits.lenient and record.how == "timeout":
                 skip(f"no complete answer within {limits.request_s:.0f} s: not judged")

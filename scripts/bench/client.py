@@ -31,7 +31,7 @@ from typing import Any
 import orjson
 
 from cluster.bench.endpoint import fetch
-from cluster.bench.loader import Ask, Loader, ProcessLoader, Round, Target, load_command
+from cluster.bench.loader import Ask, Batch, Loader, ProcessLoader, load_command
 from cluster.bench.measure import decode_rate, token_gaps_ms
 from cluster.bench.read import RequestTrace, read_stream
 from cluster.bench.statistics import quantile
@@ -82,19 +82,20 @@ def read_log(loader: Loader) -> dict[str, Log]:
     """What the server did, by `user`."""
     [answer] = fetch(loader, Ask("/log"))
     if answer.status != 200:
-        raise ClusterError(f"the server is not the known one: /log gave HTTP {answer.status} {answer.problem}")
+        what = f"the server is not the known one: /log gave HTTP {answer.status} {answer.problem}"
+        raise ClusterError(what, code="server-unknown")
     return {str(entry["user"]): entry for entry in orjson.loads(answer.body)}
 
 
-def time_round(loader: Loader, concurrency: int, name: str) -> Errors:
+def time_batch(loader: Loader, concurrency: int, name: str) -> Errors:
     """Our client's errors in one round; a short one first opens the connections."""
     warm = tuple(ask("plain", f"{name}/warm/{index}", 4) for index in range(concurrency))
-    loader.send(Round("warm-up", warm, concurrency))
+    loader.send(Batch("warm-up", warm, concurrency))
     asks = tuple(ask("plain", f"{name}/{index}", TOKENS) for index in range(concurrency))
-    record = loader.send(Round(name, asks, concurrency))
+    record = loader.send(Batch(name, asks, concurrency))
     began = time.process_time()
     traces = [read_stream(one) for one in record.records]
-    cpu_s = record.client.cpu_s + time.process_time() - began
+    cpu_s = record.client["cpu_s"] + time.process_time() - began
     log = read_log(loader)
     pairs = [(trace, log[f"{name}/{index}"]) for index, trace in enumerate(traces)]
     counts = [sum(n for _, n in trace.tokens) for trace in traces]
@@ -145,9 +146,9 @@ def known_server() -> Iterator[str]:
 
 def ours(url: str, concurrency: int) -> Errors:
     host = LocalHost("here")
-    load = ProcessLoader(host.start(*load_command(Target(url))))
+    load = ProcessLoader(host.start(*load_command(url)))
     try:
-        return time_round(load, concurrency, f"{time.monotonic_ns()}")
+        return time_batch(load, concurrency, f"{time.monotonic_ns()}")
     finally:
         load.close()
         host.close()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.bench.loader import Loader, ProcessLoader, Round, RoundRecord, Target, load_command
+from cluster.bench.loader import Batch, BatchRecord, Loader, ProcessLoader, load_command
 
 SERVER = Path(__file__).parents[1] / "known_server.py"
 
@@ -59,7 +59,7 @@ def known_server(*words: str) -> Iterator[str]:
 @contextmanager
 def load_client(url: str, env: dict[str, str] | None = None, **target: str) -> Iterator[ProcessLoader]:
     """A running load client."""
-    argv, stdin = load_command(Target(url, **target))
+    argv, stdin = load_command(url, **target)
     child = Child(argv, stdin, env)
     try:
         yield ProcessLoader(child)
@@ -74,9 +74,9 @@ class Watching:
         self.loader, self.where = loader, loader.where
         self.asks: list = []
 
-    def send(self, round: Round) -> RoundRecord:
-        self.asks += round.asks
-        return self.loader.send(round)
+    def send(self, wanted: Batch) -> BatchRecord:
+        self.asks += wanted.asks
+        return self.loader.send(wanted)
 
     @property
     def bodies(self) -> list[dict]:

@@ -38,13 +38,13 @@ reference:
 
 
 class LoadClient(FakeProcess):
-    """far/load.py as a real process; its server's address is replaced by the real one."""
+    """far/load.py as a real process, with the real address of its server in place of the deployment's."""
 
     def __init__(self, argv: Sequence[str], stdin: bytes, url: str) -> None:
         super().__init__()
-        given = re.sub(rb'"base_url":"[^"]*"', b'"base_url":"%s"' % url.encode(), stdin)
+        stdin = re.sub(rb'"base_url":"[^"]*"', b'"base_url":"%s"' % url.encode(), stdin)
         inside = argv[argv.index("python3") + 1 :]  # what `docker exec` would run in the container
-        self.child = Child([sys.executable, *inside], given)
+        self.child = Child([sys.executable, *inside], stdin)
 
     def lines(self) -> Iterator[str]:
         return self.child.lines()
@@ -53,38 +53,34 @@ class LoadClient(FakeProcess):
         self.child.write(data)
 
     def close(self, timeout_s: float = 5.0) -> int | None:
-        return None if self.ended else self.end_child()
+        ended, self.ended = self.ended, True
+        return None if ended else self.child.close()
 
     def end(self, exit_code: int = 0) -> None:
-        if not self.ended:
-            self.end_child()
-
-    def end_child(self) -> int | None:
-        self.ended = True
-        return self.child.close()
+        self.close()
 
 
 class Watcher(FakeProcess):
-    """far/watch over a machine of the desk: it reads the machine when a run begins and when it ends."""
+    """far/watch over a machine of the desk: it takes a sample when a run begins and when it ends."""
 
     def __init__(self, machine: Machine, stdin: bytes) -> None:
         super().__init__([json.dumps({"ready": True})])
         self.machine = machine
         self.programs = json.loads(stdin.splitlines()[-1])["programs"]
-        self.looks: list[dict[str, Any]] = []
+        self.samples: list[dict[str, Any]] = []
 
     def write(self, data: bytes) -> None:
         super().write(data)
-        self.looks.append({"t": time.time(), "said": [self.look(one) for one in self.programs]})
+        self.samples.append({"t": time.time(), "said": [self.run(one) for one in self.programs]})
         if b"begin" in data:
             self.say(json.dumps({"begun": True}))
             return
-        for look in self.looks:
-            self.say(json.dumps(look))
-        self.say(json.dumps({"ended": len(self.looks), "hangs": False}))
-        self.looks.clear()
+        for sample in self.samples:
+            self.say(json.dumps(sample))
+        self.say(json.dumps({"ended": len(self.samples), "hangs": False}))
+        self.samples.clear()
 
-    def look(self, program: dict[str, Any]) -> str:
+    def run(self, program: dict[str, Any]) -> str:
         words = ("python3", "-I", "-S", "-", json.dumps(program["given"]))
         return self.machine.answer(Question(words, stdin=program["source"].encode())).out.decode()
 

@@ -12,16 +12,18 @@ import pytest
 from bench_live import Watching, known_server, load_client
 
 from cluster.bench.endpoint import ANOTHER, CUT
-from cluster.bench.loader import Loader, Round, RoundRecord
+from cluster.bench.loader import Batch, BatchRecord, Loader
 from cluster.bench.result import Result
 from cluster.bench.run import run_bench
 from cluster.bench.wanted import BenchWanted
 from cluster.errors import ClusterError, UsageError
 
+TIMING = ("--ttft-ms", "20", "--rate", "400")
+
 
 @contextmanager
 def engine(name: str) -> Iterator[Watching]:
-    with known_server("--ttft-ms", "20", "--rate", "400", "--engine", name) as url, load_client(url) as client:
+    with known_server(*TIMING, "--engine", name) as url, load_client(url) as client:
         yield Watching(client)
 
 
@@ -30,40 +32,31 @@ def measure(loader: Loader, model: str, **given: object) -> Result:
     return run_bench(loader, BenchWanted(model=model, **values | given))
 
 
-def test_ollama_is_not_sent_what_it_does_not_look_at() -> None:
-    with engine("ollama") as loader:
-        measured = measure(loader, "whole:26b")
-    assert {"min_tokens", "ignore_eos", "cache_salt"} & loader.bodies[-1].keys() == set()
-    assert loader.bodies[-1]["stream_options"] == {"include_usage": True}
-    assert (measured.manifest.engine["name"], measured.manifest.engine["version"]) == ("ollama", "0.33.0")
-    assert measured.manifest.engine["ignored"] == ["min_tokens", "ignore_eos", "continuous_usage_stats"]
-    assert measured.rows[0].failed == 0
-    assert measured.rows[0].counted == "one an event"
-
-
-def test_ollamas_split_is_known_though_nothing_was_loaded_before() -> None:
+def test_ollama_is_not_sent_what_it_ignores() -> None:
     with engine("ollama") as loader:
         measured = measure(loader, "split:26b")
-    assert (measured.manifest.engine["model_bytes"], measured.manifest.engine["gpu_bytes"]) == (
-        19_000_000_000,
-        6_000_000_000,
-    )
+    found, row = measured.manifest.engine, measured.rows[0]
+    assert {"min_tokens", "ignore_eos", "cache_salt"} & loader.bodies[-1].keys() == set()
+    assert loader.bodies[-1]["stream_options"] == {"include_usage": True}
+    assert (found["name"], found["version"]) == ("ollama", "0.33.0")
+    assert found["ignored"] == ["min_tokens", "ignore_eos", "continuous_usage_stats"]
+    assert (found["model_bytes"], found["gpu_bytes"]) == (19_000_000_000, 6_000_000_000), "it was not loaded before"
+    assert (row.failed, row.counted) == (0, "one an event")
 
 
-def test_ollamas_context_is_asked_before_a_prompt_is_cut() -> None:
-    with (
-        engine("ollama") as loader,
-        pytest.raises(UsageError, match="4096 tokens of context; too long: pp200 tg8 @ d8"),
-    ):
-        measure(loader, "short:26b", depth=(0, 8192))
+@pytest.mark.parametrize(
+    ("name", "model", "given"),
+    [("ollama", "short:26b", {"depth": (0, 8192)}), ("llamacpp", "toy.gguf", {"pp": (5000,)})],
+)
+def test_the_engines_context_is_asked_before_a_prompt_is_cut(name: str, model: str, given: dict) -> None:
+    with engine(name) as loader, pytest.raises(UsageError, match="4096 tokens of context; too long: pp"):
+        measure(loader, model, **given)
 
 
 def test_rows_whose_prompts_were_cut_are_failures() -> None:
     with engine("ollama") as loader:
-        measured = measure(loader, "cutting:26b", depth=(0, 1600))
-    whole, cut = measured.rows
-    assert (whole.failed, cut.failed) == (0, 2)
-    assert cut.pp_throughput is None
+        complete, cut = measure(loader, "cutting:26b", depth=(0, 1600)).rows
+    assert (complete.failed, cut.failed, cut.pp_throughput) == (0, 2, None)
     assert CUT in cut.failures[0]
     assert "the server read 512 of 1" in cut.failures[0]
 
@@ -79,25 +72,14 @@ def test_cold_prompts_stay_out_of_llamacpps_cache_and_cached_ones_do_not() -> No
     assert measured.manifest.engine["slots"] == 2
 
 
-def test_llamacpps_context_is_that_of_a_slot() -> None:
-    with engine("llamacpp") as loader, pytest.raises(UsageError, match="4096 tokens of context"):
-        measure(loader, "toy.gguf", pp=(5000,))
-
-
-def test_a_router_that_sends_a_part_elsewhere() -> None:
+def test_an_unknown_engine_is_measured_and_a_router_may_send_a_part_elsewhere() -> None:
     with engine("unknown") as loader:
-        measured = measure(loader, "daily", runs=6)
-    row = measured.rows[0]
-    assert measured.manifest.engine == {}
-    assert 0 < row.failed < 6
-    assert f"{ANOTHER}: spare instead of daily" in row.failures[0]
-
-
-def test_an_engine_that_nobody_knows_is_measured() -> None:
-    with engine("unknown") as loader:
-        measured = measure(loader, "steady")
-    assert (measured.manifest.engine, measured.rows[0].failed) == ({}, 0)
-    assert "cache_salt" not in loader.bodies[-1], "not every server heeds it"
+        steady = measure(loader, "steady")
+        daily = measure(loader, "daily", runs=6).rows[0]
+    assert (steady.manifest.engine, steady.rows[0].failed) == ({}, 0)
+    assert "cache_salt" not in loader.bodies[-1], "not every server uses it"
+    assert 0 < daily.failed < 6
+    assert f"{ANOTHER}: spare instead of daily" in daily.failures[0]
 
 
 def test_vllm_is_known() -> None:
@@ -106,58 +88,62 @@ def test_vllm_is_known() -> None:
         assert "cache_salt" in loader.bodies[-1]
 
 
-def bench(tmp_path: Path, engine: str, *words: str) -> subprocess.CompletedProcess:
+def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
+    class Elsewhere(Watching):
+        """Every answer is another model's."""
+
+        def send(self, wanted: Batch) -> BatchRecord:
+            def swap(data: bytes) -> bytes:
+                return data.replace(b'"model": "steady"', b'"model": "stead2"')
+
+            record = self.loader.send(wanted)
+            records = (replace(one, chunks=tuple((t, swap(data)) for t, data in one.chunks)) for one in record.records)
+            return replace(record, records=tuple(records))
+
+    with engine("unknown") as loader, pytest.raises(ClusterError, match="another model answered: stead2") as caught:
+        measure(Elsewhere(loader.loader), "steady")
+    assert "--base-url" in caught.value.remedy
+
+
+def cluster(command: str, engine: str, *words: str) -> subprocess.CompletedProcess:
     """The whole command."""
-    shape = ["--pp", "200", "--tg", "8", "--runs", "2", "--results", str(tmp_path)]
-    with known_server("--ttft-ms", "20", "--rate", "400", "--engine", engine) as url:
-        argv = [sys.executable, "-m", "cluster.cli.main", "bench", "--base-url", url, *shape, *words]
+    with known_server(*TIMING, "--engine", engine) as url:
+        argv = [sys.executable, "-m", "cluster.cli.main", command, "--base-url", url, *words]
         return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_split_is_said_first_and_kept_in_the_result(tmp_path: Path) -> None:
-    told = bench(tmp_path, "ollama", "--model", "split:26b", "--depth", "0")
-    assert told.returncode == 0
-    assert "SPLIT OVER CPU AND GPU: 68% of split:26b is on the CPU: 6.0 of 19.0 GB" in " ".join(told.stderr.split())
-    assert "ollama stop split:26b" in told.stderr
-    assert "Ollama does not look at min_tokens, ignore_eos: outputs may end early" in told.stdout
+def bench(tmp_path: Path, engine: str, *words: str) -> subprocess.CompletedProcess:
+    return cluster("bench", engine, "--pp", "200", "--tg", "8", "--runs", "2", "--results", str(tmp_path), *words)
+
+
+def test_split_is_warned_of_and_kept_in_the_result(tmp_path: Path) -> None:
+    ran = bench(tmp_path, "ollama", "--model", "split:26b", "--depth", "0")
+    assert ran.returncode == 0
+    assert "SPLIT OVER CPU AND GPU: 68% of split:26b is on the CPU: 6.0 of 19.0 GB" in " ".join(ran.stderr.split())
+    assert "ollama stop split:26b" in ran.stderr
+    assert "Ollama does not look at min_tokens, ignore_eos: outputs may end early" in ran.stdout
     [path] = tmp_path.glob("*.json")
     assert json.loads(path.read_text())["manifest"]["engine"]["gpu_bytes"] == 6_000_000_000
     silent = bench(tmp_path, "ollama", "--model", "whole:26b", "--depth", "0")
     assert "SPLIT" not in silent.stderr + silent.stdout
 
 
-def test_probe_says_it_too_when_the_model_has_come_into_memory() -> None:
-    with known_server("--ttft-ms", "20", "--rate", "400", "--engine", "ollama") as url:
-        argv = [sys.executable, "-m", "cluster.cli.main", "probe", "--json", "--base-url", url, "--only", "served-name"]
-        told = subprocess.run([*argv, "--model", "split:26b"], capture_output=True, text=True, timeout=120, check=False)
-    assert "SPLIT OVER CPU AND GPU: 68% of split:26b" in " ".join(told.stderr.split())
-    document = json.loads(told.stdout)
+def test_probe_warns_of_it_too_once_the_model_is_in_memory() -> None:
+    ran = cluster("probe", "ollama", "--json", "--only", "served-name", "--model", "split:26b")
+    assert "SPLIT OVER CPU AND GPU: 68% of split:26b" in " ".join(ran.stderr.split())
+    document = json.loads(ran.stdout)
     assert document["subject"]["engine"] == "ollama"
     assert document["engine"]["gpu_bytes"] == 6_000_000_000
 
 
-def test_rows_that_are_not_to_be_believed_are_named_first(tmp_path: Path) -> None:
-    told = bench(tmp_path, "ollama", "--model", "cutting:26b", "--depth", "0", "1600")
-    assert told.returncode == 6
-    assert "INVALID pp200 tg8 @ d1600: the prompt was cut" in " ".join(told.stderr.split())
-    told = bench(tmp_path, "unknown", "--model", "daily", "--depth", "0", "--runs", "6")
-    assert told.returncode == 6
-    assert "INVALID pp200 tg8: another model answered: spare instead of daily" in " ".join(told.stderr.split())
-
-
-def test_a_model_that_never_answers_itself_ends_the_measurement() -> None:
-    class Elsewhere(Watching):
-        """Every answer is another model's."""
-
-        def send(self, round: Round) -> RoundRecord:
-            record = self.loader.send(round)
-            swapped = (
-                tuple((t, data.replace(b'"model": "steady"', b'"model": "stead2"')) for t, data in one.chunks)
-                for one in record.records
-            )
-            pairs = zip(record.records, swapped, strict=True)
-            return replace(record, records=tuple(replace(one, chunks=chunks) for one, chunks in pairs))
-
-    with engine("unknown") as loader, pytest.raises(ClusterError, match="another model answered: stead2") as caught:
-        measure(Elsewhere(loader.loader), "steady")
-    assert "--base-url" in caught.value.remedy
+@pytest.mark.parametrize(
+    ("engine", "words", "warning"),
+    [
+        ("ollama", "cutting:26b --depth 0 1600", "INVALID pp200 tg8 @ d1600: the prompt was cut"),
+        ("unknown", "daily --depth 0 --runs 6", "INVALID pp200 tg8: another model answered: spare instead of daily"),
+    ],
+)
+def test_invalid_rows_are_named_first(tmp_path: Path, engine: str, words: str, warning: str) -> None:
+    ran = bench(tmp_path, engine, "--model", *words.split())
+    assert ran.returncode == 6
+    assert warning in " ".join(ran.stderr.split())

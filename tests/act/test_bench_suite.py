@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from bench_live import known_server
 
-from cluster.bench.loader import ProcessLoader, Round, RoundRecord
+from cluster.bench.loader import Batch, BatchRecord, ProcessLoader
 from cluster.bench.result import read_result
 from cluster.cli import bench, options
 from cluster.errors import ConnectionLostError, ExitCode, UsageError
@@ -43,10 +43,10 @@ def bench_json(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *wo
 
 def test_prefix_cache_suite(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--suite", "prefix-cache", "--model", "caching", "--runs", "2")
-    code, told = bench_json(url, tmp_path, capsys, *words)
+    code, found = bench_json(url, tmp_path, capsys, *words)
     assert code is ExitCode.DONE
-    [document] = told["results"]
-    assert (told["suite"], document["manifest"]["suite"]) == ("prefix-cache", "prefix-cache")
+    [document] = found["results"]
+    assert (found["suite"], document["manifest"]["suite"]) == ("prefix-cache", "prefix-cache")
     assert document["prefix_caching_enabled"]
     context, cached = document["benchmarks"]
     assert (context["is_context_prefill_phase"], cached["cache"]) == (True, {"hit": 2})
@@ -76,7 +76,7 @@ def test_a_lost_load_client_keeps_the_rows_before_it(
 ) -> None:
     """Lost at the second row, and once more: the first row is shown and lies in a file."""
 
-    def lose(self: ProcessLoader, wanted: Round) -> RoundRecord:
+    def lose(self: ProcessLoader, wanted: Batch) -> BatchRecord:
         if "d64" in wanted.id and "run" in wanted.id:
             raise ConnectionLostError("the load client ended", code="load-client-lost", where="spark1")
         return send(self, wanted)
@@ -95,9 +95,9 @@ def test_a_lost_load_client_keeps_the_rows_before_it(
 
 def test_suite_of_two_parts_is_two_results(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--suite", "tool-calls", "--model", "tools", "--runs", "1")
-    code, told = bench_json(url, tmp_path, capsys, *words)
+    code, found = bench_json(url, tmp_path, capsys, *words)
     assert code is ExitCode.DONE
-    without, using = told["results"]
+    without, using = found["results"]
     assert len(list(tmp_path.glob("*.json"))) == 2
     assert list(tmp_path.glob("*.partial*")) == []
     assert without["manifest"]["api"] == using["manifest"]["api"] == "/v1/chat/completions"
@@ -111,13 +111,13 @@ def test_plain_measurement_is_one_document_with_its_conditions(
 ) -> None:
     words = ["--model", "plain", "--pp", "64", "--tg", "8", "--depth", "0", "--runs", "2"]
     words += ["--corpus", "code", "--seed", "7"]
-    code, told = bench_json(url, tmp_path, capsys, *words)
+    code, found = bench_json(url, tmp_path, capsys, *words)
     assert code is ExitCode.DONE
-    conditions = told["manifest"]
+    conditions = found["manifest"]
     assert (conditions["seed"], conditions["runs"], conditions["corpus"].split()[0]) == (7, 2, "code")
     assert conditions["est_ppt_from"] == ["first token − latency"]
-    assert told["sentinel"]["test"] == "pp64 tg8"
-    assert told["schema"] == 2
+    assert found["sentinel"]["test"] == "pp64 tg8"
+    assert found["schema"] == 2
 
 
 @pytest.mark.parametrize("own", [("--pp", "64"), ("--depth", "0"), ("--chat",), ("--prefix-caching",)])

@@ -3,8 +3,9 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,12 +14,12 @@ import pytest
 from bench_live import Child
 from fake_host import FakeHost, FakeProcess
 
-from cluster.bench.sampling import Fabric, Sample, Watchers, fabric_of, read_sample, watch_command
+from cluster.bench.sampling import PeerLinks, Sample, Watchers, links_of, read_sample, watch_command
 from cluster.errors import ConnectionLostError, InterruptedByUser
 from cluster.hosts.fleet import Fleet
 
 CARD = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 45.10, 2411, 61, 96, 0x0000000000000000, [N/A]"
-HOST = Fabric("head")
+HOST = PeerLinks("head")
 
 
 @contextmanager
@@ -41,11 +42,12 @@ def watching(tmp_path: Path, script: str, patience: str = "10.0") -> Iterator[tu
         child.close()
 
 
-def stretch(child: Child, lines: Iterator[str], seconds: float) -> tuple[list[Sample], dict[str, Any]]:
-    """Begin, let time pass, end."""
+def stretch(child: Child, lines: Iterator[str], *between: Callable[[], object]) -> tuple[list[Sample], dict[str, Any]]:
+    """Begin, do this, end."""
     child.write(b'{"begin": true}\n')
     assert json.loads(next(lines)) == {"begun": True}
-    time.sleep(seconds)
+    for act in between:
+        act()
     child.write(b'{"end": true}\n')
     samples = []
     for line in lines:
@@ -62,41 +64,29 @@ SMI = f"""case "$1" in *compute-apps*) {APPS};; *) echo "{CARD}";; esac"""
 def test_peak_between_the_ends_is_seen(tmp_path: Path) -> None:
     used = tmp_path / "used"
     used.write_text("1000")
+    grow, shrink = (partial(used.write_text, text) for text in ("5000", "2000"))
     with watching(tmp_path, SMI) as (child, lines):
-        child.write(b'{"begin": true}\n')
-        assert json.loads(next(lines)) == {"begun": True}
-        used.write_text("5000")
-        time.sleep(1.5)
-        used.write_text("2000")
-        child.write(b'{"end": true}\n')
-        samples = [read_sample(line, HOST) for line in lines_until_ended(lines)]
-        again, ended = stretch(child, lines, 0.0)
-    held = [sample.state["gpu_memory_mib"] for sample in samples]
-    assert (held[0], max(held), held[-1]) == (1000, 5000, 2000)
+        samples, _ = stretch(child, lines, grow, lambda: time.sleep(1.5), shrink)
+        more, ended = stretch(child, lines)
+    used_mib = [sample.state["gpu_memory_mib"] for sample in samples]
+    assert (used_mib[0], max(used_mib), used_mib[-1]) == (1000, 5000, 2000)
     assert samples[0].state["sm_clock_mhz"] == 2411
     assert samples[0].state["memory_available_mib"] > 0
     assert [sample.t for sample in samples] == sorted(sample.t for sample in samples)
-    assert (len(again), ended) == (2, {"ended": 2, "hangs": False}), "a second stretch begins anew"
-
-
-def lines_until_ended(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        if line.startswith('{"ended"'):
-            return
-        yield line
+    assert (len(more), ended) == (2, {"ended": 2, "hangs": False}), "a second stretch starts empty"
 
 
 def test_driver_that_hangs_does_not_hold_up_the_measurement(tmp_path: Path) -> None:
     with watching(tmp_path, "exec sleep 20", patience="0.3") as (child, lines):
         began = time.monotonic()
-        samples, ended = stretch(child, lines, 0.0)
+        samples, ended = stretch(child, lines)
         assert time.monotonic() - began < 8
     assert (samples, ended) == ([], {"ended": 0, "hangs": True})
 
 
-def test_host_without_nvidia_smi_tells_the_rest(tmp_path: Path) -> None:
+def test_host_without_nvidia_smi_reports_the_rest(tmp_path: Path) -> None:
     with watching(tmp_path, "exit 9") as (child, lines):
-        samples, _ = stretch(child, lines, 0.0)
+        samples, _ = stretch(child, lines)
     assert set(samples[0].state) == {"memory_available_mib"}
 
 
@@ -142,33 +132,35 @@ def watchers(**processes: Watching | list[Watching | Exception]) -> Watchers:
 def test_every_host_of_the_deployment_is_watched() -> None:
     watched = watchers(spark1=Watching(1 << 20), spark2=Watching(2 << 20))
     watched.begin()
-    told = watched.end()
-    assert told["after"] == {
+    found = watched.end()
+    assert found["after"] == {
         "spark1": {"role": "head", "memory_available_mib": 1024},
         "spark2": {"role": "worker", "memory_available_mib": 2048},
     }
-    assert told["lost"] == []
+    assert found["lost"] == []
 
 
-@pytest.mark.parametrize("dies_at", ["begin", "end"])
-def test_host_that_is_lost_leaves_a_gap_and_is_watched_again_in_the_next_run(dies_at: str) -> None:
-    """Also when it is not back at once."""
-    gone = ConnectionLostError("spark2 did not answer within 5 s", code="host-unreachable", where="spark2")
-    starts = [Watching(2 << 20, dies_at), gone, Watching(2 << 20)]
-    watched = watchers(spark1=Watching(1 << 20), spark2=[*starts])
-    found = []
-    for _ in range(3):
+GONE = ConnectionLostError("spark2 did not answer within 5 s", code="host-unreachable", where="spark2")
+
+
+@pytest.mark.parametrize(
+    ("starts", "lost"),
+    [
+        ([Watching(2 << 20, "begin"), GONE, Watching(2 << 20)], [True, True, False]),
+        ([Watching(2 << 20, "end"), GONE, Watching(2 << 20)], [True, True, False]),
+        ([GONE, Watching(2 << 20)], [False]),
+    ],
+)
+def test_host_that_is_lost_leaves_a_gap_and_is_watched_in_the_next_run(
+    starts: list[Watching | Exception], lost: list[bool]
+) -> None:
+    watched = watchers(spark1=Watching(1 << 20), spark2=starts)
+    for is_lost in lost:
         watched.begin()
-        told = watched.end()
-        found.append((list(told["after"]), told["lost"]))
-    assert found == [(["spark1"], ["spark2"]), (["spark1"], ["spark2"]), (["spark1", "spark2"], [])]
-
-
-def test_a_host_that_cannot_be_watched_from_the_start_ends_no_measurement() -> None:
-    gone = ConnectionLostError("spark2 did not answer within 5 s", code="host-unreachable", where="spark2")
-    watched = watchers(spark1=Watching(1 << 20), spark2=[gone, Watching(2 << 20)])
-    watched.begin()
-    assert watched.end()["lost"] == []
+        found = watched.end()
+        assert (list(found["after"]), found["lost"]) == (
+            (["spark1"], ["spark2"]) if is_lost else (["spark1", "spark2"], [])
+        )
 
 
 def test_no_watching_program_is_left_when_the_second_is_not_started() -> None:
@@ -181,6 +173,6 @@ def test_no_watching_program_is_left_when_the_second_is_not_started() -> None:
 def test_one_host_alone_has_no_fabric() -> None:
     ends = {"spark1": {"netdev": "eth1", "hcas": ["mlx5_0"]}}
     alone = SimpleNamespace(hosts=("spark1",), head="spark1", seen={"hosts": ends})
-    assert fabric_of("spark1", cast(Any, alone)) == Fabric("head")
+    assert links_of("spark1", cast(Any, alone)) == PeerLinks("head")
     both = SimpleNamespace(hosts=("spark1", "spark2"), head="spark1", seen={"hosts": ends})
-    assert fabric_of("spark1", cast(Any, both)) == Fabric("head", ("mlx5_0",), "eth1")
+    assert links_of("spark1", cast(Any, both)) == PeerLinks("head", ("mlx5_0",), "eth1")

@@ -16,7 +16,7 @@ from loops import each
 from recorded_server import MODEL, Answer, Recorded, read_all, serving, whole
 
 from cluster.bench.endpoint import find_model
-from cluster.bench.loader import Ask, ClientLoad, How, Loader, Record, Round, RoundRecord
+from cluster.bench.loader import Ask, Batch, BatchRecord, How, Loader, RequestRecord
 from cluster.errors import UsageError
 from cluster.probe.ask import Verdict, probed_server
 from cluster.probe.cases import CASES, QUICK, Probed, run_probe
@@ -44,15 +44,15 @@ class Replay:
     size: int = 1 << 20
     where: str = "here"
 
-    def send(self, wanted: Round) -> RoundRecord:
-        return RoundRecord(wanted.id, tuple(map(self.hear, wanted.asks)), ClientLoad())
+    def send(self, wanted: Batch) -> BatchRecord:
+        return BatchRecord(tuple(map(self.hear, wanted.asks)))
 
-    def hear(self, ask: Ask) -> Record:
+    def hear(self, ask: Ask) -> RequestRecord:
         answer = self.listed if ask.body is None else self.answers.pop(0)
         how: How = "done" if isinstance(answer, str) else "closed"
         data = (answer if isinstance(answer, str) else answer["cut"]).encode()
         parts = [data[at : at + self.size] for at in range(0, len(data), self.size)]
-        return Record(0.0, 1.0, how, "", tuple((0.5, part) for part in parts))
+        return RequestRecord(0.0, 1.0, how, "", tuple((0.5, part) for part in parts))
 
 
 def probe(loader: Loader, recipe: Mapping[str, Any] | None, case: str) -> Probed:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bench_tools import trace
 
 from cluster.bench.measure import measure_batch
 from cluster.bench.result import HostState, Manifest, Result
-from cluster.bench.rows import Row, Shape, summarise
+from cluster.bench.rows import Observed, Row, Shape, summarise
 
 SPARK = "NVIDIA DGX Spark"
 
@@ -33,15 +34,17 @@ def manifest(tp: int = 2, **changes: Any) -> Manifest:
     return Manifest(**values | changes)
 
 
-def row(shape: Shape, rates: tuple[float, ...] = (50.0, 50.0, 50.0), way: str = "plain", **given: Any) -> Row:
+def row(
+    shape: Shape, rates: tuple[float, ...] = (50.0, 50.0, 50.0), machine: Sequence[dict[str, Any]] = (), queued: int = 0
+) -> Row:
     """A row over runs of these generation rates."""
     batches = []
     for rate in rates:
-        one = trace(way, shape.tg, shape.prompt_tokens)
+        one = trace("plain", shape.tg, shape.prompt_tokens)
         # the same answer, played at another speed
         faster = scale(one, 50.0 / rate)
         batches.append(measure_batch([faster] * shape.concurrency, 0.0, shape.prompt_tokens))
-    return summarise(shape, batches, **given)
+    return summarise(shape, batches, Observed(machine=[*machine]), queued=queued)
 
 
 def scale(one: Any, factor: float) -> Any:

@@ -9,7 +9,6 @@ from cluster.bench.measure import (
     decode_rate,
     measure_batch,
     measure_request,
-    merge,
     peak_rate,
     steady_rate,
     token_gaps_ms,
@@ -19,23 +18,15 @@ from cluster.bench.measure import (
 LATENCY_S = 0.002
 
 
-def test_plain_request() -> None:
-    one = measure_request(trace("plain"), LATENCY_S, 512)
-    assert one.ttfr_ms == pytest.approx(67)
-    assert one.e2e_ttft_ms == pytest.approx(67)
-    assert one.est_ppt_ms == pytest.approx(65)
-    assert one.est_ppt_from == "first token − latency"
-    assert one.pp_t_s == pytest.approx(512 / 0.065)
-    assert one.tg_t_s == pytest.approx(RATE)
-    assert one.output_tokens == 32
-
-
-@pytest.mark.parametrize("way", ["role", "reasoning", "reasoning-content", "tools"])
-def test_early_role_event_does_not_end_the_prefill(way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "ttfr_ms"), [("plain", 67), ("role", 2), ("reasoning", 2), ("reasoning-content", 2), ("tools", 2)]
+)
+def test_early_role_event_does_not_end_the_prefill(way: str, ttfr_ms: float) -> None:
     one = measure_request(trace(way), LATENCY_S, 512)
-    assert one.ttfr_ms == pytest.approx(2)
-    assert one.e2e_ttft_ms == pytest.approx(67)
-    assert one.pp_t_s == pytest.approx(512 / 0.065)
+    assert (one.ttfr_ms, one.e2e_ttft_ms, one.est_ppt_ms) == pytest.approx((ttfr_ms, 67, 65))
+    assert one.est_ppt_from == "first token − latency"
+    assert (one.pp_t_s, one.tg_t_s) == pytest.approx((512 / 0.065, RATE))
+    assert one.output_tokens == 32
 
 
 @pytest.mark.parametrize(
@@ -67,11 +58,13 @@ def test_servers_own_prefill_time_is_preferred() -> None:
     one = measure_request(trace("prefill-told"), LATENCY_S, 512)
     assert (one.est_ppt_ms, one.est_ppt_from) == (pytest.approx(40), "server (timings.prompt_ms)")
     assert one.pp_t_s == pytest.approx((512 - 12) / 0.040)
+    assert measure_request(trace("metrics-told"), LATENCY_S, 512).queue_ms == pytest.approx(12)
 
 
-def test_length_sent_stands_in_for_a_length_not_told() -> None:
+def test_what_is_not_counted() -> None:
+    """The length sent stands in for the prompt's; there is no latency of tokens."""
     one = measure_request(trace("no-usage"), LATENCY_S, 600)
-    assert (one.prompt_tokens, one.prompt_counted) == (600, False)
+    assert (one.prompt_tokens, one.prompt_counted, one.itl_ms, one.tpot_ms) == (600, False, (), None)
 
 
 def staggered(count: int = 4, tokens: int = 129, every_s: float = 0.5) -> list:
@@ -100,26 +93,24 @@ def test_steady_total_needs_a_second_together() -> None:
     assert "0.52 s" in why
 
 
-def test_peak_of_a_steady_stream_is_its_rate() -> None:
-    slow = [(index / 6.9, 1.0) for index in range(128)]
-    assert peak_rate(slow)[0] == pytest.approx(6.9)
-    assert peak_rate(trace("plain", 200).tokens)[0] == pytest.approx(RATE)
-    assert peak_rate(trace("four", 200).tokens)[0] == pytest.approx(RATE)
-
-
-def test_peak_finds_the_fastest_second() -> None:
-    stream = [(index / 10, 1.0) for index in range(20)] + [(2 + index / 40, 1.0) for index in range(60)]
-    assert peak_rate(stream)[0] == pytest.approx(40)
-
-
-def test_peak_of_tokens_that_come_at_the_same_instant() -> None:
-    together = sorted((index / 50, 1.0) for index in range(200) for _ in range(4))
-    assert peak_rate(together)[0] == pytest.approx(4 * RATE)
+@pytest.mark.parametrize(
+    ("tokens", "rate"),
+    [
+        ([(index / 6.9, 1.0) for index in range(128)], 6.9),
+        ([(index / 50, 1.0) for index in range(200)], RATE),
+        ([(index / 12.5, 4.0) for index in range(50)], RATE),
+        ([(index / 10, 1.0) for index in range(20)] + [(2 + index / 40, 1.0) for index in range(60)], 40),
+        (sorted((index / 50, 1.0) for index in range(200) for _ in range(4)), 4 * RATE),
+    ],
+    ids=["steady", "one token an event", "four", "fastest second", "at the same instant"],
+)
+def test_peak(tokens: list, rate: float) -> None:
+    assert peak_rate(tokens)[0] == pytest.approx(rate)
 
 
 def test_peak_over_clients_that_step_together() -> None:
     traces = [trace("plain", 200, t0_s=30e-6 * index) for index in range(4)]
-    assert peak_rate(merge(traces))[0] == pytest.approx(4 * RATE, rel=0.01)
+    assert measure_batch(traces, LATENCY_S, 512).peak_t_s == pytest.approx(4 * RATE, rel=0.01)
 
 
 def test_peak_of_a_burst_shorter_than_the_window() -> None:
@@ -172,8 +163,3 @@ def test_latency_between_tokens_is_the_models_whatever_a_chunk_holds(way: str) -
 def test_tokens_that_come_together_share_the_time_since_those_before() -> None:
     assert list(token_gaps_ms([(1.0, 1), (1.2, 2), (1.2, 2), (1.3, 1)])) == pytest.approx([50] * 4 + [100])
     assert list(token_gaps_ms([(1.0, 8)])) == []
-
-
-def test_no_latency_of_tokens_that_are_not_counted() -> None:
-    one = measure_request(trace("no-usage"), LATENCY_S, 512)
-    assert (one.itl_ms, one.tpot_ms) == ((), None)

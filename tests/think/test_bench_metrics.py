@@ -1,18 +1,16 @@
-"""What vLLM counts of itself: read, subtracted, and said when something is off."""
+"""What vLLM counts of itself: read, subtracted, and noted when something is off."""
 
 from typing import Any
 
 import pytest
 
 from cluster.bench.metrics import (
-    Ours,
-    Watched,
+    ServerCounts,
+    count_run,
     credit_hits,
-    ours_of,
     parse_metrics,
     server_document,
     server_notes,
-    watch,
 )
 from cluster.bench.read import RequestTrace
 from cluster.bench.statistics import stat
@@ -42,61 +40,54 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",pos
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"} 8.0
 process_cpu_seconds_total 12.5
 """
-OLD = """vllm:gpu_prefix_cache_queries_total{model_name="m"} 10.0
-vllm:gpu_prefix_cache_hits_total{model_name="m"} 5.0
-vllm:generation_tokens_total{model_name="m"} 7.0
-vllm:time_per_output_token_seconds_sum{model_name="m"} 3.0
-"""
 
 
-def counts(**told: float) -> dict[str, float]:
-    return {"generation_tokens": 64.0, "requests": 2.0, **told}
+def counts(**given: float) -> dict[str, float]:
+    return {"generation_tokens": 64.0, "requests": 2.0, **given}
 
 
-def watched(served: int = 2, generated: float | None = 64, failed: int = 0, **grown: float) -> Watched:
-    return Watched(counts(**grown), Ours(served, failed, generated))
+def counted(served: int = 2, generated: float | None = 64, failed: int = 0, **grown: float) -> ServerCounts:
+    return ServerCounts(counts(**grown), served, failed, generated)
+
+
+def served(**given: Any) -> Any:
+    values = {"tokens": ((1.0, 1.0), (2.0, 31.0)), "counted": "per event"}
+    return RequestTrace(0.0, **values | given)
 
 
 def test_counters_are_summed_over_engines_and_reasons() -> None:
-    told = parse_metrics(TEXT)
-    assert told is not None
-    assert (told["generation_tokens"], told["requests"], told["running"]) == (128, 4, 1)
-    assert (told["prefix_queries"], told["prefix_hits"], told["preemptions"]) == (4096, 1024, 2)
-    assert (told["queue_s"], told["queue_n"]) == (0.2, 4)
-    assert [told[f"accepted_at_{place}"] for place in range(3)] == [36, 16, 8]
-
-
-def test_older_names_are_known() -> None:
-    told = parse_metrics(OLD)
-    assert told is not None
-    assert (told["prefix_queries"], told["prefix_hits"], told["itl_s"]) == (10, 5, 3)
-    assert "requests" not in told
+    found = parse_metrics(TEXT)
+    assert found is not None
+    assert (found["generation_tokens"], found["requests"], found["running"]) == (128, 4, 1)
+    assert (found["prefix_queries"], found["prefix_hits"], found["preemptions"]) == (4096, 1024, 2)
+    assert (found["queue_s"], found["queue_n"]) == (0.2, 4)
+    assert [found[f"accepted_at_{place}"] for place in range(3)] == [36, 16, 8]
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "<html>404</html>", "llamacpp:prompt_tokens_total 5\n", "sglang:generation_tokens_total 5\n", "vllm:x nan?\n"],
 )
-def test_servers_of_another_kind_tell_nothing(text: str) -> None:
+def test_servers_of_another_kind_have_none(text: str) -> None:
     assert parse_metrics(text) is None
-    assert watch(None, None, Ours(1)) is None
+    assert count_run(None, None, []) is None
     assert server_document([]) is None
     assert list(server_notes([])) == []
 
 
-def test_what_a_row_is_told() -> None:
+def test_what_a_row_holds() -> None:
     before = dict.fromkeys(parse_metrics(TEXT) or {}, 0.0) | {"running": 0.0}
     after = parse_metrics(TEXT)
-    seen = watch(before, after, Ours(4, 0, 128))
+    seen = count_run(before, after, [served()] * 4)
     assert seen is not None
-    told = server_document([seen, seen])
-    assert told is not None
-    assert told["generation_tokens"] == 256
-    assert told["queue_ms"] == pytest.approx(50)
-    assert told["prefix_cache_hit_rate"] == 0.25
-    assert (told["drafts"], told["acceptance_rate"], told["acceptance_length"]) == (80, 0.5, 2.5)
-    assert told["acceptance_per_position"] == pytest.approx([0.9, 0.4, 0.2])
-    assert (told["foreign_requests"], told["foreign_tokens"]) == (0, 0)
+    found = server_document([seen, seen])
+    assert found is not None
+    assert found["generation_tokens"] == 256
+    assert found["queue_ms"] == pytest.approx(50)
+    assert found["prefix_cache_hit_rate"] == 0.25
+    assert (found["drafts"], found["acceptance_rate"], found["acceptance_length"]) == (80, 0.5, 2.5)
+    assert found["acceptance_per_position"] == pytest.approx([0.9, 0.4, 0.2])
+    assert (found["foreign_requests"], found["foreign_tokens"]) == (0, 0)
     assert list(server_notes([seen])) == [
         "2 preemptions: the KV cache did not hold all requests",
         "requests waited 50 ms on average before the server began with them",
@@ -104,29 +95,29 @@ def test_what_a_row_is_told() -> None:
 
 
 def test_no_speculation_is_no_acceptance() -> None:
-    told = server_document([watched()])
-    assert told is not None
-    assert not [name for name in told if "accept" in name or "draft" in name]
+    found = server_document([counted()])
+    assert found is not None
+    assert not [name for name in found if "accept" in name or "draft" in name]
 
 
 @pytest.mark.parametrize(
     ("seen", "notes"),
     [
-        (watched(requests=5, generation_tokens=164), ["foreign traffic: 3 requests (100 tokens) of others meanwhile"]),
-        (watched(generation_tokens=90), ["foreign traffic: 0 requests (26 tokens) of others meanwhile"]),
-        (watched(served=2, failed=1, generated=None, requests=3, generation_tokens=80), []),
+        (counted(requests=5, generation_tokens=164), ["foreign traffic: 3 requests (100 tokens) of others meanwhile"]),
+        (counted(generation_tokens=90), ["foreign traffic: 0 requests (26 tokens) of others meanwhile"]),
+        (counted(served=2, failed=1, generated=None, requests=3, generation_tokens=80), []),
         (
-            watch(counts(running=3.0), counts(generation_tokens=128.0, requests=4.0), Ours(2, 0, 64)),
+            count_run(counts(running=3.0), counts(generation_tokens=128.0, requests=4.0, running=0), [served()] * 2),
             ["foreign traffic: 3 requests of others were running when a run began"],
         ),
         (
-            watch(counts(), counts(requests=1.0), Ours(1, 0, 10)),
+            count_run(counts(running=0), counts(requests=1.0, running=0), [served()]),
             ["the server's counters went back: it was restarted during the row"],
         ),
-        (watched(requests=1), ["the server counts fewer requests than it served us: its counts are not complete"]),
+        (counted(requests=1), ["the server counts fewer requests than it served us: its counts are not complete"]),
     ],
 )
-def test_what_is_off_is_said(seen: Watched, notes: list[str]) -> None:
+def test_what_is_off_is_noted(seen: ServerCounts, notes: list[str]) -> None:
     assert list(server_notes([seen])) == notes
     assert seen.is_alone == (not notes or seen.lags)
     assert (server_document([seen]) is None) == seen.restarted
@@ -134,23 +125,26 @@ def test_what_is_off_is_said(seen: Watched, notes: list[str]) -> None:
 
 @pytest.mark.parametrize(("ttft_ms", "noted"), [(None, True), (100.0, True), (2000.0, False)])
 def test_queue_is_measured_against_the_time_to_first_token(ttft_ms: float | None, noted: bool) -> None:
-    notes = server_notes([watched(queue_s=0.1, queue_n=2)], stat([ttft_ms]) if ttft_ms else None)
+    notes = server_notes([counted(queue_s=0.1, queue_n=2)], stat([ttft_ms]) if ttft_ms else None)
     assert bool(list(notes)) == noted
 
 
-def served(**given: Any) -> Any:
-    values = {"tokens": ((1.0, 1.0), (2.0, 31.0)), "counted": "per event"}
-    return RequestTrace(0.0, 3.0, **values | given)
+@pytest.mark.parametrize(
+    ("traces", "ours"),
+    [
+        ([served(), served()], (2, 0, 64)),
+        ([served(), served(error="cut")], (1, 1, None)),
+        ([served(), served(counted="not")], (2, 0, None)),
+    ],
+)
+def test_what_was_ours(traces: list, ours: tuple) -> None:
+    found = count_run(counts(running=0), counts(running=0), traces)
+    assert found
+    assert (found.served, found.failed, found.generated) == ours
 
 
-def test_what_was_ours() -> None:
-    assert ours_of([served(), served()]) == Ours(2, 0, 64)
-    assert ours_of([served(), served(error="cut")]) == Ours(1, 1, None)
-    assert ours_of([served(), served(counted="not")]) == Ours(2, 0, None)
-
-
-def test_hits_that_only_the_counters_tell_are_shared_out() -> None:
-    given = credit_hits([served(), served()], watched(prefix_hits=2048))
+def test_hits_that_only_the_counters_have_are_shared_out() -> None:
+    given = credit_hits([served(), served()], counted(prefix_hits=2048))
     assert [(one.cached_tokens, one.cached_from) for one in given] == [(1024, "counters")] * 2
 
 
@@ -158,12 +152,12 @@ def test_hits_that_only_the_counters_tell_are_shared_out() -> None:
     ("traces", "seen"),
     [
         ([served(), served()], None),
-        ([served(), served()], watched()),
-        ([served(), served()], watched(prefix_hits=2048, requests=3)),
-        ([served(), served()], watched(prefix_hits=2048, requests=1)),
-        ([served(), served(error="cut")], watched(served=1, failed=1, generated=None, prefix_hits=2048)),
-        ([served(cached_tokens=0), served(cached_tokens=0)], watched(prefix_hits=2048)),
+        ([served(), served()], counted()),
+        ([served(), served()], counted(prefix_hits=2048, requests=3)),
+        ([served(), served()], counted(prefix_hits=2048, requests=1)),
+        ([served(), served(error="cut")], counted(served=1, failed=1, generated=None, prefix_hits=2048)),
+        ([served(cached_tokens=0), served(cached_tokens=0)], counted(prefix_hits=2048)),
     ],
 )
-def test_hits_that_may_be_anybodys_are_not(traces: list, seen: Watched | None) -> None:
+def test_hits_that_may_be_anybodys_are_not(traces: list, seen: ServerCounts | None) -> None:
     assert credit_hits(traces, seen) == traces

@@ -1,4 +1,4 @@
-"""Rows: llama-benchy's names, what is said when a number is missing or must be read with care."""
+"""Rows: llama-benchy's names, what is noted when a number is missing or must be read with care."""
 
 import dataclasses
 
@@ -21,16 +21,25 @@ from cluster.bench.rows import (
     suffix,
     summarise,
 )
+from cluster.bench.statistics import Stat
 from cluster.bench.tables import bench_table
 
+SHORT = Shape(512, 32, 0)
+CONTEXT = Shape(512, 32, 2048, 1, "context")
+CACHED = Shape(512, 32, 2048, 1, "cached")
 
-def batch(way: str, shape: Shape, tokens: int | None = None) -> object:
-    traces = [trace(way, tokens or shape.tg, shape.prompt_tokens) for _ in range(shape.concurrency)]
+
+def batch(way: str, shape: Shape = SHORT) -> BatchMeasure:
+    traces = [trace(way, shape.tg, shape.prompt_tokens) for _ in range(shape.concurrency)]
     return measure_batch(traces, 0.0, shape.prompt_tokens)
 
 
-def of(way: str, shape: Shape = Shape(512, 32, 0), **given: int) -> object:
-    return summarise(shape, [batch(way, shape, **given)] * 3)
+def of(way: str, shape: Shape = SHORT) -> Row:
+    return summarise(shape, [batch(way, shape)] * 3)
+
+
+def values(found: Stat | None) -> tuple[float, ...]:
+    return found.values if found else ()
 
 
 @pytest.mark.parametrize(
@@ -39,6 +48,8 @@ def of(way: str, shape: Shape = Shape(512, 32, 0), **given: int) -> object:
 )
 def test_names_are_llama_benchys(depth: int, concurrency: int, most: int, name: str) -> None:
     assert suffix(depth, concurrency, most) == name
+    assert (CONTEXT.name, CONTEXT.prompt_tokens) == ("ctx_pp ctx_tg @ d2048", 2048)
+    assert (CACHED.name, CACHED.prompt_tokens) == ("pp512 tg32 @ d2048", 2560)
 
 
 def test_row_has_llama_benchys_fields() -> None:
@@ -55,43 +66,49 @@ def test_row_has_llama_benchys_fields() -> None:
     assert read.context_size == 4096
 
 
-def test_document_and_back() -> None:
+def test_a_row_survives_its_document() -> None:
     there = row(Shape(2048, 128, 0, 4), machine=[{"run": 0, "before": {"a": {"gpu_memory_mib": 1}}, "after": {}}])
     assert parse_row(there.document() | {"key_of_a_later_version": 1}) == there
+    context = summarise(CONTEXT, [measure_batch([trace("plain", 32, 2048)], 0.0, 2048)])
+    assert context.is_context_prefill_phase
+    assert parse_row(context.document()).shape == CONTEXT
 
 
 def test_rates_of_one_client_are_its_own() -> None:
-    one = row(Shape(512, 32, 0), rates=(49.0, 50.0, 51.0))
+    one = row(SHORT, rates=(49.0, 50.0, 51.0))
     assert one.tg_throughput == one.tg_req_throughput
-    assert one.tg_throughput is not None
-    assert one.tg_throughput.values == pytest.approx((49, 50, 51))
-    assert one.tg_throughput.std == pytest.approx(1.0)
+    assert values(one.tg_throughput) == pytest.approx((49, 50, 51))
     assert one.tg_wall_throughput is None
 
 
 def test_totals_of_many_clients_are_over_batches_and_rates_over_requests() -> None:
     many = row(Shape(512, 128, 0, 4))
-    assert many.tg_throughput is not None
-    assert many.tg_req_throughput is not None
-    assert many.tg_throughput.values == pytest.approx((200,) * 3)
-    assert many.tg_req_throughput.values == pytest.approx((50,) * 12)
+    assert values(many.tg_throughput) == pytest.approx((200,) * 3)
+    assert values(many.tg_req_throughput) == pytest.approx((50,) * 12)
     assert (many.requests, many.failed) == (12, 0)
+    assert values(many.output_tokens) == (128,) * 12
+    assert many.percentiles
+    ttft, itl = many.percentiles["e2e_ttft_ms"], many.percentiles["itl_ms"]
+    assert (ttft["n"], ttft["p90"], ttft["p99"]) == (12, pytest.approx(67), None)
+    assert (itl["n"], itl["p99"]) == (12 * 127, pytest.approx(20, rel=1e-6))
+    assert many.percentiles["tpot_ms"]["p50"] == pytest.approx(20)
 
 
 def test_failures_are_counted_and_named() -> None:
-    shape = Shape(512, 32, 0)
-    some = summarise(shape, [batch("plain", shape), batch("half", shape), batch("half", shape)])
+    some = summarise(SHORT, [batch("plain"), batch("half"), batch("half")])
     assert (some.requests, some.failed) == (3, 2)
     assert some.failures[0].startswith("2 × the server closed")
-    assert some.tg_throughput is not None
+    assert some.tg_throughput
     none = of("half")
     assert none.tg_throughput is None
+    assert none.why
     assert none.why["tg_throughput"] == "no request was served"
 
 
 @pytest.mark.parametrize(
     ("way", "words"),
     [
+        ("plain", ""),
         ("cached", "3 of 3 cold requests met a prefix cache (up to 1024 tokens)"),
         ("stops", "outputs of 16 tokens instead of 32 (finish_reason stop)"),
         ("four-last", "tokens per event are estimated"),
@@ -99,77 +116,42 @@ def test_failures_are_counted_and_named() -> None:
     ],
 )
 def test_notes(way: str, words: str) -> None:
-    assert any(words in note for note in of(way, Shape(2048, 32, 0)).notes)
+    notes = of(way, Shape(2048, 32, 0)).notes
+    assert any(words in note for note in notes) if words else notes == ()
 
 
-def test_prompt_of_another_length_is_said() -> None:
-    shape = Shape(512, 32, 0)
-    other = summarise(shape, [measure_batch([trace("plain", 32, 513)], 0.0, 512)])
+def test_prompt_of_another_length_is_noted() -> None:
+    other = summarise(SHORT, [measure_batch([trace("plain", 32, 513)], 0.0, 512)])
     assert other.notes == ("the server counted 513 prompt tokens, 512 were wanted",)
 
 
 @pytest.mark.parametrize("way", [name for name, way in WAYS.items() if not way.fail_every])
-def test_plain_truth_needs_no_note_and_no_way_raises(way: str) -> None:
-    row = of(way)
-    if way == "plain":
-        assert row.notes == ()
+def test_no_way_raises(way: str) -> None:
+    of(way)
 
 
 def test_missing_numbers_have_a_reason() -> None:
-    short = row(Shape(512, 32, 0, 4))
+    short, uncounted = row(Shape(512, 32, 0, 4)), of("no-usage")
     assert short.tg_throughput is None
-    assert short.why is not None
+    assert short.why
+    assert uncounted.why
     assert "less than 1 s" in short.why["tg_throughput"]
     assert "less than 2 s" in short.why["peak_throughput"]
-    assert of("no-usage").why["tg_throughput"] == "the server does not count its tokens"
-
-
-def test_percentiles_of_requests_and_of_tokens() -> None:
-    many = row(Shape(512, 128, 0, 4))
-    assert many.percentiles is not None
-    assert many.percentiles["e2e_ttft_ms"]["n"] == 12
-    assert many.percentiles["e2e_ttft_ms"]["p90"] == pytest.approx(67)
-    assert many.percentiles["e2e_ttft_ms"]["p99"] is None
-    assert many.percentiles["itl_ms"]["n"] == 12 * 127
-    assert many.percentiles["itl_ms"]["p99"] == pytest.approx(20, rel=1e-6)
-    assert many.percentiles["tpot_ms"]["p50"] == pytest.approx(20)
-    assert many.output_tokens is not None
-    assert many.output_tokens.mean == 128
+    assert uncounted.why["tg_throughput"] == "the server does not count its tokens"
 
 
 def test_outputs_that_may_end_by_themselves_are_described_and_not_blamed() -> None:
-    shape = Shape(512, 32, 0)
-    batches = [measure_batch([trace(way, 32, 512)], 0.0, 512) for way in ("stops", "plain")]
-    assert summarise(shape, batches, natural_stop=True).notes == (
+    assert summarise(SHORT, [batch("stops"), batch("plain")], natural_stop=True).notes == (
         "outputs ended by themselves after 16 to 32 tokens; 1 of 2 reached the limit of 32",
     )
 
 
-CACHED = Shape(512, 32, 2048, 1, "cached")
-
-
-def cached_row(cached: list[int | None], source: str = "answer", shape: Shape = CACHED) -> Row:
+def cached_row(cached: list[int | None], source: str = "answer") -> Row:
     """A row of one batch whose requests had so many tokens of their context in the cache."""
-    one = trace("plain", 32, shape.prompt_tokens)
+    one = trace("plain", 32, CACHED.prompt_tokens)
     traces = [dataclasses.replace(one, cached_tokens=count, cached_from=source) for count in cached]
-    batch: BatchMeasure = measure_batch(traces, 0.0, shape.prompt_tokens)
-    return summarise(dataclasses.replace(shape, concurrency=len(cached)), [batch])
-
-
-def test_names_of_contexts_are_llama_benchys() -> None:
-    context = Shape(512, 32, 2048, 1, "context")
-    assert (context.name, context.prompt_tokens) == ("ctx_pp ctx_tg @ d2048", 2048)
-    assert (CACHED.name, CACHED.prompt_tokens) == ("pp512 tg32 @ d2048", 2560)
-    row = summarise(context, [measure_batch([trace("plain", 32, 2048)], 0.0, 2048)])
-    assert row.is_context_prefill_phase
-    assert parse_row(row.document()).shape == context
-
-
-def test_hit_is_rated_by_what_was_computed() -> None:
-    row = cached_row([2048])
-    assert row.pp_throughput is not None
-    assert row.pp_throughput.mean == pytest.approx(512 / 0.067)
-    assert (row.cache, row.notes) == ({"hit": 1}, ())
+    shape = dataclasses.replace(CACHED, concurrency=len(cached))
+    return summarise(shape, [measure_batch(traces, 0.0, CACHED.prompt_tokens)])
 
 
 @pytest.mark.parametrize(
@@ -181,6 +163,7 @@ def test_hit_is_rated_by_what_was_computed() -> None:
         (1024, "answer", "partial"),
         (1800, "answer", "partial"),
         (1900, "answer", "hit"),
+        (2048, "answer", "hit"),
         (None, "answer", "unknown"),
         (0, "counters", "miss"),
         (2040, "counters", "hit"),
@@ -190,18 +173,17 @@ def test_miss_has_no_number_of_a_prompt(cached: int | None, source: str, outcome
     row = cached_row([cached], source)
     assert row.cache == {outcome: 1}
     prompt = (row.pp_throughput, row.pp_req_throughput, row.ttfr, row.est_ppt, row.e2e_ttft)
-    assert row.tg_throughput is not None
+    assert row.tg_throughput
+    assert row.why is not None
+    assert row.percentiles
     if outcome in ("hit", "partial"):
         assert None not in prompt
-        assert row.pp_throughput is not None
-        assert row.pp_throughput.mean == pytest.approx((2560 - (cached or 0)) / 0.067), "what was computed"
+        assert values(row.pp_throughput) == pytest.approx(((2560 - (cached or 0)) / 0.067,)), "what was computed"
         assert bool(row.notes) == (outcome == "partial")
         return
     assert prompt == (None,) * 5
-    assert row.why is not None
     assert {"pp_throughput", "ttfr", "est_ppt", "e2e_ttft"} <= set(row.why)
     assert row.notes[0].startswith("NO VERIFIED CACHE HIT: 1 of 1 requests ")
-    assert row.percentiles is not None
     assert "e2e_ttft_ms" not in row.percentiles
 
 
@@ -209,8 +191,7 @@ def test_some_misses_are_counted_and_left_out() -> None:
     row = cached_row([2048, 0, 2048, None])
     assert row.cache == {"hit": 2, "miss": 1, "unknown": 1}
     assert row.pp_throughput is None, "no total with a miss in it"
-    assert row.ttfr is not None
-    assert len(row.ttfr.values) == 2
+    assert len(values(row.ttfr)) == 2
     assert [note.split(" (")[0] for note in row.notes[:2]] == [
         "NO VERIFIED CACHE HIT: 1 of 4 requests missed the prefix cache",
         "NO VERIFIED CACHE HIT: 1 of 4 requests cannot be verified, the server does not report cached tokens of each; "
@@ -218,20 +199,25 @@ def test_some_misses_are_counted_and_left_out() -> None:
     ]
 
 
-def test_sum_of_the_counters_hides_no_miss() -> None:
-    """One of 16 missed: each is credited 15/16 of a context, which looks like a hit of its own."""
-    assert cached_row([1920] * 16, "counters").cache == {"unknown": 16}
-    assert cached_row([1920] * 16, "answer").cache == {"hit": 16}
-    assert cached_row([2040] * 16, "counters").cache == {"hit": 16}
-    assert cached_row([1536] * 2, "counters").cache == {"unknown": 2}
-    assert cached_row([1536], "counters").cache == {"partial": 1}
-    assert cached_row([0] * 4, "counters").cache == {"miss": 4}
+@pytest.mark.parametrize(
+    ("cached", "source", "outcome"),
+    [
+        ([1920] * 16, "counters", "unknown"),  # one of 16 missed: each is credited 15/16 of a context
+        ([1920] * 16, "answer", "hit"),
+        ([2040] * 16, "counters", "hit"),
+        ([1536] * 2, "counters", "unknown"),
+        ([1536], "counters", "partial"),
+        ([0] * 4, "counters", "miss"),
+    ],
+)
+def test_sum_of_the_counters_hides_no_miss(cached: list, source: str, outcome: str) -> None:
+    assert cached_row(cached, source).cache == {outcome: len(cached)}
 
 
 def sentinel(first: float, last: float, *rates: float) -> Sentinel:
     one, other, every = (row(Shape(2048, 128, 0), found) for found in ((first,), (last,), rates or (first,)))
     found = compare_runs(one, other, every, extra=True)
-    assert found is not None
+    assert found
     return found
 
 
@@ -265,7 +251,7 @@ def test_drift_is_more_than_runs_differ_by(change: float, noise: float | None, d
     assert Change("tg t/s", 1, 1 + change, change, noise).is_drift is drift
 
 
-def test_drift_is_said_first_and_steadiness_below() -> None:
+def test_drift_is_warned_of_and_steadiness_noted() -> None:
     drifting = dataclasses.replace(result(), sentinel=sentinel(50, 45, 50.0, 50.05, 49.95))
     assert any(line.startswith("THE MACHINE DRIFTED: pp2048 tg128") and "-10.0%" in line for line in warnings(drifting))
     steady = dataclasses.replace(result(), sentinel=sentinel(50, 50.1, 50.0, 50.05, 49.95))
@@ -273,10 +259,10 @@ def test_drift_is_said_first_and_steadiness_below() -> None:
     assert "tg t/s +0.2%" in bench_table(steady).notes[-1]
 
 
-def test_sentinel_document_and_back() -> None:
+def test_a_sentinel_survives_its_document() -> None:
     there = sentinel(50, 45)
     document = sentinel_document(there)
     assert parse_sentinel(document) == there
-    assert document is not None
+    assert document
     assert [change["drift"] for change in document["changes"]] == [True, True, True]
     assert parse_sentinel(None) is None

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from known_server import tokenize
 
+from cluster.bench.endpoint import Served
 from cluster.bench.rows import Shape
-from cluster.bench.run import Pace, about, weight
+from cluster.bench.run import Pace, weight
+from cluster.bench.wanted import BenchWanted, BodyMaker
 from cluster.bench.workload import (
-    BodyMaker,
     Corpus,
     corpus_id,
     corpus_pieces,
@@ -22,8 +23,8 @@ CORPUS = Corpus(tuple(tokenize(corpus_text(), False)), begin=(1,))
 SHAPE = Shape(2048, 128, 4096, 4)
 
 
-def body(run: str = "run0", index: int = 0, seed: int = 1, salt: str = "s", **given: Any) -> dict[str, Any]:
-    return BodyMaker("m", CORPUS, seed, salt, **given).body(SHAPE, run, index)
+def maker(salt: str = "s", left_out: tuple[str, ...] = (), **wanted: Any) -> BodyMaker:
+    return BodyMaker(BenchWanted("http://x", **wanted), Served("m", None, "vllm"), CORPUS, salt, left_out=left_out)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_length_is_exact(length: int) -> None:
 def test_prompts_of_equal_seed_are_equal_and_all_others_begin_differently() -> None:
     def prompts(seed: int, salt: str) -> list:
         return [
-            BodyMaker("m", CORPUS, seed, salt).body(Shape(512, tg, depth, 4), f"run{run}", index)["prompt"]
+            maker(salt, seed=seed).body(Shape(512, tg, depth, 4), f"run{run}", index)["prompt"]
             for tg in (32, 128)
             for depth in (0, 4096)
             for run in range(3)
@@ -82,23 +83,23 @@ PLAIN = {
     [
         ({}, {}),
         (
-            {"refused": ("continuous_usage_stats", "min_tokens")},
+            {"left_out": ("continuous_usage_stats", "min_tokens")},
             {"min_tokens": None, "stream_options": {"include_usage": True}},
         ),
-        ({"refused": ("continuous_usage_stats", "include_usage")}, {"stream_options": None}),
+        ({"left_out": ("continuous_usage_stats", "include_usage")}, {"stream_options": None}),
         ({"natural_stop": True}, {"min_tokens": None, "ignore_eos": None}),
     ],
 )
 def test_body_asks_for_exact_lengths_and_counts_without_what_was_refused(given: dict, changed: dict) -> None:
-    found = body(**given)
+    found = maker(**given).body(SHAPE, "run0", 0)
     assert len(found.pop("prompt")) == 6144
     assert found == {key: value for key, value in (PLAIN | changed).items() if value is not None}
 
 
 def test_where_no_salt_is_taken_the_beginning_is_new_at_each_invocation() -> None:
-    first, second = (body(salt=salt, refused=("cache_salt",))["prompt"] for salt in ("a", "b"))
+    first, second = (maker(salt, ("cache_salt",)).body(SHAPE, "run0", 0)["prompt"] for salt in "ab")
     assert first[1:17] != second[1:17]
-    assert first[17:] == second[17:] == body()["prompt"][17:]
+    assert first[17:] == second[17:] == maker().body(SHAPE, "run0", 0)["prompt"][17:]
 
 
 @pytest.mark.parametrize(
@@ -117,26 +118,18 @@ def test_refused_field_is_the_one_that_is_named(error: str, already: tuple, name
     assert refused_field(error, already) == name
 
 
-SHORT, LONG = Shape(400, 10, 0), Shape(400, 10, 3600)
-
-
-def test_rest_is_guessed_by_what_was_measured() -> None:
-    pace = Pace((SHORT, LONG), 3)
+def test_time_left_is_estimated_from_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("cluster.bench.run.time.monotonic", lambda: now[0])
+    short, long = Shape(400, 10, 0), Shape(400, 10, 3600)
+    pace = Pace((short, long), 3)
     assert str(pace) == "▱▱▱▱▱▱▱▱▱▱ 0 of 6"
-    pace.end(SHORT, 20.0)
-    assert pace.left_s == pytest.approx(2 * 20 + 3 * 20 * weight(LONG) / weight(SHORT))
-    pace.end(LONG, 100.0)
-    assert pace.left_s == pytest.approx(2 * 20 + 2 * 100)
-    assert str(pace) == "▰▰▰▱▱▱▱▱▱▱ 2 of 6, about 4 min left"
-    for shape in (SHORT, LONG) * 2:
-        pace.end(shape, 30.0)
-    assert str(pace) == "▰▰▰▰▰▰▰▰▰▰ 6 of 6, less than a minute left"
-    pace.end(SHORT, 1.0)
-    assert str(pace).startswith("▰▰▰▰▰▰▰▰▰▰ 7 of 7"), "more rounds than planned"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(20, "less than a minute"), (200, "about 3 min"), (3700, "about 1 h 02 min")]
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert about(seconds) == words
+    now[0] = 120.0
+    pace.end(short)
+    left = round(2 * (2 + 3 * weight(long) / weight(short)))
+    assert str(pace) == f"▰▱▱▱▱▱▱▱▱▱ 1 of 6, about {left} min left"
+    for shape in (short, short, long, long, long):
+        pace.end(shape)
+    assert str(pace) == "▰▰▰▰▰▰▰▰▰▰ 6 of 6, about 0 min left"
+    pace.end(short)
+    assert str(pace).startswith("▰▰▰▰▰▰▰▰▰▰ 7 of 7"), "more batches than planned"

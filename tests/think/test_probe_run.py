@@ -13,7 +13,7 @@ from config_tools import refusal
 from loops import each
 
 from cluster.bench.endpoint import Served
-from cluster.bench.loader import Ask, ClientLoad, Record, Round, RoundRecord
+from cluster.bench.loader import Ask, Batch, BatchRecord, RequestRecord
 from cluster.errors import ConnectionLostError
 from cluster.probe.ask import Case, CaseOver, CaseResult, ProbedServer, Talk, chat, expect, fail, probed_server, skip
 from cluster.probe.cases import CASES, QUICK, Limits, Probed, choose, run_probe
@@ -36,15 +36,15 @@ class Server:
 
     answer: Callable[[Ask], bytes | None] = lambda ask: said("hello")
     how: str = "done"
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[Batch] = field(default_factory=list)
     where: str = "here"
 
-    def send(self, wanted: Round) -> RoundRecord:
+    def send(self, wanted: Batch) -> BatchRecord:
         self.rounds.append(wanted)
         data = self.answer(wanted.asks[0])
         how, said = ("refused", "nobody listens") if data is None else (self.how, "")
-        record = Record(0.0, 0.1, how, said, ((0.1, data),) if data else ())
-        return RoundRecord(wanted.id, (record,), ClientLoad())
+        record = RequestRecord(0.0, 0.1, how, said, ((0.1, data),) if data else ())
+        return BatchRecord((record,))
 
 
 def case(name: str, talk: Callable[[ProbedServer], Talk], **how: Any) -> Case:
@@ -137,7 +137,7 @@ def test_a_reply_of_another_shape_is_a_failed_case(choices: Any) -> None:
 
 def test_what_came_before_is_kept_when_the_client_ends() -> None:
     class Ends(Server):
-        def send(self, wanted: Round) -> RoundRecord:
+        def send(self, wanted: Batch) -> BatchRecord:
             if self.rounds:
                 raise ConnectionLostError("the load client ended", code="load-client-lost")
             return super().send(wanted)
