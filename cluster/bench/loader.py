@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -43,9 +43,11 @@ class Batch:
     warm: str | None = "/v1/models"
 
     def line(self) -> bytes:
-        document = asdict(self)
-        requests = [one | {"method": "GET" if one["body"] is None else "POST"} for one in document.pop("asks")]
-        return orjson.dumps(document | {"requests": requests}) + b"\n"
+        requests = [
+            {"method": "GET" if ask.body is None else "POST", "path": ask.path, "body": ask.body} for ask in self.asks
+        ]
+        rest = {"id": self.id, "concurrency": self.concurrency, "timeout_s": self.timeout_s, "warm": self.warm}
+        return orjson.dumps(rest | {"requests": requests}) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)

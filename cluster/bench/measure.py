@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from cluster.bench.read import Counted, RequestTrace
@@ -59,18 +59,17 @@ class RequestMeasure:
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasure:
-    """The numbers of requests sent at the same time; totals are over all of them together."""
+    """The numbers of requests sent at the same time; totals are over all of them together. `why`: the reason for a
+    total that is None, by the field of `rows.Row`."""
 
     requests: tuple[RequestMeasure, ...]
     failures: tuple[str, ...] = ()
     pp_total_t_s: float | None = None
     tg_steady_t_s: float | None = None
-    total_why: str = ""
-    tg_steady_why: str = ""
     tg_wall_t_s: float | None = None
     peak_t_s: float | None = None
-    peak_why: str = ""
     peaks_each_t_s: tuple[float, ...] = ()
+    why: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure_request(trace: RequestTrace, latency_s: float, sent_tokens: int) -> RequestMeasure:
@@ -149,24 +148,25 @@ def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens:
     requests = tuple(measure_request(trace, latency_s, sent_tokens) for trace in served)
     if failures:
         why = f"{len(failures)} of {len(traces)} requests failed"
-        return BatchMeasure(requests, failures, total_why=why, tg_steady_why=why, peak_why=why)
+        totals = ("pp_throughput", "tg_throughput", "tg_wall_throughput", "peak_throughput")
+        return BatchMeasure(requests, failures, why=dict.fromkeys(totals, why))
     # all prompt tokens that were computed ÷ (last first token − first t0), as llama-benchy defines the total
     seconds = max(trace.first_token_s or 0.0 for trace in served) - min(trace.t0_s for trace in served)
     tokens = sum(request.prompt_tokens - request.cached_tokens for request in requests)
     prompts = tokens / seconds if seconds > 0 and tokens > 0 else None
     if any(trace.counted == "not" for trace in served):
-        return BatchMeasure(requests, pp_total_t_s=prompts, tg_steady_why=NOT_COUNTED, peak_why=NOT_COUNTED)
+        uncounted = dict.fromkeys(("tg_throughput", "peak_throughput"), NOT_COUNTED)
+        return BatchMeasure(requests, pp_total_t_s=prompts, why=uncounted)
     steady, steady_why = steady_rate(served)
     peak, peak_why = peak_rate(sorted(event for trace in served for event in trace.tokens))
     return BatchMeasure(
         requests,
         pp_total_t_s=prompts,
         tg_steady_t_s=steady,
-        tg_steady_why=steady_why,
         tg_wall_t_s=wall_rate(served),
         peak_t_s=peak,
-        peak_why=peak_why,
         peaks_each_t_s=tuple(rate for trace in served if (rate := peak_rate(trace.tokens)[0]) is not None),
+        why={"tg_throughput": steady_why, "peak_throughput": peak_why},
     )
 
 

@@ -142,13 +142,12 @@ class Observed:
 def summarise(
     shape: Shape,
     batches: Sequence[BatchMeasure],
-    observed: Observed | None = None,
+    observed: Observed = Observed(),
     *,
     natural_stop: bool = False,
     queued: int = 0,
 ) -> Row:
     """The row of a shape over its runs; one batch a run. `natural_stop`: outputs were free to end by themselves."""
-    observed = observed or Observed()
     failures = [failure for batch in batches for failure in batch.failures]
     if shape.phase == "cached":
         batches = [verify_hits(batch, shape.depth) for batch in batches]
@@ -168,7 +167,9 @@ def summarise(
         "e2e_ttft": _stat(claimed, "e2e_ttft_ms"),
         "tg_wall_throughput": None if alone else _stat(batches, "tg_wall_t_s"),
     }
-    why = {} if not failures or requests else dict.fromkeys(rates, "no request was served")
+    why = reasons(shape.concurrency, batches, requests)
+    if failures and not requests:
+        why = dict.fromkeys(rates, "no request was served")
     latencies = {
         "e2e_ttft_ms": spread([request.e2e_ttft_ms for request in claimed]),
         "tpot_ms": spread([request.tpot_ms for request in requests if request.tpot_ms is not None]),
@@ -194,7 +195,7 @@ def summarise(
         requests=len(requests) + len(failures),
         failed=len(failures),
         failures=tuple(f"{count} × {text}" for text, count in Counter(failures).most_common(5)),
-        why=why | reasons(shape.concurrency, batches, requests),
+        why=why,
         notes=tuple(notes),
         client=tuple(observed.client),
         machine=tuple(observed.machine),
@@ -219,16 +220,13 @@ def _stat(items: Sequence[RequestMeasure] | Sequence[BatchMeasure], name: str) -
 
 def reasons(concurrency: int, batches: Sequence[BatchMeasure], requests: Sequence[RequestMeasure]) -> dict[str, str]:
     """Why a number is missing, for some of the runs at least."""
-    each = [request.tg_why for request in requests if request.tg_why]
-    steady = [batch.tg_steady_why for batch in batches if batch.tg_steady_why and batch.requests]
-    peak = [batch.peak_why for batch in batches if batch.peak_why and batch.requests]
-    missed = [f"the context was not in the cache: {MISSES[r.cache]}" for r in requests if not r.is_as_claimed]
-    found = {"tg_req_throughput": each, "tg_throughput": each if concurrency == 1 else steady, "peak_throughput": peak}
+    each = next((request.tg_why for request in requests if request.tg_why), "")
+    missed = next((f"the context was not in the cache: {MISSES[r.cache]}" for r in requests if not r.is_as_claimed), "")
+    found = {"tg_req_throughput": each, "tg_throughput": each if concurrency == 1 else "", "peak_throughput": ""}
     found |= dict.fromkeys(("pp_throughput", "pp_req_throughput", "ttfr", "est_ppt", "e2e_ttft"), missed)
-    if concurrency > 1:
-        totals = [batch.total_why for batch in batches if batch.total_why]
-        found |= {"pp_throughput": totals or missed, "tg_wall_throughput": totals}
-    return {key: texts[0] for key, texts in found.items() if texts}
+    for batch in reversed(batches):
+        found |= {key: why for key, why in batch.why.items() if why and (concurrency > 1 or key == "peak_throughput")}
+    return {key: why for key, why in found.items() if why}
 
 
 def request_notes(shape: Shape, requests: Sequence[RequestMeasure], natural_stop: bool) -> Iterator[str]:

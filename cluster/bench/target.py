@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from cluster.bench.result import HostState, Manifest
 from cluster.bench.sampling import role
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
-from cluster.deploy.session import Connect, Named, answered, find, look, named_hosts, open_fleet, raise_all
+from cluster.deploy.session import Connect, answered, find, look, named_hosts, open_fleet, raise_all
 from cluster.errors import ClusterError, RefusedError, UsageError
 from cluster.hosts.connect import LocalHost
 from cluster.hosts.fleet import Fleet
@@ -123,7 +123,12 @@ def serving(options: ServerOptions, connect: Connect, why: str) -> Iterator[Serv
         deployment = running_deployment(seens, errors, find(seens, named.hosts))
         data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
         within = fleet.only(deployment.hosts)
-        recipe = recipe_named(options.recipe_option, named, str(deployment.spec["recipe"]["name"]))
+        recipe = None
+        if options.recipe_option:
+            recipe = load_recipe(choose_recipe(None, options.recipe_option, named.file.inventory)).recipe
+        else:
+            with suppress(UsageError):  # the one the deployment was made from is not found any more
+                recipe = load_recipe(deployment.spec["recipe"]["name"]).recipe
         server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
         client = client_in(within[deployment.head], container, server)
         with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
@@ -174,16 +179,6 @@ def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoa
         loader.close()
 
 
-def recipe_named(option: str | None, named: Named, name: str) -> Recipe | None:
-    """The recipe of `-r`, else the one the deployment was made from; None when it is not found any more."""
-    if option:
-        return load_recipe(choose_recipe(None, option, named.file.inventory)).recipe
-    try:
-        return load_recipe(name).recipe
-    except UsageError:
-        return None
-
-
 def running_deployment(
     seens: Mapping[str, Seen],
     errors: Sequence[ClusterError],
@@ -222,10 +217,9 @@ def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
 def solo_command(manifest: Manifest) -> str:
     """The `cluster up` that serves the same on the head alone, `--set` for every key that differs from the recipe."""
     words = ["cluster", "up", manifest.recipe, "--solo", "-n", manifest.hosts[0].name]
-    try:
+    recipe: Mapping[str, Any] = {}
+    with suppress(UsageError):
         recipe = load_recipe(manifest.recipe).recipe.model_dump(mode="json")
-    except UsageError:
-        recipe = {}
     for key, value in changed_keys(recipe, manifest.spec.get("recipe", {})):
         words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
     for name, value in manifest.spec.get("env", {}).items():

@@ -39,10 +39,6 @@ def only(measured: Result) -> Row:
 def test_every_way_to_stream_gives_the_same_numbers(load: ProcessLoader, model: str) -> None:
     row = only(run_bench(load, wanted(model)))
     assert (row.failed, row.notes) == (0, ())
-    assert row.tg_throughput
-    assert row.e2e_ttft
-    assert row.est_ppt
-    assert row.pp_throughput
     disturbed_least = min(row.tg_throughput.values, key=lambda rate: abs(rate - RATE))
     assert disturbed_least == pytest.approx(RATE, rel=BUSY)
     assert 39 < min(row.e2e_ttft.values) < 200
@@ -79,12 +75,10 @@ def test_rows_and_runs(load: ProcessLoader) -> None:
     assert first.machine == ({"run": 0, "samples": 1}, {"run": 1, "samples": 9}), "eight rows, then the first again"
     assert {"cpu_s", "lag_max_ms", "t0_spread_ms"} <= set(first.client[0])
     assert steps[0] == "tokenise"
-    assert measured.request
     assert measured.request["prompt"] == "[256 tokens]"
     assert re.fullmatch("[0-9a-f]{32,128}", measured.request["cache_salt"]), "vLLM takes no slashes"
     assert measured.manifest.client_where
     assert 0 < measured.latency_ms < 200
-    assert measured.sentinel
     assert (measured.sentinel.test, measured.sentinel.extra) == ("pp256 tg16", True), "the last thing measured"
 
 
@@ -134,7 +128,6 @@ def test_a_run_that_lost_its_load_client_twice_is_an_error_and_the_rows_before_i
 def test_totals_under_concurrency(load: ProcessLoader) -> None:
     row = only(run_bench(load, wanted("plain", tg=(440,), concurrency=(4,), runs=1)))
     for total in (row.tg_throughput, row.peak_throughput):
-        assert total
         assert total.mean == pytest.approx(4 * RATE, rel=BUSY)
 
 
@@ -142,7 +135,6 @@ def test_a_quarter_refused(load: ProcessLoader) -> None:
     row = only(run_bench(load, wanted("refusing", concurrency=(4,), runs=3)))
     assert (row.failed, row.requests) == (3, 12)
     assert row.failures == ("3 × HTTP 400: no room for this request",)
-    assert row.tg_req_throughput
     assert row.tg_req_throughput.mean == pytest.approx(RATE, rel=BUSY)
     assert row.tg_throughput is None
 
@@ -187,7 +179,6 @@ def test_refused_fields_are_dropped_one_by_one_and_named(load: ProcessLoader) ->
 
 def test_row_holds_what_the_server_counted(load: ProcessLoader) -> None:
     row = only(run_bench(load, wanted("drafted", concurrency=(2,))))
-    assert row.server
     assert (row.server["requests"], row.server["generation_tokens"]) == (4, 4 * 32)
     assert (row.server["foreign_requests"], row.server["foreign_tokens"]) == (0, 0)
     assert row.server["acceptance_per_position"] == [0.75, 0.5, 0.25]
@@ -217,7 +208,6 @@ def test_server_without_counters_is_asked_once(load: ProcessLoader) -> None:
 
 def test_one_row_is_its_own_sentinel(load: ProcessLoader) -> None:
     measured = run_bench(load, wanted("plain"))
-    assert measured.sentinel
     assert not measured.sentinel.extra
     assert run_bench(load, wanted("plain", runs=1)).sentinel is None
 
@@ -253,10 +243,7 @@ def test_context_is_loaded_and_the_hit_is_verified(load: ProcessLoader, model: s
     assert (context.is_context_prefill_phase, cached.is_context_prefill_phase) == (True, False)
     assert (cold.cache, context.cache, cached.cache) == (None, None, {"hit": 2})
     assert cold.notes == context.notes == cached.notes == ()
-    assert cached.server
     assert cached.server["prefix_hits"] == pytest.approx(2 * 304, abs=40)
-    assert cached.e2e_ttft
-    assert context.e2e_ttft
     assert min(cached.e2e_ttft.values) < 0.6 * min(context.e2e_ttft.values), "five sixths of 40 ms are saved"
 
 

@@ -159,11 +159,9 @@ def test_row_and_tables_hold_it() -> None:
     whole = dataclasses.replace(result(), rows=(one,))
     assert warnings(whole) == ("THROTTLED: spark1 (power cap)",)
     machines = machine_table(whole)
-    assert machines is not None
     links = "rocep1s0f0 4.29/4.29; roceP2p1s0f0 0.00/0.00; enp1s0f0np0 4.29/0.00"
     assert machines.rows == (("spark1", "2390–2411", "45", "61", "power cap", links),)
     gap = {"run": 1} | describe({}, {"spark1": RDMA})
     gapped = machine_table(dataclasses.replace(whole, rows=(row(one.shape, machine=[{"run": 0} | found, gap]),)))
-    assert gapped is not None
     assert gapped.rows == machines.rows
     assert "spark1" in gapped.notes[1]

@@ -131,7 +131,7 @@ def test_one_failure_takes_the_totals_away_and_not_the_others() -> None:
     assert len(batch.failures) == 1
     assert "closed the connection" in batch.failures[0]
     assert (batch.tg_steady_t_s, batch.pp_total_t_s, batch.tg_wall_t_s) == (None, None, None)
-    assert batch.tg_steady_why == "1 of 3 requests failed"
+    assert batch.why["tg_throughput"] == "1 of 3 requests failed"
     assert all(one.tg_t_s == pytest.approx(RATE) for one in batch.requests)
     none = measure_batch([trace("half"), trace("half")], LATENCY_S, 512)
     assert (none.requests, len(none.failures)) == ((), 2)

@@ -57,7 +57,6 @@ def served(**given: Any) -> Any:
 
 def test_counters_are_summed_over_engines_and_reasons() -> None:
     found = parse_metrics(TEXT)
-    assert found is not None
     assert (found["generation_tokens"], found["requests"], found["running"]) == (128, 4, 1)
     assert (found["prefix_queries"], found["prefix_hits"], found["preemptions"]) == (4096, 1024, 2)
     assert (found["queue_s"], found["queue_n"]) == (0.2, 4)
@@ -81,7 +80,6 @@ def test_what_a_row_holds() -> None:
     seen = count_run(before, after, [served()] * 4)
     assert seen is not None
     found = server_document([seen, seen])
-    assert found is not None
     assert found["generation_tokens"] == 256
     assert found["queue_ms"] == pytest.approx(50)
     assert found["prefix_cache_hit_rate"] == 0.25
@@ -139,7 +137,6 @@ def test_queue_is_measured_against_the_time_to_first_token(ttft_ms: float | None
 )
 def test_what_was_ours(traces: list, ours: tuple) -> None:
     found = count_run(counts(running=0), counts(running=0), traces)
-    assert found
     assert (found.served, found.failed, found.generated) == ours
 
 

@@ -61,7 +61,6 @@ def test_row_has_llama_benchys_fields() -> None:
         "requests_throughput_over_time",
     }
     read = BenchmarkRun.model_validate(document)
-    assert read.tg_throughput is not None
     assert read.tg_throughput.mean == pytest.approx(50)
     assert read.context_size == 4096
 
@@ -87,7 +86,6 @@ def test_totals_of_many_clients_are_over_batches_and_rates_over_requests() -> No
     assert values(many.tg_req_throughput) == pytest.approx((50,) * 12)
     assert (many.requests, many.failed) == (12, 0)
     assert values(many.output_tokens) == (128,) * 12
-    assert many.percentiles
     ttft, itl = many.percentiles["e2e_ttft_ms"], many.percentiles["itl_ms"]
     assert (ttft["n"], ttft["p90"], ttft["p99"]) == (12, pytest.approx(67), None)
     assert (itl["n"], itl["p99"]) == (12 * 127, pytest.approx(20, rel=1e-6))
@@ -101,7 +99,6 @@ def test_failures_are_counted_and_named() -> None:
     assert some.tg_throughput
     none = of("half")
     assert none.tg_throughput is None
-    assert none.why
     assert none.why["tg_throughput"] == "no request was served"
 
 
@@ -133,8 +130,6 @@ def test_no_way_raises(way: str) -> None:
 def test_missing_numbers_have_a_reason() -> None:
     short, uncounted = row(Shape(512, 32, 0, 4)), of("no-usage")
     assert short.tg_throughput is None
-    assert short.why
-    assert uncounted.why
     assert "less than 1 s" in short.why["tg_throughput"]
     assert "less than 2 s" in short.why["peak_throughput"]
     assert uncounted.why["tg_throughput"] == "the server does not count its tokens"
@@ -263,6 +258,5 @@ def test_a_sentinel_survives_its_document() -> None:
     there = sentinel(50, 45)
     document = sentinel_document(there)
     assert parse_sentinel(document) == there
-    assert document
     assert [change["drift"] for change in document["changes"]] == [True, True, True]
     assert parse_sentinel(None) is None
