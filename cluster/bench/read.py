@@ -13,10 +13,10 @@ from cluster.bench.loader import RequestRecord
 
 
 class EventSplitter:
-    """Gives the data of each server-sent event once its blank line is there.
+    """Gives the data of each server-sent event once its line is there: every server has one `data` line an event.
 
-    Lines end in LF or CRLF; comments and fields other than `data` are left out. Bytes stay bytes until an event is
-    complete, so a character split over two portions is complete again.
+    Lines end in LF or CRLF. Bytes stay bytes until a line is complete, so a character split over two portions is
+    complete again.
     """
 
     __slots__ = ("_rest",)
@@ -26,17 +26,12 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that these bytes complete."""
-        *blocks, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
-        found = []
-        for block in blocks:
-            lines = [line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")]
-            if lines:
-                found.append(b"\n".join(lines))
-        return found
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
     def finish(self) -> list[bytes]:
-        """What is left at the end of the stream: servers exist that leave out the last blank line."""
-        return self.feed(b"\n\n")
+        """What is left at the end of the stream: servers exist that leave out the last line end."""
+        return self.feed(b"\n")
 
 
 @dataclass(slots=True)
@@ -165,7 +160,7 @@ class _Stream:
 
     def add(self, t: float, data: bytes) -> None:
         """Read the data of one event, that of a server which may send anything."""
-        if data.strip() == b"[DONE]":
+        if data == b"[DONE]":
             self.ended = True
             return
         try:
