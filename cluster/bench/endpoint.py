@@ -128,7 +128,6 @@ class Engine:
         return () if self.name in INSTEAD else NOT_SENT.get(self.name, ())
 
     def document(self) -> dict[str, Any]:
-        """For the result: what is known."""
         return {key: value for key, value in asdict(self).items() if value not in ("", None, [])}
 
 
@@ -218,7 +217,6 @@ def _with_loaded(engine: Engine, served: Served, memory: Mapping[str, Any]) -> E
 
 
 def fetch(loader: Loader, *asks: Ask, name: str = "fetch") -> list[HttpAnswer]:
-    """Ask the server one after the other."""
     record = loader.send(Batch(name, asks, timeout_s=FETCH_TIMEOUT_S, warm=None))
     return [read_http(one) for one in record.records]
 

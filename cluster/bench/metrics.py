@@ -38,8 +38,8 @@ NAMES = {
 BY_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 LONG_QUEUE_MS = 10.0
 NEARLY, HALF = 0.9, 0.5
-_LINE = re.compile(r'^vllm:(\w+)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?[ \t]+([\d.eE+-]+)', re.MULTILINE)
-_POSITION = re.compile(r'(?:^|,)\s*position="(\d{1,3})"')
+_LINE = re.compile(r"^vllm:(\w+)(\{.*\})?[ \t]+([\d.eE+-]+)", re.MULTILINE)
+_POSITION = re.compile(r'position="(\d+)"')
 
 
 def parse_metrics(text: str) -> Counts | None:

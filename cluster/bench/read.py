@@ -25,7 +25,6 @@ class EventSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that these bytes complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 

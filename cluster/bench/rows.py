@@ -41,7 +41,6 @@ class Shape:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens sent in one request."""
         return self.depth if self.phase == "context" else self.depth + self.pp
 
     @property

@@ -197,7 +197,6 @@ class Bench:
         raise none_served(error, wanted.base_url + wanted.path)
 
     def measure(self, on_row: Callable[[Row], None]) -> tuple[Row, ...]:
-        """All runs of all rows, then the rows."""
         wanted, pace = self.wanted, Pace(self.shapes, self.wanted.least_runs)
         for run in range(wanted.most_runs):
             for group in wanted.groups():
