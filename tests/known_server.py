@@ -4,8 +4,8 @@
     prints {"port": N}, runs until its stdin ends
 
 The model's name chooses how it behaves (WAYS); with --engine it has that engine's routes and models (ENGINES). Every
-request's first token is sent TTFT after its last byte has come, the others at the given rate; GET /log tells when they
-really were. Loopback only.
+request's first token is sent TTFT after its last byte has come, the others at the given rate; GET /log has their true
+times. Loopback only.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Way:
     stop_after: float = 1.0  # part of the tokens after which it ends by itself
     cut_after: float = 0.0  # part of the tokens after which the connection is closed
     fail_every: int = 0  # every n-th request is refused
-    refuses: tuple[str, ...] = ()  # fields it will not have
-    cached: int | None = None  # what it says it had in its cache
+    refuses: tuple[str, ...] = ()  # fields it refuses
+    cached: int | None = None  # what it reports from its cache
     caches: bool = False  # has a prefix cache, which saves its part of the TTFT
     tells_cached: bool = True  # in the answer; its counters tell anyway
     error_event: bool = False
@@ -53,7 +53,7 @@ class Way:
     limit: int = 32768
     owner: str = "vllm"
     tokenizes: bool = True
-    context: int = 0  # a longer prompt is cut to half of this, without a word
+    context: int = 0  # a longer prompt is silently cut to half of this
     answers_as: str = ""  # another model's name in the answers
     other_every: int = 1  # in every n-th answer
     extra: dict[str, Any] = field(default_factory=dict)  # beside the final usage
@@ -221,14 +221,14 @@ OLLAMA = Way(owner="library", tokenizes=False, usage="zeros")
 
 @dataclass(frozen=True)
 class Engine:
-    """`loaded`: models as /api/ps tells them once they were asked; `counts`: it has vLLM's /metrics."""
+    """`loaded`: models in /api/ps once they were asked; `counts`: it has vLLM's /metrics."""
 
     ways: Mapping[str, Way] = field(default_factory=lambda: WAYS)
     routes: Mapping[str, Any] = field(default_factory=dict)
     loaded: Mapping[str, Mapping[str, Any]] | None = None
     counts: bool = False
 
-    def tell(self, path: str, asked: Collection[str]) -> Any:
+    def route(self, path: str, asked: Collection[str]) -> Any:
         """The answer of a route, None where it is not there."""
         if path == "/api/ps" and self.loaded is not None:
             return {"models": [model for name, model in self.loaded.items() if name in asked]}
@@ -236,9 +236,9 @@ class Engine:
 
 
 def in_memory(name: str, size: int, on_gpu: int, context: int | None) -> dict[str, Any]:
-    """A model as Ollama tells it; before 0.10 without its context."""
-    told = {"name": name, "model": name, "size": size, "size_vram": on_gpu, "expires_at": "2026-11-28T12:05:00Z"}
-    return told | ({"context_length": context} if context else {})
+    """A model in Ollama's /api/ps; before 0.10 without its context."""
+    found = {"name": name, "model": name, "size": size, "size_vram": on_gpu, "expires_at": "2026-11-28T12:05:00Z"}
+    return found | ({"context_length": context} if context else {})
 
 
 ENGINES = {
@@ -314,13 +314,13 @@ class State:
         self.counts.update({name: round(value) for name, value in way.counts.items()})
 
     def metrics(self) -> str:
-        """/metrics as vLLM tells it."""
-        told = {"num_requests_running": 0.0, "generation_tokens_total": 0.0} | dict(self.counts)
-        return "".join(f"vllm:{name} {float(value)}\n" for name, value in told.items())
+        """/metrics as vLLM prints it."""
+        counts = {"num_requests_running": 0.0, "generation_tokens_total": 0.0} | dict(self.counts)
+        return "".join(f"vllm:{name} {float(value)}\n" for name, value in counts.items())
 
 
 def describe(name: str, way: Way) -> dict[str, Any]:
-    """A model as /v1/models tells it."""
+    """A model in /v1/models."""
     return {"id": name, "max_model_len": way.limit, "owned_by": way.owner}
 
 
@@ -349,7 +349,7 @@ class Connection(asyncio.Protocol):
         """One request."""
         if path.endswith("/v1/models"):
             self.plain(200, {"data": [describe(name, way) for name, way in self.state.engine.ways.items()]})
-        elif (document := self.state.engine.tell(path, self.state.asked)) is not None:
+        elif (document := self.state.engine.route(path, self.state.asked)) is not None:
             self.plain(200, document)
         elif path.endswith("/detokenize"):
             self.plain(200, {"prompt": " ".join(f"w{token}" for token in body["tokens"])})
