@@ -7,8 +7,8 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 SYMBOLS = dict(zip("✓✗×÷–—−·•’│─├└µ", "+xx/---.*'|-++u", strict=True))
 SYMBOLS |= {"→": "->", "←": "<-", "±": "+-", "≤": "<=", "≥": ">=", "°": ""}
-KEPT = 20
-"""Files of details that are kept; the oldest go."""
 
 
 def in_plain_letters(error: UnicodeError) -> tuple[str, int]:
@@ -30,11 +28,10 @@ def in_plain_letters(error: UnicodeError) -> tuple[str, int]:
 
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    letters = error.object[error.start : error.end]
-    plain = [
-        SYMBOLS.get(one) or unicodedata.normalize("NFKD", one).encode("ascii", "ignore").decode() for one in letters
-    ]
-    return "".join(one or "?" for one in plain), error.end
+    plain = ""
+    for letter in error.object[error.start : error.end]:
+        plain += SYMBOLS.get(letter) or unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?"
+    return plain, error.end
 
 
 def take_every_text() -> None:
@@ -51,7 +48,7 @@ def take_every_text() -> None:
 
 
 def without_secrets(text: str, words: Sequence[str]) -> str:
-    """A text without the secrets that a command line and the environment give us."""
+    """A text without the secrets of a command line and of the environment."""
     from pathlib import Path
 
     from cluster.config.secrets import is_secret, redact_text
@@ -77,7 +74,7 @@ def details(error: BaseException, words: Sequence[str]) -> str:
 
 
 def save(text: str) -> str:
-    """Keep details in the user's state directory, where only the user reads them; where they lie."""
+    """Write details to the user's state directory, where only the user reads them. Returns the path."""
     import time
     from pathlib import Path
 
@@ -85,66 +82,60 @@ def save(text: str) -> str:
     folder = state / "cluster" / "internal-errors"
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     place = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    for old in sorted(folder.glob("*.txt"))[:-KEPT]:
-        old.unlink(missing_ok=True)
+    place.touch(0o600)
+    place.write_text(text, encoding="utf-8")
     return str(place)
 
 
-def settle(error: InternalError, words: Sequence[str]) -> str:
-    """Save the details of an internal error, take secrets out of its line, and say in it where they lie.
-
-    Returns the details. Never raises: this is what is called when all else failed.
-    """
-    try:
-        text = details(error.bug, words)
-        error.what = without_secrets(error.what, words)
-    except Exception as another:  # what takes secrets out does not work, so nothing of the message is shown
-        error.what = f"internal error: {type(error.bug).__name__}"
-        return f"{error.what}; its details could not be read: {type(another).__name__}\n"
-    try:
-        error.where = f"details in {save(text)}"
-    except Exception as another:
-        error.where = f"the details could not be saved: {another}"
-    return text
-
-
 def show(error: ClusterError, screen: Screen | None, words: Sequence[str]) -> int:
-    """Show an error on the screen, or without one where it cannot; its exit code. `--debug` shows the traceback."""
-    text = settle(error, words) if isinstance(error, InternalError) else ""
-    if "--debug" in words[: words.index("--") if "--" in words else None]:
-        sys.stderr.write(text or details(error, words))
+    """Show an error on the screen, or without one where it cannot; its exit code. `--debug` shows the traceback.
+
+    Never raises: this is what is called when all else failed.
+    """
+    text, what = "", error.what
+    if isinstance(error, InternalError):
+        error.what = f"internal error: {type(error.bug).__name__}"  # until secrets are out of its message
+        try:
+            text = details(error.bug, words)
+            error.what = without_secrets(what, words)
+            error.where = f"details in {save(text)}"
+        except Exception as another:
+            error.where = f"the details could not be saved: {another}"
     try:
+        if "--debug" in words[: words.index("--") if "--" in words else None]:
+            sys.stderr.write(text or details(error, words))
         if screen is None:
             from cluster.screen import Screen as Made
 
             screen = Made(json_mode="--json" in words)
         screen.error(error)
-    except Exception:  # a screen that does not work; what has to be said is said all the same
+    except Exception:  # a screen that does not work
         with suppress(OSError):
             sys.stderr.write("".join(f"{label}: {line}\n" for label, line in error.lines()))
     return int(error.exit_code)
 
 
-class Helpers:
-    """What threads beside the main one end with. The first unexpected exception of one is kept as `bug` and interrupts
-    the main thread, which would else wait for a thread that is no more; it then leaves as after Ctrl-C.
+@contextmanager
+def watching_threads() -> Iterator[None]:
+    """Raise InternalError for the first unexpected exception of another thread, which interrupts the main thread: it
+    would else wait for a thread that is no more.
     """
+    bugs: list[BaseException] = []
 
-    def __init__(self) -> None:
-        self.bug: BaseException | None = None
-        self._before = threading.excepthook
-
-    def __enter__(self) -> Helpers:
-        threading.excepthook = self._hear
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        own = self._before is threading.__excepthook__  # the interpreter's own, which would print a traceback
-        threading.excepthook = (lambda _: None) if own else self._before
-
-    def _hear(self, ended: threading.ExceptHookArgs) -> None:
-        if self.bug is None and ended.exc_value is not None:
-            self.bug = ended.exc_value
+    def keep(ended: threading.ExceptHookArgs) -> None:
+        if not bugs and ended.exc_value is not None:
+            bugs.append(ended.exc_value)
             _thread.interrupt_main()
+
+    before, threading.excepthook = threading.excepthook, keep
+    try:
+        yield
+    except (ClusterError, OSError, KeyboardInterrupt) as error:
+        if bugs and not isinstance(error, InternalError):
+            raise InternalError(bugs[0], rolled_back=getattr(error, "rolled_back", "")) from None
+        raise
+    finally:
+        own = before is threading.__excepthook__  # the interpreter's own, which would print a traceback
+        threading.excepthook = (lambda _: None) if own else before
+    if bugs:
+        raise InternalError(bugs[0])

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 
 UNCHANGED = "no changes were made"
-"""What `rolled back:` says of a refusal before the first change."""
+"""What `rolled back:` shows of a refusal before the first change."""
 
 
 class ExitCode(IntEnum):
@@ -34,6 +35,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+@dataclass(eq=False, repr=False)
 class ClusterError(Exception):
     """An error a user can meet: what, where, what was rolled back, what to do (four lines at most).
 
@@ -41,18 +43,17 @@ class ClusterError(Exception):
     hyphens. `where` is for people: a host, a login, a file and its line. `host` is the one host it is about.
     """
 
+    what: str
+    _: KW_ONLY
+    code: str
+    where: str = ""
+    rolled_back: str = ""
+    remedy: str = ""
+    host: str = ""
     exit_code = ExitCode.FAILED
 
-    def __init__(
-        self, what: str, *, code: str, where: str = "", rolled_back: str = "", remedy: str = "", host: str = ""
-    ) -> None:
-        super().__init__(what)
-        self.code = code
-        self.what = what
-        self.where = where
-        self.rolled_back = rolled_back
-        self.remedy = remedy
-        self.host = host
+    def __str__(self) -> str:
+        return self.what
 
     @property
     def errors(self) -> tuple[ClusterError, ...]:
@@ -61,13 +62,9 @@ class ClusterError(Exception):
 
     def lines(self) -> list[tuple[str, str]]:
         """The lines to print, as (label, text); empty ones are left out."""
-        rows = [
-            ("error", f"{self.what} [{self.code}]"),
-            ("where", self.where),
-            ("rolled back", self.rolled_back),
-            ("hint", self.remedy),
-        ]
-        return [(label, text) for label, text in rows if text]
+        what = f"{self.what} [{self.code}]"
+        rows = {"error": what, "where": self.where, "rolled back": self.rolled_back, "hint": self.remedy}
+        return [(label, text) for label, text in rows.items() if text]
 
     def as_dict(self) -> dict[str, str]:
         """For a JSON document: code, error, where, rolled_back, hint, host; those that are not empty."""
@@ -110,22 +107,18 @@ class InternalError(ClusterError):
     """What was raised and nobody expected is its `bug`."""
 
     def __init__(self, bug: BaseException, *, rolled_back: str = "") -> None:
-        said = " ".join(str(bug).split())
-        said = said if len(said) <= 300 else f"{said[:300]}…"
-        super().__init__(
-            f"internal error: {type(bug).__name__}" + (f": {said}" if said else ""),
-            code="internal",
-            rolled_back=rolled_back,
-            remedy="--debug shows the details; please report them",
-        )
+        text = " ".join(("internal error:", f"{type(bug).__name__}:", *str(bug).split())).removesuffix(":")
+        what = text[:300] + "…" * (len(text) > 300)
+        remedy = "--debug shows the details; please report them"
+        super().__init__(what, code="internal", rolled_back=rolled_back, remedy=remedy)
         self.bug = bug
 
 
 class InterruptedByUser(ClusterError):
     exit_code = ExitCode.INTERRUPTED
 
-    def __init__(self, what: str = "interrupted", *, where: str = "", rolled_back: str = "", remedy: str = "") -> None:
-        super().__init__(what, code="interrupted", where=where, rolled_back=rolled_back, remedy=remedy)
+    def __init__(self, what: str = "interrupted", **more: str) -> None:
+        super().__init__(what, code="interrupted", **more)
 
 
 class ManyErrors(ClusterError):

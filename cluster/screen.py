@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any, Self, TextIO, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,37 +24,34 @@ WIDE = 200
 class Reader:
     """A stream whose reader may go away: a pipe into `head`, a terminal that is closed.
 
-    Until `stay` is called a closed pipe raises BrokenPipeError, which ends a command that only reads, and a full disk
+    While `staying` is unset a closed pipe raises BrokenPipeError, which ends a command that only reads, and a full disk
     its OSError; afterwards, and on a terminal that is gone, what is written is lost and the work goes on.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._staying = False
+        self.staying = False
         self._gone = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def stay(self) -> None:
-        self._staying = True
-
     def write(self, text: str) -> int:
-        self._try(lambda: self._stream.write(text))
+        self._try(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
         self._try(self._stream.flush)
 
-    def _try(self, act: Callable[[], Any]) -> None:
+    def _try(self, act: Callable[..., Any], *given: str) -> None:
         if self._gone:
             return
         try:
-            act()
+            act(*given)
         except OSError as error:
             self._gone = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python flushes once more at exit
-            if error.errno != errno.EIO and not self._staying:
+            if error.errno != errno.EIO and not self.staying:
                 raise
 
 
@@ -62,8 +59,8 @@ class Wall(Console):
     """A console that wraps nothing by itself and leaves a broken pipe to `Reader`."""
 
     def __init__(self, reader: Reader) -> None:
-        width = None if reader.isatty() else WIDE
-        super().__init__(file=cast(IO[str], reader), highlight=False, soft_wrap=True, width=width)
+        width, file = None if reader.isatty() else WIDE, cast(IO[str], reader)
+        super().__init__(file=file, width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # not rich's SystemExit: main knows what to do
@@ -81,25 +78,23 @@ class Screen:
 
     def stay(self) -> None:
         """Something is being changed: it is carried through even when nobody reads any more."""
-        self._out.stay()
-        self._err.stay()
+        self._out.staying = self._err.staying = True
 
     def line(self, text: str = "") -> None:
         """A line of the result, as it is."""
-        self._result.print(text, markup=False)
+        self._result.print(text)
 
     def text(self, text: str, indent: str, style: str | None = None) -> None:
         """A line of the result; on a terminal it is wrapped between words, and goes on below at `indent`."""
         if self._result.is_terminal:
-            wrapper = textwrap.TextWrapper(
-                self._result.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-            )
-            text = "\n".join(wrapper.wrap(text))
-        self._result.print(text, markup=False, style=style)
+            wrapper = textwrap.TextWrapper(self._result.width, break_long_words=False, break_on_hyphens=False)
+            wrapper.subsequent_indent = indent
+            text = wrapper.fill(text)
+        self._result.print(text, style=style)
 
     def note(self, text: str) -> None:
         """A line of progress."""
-        self._progress.print(text, markup=False, style="dim" if self._progress.is_terminal else None)
+        self._progress.print(text, style="dim" if self._progress.is_terminal else None)
 
     def trouble(self, text: str) -> None:
         """A line of progress about what is in the way of it, once while only its seconds grow; "" when nothing is."""
@@ -109,11 +104,11 @@ class Screen:
 
     def warn(self, text: str) -> None:
         """A line that should be read."""
-        self._progress.print(text, markup=False, style="yellow")
+        self._progress.print(text, style="yellow")
 
     def good(self, text: str) -> None:
         """A line that says that something was proven."""
-        self._result.print(text, markup=False, style="green")
+        self._result.print(text, style="green")
 
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
@@ -123,36 +118,33 @@ class Screen:
         for column in columns:
             table.add_column(column.lstrip(">"), justify="right" if column[:1] == ">" else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
         if columns:
             self._result.print(table, soft_wrap=False)
         for note in notes:
             self.line(f"  {note}")
 
-    def document(self, value: Any) -> None:
+    def document(self, value: Any, **form: Any) -> None:
         """The one JSON document; printed only when it was asked for."""
-        self._write_json(value, indent=2)
+        if self.json_mode:
+            self._out.write(json.dumps(value, default=str, **(form or {"indent": 2})) + "\n")
+            self._out.flush()
 
     def record(self, value: Any) -> None:
-        """One JSON document of many, on a line of its own; printed only when JSON was asked for."""
-        self._write_json(value, separators=(",", ":"))
-
-    def _write_json(self, value: Any, **form: Any) -> None:
-        if self.json_mode:
-            self._out.write(json.dumps(value, default=str, **form) + "\n")
-            self._out.flush()
+        """One JSON document of many, on a line of its own."""
+        self.document(value, separators=(",", ":"))
 
     def error(self, error: ClusterError) -> None:
         """An error in four lines at most; with several hosts, each host's."""
         for one in error.errors:
             for label, text in one.lines():
-                self._progress.print(f"{label}: {text}", markup=False, style="bold red" if label == "error" else None)
+                self._progress.print(f"{label}: {text}", style="bold red" if label == "error" else None)
         if self.json_mode:
             self.document({"errors": [one.as_dict() | {"exit": int(one.exit_code)} for one in error.errors]})
 
-    def waiting(self, what: str) -> Waiting:
+    def waiting(self, what: str) -> WaitLine:
         """A visible line for a wait: a spinner on a terminal, one line per change elsewhere; a block ends it."""
-        return Waiting(self._progress, what)
+        return WaitLine(self._progress, what)
 
     @property
     def interactive(self) -> bool:
@@ -163,7 +155,7 @@ class Screen:
         """Ask yes or no on the terminal; without one the answer is no."""
         if not self.interactive:
             return False
-        self._progress.print(f"{question} [y/N] ", markup=False, end="")
+        self._progress.print(f"{question} [y/N] ", end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -178,47 +170,44 @@ class QuietScreen(Screen):
         self.json_mode = False
         self.kept: dict[str, Any] = {}
 
-    def document(self, value: Any) -> None:
+    def document(self, value: Any, **form: Any) -> None:
         self.kept = dict(value)
 
 
-class Waiting:
+class WaitLine:
     def __init__(self, console: Console, what: str) -> None:
         self._console = console
-        self._what = self._last = what
+        self._what, self._shown = what, ""
         self._status = console.status(escape(what)) if console.is_terminal else None
         if self._status:
             self._status.start()
-        else:
-            console.print(f"waiting: {what}", markup=False)
+        self.beside("")
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *ended: object) -> None:
         self.stop()
 
     def update(self, what: str, trouble: str = "") -> None:
-        """Say what is waited for now, and what is in the way of it."""
+        """Show what is waited for now, and what is in the way of it."""
         self._what = what
         self.beside(trouble)
 
     def beside(self, trouble: str) -> None:
-        """Say what is in the way of it; "" when nothing is. Where no line can be changed its seconds do not count."""
+        """Show what is in the way of it; "" when nothing is. Where no line can be changed its seconds do not count."""
         what = f"{self._what}; {trouble}" if trouble else self._what
-        shown = what if self._status or not trouble else f"{self._what}; {without_seconds(trouble)}"
-        if shown == self._last:
-            return
-        self._last = shown
         if self._status:
             self._status.update(escape(what))
-        else:
-            self._console.print(f"waiting: {what}", markup=False)
+            return
+        shown = f"{self._what}; {without_seconds(trouble)}"
+        if shown != self._shown:
+            self._shown = shown
+            self._console.print(f"waiting: {what}")
 
     def stop(self) -> None:
         if self._status:
             self._status.stop()
-            self._status = None
 
 
 def without_seconds(text: str) -> str:

@@ -29,8 +29,7 @@ from cluster.bench.tables import (
 )
 from cluster.bench.target import ServerOptions, Serving, serving, solo_command
 from cluster.bench.wanted import BenchWanted, conditions, parts_of
-from cluster.cli.options import bench as bench_options
-from cluster.cli.typed import typed
+from cluster.cli.options import typed
 from cluster.config.recipe import BenchDefaults, Recipe
 from cluster.deploy.session import Connect
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, UsageError
@@ -57,7 +56,7 @@ class BenchOptions(ServerOptions):
 
     @property
     def command(self) -> str:
-        return typed("bench", bench_options, self)
+        return typed("bench", self)
 
 
 @dataclass

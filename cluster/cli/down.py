@@ -1,4 +1,4 @@
-"""`cluster down`: load → connect → lock → look → plan → apply → prove that all is back → forget."""
+"""`cluster down`: load → connect → lock → look → plan → apply → prove that all is released → forget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.apply import apply
 from cluster.deploy.plan import Plan, filled, forget, plan_down
-from cluster.deploy.restart import BACK_S, Holder, await_released
+from cluster.deploy.restart import BACK_S, await_released
 from cluster.deploy.session import (
     Connect,
     Named,
@@ -35,12 +35,11 @@ from cluster.spark.memory import GIB
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    """Carry out `cluster down`."""
     return take(read_named(args), screen, connect, dry_run=args.dry_run)
 
 
 def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: bool) -> ExitCode:
-    """From the hosts that are meant to the proof that nothing of ours is left."""
+    """From the hosts that are meant to the proof that no deployment is left."""
     with open_fleet(named.hosts, connect) as fleet:
         outcomes = look(fleet, named.hosts)
         seens, errors = answered(outcomes)
@@ -70,31 +69,28 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
     screen.document({"deployments": [one.id for one in found], **removed, "errors": [one.as_dict() for one in errors]})
     if screen.json_mode and errors:
         return ManyErrors(errors).exit_code
-    raise_all(errors)  # what could be taken down was; the hosts that did not answer are still said
+    raise_all(errors)  # what could be taken down was; the hosts that did not answer are still named
     return ExitCode.DONE
 
 
 def concerned(
     outcomes: Mapping[str, Outcome[Seen]], named: Named, found: Sequence[Deployment], screen: Screen
 ) -> list[ClusterError]:
-    """Errors of hosts that were named or may have a rank of what was found; others are only said to be off."""
+    """Errors of hosts that were named or may have a rank of what was found; of others only a warning."""
     ranks = {host for deployment in found for host in deployment.hosts}
     unknown = ranks - outcomes.keys()  # a rank's host that is not known by name may be any that does not answer
-    errors = []
-    for name, outcome in outcomes.items():
-        if outcome.error is None:
-            continue
-        if named.explicit or not found or name in ranks or unknown:
-            errors.append(outcome.error)
-        else:
-            screen.warn(f"{name} was left out: {outcome.error.what}")
-    return errors
+    errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error}
+    if named.explicit or not found or unknown:
+        return list(errors.values())
+    for name in errors.keys() - ranks:
+        screen.warn(f"{name} was left out: {errors[name].what}")
+    return [error for name, error in errors.items() if name in ranks]
 
 
 def take_down(
     answering: Sequence[ResolvedHost], seens: dict[str, Seen], found: tuple[Deployment, ...], session: Session
 ) -> dict[str, Any]:
-    """Remove what is ours on these hosts and prove that they are as before; what `--json` tells of it."""
+    """Remove all deployments on these hosts and prove that they are as before. Returns what `--json` shows of it."""
     screen = session.screen
     for deployment in found:
         beyond = ", ".join(host for host in deployment.hosts if host not in seens)
@@ -116,8 +112,11 @@ def take_down(
     apply(plan.stages, session)
     hosts = [host for host in answering if host.name in seens]
     seens, held = await_released(found, hosts, session.fleet, screen, removed=True)
-    if held:
-        raise ManyErrors([not_released(name, rows) for name, rows in held.items()])
+    not_released = []
+    for name, rows in held.items():
+        what = f"not released after {BACK_S:.0f} s: {'; '.join(f'{one.what} ({one.evidence})' for one in rows[:4])}"
+        not_released.append(RefusedError(what, code="not-released", where=name, remedy=rows[0].remedy))
+    raise_all(not_released)
     apply((last,), session)
     proven = {}
     for name, seen in seens.items():
@@ -125,11 +124,3 @@ def take_down(
         proven[name] = f"containers, ports and processes are released; {memory}"
         screen.good(f"{name}: {proven[name]}")
     return {"hosts": proven}
-
-
-def not_released(host: str, held: Sequence[Holder]) -> ClusterError:
-    """What still holds something after two minutes."""
-    rows = "; ".join(f"{one.what} ({one.evidence})" for one in held[:4])
-    return RefusedError(
-        f"not released after {BACK_S:.0f} s: {rows}", code="not-released", where=host, remedy=held[0].remedy
-    )

@@ -14,7 +14,7 @@ HOSTS_WIDTH = 24
 
 
 def show(findings: Sequence[Finding], screen: Screen) -> None:
-    """Print findings in their order; nothing for none. What is the same on several hosts is said once."""
+    """Print findings in their order; nothing for none. What is the same on several hosts is printed once."""
     shared = share(findings)
     if not shared:
         return

@@ -6,74 +6,65 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import __version__, crash
-from cluster.cli import options
-from cluster.cli.options import Parser
+from cluster.cli.options import DESCRIBED, OPTIONS, TO_VLLM, Parser
 from cluster.errors import ClusterError, ExitCode, InternalError, InterruptedByUser
 
 if TYPE_CHECKING:
     from cluster.screen import Screen
 
 
-@dataclass(frozen=True)
-class Command:
-    """`target` is a file of cli/ and its function; that file has `configure` where this one has none."""
+ELSEWHERE = {"swap": ("up", "run_swap"), "scaling": ("series", "run_scaling"), "sweep": ("series", "run_sweep")}
+"""File of cli/ and its function, where these are not the file of the command's name and its `run`."""
 
+
+class Command(NamedTuple):
     name: str
     summary: str
-    configure: Callable[[Parser], None] | None
-    target: str
-    example: str
+    words: str
+    """An example, behind the command's name."""
 
     def load(self, function: str = "") -> Any:
         """What carries it out, or another function beside it."""
-        module, _, run = self.target.partition(":")
+        module, run = ELSEWHERE.get(self.name, (self.name, "run"))
         return getattr(import_module(f"cluster.cli.{module}"), function or run)
+
+    @property
+    def example(self) -> str:
+        return self.words if " | " in self.words else f"cluster {self.name} {self.words}".strip()
+
+    @property
+    def description(self) -> str:
+        text = DESCRIBED.get(self.name, f"{self.summary[0].upper()}{self.summary[1:]}.")
+        return f"{text} What stands after the first -- goes to vLLM as it is." if self.name in TO_VLLM else text
 
 
 COMMANDS = (
-    Command("up", "start a recipe on hosts and prove that it serves", options.up,
-            "up:run", "cluster up gemma-4-31b-fp8 -n spark1,spark2 --tp 2"),
-    Command("swap", "stop what runs and start another recipe there", options.swap,
-            "up:run_swap", "cluster swap gemma-4-26b-a4b-fp8"),
-    Command("pull", "image and weights onto every host, verified", options.pull,
-            "pull:run", "cluster pull gemma-4-26b-a4b-fp8 -n spark1,spark2"),
-    Command("down", "remove deployments and prove that memory and ports are released", options.down,
-            "down:run", "cluster down"),
-    Command("status", "hosts, ranks, Ray, server, memory", options.status,
-            "status:run", "cluster status --json"),
-    Command("doctor", "every check of every host: what is wrong, and what to do", options.doctor,
-            "doctor:run", "cluster doctor -n spark1,spark2"),
-    Command("probe", "does the server behave: tools, text, reasoning, pictures, streams", options.probe,
-            "probe:run", "cluster probe --only tools"),
-    Command("bench", "measure the running server; compare with one Spark", options.bench,
-            "bench:run", "cluster bench --depth 0 4096 16384"),
-    Command("scaling", "up, bench, down for each size; one report", options.scaling,
-            "series:run_scaling", "cluster scaling -n spark1,spark2 --tp 1 2 --depth 0 4096 16384"),
-    Command("sweep", "up, bench, down with one recipe key varied; one table", options.sweep,
-            "series:run_sweep", "cluster sweep --vary vllm.max-num-seqs=4,8,16 --tp 1"),
-    Command("report", "Markdown, CSV, JSON or an HTML page from stored results", options.report,
-            "report:run", "cluster report -o report.html"),
-    Command("logs", "logs of all ranks, merged by time", options.logs,
-            "logs:run", "cluster logs --explain"),
-    Command("explain", "what is wrong in pasted logs and outputs of commands", options.explain,
-            "explain:run", "docker logs vllm 2>&1 | cluster explain -"),
-    Command("exec", "run a command on hosts", options.execute,
-            "exec:run", "cluster exec -n spark1,spark2 -- nvidia-smi -L"),
-    Command("fit", "will a recipe fit, and how fast can it possibly be", options.fit,
-            "fit:run", "cluster fit gemma-4-31b-fp8 --tp 1 2"),
-    Command("recipes", "list, show or check recipes", None,
-            "recipes:run", "cluster recipes show gemma-4-31b-fp8"),
-    Command("inventory", "list, show, check or add hosts", None,
-            "inventory:run", "cluster inventory add spark1 192.168.1.41"),
-    Command("lab", "simulated Sparks on this machine", None,
-            "lab:run", "cluster lab up"),
-)  # fmt: skip
+    Command("up", "start a recipe on hosts and prove that it serves", "gemma-4-31b-fp8 -n spark1,spark2 --tp 2"),
+    Command("swap", "stop what runs and start another recipe there", "gemma-4-26b-a4b-fp8"),
+    Command("pull", "image and weights onto every host, verified", "gemma-4-26b-a4b-fp8 -n spark1,spark2"),
+    Command("down", "remove deployments and prove that memory and ports are released", ""),
+    Command("status", "hosts, ranks, Ray, server, memory", "--json"),
+    Command("doctor", "every check of every host: what is wrong, and what to do", "-n spark1,spark2"),
+    Command("probe", "does the server behave: tools, text, reasoning, pictures, streams", "--only tools"),
+    Command("bench", "measure the running server; compare with one Spark", "--depth 0 4096 16384"),
+    Command("scaling", "up, bench, down for each size; one report", "-n spark1,spark2 --tp 1 2 --depth 0 4096 16384"),
+    Command("sweep", "up, bench, down with one recipe key varied; one table", "--vary vllm.max-num-seqs=4,8,16 --tp 1"),
+    Command("report", "Markdown, CSV, JSON or an HTML page from stored results", "-o report.html"),
+    Command("logs", "logs of all ranks, merged by time", "--explain"),
+    Command(
+        "explain", "what is wrong in pasted logs and outputs of commands", "docker logs vllm 2>&1 | cluster explain -"
+    ),
+    Command("exec", "run a command on hosts", "-n spark1,spark2 -- nvidia-smi -L"),
+    Command("fit", "will a recipe fit, and how fast can it possibly be", "gemma-4-31b-fp8 --tp 1 2"),
+    Command("recipes", "list, show or check recipes", "show gemma-4-31b-fp8"),
+    Command("inventory", "list, show, check or add hosts", "add spark1 192.168.1.41"),
+    Command("lab", "simulated Sparks on this machine", "up"),
+)
 
 
 def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -92,13 +83,15 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         one = commands.add_parser(
             command.name,
             help=command.summary,
-            description=command.summary[0].upper() + command.summary[1:] + ".",
+            description=command.description,
             epilog=f"example: {command.example}",
             allow_abbrev=False,
             formatter_class=_formatter,
         )
-        if words is None or command.name in words:
-            (command.configure or command.load("configure"))(one)
+        if command.name in OPTIONS and (words is None or command.name in words):
+            one.add_options(OPTIONS[command.name])
+        elif words is None or command.name in words:
+            command.load("configure")(one)
     return parser
 
 
@@ -125,7 +118,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if not args.command:
         parser.print_help()
         raise SystemExit(ExitCode.USAGE)
-    if cut < len(argv) and args.command not in ("up", "swap", "scaling", "sweep", "exec"):
+    if cut < len(argv) and args.command not in (*TO_VLLM, "exec"):
         parser.error(f"`cluster {args.command}` takes nothing after `--`")
     return args
 
@@ -140,23 +133,19 @@ def main(argv: Sequence[str] | None = None, **given: Any) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
             signal.signal(number, signal.default_int_handler)  # a lost terminal is met like Ctrl-C
-    helpers = crash.Helpers()
     screen: Screen | None = None
     try:
-        with helpers:
+        with crash.watching_threads():
             args = parse(words)
             from cluster.screen import Screen
 
             screen = Screen(json_mode=getattr(args, "json", False))
             command = next(row for row in COMMANDS if row.name == args.command)
-            code = int(command.load()(args, screen, **given))
-        if helpers.bug is None:
-            return code
-        error: ClusterError = InternalError(helpers.bug)
+            return int(command.load()(args, screen, **given))
     except BrokenPipeError:  # the reader went away (`| head`): nothing is wrong
         return ExitCode.DONE
     except KeyboardInterrupt:
-        error = InterruptedByUser()
+        error: ClusterError = InterruptedByUser()
     except ClusterError as caught:
         error = caught
     except OSError as caught:
@@ -164,8 +153,6 @@ def main(argv: Sequence[str] | None = None, **given: Any) -> int:
         error.__cause__ = caught
     except Exception as caught:
         error = InternalError(caught)
-    if helpers.bug is not None and not isinstance(error, InternalError):
-        error = InternalError(helpers.bug, rolled_back=error.rolled_back)
     return crash.show(error, screen, words)
 
 

@@ -1,30 +1,286 @@
-"""Every option of every command, each once. Light to import: the work is imported when it is asked for."""
+"""Every option of every command, each once: what is typed, and its help. Light to import; nothing is done here."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from importlib import resources
+from pathlib import Path
 from typing import Any, Self
 
-MANY: dict[str, Any] = {"action": "append", "default": []}
-SHARED = {
-    "-i --inventory FILE": "inventory file (default: $CLUSTER_INVENTORY, else ./inventory/default.yaml, else "
-    "~/.config/cluster/inventory.yaml)",
+from cluster.config.secrets import is_secret, redact
+
+TO_VLLM = ("up", "swap", "scaling", "sweep")
+"""Commands that give vLLM what stands after the first `--`."""
+DESCRIBED = {
+    "swap": "Stop what runs, see that its memory is back, start RECIPE there and prove it; what ran before serves "
+    "again when RECIPE does not become ready.",
+    "pull": "Bring a recipe's image and weights onto every host, and see that they are whole and the same.",
+    "doctor": "Every check of every host: what is wrong, and what to do. It changes nothing; a deployment of several "
+    "ranks that serves is asked one completion of 8 tokens, to see by the HCAs' counters which way its traffic goes.",
+}
+"""Descriptions that say more than the line in the list of commands."""
+OUTPUT = {
     "--json": "one JSON document on stdout; progress on stderr",
     "--debug": "show the traceback of an error",
-    "-e --env KEY=VALUE": "environment of every rank; without =VALUE it is taken from yours; secrets (by name: KEY, "
+}
+COMMON = {
+    "-i --inventory FILE": "inventory file (default: $CLUSTER_INVENTORY, else ./inventory/default.yaml, else "
+    "~/.config/cluster/inventory.yaml)",
+    **OUTPUT,
+}
+HOSTS = "hosts, groups or user@host:port"
+RUNNING = "(default: the hosts of what runs, looked for on all hosts of the inventory)"
+NODES = {"-n --nodes HOST[,HOST…]": f"{HOSTS} (default: all hosts of the inventory)"}
+RANKED = {"-n --nodes HOST[,HOST…]": f"{HOSTS}; the first is the head (default: all hosts of the inventory)"}
+SERVING = {"-n --nodes HOST[,HOST…]": f"{HOSTS} {RUNNING}"}
+CHOSEN = {
+    "RECIPE?": "recipe name or file (default: see `cluster recipes list`)",
+    "-r --recipe RECIPE": "the same as RECIPE",
+    "--set KEY.SUB=VALUE*": "change a recipe key; VALUE is YAML",
+}
+ENV = {
+    "-e --env KEY=VALUE*": "environment of every rank; without =VALUE it is taken from yours; secrets (by name: KEY, "
     "TOKEN, PASSWD …) travel as files and are shown nowhere",
-    "--dry-run": "print every host's argv in order and change nothing",
+}
+SIZES = {
+    "--tp -tp N": "tensor-parallel size (default: hosts ÷ pp)",
+    "--pipeline-parallel N": "pipeline size (default: 1)",
+    "--solo": "first host only, --tp 1",
+    "--backend {ray,mp}": "how ranks find each other (default: the recipe's; one host alone uses neither unless ray is "
+    "given)",
+}
+DRY_RUN = {"--dry-run": "print every host's argv in order and change nothing"}
+HUB_TOKEN = {
     "--hub-token-file FILE": "hub token for downloads (default: $HF_TOKEN, else the file that `hf auth login` writes)",
+}
+STARTING = {
+    **DRY_RUN,
+    "-y --yes": "do not ask before downloads and replacements; without a terminal, downloads need it",
+    "--allow-socket": "accept TCP where RDMA is available",
+    "--force CHECK*": "ignore this failed check; its name stands in the error",
+    "--bind ADDRESS": "address the API listens on (default: all)",
+    "--api-key-file FILE": "the API demands the key in this file",
+    **HUB_TOKEN,
+}
+FABRIC_TEST = {
     "--fabric-test": "measure each link between neighbouring hosts both ways, some seconds each: RDMA with ib_write_bw "
     "where both have it, else TCP",
-    "--results DIR": "where results are kept (default: ./results if it exists, else ~/.local/state/cluster/results)",
-    "--api-key-file FILE": "key of the API at --base-url",
 }
-"""Help of what more than one command has."""
+UP = {
+    **{words.replace("--pipeline", "--pp -pp --pipeline"): text for words, text in SIZES.items()},
+    **STARTING,
+    **FABRIC_TEST,
+    "--no-probe": "leave out the few questions that are asked finally, once something was started",
+    **COMMON,
+}
+RESULTS = {
+    "--results DIR": "where results are kept (default: ./results if it exists, else ~/.local/state/cluster/results)",
+}
+MEASURING = {
+    "--depth N+": "tokens before the prompt (default: the recipe's)",
+    "--pp -pp N+": "prompt tokens (default: the recipe's)",
+    "--tg -tg N+": "generated tokens (default: the recipe's)",
+    "--runs N|auto": "repetitions of each row; auto: until the rates are known within ±2 %%, 3 to 10 (default: the "
+    "recipe's)",
+    "--concurrency N+": "requests at the same time (default: the recipe's)",
+    "--seed N": "seed of the prompts (default: 1)",
+    "--corpus {prose,code}": "what the prompts are made of; speculative decoding depends on it (default: prose)",
+    "--prefix-caching": "load the context first (rows ctx_pp, ctx_tg), then time the prompt on top of it; cache hits "
+    "are verified (default: context and prompt in one cold request)",
+    "--chat": "/v1/chat/completions (default: /v1/completions)",
+    "--natural-stop": "outputs end where the model ends them, after --tg tokens at most",
+    **RESULTS,
+}
+SERVER = {
+    "--model NAME": "served model name (default: what the server says)",
+    "--api-key-file FILE": "key of the API at --base-url",
+    **COMMON,
+}
+SERIES = {
+    "--resume": "keep what an earlier run of the same command measured; go on with the rest",
+    **STARTING,
+    **MEASURING,
+    **COMMON,
+}
+
+
+def suite_abouts() -> dict[str, str]:
+    """What each suite of bench answers, by its name. Read without YAML, since every help lists them."""
+    text = (Path(__file__).parents[1] / "bench" / "suites.yaml").read_text("utf-8")
+    return {name: about.strip('"') for name, about in re.findall(r"^([a-z-]+):\n  about: (.+)$", text, re.MULTILINE)}
+
+
+SUITES = suite_abouts()
+OPTIONS: dict[str, dict[str, str]] = {
+    "up": CHOSEN | ENV | RANKED | UP,
+    "swap": CHOSEN
+    | {"RECIPE?": "recipe name or file"}
+    | ENV
+    | {"-n --nodes HOST[,HOST…]": f"{HOSTS}; the first is the head {RUNNING}"}
+    | UP,
+    "pull": {
+        **CHOSEN,
+        **NODES,
+        "--dry-run": "say what is missing where, and fetch nothing",
+        "-y --yes": "do not ask; without a terminal, downloads need it",
+        **HUB_TOKEN,
+        **COMMON,
+    },
+    "down": NODES | DRY_RUN | COMMON,
+    "status": {
+        **NODES,
+        "--watch": "go on looking and say each change once: a hang, a lost rank, falling memory, low clocks, a link, "
+        "sockets, a silent host; with --json one object a line",
+        "--interval S": "seconds from look to look (default: 10)",
+        "--on-wedge {report,command,restart}": "what to do besides: nothing, run --command at each new finding, or "
+        "restart all ranks when they hang or one died, not for memory (default: report)",
+        "--command CMD": "program and words to run on this machine; the finding comes as JSON on stdin, "
+        "$CLUSTER_FINDING and $CLUSTER_DEPLOYMENT name it; it has 60 s",
+        "--max-restarts N": "restarts in the life of this watch, with pauses of 1, 5 and 15 minutes after them "
+        "(default: 3)",
+        "--print-unit": "print a systemd unit for this machine that watches with these options",
+        **COMMON,
+    },
+    "doctor": {
+        **CHOSEN,
+        **RANKED,
+        **FABRIC_TEST,
+        "--bundle FILE": "also write FILE (.tar.gz) for a bug report: facts, findings, logs of our ranks, versions, "
+        "inventory and recipe, without secrets",
+        "-y --yes": "overwrite FILE",
+        **COMMON,
+    },
+    "probe": {
+        "-r --recipe RECIPE": "recipe that says what the server promises: tools, reasoning, pictures, its context "
+        "(default: the one that runs; with --base-url none)",
+        **SERVING,
+        "--quick": "only what `cluster up` asks finally",
+        "--full": "also seven problems with exact answers, scored: minutes",
+        "--only NAME+": "only these cases or groups of cases",
+        "--base-url URL": "ask this server, from this machine",
+        **SERVER,
+    },
+    "bench": {
+        "-r --recipe RECIPE": "recipe whose bench defaults and reference numbers count (default: the one that runs)",
+        **SERVING,
+        **MEASURING,
+        "--suite NAME": f"named shapes. {'; '.join(f'{name}: {about}' for name, about in SUITES.items())}",
+        "--base-url URL": "measure this server, from this machine",
+        **SERVER,
+    },
+    "scaling": {
+        **CHOSEN,
+        **ENV,
+        **RANKED,
+        "--tp -tp N+": "tensor-parallel sizes to measure, in this order; each uses the first hosts (default: 1 and the "
+        "number of hosts)",
+        "--pipeline-parallel N": SIZES["--pipeline-parallel N"],
+        "--backend {ray,mp}": "how ranks find each other, at every size, so that they are compared like with like "
+        "(default: the recipe's; ray starts Ray at --tp 1 too, mp needs nothing there)",
+        **SERIES,
+    },
+    "sweep": {
+        **CHOSEN,
+        **ENV,
+        "--vary KEY=A,B,C*": "a recipe key as --set takes it, and its values (YAML, null takes the key away); also tp, "
+        "pp and backend; given more than once: every combination",
+        **RANKED,
+        **SIZES,
+        **SERIES,
+    },
+    "report": {
+        "FILE*": "results of bench, or series of scaling and sweep (default: the newest, with what it can be compared "
+        "to)",
+        "-o --output FILE*": "write FILE; its ending says what: .html (one page, needs no network), .md, .csv or .json "
+        "(default: Markdown on stdout, and a page beside the results)",
+        **RESULTS,
+        **COMMON,
+    },
+    "logs": {
+        **NODES,
+        "--tail N": "the last lines of each rank (default: 200; all with --explain)",
+        "-f --follow": "go on as lines come",
+        "--explain": "what is wrong instead of the lines: the cause, the line that shows it, what to do; reads Ray's "
+        "logs and the hosts' journals as well. Exit code 4 when something has failed",
+        **COMMON,
+    },
+    "explain": {
+        "FILE+": "file or directory of saved logs and outputs, - for standard input; several are read together, since "
+        "one settles what another leaves open",
+        **OUTPUT,
+    },
+    "exec": NODES | {"--timeout S": "seconds a host may take (default: 60)"} | COMMON,
+    "fit": {
+        **CHOSEN,
+        "--tp -tp N+": "tensor-parallel sizes (default: 1 2)",
+        "--length N": "tokens of a sequence (default: max-model-len)",
+        "--sequences N": "sequences at once (default: 1)",
+        "--config FILE": "the model's config.json (default: the recipe's `attention`)",
+        "--memory-gib N": "MemTotal of a host (default: 121.6, a DGX Spark)",
+        **COMMON,
+    },
+}
+"""By command: what is typed → help. `N` is an int, `S` a float, `{a,b}` a choice, all else text; without a value it is
+a switch. `?` as in argparse, `+` several values, `*` given more than once. Numbers and choices have the default that
+the help names.
+"""
+
+
+def runs(text: str) -> int | str:
+    """The value of --runs."""
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a number or auto is wanted, found {text!r}") from None
+
+
+DEST = {
+    "--recipe": "recipe_option",
+    "--pipeline-parallel": "pipeline",
+    "--command": "on_finding",
+    "--no-probe": "probe",
+}
+TYPES: dict[str, Callable[[str], Any]] = {"N": int, "S": float, "N|auto": runs}
+MORE: dict[str, dict[str, Any]] = {
+    "--bind": {"default": "0.0.0.0"},
+    "--only": {"action": "extend", "default": []},
+    "--suite": {"choices": tuple(SUITES)},
+    "--vary": {"required": True},
+}
+EXCLUSIVE = {"--quick", "--full", "--only", "--follow", "--explain"}
+"""Options of one command that exclude each other."""
+
+
+def read_option(words: str, text: str) -> tuple[list[str], dict[str, Any]]:
+    """An entry of OPTIONS as the names and keywords of `add_argument`."""
+    *names, last = words.split()
+    if last.startswith("-"):
+        names.append(last)
+        off = last.startswith("--no-")
+        how: dict[str, Any] = {"action": "store_false" if off else "store_true", "default": off}
+    else:
+        value, many = last.rstrip("?+*"), last[-1]
+        choices = value[1:-1].split(",") if value[0] == "{" else None
+        kind: Callable[[str], Any] | None = str if choices else TYPES.get(value)
+        default = re.search(r"\(default: (\w[\w.]*)[,)]", text) if kind else None
+        if default:
+            kind = float if "." in default[1] else kind
+        how = {"choices": choices} if choices else {"metavar": value, "type": kind}
+        how["default"] = kind(default[1]) if kind and default else None
+        if not names:
+            names, how["nargs"] = [value.lower() + "s" * (many in "+*")], many
+        elif many == "*":
+            how |= {"action": "append", "default": []}
+        elif many == "+":
+            how["nargs"] = "+"
+    if names[-1].startswith("-"):
+        how["dest"] = DEST.get(names[-1], names[-1].lstrip("-").replace("-", "_"))
+    return names, how | {"help": text} | MORE.get(names[-1], {})
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,17 +296,16 @@ class Parser(argparse.ArgumentParser):
         commands.type = str
         return commands
 
-    def add(self, words: str, text: str = "", to: Any = None, **how: Any) -> None:
-        """An option as it is typed (`-n --nodes HOST`): its value is an int for `N`, a float for `S`, else text, and
-        without one it is a switch. `text` is its help, where that is no shared one, `to` a group of options.
-        """
-        *names, last = words.split()
-        if not last.startswith("-"):
-            how = {"metavar": last, "type": {"N": int, "S": float}.get(last)} | how
-        else:
-            names.append(last)
-            how = how if "choices" in how or "action" in how else {"action": "store_true"} | how
-        (to or self).add_argument(*names, help=text or SHARED[words], **how)
+    def add_options(self, options: dict[str, str]) -> None:
+        """Add all of these, entries as in OPTIONS."""
+        group = None
+        for words, text in options.items():
+            names, how = read_option(words, text)
+            if names[-1] in EXCLUSIVE:
+                group = group or self.add_mutually_exclusive_group()
+                group.add_argument(*names, **how)
+            else:
+                self.add_argument(*names, **how)
 
 
 def _filled(text: str) -> str:
@@ -62,74 +317,7 @@ def _filled(text: str) -> str:
 
 def common(parser: Parser) -> None:
     """Options that every command understands."""
-    parser.add("-i --inventory FILE")
-    parser.add("--json")
-    parser.add("--debug")
-
-
-RUNNING = "the hosts of what runs, looked for on all hosts of the inventory"
-
-
-def nodes(parser: Parser, default: str = "all hosts of the inventory", *, rank_order: bool = False) -> None:
-    """Which hosts."""
-    first = "; the first is the head" if rank_order else ""
-    parser.add("-n --nodes HOST[,HOST…]", f"hosts, groups or user@host:port{first} (default: {default})")
-
-
-def chosen(parser: Parser, default: str = " (default: see `cluster recipes list`)") -> None:
-    """Which recipe, and changes to it."""
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help=f"recipe name or file{default}")
-    parser.add("-r --recipe RECIPE", "the same as RECIPE", dest="recipe_option")
-    parser.add("--set KEY.SUB=VALUE", "change a recipe key; VALUE is YAML", **MANY)
-
-
-def pipeline(parser: Parser, *short: str) -> None:
-    parser.add(" ".join((*short, "--pipeline-parallel N")), "pipeline size (default: 1)", dest="pipeline", default=1)
-
-
-def backend(parser: Parser, text: str) -> None:
-    parser.add("--backend", f"how ranks find each other{text}", choices=("ray", "mp"))
-
-
-def sizes(parser: Parser, *short_pp: str) -> None:
-    """How the model is spread."""
-    parser.add("--tp -tp N", "tensor-parallel size (default: hosts ÷ pp)")
-    pipeline(parser, *short_pp)
-    parser.add("--solo", "first host only, --tp 1")
-    backend(parser, " (default: the recipe's; one host alone uses neither unless ray is given)")
-
-
-def starting(parser: Parser) -> None:
-    """How everything that starts a deployment goes about it; `scaling` and `sweep` hand these on to `up`."""
-    parser.add("--dry-run")
-    parser.add("-y --yes", "do not ask before downloads and replacements; without a terminal, downloads need it")
-    parser.add("--allow-socket", "accept TCP where RDMA is available")
-    parser.add("--force CHECK", "ignore this failed check; its name stands in the error", **MANY)
-    parser.add("--bind ADDRESS", "address the API listens on (default: all)", default="0.0.0.0")
-    parser.add("--api-key-file FILE", "the API demands the key in this file")
-    parser.add("--hub-token-file FILE")
-
-
-def words_to_vllm(parser: Parser) -> None:
-    parser.description = f"{parser.description} What stands after the first -- goes to vLLM as it is."
-
-
-def up(parser: Parser) -> None:
-    words_to_vllm(parser)
-    chosen(parser)
-    parser.add("-e --env KEY=VALUE", **MANY)
-    nodes(parser, rank_order=True)
-    bringing_up(parser)
-
-
-def bringing_up(parser: Parser) -> None:
-    """What `up` and `swap` share."""
-    sizes(parser, "--pp", "-pp")
-    starting(parser)
-    parser.add("--fabric-test")
-    text = "leave out the few questions that are asked finally, once something was started"
-    parser.add("--no-probe", text, dest="probe", action="store_false")
-    common(parser)
+    parser.add_options(COMMON)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,247 +352,23 @@ class UpOptions:
         return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
 
 
-def swap(parser: Parser) -> None:
-    parser.description = (
-        "Stop what runs, see that its memory is back, start RECIPE there and prove it; what ran before serves again "
-        "when RECIPE does not become ready."
-    )
-    words_to_vllm(parser)
-    chosen(parser, default="")
-    parser.add("-e --env KEY=VALUE", **MANY)
-    nodes(parser, RUNNING, rank_order=True)
-    bringing_up(parser)
-
-
-def pull(parser: Parser) -> None:
-    parser.description = "Bring a recipe's image and weights onto every host, and see that they are whole and the same."
-    chosen(parser)
-    nodes(parser)
-    parser.add("--dry-run", "say what is missing where, and fetch nothing")
-    parser.add("-y --yes", "do not ask; without a terminal, downloads need it")
-    parser.add("--hub-token-file FILE")
-    common(parser)
-
-
-def down(parser: Parser) -> None:
-    nodes(parser)
-    parser.add("--dry-run")
-    common(parser)
-
-
-def status(parser: Parser) -> None:
-    nodes(parser)
-    parser.add(
-        "--watch",
-        "go on looking and say each change once: a hang, a lost rank, falling memory, low clocks, a link, sockets, a "
-        "silent host; with --json one object a line",
-    )
-    parser.add("--interval S", "seconds from look to look (default: 10)", default=10)
-    parser.add(
-        "--on-wedge",
-        "what to do besides: nothing, run --command at each new finding, or restart all ranks when they hang or one "
-        "died, not for memory (default: report)",
-        choices=("report", "command", "restart"),
-        default="report",
-    )
-    parser.add(
-        "--command CMD",
-        "program and words to run on this machine; the finding comes as JSON on stdin, $CLUSTER_FINDING and "
-        "$CLUSTER_DEPLOYMENT name it; it has 60 s",
-        dest="on_finding",
-    )
-    text = "restarts in the life of this watch, with pauses of 1, 5 and 15 minutes after them (default: 3)"
-    parser.add("--max-restarts N", text, default=3)
-    parser.add("--print-unit", "print a systemd unit for this machine that watches with these options")
-    common(parser)
-
-
-def doctor(parser: Parser) -> None:
-    parser.description = (
-        f"{parser.description} It changes nothing; a deployment of several ranks that serves is asked one completion "
-        "of 8 tokens, to see by the HCAs' counters which way its traffic goes."
-    )
-    chosen(parser)
-    nodes(parser, rank_order=True)
-    parser.add("--fabric-test")
-    parser.add(
-        "--bundle FILE",
-        "also write FILE (.tar.gz) for a bug report: facts, findings, logs of our ranks, versions, inventory and "
-        "recipe, without secrets",
-    )
-    parser.add("-y --yes", "overwrite FILE")
-    common(parser)
-
-
-def probe(parser: Parser) -> None:
-    parser.add(
-        "-r --recipe RECIPE",
-        "recipe that says what the server promises: tools, reasoning, pictures, its context (default: the one that "
-        "runs; with --base-url none)",
-        dest="recipe_option",
-    )
-    nodes(parser, RUNNING)
-    how = parser.add_mutually_exclusive_group()
-    parser.add("--quick", "only what `cluster up` asks finally", how)
-    parser.add("--full", "also seven problems with exact answers, scored: minutes", how)
-    parser.add("--only NAME", "only these cases or groups of cases", how, nargs="+", action="extend", default=[])
-    server(parser, "ask")
-
-
-def server(parser: Parser, verb: str) -> None:
-    """A server that is not a deployment of ours."""
-    parser.add("--base-url URL", f"{verb} this server, from this machine")
-    parser.add("--model NAME", "served model name (default: what the server says)")
-    parser.add("--api-key-file FILE")
-    common(parser)
-
-
-def logs(parser: Parser) -> None:
-    nodes(parser)
-    parser.add("--tail N", "the last lines of each rank (default: 200; all with --explain)")
-    how = parser.add_mutually_exclusive_group()
-    parser.add("-f --follow", "go on as lines come", how)
-    parser.add(
-        "--explain",
-        "what is wrong instead of the lines: the cause, the line that shows it, what to do; reads Ray's logs and the "
-        "hosts' journals as well. Exit code 4 when something has failed",
-        how,
-    )
-    common(parser)
-
-
-def explain(parser: Parser) -> None:
-    """No host is asked, so there is no inventory."""
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="file or directory of saved logs and outputs, - for standard input; several are read together, since one "
-        "settles what another leaves open",
-    )
-    parser.add("--json")
-    parser.add("--debug")
-
-
-def execute(parser: Parser) -> None:
-    nodes(parser)
-    parser.add("--timeout S", "seconds a host may take (default: 60)", default=60)
-    common(parser)
-
-
-def fit(parser: Parser) -> None:
-    chosen(parser)
-    parser.add("--tp -tp N", "tensor-parallel sizes (default: 1 2)", nargs="+")
-    parser.add("--length N", "tokens of a sequence (default: max-model-len)")
-    parser.add("--sequences N", "sequences at once (default: 1)", default=1)
-    parser.add("--config FILE", "the model's config.json (default: the recipe's `attention`)")
-    parser.add("--memory-gib N", "MemTotal of a host (default: 121.6, a DGX Spark)", type=float, default=121.6)
-    common(parser)
-
-
-def runs(text: str) -> int | str:
-    """The value of --runs."""
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"a number or auto is wanted, found {text!r}") from None
-
-
-def measuring(parser: Parser) -> None:
-    """What is measured and where it is kept; `scaling` and `sweep` hand these on to `bench`."""
-    parser.add("--depth N", "tokens before the prompt (default: the recipe's)", nargs="+")
-    parser.add("--pp -pp N", "prompt tokens (default: the recipe's)", nargs="+")
-    parser.add("--tg -tg N", "generated tokens (default: the recipe's)", nargs="+")
-    text = "repetitions of each row; auto: until the rates are known within ±2 %%, 3 to 10 (default: the recipe's)"
-    parser.add("--runs N|auto", text, type=runs)
-    parser.add("--concurrency N", "requests at the same time (default: the recipe's)", nargs="+")
-    parser.add("--seed N", "seed of the prompts (default: 1)", default=1)
-    text = "what the prompts are made of; speculative decoding depends on it (default: prose)"
-    parser.add("--corpus", text, choices=("prose", "code"), default="prose")
-    parser.add(
-        "--prefix-caching",
-        "load the context first (rows ctx_pp, ctx_tg), then time the prompt on top of it; cache hits are verified "
-        "(default: context and prompt in one cold request)",
-    )
-    parser.add("--chat", "/v1/chat/completions (default: /v1/completions)")
-    parser.add("--natural-stop", "outputs end where the model ends them, after --tg tokens at most")
-    parser.add("--results DIR")
-
-
-def suite_abouts() -> dict[str, str]:
-    """What each suite of bench answers, by its name. Read without YAML, since every help lists them."""
-    text = (resources.files("cluster.bench") / "suites.yaml").read_text("utf-8")
-    return {name: about.strip('"') for name, about in re.findall(r"^([a-z-]+):\n  about: (.+)$", text, re.MULTILINE)}
-
-
-def bench(parser: Parser) -> None:
-    text = "recipe whose bench defaults and reference numbers count (default: the one that runs)"
-    parser.add("-r --recipe RECIPE", text, dest="recipe_option")
-    nodes(parser, RUNNING)
-    measuring(parser)
-    suites = suite_abouts()
-    about = "; ".join(f"{name}: {text}" for name, text in suites.items())
-    parser.add("--suite NAME", f"named shapes. {about}", choices=tuple(suites))
-    server(parser, "measure")
-
-
-def scaling(parser: Parser) -> None:
-    chosen(parser)
-    parser.add("-e --env KEY=VALUE", **MANY)
-    nodes(parser, rank_order=True)
-    parser.add(
-        "--tp -tp N",
-        "tensor-parallel sizes to measure, in this order; each uses the first hosts (default: 1 and the number of "
-        "hosts)",
-        nargs="+",
-    )
-    pipeline(parser)
-    backend(
-        parser,
-        ", at every size, so that they are compared like with like (default: the recipe's; ray starts Ray at --tp 1 "
-        "too, mp needs nothing there)",
-    )
-    in_series(parser)
-
-
-def sweep(parser: Parser) -> None:
-    chosen(parser)
-    parser.add("-e --env KEY=VALUE", **MANY)
-    parser.add(
-        "--vary KEY=A,B,C",
-        "a recipe key as --set takes it, and its values (YAML, null takes the key away); also tp, pp and backend; "
-        "given more than once: every combination",
-        required=True,
-        **MANY,
-    )
-    nodes(parser, rank_order=True)
-    sizes(parser)
-    in_series(parser)
-
-
-def in_series(parser: Parser) -> None:
-    """What `scaling` and `sweep` share: how each step is started and measured."""
-    words_to_vllm(parser)
-    parser.add("--resume", "keep what an earlier run of the same command measured; go on with the rest")
-    starting(parser)
-    measuring(parser)
-    common(parser)
-
-
-def report(parser: Parser) -> None:
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="results of bench, or series of scaling and sweep (default: the newest, with what it can be compared to)",
-    )
-    parser.add(
-        "-o --output FILE",
-        "write FILE; its ending says what: .html (one page, needs no network), .md, .csv or .json (default: Markdown "
-        "on stdout, and a page beside the results)",
-        **MANY,
-    )
-    parser.add("--results DIR")
-    common(parser)
+def typed(command: str, args: object) -> str:
+    """The command line that is read as these options, attributes named as `dest`; values of secrets are left out."""
+    line = ["cluster", command]
+    for words, text in OPTIONS[command].items():
+        names, how = read_option(words, text)
+        dest, default = how.get("dest", names[0]), how["default"]
+        value = getattr(args, dest, default)
+        if value == default or dest == "json":
+            continue
+        values = [] if isinstance(value, bool) else value if isinstance(value, list | tuple) else [value]
+        if dest == "env":  # `-e TOKEN=value` as `-e TOKEN`, which takes the value from the environment
+            pairs = [word.partition("=") for word in values]
+            values = [name if is_secret(name, value) else f"{name}{sign}{value}" for name, sign, value in pairs]
+        option = [max(names, key=len)] if "dest" in how else []
+        if how.get("action") == "append":
+            line += [word for one in values for word in (*option, str(one))]
+        else:
+            line += [*option, *map(str, values)]
+    after = getattr(args, "words", None) or []
+    return shlex.join(redact([*line, "--", *after] if after else line, ()))

@@ -13,7 +13,7 @@ from cluster.errors import ClusterError, ExitCode, InterruptedByUser
 from cluster.hosts.connect import connect
 from cluster.probe.ask import Case, CaseResult, probed_server
 from cluster.probe.cases import RANDOM, Probed, choose, run_probe
-from cluster.screen import Screen, Waiting
+from cluster.screen import Screen, WaitLine
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -67,7 +67,7 @@ class Lines:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._waiting: Waiting | None = None
+        self._waiting: WaitLine | None = None
         self._title = self._group = ""
 
     def case(self, case: Case, result: CaseResult | None) -> None:

@@ -32,9 +32,7 @@ from cluster.bench.series import (
 from cluster.bench.tables import Table
 from cluster.cli import down, up
 from cluster.cli.bench import BenchOptions, measure_all, print_tables
-from cluster.cli.options import UpOptions
-from cluster.cli.options import up as up_options
-from cluster.cli.typed import typed
+from cluster.cli.options import UpOptions, typed
 from cluster.config.recipe import choose_recipe
 from cluster.deploy import fetch
 from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
@@ -182,7 +180,7 @@ class SeriesJob:
         for number, step in enumerate(self.steps, 1):
             file = ["--inventory", step.up.inventory] if step.up.inventory else []
             lines = [
-                typed("up", up_options, step.up),
+                typed("up", step.up),
                 step.bench.command,
                 shlex.join(["cluster", "down", "--nodes", ",".join(step.wanted.names), *file]),
             ]

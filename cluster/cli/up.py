@@ -1,4 +1,4 @@
-"""`cluster up` and `cluster swap`: from what is wanted to a proven deployment, told in `bring_up`."""
+"""`cluster up` and `cluster swap`: from what is wanted to a proven deployment, step by step in `bring_up`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ from cluster.deploy.session import (
 from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
-from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric, drift, recorded
-from cluster.spark.fact import Missing
+from cluster.spark.fact import Missing, known
 from cluster.spark.look import Seen, check_names
 from cluster.spark.memory import check_memory
 from cluster.spark.request import Wanted, choose_sizes
@@ -64,38 +63,33 @@ class Options:
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    """Carry out `cluster up`."""
     line = UpOptions.of(args)
     return start(read_wanted(line, read_named(args)), options_of(line), screen, connect)
 
 
 def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    """Carry out `cluster swap`: on the hosts of what runs, or on those of `-n`, where a rank has to run."""
+    """`cluster swap`: on the hosts of what runs, or on those of `-n`, where a rank has to run."""
     from cluster.bench.target import nothing_runs, running_deployment
 
     line, first = UpOptions.of(args), "cluster up starts the first one"
     if not (line.recipe or line.recipe_option):
-        raise UsageError(
-            "swap requires a recipe",
-            code="recipe-missing",
-            remedy="cluster swap RECIPE; cluster recipes list shows them",
-        )
+        remedy = "cluster swap RECIPE; cluster recipes list shows them"
+        raise UsageError("swap requires a recipe", code="recipe-missing", remedy=remedy)
     named = read_named(args)
-    read_recipe(line, named.file)  # what is wrong with it is said before any host is asked
+    read_recipe(line, named.file)  # what is wrong with it is reported before any host is asked
     options = options_of(line)
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         found = find(seens, named.hosts)
-        if named.explicit:
-            raise_all(errors)
-            if not any(rank.state == "running" for deployment in found for rank in deployment.ranks.values()):
-                raise nothing_runs(seens, first)
-        else:
-            by_name = {host.name: host for host in named.hosts}
+        if not named.explicit:
             running = running_deployment(seens, errors, found, otherwise=first)
+            by_name = {host.name: host for host in named.hosts}
             named = replace(named, hosts=tuple(by_name[name] for name in running.hosts))
+        raise_all(errors if named.explicit else ())
+        if not any(rank.state == "running" for deployment in found for rank in deployment.ranks.values()):
+            raise nothing_runs(seens, first)
         wanted = read_wanted(line, named)
-        return start_on(fleet.only(wanted.names), wanted, options, screen)
+        return start(wanted, options, screen, lambda hosts: fleet.only(tuple(hosts)))
 
 
 def options_of(line: UpOptions) -> Options:
@@ -131,14 +125,8 @@ def read_wanted(line: UpOptions, named: Named) -> Wanted:
 
 def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
     """From what is wanted to a proven deployment."""
-    with open_fleet(wanted.hosts, connect) as fleet:
-        return start_on(fleet, wanted, options, screen)
-
-
-def start_on(fleet: Fleet, wanted: Wanted, options: Options, screen: Screen) -> ExitCode:
-    """The same on hosts that are connected, or will be when they are first asked."""
     clock, how = Stopwatch(), fetch.How(options.yes, options.dry_run, options.hub_token)
-    with ExitStack() as held:
+    with open_fleet(wanted.hosts, connect) as fleet, ExitStack() as held:
         with clock.stage("connect and lock"):
             reach(fleet)
             guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=options.dry_run))
@@ -147,7 +135,7 @@ def start_on(fleet: Fleet, wanted: Wanted, options: Options, screen: Screen) -> 
 
 
 def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How) -> ExitCode:
-    """From connected hosts to a proven deployment."""
+    """The same on hosts that are connected and locked."""
     fleet, screen, clock = session.fleet, session.screen, session.clock
     with clock.stage("look"):
         seens = see(fleet, wanted.hosts, wanted, screen.trouble)
@@ -157,7 +145,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
     if not options.dry_run:
         apply(filled(remove_probes(seens)), session)
     if not any(isinstance(seen.image, Missing) for seen in seens.values()):
-        _, decision = settle(wanted, seens, found, fleet)
+        _, decision = settle(wanted, seens, found, session)
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, session)
     with clock.stage("check"):
@@ -173,7 +161,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
             gate.judge_stock(wanted, seens, screen)
     with clock.stage("try"):
         inside = gate.try_image(wanted, fleet, screen)
-    spec, decision = settle(wanted, seens, found, fleet)
+    spec, decision = settle(wanted, seens, found, session)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
         return leave(decision, wanted, fabric, seens, session)
     plan = plan_up(Ingredients(wanted, spec, seens, fabric, inside, before(seens), secrets.token_hex(32)), decision)
@@ -183,8 +171,8 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         return show(plan, screen)
     if plan.replaces and not options.yes and screen.interactive and not screen.confirm("replace it?"):
         raise RefusedError("not replaced", code="not-agreed", remedy="--yes replaces without asking")
-    idle = {} if plan.replaces else held_by(seens)
-    subject = prove.Subject(plan.deployment, wanted, fabric, server_of(plan.deployment, spec, wanted, seens), idle)
+    subject = to_prove(plan.deployment, spec, wanted, fabric, seens)
+    subject = replace(subject, idle={} if plan.replaces else held_by(seens))
     with undoing(plan, subject, session) as applied:
         with clock.stage("stop the old" if plan.replaces else "apply"):
             apply(plan.first, session, applied)
@@ -205,33 +193,33 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
 
 
 def settle(
-    wanted: Wanted, seens: Mapping[str, Seen], found: Sequence[Deployment], fleet: Fleet
+    wanted: Wanted, seens: Mapping[str, Seen], found: Sequence[Deployment], session: Session
 ) -> tuple[dict[str, Any], Same | Start]:
     """What is wanted as a spec, on the image and the model's files as the hosts have them, and what has to happen for
     it. What runs counts as the same only while its secrets are. Raises RefusedError when an image could not be read.
     """
+    images = [image for seen in seens.values() if (image := known(seen.image))]
     for name, seen in seens.items():
         if isinstance(seen.image, Missing):
             why = (seen.docker if isinstance(seen.docker, Missing) else seen.image).why
             raise RefusedError(
                 f"image {wanted.recipe.image} cannot be read: {why}", code="image-unreadable", where=name
             )
-    contents = [seen.image.content_id for seen in seens.values() if not isinstance(seen.image, Missing)]
-    hashes = [{} if isinstance(seen.weights, Missing) else seen.weights.hashes for seen in seens.values()]
-    same_files = hashes[0] if all(one == hashes[0] for one in hashes) else {}
+    first, *others = ({} if isinstance(seen.weights, Missing) else seen.weights.hashes for seen in seens.values())
     names = {seen.host_id: name for name, seen in seens.items()}
-    spec = spec_of(wanted, {name: host_id for host_id, name in names.items()}, contents[0], same_files)
+    ids = {name: host_id for host_id, name in names.items()}
+    spec = spec_of(wanted, ids, images[0].content_id, first if all(one == first for one in others) else {})
     running = next((one for one in found if one.running and one.spec["secrets"] == spec["secrets"]), None)
     version = int(running.spec.get(SECRETS_VERSION, 0)) if running and wanted.secrets else 0
     spec |= {SECRETS_VERSION: version} if version else {}
     decision = decide(spec, found, names)
-    if isinstance(decision, Same) and (changed := changed_secrets(decision.deployment, wanted, seens, fleet)):
+    if isinstance(decision, Same) and (changed := changed_secrets(decision.deployment, wanted, seens, session)):
         why = f"replace {decision.deployment.id}: {changed} changed"
         return spec | {SECRETS_VERSION: version + 1}, Start((why,), (decision.deployment,), decision.remains)
     return spec, decision
 
 
-def changed_secrets(running: Deployment, wanted: Wanted, seens: Mapping[str, Seen], fleet: Fleet) -> str:
+def changed_secrets(running: Deployment, wanted: Wanted, seens: Mapping[str, Seen], session: Session) -> str:
     """What of its secrets is not what is wanted, compared on the head with the files that only its login reads.
 
     Empty when all are the same, or when the files cannot be read: that is no reason to replace what serves.
@@ -243,7 +231,7 @@ def changed_secrets(running: Deployment, wanted: Wanted, seens: Mapping[str, See
     if API_KEY in wanted.secrets:
         files = {"API key": (API_KEY_FILE, wanted.secrets[API_KEY].encode()), **files}
     asked = [Question(("cmp", "-s", "--", "-", f"{home}/{name}"), stdin=data) for name, data in files.values()]
-    answers = fleet.keep_asking({running.head: asked})[running.head]
+    answers = session.fleet.keep_asking({running.head: asked})[running.head]
     return next((what for what, answer in zip(files, answers, strict=True) if answer.exit == 1), "")
 
 
@@ -252,15 +240,15 @@ def leave(same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], se
 
     It is proven at the addresses that it was started with. What another `up` left behind is removed.
     """
-    screen, deployment, was = session.screen, same.deployment, recorded(same.deployment.seen)
+    screen, deployment = session.screen, same.deployment
     rest = filled(clean_up(same.remains, seens))
     screen.line(f"{deployment.id} runs already on {', '.join(wanted.names)}: nothing is changed")
-    for finding in drift(was, fabric):
+    subject = to_prove(deployment.id, deployment.spec, wanted, recorded(deployment.seen), seens)
+    for finding in drift(subject.fabric, fabric):
         gate.warn(finding, screen)
     if session.dry_run:
         return show(Plan(deployment.id, (), rest), screen)
     apply(rest, session)
-    subject = prove.Subject(deployment.id, wanted, was, server_of(deployment.id, deployment.spec, wanted, seens))
     try:
         proof = prove.wait_ready(subject, session.fleet, screen, session.clock)
     except ClusterError as error:
@@ -273,9 +261,11 @@ def leave(same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], se
     return ExitCode.DONE
 
 
-def server_of(deployment: str, spec: Mapping[str, Any], wanted: Wanted, seens: Mapping[str, Seen]) -> Server:
-    """Where the API is asked."""
-    return Server.of_spec(spec, seens[wanted.names[0]].home(deployment))
+def to_prove(
+    id: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: Mapping[str, Seen]
+) -> prove.Subject:
+    """What is to be proven of a deployment, and where its API is asked."""
+    return prove.Subject(id, wanted, fabric, Server.of_spec(spec, seens[wanted.names[0]].home(id)))
 
 
 def held_by(seens: Mapping[str, Seen]) -> dict[str, prove.Held]:
@@ -284,12 +274,9 @@ def held_by(seens: Mapping[str, Seen]) -> dict[str, prove.Held]:
 
 
 def before(seens: Mapping[str, Seen]) -> dict[str, int]:
-    """Bytes each host had available when nothing of ours ran: kept from the first `up`, else what is seen now."""
-    values: dict[str, int] = {}
-    for name, seen in seens.items():
-        kept = () if isinstance(seen.deployments, Missing) else seen.deployments
-        values[name] = max(seen.available, *(one.available_before or 0 for one in kept), 0)
-    return values
+    """Bytes each host had available before any deployment: kept from the first `up`, else what is seen now."""
+    kept = {name: [one.available_before or 0 for one in known(seen.deployments) or ()] for name, seen in seens.items()}
+    return {name: max(seen.available, *kept[name], 0) for name, seen in seens.items()}
 
 
 def await_old(old: Sequence[Deployment], wanted: Wanted, session: Session) -> dict[str, Seen]:
@@ -299,14 +286,9 @@ def await_old(old: Sequence[Deployment], wanted: Wanted, session: Session) -> di
     """
     screen = session.screen
     seens, held = await_released(old, wanted.hosts, session.fleet, screen)
-    holder = next((row for rows in held.values() for row in rows if not row.memory_only), None)
-    if holder:
-        raise RefusedError(
-            f"the stopped deployment still holds resources: {say_held(held)} ({holder.evidence})",
-            code="not-released",
-            where=", ".join(held),
-            remedy=holder.remedy,
-        )
+    for holder in [row for rows in held.values() for row in rows if not row.memory_only][:1]:
+        what = f"the stopped deployment still holds resources: {say_held(held)} ({holder.evidence})"
+        raise RefusedError(what, code="not-released", where=", ".join(held), remedy=holder.remedy)
     gate.judge([finding for name in held for finding in check_memory(wanted, seens[name])], wanted, screen)
     for name, rows in held.items():
         screen.warn(f"{name}: {rows[0].what} ({rows[0].evidence}); what is left is enough")
@@ -321,14 +303,14 @@ def remove_old(plan: Plan, session: Session) -> None:
         error.rolled_back = f"nothing: {plan.deployment} serves"
         raise
     except ClusterError as error:
-        session.screen.warn(
-            f"what was replaced could not be removed ({error.what}); the next cluster up or down removes it"
-        )
+        left = f"what was replaced could not be removed ({error.what})"
+        session.screen.warn(f"{left}; the next cluster up or down removes it")
 
 
 def show(plan: Plan, screen: Screen) -> ExitCode:
     """What a dry run shows: every host's argv in order."""
-    for line in plan.lines():
+    lines = list(plan.lines())
+    for line in lines:
         screen.line(line)
-    screen.document({"deployment": plan.deployment, "why": list(plan.why), "plan": list(plan.lines())})
+    screen.document({"deployment": plan.deployment, "why": list(plan.why), "plan": lines})
     return ExitCode.DONE

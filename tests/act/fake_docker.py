@@ -1,7 +1,7 @@
 """A docker command that remembers: images, containers, their words, labels and logs. In docker's own formats.
 
-The story in `docker_story.py` is told to this one and to a real daemon. What is inside a container is a `Life`, which
-the machine makes when the container starts.
+The story in `docker_story.py` is played with this one and with a real daemon. What is inside a container is a `Life`,
+which the machine makes when the container starts.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ def read_run(words: list[str]) -> tuple[dict[str, list[str]], set[str], str, lis
 
 def read_flags(words: list[str], valued: set[str]) -> tuple[dict[str, str], list[str]]:
     """The flags that have a value, and all other words."""
-    told, others, rest = {}, [], iter(words)
+    got, others, rest = {}, [], iter(words)
     for word in rest:
         if word in valued:
-            told[word] = next(rest)
+            got[word] = next(rest)
         else:
             others.append(word)
-    return told, others
+    return got, others
 
 
-def filled(form: str, told: dict[str, Any]) -> str:
+def filled(form: str, got: dict[str, Any]) -> str:
     """A Go template of plain paths, as docker fills it."""
 
     def value(path: re.Match[str]) -> str:
-        found: Any = told
+        found: Any = got
         for name in path[1].split("."):
             found = found[name]
         return str(found).lower() if isinstance(found, bool) else str(found)
@@ -209,8 +209,8 @@ def pairs(words: Sequence[str]) -> dict[str, str]:
 def mount_of(word: str) -> dict[str, Any]:
     """One `--mount` word, read as docker reads it: a line of CSV."""
     [fields] = csv.reader([word], strict=True)
-    told = dict([*part.split("=", 1), "true"][:2] for part in fields)
-    return {"Source": told["source"], "Target": told["target"], "ReadOnly": told.get("readonly") == "true"}
+    got = dict([*part.split("=", 1), "true"][:2] for part in fields)
+    return {"Source": got["source"], "Target": got["target"], "ReadOnly": got.get("readonly") == "true"}
 
 
 def stamp(second: float | None) -> str:
@@ -416,8 +416,8 @@ class FakeDocker:
         return "".join(f"{one.id}\n" for one in reversed(found))
 
     def do_inspect(self, words: list[str], _: bytes) -> str | Answer:
-        told, names = read_flags(words, {"--type", "-f", "--format"})
-        form, found, said = told.get("-f", told.get("--format", "")), [], []
+        got, names = read_flags(words, {"--type", "-f", "--format"})
+        form, found, said = got.get("-f", got.get("--format", "")), [], []
         for name in names:
             try:
                 found.append(self.find(name).inspect())
@@ -427,10 +427,10 @@ class FakeDocker:
         return Answer(1 if said else 0, out.encode() or b"\n", "".join(said).encode())
 
     def do_logs(self, words: list[str], _: bytes) -> str:
-        told, [*flags, name] = read_flags(words, {"--tail", "--since"})
+        got, [*flags, name] = read_flags(words, {"--tail", "--since"})
         assert set(flags) <= {"--timestamps"}
-        log = [(at, text) for at, text in self.find(name).log if stamp(at) >= told.get("--since", NEVER)]
-        rows = log[max(0, len(log) - int(told["--tail"])) :] if "--tail" in told else log
+        log = [(at, text) for at, text in self.find(name).log if stamp(at) >= got.get("--since", NEVER)]
+        rows = log[max(0, len(log) - int(got["--tail"])) :] if "--tail" in got else log
         return "".join(f"{stamp(at)} {text}\n" if flags else f"{text}\n" for at, text in rows)
 
     def do_cp(self, words: list[str], _: bytes) -> Answer:
@@ -447,8 +447,8 @@ class FakeDocker:
 
     def do_info(self, words: list[str], _: bytes) -> str:
         assert words == ["--format", "{{json .}}"]
-        told = {"ServerVersion": "28.2.2", "Driver": "overlay2", "DockerRootDir": self.root, "Architecture": "aarch64"}
-        return json.dumps(told | {"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}})
+        got = {"ServerVersion": "28.2.2", "Driver": "overlay2", "DockerRootDir": self.root, "Architecture": "aarch64"}
+        return json.dumps(got | {"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}})
 
     # images
 

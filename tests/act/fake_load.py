@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fake_host import FakeProcess
-from far_answers import DATA
+from spark import DATA
 
 if TYPE_CHECKING:
     from rank_life import RankLife

@@ -1,6 +1,6 @@
 """A desk of simulated machines: each answers what `cluster` asks of a host, in the formats of the real programs.
 
-What is told and what is done go through one Desk, so that a test can copy it, compare it and let time pass. The docker
+What is asked and what is done go through one Desk, so that a test can copy it, compare it and let time pass. The docker
 command is `fake_docker`; the programs of far/ that only ask docker run as they are, over it.
 """
 
@@ -14,9 +14,8 @@ from typing import Any
 
 from fake_docker import Container
 from fake_host import FakeHost, FakeProcess
-from far_answers import DATA, GIB, HUB
 from rank_life import RankLife
-from spark import IMAGE, LOCK, MODEL, Machine, Port, Stranger, spark_ports
+from spark import DATA, GIB, HUB, IMAGE, LOCK, MODEL, Machine, Port, Stranger, spark_ports
 
 from cluster.argv.question import Answer, Question
 from cluster.errors import ConnectionLostError
@@ -27,7 +26,7 @@ __all__ = ["DATA", "GIB", "HUB", "IMAGE", "MODEL", "Desk", "Killed", "Machine", 
 
 
 class Killed(BaseException):
-    """SIGKILL of the operator: no error of ours, so nothing is put back."""
+    """SIGKILL of the operator: no error of ours, so nothing is rolled back."""
 
 
 class Desk:
@@ -229,14 +228,13 @@ class DeskHost(FakeHost):
     """The connection to a machine of a desk, and more ways to fail.
 
     `killed_at`, `dropped_at`: just before the n-th change the operator is killed, or the host becomes unreachable;
-    `lost_at`: the connection is lost just before it, and works again; `away_at`: the host cannot be reached
-    for `away_s` from then on.
+    `away_at`: the host cannot be reached for `away_s` from then on.
     """
 
     def __init__(self, desk: Desk, machine: Machine) -> None:
         super().__init__(machine.name, machine.answer, machine.started, machine.put, audit=machine.audit)
         self.desk = desk
-        self.killed_at = self.dropped_at = self.lost_at = self.away_at = 0
+        self.killed_at = self.dropped_at = self.away_at = 0
         self.away_s, self.back_at = 0.0, inf
         self.processes: list[FakeProcess] = []
 
@@ -273,16 +271,15 @@ class DeskHost(FakeHost):
             self.desk.kill()
         if number == self.dropped_at:
             self.drop()
+            raise ConnectionLostError(
+                f"the connection to {self.name} was lost", code="connection-lost", where=self.name
+            )
         if number == self.away_at:
             self.away_at, self.changes = 0, number - 1
             self.drop(self.away_s)
             error = unreachable(self.name)
             error.sent = False
             raise error
-        if number in (self.dropped_at, self.lost_at):
-            raise ConnectionLostError(
-                f"the connection to {self.name} was lost", code="connection-lost", where=self.name
-            )
         return number
 
 

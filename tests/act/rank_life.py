@@ -1,4 +1,4 @@
-"""What far/rank.py does in a container, as far as anybody outside can tell: stages, ports, memory, ends.
+"""What far/rank.py does in a container, as far as it is seen from outside: stages, ports, memory, ends.
 
 Made of nothing but what the container was given: its words, its environment and the files mounted into it.
 """
@@ -137,9 +137,9 @@ class RankLife(Life):
             (one for one in self.desk.ranks_of(self.container) if one.labels["cluster.rank"] == str(rank)), None
         )
         if there and there.state == "exited":
-            told = [json.loads(text) for _, text in there.log if '"ended"' in text]
-            if told and there.exit_code == told[-1]["exit"]:
-                return f": {told[-1]['why']}"
+            got = [json.loads(text) for _, text in there.log if '"ended"' in text]
+            if got and there.exit_code == got[-1]["exit"]:
+                return f": {got[-1]['why']}"
         if there and there.running:
             since = self.silent.setdefault(rank, self.desk.now)
             if self.desk.now - since < self.wanted["silence_s"]:

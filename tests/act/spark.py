@@ -1,4 +1,4 @@
-"""One simulated machine of a desk: its files, its docker, its strangers, and the commands it understands."""
+"""One simulated machine of a desk: its files, docker and other processes; what it answers to commands and far/."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from fabric_ends import FabricEnds
 from fake_docker import Container, FakeDocker, Image, Life
-from fake_host import Put
-from far_answers import COMMIT, DATA, GIB, HOME, HUB, Answers
+from fake_host import FakeProcess, Put
+from far_program import run_over
 from rank_life import RankLife
 
 from cluster.argv import docker as words_for
@@ -21,6 +21,17 @@ from cluster.argv.question import Answer, Question
 if TYPE_CHECKING:
     from machine import Desk
 
+GIB = 1 << 30
+HOME = "/home/nvidia"
+DATA = f"{HOME}/.local/share/cluster"
+HUB = f"{HOME}/.cache/huggingface"
+COMMIT = "c0ffee00" * 5
+SMI = "NVIDIA GB10, 580.95.05, [N/A], [N/A], 12.34, 2418, 44, 0, 0x0000000000000001, [N/A]\n"
+STARS = "*" * 36
+REPORT = """\
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      361208           0.00               {gbps:.2f}		     0.180604
+"""
 IMAGE = "example.org/vllm:1"
 MODEL = "example/toy"
 PROGRAMS = "look links kept others gpu containers weights ranks completion image hub_model"
@@ -46,38 +57,20 @@ class Port:
     rdma_gbps: float = 95.0
     tcp_gbps: float = 60.0
 
-    def link(self) -> dict[str, Any]:
-        up = self.state == "ACTIVE"
-        return {
-            "hca": self.hca,
-            "netdev": self.netdev,
-            "state": self.state,
-            "rate_gbps": 100.0,
-            "mtu": self.mtu,
-            "addresses": list(self.addresses),
-            "operstate": "up" if up else "down",
-            "firmware": "28.45.4028",
-            "xmit_bytes": self.bytes,
-            "rcv_bytes": self.bytes,
-            "gids": [{"index": self.gid_index, "gid": f"::ffff:{self.address}", "kind": "RoCE v2"}]
-            if self.addresses
-            else [],
-        }
-
     @property
     def address(self) -> str:
         return self.addresses[0].split("/")[0] if self.addresses else ""
 
     def netdev_row(self) -> dict[str, Any]:
         operstate = "up" if self.state == "ACTIVE" else "down"
-        return {
-            "name": self.netdev,
-            "mtu": self.mtu,
-            "operstate": operstate,
-            "addresses": list(self.addresses),
-            "rx_bytes": 5,
-            "tx_bytes": 5,
-        }
+        row = {"name": self.netdev, "mtu": self.mtu, "operstate": operstate, "addresses": list(self.addresses)}
+        return row | {"rx_bytes": 5, "tx_bytes": 5}
+
+    def link(self) -> dict[str, Any]:
+        gids = [{"index": self.gid_index, "gid": f"::ffff:{self.address}", "kind": "RoCE v2"}] if self.addresses else []
+        row = {"hca": self.hca, "netdev": self.netdev, "state": self.state, "rate_gbps": 100.0, "gids": gids}
+        row |= {"firmware": "28.45.4028", "xmit_bytes": self.bytes, "rcv_bytes": self.bytes}
+        return row | {name: self.netdev_row()[name] for name in ("mtu", "addresses", "operstate")}
 
 
 def spark_ports(number: int) -> list[Port]:
@@ -103,7 +96,7 @@ class Stranger:
 
 
 @dataclass
-class Machine(Answers, FabricEnds):
+class Machine:
     """One simulated machine."""
 
     desk: Desk
@@ -203,7 +196,7 @@ class Machine(Answers, FabricEnds):
         """`docker run --rm`: the probe of an image, or a download."""
         image = self.docker.images[container.image]
         if container.path == "python3" and FAR.get(stdin) == "image":
-            told = {
+            got = {
                 "python": image.python,
                 "versions": image.versions,
                 "gpu_error": "",
@@ -211,7 +204,7 @@ class Machine(Answers, FabricEnds):
                 "gpus": ["GPU 0: NVIDIA GB10 (UUID: GPU-0)"],
                 "packages": "/opt/packages",
             }
-            return Answer(0, json.dumps(told).encode())
+            return Answer(0, json.dumps(got).encode())
         assert (container.path, container.args[0]) == ("hf", "download"), "a container that is not known"
         return self.download(container)
 
@@ -240,9 +233,9 @@ class Machine(Answers, FabricEnds):
 
     def holder_of(self, port: int) -> str:
         """Who listens on a port; empty when it is free."""
-        return next((row["process"] or "?" for row in self.listeners() if row["port"] == port), "")
+        return next((row["process"] or "?" for row in self.see_listening() if row["port"] == port), "")
 
-    def listeners(self) -> list[dict[str, Any]]:
+    def see_listening(self) -> list[dict[str, Any]]:
         rows = [("0.0.0.0", one.port, one.pid, one.name) for one in self.strangers if one.port]
         for life in self.lives():
             rows += [(address, port, None, "") for address, port in life.ports()]
@@ -256,8 +249,8 @@ class Machine(Answers, FabricEnds):
         with LOCK:
             if question.argv[:4] == ("python3", "-I", "-S", "-"):
                 name = FAR[question.stdin]
-                told = getattr(self, f"tell_{name}")(json.loads(question.argv[4]))
-                return told if isinstance(told, Answer) else Answer(0, json.dumps(told).encode())
+                got = getattr(self, f"tell_{name}")(json.loads(question.argv[4]))
+                return got if isinstance(got, Answer) else Answer(0, json.dumps(got).encode())
             return self.command(question.argv, question.stdin)
 
     def command(self, argv: Sequence[str], stdin: bytes) -> Answer:
@@ -271,7 +264,7 @@ class Machine(Answers, FabricEnds):
         return getattr(self, f"run_{argv[0].replace('-', '_')}")(list(argv[1:]))
 
     def shell(self, argv: Sequence[str]) -> Answer:
-        """The scripts that are sent, known by their text. The story tells them to a real shell and a real docker."""
+        """The scripts that are sent, known by their text. The docker story runs them for real."""
         _, _, script, _, *words = argv
         if self.docker.trouble:
             return Answer(1, err=self.docker.trouble[1].encode())
@@ -354,3 +347,189 @@ class Machine(Answers, FabricEnds):
             return Answer(1, err=f"ping: local error: message too long, mtu={own.mtu}\n".encode())
         reached = address in peers and size + 28 <= peers[address].mtu and not self.desk.cut & {self.name}
         return Answer(0) if reached else Answer(1, b"1 packets transmitted, 0 received, 100% packet loss\n")
+
+    # what it answers to the programs of far/, in their own formats: one method a program, one a section
+
+    def sections(self, names: Sequence[str]) -> dict[str, Any]:
+        values = {name: getattr(self, f"see_{name}", lambda name=name: getattr(self, name)) for name in names}
+        return {name: self.missing.get(name) or {"value": value()} for name, value in values.items()}
+
+    def tell_look(self, given: dict[str, Any]) -> dict[str, Any]:
+        return self.sections(given["sections"])
+
+    tell_others = tell_look
+
+    def tell_kept(self, given: dict[str, Any]) -> dict[str, Any]:
+        if given.get("paths") == [self.docker.root]:
+            room = {"path": self.docker.root, "free_bytes": self.root_free_bytes}
+            return {"disk": {"value": [{**room, "free_inodes": None, "device": 2}]}}
+        return self.sections(given["sections"])
+
+    def tell_links(self, given: dict[str, Any]) -> dict[str, Any]:
+        return self.sections(["links"])
+
+    def see_identity(self) -> dict[str, Any]:
+        return {
+            "product": self.product,
+            "machine_id": self.see_machine(),
+            "hostname": self.name,
+            "kernel": "6.11.0-1016-nvidia",
+            "arch": self.arch,
+            "user": "nvidia",
+            "uid": 1000,
+            "gid": 1000,
+            "groups": ["nvidia"] if self.docker.trouble else ["nvidia", "docker"],
+            "path": "/usr/bin",
+            "data_dir": DATA,
+            "hf_home": HUB,
+            "management_address": self.address,
+            "sudo": self.sudo,
+        }
+
+    def see_clock(self) -> dict[str, Any]:
+        return {"time_unix_s": self.desk.time() + self.ahead_s, "synchronised": True}
+
+    def see_memory(self) -> str:
+        available = self.available_bytes
+        rows = {"MemTotal": self.total_bytes, "MemFree": available - self.cached_bytes, "MemAvailable": available}
+        return "".join(f"{name}: {value // 1024} kB\n" for name, value in rows.items())
+
+    def see_processes(self) -> list[dict[str, Any]]:
+        return [
+            {"pid": pid, "name": name, "rss_bytes": GIB // 2 if on_gpu else held, "container": container}
+            for pid, name, held, container, on_gpu in self.rows()
+            if container
+        ]
+
+    def see_disk(self) -> list[dict[str, Any]]:
+        room = {"free_bytes": self.free_bytes, "free_inodes": 1 << 20, "device": 1}
+        return [{"path": path, **room} for path in (DATA, HUB, "/var/lib/docker")]
+
+    def see_deployments(self) -> list[dict[str, Any]]:
+        before = {name: self.files.get(f"{DATA}/deployments/{name}/before.json") for name in self.kept()}
+        return [{"id": name, "before": json.loads(text[0]) if text else None} for name, text in before.items()]
+
+    def see_lock(self) -> dict[str, Any]:
+        holder = self.desk.hosts[self.name].lock_holder
+        return {"held": holder is not None, **(holder or {})}
+
+    def see_links(self) -> dict[str, Any]:
+        return {
+            "links": [port.link() for port in self.ports if port.hca],
+            "netdevs": sorted((port.netdev_row() for port in self.ports), key=lambda row: row["name"]),
+            "rdma_device": self.rdma_device,
+        }
+
+    def tell_gpu(self, given: dict[str, Any]) -> dict[str, Any]:
+        fields = [names[0] for names in given["fields"]]
+        code, said = self.smi or (0, SMI)
+        rows = [(pid, name, held >> 20, container) for pid, name, held, container, on_gpu in self.rows() if on_gpu]
+        apps = said if code else "".join(f"{pid}, {name}, {mib}\n" for pid, name, mib, _ in rows)
+        containers = {str(pid): container for pid, _, _, container in rows}
+        return {
+            "gpu": {"value": {"fields": fields, "exit": code, "said": said}},
+            "apps": {"value": {"exit": code, "said": apps, "containers": containers}},
+        }
+
+    def tell_containers(self, given: dict[str, Any]) -> Answer:
+        return run_over(self.docker, "containers", given)
+
+    def tell_ranks(self, given: dict[str, Any]) -> Answer:
+        return run_over(self.docker, "ranks", given)
+
+    def tell_weights(self, given: dict[str, Any]) -> dict[str, Any]:
+        model, commit = given["model"], self.models.get(given["model"])
+        if "weights" in self.missing:
+            return {"weights": self.missing["weights"]}
+        if commit is None:
+            return {"weights": {"missing": f"{model} is not in {HUB}/hub", "kind": "absent"}}
+        path = model if model.startswith("/") else f"{HUB}/hub/models--{model.replace('/', '--')}/snapshots/{commit}"
+        there = [name for name in given["files"] if self.exists(f"{path}/{name}")]
+        gone = [f"{name}: not there, and the recipe mounts it" for name in given["files"] if name not in there]
+        value = {
+            "model": model,
+            "revision": given["revision"],
+            "commit": "" if model.startswith("/") else commit,
+            "path": path,
+            "files": 5,
+            "bytes": 60 * GIB,
+            "listing": "1f" * 32,
+            "problems": [*self.model_problems, *gone]
+            + ["no weight files"] * bool(self.left_out.get(model) and not given["dummy"]),
+            "hashes": {name: sha256(self.read(f"{path}/{name}")).hexdigest() for name in there},
+        }
+        return {"weights": {"value": value}}
+
+    def tell_hub_model(self, given: dict[str, Any]) -> dict[str, Any]:
+        token = self.read(given["token_file"]).decode() if given["token_file"] else ""
+        if given["model"] not in self.desk.hub:
+            return {"error": "Repository not found", "status": 404}
+        if self.desk.hub_token and token != self.desk.hub_token:
+            return {"error": "Access to model is restricted", "status": 401}
+        return {"bytes": 1 * GIB if given.get("leave_out") else 59 * GIB}
+
+    def tell_completion(self, given: dict[str, Any]) -> dict[str, Any]:
+        port = int(given["url"].rpartition(":")[2])
+        life = next((one for one in self.lives() if one.serving and int(one.flag("--port")) == port), None)
+        if life is None:
+            return {"health": 0, "models": [], "counters": ""}
+        key = self.read(given["key_file"]).decode() if given["key_file"] else ""
+        if key != life.secrets.get("VLLM_API_KEY", ""):
+            return {"health": 200, "models": [], "counters": "", "status": 401, "error": "Unauthorized"}
+        counters = "".join(f'vllm:{name}{{engine="0"}} {value:.1f}\n' for name, value in life.counts.items())
+        found = {"health": 200, "models": [life.flag("--served-model-name")], "counters": counters}
+        if given["ask"]:
+            self.desk.move_bytes(life)
+            status, error = self.desk.answers
+            text, tokens = (self.desk.says, given["tokens"]) if status == 200 else ("", 0)
+            found |= {"status": status, "text": text, "tokens": tokens, "seconds": 0.5, "error": error}
+        return found
+
+    # the ends of a fabric test: far/flood, and perftest; each is given its own HCA, GID and address, and the peer's
+
+    def port_at(self, address: str) -> Port:
+        return next(port for port in self.ports if port.address == address)
+
+    def started(self, argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
+        if source("flood") in stdin:
+            return self.flood(json.loads(argv[-1]), stdin.rpartition(source("flood"))[2])
+        if source("load") in stdin:
+            from fake_load import FakeLoad
+
+            return FakeLoad(self, argv, stdin)
+        if "ib_write_bw" in argv:
+            self.check_own(argv)
+            if "listen" in self.broken:
+                return FakeProcess(self.broken["listen"].splitlines(), 1)
+            return FakeProcess(["", STARS, "* Waiting for client to connect... *", STARS])
+        return FakeProcess()
+
+    def flood(self, given: dict[str, Any], token: bytes) -> FakeProcess:
+        assert len(token.strip()) == 32
+        if given["role"] in self.broken:
+            return FakeProcess([self.broken[given["role"]]], 0)
+        if given["role"] == "receive":
+            assert self.port_at(given["address"])
+            return FakeProcess(['{"port": 40123}'])
+        assert given["port"] == 40123
+        count = self.port_at(given["own"]).tcp_gbps * 1e9 / 8 * given["seconds"]
+        line = {"bytes": int(count), "seconds": float(given["seconds"]), "cpu": self.busiest_core}
+        return FakeProcess([json.dumps(line)], 0)
+
+    def check_own(self, words: tuple[str, ...] | list[str]) -> Port:
+        """The port that ib_write_bw is given, by HCA and GID index."""
+        hca, index = (words[words.index(name) + 1] for name in ("--ib-dev", "--gid-index"))
+        port = next(port for port in self.ports if port.hca == hca)
+        assert port.gid_index == int(index)
+        return port
+
+    def run_ib_write_bw(self, words: list[str]) -> Answer:
+        if not self.perftest:
+            return Answer(127)
+        if words == ["--version"]:
+            return Answer(1, b"Version: 24.01\n")
+        if "call" in self.broken:
+            return Answer(1, err=self.broken["call"].encode())
+        port = self.check_own(words)
+        assert any(words[-1] == one.address for machine in self.desk if machine is not self for one in machine.ports)
+        return Answer(0, REPORT.format(gbps=port.rdma_gbps).encode())

@@ -121,16 +121,6 @@ def test_details_that_cannot_be_saved(cluster: Typed, desk: Desk, place: Path) -
     assert ran.error["where"].startswith("the details could not be saved: ")
 
 
-def test_old_details_go(cluster: Typed, desk: Desk, place: Path) -> None:
-    folder = place / "state/cluster/internal-errors"
-    folder.mkdir(parents=True)
-    for number in range(crash.KEPT + 3):
-        (folder / f"2020-{number:02}.txt").touch()
-    always(desk.hosts["spark1"])
-    cluster("status")
-    assert len(details(place)) == crash.KEPT
-
-
 class Broken(FakeProcess):
     """A process whose lines break whoever reads them."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from far_answers import SMI
 from machine import Desk
+from spark import SMI
 from typed import Typed
 
 UP = ("up", "toy", "--tp", "2")

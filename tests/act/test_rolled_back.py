@@ -1,4 +1,4 @@
-"""What is said, and what stays, when a start fails or is interrupted once or twice."""
+"""What is printed, and what stays, when a start fails or is interrupted once or twice."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_a_second_ctrl_c_says_what_stays(second: str, cluster: Typed, desk: Desk
     if second != "docker rm":
         assert containers(desk) == [("spark1", "running"), ("spark2", "running")], "it leaves at once"
     [deployment] = desk["spark2"].kept()
-    told = ran.error["rolled back"]
-    assert deployment in told
-    assert "spark2" in told
+    got = ran.error["rolled back"]
+    assert deployment in got
+    assert "spark2" in got
     cluster.must(*typed_remedy(ran))
     assert containers(desk) == []
 
@@ -65,7 +65,7 @@ def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, de
     assert containers(desk) == []
 
 
-def test_the_first_ctrl_c_while_evidence_is_saved_still_puts_back(cluster: Typed, desk: Desk) -> None:
+def test_the_first_ctrl_c_while_evidence_is_saved_still_rolls_back(cluster: Typed, desk: Desk) -> None:
     desk.bad_flag, desk.last_line = "--max-model-len", NO_CACHE
     desk.when_asked("spark2", "journalctl", ctrl_c)
     ran = cluster(*UP)
@@ -111,9 +111,9 @@ def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk
     desk.bad_flag = "--max-num-seqs"
     desk["spark2"].docker.broken = {"rm": (1, "Error response from daemon: driver failed to remove root filesystem")}
     ran = cluster.ends(1, *NEW)
-    told = ran.error["rolled back"]
-    assert running in told
-    assert "spark2: " in told
+    got = ran.error["rolled back"]
+    assert running in got
+    assert "spark2: " in got
     desk.pass_time(20)
     assert list(desk.serving()) == [running]
 
@@ -126,16 +126,16 @@ def test_what_could_not_be_started_again_is_not_said_to_be(cluster: Typed, desk:
     assert desk.serving() == {}
 
 
-def test_a_state_before_that_tells_no_memory(cluster: Typed, desk: Desk, running: str) -> None:
+def test_a_state_before_without_memory(cluster: Typed, desk: Desk, running: str) -> None:
     """What another version or a hand wrote: `up` goes on."""
-    for machine, told in zip(desk, (b"{}", b'{"available": null}'), strict=True):
+    for machine, got in zip(desk, (b"{}", b'{"available": null}'), strict=True):
         [path] = [name for name in machine.files if name.endswith("before.json")]
-        machine.files[path] = (told, 0o644)
+        machine.files[path] = (got, 0o644)
     cluster.must(*NEW)
     cluster.must("down")
 
 
-def test_on_a_full_disk_the_failure_is_still_told_and_put_back(
+def test_on_a_full_disk_the_failure_is_still_shown_and_rolled_back(
     cluster: Typed, desk: Desk, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.fill()

@@ -66,12 +66,12 @@ def test_status_up_logs_and_doctor_see_the_same_deployment(way: Way, desk: Desk)
     elsewhere, names = way
     before = desk.state()
     ran = elsewhere("status", "--json")
-    [told] = json.loads(ran.out)["deployments"]
-    assert (ran.code, told["state"], told["ray_nodes"]) == (0, "ready", 2)
-    assert (told["hosts"], list(told["ranks"])) == (list(names), list(names))
+    [got] = json.loads(ran.out)["deployments"]
+    assert (ran.code, got["state"], got["ray_nodes"]) == (0, "ready", 2)
+    assert (got["hosts"], list(got["ranks"])) == (list(names), list(names))
     ran = elsewhere(*UP, "--json")
-    told = json.loads(ran.out)
-    assert (ran.code, told["changed"], told["hosts"]) == (0, False, list(names))
+    got = json.loads(ran.out)
+    assert (ran.code, got["changed"], got["hosts"]) == (0, False, list(names))
     assert "drift" not in ran.err
     assert "warning" not in ran.err
     lines = json.loads(elsewhere("logs", "--json").out)["lines"]
@@ -97,8 +97,8 @@ def test_swap_finds_its_hosts(way: Way, desk: Desk, place: Path) -> None:
     elsewhere, names = way
     (place / "recipes/other.yaml").write_text(RECIPE + "shm_gib: 8\n")
     ran = elsewhere("swap", "other", "--json")
-    told = json.loads(ran.out)
-    assert (ran.code, told["changed"], told["hosts"]) == (0, True, list(names))
+    got = json.loads(ran.out)
+    assert (ran.code, got["changed"], got["hosts"]) == (0, True, list(names))
     assert [row[0] for row in containers(desk)] == ["spark1", "spark2"], "what was swapped out is gone from both"
 
 
@@ -118,8 +118,8 @@ def test_a_rank_that_died_is_named_as_it_is_called_here(way: Way, desk: Desk) ->
     elsewhere, names = way
     desk.kill_rank("spark2")
     desk.pass_time(5)
-    [told] = json.loads(elsewhere("status", "--json").out)["deployments"]
-    assert told["ranks"][names[1]].startswith("exited, exit 137")
+    [got] = json.loads(elsewhere("status", "--json").out)["deployments"]
+    assert got["ranks"][names[1]].startswith("exited, exit 137")
     assert elsewhere(*UP).code == 0, "what is left of it is removed, and it is started again"
     assert elsewhere("status").code == 0
 
@@ -128,8 +128,8 @@ def test_a_rank_whose_container_is_gone(way: Way, desk: Desk) -> None:
     elsewhere, names = way
     desk["spark2"].docker.containers.clear()
     ran = elsewhere("status", "--json")
-    [told] = json.loads(ran.out)["deployments"]
-    assert (told["hosts"], told["ranks"][names[1]]) == (list(names), "no container")
+    [got] = json.loads(ran.out)["deployments"]
+    assert (got["hosts"], got["ranks"][names[1]]) == (list(names), "no container")
 
 
 def test_watch(way: Way, desk: Desk) -> None:
@@ -145,9 +145,9 @@ def test_watch(way: Way, desk: Desk) -> None:
     began = desk.sleeps
     desk.on_sleep.append(pass_by)
     ran = elsewhere("status", "--watch", "--json")
-    told = [json.loads(line) for line in ran.out.splitlines()]
-    assert [one["event"] for one in told][:2] == ["watching", "raised"]
-    assert told[1]["finding"]["host"] == names[1]
+    got = [json.loads(line) for line in ran.out.splitlines()]
+    assert [one["event"] for one in got][:2] == ["watching", "raised"]
+    assert got[1]["finding"]["host"] == names[1]
 
 
 def test_bench_and_probe(cluster: Typed, desk: Desk, place: Path) -> None:
@@ -188,9 +188,9 @@ def test_a_host_that_this_inventory_lacks_is_named_as_recorded(half: Elsewhere, 
     assert "left holds a rank of toy-" in error[0]
     assert "whose other ranks are on spark2 (192.168.1.42)" in error[0]
     assert "cluster down -n left " in error[-1]
-    [told] = json.loads(half("status", "--json").out)["deployments"]
-    assert told["hosts"] == ["left", "spark2 (192.168.1.42)"]
-    assert told["ranks"]["spark2 (192.168.1.42)"].startswith("unknown: not among")
+    [got] = json.loads(half("status", "--json").out)["deployments"]
+    assert got["hosts"] == ["left", "spark2 (192.168.1.42)"]
+    assert got["ranks"]["spark2 (192.168.1.42)"].startswith("unknown: not among")
     assert desk.state() == before
     ended = half("down")
     assert ended.code == 0
@@ -202,8 +202,8 @@ def test_a_host_that_does_not_answer_may_be_the_one(pair: Typed, desk: Desk) -> 
     """Its name is another one here, so its address says that it is; `down` is not done while it is off."""
     Path("second.yaml").write_text(SECOND)
     desk.hosts["spark2"].drop()
-    [told] = json.loads(pair("status", "-i", "second.yaml", "--json").out)["deployments"]
-    assert told["ranks"]["right"] == "unknown: the host did not answer"
+    [got] = json.loads(pair("status", "-i", "second.yaml", "--json").out)["deployments"]
+    assert got["ranks"]["right"] == "unknown: the host did not answer"
     Path("second.yaml").write_text(SECOND.replace("192.168.1.42", "spark-two.local"))
     desk.recover()
     desk.hosts["right"] = desk.hosts["spark2"]
@@ -237,10 +237,10 @@ def test_machines_that_are_not_told_apart_are_refused(words: str, machine_id: st
 def test_status_and_doctor_show_machines_that_are_not_told_apart(machine_id: str, pair: Typed, desk: Desk) -> None:
     desk["spark2"].machine_id = machine_id
     ran = pair("status", "--json")
-    told = json.loads(ran.out)
-    assert (ran.code, [(one["check"], one["host"]) for one in told["findings"]]) == (4, [("machine-id", "spark2")])
-    assert [one["state"] for one in told["deployments"]] == ["ready"]
-    assert set(told["hosts"]) == {"spark1", "spark2"}
+    got = json.loads(ran.out)
+    assert (ran.code, [(one["check"], one["host"]) for one in got["findings"]]) == (4, [("machine-id", "spark2")])
+    assert [one["state"] for one in got["deployments"]] == ["ready"]
+    assert set(got["hosts"]) == {"spark1", "spark2"}
     examined = pair.ends(4, "doctor", "toy", "--json")
     assert ("fault", "machine-id") in [(one["level"], one["check"]) for one in json.loads(examined.out)["findings"]]
 
@@ -298,8 +298,8 @@ def test_what_an_older_version_started_is_the_same(
     """With equal inputs nothing but the form of its labels differs."""
     words = [word.replace("spark1", "left") if inventory == "second.yaml" else word for word in left(PROGRAM)]
     before = desk.state()
-    told = json.loads(cluster("status", "-i", inventory, "--json").out)["deployments"]
-    assert [one["state"] for one in told] == ["ready"]
+    got = json.loads(cluster("status", "-i", inventory, "--json").out)["deployments"]
+    assert [one["state"] for one in got] == ["ready"]
     again = cluster(*words, "-i", inventory, "--json")
     assert (again.code, json.loads(again.out)["changed"]) == (0, False)
     assert desk.state() == before
@@ -311,7 +311,7 @@ def test_what_an_older_version_started_is_the_same(
 def test_what_an_older_version_started_with_another_rank_program_is_replaced(
     inventory: str, left: Callable[[str], tuple[str, ...]], cluster: Typed, desk: Desk
 ) -> None:
-    """The key is named, no other one, and the memory that was recorded before it is carried over."""
+    """The key is named, no other one, and the memory that was recorded before it is kept."""
     words = [word.replace("spark1", "left") if inventory == "second.yaml" else word for word in left("ab" * 32)]
     before = {path: file for path, file in desk["spark1"].files.items() if path.endswith("before.json")}
     ran = cluster.must(*words, "-i", inventory)

@@ -134,11 +134,6 @@ def killed(run: Typed) -> None:
     run.desk.pass_time(5)
 
 
-def rebooted(run: Typed) -> None:
-    run.desk.reboot("spark1")
-    run.desk.reboot("spark2")
-
-
 def of_another_version(run: Typed) -> None:
     """The labels of what runs are none of this version's."""
     for one in run.desk.containers:
@@ -258,7 +253,7 @@ PREPARED: dict[str, list[Prepare]] = {
     "status/ready": [SERVING],
     "status/worker_unreachable": [SERVING, gone("spark2")],
     "status/worker_killed": [SERVING, killed],
-    "status/both_rebooted": [SERVING, rebooted],
+    "status/both_rebooted": [SERVING, lambda run: [run.desk.reboot(name) for name in ("spark1", "spark2")]],
     "status/no_docker": [SERVING, NO_GROUP],
     "logs/worker_lost": [SERVING, asked_for("spark2", "docker logs", lost)],
     "logs/worker_lost_explained": [SERVING, asked_for("spark2", "docker logs", lost)],
@@ -316,8 +311,11 @@ def test_transcript(name: str, cluster: Typed) -> None:
     code, words, prepare = STORIES[name]
     for change in prepare:
         change(cluster)
+    before = [len(host.asked) for host in cluster.desk.hosts.values()]
     ran = cluster(*words)
     assert all(len(lines) <= 4 for lines in ran.errors())
     assert bool(ran.errors()) == (code not in (0, 4) or (code == 4 and words[0] not in ("status", "doctor")))
     compare(name, written(words, ran, cluster.place))
     assert ran.code == code
+    if code == 2:
+        assert before == [len(host.asked) for host in cluster.desk.hosts.values()], "refused before any host is asked"

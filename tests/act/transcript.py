@@ -1,4 +1,4 @@
-"""Golden text of what a user sees: one file a story, written anew with UPDATE_TRANSCRIPTS=1."""
+"""Golden text of what a user sees: one file a story, written again with UPDATE_TRANSCRIPTS=1."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ class Typed:
             code = main(words, connect=self.desk.connect)
         except SystemExit as ended:
             code = int(ended.code or 0)
-        told = self.capsys.readouterr()
-        return Ran(code, told.out, told.err)
+        got = self.capsys.readouterr()
+        return Ran(code, got.out, got.err)
 
     def ends(self, code: int, *words: str) -> Ran:
         """The same, with this exit code."""
