@@ -7,7 +7,6 @@ ClusterError                     1   the job failed
 │       └── ConnectionLostError  3   the connection failed or ended, and may be tried again at once
 ├── RefusedError                 4   checks refused to go on, or what runs is not healthy
 ├── LockedError                  5   somebody else is changing these hosts
-├── PartialError                 6   some of the measurements failed; the others were kept
 ├── InternalError                1   a fault of this program
 ├── InterruptedByUser          130   Ctrl-C
 └── ManyErrors                       errors of several hosts, all shown; the exit code is that of the gravest
@@ -57,7 +56,6 @@ class ClusterError(Exception):
 
     @property
     def errors(self) -> tuple[ClusterError, ...]:
-        """This one, or those that it stands for."""
         return (self,)
 
     def lines(self) -> list[tuple[str, str]]:
@@ -97,10 +95,6 @@ class RefusedError(ClusterError):
 
 class LockedError(ClusterError):
     exit_code = ExitCode.LOCKED
-
-
-class PartialError(ClusterError):
-    exit_code = ExitCode.PARTIAL
 
 
 class InternalError(ClusterError):

@@ -93,7 +93,6 @@ class Screen:
         self._result.print(text, style=style)
 
     def note(self, text: str) -> None:
-        """A line of progress."""
         self._progress.print(text, style="dim" if self._progress.is_terminal else None)
 
     def trouble(self, text: str) -> None:
@@ -103,11 +102,9 @@ class Screen:
         self._trouble = without_seconds(text)
 
     def warn(self, text: str) -> None:
-        """A line that should be read."""
         self._progress.print(text, style="yellow")
 
     def good(self, text: str) -> None:
-        """A line that says that something was proven."""
         self._result.print(text, style="green")
 
     def table(
@@ -148,7 +145,6 @@ class Screen:
 
     @property
     def interactive(self) -> bool:
-        """Whether somebody can be asked."""
         return sys.stdin.isatty() and self._progress.is_terminal
 
     def confirm(self, question: str) -> bool:

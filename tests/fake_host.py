@@ -25,8 +25,6 @@ class Faults:
 
 @dataclass(frozen=True)
 class Put:
-    """A file that was written."""
-
     path: str
     data: bytes
     mode: int
@@ -56,7 +54,6 @@ class FakeHost:
     closed: bool = False
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
-        """See Host.ask."""
         scope = self.cancel.scope
         self._reach(scope)
         self.asks += 1
@@ -70,7 +67,6 @@ class FakeHost:
         return answers
 
     def start(self, argv: Sequence[str], stdin: bytes = b"", *, lasting: bool = False) -> FakeProcess:
-        """See Host.start."""
         scope = Scope() if lasting else self.cancel.scope
         self._reach(scope)
         self.started.append(tuple(argv))
@@ -84,7 +80,6 @@ class FakeHost:
         return process
 
     def put(self, data: bytes, path: str, mode: int = 0o600) -> None:
-        """See Host.put. Counts as a change."""
         self._reach(self.cancel.scope)
         number = self._count_change()
         if number == self.faults.fail_at:
@@ -95,7 +90,6 @@ class FakeHost:
         self._after_changes([number])
 
     def close(self) -> None:
-        """See Host.close."""
         self.closed = True
 
     def _reach(self, scope: Scope) -> None:
@@ -132,17 +126,14 @@ class FakeProcess:
             self.end(exit_code)
 
     def say(self, line: str) -> None:
-        """Print a line."""
         self._lines.put(line)
 
     def end(self, exit_code: int = 0) -> None:
-        """End by itself."""
         self.exit_code = exit_code
         self.ended = True
         self._lines.put(None)
 
     def lines(self) -> Iterator[str]:
-        """See Process.lines."""
         while True:
             self.scope.check()
             try:
@@ -154,13 +145,11 @@ class FakeProcess:
             yield line
 
     def write(self, data: bytes) -> None:
-        """See Process.write."""
         if self.ended:
             raise ConnectionLostError("the program is gone", code="connection-lost")
         self.written += data
 
     def close(self, timeout_s: float = 5.0) -> int | None:
-        """See Process.close."""
         if not self.ended:
             self.end(0)
         return self.exit_code
@@ -183,7 +172,6 @@ class _FakeHolder(FakeProcess):
             self.end(0)
 
     def write(self, data: bytes) -> None:
-        """Answer beats, keep audit lines."""
         super().write(data)
         for line in data.decode().splitlines():
             command, _, text = line.partition(" ")
@@ -193,7 +181,6 @@ class _FakeHolder(FakeProcess):
                 self._host.audit.append({"who": self._mine["who"], **json.loads(text)})
 
     def end(self, exit_code: int = 0) -> None:
-        """Give the lock back."""
         if self._host.lock_holder is self._mine:
             self._host.lock_holder = None
         super().end(exit_code)

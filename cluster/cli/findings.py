@@ -31,7 +31,6 @@ def show(findings: Sequence[Finding], screen: Screen) -> None:
 
 
 def hosts_text(one: Shared) -> str:
-    """The hosts' names, or how many they are."""
     names = ", ".join(one.hosts)
     return names if len(names) <= HOSTS_WIDTH else f"{len(one.hosts)} hosts"
 

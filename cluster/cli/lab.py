@@ -7,7 +7,7 @@ import shlex
 import sys
 
 from cluster.cli.options import Parser
-from cluster.errors import ClusterError, ExitCode, UsageError
+from cluster.errors import ExitCode, UsageError
 
 DIR = {"--dir DIR": "where the lab lies (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)"}
 VERBS = {
@@ -31,7 +31,6 @@ VERBS = {
 
 
 def configure(parser: Parser) -> None:
-    """The words of `cluster lab`."""
     parser.description = "Simulated Sparks on this machine: real SSH, Docker, Ray and vLLM on CPU. Needs root."
     parser.epilog = 'example: eval "$(cluster lab up)" && cluster up lab-tiny -n spark1,spark2 --tp 2'
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(VERBS))
@@ -75,13 +74,3 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         raise UsageError(what, code="argument-missing", remedy=remedy)
     sys.stdout.write("".join(f"{row}\n" for row in rows))
     return ExitCode.DONE
-
-
-if __name__ == "__main__":
-    words = Parser(prog="cluster lab")
-    configure(words)
-    try:
-        sys.exit(run(words.parse_args()))
-    except ClusterError as error:
-        sys.stderr.write("".join(f"{label}: {text}\n" for label, text in error.lines()))
-        sys.exit(error.exit_code)

@@ -230,7 +230,6 @@ the help names.
 
 
 def runs(text: str) -> int | str:
-    """The value of --runs."""
     if text == "auto":
         return text
     try:
@@ -297,7 +296,6 @@ class Parser(argparse.ArgumentParser):
         return commands
 
     def add_options(self, options: dict[str, str]) -> None:
-        """Add all of these, entries as in OPTIONS."""
         group = None
         for words, text in options.items():
             names, how = read_option(words, text)
@@ -309,14 +307,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def _filled(text: str) -> str:
-    """The value of an option or argument that has no other type."""
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty")
     return text
 
 
 def common(parser: Parser) -> None:
-    """Options that every command understands."""
     parser.add_options(COMMON)
 
 

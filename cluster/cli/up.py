@@ -124,7 +124,6 @@ def read_wanted(line: UpOptions, named: Named) -> Wanted:
 
 
 def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
-    """From what is wanted to a proven deployment."""
     clock, how = Stopwatch(), fetch.How(options.yes, options.dry_run, options.hub_token)
     with open_fleet(wanted.hosts, connect) as fleet, ExitStack() as held:
         with clock.stage("connect and lock"):
@@ -269,7 +268,6 @@ def to_prove(
 
 
 def held_by(seens: Mapping[str, Seen]) -> dict[str, prove.Held]:
-    """Memory of each host as it was seen."""
     return {name: prove.held_of(seen.memory, seen.gpu_processes) for name, seen in seens.items()}
 
 

@@ -63,7 +63,6 @@ def read_flags(words: list[str], valued: set[str]) -> tuple[dict[str, str], list
 
 
 def filled(form: str, got: dict[str, Any]) -> str:
-    """A Go template of plain paths, as docker fills it."""
 
     def value(path: re.Match[str]) -> str:
         found: Any = got
@@ -111,11 +110,9 @@ class Life:
     """What runs in a container. This one sleeps until it is stopped."""
 
     def stop(self) -> int:
-        """SIGTERM: the exit code."""
         return 143
 
     def exec(self, argv: Sequence[str]) -> Answer:
-        """`docker exec`."""
         return Answer(127, err=f'exec: "{argv[0]}": executable file not found in $PATH'.encode())
 
 
@@ -244,7 +241,6 @@ class FakeDocker:
     made: int = 0
 
     def answer(self, words: Sequence[str], stdin: bytes = b"") -> Answer:
-        """What `docker WORDS…` says."""
         verb, rest = words[0], list(words[1:])
         try:
             self.refuse(verb)

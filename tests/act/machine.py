@@ -70,7 +70,6 @@ class Desk:
         return {name: DeskHost(self, machine) for name, machine in self.machines.items()}
 
     def copy(self) -> Desk:
-        """A desk of its own, as this one is now."""
         return pickle.loads(pickle.dumps(self))
 
     def connect(self, entries: Mapping[str, Any]) -> Fleet:
@@ -106,14 +105,12 @@ class Desk:
         self.on_sleep.append(lambda: act() if self.sleeps == first + number else None)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass without anybody waiting."""
         with LOCK:
             for _ in range(max(1, round(seconds))):
                 self.now += 1
                 self.settle()
 
     def settle(self) -> None:
-        """All ranks go on as far as they can."""
         while [life for life in self.lives() if life.step()]:
             pass
 
@@ -124,11 +121,9 @@ class Desk:
 
     @property
     def containers(self) -> list[Container]:
-        """Those of all machines."""
         return [one for machine in self for one in machine.docker.containers.values()]
 
     def ranks_of(self, container: Container) -> list[Container]:
-        """All containers of the same deployment, on all machines."""
         label = f"cluster.deployment={container.labels['cluster.deployment']}"
         return [one for one in self.containers if one.carries(label)]
 
@@ -159,7 +154,6 @@ class Desk:
         self.hosts = self._hosts()
 
     def reboot(self, name: str) -> None:
-        """Switch a machine off and on."""
         machine = self.machines[name]
         machine.boots += 1
         for container in machine.docker.containers.values():

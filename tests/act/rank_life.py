@@ -47,7 +47,6 @@ class RankLife(Life):
             self.tell("before_serve", words=words)
 
     def read(self, path: str) -> str:
-        """A file as the container sees it."""
         return self.machine.read(self.container.source_of(path)).decode()
 
     def say(self, line: str) -> None:
@@ -67,7 +66,6 @@ class RankLife(Life):
         return list(self.wanted["engine"] or [])
 
     def flag(self, name: str) -> str:
-        """The value of a flag of the engine's."""
         return self.engine[self.engine.index(name) + 1] if name in self.engine else ""
 
     def peers(self) -> dict[int, RankLife]:
@@ -83,7 +81,6 @@ class RankLife(Life):
         }
 
     def ports(self) -> list[tuple[str, int]]:
-        """(address, port) it listens on now."""
         held: list[tuple[str, int]] = []
         if self.rank == 0 and self.size > 1:
             held.append((self.wanted["address"], self.wanted["cord_port"]))
@@ -217,14 +214,12 @@ class RankLife(Life):
         return True
 
     def end(self, code: int, why: str) -> bool:
-        """It ends by itself."""
         self.over = True
         self.tell("ended", why=why, exit=code)
         self.container.end(code, self.desk.now)
         return True
 
     def stop(self) -> int:
-        """`docker stop`."""
         self.over = True
         self.tell("ended", why="asked to end (SIGTERM)", exit=0)
         return 0

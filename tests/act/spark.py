@@ -97,8 +97,6 @@ class Stranger:
 
 @dataclass
 class Machine:
-    """One simulated machine."""
-
     desk: Desk
     name: str
     number: int
@@ -153,7 +151,6 @@ class Machine:
         self.folders |= {"/".join(parts[:count]) or "/" for count in range(1, len(parts) + 1)}
 
     def put(self, put: Put) -> None:
-        """Host.put."""
         with LOCK:
             path = self.absolute(put.path)
             self.make_folder(path.rpartition("/")[0])
@@ -163,7 +160,6 @@ class Machine:
         return self.files[path][0]
 
     def remove(self, path: str) -> None:
-        """`rm -rf`."""
         inside = path + "/"
         self.files = {name: file for name, file in self.files.items() if name != path and not name.startswith(inside)}
         self.folders = {name for name in self.folders if name != path and not name.startswith(inside)}
@@ -172,11 +168,9 @@ class Machine:
         return HOME + path[1:] if path.startswith("~") else path
 
     def below(self, path: str) -> list[str]:
-        """Names of all files below a folder, relative to it."""
         return sorted(name[len(path) + 1 :] for name in self.files if name.startswith(path + "/"))
 
     def kept(self) -> list[str]:
-        """Names of the deployments' folders."""
         place = f"{DATA}/deployments/"
         return sorted({name[len(place) :].split("/")[0] for name in self.folders if name.startswith(place)})
 
@@ -232,7 +226,6 @@ class Machine:
         return self.total_bytes - 4 * GIB - self.lingering_bytes - sum(row[2] for row in self.rows())
 
     def holder_of(self, port: int) -> str:
-        """Who listens on a port; empty when it is free."""
         return next((row["process"] or "?" for row in self.see_listening() if row["port"] == port), "")
 
     def see_listening(self) -> list[dict[str, Any]]:
@@ -285,7 +278,6 @@ class Machine:
 
     @property
     def address(self) -> str:
-        """Where it is reached over SSH."""
         return f"192.168.1.{40 + self.number}"
 
     def see_machine(self) -> str:

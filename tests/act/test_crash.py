@@ -6,19 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from fake_host import FakeProcess
 from machine import Desk, DeskHost
-from recorded_server import read_all, serving
 from typed import UP, Ran, Typed
 
 from cluster import crash
 from cluster.argv.question import Answer, Question
-from cluster.probe.cases import choose
 
 PLANTED = "hf_planted_in_a_message_4711"
 
@@ -198,15 +195,6 @@ LOCALES = {
 }
 
 
-@pytest.fixture
-def server() -> Iterator[SimpleNamespace]:
-    """A server that behaves, and its address."""
-    cases = [case.id for case in choose(["text", "reasoning"])]
-    right = [one for one in read_all() if one.server == "right" and one.case in cases]
-    with serving(right[0].listed, [answer for one in right for answer in one.answers]) as url:
-        yield SimpleNamespace(url=f"{url}/v1")
-
-
 EXPLAIN = "explain café-日本.log"
 WRITTEN = [("C", words) for words in ("up --help", "recipes list", "fit gemma-4-31b-fp8", "fit gemma-4-31b-fp8 --json")]
 
@@ -220,20 +208,6 @@ def test_every_encoding_is_written_to(locale: str, words: str, place: Path) -> N
     assert ran.code in (0, 4), ran.all
     assert not words.endswith("--json") or json.loads(ran.out)
     assert locale not in ("C", "ascii") or ran.all.isascii()
-
-
-@pytest.mark.parametrize("locale", ["C", "latin-1"])
-@pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_probe_without_its_symbols(locale: str, more: Sequence[str], server: SimpleNamespace, place: Path) -> None:
-    words = ("probe", "--only", "text", "reasoning", "--base-url", server.url, *more)
-    ran = child(place, MAIN, *words, **LOCALES[locale])
-    assert ran.code in (0, 4), ran.all
-    assert "internal error" not in ran.err
-    shown = ran.err if more else ran.out
-    assert "  + " in shown, "what passed can be told from what did not"
-    assert shown.isascii()
-    if more:
-        assert json.loads(ran.out)["cases"]
 
 
 @pytest.mark.parametrize(

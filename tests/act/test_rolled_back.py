@@ -107,17 +107,6 @@ def test_evidence_that_is_saved_in_part_is_read(cluster: Typed, desk: Desk) -> N
     assert str(evidence(cluster)) in ran.error["hint"]
 
 
-def test_what_was_started_again_is_said_beside_what_is_left(cluster: Typed, desk: Desk, running: str) -> None:
-    desk.bad_flag = "--max-num-seqs"
-    desk["spark2"].docker.broken = {"rm": (1, "Error response from daemon: driver failed to remove root filesystem")}
-    ran = cluster.ends(1, *NEW)
-    got = ran.error["rolled back"]
-    assert running in got
-    assert "spark2: " in got
-    desk.pass_time(20)
-    assert list(desk.serving()) == [running]
-
-
 def test_what_could_not_be_started_again_is_not_said_to_be(cluster: Typed, desk: Desk, running: str) -> None:
     desk.bad_flag = "--max-num-seqs"
     desk["spark2"].docker.broken = {"start": (1, "Error response from daemon: cannot start")}

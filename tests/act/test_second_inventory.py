@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machine import Desk
@@ -55,27 +56,28 @@ def way(request: pytest.FixtureRequest, pair: Typed) -> tuple[Elsewhere, tuple[s
     return elsewhere, names
 
 
-Way = tuple[Elsewhere, tuple[str, ...]]
-
-
 def containers(desk: Desk) -> list[tuple[str, str]]:
     return [(machine.name, one.name) for machine in desk for one in machine.docker.containers.values()]
 
 
-def test_status_up_logs_and_doctor_see_the_same_deployment(way: Way, desk: Desk) -> None:
+def test_every_command_finds_the_same_deployment(
+    way: tuple[Elsewhere, tuple[str, ...]], desk: Desk, place: Path
+) -> None:
     elsewhere, names = way
+
+    def status() -> dict[str, Any]:
+        [got] = json.loads(elsewhere("status", "--json").out)["deployments"]
+        assert (got["hosts"], list(got["ranks"])) == (list(names), list(names))
+        return dict(got)
+
     before = desk.state()
-    ran = elsewhere("status", "--json")
-    [got] = json.loads(ran.out)["deployments"]
-    assert (ran.code, got["state"], got["ray_nodes"]) == (0, "ready", 2)
-    assert (got["hosts"], list(got["ranks"])) == (list(names), list(names))
+    assert (status()["state"], status()["ray_nodes"]) == ("ready", 2)
     ran = elsewhere(*UP, "--json")
     got = json.loads(ran.out)
     assert (ran.code, got["changed"], got["hosts"]) == (0, False, list(names))
     assert "drift" not in ran.err
     assert "warning" not in ran.err
-    lines = json.loads(elsewhere("logs", "--json").out)["lines"]
-    assert {line["host"] for line in lines} == set(names)
+    assert {line["host"] for line in json.loads(elsewhere("logs", "--json").out)["lines"]} == set(names)
     assert elsewhere("logs", "--explain").code == 0
     examined = elsewhere("doctor", "toy", "--json")
     assert (examined.code, json.loads(examined.out)["findings"]) == (0, [])
@@ -83,71 +85,30 @@ def test_status_up_logs_and_doctor_see_the_same_deployment(way: Way, desk: Desk)
         turned = elsewhere(*UP, "-n", ",".join(reversed(names)), "--dry-run")
         assert f"hosts: {json.dumps(list(names))} → {json.dumps(list(reversed(names)))}" in turned.out
     assert desk.state() == before
-
-
-def test_down_takes_all_of_it_down(way: Way, desk: Desk) -> None:
-    elsewhere, names = way
-    ran = elsewhere("down", "--json")
-    assert (ran.code, list(json.loads(ran.out)["hosts"])) == (0, list(names))
-    assert containers(desk) == []
-    assert [machine.kept() for machine in desk] == [[], []]
-
-
-def test_swap_finds_its_hosts(way: Way, desk: Desk, place: Path) -> None:
-    elsewhere, names = way
+    # undo starts the ranks again where they are
+    desk.bad_flag, old = "--max-num-seqs", containers(desk)
+    ran = elsewhere(*UP, "--set", "vllm.max-num-seqs=8")
+    assert ran.code == 1
+    assert re.search(r"rolled back: all that this run started; toy-\w{8} was started again and serves", ran.err)
+    assert containers(desk) == old
+    assert status()["state"] == "ready"
+    # a rank that died, and one whose container is gone, are named as they are called here, and replaced
+    desk.kill_rank("spark2")
+    desk.pass_time(5)
+    assert status()["ranks"][names[1]].startswith("exited, exit 137")
+    assert elsewhere(*UP).code == 0
+    desk["spark2"].docker.containers.clear()
+    assert status()["ranks"][names[1]] == "no container"
+    assert elsewhere(*UP).code == 0
+    # swap finds its hosts, down takes all of it down
     (place / "recipes/other.yaml").write_text(RECIPE + "shm_gib: 8\n")
     ran = elsewhere("swap", "other", "--json")
     got = json.loads(ran.out)
     assert (ran.code, got["changed"], got["hosts"]) == (0, True, list(names))
     assert [row[0] for row in containers(desk)] == ["spark1", "spark2"], "what was swapped out is gone from both"
-
-
-def test_what_fails_comes_back(way: Way, desk: Desk) -> None:
-    """Undo starts the ranks again where they are."""
-    elsewhere, _ = way
-    desk.bad_flag = "--max-num-seqs"
-    before = containers(desk)
-    ran = elsewhere(*UP, "--set", "vllm.max-num-seqs=8")
-    assert ran.code == 1
-    assert re.search(r"rolled back: all that this run started; toy-\w{8} was started again and serves", ran.err)
-    assert containers(desk) == before
-    assert elsewhere("status").code == 0
-
-
-def test_a_rank_that_died_is_named_as_it_is_called_here(way: Way, desk: Desk) -> None:
-    elsewhere, names = way
-    desk.kill_rank("spark2")
-    desk.pass_time(5)
-    [got] = json.loads(elsewhere("status", "--json").out)["deployments"]
-    assert got["ranks"][names[1]].startswith("exited, exit 137")
-    assert elsewhere(*UP).code == 0, "what is left of it is removed, and it is started again"
-    assert elsewhere("status").code == 0
-
-
-def test_a_rank_whose_container_is_gone(way: Way, desk: Desk) -> None:
-    elsewhere, names = way
-    desk["spark2"].docker.containers.clear()
-    ran = elsewhere("status", "--json")
-    [got] = json.loads(ran.out)["deployments"]
-    assert (got["hosts"], got["ranks"][names[1]]) == (list(names), "no container")
-
-
-def test_watch(way: Way, desk: Desk) -> None:
-    elsewhere, names = way
-
-    def pass_by() -> None:
-        if desk.sleeps == began + 2:
-            desk.kill_rank("spark2")
-        if desk.sleeps >= began + 5:
-            desk.on_sleep.clear()
-            raise KeyboardInterrupt
-
-    began = desk.sleeps
-    desk.on_sleep.append(pass_by)
-    ran = elsewhere("status", "--watch", "--json")
-    got = [json.loads(line) for line in ran.out.splitlines()]
-    assert [one["event"] for one in got][:2] == ["watching", "raised"]
-    assert got[1]["finding"]["host"] == names[1]
+    ran = elsewhere("down", "--json")
+    assert (ran.code, list(json.loads(ran.out)["hosts"])) == (0, list(names))
+    assert (containers(desk), [machine.kept() for machine in desk]) == ([], [[], []])
 
 
 def test_bench_and_probe(cluster: Typed, desk: Desk, place: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from machine import DATA, IMAGE, MODEL, Desk, Killed
+from machine import DATA, HUB, IMAGE, MODEL, Desk, Killed
 from typed import RECIPE, UP, Typed
 
 
@@ -72,6 +72,8 @@ def test_pull_needs_no_gpu_and_disturbs_nothing(cluster: Typed, desk: Desk) -> N
     assert got["hosts"]["spark2"][MODEL]["files"] == 5
     assert got["hosts"]["spark2"][IMAGE]["content"] == got["hosts"]["spark1"][IMAGE]["content"]
     assert not any(machine.docker.containers for machine in desk)
+    [download] = [one.argv for one in desk.hosts["spark2"].asked if "download" in one.argv]
+    assert {f"type=bind,source={HUB},target=/hf", "1000:1000"} <= set(download), "the files are the user's"
     before = desk.state()
     cluster.must("pull", "toy")
     assert desk.state() == before

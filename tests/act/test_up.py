@@ -457,27 +457,6 @@ def test_a_drafter_is_a_model_like_the_other(drafting: tuple[str, ...], cluster:
     assert "the hosts have different copies of the model" in other.err
 
 
-def test_missing_image_and_model_are_fetched_once(cluster: Typed, desk: Desk) -> None:
-    Path("token").write_text("hf_hub_0123456789\n")
-    desk.hub_token = "hf_hub_0123456789"
-    for machine in desk:
-        machine.docker.registry = {IMAGE: Image(IMAGE)}
-    desk["spark2"].docker.images.clear()
-    desk["spark1"].models.clear()
-    ran = cluster.must(*UP, "--yes", "--hub-token-file", "token")
-    assert "image example.org/vllm:1 is not on spark2: pull it there" in ran.err
-    assert "model example/toy is not on spark1: download 59.0 GiB there" in ran.err
-    assert desk["spark1"].models.keys() == {MODEL}
-    assert not [path for path, (data, _) in desk["spark1"].files.items() if b"hf_hub" in data]
-    cluster.must("down")
-    asked = [one for one in desk.hosts["spark2"].asked if one.argv[:2] == ("docker", "pull")]
-    cluster.must(*UP)
-    assert [one for one in desk.hosts["spark2"].asked if one.argv[:2] == ("docker", "pull")] == asked
-    [download] = [one for one in desk.hosts["spark1"].asked if "download" in one.argv]
-    assert f"type=bind,source={HUB},target=/hf" in download.argv
-    assert "1000:1000" in download.argv
-
-
 def test_the_lock_is_given_back_however_it_ends(cluster: Typed, desk: Desk) -> None:
     for words in (UP, UP, (*UP, "--set", "port=9"), ("down",), ("down",), (*UP, "--set", "vllm.max-model-len=1")):
         cluster(*words)
@@ -538,12 +517,7 @@ def test_sockets_may_be_allowed(transport: str, cluster: Typed, desk: Desk) -> N
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("--set", "weights=dummy"),
-        ("--set", "vllm.load-format=dummy"),
-        ("--", "--load_format", "dummy"),
-        ("--", "--load-format=dummy"),
-    ],
+    [("--set", "vllm.load-format=dummy"), ("--", "--load_format", "dummy"), ("--", "--load-format=dummy")],
 )
 def test_weights_that_vllm_makes_up_are_not_fetched(words: tuple[str, ...], cluster: Typed, desk: Desk) -> None:
     """The rest of the model is; a real start then finds that the weights are missing."""
@@ -557,3 +531,8 @@ def test_weights_that_vllm_makes_up_are_not_fetched(words: tuple[str, ...], clus
     assert cluster.must(*UP, *words).code == 0
     real = cluster.ends(4, *UP)
     assert "no weight files" in real.err
+
+
+def test_recipe_of_weights_without_meaning_says_so(cluster: Typed, desk: Desk) -> None:
+    desk.says = "!" * 50
+    assert "weights are random" in cluster.must(*UP, "--set", "weights=dummy").err

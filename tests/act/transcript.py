@@ -35,7 +35,6 @@ VARYING = (
 
 
 def plain(text: str, place: Path) -> str:
-    """Text with what differs between two runs made equal."""
     text = text.replace(str(place), "PLACE")
     for pattern, word in VARYING:
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
@@ -43,7 +42,6 @@ def plain(text: str, place: Path) -> str:
 
 
 def written(words: tuple[str, ...], ran: Ran, place: Path) -> str:
-    """One command as it stands in a file."""
     parts = [f"$ cluster {' '.join(words)}", *filter(None, (plain(ran.out, place), plain(ran.err, place)))]
     return shorten("\n".join([*parts, f"exit {ran.code}"]) + "\n")
 

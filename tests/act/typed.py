@@ -33,7 +33,6 @@ ready_timeout_s: 60
 
 
 def write_files(folder: Path, recipe: str = RECIPE) -> None:
-    """inventory/default.yaml and recipes/toy.yaml."""
     for name, text in {"inventory/default.yaml": INVENTORY, "recipes/toy.yaml": recipe}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
@@ -52,7 +51,6 @@ class Ran:
         return self.out + self.err
 
     def errors(self) -> list[list[str]]:
-        """The errors as they were shown: each the lines from `error:` on."""
         found: list[list[str]] = []
         for line in self.err.splitlines():
             if line.startswith("error: "):
@@ -63,15 +61,12 @@ class Ran:
 
     @property
     def error(self) -> dict[str, str]:
-        """The only error, by label."""
         [lines] = self.errors()
         return dict(line.split(": ", 1) for line in lines)
 
 
 @dataclass
 class Typed:
-    """Runs command lines on a desk."""
-
     desk: Desk
     place: Path
     capsys: pytest.CaptureFixture[str]
@@ -86,7 +81,6 @@ class Typed:
         return Ran(code, got.out, got.err)
 
     def ends(self, code: int, *words: str) -> Ran:
-        """The same, with this exit code."""
         ran = self(*words)
         assert ran.code == code, ran.all
         return ran
@@ -95,5 +89,4 @@ class Typed:
         return self.ends(0, *words)
 
     def copy(self) -> Typed:
-        """The same on a copy of the desk."""
         return Typed(self.desk.copy(), self.place, self.capsys)

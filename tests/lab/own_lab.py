@@ -34,7 +34,7 @@ class Lab:
 
     def command(self, *words: str, timeout_s: float = 1200) -> subprocess.CompletedProcess[str]:
         """`cluster lab WORDS`, whatever it answers."""
-        argv = [sys.executable, "-m", "cluster.cli.lab", *words, "--dir", str(self.root)]
+        argv = [sys.executable, "-m", "cluster.cli.main", "lab", *words, "--dir", str(self.root)]
         env = {**os.environ, "CLUSTER_LAB_CACHE": CACHE}
         return subprocess.run(argv, capture_output=True, text=True, env=env, timeout=timeout_s)
 

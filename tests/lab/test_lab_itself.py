@@ -232,7 +232,7 @@ def test_wrong_words_are_refused(lab: Lab) -> None:
 
 
 def test_not_root_is_told_so(lab: Lab) -> None:
-    words = ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-m", "cluster.cli.lab", "up"]
+    words = ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-m", "cluster.cli.main", "lab", "up"]
     words += ["--dir", "/tmp/x"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
@@ -264,7 +264,7 @@ def test_killed_lab_is_cleaned_by_the_next_up(lab: Lab) -> None:
 @pytest.mark.parametrize("after_s", [campaign(0.3), campaign(0.6), 1.0, campaign(1.5), campaign(2.2)])
 def test_up_killed_half_way_is_repaired(lab: Lab, after_s: float) -> None:
     lab.must("down")
-    words = [sys.executable, "-m", "cluster.cli.lab", "up", "--dir", str(lab.root)]
+    words = [sys.executable, "-m", "cluster.cli.main", "lab", "up", "--dir", str(lab.root)]
     up = subprocess.Popen(words, env={**os.environ, "CLUSTER_LAB_CACHE": CACHE}, stdout=subprocess.DEVNULL)
     time.sleep(after_s)
     up.kill()
