@@ -17,6 +17,7 @@ from rich.table import Table
 
 from cluster.errors import ClusterError
 
+Texts = Sequence[str]
 WIDE = 200
 """Columns where there is no terminal: a pipe or file has no width to keep to."""
 
@@ -107,9 +108,7 @@ class Screen:
     def good(self, text: str) -> None:
         self._result.print(text, style="green")
 
-    def table(
-        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
-    ) -> None:
+    def table(self, title: str, columns: Texts, rows: Sequence[Texts], notes: Texts = ()) -> None:
         """A table, and its notes below; a column is set right by the caller's mark `>`. Without columns only notes."""
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for column in columns:

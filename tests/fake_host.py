@@ -30,6 +30,10 @@ class Put:
     mode: int
 
 
+def lost(name: str) -> ConnectionLostError:
+    return ConnectionLostError(f"the connection to {name} was lost", code="connection-lost", where=name)
+
+
 @dataclass
 class FakeHost:
     """`handler` answers each question, `writer` takes each file; what was asked, put and started is kept in lists.
@@ -106,9 +110,7 @@ class FakeHost:
 
     def _after_changes(self, numbers: Sequence[int]) -> None:
         if self.faults.lose_answer_of in numbers:
-            raise ConnectionLostError(
-                f"the connection to {self.name} ended before the answer", code="connection-lost", where=self.name
-            )
+            raise lost(self.name)
 
 
 class FakeProcess:

@@ -48,7 +48,7 @@ from cluster.spark.request import Wanted, choose_sizes
 from cluster.spark.server import Server
 
 SECRETS_VERSION = "secrets_version"
-"""Key of a spec: how often the secrets of what serves were changed. It tells two deployments apart, and no secret."""
+"""Key of a spec: how often the secrets of what serves were changed: two deployments differ, and no secret is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +99,17 @@ def options_of(line: UpOptions) -> Options:
 
 def read_wanted(line: UpOptions, named: Named) -> Wanted:
     """What a command line wants, checked against itself. Raises UsageError; no host is asked."""
-    recipe = read_recipe(line, named.file)
+    recipe, pp, words = read_recipe(line, named.file), line.pipeline, tuple(line.words)
     hosts, tp, backend = choose_sizes(
-        named.hosts, tp=line.tp, pp=line.pipeline, solo=line.solo, backend=line.backend, recipe=recipe
+        named.hosts, tp=line.tp, pp=pp, solo=line.solo, backend=line.backend, recipe=recipe
     )
     variables = split_env(line.env)
     key = {API_KEY: read_secret(line.api_key_file, "--api-key-file")} if line.api_key_file else {}
-    vllm_serve(recipe, Layout(tp, line.pipeline, backend, ("",) * len(hosts), line.bind), extra=line.words)
+    env, secret = dict(variables.plain), {**variables.secret, **key}
+    vllm_serve(recipe, Layout(tp, pp, backend, ("",) * len(hosts), line.bind), extra=words)
+    forced, mounts, dockerfile = check_names(line.force), read_mounts(recipe.mounts), read_dockerfile(recipe.dockerfile)
     return Wanted(
-        recipe,
-        hosts,
-        tp,
-        line.pipeline,
-        backend,
-        dict(variables.plain),
-        {**variables.secret, **key},
-        tuple(line.words),
-        line.bind,
-        line.allow_socket,
-        check_names(line.force),
-        read_mounts(recipe.mounts),
-        read_dockerfile(recipe.dockerfile),
+        recipe, hosts, tp, pp, backend, env, secret, words, line.bind, line.allow_socket, forced, mounts, dockerfile
     )
 
 

@@ -94,16 +94,10 @@ class Image:
         return "sha256:" + "".join(layer.removeprefix("sha256:") for layer in self.layers).ljust(64, "0")[:64]
 
     def inspect(self) -> dict[str, Any]:
-        return {
-            "Id": self.id,
-            "RepoTags": [self.reference],
-            "RepoDigests": [],
-            "Os": "linux",
-            "Size": 20 << 30,
-            "Architecture": self.architecture,
-            "RootFS": {"Type": "layers", "Layers": list(self.layers)},
-            "Config": {"Env": ["PATH=/usr/local/bin:/usr/bin"], "Entrypoint": ["vllm", "serve"], "WorkingDir": "/"},
-        }
+        config = {"Env": ["PATH=/usr/local/bin:/usr/bin"], "Entrypoint": ["vllm", "serve"], "WorkingDir": "/"}
+        about = {"Id": self.id, "RepoTags": [self.reference], "RepoDigests": [], "Os": "linux", "Size": 20 << 30}
+        layers = {"Type": "layers", "Layers": list(self.layers)}
+        return about | {"Architecture": self.architecture, "RootFS": layers, "Config": config}
 
 
 class Life:
@@ -170,33 +164,14 @@ class Container:
         self.state, self.exit_code, self.finished, self.life = "exited", code, now, None
 
     def inspect(self) -> dict[str, Any]:
-        return {
-            "Id": self.id,
-            "Created": stamp(self.created),
-            "Path": self.path,
-            "Args": list(self.args),
-            "State": {
-                "Status": self.state,
-                "Running": self.running,
-                "OOMKilled": False,
-                "Pid": self.pid * self.running,
-                "ExitCode": self.exit_code,
-                "Error": self.error,
-                "StartedAt": stamp(self.started),
-                "FinishedAt": stamp(self.finished),
-            },
-            "Image": self.image_id,
-            "Name": f"/{self.name}",
-            "RestartCount": 0,
-            "HostConfig": {"Options": self.options, "Mounts": self.mounts},
-            "Config": {
-                "Image": self.image,
-                "Labels": self.labels,
-                "Entrypoint": [self.path],
-                "Cmd": list(self.args),
-                "Env": [f"{name}={value}" for name, value in self.env.items()],
-            },
-        }
+        state = {"Status": self.state, "Running": self.running, "OOMKilled": False, "Pid": self.pid * self.running}
+        state |= {"ExitCode": self.exit_code, "Error": self.error}
+        state |= {"StartedAt": stamp(self.started), "FinishedAt": stamp(self.finished)}
+        config = {"Image": self.image, "Labels": self.labels, "Entrypoint": [self.path], "Cmd": list(self.args)}
+        config["Env"] = [f"{name}={value}" for name, value in self.env.items()]
+        about = {"Id": self.id, "Name": f"/{self.name}", "Created": stamp(self.created), "RestartCount": 0}
+        about |= {"Image": self.image_id, "Path": self.path, "Args": list(self.args), "State": state, "Config": config}
+        return about | {"HostConfig": {"Options": self.options, "Mounts": self.mounts}}
 
 
 def pairs(words: Sequence[str]) -> dict[str, str]:

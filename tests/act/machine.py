@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fake_docker import Container
-from fake_host import FakeHost, FakeProcess
+from fake_host import FakeHost, FakeProcess, lost
 from rank_life import RankLife
 from spark import DATA, GIB, HUB, IMAGE, LOCK, MODEL, Machine, Port, Stranger, spark_ports
 
@@ -265,9 +265,7 @@ class DeskHost(FakeHost):
             self.desk.kill()
         if number == self.dropped_at:
             self.drop()
-            raise ConnectionLostError(
-                f"the connection to {self.name} was lost", code="connection-lost", where=self.name
-            )
+            raise lost(self.name)
         if number == self.away_at:
             self.away_at, self.changes = 0, number - 1
             self.drop(self.away_s)
@@ -279,6 +277,5 @@ class DeskHost(FakeHost):
 
 def unreachable(name: str) -> ConnectionLostError:
     """What a host that is switched off gives."""
-    return ConnectionLostError(
-        f"{name} did not answer within 10 s", code="host-unreachable", where=name, remedy="is it on?"
-    )
+    what = f"{name} did not answer within 10 s"
+    return ConnectionLostError(what, code="host-unreachable", where=name, remedy="is it on?")

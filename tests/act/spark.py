@@ -190,14 +190,9 @@ class Machine:
         """`docker run --rm`: the probe of an image, or a download."""
         image = self.docker.images[container.image]
         if container.path == "python3" and FAR.get(stdin) == "image":
-            got = {
-                "python": image.python,
-                "versions": image.versions,
-                "gpu_error": "",
-                "knows_architecture": container.args[1] in image.architectures if len(container.args) > 1 else None,
-                "gpus": ["GPU 0: NVIDIA GB10 (UUID: GPU-0)"],
-                "packages": "/opt/packages",
-            }
+            known = container.args[1] in image.architectures if len(container.args) > 1 else None
+            got = {"python": image.python, "versions": image.versions, "knows_architecture": known, "gpu_error": ""}
+            got |= {"gpus": ["GPU 0: NVIDIA GB10 (UUID: GPU-0)"], "packages": "/opt/packages"}
             return Answer(0, json.dumps(got).encode())
         assert (container.path, container.args[0]) == ("hf", "download"), "a container that is not known"
         return self.download(container)
@@ -361,22 +356,11 @@ class Machine:
         return self.sections(["links"])
 
     def see_identity(self) -> dict[str, Any]:
-        return {
-            "product": self.product,
-            "machine_id": self.see_machine(),
-            "hostname": self.name,
-            "kernel": "6.11.0-1016-nvidia",
-            "arch": self.arch,
-            "user": "nvidia",
-            "uid": 1000,
-            "gid": 1000,
-            "groups": ["nvidia"] if self.docker.trouble else ["nvidia", "docker"],
-            "path": "/usr/bin",
-            "data_dir": DATA,
-            "hf_home": HUB,
-            "management_address": self.address,
-            "sudo": self.sudo,
-        }
+        groups = ["nvidia"] if self.docker.trouble else ["nvidia", "docker"]
+        user = {"user": "nvidia", "uid": 1000, "gid": 1000, "groups": groups, "path": "/usr/bin", "sudo": self.sudo}
+        host = {"product": self.product, "hostname": self.name, "kernel": "6.11.0-1016-nvidia", "arch": self.arch}
+        host |= {"machine_id": self.see_machine(), "management_address": self.address}
+        return user | host | {"data_dir": DATA, "hf_home": HUB}
 
     def see_clock(self) -> dict[str, Any]:
         return {"time_unix_s": self.desk.time() + self.ahead_s, "synchronised": True}
@@ -406,11 +390,9 @@ class Machine:
         return {"held": holder is not None, **(holder or {})}
 
     def see_links(self) -> dict[str, Any]:
-        return {
-            "links": [port.link() for port in self.ports if port.hca],
-            "netdevs": sorted((port.netdev_row() for port in self.ports), key=lambda row: row["name"]),
-            "rdma_device": self.rdma_device,
-        }
+        netdevs = sorted((port.netdev_row() for port in self.ports), key=lambda row: row["name"])
+        links = [port.link() for port in self.ports if port.hca]
+        return {"links": links, "netdevs": netdevs, "rdma_device": self.rdma_device}
 
     def tell_gpu(self, given: dict[str, Any]) -> dict[str, Any]:
         fields = [names[0] for names in given["fields"]]
@@ -418,10 +400,11 @@ class Machine:
         rows = [(pid, name, held >> 20, container) for pid, name, held, container, on_gpu in self.rows() if on_gpu]
         apps = said if code else "".join(f"{pid}, {name}, {mib}\n" for pid, name, mib, _ in rows)
         containers = {str(pid): container for pid, _, _, container in rows}
-        return {
-            "gpu": {"value": {"fields": fields, "exit": code, "said": said}},
-            "apps": {"value": {"exit": code, "said": apps, "containers": containers}},
-        }
+        gpu, apps = (
+            {"fields": fields, "exit": code, "said": said},
+            {"exit": code, "said": apps, "containers": containers},
+        )
+        return {"gpu": {"value": gpu}, "apps": {"value": apps}}
 
     def tell_containers(self, given: dict[str, Any]) -> Answer:
         return run_over(self.docker, "containers", given)
@@ -438,18 +421,11 @@ class Machine:
         path = model if model.startswith("/") else f"{HUB}/hub/models--{model.replace('/', '--')}/snapshots/{commit}"
         there = [name for name in given["files"] if self.exists(f"{path}/{name}")]
         gone = [f"{name}: not there, and the recipe mounts it" for name in given["files"] if name not in there]
-        value = {
-            "model": model,
-            "revision": given["revision"],
-            "commit": "" if model.startswith("/") else commit,
-            "path": path,
-            "files": 5,
-            "bytes": 60 * GIB,
-            "listing": "1f" * 32,
-            "problems": [*self.model_problems, *gone]
-            + ["no weight files"] * bool(self.left_out.get(model) and not given["dummy"]),
-            "hashes": {name: sha256(self.read(f"{path}/{name}")).hexdigest() for name in there},
-        }
+        gone += ["no weight files"] * bool(self.left_out.get(model) and not given["dummy"])
+        value = {"model": model, "revision": given["revision"], "commit": "" if model.startswith("/") else commit}
+        value |= {"path": path, "files": 5, "bytes": 60 * GIB, "listing": "1f" * 32}
+        value["problems"] = [*self.model_problems, *gone]
+        value["hashes"] = {name: sha256(self.read(f"{path}/{name}")).hexdigest() for name in there}
         return {"weights": {"value": value}}
 
     def tell_hub_model(self, given: dict[str, Any]) -> dict[str, Any]:

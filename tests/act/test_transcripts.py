@@ -9,12 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_docker import Container, Image
+from fake_docker import Image
 from machine import IMAGE, MODEL, Desk, Stranger, unreachable
 from transcript import FOLDER, compare, written
 from typed import RECIPE, UP, Typed
-
-from cluster.argv.question import Answer
 
 GIB = 1 << 30
 Prepare = Callable[[Typed], object]
@@ -75,38 +73,8 @@ def container(name: str, of: str) -> Prepare:
     return lambda run: run.desk[name].docker.answer(words)
 
 
-def at_sleep(number: int, event: Callable[[Desk], object]) -> Prepare:
-    """Something that happens while `cluster` waits for the n-th time."""
-    return lambda run: run.desk.at_sleep(number, lambda: event(run.desk))
-
-
-def asked_for(name: str, word: str, event: Callable[[Desk], object]) -> Prepare:
-    """Something that happens when a machine is asked for something with this word."""
-    return lambda run: run.desk.when_asked(name, word, lambda: event(run.desk))
-
-
-def after_probe(event: Callable[[Desk], object]) -> Prepare:
-    """Something that happens between the checks and the first change."""
-
-    def prepare(run: Typed) -> None:
-        docker = run.desk["spark2"].docker
-        probe = docker.alone
-
-        def then(container: Container, stdin: bytes) -> Answer:
-            event(run.desk)
-            return probe(container, stdin)
-
-        docker.alone = then
-
-    return prepare
-
-
 def ctrl_c(_: Desk) -> None:
     raise KeyboardInterrupt
-
-
-def dropped(desk: Desk) -> None:
-    desk.hosts["spark2"].drop()
 
 
 def lost(desk: Desk) -> None:
@@ -121,16 +89,29 @@ def taken(desk: Desk) -> None:
     desk.hosts["spark2"].lock_generation += 1
 
 
-def killed_rank(desk: Desk) -> None:
-    desk.kill_rank("spark2")
+EVENTS: dict[str, Callable[[Desk], object]] = {
+    "ctrl-c": ctrl_c,
+    "worker lost": lost,
+    "lock taken": taken,
+    "worker off": lambda desk: desk.hosts["spark2"].drop(),
+    "worker away": lambda desk: desk.hosts["spark2"].drop(4),
+    "rank killed": lambda desk: desk.kill_rank("spark2"),
+    "link cut": lambda desk: desk.cut.add("spark2"),
+}
 
 
-def cut(desk: Desk) -> None:
-    desk.cut.add("spark2")
+def at_sleep(number: int, event: str) -> Prepare:
+    """Something happens while `cluster` waits for the n-th time."""
+    return lambda run: run.desk.at_sleep(number, lambda: EVENTS[event](run.desk))
+
+
+def asked_for(name: str, word: str, event: str) -> Prepare:
+    """Something happens when a machine is asked for something with this word."""
+    return lambda run: run.desk.when_asked(name, word, lambda: EVENTS[event](run.desk))
 
 
 def killed(run: Typed) -> None:
-    killed_rank(run.desk)
+    run.desk.kill_rank("spark2")
     run.desk.pass_time(5)
 
 
@@ -202,16 +183,16 @@ PREPARED: dict[str, list[Prepare]] = {
     "up/engine_fails": [BAD_LENGTH],
     "up/engine_fails_old_serves": [SERVING, BAD_BATCH],
     "up/engine_fails_and_why": [desk(bad_flag="--max-model-len", last_line=NO_CACHE)],
-    "up/worker_killed_by_its_kernel": [machine("spark2", kernel_log=OOM), at_sleep(2, killed_rank)],
-    "up/worker_does_not_join": [PATIENT, after_probe(cut)],
-    "up/link_cut": [PATIENT, at_sleep(1, cut)],
-    "up/worker_killed": [at_sleep(2, killed_rank)],
-    "up/worker_lost": [at_sleep(2, dropped)],
-    "up/worker_away": [at_sleep(2, lambda desk: desk.hosts["spark2"].drop(4))],
-    "up/interrupted": [at_sleep(1, ctrl_c)],
-    "up/interrupted_twice": [at_sleep(1, ctrl_c), asked_for("spark2", "journalctl", ctrl_c)],
+    "up/worker_killed_by_its_kernel": [machine("spark2", kernel_log=OOM), at_sleep(2, "rank killed")],
+    "up/worker_does_not_join": [PATIENT, asked_for("spark2", "docker run --rm", "link cut")],
+    "up/link_cut": [PATIENT, at_sleep(1, "link cut")],
+    "up/worker_killed": [at_sleep(2, "rank killed")],
+    "up/worker_lost": [at_sleep(2, "worker off")],
+    "up/worker_away": [at_sleep(2, "worker away")],
+    "up/interrupted": [at_sleep(1, "ctrl-c")],
+    "up/interrupted_twice": [at_sleep(1, "ctrl-c"), asked_for("spark2", "journalctl", "ctrl-c")],
     "up/engine_fails_and_not_all_is_undone": [SERVING, BAD_BATCH, docker("spark2", broken={"rm": (1, BUSY)})],
-    "up/lock_lost": [after_probe(taken)],
+    "up/lock_lost": [asked_for("spark2", "docker run --rm", "lock taken")],
     "up/sockets_used": [desk(sockets=True)],
     "up/text_is_garbage": [desk(says="!" * 40)],
     "swap/done": [OTHER, SERVING],
@@ -226,9 +207,9 @@ PREPARED: dict[str, list[Prepare]] = {
     "swap/port_not_free": [OTHER, SERVING, machine("spark1", strangers=[Stranger(7, "raylet", 27120)])],
     "swap/new_one_fails": [OTHER, SERVING, BAD_BATCH],
     "swap/both_fail": [OTHER, SERVING, BAD_LENGTH],
-    "swap/new_one_fails_and_the_way_to_the_old_is_lost": [OTHER, SERVING, BAD_BATCH, at_sleep(4, dropped)],
+    "swap/new_one_fails_and_the_way_to_the_old_is_lost": [OTHER, SERVING, BAD_BATCH, at_sleep(4, "worker off")],
     "swap/of_another_version": [OTHER, SERVING, of_another_version],
-    "swap/interrupted": [OTHER, SERVING, at_sleep(2, ctrl_c)],
+    "swap/interrupted": [OTHER, SERVING, at_sleep(2, "ctrl-c")],
     "swap/dry_run": [OTHER, SERVING],
     "swap/ollama_in_the_way": [OTHER, SERVING, OLLAMA],
     "pull/dry_run": [NO_IMAGE, machine("spark1", models={})],
@@ -255,8 +236,8 @@ PREPARED: dict[str, list[Prepare]] = {
     "status/worker_killed": [SERVING, killed],
     "status/both_rebooted": [SERVING, lambda run: [run.desk.reboot(name) for name in ("spark1", "spark2")]],
     "status/no_docker": [SERVING, NO_GROUP],
-    "logs/worker_lost": [SERVING, asked_for("spark2", "docker logs", lost)],
-    "logs/worker_lost_explained": [SERVING, asked_for("spark2", "docker logs", lost)],
+    "logs/worker_lost": [SERVING, asked_for("spark2", "docker logs", "worker lost")],
+    "logs/worker_lost_explained": [SERVING, asked_for("spark2", "docker logs", "worker lost")],
     "logs/refused_by_docker": [SERVING, docker("spark2", broken={"logs": (1, BUSY)})],
     "exec/worker_unreachable": [gone("spark2")],
     "doctor/running": [SERVING],
