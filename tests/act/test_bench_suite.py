@@ -25,7 +25,7 @@ def url() -> Iterator[str]:
 
 def args(*words: str) -> argparse.Namespace:
     parser = options.Parser()
-    options.bench(parser)
+    parser.add_options(options.OPTIONS["bench"])
     return parser.parse_args(words)
 
 

@@ -6,12 +6,12 @@ import contextlib
 import io
 import re
 import shlex
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
 from cluster.cli import lab
+from cluster.cli.options import Parser
 from cluster.config.recipe import final_recipe, read_recipe
 from cluster.errors import UsageError
 from cluster.lab.stand_ins import EVERYWHERE, STAND_INS, WITHOUT_AVX512, cpu_flags
@@ -23,7 +23,7 @@ MADE = set(re.findall(r'^    "(tiny-[^"]+)": ', (ROOT / "cluster/lab/model/shape
 
 def told(*words: str) -> str:
     """What `cluster lab toy` prints."""
-    parser = ArgumentParser()
+    parser = Parser()
     lab.configure(parser)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert lab.run(parser.parse_args(["toy", *words])) == 0
