@@ -82,8 +82,9 @@ def concerned(
     errors = {name: outcome.error for name, outcome in outcomes.items() if outcome.error}
     if named.explicit or not found or unknown:
         return list(errors.values())
-    for name in errors.keys() - ranks:
-        screen.warn(f"{name} was left out: {errors[name].what}")
+    for name, error in errors.items():
+        if name not in ranks:
+            screen.warn(f"{name} was left out: {error.what}")
     return [error for name, error in errors.items() if name in ranks]
 
 
