@@ -238,19 +238,18 @@ def runs(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"a number or auto is wanted, found {text!r}") from None
 
 
-DEST = {
-    "--recipe": "recipe_option",
-    "--pipeline-parallel": "pipeline",
-    "--command": "on_finding",
-    "--no-probe": "probe",
-}
 TYPES: dict[str, Callable[[str], Any]] = {"N": int, "S": float, "N|auto": runs}
 MORE: dict[str, dict[str, Any]] = {
+    "--recipe": {"dest": "recipe_option"},
+    "--pipeline-parallel": {"dest": "pipeline"},
+    "--command": {"dest": "on_finding"},
+    "--no-probe": {"dest": "probe"},
     "--bind": {"default": "0.0.0.0"},
     "--only": {"action": "extend", "default": []},
     "--suite": {"choices": tuple(SUITES)},
     "--vary": {"required": True},
 }
+"""What the words of an option do not say, as keywords of `add_argument`."""
 EXCLUSIVE = {"--quick", "--full", "--only", "--follow", "--explain"}
 """Options of one command that exclude each other."""
 
@@ -278,7 +277,7 @@ def read_option(words: str, text: str) -> tuple[list[str], dict[str, Any]]:
         elif many == "+":
             how["nargs"] = "+"
     if names[-1].startswith("-"):
-        how["dest"] = DEST.get(names[-1], names[-1].lstrip("-").replace("-", "_"))
+        how["dest"] = names[-1].lstrip("-").replace("-", "_")
     return names, how | {"help": text} | MORE.get(names[-1], {})
 
 

@@ -51,13 +51,8 @@ class Ran:
         return self.out + self.err
 
     def errors(self) -> list[list[str]]:
-        found: list[list[str]] = []
-        for line in self.err.splitlines():
-            if line.startswith("error: "):
-                found.append([line])
-            elif found and re.match(r"(where|rolled back|hint): ", line):
-                found[-1].append(line)
-        return found
+        found = re.findall(r"^error: .*(?:\n(?:where|rolled back|hint): .*)*", self.err, re.MULTILINE)
+        return [error.split("\n") for error in found]
 
     @property
     def error(self) -> dict[str, str]:
