@@ -9,7 +9,7 @@ import sys
 from cluster.cli.options import Parser
 from cluster.errors import ExitCode, UsageError
 
-DIR = {"--dir DIR": "where the lab lies (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)"}
+DIR = {"--dir DIR": "the lab's directory (default $CLUSTER_LAB_DIR or /var/lib/cluster-lab)"}
 VERBS = {
     "up": (
         "start the hosts; prints the line that selects their inventory",
@@ -39,7 +39,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace, screen: object = None) -> int:
-    """Carry it out; what scripts read goes to stdout as it is."""
     try:
         from cluster.lab import lab, stand_ins
         from cluster.lab.faults import FAULTS
