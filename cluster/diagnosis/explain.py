@@ -195,8 +195,13 @@ def in_time(found: Sequence[Explanation]) -> list[Explanation]:
 
 
 def clock_of(times: Sequence[float]) -> Callable[[float], float]:
-    """A key that sorts these times: without the year where one of them has none, as in half of all logs."""
-    return float if all(time >= DATED_S for time in times) else of_year
+    """A key that sorts these times. Half of all logs have no year: then the story begins after the longest part of the
+    year in which nothing happened, so that it may go over New Year."""
+    if all(time >= DATED_S for time in times):
+        return float
+    moments = sorted({of_year(time) for time in times})
+    begin = max(((moment - moments[number - 1]) % YEAR_S, moment) for number, moment in enumerate(moments))[1]
+    return lambda time: (of_year(time) - begin) % YEAR_S
 
 
 def of_year(time: float) -> float:

@@ -23,7 +23,6 @@ WIDEST = 8192
 """Characters of a line that count."""
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[^\n]?)")
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ODD = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
 
 
@@ -48,7 +47,7 @@ def is_text(data: bytes) -> bool:
     """Whether the beginning of a source can be text at all."""
     data = data[: 64 << 10]
     odd = len(data) - len(data.translate(None, _ODD)) + data.decode("utf-8", "replace").count("\ufffd")
-    return odd <= len(data) // 10 or data.startswith(_UTF16)
+    return odd <= len(data) // 10 or _utf16(data) != ""
 
 
 def chunks(pieces: Iterable[bytes]) -> Iterator[Chunk]:
@@ -70,13 +69,23 @@ def _tidy(data: bytes) -> bytes:
 
 
 def _utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """UTF-8 of whatever a text is written in; a byte order mark shows UTF-16."""
-    first = next(pieces, b"")
-    if first.startswith(_UTF16):
-        return (
-            text.encode("utf-8", "replace") for text in codecs.iterdecode(chain([first], pieces), "utf-16", "replace")
-        )
-    return chain([first.removeprefix(codecs.BOM_UTF8)], pieces)
+    """UTF-8 of whatever a text is written in."""
+    first = next(pieces, b"").removeprefix(codecs.BOM_UTF8)
+    all_of_it = chain([first], pieces)
+    if encoding := _utf16(first):
+        return (text.encode("utf-8", "replace") for text in codecs.iterdecode(all_of_it, encoding, "replace"))
+    return all_of_it
+
+
+def _utf16(data: bytes) -> str:
+    """Which UTF-16 a text begins in, by its byte order mark or since every other byte is zero; empty for none."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = data[:512]
+    zeros = sample[1::2].count(0), sample[0::2].count(0)
+    if len(sample) >= 16 and max(zeros) > len(sample) // 5 and min(zeros) <= len(sample) // 50:
+        return "utf-16-le" if zeros[0] > zeros[1] else "utf-16-be"
+    return ""
 
 
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"

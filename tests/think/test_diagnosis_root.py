@@ -188,8 +188,9 @@ XID = "kernel: NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus."
 WELL = "INFO:     Application startup complete."
 TIMES = {
     "with the year": ("2026-12-31T23:59:50Z", "2027-01-01T00:00:10Z"),
-    "without": ("ERROR 06-30 23:59:50", "ERROR 07-01 00:00:10"),
-    "the later one with the year": ("ERROR 06-30 23:59:50", "2027-07-01T00:00:10Z"),
+    "without": ("ERROR 12-31 23:59:50", "ERROR 01-01 00:00:10"),
+    "the later one with the year": ("ERROR 12-31 23:59:50", "2027-01-01T00:00:10Z"),
+    "in summer": ("ERROR 06-30 23:59:50", "ERROR 07-01 00:00:10"),
     "years apart": ("2024-07-01T00:00:00Z", "2026-02-01T00:00:00Z"),
 }
 

@@ -23,7 +23,7 @@ def of_bytes(*pieces: bytes) -> list[str]:
     return [f"{one.level} {one.id}" for one in explain([Source("x", pieces)]).findings]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1"])
 def test_encodings(encoding: str) -> None:
     text = f"ein Gruß vorneweg\r\n{OUTPUT}{FAULT}\r\n"
     assert of_bytes(text.encode(encoding)) == ["fault no-link-up", "fault nccl-qp-timeout"]
