@@ -73,10 +73,9 @@ class Measurements:
         return ExitCode.PARTIAL if any(result.failed for result, _ in self.finished) else ExitCode.DONE
 
     def document(self, suite: str | None) -> dict[str, Any]:
-        """As JSON: the interrupted measurement, the results of a suite, or the one result."""
-        if self.interrupted:
-            return self.interrupted.document()
+        """As JSON: the one result, or those of a suite; the last may be an interrupted one, which has no path."""
         documents = [result.document() | {"path": str(path)} for result, path in self.finished]
+        documents += [self.interrupted.document()] if self.interrupted else []
         return {"suite": suite, "results": documents} if suite else documents[0]
 
 

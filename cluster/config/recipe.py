@@ -231,7 +231,9 @@ class Recipe(Strict):
     before_serve: list[Command] = key("commands (lists of words) run in each container before its rank starts", [])
     shm_gib: float = key("size of the container's private /dev/shm in GiB", 16, gt=0)
     memory: MemoryNeeds = key("memory expectations", MemoryNeeds())
-    ready_timeout_s: float = key("longest wait in seconds from the first container to a proven answer", 1800, gt=0)
+    ready_timeout_s: float = key(
+        "longest wait in seconds from the containers' start until the server answers", 1800, gt=0
+    )
     expect_log: ExpectLog = key("what the ranks' logs must hold once the server answers", ExpectLog())
     bench: BenchDefaults = key("defaults of `cluster bench`", BenchDefaults())
     reference: list[Reference] = key("published numbers to stand beside ours", [])

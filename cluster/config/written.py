@@ -1,7 +1,7 @@
-"""YAML as it was written, and how it becomes a model: every error names file, line and key.
+"""YAML as it was written, one document laid over another (`extends`, `--set`), and how it becomes a model.
 
-Scalars stay text until a model gives them a type. The keys of the models are described in words here, for messages,
-for `recipes show` and for the generated docs.
+Every error names file, line and key. Scalars stay text until a model gives them a type. The keys of the models are
+described in words here, for messages, for `recipes show` and for the generated docs.
 """
 
 from __future__ import annotations

@@ -66,13 +66,14 @@ class How:
 
 @contextmanager
 def naming_what_stays(how: How) -> Iterator[None]:
-    """Errors that would say UNCHANGED name what was fetched, and stays."""
+    """Errors that say that nothing was rolled back, or changed, name what was fetched, and stays."""
     try:
         yield
     except ClusterError as error:
         for one in error.errors:
             if how.fetched and one.rolled_back.startswith(("nothing", UNCHANGED)):
-                one.rolled_back = f"nothing; what was fetched stays: {'; '.join(how.fetched)}"
+                nothing = one.rolled_back.replace(UNCHANGED, "nothing")
+                one.rolled_back = f"{nothing}; what was fetched stays: {'; '.join(how.fetched)}"
         raise
 
 

@@ -1,4 +1,6 @@
-"""Links of a host (an HCA with its netdev), from sysfs and from what iproute2, ibdev2netdev and the kernel print."""
+"""Links of a host (an HCA with its netdev), and the GID index of an address: from sysfs, and from what
+iproute2, ibdev2netdev and the kernel print.
+"""
 
 from __future__ import annotations
 

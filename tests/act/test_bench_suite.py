@@ -56,10 +56,16 @@ def test_prefix_cache_suite(url: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 class Impatient(Screen):
-    """The user interrupts when measuring begins."""
+    """The user interrupts when measuring begins, after so many measurements."""
+
+    def __init__(self, patience: int = 0, *, json_mode: bool = False) -> None:
+        super().__init__(json_mode=json_mode)
+        self.patience = patience
 
     def stay(self) -> None:
-        raise KeyboardInterrupt
+        self.patience -= 1
+        if self.patience < 0:
+            raise KeyboardInterrupt
 
 
 def test_stopped_before_the_first_row_says_that_nothing_was_kept(
@@ -104,6 +110,16 @@ def test_suite_of_two_parts_is_two_results(url: str, tmp_path: Path, capsys: pyt
     assert "tools" in using["request"]
     assert "tools" not in without["request"]
     assert set(without["manifest"]["extra_fields"]) == {"question"}
+
+
+def test_interrupted_in_its_second_part_a_suite_still_shows_the_first(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--suite", "tool-calls", "--model", "tools", "--runs", "1")
+    given = args("--base-url", url, "--results", str(tmp_path), "--json", *words)
+    assert bench.run(given, Impatient(patience=1, json_mode=True)) is ExitCode.INTERRUPTED
+    found = json.loads(capsys.readouterr().out)
+    assert [("path" in one, len(one["benchmarks"])) for one in found["results"]] == [(True, 1), (False, 0)]
 
 
 def test_plain_measurement_is_one_document_with_its_conditions(

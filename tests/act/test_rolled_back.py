@@ -15,7 +15,8 @@ from test_transcripts import NO_CACHE, OOM
 from typed import UP, Ran, Typed
 
 from cluster.deploy.cause import name_cause
-from cluster.errors import ClusterError, ManyErrors
+from cluster.deploy.fetch import How, naming_what_stays
+from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, ManyErrors
 from cluster.screen import Screen
 
 if TYPE_CHECKING:
@@ -63,6 +64,16 @@ def test_a_second_ctrl_c_names_the_old_one_that_stays_stopped(cluster: Typed, de
     desk.on_sleep.clear()
     cluster.must(*typed_remedy(ran))
     assert containers(desk) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "now"), [(UNCHANGED, "nothing"), ("nothing: the containers of x stay on a", None), ("all of it", "")]
+)
+def test_what_was_fetched_is_said_beside_what_stays(said: str, now: str | None) -> None:
+    with pytest.raises(InterruptedByUser) as caught, naming_what_stays(How(True, False, "", ["image i on a"])):
+        raise InterruptedByUser(rolled_back=said)
+    fetched = f"{said if now is None else now}; what was fetched stays: image i on a"
+    assert caught.value.rolled_back == (said if now == "" else fetched)
 
 
 def test_the_first_ctrl_c_while_evidence_is_saved_still_rolls_back(cluster: Typed, desk: Desk) -> None:

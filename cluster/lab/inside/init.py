@@ -1,4 +1,4 @@
-"""First process of a simulated Spark: makes its root, waits for its wires, starts sshd and dockerd, reaps.
+"""First process of a simulated Spark: makes its root and sysfs (fake HCAs), starts sshd and dockerd, reaps.
 
     unshare --mount --uts --ipc --net --pid --fork --kill-child python3 init.py BOOT.json
 
