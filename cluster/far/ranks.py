@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import datetime, timedelta
 
 from cluster.far.prelude import Json, emit, finish, given, start
 
@@ -66,6 +67,14 @@ def new_lines(name: str, since: str, known: int) -> Iterator[Line]:
             yield time, line
 
 
+def before(started: str) -> str:
+    """A second or two earlier: a program that ends at once has printed before docker notes its start."""
+    if started < "1970":  # never
+        return started
+    noted = datetime.strptime(started[:19], "%Y-%m-%dT%H:%M:%S")
+    return f"{noted - timedelta(seconds=1):%Y-%m-%dT%H:%M:%S}.0Z"
+
+
 class Sought:
     """A pattern, the first line it is found in, and the line that has most of its words (half of them at least)."""
 
@@ -116,7 +125,7 @@ def look(name: str, wanted: dict[str, Json]) -> dict[str, Json] | None:
     sought = [Sought(pattern) for pattern in wanted.get("patterns", ())]
     since, known = wanted.get("since", {}).get(name, ("", 0))
     whole = state[0] != "running" or since <= state[3]
-    log = whole_or_both_ends(name, state[3]) if whole else new_lines(name, since, known)
+    log = whole_or_both_ends(name, before(state[3])) if whole else new_lines(name, since, known)
     found = read(log, wanted.get("tail", 30), sought)
     if wanted.get("net") and state[0] == "running":  # a worker's output stays on its host, in Ray's own logs
         words = ("timeout", "5", "grep", "-rhsE", "NCCL INFO (NET/|Using network)", LOGS)

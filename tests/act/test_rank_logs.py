@@ -108,3 +108,11 @@ def test_a_rank_that_has_ended_is_read_whole(docker: FakeDocker, desk: Desk) -> 
     look(docker, known)
     desk.kill_rank("spark1")
     assert look(docker, known).whole
+
+
+def test_a_line_printed_before_docker_noted_the_start_is_read(docker: FakeDocker, desk: Desk) -> None:
+    """As of a program that ends at once: its log has the cause."""
+    [container] = docker.containers.values()
+    container.started = desk.now + 20
+    container.log = [(container.started - 0.005, "exec no-such-program failed")]
+    assert look(docker, {}).tail == ("exec no-such-program failed",)
