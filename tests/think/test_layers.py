@@ -103,6 +103,11 @@ def test_no_name_that_says_nothing() -> None:
     assert not names & FORBIDDEN_NAMES
 
 
+def test_a_class_name_is_one_thing() -> None:
+    names = [node.name for path in FILES for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
 def test_the_rules_can_fail(tmp_path: Path) -> None:
     """The reader sees imports inside functions and under TYPE_CHECKING."""
     file = tmp_path / "x.py"
