@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One port for each listener of ours; the engine's API port is the recipe's own. From `perftest_first` on, one for
-    each link that `--fabric-test` measures at the same time."""
+    """One port for each listener of a deployment; the engine's API port is the recipe's own. From `perftest_first` on,
+    one for each link that `--fabric-test` measures at the same time."""
 
     cord: int = 27110
     mp_master: int = 27111

@@ -124,7 +124,7 @@ class Engine:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Fields of ours that it ignores, and has nothing else for."""
+        """Fields of our requests that it ignores, and has nothing else for."""
         return () if self.name in INSTEAD else NOT_SENT.get(self.name, ())
 
     def document(self) -> dict[str, Any]:

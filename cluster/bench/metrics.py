@@ -71,12 +71,12 @@ class ServerCounts:
 
     @property
     def foreign_requests(self) -> int:
-        """Requests of others that ended meanwhile, at least; a failed one of ours may be among those counted."""
+        """Requests of others that ended meanwhile, at least; a failed one of the benchmark may be among them."""
         return max(0, round(self.grown.get("requests", 0.0)) - self.served - self.failed)
 
     @property
     def foreign_tokens(self) -> int | None:
-        """Tokens that were generated for others; None when it is not known how many were ours."""
+        """Tokens that were generated for others; None when it is not known how many were the benchmark's."""
         if self.generated is None:
             return None
         return max(0, round(self.grown["generation_tokens"] - self.generated))
@@ -181,7 +181,7 @@ def credit_hits(traces: Sequence[RequestTrace], counted: ServerCounts | None) ->
     """The traces with cached tokens from the server's counters where the answers do not have them.
 
     The counters have the sum, so each request is given an equal share. Nothing is given when somebody else's requests,
-    or failed ones of ours, may be in that sum.
+    or failed ones of the benchmark, may be in that sum.
     """
     if not counted or not counted.is_alone or counted.failed or counted.lags or "prefix_hits" not in counted.grown:
         return traces

@@ -140,7 +140,7 @@ def known_secrets(
 
 TOKENS = 8
 ANSWER_S = 4.0
-"""A busy server may take longer; its other requests then move the counters as ours would."""
+"""A busy server may take longer; its other requests then move the counters as this one would."""
 
 
 def check_traffic(

@@ -114,7 +114,7 @@ class Monitor:
         self.looked_at = 0.0
 
     def look(self) -> None:
-        """Look at all hosts once, and act. Raises RefusedError the first time when machines cannot be told apart."""
+        """Look at all hosts once, and act. Raises RefusedError the first time when machines cannot be distinguished."""
         self.looked_at = self.fleet.time.monotonic()
         servers = {
             one.head: Server.of_spec(one.spec, directory(self.hosts[one.head].data_dir, one.id))

@@ -99,7 +99,7 @@ HUB_TOKEN = "deployments/hub-token"
 
 
 def plan_down(found: tuple[Deployment, ...], seens: Mapping[str, Seen]) -> Plan:
-    """Stop and remove everything of ours on these hosts. What each host had before is removed last, by `forget`."""
+    """Stop and remove all managed containers of these hosts. What each host had before is removed last, by `forget`."""
     ranks = list(_containers(seens, DEPLOYMENT))
     running = [(host, rank.name) for host, rank in ranks if rank.state == "running"]
     stop = tuple(Step(host, f"stop {name}", (docker.docker_stop(name),)) for host, name in running)

@@ -97,7 +97,7 @@ class Put:
 class Ingredients:
     """All that a plan is made of. `token` authenticates Ray and the cord of this deployment and is shown nowhere.
 
-    `before` is what each host had available (bytes) when nothing of ours ran; `down` compares with it.
+    `before` is what each host had available (bytes) when no deployment ran; `down` compares with it.
     """
 
     wanted: Wanted
@@ -154,7 +154,7 @@ def container_name(deployment: str, rank: int) -> str:
 def container(made_of: Ingredients, rank: int) -> RankContainer:
     wanted, host = made_of.wanted, made_of.wanted.names[rank]
     links, weights = known(made_of.seens[host].links), known(made_of.seens[host].weights)
-    # files of the recipe: ours from the deployment's directory, the model's own from where the host has it
+    # mounted files: the recipe's from the deployment's directory, the model's own from where the host has it
     files = made_of.mounted(host)
     if weights:
         files |= {one.target: f"{weights.path}/{one.model_file}" for one in wanted.recipe.mounts if one.model_file}

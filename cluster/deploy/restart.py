@@ -17,7 +17,7 @@ from cluster.deploy.session import Session, find, locked, see
 from cluster.errors import ClusterError, InterruptedByUser, RefusedError
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
-from cluster.spark.deployments import Deployment, ours
+from cluster.spark.deployments import Deployment, is_managed
 from cluster.spark.fact import Missing, known
 from cluster.spark.gpu import end_process
 from cluster.spark.look import Seen
@@ -27,14 +27,14 @@ SLACK_BYTES = 2 << 30
 """MemAvailable may be this much below the value recorded at `up`."""
 BACK_S = 120.0
 STEADY_S = 10.0
-"""Memory that is short, though nothing of ours holds it, counts as another program's after this long."""
+"""Memory that is short, though no deployment holds it, counts as another program's after this long."""
 STIR_BYTES = 256 << 20
 POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One thing that is not released yet; `memory_only`: memory is short, and nothing of ours is seen to hold it."""
+    """One thing that is not released yet; `memory_only`: memory is short, and no deployment is seen to hold it."""
 
     what: str
     evidence: str
@@ -46,7 +46,7 @@ def holders(seen: Seen, gone: Sequence[Deployment]) -> Iterator[Holder]:
     """What still holds something on this host after the deployments in `gone` were removed."""
     if isinstance(seen.containers, Missing):
         yield Holder("containers could not be listed", seen.containers.why, "docker ps -a")
-    for one in filter(ours, known(seen.containers) or ()):
+    for one in filter(is_managed, known(seen.containers) or ()):
         yield Holder(f"container {one.name} is still there", one.state, f"docker rm -f {one.name}")
     yield from held_by_stopped(seen, gone)
 
@@ -54,7 +54,7 @@ def holders(seen: Seen, gone: Sequence[Deployment]) -> Iterator[Holder]:
 def held_by_stopped(seen: Seen, stopped: Sequence[Deployment]) -> Iterator[Holder]:
     """What still holds something on this host after the containers of these deployments were stopped.
 
-    Engine processes count when their container is gone or one of ours; those of unmanaged containers do not.
+    Engine processes count when their container is gone or managed by cluster; those of unmanaged containers do not.
     """
     for fact, what in ((seen.listening, "listening ports"), (seen.processes, "processes")):
         if isinstance(fact, Missing):
@@ -67,7 +67,7 @@ def held_by_stopped(seen: Seen, stopped: Sequence[Deployment]) -> Iterator[Holde
                 holder = f"{listener.process} pid {listener.pid}" if listener.pid else "holder not visible"
                 remedy = f"sudo ss -ltnp sport = :{listener.port}"
                 yield Holder(f"port {listener.port} ({use.what}) is still taken", holder, remedy)
-    unmanaged = {one.id for one in known(seen.containers) or () if not ours(one)}
+    unmanaged = {one.id for one in known(seen.containers) or () if not is_managed(one)}
     for process in known(seen.processes) or ():
         if process.container and process.container not in unmanaged:
             evidence = f"pid {process.pid}, {process.rss_bytes / GIB:.1f} GiB"

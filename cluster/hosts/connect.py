@@ -62,7 +62,7 @@ def leads_here(target: SshTarget) -> bool:
 
 
 class LocalHost(wire.WireHost):
-    """This machine as a host: loaders are children of ours."""
+    """This machine as a host: load clients are child processes."""
 
     def open(self, deadline: float, scope: Scope) -> wire.Pipe:
         return LocalPipe(self.name)

@@ -57,7 +57,7 @@ def shapes_and_colors(server: ProbedServer) -> Talk:
 
 
 def _check_taken(server: ProbedServer, reply: Reply) -> None:
-    """The server takes pictures: no fault if not, unless the recipe promises them or it took ours for broken."""
+    """The server takes pictures: no fault if not, unless the recipe promises them or it took the probe's for broken."""
     if reply.error:
         known = bool(_REFUSED.search(reply.error)) and not _UNREADABLE.search(reply.error)
         if server.vision and (known or reply.status in range(400, 500)):

@@ -199,7 +199,7 @@ def unread(seen: Seen) -> bool:
     return bool(names - {deployment.id for deployment in group({seen.host: containers})})
 
 
-def ours(container: Container) -> bool:
+def is_managed(container: Container) -> bool:
     return DEPLOYMENT in container.labels or TRY in container.labels
 
 
@@ -240,11 +240,11 @@ def parse_lock(answer: Answer) -> LockState | Missing:
 
 
 def check_containers(seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
-    """No unmanaged container has a name of ours, all of ours can be read; unmanaged ones with a GPU are noted."""
+    """No unmanaged container has a managed one's name, all managed ones can be read; others with a GPU are noted."""
     host, ids = seen.host, {deployment.id for deployment in found}
     for one in known(seen.containers) or ():
         name, image = one.name, f"{one.id[:12]} of image {one.image}"
-        if ours(one):
+        if is_managed(one):
             if one.labels.get(DEPLOYMENT, "") not in ids and TRY not in one.labels:
                 what, why = f"the labels of {name} cannot be read", "another version of cluster made it"
                 yield NAMES.fault(host, what, why, f"cluster down -n {host}")

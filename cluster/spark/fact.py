@@ -54,8 +54,8 @@ def plain(text: str) -> str:
 
 def last_words(answer: Answer) -> str:
     """Why a program failed: its error text, else its output, as one line of bounded length."""
-    said = plain(answer.error_text[-65536:]).strip() or plain(answer.text[-65536:]).strip()
-    return " ".join(said.split())[:WHY_LENGTH]
+    ends = (plain(data[-65536:].decode("utf-8", "replace")).split() for data in (answer.err, answer.out))
+    return " ".join(next(filter(None, ends), []))[:WHY_LENGTH]
 
 
 def refuse(answer: Answer, program: str) -> Missing | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
-from cluster.spark.deployments import ours
+from cluster.spark.deployments import is_managed
 from cluster.spark.fact import WHY_LENGTH, Kind, Missing, known, plain, read_section
 from cluster.spark.finding import Check, Finding, Level
 
@@ -296,8 +296,8 @@ BUSY_PCT, IDLE_W, CAPPED_MHZ = 90, 30.0, 1000
 
 GpuState = Literal["quiet", "working", "spinning", "capped", "slowed", "stalled", "unknown"]
 """`quiet`: not busy, at idle power. `spinning`: busy at idle power with full clocks, so a kernel waits and nothing is
-computed. `capped`: the same with low clocks, so its power is limited. `stalled`: one of the two, the clock is not told.
-`slowed`: at work with low clocks. `unknown`: the power is not told."""
+computed. `capped`: the same with low clocks, so its power is limited. `stalled`: one of the two, without a clock.
+`slowed`: at work with low clocks. `unknown`: the power is not reported."""
 
 
 def judge_gpu(gpu: Gpu) -> GpuState:
@@ -360,7 +360,7 @@ def check_strangers(seen: Seen) -> Iterator[Finding]:
         yield GPU_STRANGER.unknown(seen.host, "processes on the GPU", seen.gpu_processes)
     containers = known(seen.containers) or ()
     names = {container.id: container.name for container in containers}
-    mine = {container.id for container in containers if ours(container)}
+    mine = {container.id for container in containers if is_managed(container)}
     for one in known(seen.gpu_processes) or ():
         if one.container in mine:
             continue

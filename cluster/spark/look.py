@@ -184,7 +184,7 @@ def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Itera
     yield from processes.check_tenants(seen)
     yield from disk.check_disk(seen)
     if isinstance(seen.containers, Missing) or isinstance(seen.docker, Missing):
-        return  # what is ours cannot be told from what is not
+        return  # managed containers cannot be distinguished from others
     yield from gpu.check_strangers(seen)
     yield from memory.check_memory(wanted, seen)
     yield from processes.check_ports(wanted, seen, found)

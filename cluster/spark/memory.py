@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
-from cluster.spark.deployments import ours
+from cluster.spark.deployments import is_managed
 from cluster.spark.fact import Missing, known, read_section
 from cluster.spark.finding import Check, Finding
 
@@ -140,7 +140,7 @@ def needed_bytes(wanted: Wanted) -> int:
 def held_by_us(seen: Seen) -> int:
     """Bytes of the processes in our own containers on this host: of each the larger of RSS and GPU memory. On a
     Spark the GPU's memory is the host's but in no RSS; simulated drivers report the RSS twice."""
-    mine = {container.id for container in known(seen.containers) or () if ours(container)}
+    mine = {container.id for container in known(seen.containers) or () if is_managed(container)}
     held = {one.pid: one.rss_bytes for one in known(seen.processes) or () if one.container in mine}
     for row in known(seen.gpu_processes) or ():
         if row.container in mine:

@@ -222,7 +222,7 @@ def check_tenants(seen: Seen) -> Iterator[Finding]:
 
 
 def check_ports(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:
-    """The ports a rank needs are free, or held by a rank of ours that goes first."""
+    """The ports a rank needs are free, or held by a rank of a deployment that is stopped first."""
     host, api_port = seen.host, wanted.recipe.port
     if isinstance(seen.listening, Missing):
         yield PORTS.unknown(host, "listening ports", seen.listening)
