@@ -9,7 +9,7 @@ from typing import Any
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.apply import apply
 from cluster.deploy.plan import Plan, filled, forget, plan_down
-from cluster.deploy.restart import BACK_S, await_released
+from cluster.deploy.released import RELEASE_S, await_released
 from cluster.deploy.session import (
     Connect,
     Named,
@@ -115,7 +115,7 @@ def take_down(
     seens, held = await_released(found, hosts, session.fleet, screen, removed=True)
     not_released = []
     for name, rows in held.items():
-        what = f"not released after {BACK_S:.0f} s: {'; '.join(f'{one.what} ({one.evidence})' for one in rows[:4])}"
+        what = f"not released after {RELEASE_S:.0f} s: {'; '.join(f'{one.what} ({one.evidence})' for one in rows[:4])}"
         not_released.append(RefusedError(what, code="not-released", where=name, remedy=rows[0].remedy))
     raise_all(not_released)
     apply((last,), session)

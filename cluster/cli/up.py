@@ -18,7 +18,7 @@ from cluster.deploy import fetch, gate, prove
 from cluster.deploy.apply import also, apply, undoing
 from cluster.deploy.plan import Plan, clean_up, filled, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
-from cluster.deploy.restart import await_released, say_held
+from cluster.deploy.released import await_released, say_held
 from cluster.deploy.session import (
     Connect,
     Named,

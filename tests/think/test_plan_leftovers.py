@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from plan_tools import GIB, rank_container, running, seen, stranger, wanted
 
-from cluster.deploy.restart import holders
+from cluster.deploy.released import holders
 from cluster.spark.deployments import Kept, deployments
 from cluster.spark.fact import Missing
 from cluster.spark.memory import Memory
