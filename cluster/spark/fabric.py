@@ -12,6 +12,7 @@ from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, known
 from cluster.spark.finding import Check, Finding, Level, twice
 from cluster.spark.links import Link, Links, Netdev, half_ports, is_crossed, port_of, subnets
+from cluster.spark.processes import PACKET_FILTER
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
@@ -295,16 +296,17 @@ def check_routes(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
 
 def check_firewall(seen: Seen, facing: Sequence[Facing]) -> Iterator[Finding]:
     """Where packets are dropped by default, some rule speaks of the fabric; NCCL's and Ray's connections go over it."""
-    if isinstance(seen.firewall, Missing):
+    firewall = seen.of(PACKET_FILTER)
+    if isinstance(firewall, Missing):
         account = known(seen.identity)
-        if not (account and not account.sudo and seen.firewall.kind == "refused"):  # the check `sudo` reports it then
-            yield FIREWALL.unknown(seen.host, "firewall rules", seen.firewall)
+        if not (account and not account.sudo and firewall.kind == "refused"):  # the check `sudo` reports it then
+            yield FIREWALL.unknown(seen.host, "firewall rules", firewall)
         return
     for end in facing:
-        if isinstance(end.network, IPv4Network) and not seen.firewall.may_pass(end.netdev, end.network):
+        if isinstance(end.network, IPv4Network) and not firewall.may_pass(end.netdev, end.network):
             what = f"the firewall drops everything from {end.network} on {end.netdev}"
             remedy = f"on {seen.host}: allow it, with ufw: sudo ufw allow in on {end.netdev}"
-            yield FIREWALL.warning(seen.host, what, seen.firewall.drops, remedy)
+            yield FIREWALL.warning(seen.host, what, firewall.drops, remedy)
 
 
 def _links_text(seen: Seen) -> str:

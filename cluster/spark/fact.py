@@ -7,16 +7,19 @@ that one that cannot be read, or hangs, does not hide the others.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
-    from cluster.argv.question import Answer
+    from cluster.argv.question import Answer, Question
+    from cluster.spark.finding import Finding
+    from cluster.spark.look import Seen
 
 
 Kind = Literal["absent", "refused", "timeout", "unreadable"]
@@ -36,6 +39,22 @@ class Missing:
 
 X = TypeVar("X")
 NOT_ASKED = Missing("not asked", "absent")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Generic[X]):
+    """A fact that only checks need: its own question, its reader, and what it makes of one host.
+
+    A constant of its subject's file, where `look` finds it. Nothing else has to name it; `seen.of(FACT)` is what was
+    read. A healthy answer, and others with what is found, are in `tests/samples/facts/<name>.yaml`.
+    """
+
+    name: str
+    question: Callable[[], Question]
+    parse: Callable[[Answer], X | Missing]
+    check: Callable[[Seen], Iterable[Finding]] = lambda seen: ()
+
+
 _adapter: Any = cache(TypeAdapter)
 WHY_LENGTH = 400
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)", re.DOTALL)

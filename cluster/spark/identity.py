@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from cluster.argv.question import Answer, Question
 from cluster.spark.fact import Missing, known
 from cluster.spark.finding import Check, Finding, Level, twice
+from cluster.spark.processes import OTHER_PROGRAMS
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
@@ -174,7 +175,8 @@ def check_name(seen: Seen) -> Iterator[Finding]:
         what = f"/etc/hosts gives {name} an address that this host does not have"
         remedy = f"on {seen.host}: correct the line in /etc/hosts"
         yield HOSTNAME.warning(seen.host, what, f"{strange[0]} {name}", remedy)
-    for tenant in known(seen.tenants) or ():
+    tenants = seen.of(OTHER_PROGRAMS)
+    for tenant in known(tenants) or ():
         if tenant.kind == "mdns" and tenant.name.partition(".")[0].lower() != name.partition(".")[0].lower():
             what = f"{name}.local is taken: this host is {tenant.name} now"
             evidence = f"avahi-daemon (pid {tenant.pid}): running [{tenant.name}]"

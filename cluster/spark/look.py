@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
 
+from cluster import spark
 from cluster.argv.docker import docker_image_inspect
 from cluster.argv.far import far
 from cluster.argv.question import Answer, Question
@@ -15,8 +19,6 @@ from cluster.spark import (
     deployments,
     disk,
     docker,
-    fabric,
-    fabric_test,
     gpu,
     identity,
     image,
@@ -30,21 +32,27 @@ from cluster.spark.deployments import Container, Deployment, Kept, LockState
 from cluster.spark.disk import Room
 from cluster.spark.docker import Docker
 from cluster.spark.fabric import Fabric, check_fabric
-from cluster.spark.fact import NOT_ASKED, Missing, known, read_section
+from cluster.spark.fact import NOT_ASKED, Fact, Missing, X, known, read_section
 from cluster.spark.finding import Check, Finding, checks_in
 from cluster.spark.gpu import Gpu, GpuProcess
 from cluster.spark.identity import Identity
 from cluster.spark.image import Image
 from cluster.spark.links import Links
 from cluster.spark.memory import Memory
-from cluster.spark.processes import EngineProcess, Firewall, Listener, Tenant
+from cluster.spark.processes import EngineProcess, Listener
 from cluster.spark.request import Wanted
 from cluster.spark.weights import Weights
 
 VERSIONS = Check("versions", "upgrade#driver-kernel-firmware")
-SUBJECTS = (identity, docker, deployments, gpu, processes, memory, disk, image, weights, clock, fabric, fabric_test)
+SUBJECTS = tuple(
+    import_module(f"{spark.__name__}.{one.name}") for one in iter_modules(spark.__path__) if one.name != "look"
+)
+"""Every other file of this room: a new one is found by being there."""
 CHECKS = {**checks_in(SUBJECTS), VERSIONS.name: VERSIONS}
 """All checks that `--force` knows."""
+FACTS: tuple[Fact[Any], ...] = tuple(
+    {one.name: one for module in SUBJECTS for one in vars(module).values() if isinstance(one, Fact)}.values()
+)
 IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 
 
@@ -52,7 +60,7 @@ IMAGE_ROOTS = ("/var/lib/docker", "/var/lib/containerd")
 class Look:
     """What to look for on one host. `data_dir` and `hf_home` may start with `~`. An empty image, model or drafter is
     not asked for; a dummy one needs no weight files. `model_files` are paths in the model's directory. `thorough`:
-    also what only checks need: clock, GID tables, tenants, firewall."""
+    also what only checks need: clock, GID tables, `FACTS`."""
 
     image: str = ""
     model: str = ""
@@ -69,7 +77,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One host as it answered. A fact that could not be read is Missing, alone."""
+    """One host as it answered. A fact that could not be read is Missing, alone. `facts`: those of `FACTS`, by name."""
 
     host: str
     identity: Identity | Missing
@@ -88,8 +96,12 @@ class Seen:
     lock: LockState | Missing
     drafter: Weights | Missing = NOT_ASKED
     clock: Clock | Missing = NOT_ASKED
-    tenants: tuple[Tenant, ...] | Missing = NOT_ASKED
-    firewall: Firewall | Missing = NOT_ASKED
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, fact: Fact[X]) -> X | Missing:
+        """What was read of one of `FACTS`."""
+        found: X | Missing = self.facts.get(fact.name, NOT_ASKED)
+        return found
 
     @property
     def machine(self) -> str | Missing:
@@ -141,8 +153,7 @@ def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, f
         lock=deployments.parse_lock(said["kept"]),
         drafter=weights.parse(said["drafter"]) if look.drafter else NOT_ASKED,
         clock=clock.parse(said["look"], asked) if look.thorough else NOT_ASKED,
-        tenants=processes.parse(said["others"]) if look.thorough else NOT_ASKED,
-        firewall=processes.parse_firewall(said["others"]) if look.thorough else NOT_ASKED,
+        facts={fact.name: fact.parse(said[fact.name]) for fact in FACTS} if look.thorough else {},
     )
 
 
@@ -161,7 +172,7 @@ def _asked(look: Look) -> dict[str, Question]:
         "containers": deployments.containers_question(),
     }
     if look.thorough:
-        asked["others"] = processes.question()
+        asked |= {fact.name: fact.question() for fact in FACTS}
     if look.image:
         asked["image"] = docker_image_inspect(look.image)
     if look.model:
@@ -181,7 +192,8 @@ def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Itera
     yield from identity.check_name(seen)
     yield from docker.check_docker(seen)
     yield from gpu.check_gpu(seen)
-    yield from processes.check_tenants(seen)
+    for fact in FACTS:
+        yield from fact.check(seen)
     yield from disk.check_disk(seen)
     if isinstance(seen.containers, Missing) or isinstance(seen.docker, Missing):
         return  # managed containers cannot be distinguished from others

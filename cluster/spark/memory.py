@@ -15,6 +15,7 @@ from cluster.argv.question import Answer, Question
 from cluster.spark.deployments import is_managed
 from cluster.spark.fact import Missing, known, read_section
 from cluster.spark.finding import Check, Finding
+from cluster.spark.processes import OTHER_PROGRAMS
 
 if TYPE_CHECKING:
     from cluster.spark.look import Seen
@@ -113,7 +114,8 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         evidence += f"; {memory.huge_pages / GIB:.1f} GiB are huge pages" if memory.huge_pages else ""
         swapped = (memory.swap_total or 0) - (memory.swap_free or 0)
         evidence += f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else ""
-        others = [*(row.name for row in rows), *(one.name for one in known(seen.tenants) or ())]
+        tenants = seen.of(OTHER_PROGRAMS)
+        others = [*(row.name for row in rows), *(one.name for one in known(tenants) or ())]
         ollama = any("ollama" in name for name in others)
         stop = "ollama ps; ollama stop NAME (sudo systemctl stop ollama keeps its models away)"
         lower = "lower gpu-memory-utilization and memory.per_host_gib with --set"

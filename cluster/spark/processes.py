@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cluster.argv.far import far
 from cluster.argv.ports import ports_used
 from cluster.argv.question import Answer, Question
-from cluster.spark.fact import Missing, known, read_section
+from cluster.spark.fact import Fact, Missing, known, read_section
 from cluster.spark.finding import Check, Finding, Level
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ class NamedProcess:
 
 
 def question() -> Question:
-    """The tenants, and the firewall: parse and parse_firewall read one answer."""
-    return far("others", {"sections": ["tenants", "firewall"], "names": list(NAMES)})
+    return far("others", {"sections": ["tenants"], "names": list(NAMES)})
 
 
 def parse(answer: Answer) -> tuple[Tenant, ...] | Missing:
@@ -135,6 +134,10 @@ def _names(rule: str, netdev: str, network: IPv4Network) -> bool:
     return False
 
 
+def firewall_question() -> Question:
+    return far("others", {"sections": ["firewall"]})
+
+
 def parse_firewall(answer: Answer) -> Firewall | Missing:
     text = read_section(answer, "firewall", str)
     return text if isinstance(text, Missing) else parse_rules(text)
@@ -169,6 +172,9 @@ def _nft(rules: list[str]) -> Firewall:
         if re.search(r"\b(accept|jump|goto)\b", line) and " hook " not in line:
             passes.append(line)
     return Firewall(drops, tuple(passes))
+
+
+PACKET_FILTER = Fact("firewall", firewall_question, parse_firewall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,15 +216,19 @@ TENANTS: Mapping[Kind, tuple[Level, str, str]] = {
 
 def check_tenants(seen: Seen) -> Iterator[Finding]:
     """Others that take memory which a model needs, or end what takes much; those on the GPU are named elsewhere."""
-    if isinstance(seen.tenants, Missing):
-        yield OTHERS.unknown(seen.host, "other programs", seen.tenants)
+    tenants = seen.of(OTHER_PROGRAMS)
+    if isinstance(tenants, Missing):
+        yield OTHERS.unknown(seen.host, "other programs", tenants)
         return
     on_gpu = {row.pid for row in known(seen.gpu_processes) or ()}
     for kind, (level, what, remedy) in TENANTS.items():
-        here = [one for one in seen.tenants if one.kind == kind and one.pid not in on_gpu]
+        here = [one for one in tenants if one.kind == kind and one.pid not in on_gpu]
         if here:
             evidence = ", ".join(f"{one.name} (pid {one.pid}, uid {one.uid})" for one in here)
             yield OTHERS.found(level, seen.host, what, evidence, f"on {seen.host}: {remedy}")
+
+
+OTHER_PROGRAMS = Fact("tenants", question, parse, check_tenants)
 
 
 def check_ports(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Iterator[Finding]:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from fact_samples import healthy
+
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import Recipe
 from cluster.deploy.spec import canonical, deployment_id, spec_of
@@ -19,9 +21,8 @@ from cluster.spark.gpu import Gpu
 from cluster.spark.identity import Identity, host_id
 from cluster.spark.image import Image
 from cluster.spark.links import Link, Links, Netdev
-from cluster.spark.look import Seen
+from cluster.spark.look import FACTS, Seen
 from cluster.spark.memory import Memory
-from cluster.spark.processes import Firewall
 from cluster.spark.request import Backend, Wanted
 from cluster.spark.weights import Weights
 
@@ -100,7 +101,8 @@ def identity(number: int, **changes: Any) -> Identity:
 
 
 def seen(number: int = 1, **changes: Any) -> Seen:
-    """Host spark<number> as it answered."""
+    """Host spark<number> as it answered, one of `FACTS` by its name."""
+    facts = {fact.name: changes.pop(fact.name, fact.parse(healthy(fact.name))) for fact in FACTS}
     values: dict[str, Any] = {
         "host": f"spark{number}",
         "identity": identity(number),
@@ -118,8 +120,7 @@ def seen(number: int = 1, **changes: Any) -> Seen:
         "deployments": (),
         "lock": LockState(False),
         "clock": Clock(0.1, 0.2, True),
-        "tenants": (),
-        "firewall": Firewall(),
+        "facts": facts,
     }
     return Seen(**values | changes)
 

@@ -4,13 +4,17 @@ import random
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import orjson
+from fact_samples import samples
 from facts_tools import ask
 from loops import each
+from plan_tools import seen as host
 
+import cluster
 from cluster.argv.far import source
 from cluster.argv.question import Answer
 from cluster.spark import (
@@ -22,15 +26,14 @@ from cluster.spark import (
     image,
     links,
     memory,
-    processes,
     ranks,
     weights,
 )
 from cluster.spark.deployments import Kept
-from cluster.spark.fact import NOT_ASKED, Missing, plain, read_section
+from cluster.spark.fact import NOT_ASKED, Fact, Missing, plain, read_section
 from cluster.spark.identity import Identity
-from cluster.spark.look import Look, Seen, questions, read
-from cluster.spark.processes import EngineProcess, Listener
+from cluster.spark.look import FACTS, Look, Seen, questions, read
+from cluster.spark.processes import OTHER_PROGRAMS, EngineProcess, Listener
 
 PARSES: dict[str, Callable[[Answer], Any]] = {
     "identity": lambda answer: read_section(answer, "identity", Identity),
@@ -46,13 +49,12 @@ PARSES: dict[str, Callable[[Answer], Any]] = {
     "apps": gpu.parse_processes,
     "docker": docker.parse,
     "clock": lambda answer: clock.parse(answer, (1.0, 2.0)),
-    "tenants": processes.parse,
-    "firewall": processes.parse_firewall,
     "containers": deployments.parse_containers,
     "image": lambda answer: image.parse("x:1", answer),
     "ray": ranks.parse_nodes,
+    **{fact.name: fact.parse for fact in FACTS},
 }
-PROGRAMS = ("look", "links", "kept", "weights", "gpu", "containers", "others")
+PROGRAMS = sorted(path.stem for path in Path(cluster.__file__).with_name("far").glob("*.py"))
 HOSTILE = [
     b"",
     b"\0" * 5000,
@@ -76,7 +78,7 @@ def test_a_look_is_one_question_a_program() -> None:
     asked = questions(Look(image="x:1", model="org/name"))
     assert len(asked) == 8
     assert len(questions(Look())) == 6
-    assert len(questions(Look(image="x:1", model="org/name", thorough=True))) == 9
+    assert len(questions(Look(image="x:1", model="org/name", thorough=True))) == 8 + len(FACTS)
     assert not any(question.changes for question in asked)
 
 
@@ -88,8 +90,10 @@ def test_this_machine_is_seen() -> None:
     assert (seen.host, seen.image) == ("here", NOT_ASKED)
     assert isinstance(seen.identity, Identity)
     assert isinstance(seen.docker, Missing)
-    told = "memory links listening disk processes deployments lock clock tenants"
+    told = "memory links listening disk processes deployments lock clock"
     assert not [name for name in told.split(" ") if isinstance(getattr(seen, name), Missing)]
+    assert seen.facts.keys() == {fact.name for fact in FACTS}
+    assert not isinstance(seen.of(OTHER_PROGRAMS), Missing)
     assert isinstance(seen.weights, Missing)
     assert seen.weights.kind == "absent"
 
@@ -153,8 +157,12 @@ def test_mutated_answers_of_this_machine() -> None:
     real = [ask(one) if one.argv[0] == "python3" else Answer(0, b"{}") for one in questions(look)]
     for _ in range(300):
         seen = read("x", look, [Answer(0, mutate(rolled, answer.out)) for answer in real], (1.0, 2.0))
-        for name, kind in get_type_hints(Seen).items():
-            assert is_of(getattr(seen, name), kind), (name, getattr(seen, name))
+        kinds = get_type_hints(Seen)
+        assert kinds.pop("facts")
+        kinds |= {fact.name: get_type_hints(fact.parse)["return"] for fact in FACTS}
+        for name, kind in kinds.items():
+            value = seen.facts[name] if name in seen.facts else getattr(seen, name)
+            assert is_of(value, kind), (name, value)
 
 
 def is_of(value: Any, kind: Any) -> bool:
@@ -169,6 +177,15 @@ def is_of(value: Any, kind: Any) -> bool:
 def mutate(rolled: random.Random, data: bytes) -> bytes:
     at, length = rolled.randrange(len(data) + 1), rolled.randrange(8)
     return data[:at] + rolled.choice([b"", rolled.randbytes(length), data[at : at + 50] * 2]) + data[at + length :]
+
+
+@each("fact", FACTS, ids=lambda fact: fact.name)
+def test_what_a_host_prints_and_what_is_found(fact: Fact[Any]) -> None:
+    [healthy, *others] = [(fact.parse(answer), finds) for answer, finds in samples(fact.name)]
+    assert healthy[1] == []
+    for value, finds in (healthy, *others):
+        found = fact.check(host(1, **{fact.name: value}))
+        assert [f"{one.level} {one.check}: {one.evidence}" for one in found] == finds
 
 
 @each("program", PROGRAMS)
