@@ -47,7 +47,10 @@ TOKENS = 3500  # with its thoughts: within the time limit of a request at the 6.
 
 
 def solve(server: ProbedServer, *, problem: Problem) -> Talk:
-    """Put one problem to the model, thinking if it can; sampling is left to the model's own settings."""
+    """The model is judged, not the server: right, wrong or cut off; a wrong answer fails nothing.
+
+    Put one problem to the model, thinking if it can; sampling is left to the model's own settings.
+    """
     question = problem.question()
     reply = yield without(chat(server, question, thinking=True, max_tokens=TOKENS), "temperature")
     if reply.status == 400 and "think" in reply.error.lower():

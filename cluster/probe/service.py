@@ -20,6 +20,7 @@ TEXTS = {"content", "reasoning", "tool"}
 
 
 def served_name(server: ProbedServer) -> Talk:
+    """The model that was asked for is in `/v1/models`, and is the one that answers."""
     listed = yield Ask("/v1/models")
     expect(not listed.error, "/v1/models ends in an error", listed)
     reply = yield chat(server, HELLO, thinking=False, max_tokens=COUNT_TOKENS)
@@ -38,6 +39,7 @@ def served_name(server: ProbedServer) -> Talk:
 
 
 def unknown_name(server: ProbedServer) -> Talk:
+    """A name that nobody serves is refused, not served by another model."""
     reply = yield chat(replace(server, model=NOBODY), HELLO, thinking=False, max_tokens=COUNT_TOKENS)
     if reply.document.get("error") or (reply.status in range(400, 500) and reply.status not in BUSY):
         return
@@ -67,7 +69,7 @@ def context_limit(server: ProbedServer) -> Talk:
 
 
 def stream_order(server: ProbedServer) -> Talk:
-    """Role, text, the reason of the end, usage, [DONE]: each once, in this order."""
+    """Role, text, the reason of the end, usage, `[DONE]`: each once, in this order."""
     reply = yield chat(server, HELLO, thinking=False, stream=True, max_tokens=HELLO_TOKENS)
     expect(not reply.error, "the stream ends in an error", reply)
     expect(reply.events, "a stream was asked for, the answer came in one piece", reply)
@@ -111,6 +113,7 @@ def stream_same(server: ProbedServer) -> Talk:
 
 
 def max_tokens(server: ProbedServer) -> Talk:
+    """An answer longer than `max_tokens` ends there and says `length`."""
     reply = yield chat(server, COUNT, thinking=False, max_tokens=COUNT_TOKENS)
     expect(not reply.error, FAILED, reply)
     tokens, words = reply.completion_tokens or 0, len(reply.content.split())
@@ -123,6 +126,7 @@ def max_tokens(server: ProbedServer) -> Talk:
 
 
 def stop_string(server: ProbedServer) -> Talk:
+    """An answer with a stop string in it ends before it and says `stop`."""
     reply = yield chat(server, COUNT, thinking=False, max_tokens=200, stop=[STOP])
     expect(not reply.error, FAILED, reply)
     said = (reply.content or reply.reasoning).lower()

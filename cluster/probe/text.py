@@ -50,6 +50,7 @@ ECHO = f"Repeat this line exactly and say nothing else:\n{LINE}"
 
 
 def fact(server: ProbedServer) -> Talk:
+    """The capital of France: sane text that says Paris, and then stops."""
     reply = yield chat(server, FACT, thinking=False, max_tokens=FACT_TOKENS)
     check_text(reply)
     is_paris = "paris" in reply.content.lower()
@@ -59,7 +60,7 @@ def fact(server: ProbedServer) -> Talk:
 
 
 def essay(server: ProbedServer) -> Talk:
-    """A paragraph long enough for a loop to show, and on its subject."""
+    """A paragraph long enough for a loop to show: no loop, no rubbish, on its subject."""
     reply = yield chat(server, ESSAY, thinking=False, max_tokens=800)
     check_text(reply)
     letters = [letter for letter in reply.content if letter.isalpha()]
@@ -70,6 +71,7 @@ def essay(server: ProbedServer) -> Talk:
 
 
 def echo(server: ProbedServer) -> Talk:
+    """A line in many alphabets: each character comes whole."""
     reply = yield chat(server, ECHO, thinking=False, stream=True, max_tokens=FACT_TOKENS)
     check_text(reply)
     said = unicodedata.normalize("NFC", reply.content)
@@ -95,8 +97,9 @@ _MARK = "stands in the text: a parser should have taken it away"
 
 
 def channel(server: ProbedServer, *, stream: bool) -> Talk:
-    """Thinking is asked for as the engine wants it; how it then samples is left to the model's own settings.
+    """A riddle, thinking on: the reasoning is in its channel, and only there.
 
+    Thinking is asked for as the engine wants it; how it then samples is left to the model's own settings.
     Gemma 4 thinks when `enable_thinking` is given to its template, Qwen unless it is forbidden (vLLM's documentation).
     """
     if server.reasoning is False:

@@ -215,7 +215,10 @@ def _names(value: Any, word: str) -> bool:
 
 
 def auto_accepted(server: ProbedServer) -> Talk:
-    """A client that sends tools and leaves the choice to the model is not turned away."""
+    """Tools and `tool_choice: "auto"` are not refused, and no other model answers.
+
+    A client that sends tools and leaves the choice to the model must not be turned away.
+    """
     reply = yield chat(server, "Say hello.", tools=[WEATHER], max_tokens=32)
     if not reply.error:  # a router's fallback gives itself away: another model answers where no tools are given
         if reply.model not in ("", server.model):
@@ -234,6 +237,7 @@ def auto_accepted(server: ProbedServer) -> Talk:
 
 
 def single_call(server: ProbedServer, *, stream: bool) -> Talk:
+    """One call is made, of the tool that was offered, with the city that was asked for."""
     reply = yield chat(server, "What is the weather in Paris now? Call the tool.", tools=[WEATHER], stream=stream)
     check_calls(server, reply, [WEATHER])
     count = len(reply.tool_calls)
@@ -262,6 +266,7 @@ def parallel_calls(server: ProbedServer) -> Talk:
 
 
 def agent(server: ProbedServer, *, stream: bool) -> Talk:
+    """A call, its result, the answer: it tells what the tool gave."""
     text = "Where is order K-2281, and in which locker does it lie? Look it up."
     found = '{"order": "K-2281", "status": "arrived", "locker": 4719}'
     asked = chat(server, text, tools=[ORDER], stream=stream)
@@ -270,6 +275,7 @@ def agent(server: ProbedServer, *, stream: bool) -> Talk:
 
 
 def html(server: ProbedServer) -> Talk:
+    """A page saved by a tool: each of its tags comes once."""
     text = f"Save exactly this page as page.html with the tool, every character as it is:\n\n{PAGE}"
     reply = yield chat(server, text, tools=[SAVE], stream=True)
     check_calls(server, reply, [SAVE])
@@ -287,6 +293,7 @@ def _tags(text: str) -> list[str]:
 
 
 def choice_of_three(server: ProbedServer) -> Talk:
+    """The right one of three tools is called, with a number that is a number."""
     tools = [MAIL, TIMER, WEATHER]
     reply = yield chat(server, "Set a timer for 12 minutes with the label tea.", tools=tools)
     check_calls(server, reply, tools)
@@ -298,6 +305,7 @@ def choice_of_three(server: ProbedServer) -> Talk:
 
 
 def full_loop(server: ProbedServer) -> Talk:
+    """Two tools are both called, and the answer tells what they gave."""
     text = "How many blue mugs are in stock, and what does one cost? Use the tools, then state both numbers."
     results = {"count_stock": '{"pieces": 137}', "get_price": '{"price": 8.45, "currency": "EUR"}'}
     tools = [STOCK, PRICE]
@@ -309,7 +317,10 @@ def full_loop(server: ProbedServer) -> Talk:
 
 
 def steps(server: ProbedServer) -> Talk:
-    """The second call needs the first one's result; not streamed. Ending early is a known limitation of vLLM."""
+    """A call that needs another one's result: it goes on to the second call and the answer.
+
+    Not streamed. Ending early is a known limitation of vLLM.
+    """
     text = "What does the customer Mira Solberg owe? Find her number first, then her balance. Tell me the amount."
     results = {"find_customer": '{"customer": 58213}', "get_balance": '{"balance": 246.8, "currency": "EUR"}'}
     tools = [CUSTOMER, BALANCE]

@@ -43,6 +43,7 @@ def shown(shapes: Shapes) -> Message:
 
 
 def shapes_and_colors(server: ProbedServer) -> Talk:
+    """Of two pictures, the shapes and their colors are named."""
     mistaken = []
     for shapes in (FIRST, SECOND):
         reply = yield chat(server, [shown(shapes)], thinking=False, max_tokens=1024)
@@ -99,7 +100,10 @@ def _found(text: str, words: dict[str, str]) -> list[str]:
 
 
 def prompt_grows(server: ProbedServer) -> Talk:
-    """A picture is part of the prompt: it costs tokens. Seen without reading a word of the answer."""
+    """A picture is part of the prompt: tokens are counted for it.
+
+    Seen without reading a word of the answer.
+    """
     reply = yield chat(server, [shown(FIRST)], thinking=False, max_tokens=1)
     _check_taken(server, reply)
     without = yield chat(server, QUESTION, thinking=False, max_tokens=1)

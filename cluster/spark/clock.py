@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from cluster.spark.look import Seen
 
 CLOCK = Check("clock", "first-set-up#clock")
+"""Warning: more than 5 s from this machine's, beyond half the round trip; note: all hosts agree and this machine
+differs. Silent about slow round trips."""
 CLOCK_WARNING_S = 5.0
 """Clocks that differ by less do no harm."""
 

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from cluster.spark.look import Seen
 
 NAMES = Check("names", "it-does-not-start#ports-and-names")
+"""Fault: an unmanaged container has a managed one's name, or a managed one cannot be read. Silent about all other
+containers."""
 DEPLOYED = Check("deployment", "reboot-or-replace#after-a-reboot")
+"""Fault: a deployment is incomplete; note: it is starting."""
 STRANGER = Check("stranger", "memory-is-full#another-tenant")
+"""Note: another running container was given the GPU. Silent about stopped ones, and those without the GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cluster.spark.look import Seen
 
 DISK = Check("disk", "memory-is-full#the-disk-is-full")
+"""Warning: less than 5 GiB or 10 000 inodes where images (a moved `data-root` too), weights or caches live. Silent
+about the second path of a file system."""
 NEARLY_FULL_PCT = 95
 NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
 NOT_DISKS = ("/dev/loop", "squashfs", "efivarfs")

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from cluster.spark.look import Seen
 
 DOCKER = Check("docker", "it-does-not-start#docker")
+"""Fault: Docker does not answer this user, or does not list its containers."""
 IMAGE_STORE = Check("image-store", "upgrade#the-image-is-not-the-same-on-all-hosts")
+"""Note: the hosts keep images in different stores, so ids of one image differ."""
 
 NO_DAEMON = re.compile(
     "cannot connect to the docker daemon|failed to connect to the docker api|daemon running|daemon is running"

@@ -19,19 +19,40 @@ if TYPE_CHECKING:
     from cluster.spark.request import Wanted
 
 FABRIC = Check("fabric", "first-set-up#fabric-addresses")
+"""Fault: no subnet in common over the HCAs; warning: the same where sockets are accepted. Silent about two of the
+four netdevs down, as with one cable."""
 RDMA = Check("rdma", "it-is-slow#tcp-instead-of-roce")
+"""Warning: no HCA behind the link that faces the peers."""
 ADDRESS = Check("address", "first-set-up#fabric-addresses")
+"""Fault: two hosts have one fabric address."""
 TRANSPORT = Check("transport", "it-is-slow#tcp-instead-of-roce")
+"""Doctor only, of a deployment of several ranks that serves: one completion of 8 tokens is asked, and the HCAs'
+counters are read before and after. Fault: they stand still, or NCCL says sockets; note: the same where sockets were
+accepted; unknown: no answer within 4 s and no traffic. Silent about one rank; no HCA; a busy server whose counters
+grow."""
 PING = Check("ping", "first-set-up#fabric-addresses")
+"""Fault: a packet of full size does not come back."""
 RDMA_DEVICE = Check("rdma-device", "it-is-slow#tcp-instead-of-roce")
+"""Fault: HCAs without `/dev/infiniband`, so NCCL would fall back to sockets without a word. Silent about hosts
+without HCAs."""
 TWINS = Check("twins", "it-is-slow#one-twin")
+"""Warning: only one half of the port faces the peers: half the bandwidth."""
 CABLING = Check("cabling", "first-set-up#fabric-addresses")
+"""Note: the cable is in another port here than there."""
 MTU = Check("mtu", "it-is-slow#mtu")
+"""Fault: it differs within a subnet; warning: 1500 everywhere. Silent about any other equal value."""
 RATE = Check("rate", "it-is-slow#bandwidth")
+"""Warning: an HCA runs at less than 100 Gb/s. Silent about 100 and 200: firmwares differ."""
 GID = Check("gid", "reboot-or-replace#the-fabric-is-not-what-it-was")
+"""Fault: an HCA's table has no RoCE v2 entry for its IPv4 address. Silent about the index, which moves: nothing is
+pinned."""
 ROUTE = Check("route", "first-set-up#fabric-addresses")
+"""Warning: packets to a fabric subnet leave over another netdev. Silent about twins in one subnet."""
 FIREWALL = Check("firewall", "first-set-up#firewall")
+"""Warning: packets are dropped by default, and no rule speaks of the fabric. Silent about FORWARD, and what Docker
+writes."""
 DRIFT = Check("drift", "reboot-or-replace#the-fabric-is-not-what-it-was")
+"""Warning: address, netdev or HCAs are not those that the deployment was started over."""
 
 Network = IPv4Network | IPv6Network
 N = TypeVar("N", IPv4Network, Network)

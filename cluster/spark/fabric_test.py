@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cluster.spark.links import Link, Links
 
 FABRIC_SPEED = Check("fabric-speed", "it-is-slow#bandwidth")
+"""`--fabric-test` only: fault at a degraded ConnectX's speed, warning below what a twin gives."""
 
 
 @dataclass(frozen=True, slots=True)

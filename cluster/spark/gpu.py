@@ -17,11 +17,20 @@ if TYPE_CHECKING:
     from cluster.spark.look import Seen
 
 GPU = Check("gpu", "it-does-not-start#container-and-gpu")
+"""Fault: no GPU, or driver and library differ. Silent about memory `[N/A]`, which is normal on a Spark."""
 THROTTLED = Check("throttle", "it-is-slow#power-cap")
+"""Warning: heat, power brake or hardware slowdown lower the clocks, or they are low at work. Silent about the power
+cap of the design under load."""
 GPU_STRANGER = Check("gpu-stranger", "memory-is-full#another-tenant")
+"""Warning: a process that is not ours is on the GPU. Silent about our own ranks."""
 POWER_CAP = Check("power-cap", "it-is-slow#power-cap")
+"""Fault: busy at less than 30 W and less than 1000 MHz: supply or firmware hold the GPU back. Silent about an idle
+GPU; heat (`throttle`)."""
 ORPHAN = Check("orphan", "memory-is-full#a-leftover-holds-it")
+"""Warning: an engine's process on the GPU is in no container that Docker has."""
 WEDGED = Check("wedged", "it-hangs#wedged")
+"""Warning: busy at less than 30 W with full clocks: a kernel spins and waits. A restart cures it, so it stops none.
+Silent about an idle GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,14 @@ if TYPE_CHECKING:
     from cluster.spark.request import Wanted
 
 CONTAINER = Check("container", "it-does-not-start#container-and-gpu")
+"""Fault: no container with a GPU can be started. Silent about a `docker info` without the runtime `nvidia`: `--gpus
+all` works without."""
 IMAGE = Check("image", "it-does-not-start#image")
+"""Fault: it is for another architecture, lacks vLLM, Ray or a version that the recipe needs, or does not know the
+model; note (doctor): it is not there yet."""
 IMAGE_PARITY = Check("image-parity", "upgrade#the-image-is-not-the-same-on-all-hosts")
+"""Fault: layers and configuration differ, or the versions inside. Silent about ids and digests, which differ between
+stores."""
 
 RUNS = ("Cmd", "Entrypoint", "Env", "StopSignal", "User", "Volumes", "WorkingDir")
 """The parts of Config that change what runs."""

@@ -44,6 +44,7 @@ from cluster.spark.request import Wanted
 from cluster.spark.weights import Weights
 
 VERSIONS = Check("versions", "upgrade#driver-kernel-firmware")
+"""Note: kernel, driver, Docker or the ConnectX's firmware differ."""
 SUBJECTS = tuple(
     import_module(f"{spark.__name__}.{one.name}") for one in iter_modules(spark.__path__) if one.name != "look"
 )

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from cluster.spark.request import Wanted
 
 WEIGHTS_PARITY = Check("weights-parity", "swap-a-model#the-hosts-have-different-copies")
+"""Fault: the hosts have different revisions or files of a model, or different contents of a file of its own that the
+recipe mounts."""
 WEIGHTS = Check("weights", "it-does-not-start#model")
+"""Fault: files are missing, short, unreadable, or links lead nowhere; note (doctor): they are not there yet."""
 
 
 @dataclass(frozen=True, slots=True)
