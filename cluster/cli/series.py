@@ -33,7 +33,8 @@ from cluster.bench.tables import Table
 from cluster.cli import down, up
 from cluster.cli.bench import BenchOptions, measure_all, print_tables
 from cluster.cli.options import UpOptions, typed
-from cluster.config.recipe import choose_recipe
+from cluster.config.recipe import Recipe, choose_recipe
+from cluster.config.written import deciding
 from cluster.deploy import fetch
 from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
 from cluster.deploy.spec import differing, spec_like
@@ -216,7 +217,7 @@ class SeriesJob:
         step, args, defaults = self.steps[0], self.args, asdict(BenchOptions())
         recipe = read_recipe(args, self.named.file)  # without what is varied
         return {
-            "recipe": recipe.model_dump(mode="json", exclude={"reference", "problems", "summary"}),
+            "recipe": recipe.model_dump(mode="json", exclude=deciding(Recipe, "nothing")),
             "hosts": args.nodes or "",
             "pp": "" if "pp" in self.varied else args.pipeline,
             "backend": "" if "backend" in self.varied else args.backend or "",

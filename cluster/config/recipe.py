@@ -184,35 +184,48 @@ class KnownProblem(Strict):
 
 
 class Recipe(Strict):
-    """How one model is served: image, model, vLLM flags, environment, expectations, reference numbers."""
+    """How one model is served: image, model, vLLM flags, environment, expectations, reference numbers.
+
+    `mounts`, `dockerfile`, `backend` and `transport` stand in a deployment's spec under other names.
+    """
 
     name: Name = key("what the deployment is called; default: the file's name without .yaml", "")
     extends: Parent = key(
         "name or path of a recipe (one that extends none) whose keys count where this one says nothing: "
         "scalars and lists here replace, mappings merge, a key without a value is taken away",
         "",
+        decides="series",
     )
-    summary: str = key("one line for `cluster recipes list`", "")
+    summary: str = key("one line for `cluster recipes list`", "", decides="nothing")
     model: ModelId = key("hub id (`google/gemma-4-31B-it`) or absolute path on the hosts")
     revision: Word = key("branch, tag or commit on the hub; a commit cannot drift", "main")
     weights: Literal["real", "dummy"] = key(
         "dummy: weights are random, so the text of answers is not judged, and that is said everywhere", "real"
     )
     architecture: Word = key("class that the image's vLLM must know, e.g. Gemma4ForConditionalGeneration", "")
-    parameters_b: float | None = key("parameters in billions, for the note on download size", None, gt=0)
+    parameters_b: float | None = key(
+        "parameters in billions, for the note on download size", None, decides="series", gt=0
+    )
     active_parameters_b: float | None = key(
-        "of a mixture of experts, the parameters in billions that one token reads; bounds its speed", None, gt=0
+        "of a mixture of experts, the parameters in billions that one token reads; bounds its speed",
+        None,
+        decides="series",
+        gt=0,
     )
     attention: list[AttentionLayers] = key(
-        "the model's attention by shape, as its config.json has it, for `cluster fit`", []
+        "the model's attention by shape, as its config.json has it, for `cluster fit`", [], decides="series"
     )
-    weights_gib: float | None = key("size of the weight files in GiB, for the disk check before a download", None, gt=0)
+    weights_gib: float | None = key(
+        "size of the weight files in GiB, for the disk check before a download", None, decides="series", gt=0
+    )
     image: Image = key("image reference that docker can pull; with a digest where it is known")
     platform: Literal["arm64", "amd64", "any"] = key("CPU architecture the image is for", "arm64")
-    needs: Needs = key("versions the image must hold", Needs())
-    backend: Literal["ray", "mp"] = key("how ranks find each other when there is more than one", "ray")
+    needs: Needs = key("versions the image must hold", Needs(), decides="series")
+    backend: Literal["ray", "mp"] = key(
+        "how ranks find each other when there is more than one", "ray", decides="series"
+    )
     transport: Literal["rdma", "socket"] = key(
-        "socket: this recipe is meant to run over TCP, RDMA is not demanded", "rdma"
+        "socket: this recipe is meant to run over TCP, RDMA is not demanded", "rdma", decides="series"
     )
     port: int = key("port of the OpenAI API on the head", 8000, ge=1, le=65535)
     served_model_name: Word = key("name in the API; default: the value of `model`", "")
@@ -226,18 +239,19 @@ class Recipe(Strict):
         "a Dockerfile on this machine that makes a small image of `image` (`ARG IMAGE`, `FROM $IMAGE`); "
         "each host builds it before the start and keeps it; a relative path starts at the recipe's own folder",
         "",
+        decides="series",
     )
-    mounts: list[Mount] = key("patched files given to the container", [])
+    mounts: list[Mount] = key("patched files given to the container", [], decides="series")
     before_serve: list[Command] = key("commands (lists of words) run in each container before its rank starts", [])
     shm_gib: float = key("size of the container's private /dev/shm in GiB", 16, gt=0)
-    memory: MemoryNeeds = key("memory expectations", MemoryNeeds())
+    memory: MemoryNeeds = key("memory expectations", MemoryNeeds(), decides="series")
     ready_timeout_s: float = key(
-        "longest wait in seconds from the containers' start until the server answers", 1800, gt=0
+        "longest wait in seconds from the containers' start until the server answers", 1800, decides="series", gt=0
     )
-    expect_log: ExpectLog = key("what the ranks' logs must hold once the server answers", ExpectLog())
-    bench: BenchDefaults = key("defaults of `cluster bench`", BenchDefaults())
-    reference: list[Reference] = key("published numbers to stand beside ours", [])
-    problems: list[KnownProblem] = key("known problems", [])
+    expect_log: ExpectLog = key("what the ranks' logs must hold once the server answers", ExpectLog(), decides="series")
+    bench: BenchDefaults = key("defaults of `cluster bench`", BenchDefaults(), decides="series")
+    reference: list[Reference] = key("published numbers to stand beside ours", [], decides="nothing")
+    problems: list[KnownProblem] = key("known problems", [], decides="nothing")
 
     @model_validator(mode="after")
     def _check_secrets(self) -> Recipe:

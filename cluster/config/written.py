@@ -11,8 +11,9 @@ import textwrap
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -293,9 +294,23 @@ def show(value: Any) -> str:
     return "nothing" if value is None else f"`{flat if len(flat) <= 40 else flat[:39] + '…'}`"
 
 
-def key(about: str, default: Any = ..., **limits: Any) -> Any:
-    """A key of a model: what it is, its default (without one it is required), its limits."""
-    return Field(default, description=about, **limits)
+Decides = Literal["deployment", "series", "nothing"]
+
+
+def key(about: str, default: Any = ..., *, decides: Decides = "deployment", **limits: Any) -> Any:
+    """A key of a model: what it is, its default (without one it is required), its limits.
+
+    `decides`: another value makes another deployment (and so another series of measurements), another series only, or
+    nothing else.
+    """
+    marks = {**limits.pop("json_schema_extra", {}), "decides": decides}
+    return Field(default, description=about, json_schema_extra=marks, **limits)
+
+
+@cache
+def deciding(model: type[BaseModel], decides: Decides) -> set[str]:
+    """The keys of a model that are marked so."""
+    return {name for name, one in model.model_json_schema()["properties"].items() if one["decides"] == decides}
 
 
 def wrong_at(place: str | tuple[str, ...], message: str) -> PydanticCustomError:

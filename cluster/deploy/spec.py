@@ -14,16 +14,12 @@ from types import MappingProxyType
 from typing import Any
 
 from cluster.argv.far import source
+from cluster.config.recipe import Recipe
+from cluster.config.written import deciding
 from cluster.errors import RefusedError
 from cluster.spark.deployments import Deployment
 from cluster.spark.request import Wanted
 
-_KEYS = """
-    extends summary parameters_b active_parameters_b attention weights_gib needs memory ready_timeout_s expect_log bench
-    reference problems mounts dockerfile backend transport
-"""
-DESCRIPTIVE = set(_KEYS.split())
-"""Recipe keys that do not change what runs, or that stand in the spec under another name."""
 PROGRAMS = ("rank", "cord", "ray_nodes")
 """Programs of `far/` that lie beside a rank."""
 
@@ -41,7 +37,7 @@ def spec_of(
         if one.model_file:  # while the model is not there yet, the name of its file
             mounts[one.target] = hashes.get(one.model_file, f"model: {one.model_file}")
     return {
-        "recipe": wanted.recipe.model_dump(mode="json", exclude=DESCRIPTIVE),
+        "recipe": wanted.recipe.model_dump(mode="json", include=deciding(Recipe, "deployment")),
         "tp": wanted.tp,
         "pp": wanted.pp,
         "backend": wanted.backend,
