@@ -33,8 +33,8 @@ grow."""
 PING = Check("ping", "first-set-up#fabric-addresses")
 """Fault: a packet of full size does not come back."""
 RDMA_DEVICE = Check("rdma-device", "it-is-slow#tcp-instead-of-roce")
-"""Fault: HCAs without `/dev/infiniband`, so NCCL would fall back to sockets without a word. Silent about hosts
-without HCAs."""
+"""Fault: HCAs without `/dev/infiniband`, so NCCL would fall back to sockets silently. Silent about hosts without
+HCAs."""
 TWINS = Check("twins", "it-is-slow#one-twin")
 """Warning: only one half of the port faces the peers: half the bandwidth."""
 CABLING = Check("cabling", "first-set-up#fabric-addresses")

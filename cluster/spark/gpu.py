@@ -22,7 +22,7 @@ THROTTLED = Check("throttle", "it-is-slow#power-cap")
 """Warning: heat, power brake or hardware slowdown lower the clocks, or they are low at work. Silent about the power
 cap of the design under load."""
 GPU_STRANGER = Check("gpu-stranger", "memory-is-full#another-tenant")
-"""Warning: a process that is not ours is on the GPU. Silent about our own ranks."""
+"""Warning: a process that cluster does not manage is on the GPU. Silent about managed ranks."""
 POWER_CAP = Check("power-cap", "it-is-slow#power-cap")
 """Fault: busy at less than 30 W and less than 1000 MHz: supply or firmware hold the GPU back. Silent about an idle
 GPU; heat (`throttle`)."""

@@ -25,11 +25,11 @@ its release is suspect and no CMA memory is counted. Silent about kernels before
 PLATFORM = Check("platform", "first-set-up#platform")
 """Fault: the recipe is for another CPU architecture. Silent about recipes for `any`."""
 SUDO = Check("sudo", "first-set-up#before-the-first-command")
-"""Note: `sudo -n` asks for a password, so the firewall is not known (this one line says it, `firewall` does not say
-it again) and the page cache is not dropped. Nothing is wrong with such a host."""
+"""Note: `sudo -n` asks for a password, so the firewall is not known (`firewall` does not report it
+again) and the page cache is not dropped. Nothing is wrong with such a host."""
 HOSTNAME = Check("hostname", "first-set-up#names")
 """Warning: `/etc/hosts` gives the host's own name an address it does not have, or two hosts have one name; note: its
-mDNS name was taken, it is `spark1-30.local` now. Silent about `127.0.1.1`, Ubuntu's way: every rank is told its
+mDNS name was taken, it is `spark1-30.local` now. Silent about `127.0.1.1`, Ubuntu's way: every rank is given its
 address."""
 MACHINE_ID = Check("machine-id", "first-set-up#same-machine")
 """Fault: two names are one machine, or a host's machine-id cannot be read. Every command but `status` and `doctor`

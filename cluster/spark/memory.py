@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cluster.spark.request import Wanted
 
 MEMORY = Check("memory", "memory-is-full")
-"""Fault: MemAvailable, plus what our own ranks give back, is less than the recipe needs. Silent about page cache."""
+"""Fault: MemAvailable, plus what managed ranks release, is less than the recipe needs. Silent about page cache."""
 PAGE_CACHE = Check("page-cache", "memory-is-full#page-cache")
 """Note: enough is available and not free, and without sudo `up` cannot drop the cache. Silent about hosts with sudo."""
 GIB = 1 << 30

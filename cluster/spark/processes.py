@@ -24,7 +24,7 @@ OTHERS = Check("tenants", "memory-is-full#another-tenant")
 """Warning: Ollama has a model loaded (`ollama stop NAME` on that host unloads it), or earlyoom and the like would end
 the engine; note: somebody's desktop session. Silent about Ollama without a model; login screens."""
 PORTS = Check("ports", "it-does-not-start#ports-and-names")
-"""Fault: a port that this rank needs is taken, and by whom. Silent about ports of our own ranks that go first."""
+"""Fault: a port that this rank needs is taken, and by whom. Silent about ports of managed ranks that stop first."""
 
 
 @dataclass(frozen=True, slots=True)
