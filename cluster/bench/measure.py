@@ -15,7 +15,6 @@ from cluster.bench.read import Counted, RequestTrace
 
 STEADY_LEAST_S = 1.0
 PEAK_WINDOW_S = 1.0
-PEAK_LEAST_S = 2.0
 NOT_COUNTED = "the server does not count its tokens"
 
 Tokens = Sequence[tuple[float, float]]
@@ -196,8 +195,8 @@ def peak_rate(tokens: Tokens) -> tuple[float | None, str]:
     counting complete events within a second gives one too many.
     """
     span = tokens[-1][0] - tokens[0][0] if tokens else 0.0
-    if span < PEAK_LEAST_S:
-        return None, f"less than {PEAK_LEAST_S:g} s of tokens"
+    if span < PEAK_WINDOW_S:
+        return None, f"less than {PEAK_WINDOW_S:g} s of tokens"
     at_once = _at_once(tokens)
     times = list(at_once)
     made = [0.0, *accumulate(list(at_once.values())[1:])]

@@ -84,6 +84,7 @@ def page_of(entries: Sequence[Entry], series: Sequence[Series], version: str) ->
     subtitle = [" and ".join(dict.fromkeys(one.model for one in manifests))]
     subtitle += dict.fromkeys(f"vLLM {one.versions['vllm']}" for one in manifests if one.versions.get("vllm"))
     subtitle += dict.fromkeys(product for one in manifests for product in one.products)
+    subtitle += dict.fromkeys(gpu for one in manifests for gpu in one.gpus)
     subtitle += [f"{min(entry.result.timestamp for entry in entries)[:16]} UTC"] if entries else []
     found = [*(sweep_chart(sweep, entries) if sweep else ()), *depth_charts(entries), *concurrency_chart(entries)]
     return Page(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -18,6 +19,7 @@ from cluster.bench.endpoint import REMEDIES, engine_warnings, lacking
 from cluster.bench.rows import Row, Sentinel, known_values, parse_row, parse_sentinel, sentinel_document
 from cluster.bench.workload import corpus_id
 from cluster.errors import ClusterError, UsageError
+from cluster.spark.gpu import SPARK, Card, card_of
 
 NAMED, SILENT = {"may_differ": "named"}, {"may_differ": "silent"}
 """Fields of a manifest that are compared, or that do not decide a number by themselves: a difference is named in the
@@ -30,7 +32,8 @@ SPEC_MAY_DIFFER = tuple(f"spec.{key}." for key in _SPEC)
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A machine that served the model. `role`: head or worker; `firmware`: of its HCAs."""
+    """A machine that served the model. `role`: head or worker; `firmware`: of its HCAs; `gpus`: of each its name,
+    memory of its own (MiB) and power limit (W); `gpu`: the name of the first."""
 
     name: str
     role: str = ""
@@ -40,6 +43,8 @@ class HostState:
     hcas: tuple[str, ...] = ()
     mtu: int | None = None
     firmware: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +98,25 @@ class Manifest:
         return tuple(sorted({host.driver for host in self.hosts if host.driver}))
 
     @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of each kind of host: `NVIDIA GB10`, or `2 × NVIDIA H200, 143771 MiB, 700 W`."""
+        found = {tuple(sorted(Counter(host.gpus).items())) for host in self.hosts if host.gpus}
+        kinds = ("; ".join(f"{count} × {one}" if count > 1 else one for one, count in kind) for kind in found)
+        return tuple(sorted(kinds))
+
+    @property
+    def card(self) -> Card | None:
+        """What is known of the GPUs; None unless all are of one known kind. Older results name none: a Spark's."""
+        names = {host.gpu or SPARK for host in self.hosts}
+        return card_of(names.pop()) if len(names) == 1 else None
+
+    @property
     def simulated(self) -> bool:
         return any("simulated" in product.lower() for product in self.products)
 
     def document(self) -> dict[str, Any]:
         """As JSON holds it, with the derived fields beside the others."""
-        derived = {"products": self.products, "drivers": self.drivers, "simulated": self.simulated}
+        derived = {name: getattr(self, name) for name in ("products", "gpus", "drivers", "simulated")}
         return asdict(self) | derived
 
 
@@ -133,6 +151,8 @@ def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
             silent = not (before and after)
         elif root in ("products", "drivers") and before and after:
             silent = set(before) <= set(after) or set(after) <= set(before)
+        elif root == "gpus":  # unknown in results of before 2026-12
+            silent = not (before and after) or set(before) <= set(after) or set(after) <= set(before)
         if before != after and not silent:
             found.append(Difference(key, before, after, root not in MAY_DIFFER))
     return tuple(sorted(found, key=lambda difference: not difference.must_agree))
@@ -350,7 +370,10 @@ def warnings(result: Result) -> tuple[str, ...]:
     """What must be read before these numbers."""
     manifest = result.manifest
     lines = [*engine_warnings(manifest.engine, manifest.model)]
-    if manifest.simulated:
+    if manifest.simulated and all("simulated wire" in product for product in manifest.products):
+        why = "the GPUs are real, what passes between the hosts is not: no scaling over it says anything of a cable"
+        lines.append(f"SIMULATED WIRE ({', '.join(manifest.products)}): {why}")
+    elif manifest.simulated:
         lines.append(f"SIMULATED HOSTS ({', '.join(manifest.products)}): these numbers say nothing about real ones")
     if manifest.weights == "dummy":
         lines.append("DUMMY WEIGHTS: the model's weights are random; speed only, the text has no meaning")

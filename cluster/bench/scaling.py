@@ -13,10 +13,8 @@ from cluster.bench.series import Point
 from cluster.bench.statistics import Ratio, Stat, ratio, stat
 from cluster.bench.tables import MISSING, Table, cell, number, table
 from cluster.config.recipe import Recipe, Reference, ReferenceRow
+from cluster.spark.gpu import Card
 from cluster.spark.memory import GIB
-
-SPARK_BYTES_PER_S = 273e9
-"""Memory bandwidth of a GB10 as NVIDIA's data sheet of the DGX Spark has it."""
 
 BYTES_A_PARAMETER = {
     "fp8": 1.0,
@@ -29,6 +27,9 @@ BYTES_A_PARAMETER = {
 }
 """By the value of vLLM's --quantization."""
 
+PASSED = 1.03
+"""So many times a ceiling is above it, and no matter of rounding."""
+
 _EXPERTS = re.compile(r"\bA\d+(\.\d+)?B\b", re.IGNORECASE)
 
 
@@ -39,14 +40,15 @@ class Reading:
     bytes: float | None
     why: str
 
-    def ceiling_t_s(self, tp: int | None, concurrency: int = 1) -> float | None:
-        """Tokens a second that `tp` Sparks cannot exceed; one reading serves all requests of a batch.
+    def ceiling_t_s(self, card: Card | None, tp: int | None, concurrency: int = 1) -> float | None:
+        """Tokens a second that `tp` hosts of one card cannot exceed; one reading serves all requests of a batch. None
+        where the bytes, the card or the size is unknown.
 
         Pipeline stages read one after the other, so they do not raise it for a single request.
         """
-        if self.bytes is None or not tp:
+        if self.bytes is None or card is None or not tp:
             return None
-        return concurrency * tp * SPARK_BYTES_PER_S / self.bytes
+        return concurrency * tp * card.bytes_per_s / self.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +149,16 @@ def _published(rows: Sequence[ReferenceRow], what: str, test: str, tp: int | Non
 def scaling_table(base: Entry, now: Entry) -> Table:
     """Two sizes: t/s (or ms), speed-up with its 95 % interval, efficiency, the ceiling, the published numbers."""
     rows, reading, lines = scaling_rows(base.result, now.result, now.references), now.reading, []
+    card, passed = now.result.manifest.card, []
     published = any(row.published[:2] != (None, None) for row in rows)
     for row in rows:
-        gain, most = row.speed_up, reading.ceiling_t_s(now.tp, row.concurrency) if reading else None
+        gain, most = row.speed_up, reading.ceiling_t_s(card, now.tp, row.concurrency) if reading else None
         line = {"what": row.what, "test": row.test, base.label: row.base, now.label: row.now}
         line |= {"speed-up": f"{gain.value:.2f}×" if gain else None, "95 %": interval(gain)}
         line |= {"efficiency": cell(row.efficiency, ".0%"), f"ceiling {now.label}": ""}
         if most and row.what == TG:
             line[f"ceiling {now.label}"] = f"{most:,.1f}" + (f" ({row.now.mean / most:.0%})" if row.now else "")
+            passed += [row.test] if row.now and row.now.mean > PASSED * most else []
         if published:
             first, second, times = row.published
             line[f"published {base.label}"] = number(first) if first else ""
@@ -175,11 +179,16 @@ def scaling_table(base: Entry, now: Entry) -> Table:
             notes.append(f"published: {reference.source}{with_what}")
     if reading and reading.bytes is None:
         notes.append(f"ceiling n/a: {reading.why}")
-    elif reading and reading.bytes:
+    elif reading and reading.bytes and card is None:
+        gpus = "; ".join(now.result.manifest.gpus)
+        notes.append(f"ceiling n/a: the memory bandwidth of {gpus or 'these GPUs'} is not known here")
+    elif reading and reading.bytes and card:
         notes.append(
-            f"ceiling (part of it reached): 273 GB/s × {now.tp} ÷ {reading.bytes / 1e9:,.3g} GB a token "
-            f"({reading.why}); the cache read at depth is not counted"
+            f"ceiling (part of it reached): {card.bytes_per_s / 1e9:,g} GB/s × {now.tp} ÷ "
+            f"{reading.bytes / 1e9:,.3g} GB a token ({reading.why}); the cache read at depth is not counted"
         )
+    if passed:
+        notes.append(f"ABOVE THE CEILING in {', '.join(passed)}: the bytes a token or the GPU are not what is assumed")
     title = f"scaling: {now.label} beside {base.label}"
     return table(title, lines, notes, 2, optional=(f"ceiling {now.label}",))
 

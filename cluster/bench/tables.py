@@ -117,7 +117,8 @@ def bench_table(result: Result, title: str = "benchmark") -> Table:
         line["failed"] = part_of(row.failed, row.requests)
         line["queued"] = part_of(row.queued, row.concurrency) if any(one.queued for one in result.rows) else ""
         lines.append(line)
-    return table(title, lines, row_notes(result), 2, optional=("queued",))
+    on = [f"GPUs of a host: {' / '.join(result.manifest.gpus)}"] if result.manifest.gpus else []
+    return table(title, lines, [*on, *row_notes(result)], 2, optional=("queued",))
 
 
 def part_of(count: int, total: int) -> str:

@@ -107,6 +107,8 @@ def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
         hcas,
         end.get("mtu"),
         tuple(sorted(firmware)),
+        tuple(map(str, cards or ())),
+        cards[0].name if cards else "",
     )
 
 

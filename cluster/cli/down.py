@@ -121,7 +121,8 @@ def take_down(
     apply((last,), session)
     proven = {}
     for name, seen in seens.items():
-        memory = f"{seen.available / GIB:.1f} GiB available" if seen.available else "memory could not be read"
+        memory = f"{seen.available / GIB:.1f} GiB available{' on the GPU' if seen.gpu_memory else ''}"
+        memory = memory if seen.available else "memory could not be read"
         proven[name] = f"containers, ports and processes are released; {memory}"
         screen.good(f"{name}: {proven[name]}")
     return {"hosts": proven}

@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from cluster.argv.vllm import AUTO, read_length
-from cluster.bench.scaling import SPARK_BYTES_PER_S, bytes_a_token
+from cluster.bench.scaling import bytes_a_token
 from cluster.config.find import recipe_files
 from cluster.config.inventory import load_inventory
 from cluster.config.recipe import AttentionLayers, Recipe, read_attention
@@ -23,9 +23,9 @@ from cluster.config.recipe import read_recipe as read_file
 from cluster.deploy.session import read_recipe
 from cluster.errors import ExitCode, UsageError
 from cluster.screen import Screen
+from cluster.spark.gpu import CARDS, SPARK, Card, card_of
 from cluster.spark.memory import GIB
 
-SPARK_GIB = 121.6  # MemTotal of a DGX Spark
 SYSTEM_GIB = 4.5  # What a Spark without a desktop session has in use without a deployment
 HOST_SIDE_GIB = 2.6  # API server, engine and Ray outside of the GPU's share
 GRAPHS_GIB = 5.8  # Compiled graphs and the activations of the largest batch, within vLLM's share
@@ -44,13 +44,18 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     recipe = read_recipe(args, load_inventory(args.inventory))
     attention = read_attention(Path(args.config)) if args.config else tuple(recipe.attention)
     length = wanted_length(recipe) if args.length is None else args.length
-    sizes = args.tp or [1, 2]
-    if min([1 if length is None else length, args.sequences, *sizes]) < 1 or args.memory_gib <= 0:
+    sizes, card = args.tp or [1, 2], card_of(args.gpu or SPARK)
+    if card is None:
+        raise UsageError(f"--gpu {args.gpu}: expected one of {', '.join(CARDS)}", code="option-invalid")
+    memory_gib = card.memory_gib if args.memory_gib is None else args.memory_gib
+    if min([1 if length is None else length, args.sequences, *sizes]) < 1 or memory_gib <= 0:
         raise UsageError("expected --tp, --length, --sequences and --memory-gib above 0", code="option-invalid")
-    fits = [fit(recipe, attention, tp, length, args.sequences, args.memory_gib) for tp in sizes]
+    fits = [fit(recipe, attention, tp, length, args.sequences, card, memory_gib) for tp in sizes]
     tokens = "the longest that fits" if length is None else f"{length} tokens"
-    screen.line(f"{recipe.name}: {recipe.model}, {args.sequences} × {tokens}, hosts of {args.memory_gib:g} GiB")
-    columns = [column(recipe, one) for one in fits]
+    screen.line(
+        f"{recipe.name}: {recipe.model}, {args.sequences} × {tokens}, {args.gpu or SPARK} hosts of {memory_gib:g} GiB"
+    )
+    columns = [column(recipe, one, card) for one in fits]
     rows = [(label, *(one[label] for one in columns)) for label in columns[0]]
     screen.table("", ("GiB on each host", *(f"TP={one.tp}" for one in fits)), rows)
     if not attention:
@@ -64,12 +69,12 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     for one in fits:
         for wrong in one.wrong:
             screen.warn(f"TP={one.tp}: does not fit: {wrong}")
-    said = list(advice(recipe, sizes[0]))
+    said = list(advice(recipe, sizes[0], card))
     for line in said:
         screen.line(line)
     ceiling = bytes_a_token(recipe).ceiling_t_s
-    shown = [asdict(one) | {"ceiling_t_s": ceiling(one.tp)} for one in fits]
-    screen.document({"recipe": recipe.name, "fits": shown, "advice": said})
+    shown = [asdict(one) | {"ceiling_t_s": ceiling(card, one.tp)} for one in fits]
+    screen.document({"recipe": recipe.name, "gpu": args.gpu or SPARK, "fits": shown, "advice": said})
     return ExitCode.REFUSED if all(one.wrong for one in fits) else ExitCode.DONE
 
 
@@ -82,9 +87,10 @@ def wanted_length(recipe: Recipe) -> int | None:
     return None if length == AUTO else length
 
 
-def column(recipe: Recipe, one: Fit) -> dict[str, str]:
+def column(recipe: Recipe, one: Fit, card: Card) -> dict[str, str]:
     """One size in the table, from what is loaded to how fast it can be."""
-    ceiling, rate = bytes_a_token(recipe).ceiling_t_s(one.tp), reference_rate(recipe, one.tp)
+    rate = reference_rate(recipe, one.tp) if card is CARDS[SPARK] else None
+    ceiling = bytes_a_token(recipe).ceiling_t_s(card, one.tp)
     share = f" ({rate / ceiling:.0%} of the ceiling)" if rate and ceiling else ""
     gib: dict[str, float | int | str | None] = {
         "weights while loading, at most": one.loading,
@@ -96,7 +102,7 @@ def column(recipe: Recipe, one: Fit) -> dict[str, str]:
         "room for cache": one.cache_room,
         "  in tokens as vLLM counts them": one.tokens,
         "vLLM's share": one.share,
-        "processes beside it, system": HOST_SIDE_GIB + SYSTEM_GIB,
+        "processes beside it, system": beside_gib(card),
         "left": one.left,
         "verdict": "does not fit" if one.wrong else "fits",
         "ceiling, tokens a second": ceiling,
@@ -111,15 +117,20 @@ def _shown(value: float | int | str | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.1f}"
 
 
-def advice(recipe: Recipe, tp: int) -> Iterator[str]:
+def beside_gib(card: Card) -> float:
+    """What the system and the programs beside the GPU's share take of its memory: nothing of a card's own."""
+    return 0.0 if card.own_memory else SYSTEM_GIB + HOST_SIDE_GIB
+
+
+def advice(recipe: Recipe, tp: int, card: Card) -> Iterator[str]:
     """What the ceiling means, and the mixture of experts of the same family when a dense model is slow by nature."""
     reading = bytes_a_token(recipe)
-    ceiling = reading.ceiling_t_s(tp)
+    ceiling = reading.ceiling_t_s(card, tp)
     if ceiling is None:
         yield f"no ceiling: {reading.why}"
         return
-    yield f"ceiling: {reading.why}, once a token at {SPARK_BYTES_PER_S / 1e9:g} GB/s a host; no client alone is faster"
-    if recipe.active_parameters_b or ceiling >= SLOW_T_S:
+    yield f"ceiling: {reading.why}, once a token at {card.bytes_per_s / 1e9:g} GB/s a host; no client alone is faster"
+    if recipe.active_parameters_b or ceiling >= SLOW_T_S or card is not CARDS[SPARK]:
         return
     best = max(siblings(recipe), key=lambda one: reference_rate(one, tp) or 0, default=None)
     if best and (reference_rate(best, tp) or 0) > ceiling:
@@ -172,7 +183,8 @@ def fit(
     tp: int,
     length: int | None,
     sequences: int = 1,
-    memory_gib: float = SPARK_GIB,
+    card: Card = CARDS[SPARK],
+    memory_gib: float = CARDS[SPARK].memory_gib,
 ) -> Fit:
     """One host of `tp` for `sequences` of `length` tokens at once (None: the longest that fits).
 
@@ -205,8 +217,8 @@ def fit(
     sliding, complete = (None, None) if not each or length is None else held(length)
     # vLLM's line `GPU KV cache size`: as if every layer were as wide as the widest and kept all
     widest = max((size for _, size in each), default=0)
-    cache, needed = (sliding or 0) + (complete or 0), loading / tp + SYSTEM_GIB + HOST_SIDE_GIB
-    left = memory_gib - SYSTEM_GIB - HOST_SIDE_GIB - share
+    cache, needed = (sliding or 0) + (complete or 0), loading / tp + beside_gib(card)
+    left = memory_gib - beside_gib(card) - share
     wrong = {
         f"the weights take {loading / tp:.1f} GiB while they are loaded": needed > memory_gib,
         f"vLLM's share of {share:.1f} GiB leaves no room for a cache": room <= 0,

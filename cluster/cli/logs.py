@@ -96,7 +96,8 @@ def explain_all(
             absent, lost = evidence.collect(asked, fleet, Path(place))
             errors += [error for error in lost if error.host not in {known.host for known in errors}]
             missing |= absent
-            diagnosis = explain(evidence.sources(Path(place)), by_cluster=True)
+            accepted = bool(one.seen.get("accepts_sockets"))
+            diagnosis = explain(evidence.sources(Path(place)), by_cluster=True, sockets=accepted)
         if len(found) > 1:
             screen.line(f"{one.id}:")
         for line in view(diagnosis, missing):

@@ -219,7 +219,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--length N": "tokens of a sequence (default: max-model-len)",
         "--sequences N": "sequences at once (default: 1)",
         "--config FILE": "the model's config.json (default: the recipe's `attention`)",
-        "--memory-gib N": "MemTotal of a host (default: 121.6, a DGX Spark)",
+        "--gpu NAME": "GPU as nvidia-smi calls it: GB10, 'H100 80GB HBM3' or H200 (default: a Spark's GB10)",
+        "--memory-gib S": "memory for the model on a host: MemTotal of a Spark (default: as --gpu has it)",
         **COMMON,
     },
 }

@@ -152,6 +152,8 @@ def host_row(seen: Seen) -> dict[str, str]:
         "power_w": None if power is None else f"{power:.0f}",
         "containers": None if containers is None else str(sum(one.state == "running" for one in containers)),
     }
+    if seen.gpu_memory:
+        values["gpu_gib"] = " of ".join(f"{value / GIB:.1f}" for value in seen.gpu_memory)
     return {key: "?" if value is None else value for key, value in values.items()}
 
 

@@ -137,7 +137,7 @@ class MemoryNeeds(Strict):
     """What one host must have free, in GiB, by the tensor-parallel size (1, 2, …)."""
 
     per_host_gib: dict[Count, Gib] = key(
-        "MemAvailable in GiB that one host needs before the start, by tensor-parallel size",
+        "GiB that must be available on one host before the start, by tensor-parallel size",
         {},
         json_schema_extra={"propertyNames": {"type": "integer", "minimum": 1}},
     )

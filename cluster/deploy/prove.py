@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -30,6 +31,8 @@ from cluster.spark.request import Wanted
 from cluster.spark.server import Completion, Server
 
 POLL_S = 1.0
+WORKERS_EVERY = 5
+"""So many polls for one that reads the logs of Ray's workers, by a program in the container."""
 CAUSE_S = 10.0
 """A rank that failed reports it to its peers at once; its own container ends up to 8 s later (far/rank: SETTLE_S,
 GRACE_S)."""
@@ -110,7 +113,10 @@ def wait_serving(
     """
     timeout_s, earlier = subject.wanted.recipe.ready_timeout_s, dict[str, RankState]()
     deadline = fleet.time.monotonic() + timeout_s
-    while not isinstance(state := poll(subject, fleet, earlier), Ready):
+    for look in itertools.count():
+        state = poll(subject, fleet, earlier, workers=look % WORKERS_EVERY == 0)
+        if isinstance(state, Ready):
+            return
         if isinstance(state, Failed):
             until = fleet.time.monotonic() + CAUSE_S
             while state.by_peer and fleet.time.monotonic() < until:  # the rank that failed by itself may come soon
@@ -131,10 +137,12 @@ def wait_serving(
         fleet.time.sleep(POLL_S)
 
 
-def poll(subject: Subject, fleet: Fleet, earlier: dict[str, RankState]) -> State:
-    """One look at all ranks and the server's health. `earlier`: ranks by container. Raises for a host given up."""
+def poll(subject: Subject, fleet: Fleet, earlier: dict[str, RankState], *, workers: bool = False) -> State:
+    """One look at all ranks and the server's health, with `workers` at Ray's own logs too. `earlier`: ranks by
+    container. Raises for a host given up."""
     names, asked_at = subject.wanted.names, fleet.time.monotonic()
-    asked = {host: [ranks.question([subject.container(host)], known=earlier)] for host in names}
+    workers = workers and subject.wanted.backend == "ray"
+    asked = {host: [ranks.question([subject.container(host)], known=earlier, workers=workers)] for host in names}
     asked[names[0]].append(server.question(subject.server, ask=False, timeout_s=5))
     answers = fleet.silence.answered(fleet.ask(asked), asked_at)
     states: dict[str, RankState | Missing | None] = dict.fromkeys(names, Missing("unreachable"))
@@ -215,7 +223,7 @@ def read_links(fleet: Fleet, names: Sequence[str], say: Say = None) -> dict[str,
 def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | Missing], say: Say = None) -> Transport:
     """Judge the transport by counters and NCCL's lines. Raises ClusterError when a rank has ended."""
     names = subject.wanted.names
-    asked = {host: [links.question(), ranks.question([subject.container(host)], net=True)] for host in names}
+    asked = {host: [links.question(), ranks.question([subject.container(host)], workers=True)] for host in names}
     answers = fleet.keep_asking(asked, say)
     states = {host: subject.rank(host, answers[host][1]) for host in names}
     if isinstance(ended := judge_ranks(states, healthy=True), Failed):

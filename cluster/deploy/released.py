@@ -18,6 +18,8 @@ from cluster.spark.memory import GIB
 
 SLACK_BYTES = 2 << 30
 """MemAvailable may be this much below the value recorded at `up`."""
+CARD_SLACK_BYTES = 256 << 20
+"""The same of a GPU's own memory, which nothing but programs on it uses."""
 RELEASE_S = 120.0
 STEADY_S = 10.0
 """Memory that is short, though no deployment holds it, counts as another program's after this long."""
@@ -66,9 +68,9 @@ def held_by_stopped(seen: Seen, stopped: Sequence[Deployment]) -> Iterator[Holde
             evidence = f"pid {process.pid}, {process.rss_bytes / GIB:.1f} GiB"
             yield Holder(f"process {process.name} lives on", evidence, end_process(process.pid))
     before = max((kept.available_before or 0 for kept in known(seen.deployments) or ()), default=0)
-    if seen.available and before - seen.available > SLACK_BYTES:
+    if seen.available and before - seen.available > (CARD_SLACK_BYTES if seen.gpu_memory else SLACK_BYTES):
         what = f"{(before - seen.available) / GIB:.1f} GiB less memory than before up"
-        evidence = f"MemAvailable {seen.available / GIB:.1f} GiB, was {before / GIB:.1f} GiB"
+        evidence = f"{seen.available_text}, was {before / GIB:.1f} GiB"
         yield Holder(what, evidence, "ps aux --sort -rss | head; nvidia-smi", memory_only=True)
 
 

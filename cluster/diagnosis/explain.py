@@ -57,11 +57,16 @@ class Diagnosis:
         return any(found.level in ("fault", "unknown") for file in self.files for found in file.findings)
 
 
-def explain(sources: Iterable[Source], *, by_cluster: bool = False) -> Diagnosis:
+SOCKETS = {"nccl-ib-disabled", "nccl-no-verbs", "nccl-no-device", "nccl-socket"}
+"""Rules that say that the ranks talk over TCP."""
+
+
+def explain(sources: Iterable[Source], *, by_cluster: bool = False, sockets: bool = False) -> Diagnosis:
     """Read every source to its end: what is wrong, which of it is the cause, and what to do.
 
     Sources of one deployment belong into one call: ranks explain each other, and outputs tell causes apart.
-    `by_cluster`: `cluster` started the ranks, so no remedy sets up what they already have.
+    `by_cluster`: `cluster` started the ranks, so no remedy sets up what they already have. `sockets`: TCP between the
+    ranks was asked for or accepted, so it is a note.
     """
     scans = [scan(source) for source in sources]
     texts = [one.kept_lines() for one in scans]
@@ -75,6 +80,10 @@ def explain(sources: Iterable[Source], *, by_cluster: bool = False) -> Diagnosis
     unknown = [one for each in scans if not each.source.beside for one in explain_trouble(each)]
     if by_cluster:
         found, unknown = list(map(_of_cluster, found)), list(map(_of_cluster, unknown))
+    if sockets:
+        found = [
+            replace(one, finding=replace(one.finding, level="note")) if one.id in SOCKETS else one for one in found
+        ]
     files = [_of_file(one, lines, outputs, found, unknown) for one, lines in zip(scans, texts, strict=True)]
     return Diagnosis(*judge(found, unknown), tuple(files))
 

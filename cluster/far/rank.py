@@ -16,6 +16,7 @@ ended, or its cord is gone or silent · else that of the program that ended (128
 import asyncio
 import collections
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -45,9 +46,12 @@ CAUSES = (
     r"\bdied\b",
     r"(?i)error|fatal|exit code|killed|out of memory|no space left",
 )
-CONSEQUENCE = r"WARNING|[Ss]ee (root cause|stack trace)|Executor failed|Remaining processes will be killed|: cancelled$"
+CONSEQUENCE = (
+    r"^\s*raise \w|WARNING|[Ss]ee (root cause|stack trace)|Executor failed|Remaining processes will be killed|"
+    r": cancelled$"
+)
 CAUSE = r"Worker failed with error '(.+?)(', please check|$)"  # vLLM's engine repeats what its worker raised
-PREFIX = r"^(\([^()]*\bpid=[^()]*\) )?([A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?"  # vLLM's: who, level, time, place
+PREFIX = r"^(\([^()]*\bpid=[^()]*\) ?)?([A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?"  # vLLM's: who, level, time, place
 stdout_lock = threading.Lock()
 RAY_TIMED_OUT = "node timed out during startup"  # Ray waits 30 s for its own parts, whatever they are busy with
 SETTLE_S = 1.0  # when something ended here: time for a peer to report that it ended first, and why
@@ -98,18 +102,23 @@ class Spawned:
 def cause_line(lines: Words) -> str:
     """The innermost exception, else the last line that names an error, else the last one, without vLLM's prefix.
 
-    Ray's version mismatch comes with the lines that belong to it.
+    Ray's version mismatch comes with the lines that belong to it, an exception whose first line is empty with the next.
     """
+    lines = [re.sub(PREFIX, "", line) for line in lines]
+    for at in range(len(lines)):
+        if re.search(r"(Error|Exception): *$", lines[at]):
+            more = itertools.takewhile(str.strip, itertools.dropwhile(lambda line: not line.strip(), lines[at + 1 :]))
+            lines[at] = " ".join([lines[at].strip(), *map(str.strip, more)])
     cause = next((found[1] for line in reversed(lines) if (found := re.search(CAUSE, line))), None)
     if cause:
         raised = (line for line in lines if re.search(r"(Error|Exception): " + re.escape(cause), line))
-        return re.sub(PREFIX, "", next(raised, cause))[:500]
+        return next(raised, cause)[:500]
     for pattern in CAUSES:
         for at in reversed(range(len(lines))):
             if re.search(pattern, lines[at]) and not re.search(CONSEQUENCE, lines[at]):
                 if "ersion mismatch" in lines[at]:
                     return " ".join(lines[at : at + 7])
-                return re.sub(PREFIX, "", lines[at])[-500:]
+                return lines[at][:500] if re.search(CAUSES[1], lines[at]) else lines[at][-500:]
     return lines[-1][-500:] if lines else "no output"
 
 

@@ -1,10 +1,12 @@
 """State of ranks on this host: runs or not, the stages their rank program printed, the last lines, NCCL's words.
 
-Given {"names": [...], "tail": N, "patterns": [...], "since": {name: "until" of an earlier answer}}; prints {name:
-{"state", "exit_code", "oom", "stages": [...], "loaded": bool, "tail": [...], "net": [...], "found": [...], "until":
-[docker's time of the last line, how many lines have it], "whole": bool}}; a container that is not there is left out.
-`found` has for each pattern {"line": the first line that it is found in, or null, "near": the line with most of its
-words}. Of a log since the container's last start only the beginning (HEAD_BYTES) and the end (END_LINES) are read:
+Given {"names": [...], "tail": N, "patterns": [...], "since": {name: "until" of an earlier answer}, "workers": bool};
+prints {name: {"state", "exit_code", "oom", "stages": [...], "phases": [of PHASES, as they were reached], "progress":
+"47%" of the last phase or "", "tail": [...], "net": [...], "found": [...], "until": [docker's time of the last line,
+how many lines have it], "whole": bool}}; a container that is not there is left out. `found` has for each pattern
+{"line": the first line that it is found in, or null, "near": the line with most of its words}. Colors are taken out.
+With `workers` Ray's own files are read too: a worker's output reaches the head's log up to a minute late, and other
+logs never. Of a log since the container's last start only the beginning (HEAD_BYTES) and the end (END_LINES) are read:
 stages are printed early and at the end, and a server that has run for a week must not make this slow. With `since` only
 what came after it is read while the container runs; `whole` is false then.
 """
@@ -18,8 +20,15 @@ from datetime import datetime, timedelta
 
 from cluster.far.prelude import Json, emit, finish, given, start
 
-LOADED = re.compile(r"(loading weights|model loading) took", re.I)
+PHASES = {  # vLLM's own words, model_loader, compilation/backends and gpu_model_runner of 0.19 to 0.32
+    "loaded": re.compile(r"(loading weights|model loading) took", re.I),
+    "compiling": re.compile("Dynamo bytecode transform|Directly load the compiled|Compiling a graph|Cache the graph"),
+    "capturing": re.compile("Capturing CUDA graph|Graph capturing"),
+}
+PROGRESS = re.compile(r"(?:Loading|Capturing)[^%|]*?(\d{1,3}%)")
 NET = re.compile(r"NCCL INFO (NET/\w+ ?: |Using network|.*via NET/)|NET/IB : No device found")
+IN_WORKERS = "took|bytecode|compiled|Compiling|Capturing|capturing|NCCL INFO (NET/|Using network|.*via NET/)"
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
 WORD = re.compile(r"[A-Za-z]\w{3,}")
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+$")
 LOGS = "/tmp/ray/session_latest/logs"
@@ -40,7 +49,7 @@ def lines(name: str, *options: str) -> Iterator[Line]:
         while raw := out.readline(LONGEST):
             text = raw[:4000].decode("utf-8", "replace").rstrip("\n")
             time, _, line = text.partition(" ")
-            yield (time, line) if STAMP.match(time) else ("", text)
+            yield (time, COLOR.sub("", line)) if STAMP.match(time) else ("", COLOR.sub("", text))
     finally:
         child.kill()
         child.wait()
@@ -91,12 +100,31 @@ class Sought:
             self.near, self.most = line[:400], shared
 
 
-def read(log: Iterable[Line], tail: int, sought: list[Sought]) -> dict[str, Json]:
-    """What is in a log: stages, loaded, tail, net, until."""
+class EngineLog:
+    """How far the engine is, and NCCL's lines."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.progress = ""
+        self.net: list[str] = []
+
+    def see(self, line: str) -> None:
+        for name, words in PHASES.items():
+            if name not in self.phases and words.search(line):
+                self.phases.append(name)
+                self.progress = ""
+        if found := PROGRESS.search(line):
+            self.progress = found[1]
+        if len(self.net) < 40 and NET.search(line):
+            line = line[max(0, line.find("NCCL INFO")) :]  # without Ray's and vLLM's prefixes
+            self.net += [line] if line not in self.net else []
+
+
+def read(log: Iterable[Line], tail: int, sought: list[Sought], engine: EngineLog) -> dict[str, Json]:
+    """What is in a log: stages, tail, until; the rest goes to `sought` and `engine`."""
     stages: list[Json] = []
     last: collections.deque[str] = collections.deque(maxlen=tail)
-    net: list[str] = []
-    loaded, latest, count = False, "", 0
+    latest, count = "", 0
     for time, line in log:
         if time > latest:
             latest, count = time, 0
@@ -109,10 +137,8 @@ def read(log: Iterable[Line], tail: int, sought: list[Sought]) -> dict[str, Json
         last.append(line)
         for one in sought:
             one.see(line)
-        loaded = loaded or bool(LOADED.search(line))
-        if len(net) < 40 and NET.search(line):
-            net.append(line)
-    return {"stages": stages, "loaded": loaded, "tail": list(last), "net": net, "until": [latest, count]}
+        engine.see(line)
+    return {"stages": stages, "tail": list(last), "until": [latest, count]}
 
 
 def look(name: str, wanted: dict[str, Json]) -> dict[str, Json] | None:
@@ -126,15 +152,20 @@ def look(name: str, wanted: dict[str, Json]) -> dict[str, Json] | None:
     since, known = wanted.get("since", {}).get(name, ("", 0))
     whole = state[0] != "running" or since <= state[3]
     log = whole_or_both_ends(name, before(state[3])) if whole else new_lines(name, since, known)
-    found = read(log, wanted.get("tail", 30), sought)
-    if wanted.get("net") and state[0] == "running":  # a worker's output stays on its host, in Ray's own logs
-        words = ("timeout", "5", "grep", "-rhsE", "NCCL INFO (NET/|Using network)", LOGS)
-        found["net"] += finish(start("docker", "exec", name, *words), MOST)[1].splitlines()[:40]
+    engine = EngineLog()
+    found = read(log, wanted.get("tail", 30), sought, engine)
+    if wanted.get("workers") and state[0] == "running":
+        words = ("timeout", "5", "grep", "-rhsE", IN_WORKERS, LOGS)
+        for line in finish(start("docker", "exec", name, *words), MOST)[1].splitlines():
+            engine.see(COLOR.sub("", line))
     return {
         "state": state[0],
         "exit_code": int(state[1]),
         "oom": state[2] == "true",
         **found,
+        "phases": engine.phases,
+        "progress": engine.progress,
+        "net": engine.net,
         "whole": whole,
         "found": [{"line": one.line, "near": one.near} for one in sought],
     }

@@ -9,6 +9,7 @@ from cluster.bench.loader import Ask
 from cluster.probe.ask import REMEDIES, Case, CaseOver, ProbedServer, Talk, Verdict, chat, expect, fail, skip
 
 NOBODY = "no-such-model-of-cluster-probe"
+"""The rules `served-name-wrong` and `probe-asks-unknown-name` know it."""
 HELLO = "Say hello in one short sentence."
 HELLO_TOKENS = 64
 COUNT = "Write the numbers from one to one hundred in English words, separated by commas."
@@ -79,7 +80,7 @@ def stream_order(server: ProbedServer) -> Talk:
     first = next((at for at, event in enumerate(reply.events) if event in TEXTS), 0)
     role = reply.events.index("role") if "role" in reply.events else 0
     rules = {
-        "no text came": not texts,
+        "no text came": not texts and not server.dummy,  # random weights may say nothing but special tokens
         "the role comes within the text": role > first and not TEXTS.isdisjoint(reply.events[role:]),
         "no reason for the end came": finish == len(events),
         "two reasons for the end came": events.count("finish") > 1,
@@ -92,6 +93,8 @@ def stream_order(server: ProbedServer) -> Talk:
     }
     for rule, is_broken in rules.items():
         expect(not is_broken, f"{rule}: {' · '.join(reply.events)}", reply)
+    if not texts:
+        skip("no text came, of random weights", reply)
 
 
 def stream_same(server: ProbedServer) -> Talk:

@@ -352,6 +352,10 @@ def ping_questions(fabric: Fabric, host: str) -> dict[tuple[str, str], Question]
     return questions
 
 
+_MAY_NOT_PING = re.compile("cap_net_raw|Operation not permitted|Permission denied", re.IGNORECASE)
+"""iputils' words where no raw socket, no net.ipv4.ping_group_range or no `-I` is allowed: nothing of the network."""
+
+
 def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterator[Finding]:
     """A ping without an answer, with ping's own words."""
     for (netdev, peer), answer in answers.items():
@@ -361,6 +365,10 @@ def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterato
             yield PING.found("unknown", host, "peers could not be pinged", "ping is not installed")
             return
         said = (answer.error_text.strip() or answer.text.strip() or "no answer").splitlines()[-1]
+        if _MAY_NOT_PING.search(answer.error_text):
+            remedy = f"on {host}: sudo setcap cap_net_raw+ep $(readlink -f $(command -v ping))"
+            yield PING.found("unknown", host, "peers could not be pinged: this login may not", said, remedy)
+            return
         ping = f"on {host}: ping -M do -s 8972 {peer} (1472 at MTU 1500)"
         remedy = f"{ping}; compare MTU and addresses at both ends"
         yield PING.fault(host, f"no full-size packet from {netdev} to {peer}", said, remedy)

@@ -24,12 +24,12 @@ cap of the design under load."""
 GPU_STRANGER = Check("gpu-stranger", "memory-is-full#another-tenant")
 """Warning: a process that cluster does not manage is on the GPU. Silent about managed ranks."""
 POWER_CAP = Check("power-cap", "it-is-slow#power-cap")
-"""Fault: busy at less than 30 W and less than 1000 MHz: supply or firmware hold the GPU back. Silent about an idle
+"""Fault: busy at idle power (30 W) and less than 1000 MHz: supply or firmware hold the GPU back. Silent about an idle
 GPU; heat (`throttle`)."""
 ORPHAN = Check("orphan", "memory-is-full#a-leftover-holds-it")
 """Warning: an engine's process on the GPU is in no container that Docker has."""
 WEDGED = Check("wedged", "it-hangs#wedged")
-"""Warning: busy at less than 30 W with full clocks: a kernel spins and waits. A restart cures it, so it stops none.
+"""Warning: busy at idle power (30 W) with full clocks: a kernel spins and waits. A restart cures it, so it stops none.
 Silent about an idle GPU."""
 
 
@@ -49,6 +49,11 @@ class Gpu:
     throttle: tuple[str, ...] | None = None
     idle: bool | None = None
     power_limit_w: float | None = None
+
+    def __str__(self) -> str:
+        """Name, memory of its own and power limit, as far as the driver reports them."""
+        memory = f"{self.memory_total_mib} MiB" if self.memory_total_mib else ""
+        return ", ".join(filter(None, (self.name, memory, f"{self.power_limit_w:g} W" if self.power_limit_w else "")))
 
 
 _ASKED = (
@@ -166,7 +171,7 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
 
 _ROW = re.compile(r"(?:GPU-[^,]+, )?(?P<pid>\d{1,9}), (?P<name>.*), (?P<used>[^,]*)", re.ASCII)
 _TABLE_ROW = re.compile(
-    r"^\|\s+\d+\s+(?:N/A\s+N/A\s+)?(?P<pid>\d+)\s+[CGM+]+\s+(?P<name>.+?)\s+(?P<used>\d+MiB|N/A)\s+\|", re.ASCII
+    r"^\|\s+\d+\s+(?:N/A\s+N/A\s+)?(?P<pid>\d+)\s+[CGM+]+\s+(?P<name>.+?)\s+(?P<used>\d+(?:MiB|\.+)|N/A)\s+\|", re.ASCII
 )
 _NAME = re.compile(r"^[/\[.]?[A-Za-z][\w./:\[\] -]*$", re.ASCII)
 _UNIT = re.compile(r"^\d+ ?Mi?B$|^\[.*\]$|^N/A$")
@@ -301,22 +306,51 @@ def _bare(lines: list[str]) -> Iterator[Cells]:
             yield {"power.draw": power[0], "clocks.sm": f"{clocks[0]}", "utilization.gpu": f"{max(used, default='')}"}
 
 
-BUSY_PCT, IDLE_W, CAPPED_MHZ = 90, 30.0, 1000
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What is known of a GPU by its name. `bytes_per_s`: bandwidth of its memory; `memory_gib`: of a host with one, for
+    models; `own_memory`: it is the card's and not the host's; `idle_w`: the most it draws without work, None where that
+    was never seen."""
+
+    bytes_per_s: float
+    memory_gib: float
+    own_memory: bool = True
+    idle_w: float | None = None
+
+
+SPARK = "GB10"
+CARDS = {
+    SPARK: Card(273e9, 121.6, own_memory=False, idle_w=30.0),  # data sheet of the DGX Spark; MemTotal of one
+    "H100 80GB HBM3": Card(3350e9, 79.6),  # data sheet of the H100 SXM; memory.total 81559 MiB
+    "H200": Card(4800e9, 140.4, idle_w=130.0),  # data sheet; memory.total 143771 MiB; 79 W empty, 126 W with a model
+}
+"""By what nvidia-smi calls it, without NVIDIA."""
+
+
+def card_of(name: str) -> Card | None:
+    """What is known of a GPU by nvidia-smi's name; None for one that is not in the table."""
+    return CARDS.get(name.removeprefix("NVIDIA").strip())
+
+
+BUSY_PCT, CAPPED_MHZ = 90, 1000
+IDLE_W = CARDS[SPARK].idle_w or 0
+"""Of a Spark, for what people paste without a GPU's name."""
 
 GpuState = Literal["quiet", "working", "spinning", "capped", "slowed", "stalled", "unknown"]
 """`quiet`: not busy, at idle power. `spinning`: busy at idle power with full clocks, so a kernel waits and nothing is
 computed. `capped`: the same with low clocks, so its power is limited. `stalled`: one of the two, without a clock.
-`slowed`: at work with low clocks. `unknown`: the power is not reported."""
+`slowed`: at work with low clocks. `unknown`: the power is not reported, or what the card draws without work."""
 
 
 def judge_gpu(gpu: Gpu) -> GpuState:
-    if gpu.power_w is None:
+    card = card_of(gpu.name or SPARK)
+    if gpu.power_w is None or card is None or card.idle_w is None:
         return "unknown"
     busy = (gpu.utilization_pct or 0) >= BUSY_PCT
     low = gpu.sm_clock_mhz is not None and gpu.sm_clock_mhz < CAPPED_MHZ
-    if gpu.idle and gpu.power_w < IDLE_W:
+    if gpu.idle and gpu.power_w < card.idle_w:
         return "quiet"  # utilisation is of the last second, clocks are of now: a short job has just ended
-    if gpu.power_w >= IDLE_W:
+    if gpu.power_w >= card.idle_w:
         return "slowed" if busy and low else "working"
     if not busy:
         return "quiet"

@@ -38,7 +38,7 @@ from cluster.spark.gpu import Gpu, GpuProcess
 from cluster.spark.identity import Identity
 from cluster.spark.image import Image
 from cluster.spark.links import Links
-from cluster.spark.memory import Memory
+from cluster.spark.memory import GIB, Memory
 from cluster.spark.processes import EngineProcess, Listener
 from cluster.spark.request import Wanted
 from cluster.spark.weights import Weights
@@ -118,9 +118,25 @@ class Seen:
         return "" if isinstance(self.identity, Missing) else deployments.directory(self.identity.data_dir, deployment)
 
     @property
+    def gpu_memory(self) -> tuple[int, int] | None:
+        """Bytes used and in all of GPUs with memory of their own; None where it is the host's, as on a Spark."""
+        cards = [(one.memory_used_mib, one.memory_total_mib) for one in known(self.gpu) or ()]
+        mib = [(used, total) for used, total in cards if used is not None and total]
+        if not mib or len(mib) < len(cards):
+            return None
+        return sum(used for used, _ in mib) << 20, sum(total for _, total in mib) << 20
+
+    @property
     def available(self) -> int:
-        """Bytes that the host has available, 0 where it does not report it."""
+        """Bytes that a model could have: free in GPUs with memory of their own, else MemAvailable; 0 when unknown."""
+        if self.gpu_memory:
+            return self.gpu_memory[1] - self.gpu_memory[0]
         return 0 if isinstance(self.memory, Missing) else self.memory.available or 0
+
+    @property
+    def available_text(self) -> str:
+        """The same in words."""
+        return f"{'GPU memory free' if self.gpu_memory else 'MemAvailable'} {self.available / GIB:.1f} GiB"
 
     @property
     def copies(self) -> tuple[Weights | Missing, Weights | Missing]:

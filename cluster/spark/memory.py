@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from cluster.spark.request import Wanted
 
 MEMORY = Check("memory", "memory-is-full")
-"""Fault: MemAvailable, plus what managed ranks release, is less than the recipe needs. Silent about page cache."""
+"""Fault: MemAvailable (of a GPU with memory of its own what is free there), plus what managed ranks release, is less
+than the recipe needs. Silent about page cache."""
 PAGE_CACHE = Check("page-cache", "memory-is-full#page-cache")
 """Note: enough is available and not free, and without sudo `up` cannot drop the cache. Silent about hosts with sudo."""
 GIB = 1 << 30
@@ -98,21 +99,22 @@ def recognise(text: str) -> Memory | None:
 
 
 def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
-    """MemAvailable, plus what our own ranks release, covers the recipe. Page cache counts as available: `up` drops it
-    where it may; elsewhere an older vLLM, which asks for free memory, could refuse to start."""
+    """What is available, plus what our own ranks release, covers the recipe: MemAvailable, or what is free in GPUs with
+    memory of their own. Page cache counts as available: `up` drops it where it may; elsewhere an older vLLM, which asks
+    for free memory, could refuse to start."""
     need, memory = needed_bytes(wanted), seen.memory
     if isinstance(memory, Missing):
         yield MEMORY.unknown(seen.host, "memory", memory)
         return
-    if not need or memory.available is None:
+    if not need or (memory.available is None and not seen.gpu_memory):
         return
-    room = memory.available + held_by_us(seen)
+    room = seen.available + held_by_us(seen)
     if room < need:
         what = f"not enough memory: {need / GIB:.1f} GiB required, {room / GIB:.1f} GiB available"
         rows = sorted(known(seen.gpu_processes) or (), key=lambda row: -(row.used_mib or 0))
         holders = ", ".join(f"{row.name} (pid {row.pid}, {row.used_mib} MiB)" for row in rows[:3])
         holders = holders or "no GPU process; see `ps aux --sort -rss`"
-        evidence = f"MemAvailable {memory.available / GIB:.1f} GiB; {holders}"
+        evidence = f"{seen.available_text}; {holders}"
         evidence += f"; {memory.huge_pages / GIB:.1f} GiB are huge pages" if memory.huge_pages else ""
         swapped = (memory.swap_total or 0) - (memory.swap_free or 0)
         evidence += f"; {swapped / GIB:.1f} GiB are swapped out" if swapped >= GIB else ""
@@ -125,7 +127,7 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         yield MEMORY.fault(seen.host, what, evidence, remedy)
     elif hides_in_cache(wanted, seen) and (account := known(seen.identity)) and not account.sudo:
         what = "page cache takes memory that an older vLLM counts as used"
-        evidence = f"MemFree {(memory.free or 0) / GIB:.1f} GiB, MemAvailable {memory.available / GIB:.1f} GiB"
+        evidence = f"MemFree {(memory.free or 0) / GIB:.1f} GiB, {seen.available_text}"
         remedy = f"on {seen.host}: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
         yield PAGE_CACHE.note(seen.host, what, evidence, remedy)
 
@@ -133,7 +135,7 @@ def check_memory(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
 def hides_in_cache(wanted: Wanted, seen: Seen) -> bool:
     """Whether enough memory is available for the recipe, but not free: page cache has it."""
     need, memory = needed_bytes(wanted), known(seen.memory)
-    return bool(need and memory and memory.hides(need, held_by_us(seen)))
+    return bool(need and memory and not seen.gpu_memory and memory.hides(need, held_by_us(seen)))
 
 
 def needed_bytes(wanted: Wanted) -> int:
@@ -143,9 +145,11 @@ def needed_bytes(wanted: Wanted) -> int:
 
 def held_by_us(seen: Seen) -> int:
     """Bytes of the processes in our own containers on this host: of each the larger of RSS and GPU memory. On a
-    Spark the GPU's memory is the host's but in no RSS; simulated drivers report the RSS twice."""
+    Spark the GPU's memory is the host's but in no RSS; simulated drivers report the RSS twice. Where GPUs have memory
+    of their own, only that counts."""
     mine = {container.id for container in known(seen.containers) or () if is_managed(container)}
-    held = {one.pid: one.rss_bytes for one in known(seen.processes) or () if one.container in mine}
+    processes = () if seen.gpu_memory else known(seen.processes) or ()
+    held = {one.pid: one.rss_bytes for one in processes if one.container in mine}
     for row in known(seen.gpu_processes) or ():
         if row.container in mine:
             held[row.pid] = max(held.get(row.pid, 0), (row.used_mib or 0) << 20)

@@ -30,8 +30,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """One rank's container. `stages` are the rank program's own lines, `net` NCCL's lines on its transport, `found` is
-    by pattern in the order asked. `until`: docker's time of the last line, and how many lines have it; `whole`: the log
+    """One rank's container. `stages` are the rank program's own lines, `phases` those of PHASES that its engine
+    reached, `progress` how far the last one is ("47%" or empty), `net` NCCL's lines on its transport, `found` is by
+    pattern in the order asked. `until`: docker's time of the last line, and how many lines have it; `whole`: the log
     was read from the container's start on."""
 
     name: str
@@ -39,9 +40,10 @@ class RankState:
     exit_code: int
     oom: bool
     stages: tuple[dict[str, Any], ...]
-    loaded: bool
+    phases: tuple[str, ...]
     tail: tuple[str, ...]
     net: tuple[str, ...]
+    progress: str = ""
     found: tuple[Found, ...] = ()
     until: tuple[str, int] = ("", 0)
     whole: bool = True
@@ -54,9 +56,10 @@ class RankState:
         return replace(
             self,
             stages=(*earlier.stages, *(stage for stage in self.stages if stage not in earlier.stages)),
-            loaded=earlier.loaded or self.loaded,
+            phases=tuple(dict.fromkeys((*earlier.phases, *self.phases))),
+            progress=self.progress or (earlier.progress if not self.phases else ""),
             tail=(*earlier.tail, *self.tail)[-TAIL:],
-            net=(*earlier.net, *self.net),
+            net=tuple(dict.fromkeys((*earlier.net, *self.net))),
             until=(time, count + known) if time == before else max(self.until, earlier.until),
         )
 
@@ -82,14 +85,15 @@ class RankState:
 def question(
     names: Sequence[str],
     *,
-    net: bool = False,
+    workers: bool = False,
     patterns: Sequence[str] = (),
     known: Mapping[str, RankState] = MappingProxyType({}),
 ) -> Question:
-    """The ranks in these containers; with `net`, Ray's worker logs are searched for NCCL's lines too. `patterns` are
-    regular expressions to look for in their logs. Of those that are `known` only what came since is read."""
+    """The ranks in these containers; with `workers`, Ray's worker logs are searched for phases and NCCL's lines too.
+    `patterns` are regular expressions to look for in their logs. Of those that are `known` only what came since is
+    read."""
     since = {name: known[name].until for name in names if name in known}
-    given = {"names": list(names), "tail": TAIL, "net": net, "patterns": list(patterns), "since": since}
+    given = {"names": list(names), "tail": TAIL, "workers": workers, "patterns": list(patterns), "since": since}
     return far("ranks", given, timeout_s=20, limit=4 << 20)
 
 
@@ -102,7 +106,7 @@ def parse(answer: Answer) -> dict[str, RankState] | Missing:
     try:
         for name, row in json.loads(answer.text).items():
             row["found"] = [Found(**one) for one in row["found"]]
-            lists = {key: tuple(row[key]) for key in ("stages", "tail", "net", "found", "until")}
+            lists = {key: tuple(row[key]) for key in ("stages", "phases", "tail", "net", "found", "until")}
             states[name] = RankState(name, **row | lists)
         return states
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -200,11 +204,24 @@ PEER_LOST = {75: 1, 76: 2}
 """Exit codes of far/rank: peers did not join, a cord ended. The rank with the lowest number is to blame."""
 
 
+PHASES = {
+    "loaded": "weights loaded, getting ready",
+    "compiling": "compiling the model (torch.compile)",
+    "capturing": "capturing CUDA graphs",
+}
+"""Phases of an engine's start as far/ranks recognizes them, in order, in words."""
+
+
+def show_progress(state: RankState) -> str:
+    return f", {state.progress}" if state.progress else ""
+
+
 def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool) -> State:
     """One verdict for all ranks; `states` is by host in rank order, None for a container that is not there. The rank
     that ended for a reason of its own is named before those that only lost a peer."""
     known = {host: state for host, state in states.items() if isinstance(state, RankState)}
-    blame = {host: PEER_LOST.get(state.exit_code, 0) for host, state in known.items()}
+    codes = {host: (state.line_of("ended") or {}).get("exit", state.exit_code) for host, state in known.items()}
+    blame = {host: PEER_LOST.get(code, 0) for host, code in codes.items()}
     failures = []
     for host, state in states.items():
         if state is None:
@@ -212,18 +229,22 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
         elif isinstance(state, RankState) and state.state not in ("running", "created", "restarting"):
             ended = "killed for memory" if state.oom else f"container {state.state}, exit {state.exit_code}"
             failures.append(Failed(host, state.ended or ended, state.tail[-15:]))
+        elif isinstance(state, RankState) and state.ended:  # its container ends within seconds
+            failures.append(Failed(host, state.ended, state.tail[-15:]))
     if failures:
         first = min(failures, key=lambda failure: blame.get(failure.host, 0))
         return replace(first, by_peer=blame.get(first.host, 0) > 0 and len(failures) < len(states))
     if healthy:
         return Ready()
-    if any(state.loaded for state in known.values()):
-        return Waiting("the engine: weights loaded, getting ready", "loaded")
+    reached = [(phase, state) for phase in PHASES for state in known.values() if phase in state.phases]
+    if reached:
+        phase, state = reached[-1]
+        return Waiting(f"the engine: {PHASES[phase]}{show_progress(state)}", "loaded")
     head = next(iter(states.values()), None)
     if not isinstance(head, RankState):
         return Waiting(f"{len(states)} ranks to join (rank 0: unknown)" if known else "containers")
     if head.stage == "engine_started":
-        return Waiting("the engine: loading the model", "ray_up")
+        return Waiting(f"the engine: loading the model{show_progress(head)}", "ray_up")
     if head.stage in ("started", "ray_started", "ray_restarted", "secrets", "before_serve", ""):
         restarted = [host for host, state in known.items() if state.line_of("ray_restarted")]
         more = f"; Ray was restarted on {', '.join(restarted)}" if restarted else ""

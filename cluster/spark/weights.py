@@ -74,6 +74,10 @@ def parse_hub(answer: Answer) -> int | Missing:
         return Missing(answer.error_text.strip()[-200:] or "the hub could not be asked")
 
 
+NO_FILES = "no weight files"
+"""far/weights' words for a directory without any."""
+
+
 def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """Weights that are there are complete; missing ones are fetched, but a missing directory cannot be."""
     for model, copy in zip(wanted.models, seen.copies, strict=False):
@@ -82,6 +86,8 @@ def check_weights(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
             place = copy.path.partition("/snapshots/")[0] if copy.commit else copy.path
             for problem in copy.problems:
                 remedy = f"on {seen.host}: rm -r {place}, then cluster up again"
+                if problem == NO_FILES:  # what is there is complete
+                    remedy = f"put the weight files into {copy.path}; random weights: --set vllm.load-format=dummy"
                 yield WEIGHTS.fault(seen.host, f"the weights of {model.id} are incomplete", problem, remedy)
         elif model.id.startswith("/") or copy.kind != "absent":
             remedy = "put the model on every host under the same path"

@@ -6,6 +6,7 @@ Made of nothing but what the container was given: its words, its environment and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ class RankLife(Life):
         self.engine_since: float | None = None
         self.tied: set[int] = set()
         self.silent: dict[int, float] = {}
+        self.worker_log: list[str] = []  # Ray's own files of its workers' output
         self.ray = self.joined = self.has_loaded = self.serving = self.over = False
         self.secrets: dict[str, str] = {}
         names = ("num_requests_running", "num_requests_waiting", "generation_tokens_total", "prompt_tokens_total")
@@ -234,5 +236,6 @@ class RankLife(Life):
             nodes = [{"address": one.wanted["address"], "alive": True, "gpus": 1.0} for one in ranks if one.ray]
             return Answer(0, json.dumps({"nodes": nodes}).encode())
         if "grep" in argv:
-            return Answer(1)
+            found = [line for line in self.worker_log if re.search(argv[argv.index("-rhsE") + 1], line)]
+            return Answer(0 if found else 1, "".join(f"{line}\n" for line in found).encode())
         return super().exec(argv)

@@ -74,9 +74,9 @@ def test_looks_one_after_another_tell_what_one_look_tells(docker: FakeDocker) ->
     for size in range(len(whole) + 1):
         container.log = whole[:size]
         looks = look(docker, known), look(docker, {})
-        now, afresh = ((one.stages, one.loaded, one.tail, one.until) for one in looks)
+        now, afresh = ((one.stages, one.phases, one.tail, one.until) for one in looks)
         assert now == afresh
-    assert known[container.name].loaded
+    assert known[container.name].phases == ("loaded",)
 
 
 def test_many_lines_between_two_looks(docker: FakeDocker) -> None:
@@ -94,13 +94,13 @@ def test_many_lines_between_two_looks(docker: FakeDocker) -> None:
 def test_a_container_that_was_started_again_is_read_from_its_start(docker: FakeDocker, desk: Desk) -> None:
     [container] = docker.containers.values()
     known: dict[str, RankState] = {}
-    assert look(docker, known).loaded
+    assert look(docker, known).phases
     desk.pass_time(5)
     docker.answer(("stop", "-t", "1", container.name))
     docker.answer(("start", container.name))
     container.log = [row for row in container.log if row[0] < desk.now]
     again = look(docker, known)
-    assert (again.loaded, again.stages) == (False, ())
+    assert (again.phases, again.stages) == ((), ())
 
 
 def test_a_rank_that_has_ended_is_read_whole(docker: FakeDocker, desk: Desk) -> None:
@@ -116,3 +116,41 @@ def test_a_line_printed_before_docker_noted_the_start_is_read(docker: FakeDocker
     container.started = desk.now + 20
     container.log = [(container.started - 0.005, "exec no-such-program failed")]
     assert look(docker, {}).tail == ("exec no-such-program failed",)
+
+
+# Lines of vLLM 0.24 with Ray 2.56 on two H200, as docker kept them of the head: Ray relays and colors them
+RELAYED = """\
+(EngineCore pid=739) \x1b[36m(RayWorkerProc pid=2595)\x1b[0m spark1:9:9 [0] NCCL INFO NET/Socket : Using [0]enp1s0f1np1
+(EngineCore pid=739) \x1b[36m(RayWorkerProc pid=2595)\x1b[0m spark1:9:9 [0] NCCL INFO Using network Socket
+(EngineCore pid=739) \x1b[36m(RayWorkerProc pid=2595)\x1b[0m spark1:9:9 [0] NCCL INFO Using network Socket
+(EngineCore pid=739) INFO 11-28 13:25:11 [backends.py:1167] Dynamo bytecode transform time: 9.82 s
+Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):   0%|          | 0/5 [00:00<?, ?it/s]
+Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  60%|######    | 3/5 [00:01<00:00,  2.71it/s]"""
+
+
+def test_lines_relayed_by_ray(docker: FakeDocker) -> None:
+    [container] = docker.containers.values()
+    at = container.log[-1][0]
+    container.log += [(at + 1, line) for line in RELAYED.splitlines()]
+    state = look(docker, {})
+    assert [line for line in state.net if "Socket" in line] == [
+        "NCCL INFO NET/Socket : Using [0]enp1s0f1np1",
+        "NCCL INFO Using network Socket",
+    ]
+    assert state.phases == ("loaded", "compiling", "capturing")
+    assert state.progress == "60%"
+    assert not any("\x1b" in line for line in state.tail)
+
+
+def test_phase_of_a_worker_is_read_before_ray_relays_it(cluster: Typed, desk: Desk) -> None:
+    """A worker's line reached the head's log 61 s late; Ray's own file on the worker has it at once."""
+    assert cluster(*UP).code == 0
+    [life] = desk["spark2"].lives()
+    life.worker_log = [
+        "(RayWorkerProc pid=9) INFO 11-28 13:25:13 [gpu_model_runner.py:5150] Model loading took 18.5 GiB"
+    ]
+    for workers, phases in ((False, ()), (True, ("loaded",))):
+        question = ranks.question([life.container.name], workers=workers)
+        found = ranks.parse(run_over(desk["spark2"].docker, "ranks", json.loads(question.argv[-1])))
+        assert isinstance(found, dict)
+        assert found[life.container.name].phases == phases

@@ -12,11 +12,22 @@ from report_tools import ONE, TWO, entry, stats, sweep_series, sweep_step
 
 from cluster.bench.compare import against, bests, find_best, name_results
 from cluster.bench.result import Result
-from cluster.bench.scaling import PP, TG, TTFR, ScalingRow, bytes_a_token, interval, scaling_rows, scaling_table
+from cluster.bench.scaling import (
+    PP,
+    TG,
+    TTFR,
+    Reading,
+    ScalingRow,
+    bytes_a_token,
+    interval,
+    scaling_rows,
+    scaling_table,
+)
 from cluster.bench.series import combinations, label_of, parse_series, parse_vary
 from cluster.bench.statistics import Ratio
 from cluster.config.recipe import Recipe, Reference, ReferenceRow
 from cluster.errors import ClusterError, UsageError
+from cluster.spark.gpu import card_of
 
 PUBLISHED = Reference(
     source="a write-up",
@@ -100,9 +111,35 @@ def test_bytes_read_for_a_token(given: dict[str, Any], bytes_: float | None, why
 def test_ceiling_of_sizes_and_clients() -> None:
     reading = entry(1, ONE).reading
     assert reading
-    assert [reading.ceiling_t_s(tp) for tp in (1, 2)] == pytest.approx([8.806, 17.613], 1e-4)
-    assert reading.ceiling_t_s(2, concurrency=4) == pytest.approx(70.452, 1e-4), "one reading serves all requests"
-    assert reading.ceiling_t_s(None) is None
+    spark = card_of("NVIDIA GB10")
+    assert [reading.ceiling_t_s(spark, tp) for tp in (1, 2)] == pytest.approx([8.806, 17.613], 1e-4)
+    assert reading.ceiling_t_s(spark, 2, concurrency=4) == pytest.approx(70.452, 1e-4), (
+        "one reading serves all requests"
+    )
+    assert reading.ceiling_t_s(spark, None) is None
+    assert reading.ceiling_t_s(card_of("NVIDIA H200"), 1) == pytest.approx(154.84, 1e-4)
+    assert reading.ceiling_t_s(card_of("NVIDIA GB20"), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "note"),
+    [
+        ("NVIDIA GB10", "ceiling (part of it reached): 273 GB/s × 2"),
+        ("NVIDIA H200", "ceiling (part of it reached): 4,800 GB/s × 2"),
+        ("NVIDIA GB20", "ceiling n/a: the memory bandwidth of NVIDIA GB20 is not known here"),
+    ],
+)
+def test_ceiling_is_the_cards(gpu: str, note: str) -> None:
+    now = entry(2, TWO)
+    hosts = tuple(replace(host, gpus=(gpu,), gpu=gpu) for host in now.result.manifest.hosts)
+    now = replace(now, result=replace(now.result, manifest=replace(now.result.manifest, hosts=hosts)))
+    assert any(line.startswith(note) for line in scaling_table(entry(1, ONE), now).notes)
+
+
+def test_what_passes_its_ceiling_is_named() -> None:
+    """The recipe or the GPU is not what is assumed."""
+    now = replace(entry(2, TWO), reading=Reading(100e9, "made up"))
+    assert any(line.startswith("ABOVE THE CEILING in tg") for line in scaling_table(entry(1, ONE), now).notes)
 
 
 @pytest.mark.parametrize("key", ["vllm.max-num-seqs", "max_num_seqs", "vllm.max_num_seqs"])

@@ -118,10 +118,12 @@ def test_peak_of_a_burst_shorter_than_the_window() -> None:
     assert peak_rate(burst)[0] == pytest.approx(40, rel=0.02)
 
 
-def test_peak_needs_two_seconds() -> None:
-    rate, why = peak_rate(trace("plain", 64).tokens)
+def test_peak_needs_a_window() -> None:
+    rate, why = peak_rate(trace("plain", 32).tokens)
     assert rate is None
-    assert why == "less than 2 s of tokens"
+    assert why == "less than 1 s of tokens"
+    fast = [(index / 82.4, 1.0) for index in range(128)]  # tg128 at 82.4 t/s, 1.54 s
+    assert peak_rate(fast)[0] == pytest.approx(82.4)
     assert peak_rate([])[0] is None
 
 

@@ -13,6 +13,7 @@ from cluster.bench.measure import measure_batch
 from cluster.bench.result import (
     HostState,
     Journal,
+    Result,
     differences,
     find_baseline,
     parse_result,
@@ -103,6 +104,31 @@ def test_sizes_may_differ_and_nothing_else_does() -> None:
 def test_other_conditions_forbid_the_comparison(key: str, value: object) -> None:
     found = differences(manifest(1, **{key: value}), manifest(2))
     assert any(item.must_agree for item in found), found
+
+
+H200 = "NVIDIA H200, 143771 MiB, 700 W"
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "agree"),
+    [
+        ((H200,), (H200,), True),
+        ((), (H200,), True),  # a result of before GPUs were written down
+        ((H200,), ("NVIDIA GB10",), False),
+        ((H200,), ("NVIDIA H200, 143771 MiB, 350 W",), False),
+        ((H200,), (H200, H200), False),
+    ],
+)
+def test_gpus_must_agree(one: tuple[str, ...], two: tuple[str, ...], agree: bool) -> None:
+    first, second = (manifest(1, hosts=(HostState("spark1", gpus=gpus),)) for gpus in (one, two))
+    assert all(item.key != "gpus" for item in differences(first, second)) == agree
+
+
+def test_a_real_gpu_over_a_simulated_wire_has_words_of_its_own() -> None:
+    said = {}
+    for product in ("NVIDIA DGX Spark (simulated)", "real GPU, simulated wire (lab)"):
+        [said[product]] = warnings(Result(manifest(1, hosts=(HostState("spark1", product=product),)), ()))
+    assert [line.partition(" (")[0] for line in said.values()] == ["SIMULATED HOSTS", "SIMULATED WIRE"]
 
 
 def test_differing_flag_is_named_by_its_key_and_a_port_is_not() -> None:
@@ -210,7 +236,7 @@ def test_failures_are_seen_in_their_row_and_above() -> None:
 def test_number_of_some_runs_only_is_marked() -> None:
     batches = [measure_batch([trace("plain", tokens, 512)], 0.0, 512) for tokens in (128, 32, 128)]
     notes = bench_table(replace(result(), rows=(summarise(Shape(512, 32, 0), batches),))).notes
-    assert "peak_throughput from 2 values only, n/a elsewhere: less than 2 s of tokens [pp512 tg32]" in notes
+    assert "peak_throughput from 2 values only, n/a elsewhere: less than 1 s of tokens [pp512 tg32]" in notes
 
 
 def test_context_rows_have_llama_benchys_names() -> None:

@@ -54,6 +54,11 @@ READ: list[tuple[Callable[[str], Any], str, Any]] = [
         (gpu.recognise_processes, row, (GpuProcess(88, "VLLM::Worker_TP0", 1024, ""),))
         for row in ("88, 1024 MiB, VLLM::Worker_TP0\n", "GPU-1-2, 88, VLLM::Worker_TP0, 1024\n", SMI_ROW)
     ),
+    (
+        gpu.recognise_processes,  # a long name takes the room of its memory
+        "|    0   N/A  N/A            2595      C   ray::RayWorkerProc.run                   12290... |\n",
+        (GpuProcess(2595, "ray::RayWorkerProc.run", None, ""),),
+    ),
     (gpu.recognise_processes, "96 %, 0 %, 15.42 W, 2411 MHz\n", None),
     (server.recognise_metrics, "metrics_moving_healthy", (Load(2, None, 193136), Load(2, None, 193480))),
     (server.recognise_metrics, CACHE, (Load(None, None, None, 7.0, 0.000015),)),

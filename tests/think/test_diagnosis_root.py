@@ -72,6 +72,16 @@ def test_the_words_of_a_rank_program_count_less_than_the_line_they_quote() -> No
 
 SLOW = "spark1:1:1 [0] NCCL INFO Using network Socket\n"
 READY = "INFO:     Application startup complete.\n"
+
+
+def test_sockets_that_were_asked_for_are_a_note() -> None:
+    """NCCL's lines of two H200 over virtual Ethernet, with `transport: socket` in the recipe."""
+    text = "spark1:9:9 [0] NCCL INFO NET/IB : No device found.\n" + SLOW
+    levels = [{one.level for one in explain([source("log", text)], sockets=asked).findings} for asked in (False, True)]
+    assert levels[0] & {"fault", "warning"}
+    assert levels[1] == {"note"}
+
+
 WAITS = sample("vllm_shm_broadcast_wait").text
 HEALTHY, OUT_OF_MEMORY = sample("vllm_start_healthy").text, sample("vllm_cuda_oom").text
 RETRY = "[2026-03-01 10:00:00,100 W 1 1] rpc_client.h:153: Failed to connect to GCS at address 10.0.0.1:6379\n"

@@ -10,9 +10,10 @@ import pytest
 from config_tools import refusal
 from loops import each
 
-from cluster.cli.fit import SPARK_GIB, Fit, fit
+from cluster.cli.fit import Fit, fit
 from cluster.cli.main import main
 from cluster.config.recipe import Recipe, final_recipe, load_recipe, read_attention
+from cluster.spark.gpu import CARDS, SPARK
 
 MIB_A_GIB = 1024
 
@@ -40,7 +41,7 @@ def test_half_a_spark() -> None:
     """68 in use and 53 free at a utilisation of 0.50."""
     one = fitted("gemma-4-31b-nvfp4")
     assert one.left == pytest.approx(53, rel=0.03)
-    assert SPARK_GIB - one.left == pytest.approx(68, rel=0.02)
+    assert CARDS[SPARK].memory_gib - one.left == pytest.approx(68, rel=0.02)
 
 
 def test_weights_that_vllm_quantises_itself() -> None:
@@ -169,6 +170,18 @@ def test_what_is_assumed_is_said(change: str, said: str, capsys: pytest.CaptureF
 def test_a_mixture_by_its_active_parameters_reads_less(capsys: pytest.CaptureFixture[str]) -> None:
     dense, mixture = (run(capsys, "--set", f"active_parameters_b={given}")["fits"][0] for given in ("", "2"))
     assert mixture["ceiling_t_s"] > 10 * dense["ceiling_t_s"]
+
+
+def test_another_card_has_its_own_bandwidth_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    """82 t/s were measured on an H200, where a Spark's ceiling is 8.8."""
+    spark, h200 = (run(capsys, *words)["fits"][0] for words in ((), ("--gpu", "H200")))
+    assert h200["ceiling_t_s"] / spark["ceiling_t_s"] == pytest.approx(4800 / 273)
+    assert (h200["total"], spark["total"]) == (140.4, 121.6)
+    assert h200["left"] == pytest.approx(h200["total"] - h200["share"]), (
+        "the host's programs are not in the card's memory"
+    )
+    assert main(["fit", "gemma-4-31b-fp8", "--gpu", "Voodoo 2"]) == 2
+    assert "GB10, H100 80GB HBM3, H200" in capsys.readouterr().err
 
 
 def test_what_fits_nowhere_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

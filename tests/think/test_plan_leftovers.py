@@ -11,15 +11,22 @@ from plan_tools import GIB, rank_container, running, seen, stranger, wanted
 from cluster.deploy.released import holders
 from cluster.spark.deployments import Kept, deployments
 from cluster.spark.fact import Missing
+from cluster.spark.gpu import Gpu
 from cluster.spark.memory import Memory
 from cluster.spark.processes import EngineProcess, Listener
 
 PAIR = wanted()
 GONE = deployments(running(PAIR))
 BEFORE = (Kept("toy-1", {"available": 110 * GIB}),)
+OWN = (Kept("toy-1", {"available": 143771 << 20}),)
 OURS = rank_container(1, PAIR)
 PROBE = replace(OURS, name="cluster-try-toy", labels={"cluster.try": "1"})
 ORPHAN = EngineProcess(9, "VLLM::Worker_TP0", GIB, "e" * 64)
+
+
+def card(used_mib: int) -> tuple[Gpu, ...]:
+    """A GPU with memory of its own; the host's is not looked at."""
+    return (Gpu("NVIDIA H200", "580.159.04", used_mib, 143771, 79.0, 345, 30, 0, ()),)
 
 
 def what(number: int = 1, gone: Any = GONE, **changes: Any) -> list[str]:
@@ -49,6 +56,8 @@ HELD: list[tuple[str, dict[str, Any], str]] = [
     ("memory within 2 GiB", {"deployments": BEFORE, "memory": Memory(available=108 * GIB)}, ""),
     ("more memory than before", {"deployments": BEFORE, "memory": Memory(available=119 * GIB)}, ""),
     ("memory before was not kept", {"deployments": (Kept("x", None),), "memory": Memory(available=GIB)}, ""),
+    ("a card's own memory, empty", {"deployments": OWN, "gpu": card(0)}, ""),
+    ("a card's own memory, used", {"deployments": OWN, "gpu": card(2048)}, "2.0 GiB less memory than before up"),
     ("memory unknown", {"deployments": BEFORE, "memory": Missing("no")}, ""),
 ]
 

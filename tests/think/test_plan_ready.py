@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from cluster.spark.ranks import (
 
 def rank(*stages: str | dict[str, Any], state: str = "running", exit_code: int = 0, **more: Any) -> RankState:
     told = tuple({"stage": one} if isinstance(one, str) else one for one in stages)
-    values: dict[str, Any] = {"oom": False, "loaded": False, "tail": (), "net": ()}
+    values: dict[str, Any] = {"oom": False, "phases": (), "tail": (), "net": ()}
     return RankState("x", state, exit_code, stages=told, **values | more)
 
 
@@ -54,8 +55,23 @@ def ended(why: str, code: int) -> RankState:
         (rank("joined", "engine_started"), rank(), Waiting("the engine: loading the model", "ray_up")),
         (
             rank("joined", "engine_started"),
-            rank(loaded=True),
+            rank(phases=("loaded",)),
             Waiting("the engine: weights loaded, getting ready", "loaded"),
+        ),
+        (
+            rank("joined", "engine_started", progress="40%"),
+            rank(),
+            Waiting("the engine: loading the model, 40%", "ray_up"),
+        ),
+        (
+            rank("joined", "engine_started", phases=("loaded", "compiling")),
+            rank(phases=("loaded",)),
+            Waiting("the engine: compiling the model (torch.compile)", "loaded"),
+        ),
+        (
+            rank("joined", "engine_started", phases=("loaded", "capturing"), progress="47%"),
+            rank(phases=("loaded", "compiling")),
+            Waiting("the engine: capturing CUDA graphs, 47%", "loaded"),
         ),
         (Missing("busy"), rank("started"), Waiting("2 ranks to join (rank 0: unknown)")),
         (rank(state="created"), rank(), Waiting("2 ranks to join (rank 0: starting)")),
@@ -68,6 +84,17 @@ def test_on_its_way(head: Any, worker: Any, expected: Waiting) -> None:
 def test_ready() -> None:
     assert judge_ranks({"spark1": rank("engine_started"), "spark2": rank()}, healthy=True) == Ready()
     assert judge_ranks({"spark1": rank("engine_started"), "spark2": Missing("busy")}, healthy=True) == Ready()
+
+
+def test_a_rank_that_has_ended_is_not_on_its_way() -> None:
+    """Its container still runs for some seconds, ending its programs."""
+    ended = {"stage": "ended", "why": "engine ended by SIGKILL", "exit": 137}
+    lost = {"stage": "ended", "why": "rank 1 ended", "exit": 76}
+    head = replace(rank("engine_started"), stages=({"stage": "started"}, lost))
+    worker = replace(rank("engine_started"), stages=({"stage": "started"}, ended))
+    assert judge_ranks({"spark1": head, "spark2": worker}, healthy=False) == Failed("spark2", "engine ended by SIGKILL")
+    alone = judge_ranks({"spark1": head, "spark2": rank("engine_started")}, healthy=False)
+    assert alone == Failed("spark1", "rank 1 ended", by_peer=True)
 
 
 def test_a_rank_that_is_gone_is_a_failure_though_the_server_answers() -> None:

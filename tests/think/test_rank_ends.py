@@ -29,6 +29,15 @@ KILLED = """\
 (EngineCore pid=26) ERROR 11-28 09:12:43 [core.py:1168] RuntimeError: cancelled
 RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.100.12]:4711"""
 
+# vLLM 0.24 on a real GPU, without the guard of __main__ that a spawned process needs; shortened
+EMPTY_FIRST = """\
+(EngineCore pid=739) RuntimeError:
+(EngineCore pid=739)         An attempt has been made to start a new process before the
+(EngineCore pid=739)         current process has finished its bootstrapping phase.
+(EngineCore pid=739)
+(APIServer pid=8)     raise RuntimeError(
+(APIServer pid=8) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"""
+
 
 @pytest.fixture(scope="module")
 def cause_line() -> Callable[[list[str]], str]:
@@ -48,9 +57,20 @@ def cause_line() -> Callable[[list[str]], str]:
         (REFUSED.replace("Worker failed with", "Something"), f"RuntimeError: Something error '{AVX}', please check"),
         (KILLED, "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."),
         ("ERROR first\nTraceback\nValueError: no\n  warnings.warn(", "ValueError: no"),
+        (EMPTY_FIRST, "RuntimeError: An attempt has been made to start a new process before the current process has"),
+        ("all well\n    raise RuntimeError(\nexit code 3", "exit code 3"),
         ("loading\nstill loading", "still loading"),
     ],
-    ids=["worker-raised", "its-exception-is-gone", "exited-after-exception", "killed", "exception", "nothing"],
+    ids=[
+        "worker-raised",
+        "its-exception-is-gone",
+        "exited-after-exception",
+        "killed",
+        "exception",
+        "empty-first-line",
+        "source-line",
+        "nothing",
+    ],
 )
 def test_line_that_tells_why_an_engine_ended(cause_line: Callable[[list[str]], str], text: str, line: str) -> None:
     assert cause_line([row.strip() for row in text.splitlines()]).startswith(line)
