@@ -328,8 +328,8 @@ CARDS = {
 
 
 def card_of(name: str) -> Card | None:
-    """What is known of a GPU by nvidia-smi's name; None for one that is not in the table."""
-    return CARDS.get(name.removeprefix("NVIDIA").strip())
+    """What is known of a GPU by nvidia-smi's name, a remark in brackets aside; None for one not in the table."""
+    return CARDS.get(name.removeprefix("NVIDIA").partition(" (")[0].strip())
 
 
 BUSY_PCT, CAPPED_MHZ = 90, 1000

@@ -39,6 +39,7 @@ def test_the_driver_calls_it_idle() -> None:
         ("NVIDIA H200", 0, 126.0, 1980, "quiet"),
         ("NVIDIA H200", 100, 427.0, 1980, "working"),
         ("NVIDIA H200", 100, 120.0, 1980, "spinning"),
+        ("NVIDIA GB10 (simulated)", 96, 15.0, 611, "capped"),
         ("NVIDIA H100 80GB HBM3", 0, 79.0, 345, "unknown"),
         ("Some Other GPU", 0, 12.0, 345, "unknown"),
     ],
