@@ -13,7 +13,11 @@ DIR = {"--dir DIR": "the lab's directory (default $CLUSTER_LAB_DIR or /var/lib/c
 VERBS = {
     "up": (
         "start the hosts; prints the line that selects their inventory",
-        {"--hosts N": "how many (default: as many as run, else 2)", **DIR},
+        {
+            "--hosts N": "how many (default: as many as run, else 2, with --gpu one for each card)",
+            "--gpu": "hosts with a real GPU each, of this machine (scripts/gpu prepares one)",
+            **DIR,
+        },
     ),
     "down": ("end the hosts and remove their files", {"--purge": "also remove the built engine and images", **DIR}),
     "status": ("which hosts are up, and what is broken on purpose", DIR),
@@ -55,7 +59,7 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         rows = [stand_ins.words_for(args.recipe)] if args.recipe else stand_ins.table()
     elif args.verb == "up":
         place = place_of(args.dir)
-        lab.up(place, args.hosts)
+        lab.up(place, args.hosts, with_gpus=args.gpu)
         rows = [f"export CLUSTER_INVENTORY={shlex.quote(str(place.inventory))}"]
     elif args.verb == "down":
         lab.down(place_of(args.dir), everything=args.purge)

@@ -15,6 +15,7 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
+from cluster.lab import gpu
 from cluster.lab.place import Place
 from cluster.lab.program import made_once, run
 
@@ -125,12 +126,15 @@ def _move_to(home: Path, place: str) -> None:
 
 
 def toy_models(place: Place) -> Path:
-    """The folder with the models as they are in a Hugging Face cache; made once for each way to make them."""
+    """The folder with the models as they are in a Hugging Face cache; made once for each way to make them. For real
+    GPUs they have shapes and no weights."""
+    kind = "gpu" if place.gpu else "toys"
 
     def make(fresh: Path) -> None:
-        words = [str(engine(place) / "bin/python3"), str(lab_files() / "model/make_toys.py"), str(fresh)]
+        python = (gpu.engine(place) if place.gpu else engine(place)) / "bin/python3"
+        words = [str(python), str(lab_files() / "model/make_toys.py"), str(fresh), kind]
         with tempfile.TemporaryDirectory() as aside:  # torch leaves a folder in /tmp
             own = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": aside}
             run(words, env={**os.environ, **own}, log=place.log, timeout_s=300)
 
-    return made_once(place.cache / f"models-{hash_of('model')}", "making the toy models (seconds, once)", make)
+    return made_once(place.cache / f"models-{kind}-{hash_of('model')}", "making the toy models (seconds, once)", make)

@@ -12,10 +12,12 @@ import json
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
+from cluster.lab import gpu
 from cluster.lab.engine import additions, engine, hash_of, lab_files, without_ray
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import made_once, run
@@ -54,14 +56,24 @@ LAYER = "application/vnd.docker.image.rootfs.diff.tar"
 
 def shown_engines(place: Place) -> dict[str, list[str]]:
     """Where hosts see the engine, with and without Ray; `inside/bundle.py` shows it on to the containers."""
+    if place.gpu:
+        return gpu.shown(place)
     layers = [str(additions(place)), str(engine(place))]
     return {"opt/cluster-lab/engine": layers, "opt/cluster-lab/engine-no-ray": [str(without_ray(place)), *layers]}
 
 
-def dockerfile(kind: str) -> str:
-    """How an image differs from the base; metadata only, but for the quick one's program."""
+def dockerfiles(place: Place) -> dict[str, str]:
+    """By image, how it differs from the base."""
+    if not place.gpu:
+        return {kind: dockerfile(kind, ENVIRONMENT) for kind in IMAGES}
+    common = {name: ENVIRONMENT[name] for name in ("PYTHONDONTWRITEBYTECODE", "LANG", "HF_ENDPOINT")}
+    return {REAL: dockerfile(REAL, common | gpu.environment())}
+
+
+def dockerfile(kind: str, environment: Mapping[str, str]) -> str:
+    """Metadata only, but for the quick one's program."""
     path = f"/opt/quick/bin:{PATH}" if kind == QUICK else PATH
-    env = {"PATH": path, "CLUSTER_LAB_ENGINE": "no-ray" if kind == NO_RAY else "real", **ENVIRONMENT}
+    env = {"PATH": path, "CLUSTER_LAB_ENGINE": "no-ray" if kind == NO_RAY else "real", **environment}
     rows = [f"FROM {BASE}", "ENV " + " ".join(f'{name}="{value}"' for name, value in env.items())]
     rows += ["COPY quick /opt/quick"] if kind == QUICK else []
     return "\n".join([*rows, "WORKDIR /root", 'ENTRYPOINT ["vllm"]', ""])
@@ -72,11 +84,11 @@ def docker_images(place: Place) -> Path:
 
     def make(fresh: Path) -> None:
         (fresh / "layers").mkdir(parents=True)
-        _build(place, image_tar(place), fresh)
+        _build(place, gpu.image_tar(place) if place.gpu else image_tar(place), fresh)
         for layer in (fresh / "root/overlay2").glob("*/diff"):
             layer.rename(fresh / "layers" / layer.parent.name)
 
-    folder = place.cache / f"images-{hash_of('quick', *map(dockerfile, IMAGES), QUICK_VLLM)}"
+    folder = place.cache / f"images-{hash_of('quick', *dockerfiles(place).values(), QUICK_VLLM)}"
     return made_once(folder, "building the lab's images (seconds, once)", make)
 
 
@@ -110,8 +122,9 @@ def _build(place: Place, tar: Path, kept: Path) -> None:
     shutil.copytree(lab_files() / "quick", quick / "quick", ignore=shutil.ignore_patterns("__pycache__"))
     (quick / "bin/vllm").write_text(QUICK_VLLM)
     (quick / "bin/vllm").chmod(0o755)
-    for number, kind in enumerate(IMAGES):
-        (host.upper / f"srv/{number}").write_text(dockerfile(kind))
+    images = dockerfiles(place)
+    for number, text in enumerate(images.values()):
+        (host.upper / f"srv/{number}").write_text(text)
     first = boot(place, BUILDER, shown={}, wire=False)
     init = await_init(place, BUILDER)
     start_daemons(host, first)
@@ -120,9 +133,9 @@ def _build(place: Place, tar: Path, kept: Path) -> None:
         with tar.open("rb") as data:
             words = enter_words(init, ["docker", "import", "-", BASE])
             subprocess.run(words, stdin=data, check=True, capture_output=True)
-        for number, kind in enumerate(IMAGES):
+        for number, kind in enumerate(images):
             inside(init, ["docker", "build", "-q", "-t", kind, "-f", f"/srv/{number}", "/srv"], timeout_s=300)
-        inside(init, ["docker", "save", "-o", "/srv/saved.tar", *IMAGES], timeout_s=120)
+        inside(init, ["docker", "save", "-o", "/srv/saved.tar", *images], timeout_s=120)
         lay_out_registry(host.upper / "srv/saved.tar", kept / "registry")
         inside(init, ["pkill", "-TERM", "-x", "dockerd"])
         inside(init, ["sh", "-c", "while pgrep -x dockerd; do sleep 0.1; done"])

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cluster.errors import ClusterError, UsageError
-from cluster.lab import wires
+from cluster.lab import gpu, wires
 from cluster.lab.engine import PYTHON, toy_models
 from cluster.lab.faults import FAULTS, Scene, power_on
 from cluster.lab.images import docker_images, shown_engines
@@ -31,9 +31,16 @@ PACKAGES = {
 }
 
 
-def up(place: Place, wanted: int | None) -> None:
-    """Bring the lab up with `wanted` hosts (None: as many as it has, else two); hosts that run stay as they are."""
+def up(place: Place, wanted: int | None, *, with_gpus: bool = False) -> None:
+    """Bring the lab up with `wanted` hosts (None: as many as it has, else two, with GPUs as many as there are cards);
+    hosts that run stay as they are."""
     demand_root()
+    if with_gpus and not place.gpu and read_record(place).hosts:
+        what = f"the lab in {place.root} has no real GPUs"
+        raise UsageError(what, code="lab-dir", remedy="cluster lab down, then cluster lab up --gpu")
+    place.gpu = place.gpu or with_gpus
+    if place.gpu:
+        wanted = gpu.demand_cards(wanted)
     if wanted is not None and not 1 <= wanted <= MAX_HOSTS:
         raise UsageError(f"--hosts {wanted}: a lab has 1 to {MAX_HOSTS} hosts", code="lab-size")
     with locked(place):
@@ -43,7 +50,7 @@ def up(place: Place, wanted: int | None) -> None:
         if wires.switch_of(place, record.number) is None or record.hosts != count:
             clear(place, record)
             number = wires.new_switch(place, images=docker_images(place), models=toy_models(place))
-            record = LabRecord(number, count)
+            record = LabRecord(number, count, place.gpu)
             write_record(place, record)
         switch = wires.switch_of(place, record.number)
         if switch is None:
@@ -71,7 +78,9 @@ def install_packages(place: Place) -> None:
     """Install what is missing with apt-get. None of these packages starts a service."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     missing = {package for program, package in PACKAGES.items() if shutil.which(program, path=path) is None}
-    if not any(Path("/usr/lib").glob("python3*/ensurepip")):  # which Debian splits off
+    if place.gpu:
+        missing -= {"debootstrap"} if (place.cache / "host-root").exists() else set()
+    elif not any(Path("/usr/lib").glob("python3*/ensurepip")):  # which Debian splits off
         missing.add("python3-venv")
     if not missing:
         return
@@ -89,7 +98,7 @@ def prepare(place: Place) -> None:
     """Everything that is made once: packages, root file systems, engine, models, images."""
     install_packages(place)
     version = run([PYTHON, "-c", "import sys; print(*sys.version_info[:2])"]) if Path(PYTHON).exists() else ""
-    if version.split() != ["3", "11"]:
+    if version.split() != ["3", "11"] and not place.gpu:
         raise UsageError(
             f"{PYTHON} is not Python 3.11, so an engine made here would not run in the lab's Debian 12 image",
             code="lab-unsupported",
@@ -132,6 +141,8 @@ def status(place: Place) -> list[str]:
     if not record.hosts:
         return [f"no lab in {place.root}"]
     rows = []
+    if record.gpu:
+        rows = ["real: GPU, driver, CUDA, Docker, SSH, Ray, vLLM; simulated: network, HCAs, the product's name"]
     for spark in record.sparks:
         state = "up" if is_up(place, spark) else "down"
         broken = record.faults.get(spark.name)

@@ -30,7 +30,8 @@ class HostPlace:
 
 @dataclass
 class Place:
-    """A lab's directory. `cache` outlives `lab down`: root file systems, engine, model, images.
+    """A lab's directory. `cache` outlives `lab down`: root file systems, engine, model, images. `gpu`: its hosts have
+    real cards of this machine.
 
     `key` opens every host, `record` says what was made and what is broken on purpose, `log` is the output of the
     programs that build the lab.
@@ -38,6 +39,7 @@ class Place:
 
     root: Path
     cache: Path
+    gpu: bool = False
 
     def __post_init__(self) -> None:
         self.inventory = self.root / "inventory.yaml"
@@ -56,6 +58,7 @@ class LabRecord:
 
     number: int = 0
     hosts: int = 0
+    gpu: bool = False
     faults: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -70,7 +73,9 @@ def place_of(directory: str | None) -> Place:
     """
     root = Path(directory or os.environ.get("CLUSTER_LAB_DIR") or DEFAULT).expanduser().absolute()
     cache = Path(os.environ.get("CLUSTER_LAB_CACHE") or root / "cache").expanduser().absolute()
-    return Place(root, cache)
+    place = Place(root, cache)
+    place.gpu = read_record(place).gpu
+    return place
 
 
 def read_record(place: Place) -> LabRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PRODUCT_NAME = "NVIDIA DGX Spark (simulated by cluster lab)"
+GPU_PRODUCT_NAME = "real GPU, simulated wire (cluster lab)"
 USER = "spark"
 MANAGEMENT_NETDEV = "enP7s7"
 FABRIC_MTU = 9000

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import ClusterError
+from cluster.lab import gpu
 from cluster.lab.engine import lab_files
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import await_that, processes_with, run
 from cluster.lab.rootfs import host_files
-from cluster.lab.shape import PORTS, PRODUCT_NAME, REGISTRY_URL, USER, Spark
+from cluster.lab.shape import GPU_PRODUCT_NAME, PORTS, PRODUCT_NAME, REGISTRY_URL, USER, Spark
 
 UID = 1000
 OWN = "usr/local/lib/cluster-lab"
+SMI = "usr/local/bin/nvidia-smi"
 PROGRAMS = {
-    "usr/local/bin/nvidia-smi": "simulators/nvidia_smi.py",
+    SMI: "simulators/nvidia_smi.py",
     "usr/local/bin/ollama": "simulators/ollama.py",
     f"{OWN}/bundle.py": "inside/bundle.py",
     f"{OWN}/bin/runc": "inside/runc.sh",
@@ -55,6 +57,9 @@ def lay_out(place: Place, spark: Spark, models: Path | None) -> None:
             (host.upper / name).parent.chmod(0o700)
     for target, source in PROGRAMS.items():
         _write(host.upper / target, (lab_files() / source).read_bytes(), 0o755)
+    if place.gpu:
+        _write(host.upper / SMI, gpu.smi().encode(), 0o755)
+        _write(host.upper / OWN / "gpu.json", json.dumps(gpu.binds(place)).encode(), 0o644)
     own_key = _key(place, spark)
     if place.key.exists() and not own_key.exists():
         own_key.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +93,7 @@ def dockerd_words(spark: Spark) -> list[str]:
 def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool = True) -> subprocess.Popen[str]:
     """Start a host's first process; it waits for a line on stdin, which means that its wires are there.
 
-    `shown` has folders of this machine by their place on the host: read-only, one over the other, two at least.
+    `shown` has folders of this machine by their place on the host: read-only, one over the other.
     """
     host, ports = place.host(spark.name), []
     for index, port in enumerate(PORTS):
@@ -96,7 +101,8 @@ def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool 
         ports.append({"hca": port.hca, "netdev": port.netdev, "mac": spark.mac(index + 1), "address": address})
     words = {
         "name": spark.name,
-        "product": PRODUCT_NAME,
+        "product": GPU_PRODUCT_NAME if place.gpu else PRODUCT_NAME,
+        "devices": gpu.nodes(spark.number) if place.gpu else [],
         "lower": str(place.cache / "host-root"),
         "upper": str(host.upper),
         "work": str(host.root / "work"),

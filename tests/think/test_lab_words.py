@@ -116,11 +116,13 @@ def test_registry_of_a_saved_image_has_its_blobs_by_digest(tmp_path: Path) -> No
 
 
 def test_images_differ_in_engine_and_in_who_answers_to_vllm() -> None:
-    assert 'CLUSTER_LAB_ENGINE="real"' in dockerfile(REAL)
-    assert 'CLUSTER_LAB_ENGINE="no-ray"' in dockerfile(NO_RAY)
-    assert 'PATH="/opt/engine/bin:' in dockerfile(REAL)
-    assert 'PATH="/opt/quick/bin:/opt/engine/bin:' in dockerfile(QUICK)
-    assert all(text.endswith('ENTRYPOINT ["vllm"]\n') for text in map(dockerfile, (REAL, NO_RAY, QUICK)))
+    assert 'CLUSTER_LAB_ENGINE="real"' in dockerfile(REAL, {})
+    assert 'CLUSTER_LAB_ENGINE="no-ray"' in dockerfile(NO_RAY, {})
+    assert 'PATH="/opt/engine/bin:' in dockerfile(REAL, {})
+    assert 'PATH="/opt/quick/bin:/opt/engine/bin:' in dockerfile(QUICK, {})
+    assert all(
+        text.endswith('ENTRYPOINT ["vllm"]\n') for text in (dockerfile(kind, {}) for kind in (REAL, NO_RAY, QUICK))
+    )
 
 
 def container(**more: Any) -> dict[str, Any]:

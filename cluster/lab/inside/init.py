@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 4096, 16384
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 OWN = "/usr/local/lib/cluster-lab/bin"
 PATH = f"{OWN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NODES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
@@ -49,9 +49,15 @@ def make_root(boot: dict[str, Any]) -> Path:
     bind(boot["docker"], root / "var/lib/docker")
     for target, folders in boot["shown"].items():
         (root / target).mkdir(parents=True, exist_ok=True)
-        mount("overlay", root / target, "overlay", MS_RDONLY, f"lowerdir={':'.join(folders)}")
+        if folders[1:]:
+            mount("overlay", root / target, "overlay", MS_RDONLY, f"lowerdir={':'.join(folders)}")
+        else:  # with what is mounted in it
+            bind(folders[0], root / target)
+            mount("", root / target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
     make_sys(root, boot)
     make_dev(root)
+    for name, major, minor in boot["devices"]:
+        make_node(root / "dev" / name, major, minor)
     return root
 
 

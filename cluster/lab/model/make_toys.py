@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-not-found,import-untyped"
 """Makes the toy models: random weights, a tokenizer trained on files at hand. Runs in the engine.
 
-    python make_toys.py FOLDER
+    python make_toys.py FOLDER toys|gpu
 
 Writes FOLDER/models--cluster-lab--… as the Hub's own cache lays them out. The seeds are fixed, so each machine makes
 the same.
@@ -14,7 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from shapes import TOYS
+from shapes import SHAPES, TOYS
 from words import save_words
 
 OWNER = "cluster-lab"
@@ -37,7 +37,7 @@ def lay_out(files: Path, repository: Path) -> None:
 def main() -> None:
     top = Path(sys.argv[1])
     files = top / "files"
-    for name, steps in TOYS.items():
+    for name, steps in {"toys": TOYS, "gpu": SHAPES}[sys.argv[2]].items():
         files.mkdir(parents=True)
         save_words(files)
         for step in steps:

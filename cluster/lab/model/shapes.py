@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,39 @@ TOYS: dict[str, tuple[Callable[[Path], None], ...]] = {
     "tiny-gemma-4-moe-assistant": (drafter,),
     "tiny-qwen-3.5-moe": (qwen_mixture,),
 }
+
+
+def without_weights(files: Path, shape: dict[str, Any]) -> None:
+    """A configuration, and a tokenizer with a text for each of its tokens, so that random weights do say something."""
+    from transformers import Gemma4TextConfig
+
+    config = Gemma4TextConfig(**TEXT | shape)
+    config.architectures = ["Gemma4ForCausalLM"]
+    config.save_pretrained(files)
+    words = json.loads((files / "tokenizer.json").read_text())
+    known, used = words["model"]["vocab"], VOCABULARY
+    known.update((f"\u0120t{number:x}", number) for number in range(used, shape["vocab_size"]))
+    (files / "tokenizer.json").write_text(json.dumps(words, ensure_ascii=False))
+
+
+TINY_SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 256, "intermediate_size": 512, "max_position_embeddings": 32768}
+SHAPE_31B = {  # config.json of google/gemma-4-31B-it, its text model
+    "vocab_size": 262144,
+    "vocab_size_per_layer_input": 262144,
+    "hidden_size": 5376,
+    "intermediate_size": 21504,
+    "num_hidden_layers": 60,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 16,
+    "num_global_key_value_heads": 4,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "sliding_window": 1024,
+    "final_logit_softcapping": None,
+    "max_position_embeddings": 262144,
+}
+SHAPES: dict[str, tuple[Callable[[Path], None], ...]] = {
+    "tiny-gpu": (partial(without_weights, shape=TINY_SHAPE),),
+    "gemma-4-31b-shape": (partial(without_weights, shape=SHAPE_31B),),
+}
+"""For real GPUs, whose engine makes up the weights: `load-format: dummy`."""
