@@ -229,7 +229,7 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
         elif isinstance(state, RankState) and state.state not in ("running", "created", "restarting"):
             ended = "killed for memory" if state.oom else f"container {state.state}, exit {state.exit_code}"
             failures.append(Failed(host, state.ended or ended, state.tail[-15:]))
-        elif isinstance(state, RankState) and state.ended:  # its container ends within seconds
+        elif isinstance(state, RankState) and state.ended and is_whole(state):  # its container ends within seconds
             failures.append(Failed(host, state.ended, state.tail[-15:]))
     if failures:
         first = min(failures, key=lambda failure: blame.get(failure.host, 0))

@@ -93,6 +93,8 @@ def test_a_rank_that_has_ended_is_not_on_its_way() -> None:
     head = replace(rank("engine_started"), stages=({"stage": "started"}, lost))
     worker = replace(rank("engine_started"), stages=({"stage": "started"}, ended))
     assert judge_ranks({"spark1": head, "spark2": worker}, healthy=False) == Failed("spark2", "engine ended by SIGKILL")
+    before = replace(rank(), stages=(ended,))  # the last line of the run before a restart
+    assert isinstance(judge_ranks({"spark1": before, "spark2": rank()}, healthy=False), Waiting)
     alone = judge_ranks({"spark1": head, "spark2": rank("engine_started")}, healthy=False)
     assert alone == Failed("spark1", "rank 1 ended", by_peer=True)
 

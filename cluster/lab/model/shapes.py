@@ -155,13 +155,22 @@ def without_weights(files: Path, shape: dict[str, Any]) -> None:
     config = Gemma4TextConfig(**TEXT | shape)
     config.architectures = ["Gemma4ForCausalLM"]
     config.save_pretrained(files)
+    written = json.loads((files / "config.json").read_text()) | TEXT | shape
+    written.pop("per_layer_config", None)  # how newer transformers write the full-attention layers; 5.12 reads their keys
+    (files / "config.json").write_text(json.dumps(written, indent=1))
     words = json.loads((files / "tokenizer.json").read_text())
     known, used = words["model"]["vocab"], VOCABULARY
     known.update((f"\u0120t{number:x}", number) for number in range(used, shape["vocab_size"]))
     (files / "tokenizer.json").write_text(json.dumps(words, ensure_ascii=False))
 
 
-TINY_SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 256, "intermediate_size": 512, "max_position_embeddings": 32768}
+TINY_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_global_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+}
 SHAPE_31B = {  # config.json of google/gemma-4-31B-it, its text model
     "vocab_size": 262144,
     "vocab_size_per_layer_input": 262144,
