@@ -1,11 +1,12 @@
-"""vLLM's own argument parser, asked in the lab's engine."""
+"""vLLM's own argument parser, asked in the lab's engine: one process, since each start imports all of vLLM."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,23 @@ from typing import Any
 import pytest
 
 PARSE = """
-import json, sys
+import json, os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what vLLM prints is no answer
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = FlexibleArgumentParser()
 ServeSubcommand().subparser_init(parser.add_subparsers())
-parsed = [vars(parser.parse_args(words[1:])) for words in json.load(sys.stdin)]
 options = [option for action in parser._subparsers._group_actions[0].choices["serve"]._actions
            for option in action.option_strings]
-print(json.dumps({"parsed": parsed, "options": options}, default=str))
+for line in sys.stdin:
+    try:
+        parsed = [vars(parser.parse_args(words[1:])) for words in json.loads(line)]
+        answer = {"parsed": parsed, "options": options}
+    except SystemExit:  # the reason is printed
+        answer = None
+    print(json.dumps(answer, default=str), file=answers, flush=True)
+os._exit(0)  # to take vLLM's modules down takes seconds
 """
 
 
@@ -33,14 +42,36 @@ class Parsed:
     options: frozenset[str]
 
 
-def parse(sent: Sequence[Sequence[str]], folder: Path) -> Parsed:
-    """Give each argv (`vllm serve …`) to the real parser; skips the test where the engine is not built."""
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """The process, and the file of what it prints."""
+
+    process: subprocess.Popen[str]
+    printed: Path
+
+    def parse(self, sent: Sequence[Sequence[str]]) -> Parsed:
+        """Give each argv (`vllm serve …`) to the real parser."""
+        asked, answers = self.process.stdin, self.process.stdout
+        assert asked is not None
+        assert answers is not None
+        asked.write(json.dumps(sent) + "\n")
+        asked.flush()
+        answer = json.loads(answers.readline() or "null")
+        assert answer is not None, self.printed.read_text()[-2000:]
+        return Parsed(answer["parsed"], frozenset(answer["options"]))
+
+
+@contextmanager
+def real_parser(folder: Path) -> Iterator[Parser]:
+    """The process, until the end of the block; skips the test where the engine is not built."""
     engine = os.environ.get("CLUSTER_TEST_ENGINE", "")
     if not Path(engine, "bin/python3").exists():
         pytest.skip("the lab's engine is not built yet (cluster lab up), so the real vLLM's parser is not asked")
     words = [f"{engine}/bin/python3", "-c", PARSE]
     env = {**os.environ, "TMPDIR": str(folder)}  # torch leaves a folder in /tmp
-    done = subprocess.run(words, input=json.dumps(sent), capture_output=True, text=True, timeout=120, env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    return Parsed(told["parsed"], frozenset(told["options"]))
+    printed = folder / "printed"
+    with printed.open("w") as stderr:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+        process = subprocess.Popen(words, text=True, env=env, **pipes)
+    with process:  # closes stdin, which ends it
+        yield Parser(process, printed)

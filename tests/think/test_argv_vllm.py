@@ -1,9 +1,8 @@
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from engine_parser import parse
+from engine_parser import Parser, real_parser
 from pydantic import JsonValue
 
 from cluster.argv.vllm import (
@@ -18,7 +17,8 @@ from cluster.argv.vllm import (
     serve_flags,
     vllm_serve,
 )
-from cluster.config.recipe import Recipe
+from cluster.config.find import shipped
+from cluster.config.recipe import Recipe, load_recipe
 from cluster.errors import UsageError
 
 TWO = ("192.168.100.11", "192.168.100.12")
@@ -170,7 +170,13 @@ def test_measuring_flags_by_version() -> None:
     assert [measuring_flags(version) for version in versions] == [MEASURING_FLAGS] * 3 + [()] * 4
 
 
-def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def parser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parser]:
+    with real_parser(tmp_path_factory.mktemp("parser")) as running:
+        yield running
+
+
+def test_the_real_parser_reads_our_words(parser: Parser) -> None:
     flags: dict[str, JsonValue] = {
         "quantization": "fp8",
         "enforce-eager": True,
@@ -185,7 +191,7 @@ def test_the_real_parser_reads_our_words(tmp_path: Path) -> None:
         vllm_serve(recipe(), MP, rank=1),
         vllm_serve(recipe(), ALONE),
     ]
-    parsed = parse(sent, tmp_path)
+    parsed = parser.parse(sent)
     ray, worker, alone = parsed.arguments
     expected = {flag.replace("-", "_"): value for flag, value in flags.items() if flag != "quantization"}
     expected |= {"tensor_parallel_size": 2, "distributed_executor_backend": "ray", "host": "0.0.0.0", "port": 8000}
@@ -209,7 +215,16 @@ def test_what_is_no_length(written: JsonValue) -> None:
         read_length(written)
 
 
-def test_the_real_parser_reads_the_same_lengths(tmp_path: Path) -> None:
+def test_the_real_parser_reads_the_same_lengths(parser: Parser) -> None:
     assert [read_length(written) for written in LENGTHS] == list(LENGTHS.values())
     sent = [vllm_serve(recipe({"max-model-len": written}), ALONE) for written in LENGTHS]
-    assert [one["max_model_len"] for one in parse(sent, tmp_path).arguments] == list(LENGTHS.values())
+    assert [one["max_model_len"] for one in parser.parse(sent).arguments] == list(LENGTHS.values())
+
+
+def test_the_real_parser_takes_every_recipe(parser: Parser) -> None:
+    recipes = [load_recipe(path.stem).recipe for path in sorted(shipped("recipes").glob("*.yaml"))]
+    parsed = parser.parse([vllm_serve(one, ALONE) for one in recipes])
+    for one, arguments in zip(recipes, parsed.arguments, strict=True):
+        assert arguments["model_tag"] == one.model, one.name
+        arrived = {flag: arguments[flag.replace("-", "_")] for flag in one.vllm}
+        assert arrived == one.vllm, one.name

@@ -1,4 +1,4 @@
-"""The packaged recipes: checked, planned, taken by vLLM's own parser, and what their write-ups published."""
+"""The packaged recipes: checked, planned, and what their write-ups published."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from engine_parser import parse
 from golden_plans import compare, plan
 from plan_tools import seen, wanted
 
@@ -43,15 +41,6 @@ def test_the_plan(name: str, size: int) -> None:
     )
     hosts = [seen(number) for number in range(1, size + 1)]
     compare(f"recipes/{name}-tp{size}", plan(of, hosts).lines(), recipe=name)
-
-
-def test_the_real_parser_takes_every_argv(tmp_path: Path) -> None:
-    recipes = [load_recipe(name).recipe for name in NAMES]
-    parsed = parse([vllm_serve(recipe, Layout(1, 1, "none", ("127.0.0.1",))) for recipe in recipes], tmp_path)
-    for recipe, arguments in zip(recipes, parsed.arguments, strict=True):
-        assert arguments["model_tag"] == recipe.model, recipe.name
-        arrived = {flag: arguments[flag.replace("-", "_")] for flag in recipe.vllm}
-        assert arrived == recipe.vllm, recipe.name
 
 
 def test_forced_marlin_is_not_ready_without_it() -> None:
