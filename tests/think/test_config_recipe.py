@@ -156,18 +156,11 @@ def test_a_message_names_the_file_that_is_wrong() -> None:
     assert error_of(child("")).what.startswith("family/parent.yaml:11: mounts.0.source: ")
 
 
-@each(
-    "written, code, remedy",
-    [
-        ("[a, b]", "extends-invalid", ""),
-        ("./child.yaml", "extends-invalid", ""),
-    ],
-)
-def test_a_parent_that_cannot_be_used(written: str, code: str, remedy: str) -> None:
+@each("written", ["[a, b]", "./child.yaml"])
+def test_a_parent_that_cannot_be_used(written: str) -> None:
     error = error_of(write("child.yaml", f"extends: {written}\n"))
-    assert error.code == code
+    assert error.code == "extends-invalid"
     assert error.what.startswith("child.yaml:1: extends: ")
-    assert remedy in error.remedy
 
 
 def test_a_name_finds_what_lies_beside_it_first_and_never_itself() -> None:

@@ -228,7 +228,6 @@ PATCHED = [
 ]
 DIFFERENT = "spark1 abababababab, spark2 cdcdcdcdcdcd"
 NEWER = replace(seen(2, identity=identity(2, kernel="6.17")), docker=replace(SPARK2.docker, version="29.0"))
-OTHER_IMAGE = second(image=replace(SPARK2.image, content_id="cd" * 32))
 NO_PAIR = with_each(one_cable(1), links())
 BARE = replace(one_cable(2), rdma_device=False)
 S = f"{1:032x}"
