@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from loops import each
@@ -37,13 +38,19 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(path: Path) -> Iterator[str]:
+def read_imports(path: Path) -> Iterator[str]:
     """Dotted names of everything a file imports, wherever in it; relative ones begin with a dot."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """The same; each file is parsed once for all tests."""
+    return tuple(read_imports(path))
 
 
 def rooms_used(path: Path) -> set[str]:

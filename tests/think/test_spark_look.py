@@ -118,8 +118,8 @@ def test_hostile_output(name: str, data: bytes) -> None:
     assert PARSES[name](Answer(None, data)).kind == "timeout"
 
 
-def test_a_hundred_megabytes_cut_off() -> None:
-    data = b"x" * 100_000_000
+def test_twenty_megabytes_cut_off() -> None:
+    data = b"x" * 20_000_000
     for parse in PARSES.values():
         assert isinstance(parse(Answer(0, data, cut=True)), Missing)
         assert isinstance(parse(Answer(1, b"", data, cut=True)), Missing)
