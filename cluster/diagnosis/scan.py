@@ -138,6 +138,8 @@ class Scan:
             return
         text = printable(data)
         for name in kind.moments:
+            if name == "joined" and self.moments.get("placed", 0) > self.moments.get("started", 0):
+                continue  # an engine that shuts down connects to Ray once more
             if compiled(MOMENTS[name]).search(text):
                 self.moments[name] = number
                 if name == "started":

@@ -48,7 +48,7 @@ CAUSES = (
 )
 CONSEQUENCE = (
     r"^\s*raise \w|WARNING|[Ss]ee (root cause|stack trace)|Executor failed|Remaining processes will be killed|"
-    r": cancelled$"
+    r": cancelled$|ActorHandleNotFoundError"  # Ray's word on a worker that is gone, while the engine shuts down
 )
 CAUSE = r"Worker failed with error '(.+?)(', please check|$)"  # vLLM's engine repeats what its worker raised
 PREFIX = r"^(\([^()]*\bpid=[^()]*\) ?)?([A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?"  # vLLM's: who, level, time, place

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,22 @@ def folders(place: Place) -> list[str]:
     the engine's Python and torch."""
     asked = [shutil.which(name) or "" for name in ("cc", "gcc", "g++", "nvcc", "nvidia-smi", "ninja")]
     asked += [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), os.environ.get("CUDA_HOME", "")]
+    if compiler := shutil.which("cc"):  # which may be a wrapper
+        asked += run([compiler, "-print-prog-name=cc1"]).split()
     asked += libraries("libcuda.so.1", "libnvidia-ml.so.1", "libcudart.so")
     words = "import sys, importlib.util as u; s = u.find_spec('torch'); print(sys.base_prefix, s.origin if s else '')"
     asked += run([str(engine(place) / "bin/python3"), "-c", words]).split()
     asked.append(str((engine(place) / "bin/python3").resolve()))
-    real = {Path(path).resolve() for path in asked if path.startswith("/")}
-    outside = [path for path in real if not path.is_relative_to("/usr") and not path.is_relative_to(place.cache)]
-    return ["/usr", *sorted({str(Path(*path.parts[:3])) for path in outside if len(path.parts) > 3})]
+    return ["/usr", *top_folders(asked, place.cache)]
+
+
+def top_folders(paths: Sequence[str], cache: Path) -> list[str]:
+    """The folders like /opt/cuda that hold these paths and what they are links to; /usr, /bin and the cache aside."""
+    named = [Path(path) for path in paths if path.startswith("/")]
+    found = {path for one in named for path in (one, one.resolve()) if path.exists() and len(path.parts) > 2}
+    inside = ("/usr", "/bin", "/lib", "/lib64", "/sbin", cache)
+    outside = {Path(*path.parts[:3]) for path in found if not any(path.is_relative_to(one) for one in inside)}
+    return sorted(str(path) for path in outside if path.is_dir())
 
 
 def libraries(*names: str) -> list[str]:

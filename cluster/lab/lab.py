@@ -40,7 +40,7 @@ def up(place: Place, wanted: int | None, *, with_gpus: bool = False) -> None:
         raise UsageError(what, code="lab-dir", remedy="cluster lab down, then cluster lab up --gpu")
     place.gpu = place.gpu or with_gpus
     if place.gpu:
-        wanted = gpu.demand_cards(wanted)
+        wanted = gpu.demand_cards(wanted or read_record(place).hosts or None)
     if wanted is not None and not 1 <= wanted <= MAX_HOSTS:
         raise UsageError(f"--hosts {wanted}: a lab has 1 to {MAX_HOSTS} hosts", code="lab-size")
     with locked(place):

@@ -57,6 +57,13 @@ def test_an_unknown_error_before_known_consequences_is_shown_as_unknown() -> Non
     assert {one.id for one in diagnosis.secondary} == {"engine-dead", "engine-start-failed"}
 
 
+def test_the_exception_of_a_worker_under_ray_is_the_cause() -> None:
+    """Shutting down, the engine connects to Ray once more and fails to end the worker that is gone."""
+    root = root_of(sample("vllm_ray_worker_exception").text)
+    assert (root.id, root.level) == ("unknown", "unknown")
+    assert "TypeError: '>=' not supported" in root.finding.evidence
+
+
 def test_the_first_of_chained_exceptions_counts() -> None:
     text = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nFooError: first\n\n'

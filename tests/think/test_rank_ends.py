@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from diagnosis_tools import sample
 
 RANK = Path(__file__).parents[2] / "cluster/far/rank.py"
 AVX = "FP8 KV cache on CPU requires x86 with AVX-512 or AMX."
@@ -38,6 +39,8 @@ EMPTY_FIRST = """\
 (APIServer pid=8)     raise RuntimeError(
 (APIServer pid=8) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"""
 
+UNDER_RAY = "\n".join(line.partition(" ")[2] for line in sample("vllm_ray_worker_exception").text.splitlines())
+
 
 @pytest.fixture(scope="module")
 def cause_line() -> Callable[[list[str]], str]:
@@ -58,6 +61,7 @@ def cause_line() -> Callable[[list[str]], str]:
         (KILLED, "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."),
         ("ERROR first\nTraceback\nValueError: no\n  warnings.warn(", "ValueError: no"),
         (EMPTY_FIRST, "RuntimeError: An attempt has been made to start a new process before the current process has"),
+        (UNDER_RAY, "TypeError: '>=' not supported between instances"),
         ("all well\n    raise RuntimeError(\nexit code 3", "exit code 3"),
         ("loading\nstill loading", "still loading"),
     ],
@@ -68,6 +72,7 @@ def cause_line() -> Callable[[list[str]], str]:
         "killed",
         "exception",
         "empty-first-line",
+        "worker-of-ray",
         "source-line",
         "nothing",
     ],

@@ -6,6 +6,7 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from report_tools import KEY, ONE, TWO, entry, row, sweep_series, sweep_step
@@ -22,7 +23,7 @@ from cluster.bench.charts import (
 )
 from cluster.bench.page import WITHOUT_CHARTS, Page, page_of, render
 from cluster.bench.plot import NAMES, draw
-from cluster.bench.result import HostState
+from cluster.bench.result import HostState, read_result
 from cluster.bench.scaling import Entry
 from cluster.bench.tables import number
 
@@ -212,3 +213,16 @@ def test_a_result_of_which_nothing_is_known_is_drawn_too() -> None:
     text = render(page_from(bare))
     assert "The machines" not in text
     assert "6.5 t/s" in text
+
+
+SAMPLE = Path(__file__).parents[2] / "docs/samples/h200-compiled.json"
+
+
+def test_sample_page_is_of_its_result() -> None:
+    """A measurement on a real GPU over a simulated network, as the docs show it."""
+    shown = SAMPLE.with_suffix(".html").read_text("utf-8")
+    banner, dummy = page_from(Entry("TP=1", read_result(SAMPLE))).banners
+    assert (banner[:14], dummy[:13]) == ("SIMULATED WIRE", "DUMMY WEIGHTS")
+    assert 0 < shown.index("SIMULATED WIRE") < shown.index("<table")
+    for text in ("NVIDIA H200, 143771 MiB, 700 W", "82.43 ± 0.01", "10,955.96", "vLLM 0.24.0"):
+        assert text in shown.replace("10955.96", "10,955.96"), text

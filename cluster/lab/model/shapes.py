@@ -156,7 +156,7 @@ def without_weights(files: Path, shape: dict[str, Any]) -> None:
     config.architectures = ["Gemma4ForCausalLM"]
     config.save_pretrained(files)
     written = json.loads((files / "config.json").read_text()) | TEXT | shape
-    written.pop("per_layer_config", None)  # how newer transformers write the full-attention layers; 5.12 reads their keys
+    written.pop("per_layer_config", None)  # newer transformers write it in place of keys that 5.12 reads
     (files / "config.json").write_text(json.dumps(written, indent=1))
     words = json.loads((files / "tokenizer.json").read_text())
     known, used = words["model"]["vocab"], VOCABULARY
