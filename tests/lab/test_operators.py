@@ -115,7 +115,10 @@ def test_second_operator_is_told_and_the_first_is_not_disturbed(lab: Lab, person
     assert status.code == 4
     assert re.search(r"lab-tiny-\w+: starting", status.out), status
     assert "docker run" in plan.out, plan
-    assert first.ended().code == 0
+    ran = first.ended()
+    assert ran.code == 0
+    for phase in ("weights loaded, getting ready", "compiling the model (torch.compile)", "capturing CUDA graphs, 67%"):
+        assert f"waiting: the engine: {phase}\n" in ran.err, ran
     assert_serves(lab)
 
 
