@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import queue
+import re
 import shlex
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +28,7 @@ from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
+from cluster.spark.fact import plain
 
 EVER = "-30d"
 """How far back a host's journal is read where it is not known when the container was started."""
@@ -35,6 +38,15 @@ LOST_S = 180.0
 RETRY_S = 5.0
 
 
+RELAYED = re.compile(r"\(Ray\w+ pid=.*?\b[A-Z]+ (\d\d-\d\d) (\d\d:\d\d:\d\d) \[")
+"""A line of a worker that Ray relayed, with vLLM's own month, day and time."""
+LATE_S = 120.0
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time[:19]).timestamp()
+
+
 class RankLine(NamedTuple):
     """A line of a rank, by the keys of `--json`. `time` is docker's (RFC 3339), empty where it gave none."""
 
@@ -42,6 +54,15 @@ class RankLine(NamedTuple):
     host: str
     deployment: str
     line: str
+
+    @property
+    def printed(self) -> str:
+        """When it was printed: Ray relays its workers' lines up to a minute late, with vLLM's own time."""
+        own = RELAYED.search(self.line)
+        if not own or not self.time:
+            return self.time
+        time = f"{self.time[:4]}-{own[1]}T{own[2]}"  # vLLM writes month and day; docker and containers use UTC
+        return time if time <= self.time and _seconds(self.time) - _seconds(time) < LATE_S else self.time
 
     def text(self, several: bool) -> str:
         """As it is shown, with its deployment where there are several."""
@@ -131,7 +152,7 @@ def read(found: Sequence[Deployment], fleet: Fleet, tail: int, errors: list[Clus
                 what = f"the log of {deployment} could not be read to its end: {why}"
                 remedy = f"on {host} run: {shlex.join(asked[host][deployment].argv)}"
                 errors.append(ClusterError(what, code="log-incomplete", where=host, host=host, remedy=remedy))
-    return sorted(lines, key=lambda line: line.time)
+    return sorted(lines, key=lambda line: line.printed)
 
 
 def ranks_of(found: Sequence[Deployment]) -> list[tuple[str, str, str]]:
@@ -140,7 +161,7 @@ def ranks_of(found: Sequence[Deployment]) -> list[tuple[str, str, str]]:
 
 
 def split(host: str, deployment: str, line: str) -> RankLine:
-    time, _, text = line.partition(" ")
+    time, _, text = plain(line).partition(" ")
     return RankLine(time, host, deployment, text) if time[4:5] == "-" else RankLine("", host, deployment, line)
 
 

@@ -11,6 +11,7 @@ from far_program import run_over
 from machine import Desk
 from typed import Typed
 
+from cluster.cli.logs import split
 from cluster.spark import ranks
 from cluster.spark.ranks import RankState
 
@@ -154,3 +155,16 @@ def test_phase_of_a_worker_is_read_before_ray_relays_it(cluster: Typed, desk: De
         found = ranks.parse(run_over(desk["spark2"].docker, "ranks", json.loads(question.argv[-1])))
         assert isinstance(found, dict)
         assert found[life.container.name].phases == phases
+
+
+LATE = """\
+2026-11-29T07:24:08.1Z (EngineCore pid=863) INFO 11-29 07:24:08 [core.py:1] first
+2026-11-29T07:24:09.052Z (EngineCore pid=863) \x1b[36m(RayWorkerProc pid=17)\x1b[0m INFO 11-29 07:23:07 [m.py:5] a
+2026-11-29T07:24:09.052Z (EngineCore pid=863) \x1b[36m(RayWorkerProc pid=17)\x1b[0m INFO 11-29 03:23:07 [m.py:5] b"""
+
+
+def test_lines_that_ray_relays_late_stand_where_they_were_printed() -> None:
+    """As on an H200: 62 s late. A time that is hours off is of another zone, and does not count."""
+    lines = [split("spark1", "toy", line) for line in LATE.splitlines()]
+    assert [line.printed[11:19] for line in lines] == ["07:24:08", "07:23:07", "07:24:09"]
+    assert not any("\x1b" in line.line for line in lines)
