@@ -302,7 +302,7 @@ def load_recipe(wanted: str) -> RecipeFile:
     parent = None if child.values.get("extends") is None else _parent(child, path)
     if parent:
         document = written.document_of(written.merge(parent.root, child.root), child.name)
-    document.values["name"] = child.values.get("name", path.stem)
+    document.values["name"] = child.values.get("name") or path.stem
     document.values.pop("extends", None)
     recipe = validate(Recipe, document)
     recipe = _with_files(recipe, partial(_file_of, document))

@@ -110,6 +110,7 @@ def test_mounts_start_at_the_recipes_folder_and_must_exist() -> None:
 def test_a_file_name_that_is_not_a_name() -> None:
     assert error_of(write("recipes/my recipe.yaml", RECIPE)).code == "value-invalid"
     assert read_recipe(write("recipes/my recipe.yaml", RECIPE + "name: mine\n")).name == "mine"
+    assert read_recipe(write("recipes/plain.yaml", RECIPE + "name:\n")).name == "plain"
 
 
 def test_scalars_and_lists_replace_and_mappings_merge() -> None:
