@@ -21,6 +21,7 @@ TAIL_LINES = 8192
 """Outputs of commands are looked for in the first chunk of a source and in so many lines at its end."""
 WIDEST = 8192
 """Characters of a line that count."""
+LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()  # later ones are no times
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[^\n]?)")
 _ODD = bytes([*range(9), *range(14, 27), *range(28, 32), 127])
@@ -142,10 +143,10 @@ def read_line(text: str) -> LogLine:
     if text.startswith('{"cluster"'):  # far/rank.py: {"cluster": "rank", "stage": …, "t": …, "why": …}
         with suppress(ValueError, KeyError, TypeError):
             row = json.loads(text)
-            ended, at = row["stage"] == "ended" and row.get("exit") != 0, float(row["t"])
+            ended = row["stage"] == "ended" and row.get("exit") != 0
+            time = _dated(float(row["t"])) if time is None else time
             hearsay = ended and row.get("exit") in PEER_LOST
-            why = str(row.get("why", ""))
-            return LogLine("ERROR" if ended else "INFO", at if time is None else time, why, True, hearsay)
+            return LogLine("ERROR" if ended else "INFO", time, str(row.get("why", "")), True, hearsay)
     return LogLine(_CODES.get(level, level), time, text.strip())
 
 
@@ -158,8 +159,13 @@ def read_time(text: str) -> float | None:
     ):
         with suppress(ValueError):
             moment = read(text)
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            return _dated((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     return None
+
+
+def _dated(seconds: float) -> float | None:
+    """Seconds since 1970, None for what is no time of a log: docker's zero time is in the year 1."""
+    return seconds if 0 <= seconds < LATEST else None
 
 
 _EXCEPTION = re.compile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from diagnosis_tools import SAMPLES, found, sample, source, told
@@ -159,6 +160,15 @@ def test_levels_and_messages_of_log_lines() -> None:
     assert read_line("ValueError: x").message == "ValueError: x"
     assert read_line("2026-13-40T99:00:00Z x").time is None
     assert read_line("Feb 29 10:00:00 host kernel: x").time is not None
+
+
+@pytest.mark.parametrize("t", ["NaN", "Infinity", "-1e14", "1e300"])
+def test_a_time_that_is_none_does_not_end_the_diagnosis(t: str) -> None:
+    line = f'{{"cluster": "rank", "stage": "ended", "t": {t}, "exit": 1, "why": "CUDA out of memory"}}\n'
+    assert read_line(line).time is None
+    for text in (line, f"0001-01-01T00:00:00Z {FIRST}\n"):
+        late = replace(source("spark1.txt", text), ahead_s=0.5)
+        assert explain([late, source("spark2.txt", f"2026-11-28T04:00:01Z {LATER}\n")]).failed
 
 
 def test_lines_of_docker_s_own_file() -> None:
