@@ -55,7 +55,7 @@ def without_secrets(text: str, words: Sequence[str]) -> str:
 
     given = [*os.environ.items(), *(word.partition("=")[::2] for word in words)]
     secrets = [value for name, value in given if is_secret(name, value)]
-    for option, path in pairwise(words):
+    for option, path in (*pairwise(words), *(word.partition("=")[::2] for word in words)):
         if option in ("--api-key-file", "--hub-token-file"):
             with suppress(OSError, RuntimeError):
                 secrets += Path(path).expanduser().read_text(errors="replace").split()

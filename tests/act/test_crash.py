@@ -92,10 +92,11 @@ def test_secrets_are_taken_out(cluster: Typed, desk: Desk, place: Path, monkeypa
     """Of the environment, of -e, and of a key file, wherever a message or the command line holds them."""
     monkeypatch.setenv("MY_TOKEN", "environment-4712")
     Path("key").write_text("in-a-file-4713\n")
-    said = f"{PLANTED} environment-4712 in-a-file-4713 word-4714"
+    said = f"{PLANTED} environment-4712 in-a-file-4713 word-4714 in-a-file-4715"
     breaks(desk.hosts["spark1"], lambda question: True, ValueError(said))
+    Path("hub").write_text("in-a-file-4715\n")
     words = ("-e", f"HF_TOKEN={PLANTED}", "--api-key-file", "key", "-e", "OTHER_SECRET=word-4714")
-    ran = cluster(*UP, *words, "--debug")
+    ran = cluster(*UP, *words, "--hub-token-file=hub", "--debug")
     text = "".join(file.read_text() for file in details(place))
     assert "ValueError" in text
     for secret in said.split():
