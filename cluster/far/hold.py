@@ -20,7 +20,7 @@ import select
 import time
 from contextlib import suppress
 
-from cluster.far.prelude import CHUNK, Json, given, say
+from cluster.far.prelude import CHUNK, Json, given, read_json, say
 
 
 def take(path: str) -> int | None:
@@ -34,13 +34,6 @@ def take(path: str) -> int | None:
             time.sleep(0.03)
     os.close(fd)
     return None
-
-
-def read(path: str) -> dict[str, Json]:
-    """What is in the lock's file; {} when it is empty or is being written."""
-    with suppress(OSError, ValueError), open(path) as file:
-        return dict(json.load(file))
-    return {}
 
 
 def write(fd: int, note: dict[str, Json]) -> None:
@@ -77,19 +70,15 @@ def hold(wanted: dict[str, Json]) -> None:
     os.makedirs(data_dir, mode=0o700, exist_ok=True)
     path = os.path.join(data_dir, "lock")
     fd = take(path)
-    found = read(path)
+    found = read_json(path)  # empty while it is being written
     for _ in range(10):
         if fd is None and "who" not in found:  # the holder may be writing just now
             time.sleep(0.05)
-            found = read(path)
+            found = read_json(path)
     if fd is None or wanted.get("generation") not in (None, found.get("generation")):
-        note = {
-            "who": "unknown",
-            "since": None,
-            "why": "unknown",
-            **(found if fd is None else found.get("last", found)),
-        }
-        say(held=False, generation=found.get("generation"), **{key: note[key] for key in ("who", "since", "why")})
+        holder = {"who": "unknown", "why": "unknown", **(found if fd is None else found.get("last", found))}
+        who, since, why = holder["who"], holder.get("since"), holder["why"]
+        say(held=False, generation=found.get("generation"), who=who, since=since, why=why)
         return
     mine = {"who": wanted["who"], "since": time.time(), "why": wanted["why"]}
     # older versions empty the file: with the time in it no generation occurs twice

@@ -5,11 +5,10 @@ Prints a line {"<section>": {"value": …} | {"missing": why, "kind": kind}} for
 """
 
 import fcntl
-import json
 import os
 from contextlib import suppress
 
-from cluster.far.prelude import Json, absolute, emit_sections, read_text
+from cluster.far.prelude import Json, absolute, emit_sections, read_json
 
 
 def room(path: str) -> dict[str, Json]:
@@ -36,13 +35,6 @@ def look_deployments(given: dict[str, Json]) -> Json:
             if os.path.isdir(os.path.join(place, name))
         ]
     return []
-
-
-def read_json(path: str) -> dict[str, Json]:
-    """A file's JSON object, empty when it cannot be read or is something else."""
-    with suppress(OSError, ValueError, TypeError):
-        return dict(json.loads(read_text(path)))
-    return {}
 
 
 def look_lock(given: dict[str, Json]) -> Json:

@@ -93,6 +93,13 @@ def read_text_if(path: str) -> str:
     return ""
 
 
+def read_json(path: str) -> dict[str, Json]:
+    """A file's JSON object, empty when it cannot be read or is something else."""
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads(read_text(path)))
+    return {}
+
+
 def absolute(path: str) -> str:
     """A path as this user means it: `~` is the home, and so is where relative ones begin."""
     home = os.path.expanduser("~")

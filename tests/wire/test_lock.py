@@ -266,6 +266,7 @@ def test_a_look_at_the_lock_does_not_disturb(sshd: Sshd, dirs: dict[str, str]) -
 
 def test_a_broken_lock_file_names_nobody(make_sshd: Callable[..., Sshd], dirs: dict[str, str]) -> None:
     os.makedirs(dirs["spark1"])
+    Path(dirs["spark1"], "lock").write_text("17")
     process = subprocess.Popen(["flock", f"{dirs['spark1']}/lock", "sleep", "5"])
     time.sleep(0.3)
     with pytest.raises(LockedError, match="spark1 is locked by unknown"):
