@@ -22,7 +22,7 @@ import time
 from contextlib import redirect_stdout, suppress
 from types import CodeType
 
-from cluster.far.prelude import Json
+from cluster.far.prelude import Json, say
 
 PATIENCE_S = 10.0  # for a sample; a driver that hangs must not hold up the measurement
 FIRST_PAUSE_S = 0.5
@@ -62,8 +62,8 @@ class Sampler:
         self.thread.join(PATIENCE_S)
         samples = [*self.samples]  # one that hangs may still arrive
         for sample in samples:
-            say(sample)
-        say({"ended": len(samples), "hangs": self.thread.is_alive()})
+            say(**sample)
+        say(ended=len(samples), hangs=self.thread.is_alive())
 
 
 def run(code: CodeType, given: Json) -> str:
@@ -79,23 +79,15 @@ def run(code: CodeType, given: Json) -> str:
     return out.getvalue().decode("utf-8", "replace")
 
 
-STDOUT = sys.stdout  # a program that hangs leaves its own in sys.stdout
-
-
-def say(document: dict[str, Json]) -> None:
-    STDOUT.write(json.dumps(document, separators=(",", ":")) + "\n")
-    STDOUT.flush()
-
-
 def main() -> None:
     setup = json.loads(sys.stdin.readline() or '{"programs": []}')
     programs = [(compile(one["source"], "<far>", "exec"), one["given"]) for one in setup["programs"]]
-    say({"ready": True})
+    say(ready=True)
     for line in sys.stdin:
         if "begin" in json.loads(line):
             sampler = Sampler(programs, float(setup["period_s"]))
             sampler.begun.wait(PATIENCE_S)
-            say({"begun": True})
+            say(begun=True)
         else:
             sampler.end()
 
