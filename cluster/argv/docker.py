@@ -92,14 +92,11 @@ def mount_word(bind: Bind) -> str:
     return row.getvalue().removesuffix("\n")
 
 
-def docker_try(
-    name: str, image: str, program: str, words: Sequence[str] = (), *, gpus: bool = True, timeout_s: float = 30
-) -> Question:
+def docker_try(name: str, image: str, program: str, words: Sequence[str] = (), *, timeout_s: float = 30) -> Question:
     """Run `far/<program>.py` once in a fresh container of `image` and remove it: a probe, labelled as cluster's. The
     program ends itself before `timeout_s`, so that no container outlives its question."""
     argv = ["docker", "run", "--rm", "--interactive", "--init", "--pull", "never", "--name", name, "--label", TRY_LABEL]
-    argv += ["--gpus", "all"] if gpus else []
-    argv += ["--network", "none", "--entrypoint", "python3", image, "-", *words]
+    argv += ["--gpus", "all", "--network", "none", "--entrypoint", "python3", image, "-", *words]
     return Question(tuple(argv), stdin=source(program), timeout_s=timeout_s, changes=True)
 
 

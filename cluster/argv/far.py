@@ -46,13 +46,11 @@ def source(name: str) -> bytes:
     return (WITH_PRELUDE % (text("prelude"), program, name) if PRELUDE in program else program).encode()
 
 
-def far(
-    name: str, given: Any = None, *, timeout_s: float = 10.0, limit: int = 1 << 20, changes: bool = False
-) -> Question:
+def far(name: str, given: Any = None, *, timeout_s: float = 10.0, limit: int = 1 << 20) -> Question:
     """The question that runs `far/<name>.py` on a host. `given` is any JSON value; the program finds it as its first
     word (`json.loads(sys.argv[1])`), so it must contain no secret. The program prints one JSON document on stdout."""
     argv = ("python3", "-I", "-S", "-", json.dumps(given))
-    return Question(argv, stdin=source(name), timeout_s=timeout_s, limit=limit, changes=changes)
+    return Question(argv, stdin=source(name), timeout_s=timeout_s, limit=limit)
 
 
 def started(name: str, given: Any = None) -> tuple[tuple[str, ...], bytes]:

@@ -49,7 +49,6 @@ def test_a_probe_is_labelled_removed_and_runs_our_program() -> None:
     )
     assert b"importlib" in question.stdin
     assert question.changes
-    assert "--gpus" not in docker_try("n", "i", "image", gpus=False).argv
 
 
 def test_the_deadline_of_exec_is_kept_inside_the_container() -> None:
