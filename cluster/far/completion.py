@@ -7,6 +7,7 @@ the API key is read from the private file, so it is no word of a command line. P
 with status 0 where no answer came (the error says why), and the second line only when it was asked for.
 """
 
+import http.client
 import json
 import re
 import sys
@@ -24,15 +25,17 @@ opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy
 
 
 def call(url: str, headers: dict[str, str], timeout_s: float, body: Any = None) -> tuple[int, str]:
-    """Status and text of one request; status 0 and the reason when there was no answer."""
+    """Status and text of one request; status 0 and the reason when there was no answer, or none that is HTTP."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {**headers, "Content-Type": "application/json"})
     try:
-        with opener.open(request, timeout=timeout_s) as answer:
+        try:
+            answer: Any = opener.open(request, timeout=timeout_s)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
             return answer.status, answer.read(4 << 20).decode("utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        return error.code, error.read(1 << 16).decode("utf-8", "replace")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return 0, f"{type(error).__name__}: {error}"
 
 

@@ -4,11 +4,13 @@ scripted here; the same programs meet the real ones in the lab's tests."""
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -180,6 +182,27 @@ def test_no_answer_in_time_is_status_0_and_no_server_none(url: str) -> None:
     assert found["seconds"] < 2
     found = ask("http://127.0.0.1:9", ask=False)
     assert (found["health"], found["models"], found["counters"]) == (0, [], "")
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 500 no\r\nContent-Length: 99\r\n\r\nhalf"])
+def test_another_program_at_the_port_is_no_server(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    caller, _ = server.accept()
+                    with caller:
+                        caller.recv(4096)
+                        caller.sendall(said)
+                        if said.startswith(b"HTTP"):  # then its process dies
+                            time.sleep(0.1)
+                            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        threading.Thread(target=answer, daemon=True).start()
+        found = ask(f"http://127.0.0.1:{server.getsockname()[1]}", ask=False)
+        server.shutdown(socket.SHUT_RDWR)
+    assert (found["models"], found["counters"]) == ([], "")
 
 
 # ray_nodes: a package `ray` with the parts that the program uses, shaped as Ray 2.56 has them.
