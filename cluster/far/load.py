@@ -304,6 +304,6 @@ if __name__ == "__main__":
     code = 0
     try:
         asyncio.run(main())
-    except (KeyboardInterrupt, BrokenPipeError, TimeoutError):
+    except (KeyboardInterrupt, BrokenPipeError, asyncio.TimeoutError):
         code = 130
     os._exit(code)  # the reading thread may sit in read(); there is nothing left to clean up

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.argv.far import source
+from cluster.argv.far import source, text
 
 FAR = Path(__file__).parents[2] / "cluster" / "far"
 PROGRAMS = sorted(path.stem for path in FAR.glob("*.py") if path.stem != "prelude")
@@ -51,3 +51,15 @@ def test_runs_without_site_and_environment(name: str, far_python: str, tmp_path:
         pytest.fail(f"{name} does not end when its input does")
     said = (done.stderr.splitlines() or [""])[-1]  # above it stands a traceback, and in that the program
     assert not any(word in said for word in BROKEN), done.stderr
+
+
+def test_the_load_client_ends_quietly_when_nothing_more_is_asked(far_python: str) -> None:
+    program = text("load").replace("IDLE_S = 900.0", "IDLE_S = 0.2")
+    client = subprocess.Popen(
+        [far_python, "-I", "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert client.stdin
+    client.stdin.write(b'{"base_url": "http://127.0.0.1:9", "api_key_file": null}\n')
+    client.stdin.flush()
+    assert client.wait(10) == 130
+    assert client.communicate()[1] == b""
