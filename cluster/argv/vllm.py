@@ -201,7 +201,7 @@ def refuse_extra(extra: Sequence[str]) -> None:
     for word in extra:
         given = word.partition("=")[0]
         name = given.replace("_", "-")
-        flag = SHORT.get(name[1:]) if name.startswith("-") and not name.startswith("--") else None
+        flag = SHORT.get(name[1:], SHORT.get(name[1:2])) if re.match("-[^-]", name) else None  # `-n2` is `-n 2`
         if name.startswith("--") and len(name) > 4:
             flag = next((flag for flag in OURS if flag.startswith(name[2:])), None)
         if flag:

@@ -109,7 +109,7 @@ def test_a_flag_that_says_the_same_is_left_out() -> None:
     assert words == vllm_serve(recipe(), RAY)
 
 
-OF_OURS = "--tensor-parallel-size --tensor_parallel_size=4 --tensor-parallel -tp -tp=4 --port --port=1 -n -r"
+OF_OURS = "--tensor-parallel-size --tensor_parallel_size=4 --tensor-parallel -tp -tp=4 --port --port=1 -n -r -n2"
 OF_OURS += " --served-model-name --headless --api-key=sesame"
 
 
