@@ -113,12 +113,10 @@ class History:
         return tuple(snapshot.hosts[host] for snapshot in self.recent(seconds))
 
     def after(self, snapshot: Snapshot) -> History:
-        if not self.snapshots:
-            served, frozen = snapshot.t if snapshot.healthy else None, snapshot.t if snapshot.requests else None
-            return History((snapshot,), snapshot.t, served, frozen)
+        since = self.since if self.snapshots else snapshot.t
         kept = tuple(old for old in self.snapshots if old.t >= snapshot.t - KEPT_S)
         served = snapshot.t if self.served_since is None and snapshot.healthy else self.served_since
-        return replace(self, snapshots=(*kept, snapshot), served_since=served, frozen_since=self._frozen(snapshot))
+        return History((*kept, snapshot), since, served, self._frozen(snapshot))
 
     def _frozen(self, snapshot: Snapshot) -> float | None:
         """A snapshot without counters changes nothing: the next one is compared with the last that had some."""
