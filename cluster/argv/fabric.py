@@ -34,16 +34,12 @@ def fabric_environment(*, address: str, netdev: str, hcas: Sequence[str] = ()) -
     return env
 
 
-def non_carry(envs: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Names whose value differs between hosts, or that are absent on one; sorted. `envs` is by host. vLLM's Ray
-    executors copy the head's variables to the workers except those named in a file."""
+def non_carry_file(envs: Mapping[str, Mapping[str, str]]) -> bytes:
+    """What is written to `NON_CARRY_FILE`: a JSON array of the names whose value differs between hosts, or that are
+    absent on one; sorted. `envs` is by host. vLLM's Ray executors copy the head's other variables to the workers."""
     names = {name for env in envs.values() for name in env}
-    return tuple(sorted(name for name in names if len({env.get(name) for env in envs.values()}) > 1))
-
-
-def non_carry_file(names: Sequence[str]) -> bytes:
-    """What is written to `NON_CARRY_FILE`: a JSON array of names."""
-    return (json.dumps(list(names)) + "\n").encode()
+    differing = sorted(name for name in names if len({env.get(name) for env in envs.values()}) > 1)
+    return (json.dumps(differing) + "\n").encode()
 
 
 def ib_write_bw(hca: str, gid_index: int, *, port: int, seconds: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from cluster.argv.docker import Bind, RankContainer
-from cluster.argv.fabric import NON_CARRY_FILE, fabric_environment, non_carry, non_carry_file
+from cluster.argv.fabric import NON_CARRY_FILE, fabric_environment, non_carry_file
 from cluster.argv.far import source
 from cluster.argv.ports import PORTS, ports_used
 from cluster.argv.ray import ray_environment, ray_start
@@ -254,7 +254,7 @@ def rank_files(made_of: Ingredients, rank: int) -> Iterator[Put]:
         yield Put(f"{home}/{name}.py", source(name), 0o644)
     yield Put(f"{home}/rank.json", as_json(words), 0o644, shown=(*runs, f"listens on: {ports or 'nothing'}"))
     yield Put(f"{home}/before.json", as_json({"available": made_of.before[host]}), 0o644)
-    yield Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(non_carry(environments)), 0o644)
+    yield Put(f"{home}/config/{NON_CARRY_FILE}", non_carry_file(environments), 0o644)
     yield Put(f"{home}/{RAY_TOKEN_FILE}", made_of.token.encode(), secret=True)
     if wanted.secrets:
         yield Put(f"{home}/{SECRETS_FILE}", secrets_file(wanted), secret=True)
