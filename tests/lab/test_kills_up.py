@@ -1,7 +1,7 @@
 """`up` ended at every moment by Ctrl-C, a lost terminal, SIGTERM and SIGKILL; afterwards the hosts are right.
 
 On the quick image; some of the kills are made on the real engine too, in test_main_job.py. Of each kind one is tried at
-every change, all in the campaign; every step with every end: tests/act/test_steps.py.
+every change, more in the campaign; every step with every end: tests/act/test_steps.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
 import pytest
 from hosts_now import KEPT, assert_nothing_of_ours, assert_same, assert_serves, containers, snapshot
 from own_lab import Lab, campaign
-from person import CLUSTER, MP, RAY, Person, Running, quick
+from person import CLUSTER, MP, Person, Running, quick
 from waiting import eventually
 
 SLOW = quick(ready_after_s=2)
@@ -40,11 +40,11 @@ def await_moment(lab: Lab, run: Running, moment: str) -> None:
         run.await_said(MOMENTS[moment])
 
 
-KILLS = [(moment, then) for moment in MOMENTS for then in ("up", "down")]
-OFTEN = [("engine", "up"), ("start containers", "down")]
+KILLS = [("engine", "up"), ("start containers", "down")]
+KILLS += [campaign("locked", "up"), campaign("prepare", "up"), campaign("containers", "down"), campaign("prove", "up")]
 
 
-@pytest.mark.parametrize(("moment", "then"), OFTEN + [campaign(*kill) for kill in KILLS if kill not in OFTEN])
+@pytest.mark.parametrize(("moment", "then"), KILLS)
 def test_killed_up_is_repaired(lab: Lab, person: Person, moment: str, then: str) -> None:
     run = person.start("up", *MP, *SLOW)
     await_moment(lab, run, moment)
@@ -60,9 +60,8 @@ def test_killed_up_is_repaired(lab: Lab, person: Person, moment: str, then: str)
     assert_nothing_of_ours(lab)
 
 
-INTERRUPTIONS = [("engine", SIGINT), *(campaign(moment, SIGINT) for moment in MOMENTS if moment != "engine")]
-INTERRUPTIONS += [campaign("start containers", SIGTERM), campaign("prove", SIGTERM)]
-INTERRUPTIONS += [campaign("prepare", SIGHUP), campaign("engine", SIGHUP)]
+INTERRUPTIONS = [("engine", SIGINT), campaign("locked", SIGINT), campaign("start containers", SIGTERM)]
+INTERRUPTIONS += [campaign("prepare", SIGHUP), campaign("prove", SIGINT)]
 
 
 @pytest.mark.parametrize(("moment", "number"), INTERRUPTIONS)
@@ -98,16 +97,6 @@ def test_second_ctrl_c_leaves_at_once_and_the_next_down_cleans_up(lab: Lab, pers
     assert_nothing_of_ours(lab)
 
 
-def test_killed_up_with_ray_is_repaired(lab: Lab, person: Person) -> None:
-    run = person.start("up", *RAY)
-    await_moment(lab, run, "prepare")
-    run.kill()
-    person.must("up", *RAY)
-    assert_serves(lab)
-    person.must("down")
-    assert_nothing_of_ours(lab)
-
-
 @pytest.mark.parametrize("moment", [campaign("stop the old"), "waiting: the engine", campaign("remove the old")])
 def test_killed_replacement_is_repaired(lab: Lab, person: Person, moment: str) -> None:
     """Killed while one deployment replaces another: the next `up` brings what it is told, and only that."""
@@ -123,7 +112,8 @@ def test_killed_replacement_is_repaired(lab: Lab, person: Person, moment: str) -
     assert_nothing_of_ours(lab)
 
 
-@pytest.mark.parametrize("moment", [campaign("stop the old"), "waiting: the engine"])
+@pytest.mark.campaign
+@pytest.mark.parametrize("moment", ["stop the old", "waiting: the engine"])
 def test_interrupted_replacement_gives_the_old_one_back(lab: Lab, person: Person, moment: str) -> None:
     person.must("up", *MP)
     before = containers(lab)
@@ -137,7 +127,7 @@ def test_interrupted_replacement_gives_the_old_one_back(lab: Lab, person: Person
     assert_serves(lab)
 
 
-@pytest.mark.parametrize("moment", [campaign("stop\n"), "remove\n", campaign("forget\n")])
+@pytest.mark.parametrize("moment", [campaign("stop\n"), "remove\n"])
 def test_killed_down_is_finished_by_the_next(lab: Lab, person: Person, moment: str) -> None:
     person.must("up", *MP)
     run = person.start("down")
@@ -156,11 +146,11 @@ def test_terminal_closed_after_ready_leaves_the_server_serving(lab: Lab, person:
     person.assert_unchanged("up", *MP)
 
 
-@pytest.mark.parametrize("moment", [campaign("start containers"), campaign("the engine")])
-def test_terminal_closed_before_ready_takes_all_back(lab: Lab, person: Person, moment: str) -> None:
+@pytest.mark.campaign
+def test_terminal_closed_before_ready_takes_all_back(lab: Lab, person: Person) -> None:
     """Nobody can read any more what is said, and all is put back and explained all the same."""
     terminal = Terminal(person, f"exec {CLUSTER} up {' '.join(MP)} -- --additional-config '{SLOW[-1]}'")
-    terminal.await_said(moment)
+    terminal.await_said("the engine")
     terminal.close()
     eventually(lambda: terminal.process.poll() is not None, 90, "up ends with its terminal")
     assert_nothing_of_ours(lab)

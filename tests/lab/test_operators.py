@@ -86,24 +86,6 @@ def test_another_inventory_sees_the_same_deployment(lab: Lab, pair: Person) -> N
     assert_nothing_of_ours(lab)
 
 
-def test_every_change_is_noted_on_its_host(lab: Lab, resident: Person) -> None:
-    """The pair of the tests above came and went."""
-    for rank, host in enumerate(HOSTS):
-        rows = [json.loads(row) for row in lab.tell(host, "cat ~/.local/share/cluster/audit.log").splitlines()]
-        what = [re.sub(r"lab-tiny-\w+", "ID", row["what"]) for row in rows]
-        home = "/home/spark/.local/share/cluster/deployments/ID"
-        wanted = [
-            f"write {home}",
-            f"start cluster-ID-r{rank}",
-            f"stop cluster-ID-r{rank}",
-            f"remove cluster-ID-r{rank}",
-        ]
-        assert what == [*wanted, f"remove {home}"]
-        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["time"]) for row in rows)
-        assert all(re.fullmatch(r"\S+@\S+ \(pid \d+\)", row["who"]) for row in rows)
-        assert lab.tell(host, "stat -c %a ~/.local/share/cluster/audit.log ~/.local/share/cluster/lock") == "600\n600"
-
-
 def test_second_operator_is_told_and_the_first_is_not_disturbed(lab: Lab, person: Person) -> None:
     """All four are typed at once, while the first waits for its engine."""
     first = begin(person, *WAITING)

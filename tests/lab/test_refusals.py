@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from hosts_now import KEPT, assert_nothing_of_ours, assert_same, assert_serves, snapshot
 from own_lab import Lab
-from person import MP, PAIR, Person, Ran
+from person import MP, Person, Ran
 
 from cluster.errors import UNCHANGED
 
@@ -35,34 +33,12 @@ def assert_refused(ran: Ran, code: int, where: str, shown: str) -> None:
     assert ran.seconds < SECONDS, ran
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """A fault of some hosts, what is typed then, and what `assert_refused` shall find."""
-
-    fault: str
-    hosts: tuple[str, ...]
-    words: tuple[str, ...]
-    code: int
-    where: str
-    shown: str
-
-
-REFUSALS = [
-    Refusal("host-key", ("spark2",), MP, 3, r"known_hosts:\d", "ssh-keygen -R"),
-    Refusal("no-gpu", ("spark2",), MP, 4, "^spark2", "could not select device driver.*nvidia-ctk"),
-    Refusal("no-ray", ("spark1", "spark2"), PAIR, 4, "spark1, spark2", "cluster-lab/vllm:real .*--backend mp"),
-]
-
-
-@pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.fault)
-def test_refused(lab: Lab, person: Person, broken: Make, case: Refusal) -> None:
-    for host in case.hosts:
-        broken(host, case.fault)
-    seen = ["spark1"] if case.code == 3 else ["spark1", "spark2"]
-    before = snapshot(lab, without=KEPT, hosts=seen)
-    ran = person("up", *case.words)
+def test_no_gpu_in_containers_is_refused(lab: Lab, person: Person, broken: Make) -> None:
+    broken("spark2", "no-gpu")
+    before = snapshot(lab, without=KEPT)
+    ran = person("up", *MP)
     assert_same(lab, before, without=KEPT)
-    assert_refused(ran, case.code, case.where, case.shown)
+    assert_refused(ran, 4, "^spark2", "could not select device driver.*nvidia-ctk")
 
 
 def test_missing_image_and_model_are_fetched_when_it_was_agreed(lab: Lab, person: Person, broken: Make) -> None:
