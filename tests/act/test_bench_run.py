@@ -35,8 +35,8 @@ def only(measured: Result) -> Row:
     return row
 
 
-@pytest.mark.parametrize("model", ["plain", "role", "four", "drafted", "usage-last", "worst", "until-close"])
-def test_every_way_to_stream_gives_the_same_numbers(load: ProcessLoader, model: str) -> None:
+@pytest.mark.parametrize("model", ["plain", "usage-last", "worst"])
+def test_ways_to_stream_give_the_same_numbers(load: ProcessLoader, model: str) -> None:
     row = only(run_bench(load, wanted(model)))
     assert (row.failed, row.notes) == (0, ())
     disturbed_least = min(row.tg_throughput.values, key=lambda rate: abs(rate - RATE))
@@ -247,9 +247,7 @@ def test_context_is_loaded_and_the_hit_is_verified(load: ProcessLoader, model: s
     assert min(cached.e2e_ttft.values) < 0.6 * min(context.e2e_ttft.values), "five sixths of 40 ms are saved"
 
 
-@pytest.mark.parametrize(
-    ("model", "outcome"), [("plain", "miss"), ("claiming", "miss"), ("caching-untold", "hit"), ("caching", "hit")]
-)
+@pytest.mark.parametrize(("model", "outcome"), [("plain", "miss"), ("claiming", "miss"), ("caching-untold", "hit")])
 def test_server_without_the_context_in_its_cache(load: ProcessLoader, model: str, outcome: str) -> None:
     given = {**CONTEXT, "depth": (320,), "concurrency": (2,)}
     cached = run_bench(load, wanted(model, **given)).rows[-1]

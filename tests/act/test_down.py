@@ -74,7 +74,7 @@ def test_a_host_that_has_no_part_in_it_may_be_off(cluster: Typed) -> None:
     assert (shown["hosts"], shown["errors"][0]["where"]) == ({"spark1": "no deployment"}, "spark3")
 
 
-@pytest.mark.parametrize("spec", [None, "not JSON", "[]", '{"recipe": {}}'])
+@pytest.mark.parametrize("spec", [None, '{"recipe": {}}'])
 def test_a_container_whose_labels_cannot_be_read_goes_too(spec: str | None, cluster: Typed, desk: Desk) -> None:
     """What another version made: `up` and `swap` say so, `status` bears it, `down` removes it."""
     labels = {"cluster.deployment": "toy-1", "cluster.hosts": "spark1", "cluster.seen": '{"hosts": {}}'}

@@ -13,14 +13,6 @@ WEDGED = SMI.replace("12.34, 2418, 44, 0, 0x0000000000000001", "20.30, 2405, 51,
 UNREADABLE = {"missing": "Permission denied", "kind": "refused"}
 
 
-def test_healthy_sparks_are_told_nothing(cluster: Typed, desk: Desk) -> None:
-    ran = cluster(*UP, "--dry-run")
-    assert ran.code == 0
-    for word in ("fault", "warning", "unknown", "note:"):
-        assert word not in ran.err
-    assert cluster(*UP).code == 0
-
-
 def test_a_capped_gpu_is_refused_unless_it_is_forced(cluster: Typed, desk: Desk) -> None:
     desk["spark2"].smi = (0, CAPPED)
     before = desk.state()

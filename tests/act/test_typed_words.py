@@ -67,17 +67,17 @@ SPOIL: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("spoil", SPOIL)
-@pytest.mark.parametrize(
-    "words",
-    [
-        "up toy --api-key-file",
-        "up toy --hub-token-file",
-        "pull toy --hub-token-file",
-        "probe --base-url http://127.0.0.1:9 --api-key-file",
-        "bench --base-url http://127.0.0.1:9 --api-key-file",
-    ],
+TAKES_A_FILE = (
+    "up toy --api-key-file",
+    "up toy --hub-token-file",
+    "pull toy --hub-token-file",
+    "probe --base-url http://127.0.0.1:9 --api-key-file",
+    "bench --base-url http://127.0.0.1:9 --api-key-file",
 )
+SPOILED = [*((TAKES_A_FILE[0], spoil) for spoil in SPOIL), *((words, "missing") for words in TAKES_A_FILE[1:])]
+
+
+@pytest.mark.parametrize(("words", "spoil"), SPOILED)
 def test_a_secret_file_that_cannot_be_read(words: str, spoil: str, cluster: Typed, desk: Desk, place: Path) -> None:
     SPOIL[spoil](place / "secret")
     ran = cluster.ends(2, *words.split(), "secret")
