@@ -82,6 +82,7 @@ WAYS = {
     "reasoning": Way(shape="reasoning", early_role=True),
     "reasoning-content": Way(shape="reasoning_content", early_role=True),
     "tools": Way(shape="tools", early_role=True),
+    "reasoning-last": Way(shape="reasoning", early_role=True, usage="last"),
     "usage-last": Way(usage="last"),
     "no-usage": Way(usage="none"),
     "comments": Way(comments=True),

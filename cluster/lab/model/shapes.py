@@ -187,7 +187,7 @@ SHAPE_31B = {  # config.json of google/gemma-4-31B-it, its text model
     "max_position_embeddings": 262144,
 }
 SHAPES: dict[str, tuple[Callable[[Path], None], ...]] = {
-    "tiny-gpu": (partial(without_weights, shape=TINY_SHAPE),),
+    "gemma-4-small-shape": (partial(without_weights, shape=TINY_SHAPE),),
     "gemma-4-31b-shape": (partial(without_weights, shape=SHAPE_31B),),
 }
 """For real GPUs, whose engine makes up the weights: `load-format: dummy`."""
