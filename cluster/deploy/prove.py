@@ -100,7 +100,7 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch)
                 where=", ".join(wanted.names),
                 remedy="--allow-socket accepts TCP",
             )
-        screen.warn(f"traffic between the ranks: {transport.verdict} ({transport.why}); {wanted.accepts_sockets}")
+        screen.warn(f"RDMA was not used between the ranks ({transport.verdict}): {wanted.accepts_sockets}")
     return Proof(done, transport, moments, nodes)
 
 

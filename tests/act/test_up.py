@@ -510,7 +510,7 @@ def test_sockets_may_be_allowed(transport: str, cluster: Typed, desk: Desk) -> N
     words = ["--set", "transport=socket"] if transport == "recipe" else ["--allow-socket"]
     ran = cluster.must(*UP, *words)
     assert "between the ranks: socket" in ran.out
-    assert re.search(r"socket .*; (the recipe says transport: socket|--allow-socket)", ran.err)
+    assert re.search(r"RDMA was not used .*\(socket\): (the recipe says transport: socket|--allow-socket)", ran.err)
 
 
 @pytest.mark.parametrize(
