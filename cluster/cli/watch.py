@@ -172,14 +172,15 @@ class Monitor:
         return watched
 
     def snapshot(self, deployment: Deployment, answered: Mapping[str, HostAnswers]) -> Snapshot:
-        hosts, locks, lost = {}, [], ask_ranks(deployment, self.fleet, answered)
+        server = answered[deployment.head].server if deployment.head in answered else None
+        gone = bool(server and not server.healthy and self.watched[deployment.id].history.served_since is not None)
+        hosts, locks, lost = {}, [], ask_ranks(deployment, self.fleet, answered, gone)
         for host in deployment.hosts:
             answer = answered.get(host, HostAnswers(why="it is not among the hosts that are watched"))
             locks += [answer.lock] if answer.lock and answer.lock.held else []
             end = deployment.seen["hosts"].get(host, {}) if len(deployment.hosts) > 1 else {}
             rank = deployment.ranks[host].id if host in deployment.ranks else ""
             hosts[host] = answer.snapshot(rank, end.get("hcas", ()), end.get("netdev") or "")
-        server = answered[deployment.head].server if deployment.head in answered else None
         healthy, load = (server.healthy, server.load) if server else (None, None)
         return Snapshot(self.fleet.time.monotonic(), hosts, healthy, load, lost, next(iter(locks), None))
 
@@ -247,15 +248,18 @@ def ask_hosts(fleet: Fleet, hosts: Mapping[str, ResolvedHost], servers: Mapping[
     return answered
 
 
-def ask_ranks(deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostAnswers]) -> Failed | None:
-    """The rank that ended first, in its own words; None while all that are known run. Only ended ones are asked."""
+def ask_ranks(
+    deployment: Deployment, fleet: Fleet, answered: Mapping[str, HostAnswers], server_gone: bool
+) -> Failed | None:
+    """The rank that ended first, in its words; None while all known ones run. Those that ended are asked, and all
+    when the server is gone: a rank reports its end up to 8 s before its container ends."""
     states: dict[str, RankState | Missing | None] = {}
     asked = {}
     for host in deployment.hosts:
         rank = deployment.ranks.get(host)
         listed = host in answered and answered[host].containers is not None
         states[host] = None if listed and not rank else Missing("not asked")
-        if listed and rank and rank.state != "running":
+        if listed and rank and (server_gone or rank.state != "running"):
             asked[host] = [ranks.question([rank.name])]
     for host, outcome in (fleet.ask(asked) if asked else {}).items():
         answer = ranks.parse(outcome.value[0]) if outcome.value else Missing(str(outcome.error))

@@ -50,7 +50,7 @@ def demand_cards(wanted: int | None, dev: Path = Path("/dev")) -> int:
         what, remedy = f"no GPU on this machine: {dev}/nvidia0 does not exist", "cluster lab up simulates them"
         raise UsageError(what, code="lab-unsupported", remedy=remedy)
     if (wanted or 1) > count:
-        raise UsageError(f"--hosts {wanted}: this machine has {count} GPUs, one a host", code="lab-size")
+        raise UsageError(f"--hosts {wanted}: one a host, and this machine has {count}", code="lab-size")
     return wanted or count
 
 

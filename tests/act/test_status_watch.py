@@ -150,6 +150,19 @@ def test_a_start_under_way_is_no_fault(pair: Typed, desk: Desk) -> None:
     assert lines(watch(pair, 60)) == [DIED]
 
 
+def test_a_rank_that_reports_its_end_is_named_before_its_container_ends(pair: Typed, desk: Desk) -> None:
+    """It gives its engine seconds to end; the server is gone at once."""
+
+    def end() -> None:
+        [head], [worker] = desk["spark1"].lives(), desk["spark2"].lives()
+        head.serving = False
+        worker.tell("ended", why="engine exited with 0: RayWorkerProc rank=[0] died", exit=1)
+
+    found = lines(watch(pair, 60, at={30: end}))
+    assert found == ["fault: rank on spark2: its rank has ended: engine exited with 0: RayWorkerProc rank=[0] died"]
+    assert {state for _, _, state in containers(desk)} == {"running"}
+
+
 def test_a_host_that_does_not_answer_is_waited_for(pair: Typed, desk: Desk) -> None:
     host = desk.hosts["spark2"]
 
