@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,14 +147,14 @@ def at_url(options: ServerOptions, url: str, why: str) -> Iterator[Serving]:
             code="options-conflict",
             remedy="leave out -n or --base-url",
         )
+    if re.search("//[^/]*:[^/]*@", url):
+        remedy = "give the server's key with --api-key-file FILE"
+        raise UsageError("--base-url contains a password", code="url-invalid", remedy=remedy)
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # of a port that is no number, of half an IPv6 address
-        valid, parts = False, urlsplit("")
-    if parts.password is not None:
-        remedy = "give the server's key with --api-key-file FILE"
-        raise UsageError("--base-url contains a password", code="url-invalid", remedy=remedy)
+        valid = False
     if not valid:
         remedy = "e.g. --base-url http://10.0.0.5:8000"
         raise UsageError(f"--base-url {url} is not a server URL", code="url-invalid", remedy=remedy)
@@ -219,11 +220,10 @@ def nothing_runs(seens: Mapping[str, Seen], otherwise: str) -> RefusedError:
 def solo_command(manifest: Manifest) -> str:
     """The `cluster up` that serves the same on the head alone, `--set` for every key that differs from the recipe."""
     words = ["cluster", "up", manifest.recipe, "--solo", "-n", manifest.hosts[0].name]
-    recipe: Mapping[str, Any] = {}
     with suppress(UsageError):
         recipe = load_recipe(manifest.recipe).recipe.model_dump(mode="json")
-    for key, value in changed_keys(recipe, manifest.spec.get("recipe", {})):
-        words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+        for key, value in changed_keys(recipe, manifest.spec.get("recipe", {})):
+            words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
     for name, value in manifest.spec.get("env", {}).items():
         words += ["-e", f"{name}={value}"]
     extra = manifest.spec.get("words", [])
@@ -235,5 +235,5 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
     for key, value in new.items():
         if isinstance(value, Mapping) and isinstance(old.get(key), Mapping):
             yield from changed_keys(old[key], value, f"{prefix}{key}.")
-        elif old and old.get(key) != value:
+        elif old.get(key) != value:
             yield prefix + key, value

@@ -106,7 +106,7 @@ def check_call(reply: Reply, call: ToolCall, tools: Sequence[Tool]) -> None:
         arguments = orjson.loads(text)
     except ValueError:
         is_twice = text[: len(text) // 2] == text[len(text) // 2 :]
-        expect(not is_twice, f"the arguments of {call.name} come twice", reply)
+        expect(not (text and is_twice), f"the arguments of {call.name} come twice", reply)
         known = "doubled" if is_doubled(text) else "broken_json" if TOOL_MARKS.search(text) else ""
         fail(f"the arguments of {call.name} are not JSON", reply, defect=known if streamed else "")
     expect(isinstance(arguments, dict), f"the arguments of {call.name} are JSON, but no object", reply)

@@ -228,8 +228,8 @@ def test_random_weights(cluster: Typed) -> None:
 
 @pytest.mark.parametrize("command", ["probe", "bench"])
 def test_what_is_no_address_is_refused(command: str, cluster: Typed) -> None:
-    secret = "http://ada:hunter2@spark1:8000"
-    for url in (secret, "localhost:8000", "ftp://spark1", "http://", "http://spark1:eight", "http://[::1"):
+    secrets = [f"http://ada:hunter2@{place}" for place in ("spark1:8000", "spark1:eight", "[::1")]
+    for url in (*secrets, "localhost:8000", "ftp://spark1", "http://", "http://spark1:eight", "http://[::1"):
         ran = cluster(command, "--base-url", url)
         assert (ran.code, "[url-invalid]" in ran.err, "hunter2" in ran.all) == (2, True, False), url
 

@@ -24,6 +24,7 @@ from cluster.bench.result import (
 )
 from cluster.bench.rows import Shape, summarise
 from cluster.bench.tables import bench_table
+from cluster.bench.target import solo_command
 from cluster.errors import ClusterError, UsageError
 
 
@@ -243,3 +244,12 @@ def test_context_rows_have_llama_benchys_names() -> None:
     context = row(Shape(2048, 128, 4096, 1, "context"))
     lines = bench_table(replace(result(), rows=(context,))).rows
     assert [line[1] for line in lines] == ["ctx_pp @ d4096", "ctx_tg @ d4096"]
+
+
+def test_baseline_has_keys_of_what_the_recipe_leaves_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.yaml").write_text("model: toy/toy\nrevision: main\nimage: toy\n")
+    spec = {"recipe": {"model": "toy/toy", "vllm": {"max-num-seqs": 8}}}
+    words = solo_command(manifest(recipe="plain.yaml", spec=spec)).split()
+    assert words[:7] == ["cluster", "up", "plain.yaml", "--solo", "-n", "spark1", "--set"]
+    assert words[7:] == ["vllm.max-num-seqs=8"]

@@ -68,7 +68,7 @@ THOUGHT = ("role", "reasoning", "content", "finish", "usage", "done")
 
 @dataclass(frozen=True)
 class Row:
-    """A case, a server (or its one answer), and what is said of it; `defect`, `remedy`: words of them."""
+    """A case, a server (or its one answer), and what is said of it; `defect`, `remedy`, `why`: words of them."""
 
     case: str
     server: Server | Reply
@@ -76,6 +76,7 @@ class Row:
     subject: ProbedServer = GEMMA
     defect: str = ""
     remedy: str = ""
+    why: str = ""
 
     def __str__(self) -> str:
         return f"{self.case}, {self.outcome}"
@@ -314,6 +315,7 @@ TOOL_ROWS = [
     Row("tools-single", changed("tools-single", lambda one: replace(one, content="<think>Paris…"))),
     Row("tools-single", changed("tools-single", lambda one: replace(one, tool_calls=one.tool_calls * 2))),
     Row("tools-single", changed("tools-single", other(name="weather"))),
+    Row("tools-single", given("tools-single", ""), why="are not JSON"),
     *(Row("tools-single", given("tools-single", bad)) for bad in ('["Paris"]', '{"city": "London"}', '{"city": 75}')),
     Row("tools-single", AS_TEXT, "fail", FOREIGN, remedy="--tool-call-parser"),
     Row("tools-single", AS_TEXT, remedy="has a parser, but not for what this model writes"),
@@ -392,6 +394,7 @@ def test_each_server_is_judged_rightly(row: Row) -> None:
     assert bool(verdict.defect) == bool(row.defect), verdict
     assert row.defect in verdict.defect, verdict
     assert row.remedy in verdict.remedy, verdict
+    assert row.why in verdict.why, verdict
 
 
 # what is asked
