@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,27 +11,6 @@ import httptools
 import orjson
 
 from cluster.bench.loader import RequestRecord
-
-
-class EventSplitter:
-    """Gives the data of each server-sent event once its line is there: every server has one `data` line an event.
-
-    Lines end in LF or CRLF. Bytes stay bytes until a line is complete, so a character split over two portions is
-    complete again.
-    """
-
-    __slots__ = ("_rest",)
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
-
-    def finish(self) -> list[bytes]:
-        """What is left at the end of the stream: servers exist that leave out the last line end."""
-        return self.feed(b"\n")
 
 
 @dataclass(slots=True)
@@ -50,6 +30,17 @@ class HttpAnswer:
     @property
     def body(self) -> bytes:
         return b"".join(data for _, data in self.pieces)
+
+    def events(self) -> Iterator[tuple[float, bytes]]:
+        """The data of each server-sent event, when its line was there: every server has one `data` line an event.
+
+        Lines end in LF or CRLF; servers exist that leave out the last line end. Bytes stay bytes until a line is
+        complete, so a character split over two portions is complete again.
+        """
+        rest = b""
+        for t, data in (*self.pieces, *((t, b"\n") for t, _ in self.pieces[-1:])):
+            *lines, rest = (rest + data).split(b"\n")
+            yield from ((t, line[5:].strip()) for line in lines if line.startswith(b"data:"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -206,11 +197,8 @@ def read_stream(record: RequestRecord) -> RequestTrace:
     if answer.status is None or answer.status >= 300:
         why = f"HTTP {answer.status}: {error_text(answer.body)}" if answer.status else answer.problem
         return RequestTrace(record.t0_s, answer.status, why)
-    stream, splitter, t = _Stream(), EventSplitter(), 0.0
-    for t, piece in answer.pieces:
-        for data in splitter.feed(piece):
-            stream.add(t, data)
-    for data in splitter.finish():
+    stream = _Stream()
+    for t, data in answer.events():
         stream.add(t, data)
     usage, found = stream.usage, stream.found
     counted, tokens = count_tokens(stream.events, usage.get("completion_tokens"))

@@ -19,7 +19,7 @@ import yaml
 
 from cluster.argv.vllm import AUTO, read_length, serve_flags, weights_of
 from cluster.bench.loader import Ask, RequestRecord
-from cluster.bench.read import EventSplitter, error_text, read_http
+from cluster.bench.read import error_text, read_http
 
 if TYPE_CHECKING:
     from cluster.bench.endpoint import Served
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OPTIONAL_FIELDS = ("stream_options", "seed", "temperature", "chat_template_kwargs", "reasoning_effort")
 MAX_TOKENS = 2048  # of a reply that may think first; a 31B on one Spark generates about 7 tokens a second
 
-Message = dict[str, Any]
+Message = dict[str, Any]  # or a part of one
 Tool = dict[str, Any]
 
 
@@ -77,18 +77,17 @@ def probed_server(served: Served, recipe: Mapping[str, Any] | None, words: Seque
 
 def chat(
     server: ProbedServer,
-    messages: str | Sequence[Message],
+    content: str | Sequence[Message],
     *,
     tools: Sequence[Tool] = (),
     thinking: bool | None = None,
     **fields: Any,
 ) -> Ask:
-    """A chat completion; a text alone is the user's only message; `fields` go into the body.
+    """A chat completion of one message of the user: text, or parts (text, image_url); `fields` go into the body.
 
     `thinking`: asked for or forbidden where the server knows how; None leaves it to the server, as most clients do.
     """
-    body: dict[str, Any] = {"model": server.model}
-    body["messages"] = [user(messages)] if isinstance(messages, str) else list(messages)
+    body: dict[str, Any] = {"model": server.model, "messages": [{"role": "user", "content": content}]}
     body |= {"max_tokens": MAX_TOKENS, "temperature": 0, "seed": 1, "stream": False} | fields
     if limit := server.limit or server.configured:
         body["max_tokens"] = min(body["max_tokens"], limit // 2)
@@ -105,11 +104,6 @@ def chat(
 
 def without(ask: Ask, name: str) -> Ask:
     return Ask(ask.path, ask.body and {key: value for key, value in ask.body.items() if key != name})
-
-
-def user(content: Any) -> Message:
-    """`content`: text, or a list of parts (text, image_url)."""
-    return {"role": "user", "content": content}
 
 
 @dataclass(slots=True)
@@ -170,8 +164,7 @@ def read_reply(record: RequestRecord) -> Reply:
     if answer.status is None or answer.status >= 300:
         reply.error = f"HTTP {answer.status}: {error_text(answer.body)}" if answer.status else answer.problem
     elif "text/event-stream" in answer.headers.get("content-type", ""):
-        splitter = EventSplitter()
-        for data in [event for _, piece in answer.pieces for event in splitter.feed(piece)] + splitter.finish():
+        for _, data in answer.events():
             try:
                 _take(reply, calls, events, orjson.loads(data))
             except ValueError:

@@ -7,7 +7,7 @@ from base64 import b64encode
 from functools import partial
 from pathlib import Path
 
-from cluster.probe.ask import Case, Message, ProbedServer, Reply, Talk, chat, expect, fail, skip, user
+from cluster.probe.ask import Case, Message, ProbedServer, Reply, Talk, chat, expect, fail, skip
 from cluster.probe.text import check_text
 
 Shapes = tuple[str, str]
@@ -36,17 +36,17 @@ _UNREADABLE = re.compile(r"cannot identify|decod|corrupt|truncated|invalid image
 _GREW_TOKENS = 8  # a picture adds 64 tokens and more; the form of a message with parts adds a few at most
 
 
-def shown(shapes: Shapes) -> Message:
+def shown(shapes: Shapes) -> list[Message]:
     png = Path(__file__).with_name(f"{'-'.join(shapes).replace(' ', '-')}.png").read_bytes()
     url = f"data:image/png;base64,{b64encode(png).decode()}"
-    return user([{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}])
+    return [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]
 
 
 def shapes_and_colors(server: ProbedServer) -> Talk:
     """Of two pictures, the shapes and their colors are named."""
     mistaken = []
     for shapes in (FIRST, SECOND):
-        reply = yield chat(server, [shown(shapes)], thinking=False, max_tokens=1024)
+        reply = yield chat(server, shown(shapes), thinking=False, max_tokens=1024)
         _check_taken(server, reply)
         check_text(reply)
         if not describes(reply.content, shapes):
@@ -104,7 +104,7 @@ def prompt_grows(server: ProbedServer) -> Talk:
 
     Seen without reading a word of the answer.
     """
-    reply = yield chat(server, [shown(FIRST)], thinking=False, max_tokens=1)
+    reply = yield chat(server, shown(FIRST), thinking=False, max_tokens=1)
     _check_taken(server, reply)
     without = yield chat(server, QUESTION, thinking=False, max_tokens=1)
     expect(not without.error, "the request ends in an error", without)

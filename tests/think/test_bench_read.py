@@ -8,7 +8,7 @@ from bench_tools import HEAD, RATE, TTFT_S, WAYS, Way, record, trace
 from loops import each
 
 from cluster.bench.loader import RequestRecord
-from cluster.bench.read import EventSplitter, read_stream
+from cluster.bench.read import HttpAnswer, read_stream
 
 ONE_BY_ONE = "plain comments crlf utf8 silent until-close role reasoning reasoning-content tools"
 IN_ALL = "silent-last usage-last reasoning-last"
@@ -175,14 +175,10 @@ STREAMS = {
 @each("size", [1, 2, 3, 5, 7, 1000])
 def test_events_do_not_depend_on_the_portions(name: str, size: int) -> None:
     stream, events = STREAMS[name]
-    splitter = EventSplitter()
-    found = [event for at in range(0, len(stream), size) for event in splitter.feed(stream[at : at + size])]
-    assert found == events
-    assert splitter.finish() == []
+    answer = HttpAnswer(pieces=[(at, stream[at : at + size]) for at in range(0, len(stream), size)])
+    assert [data for _, data in answer.events()] == events
 
 
 def test_event_is_given_with_the_bytes_that_complete_it_and_the_last_one_anyway() -> None:
-    splitter = EventSplitter()
-    assert splitter.feed(b"data: one") == []
-    assert splitter.feed(b"\n\ndata: [DONE]") == [b"one"]
-    assert splitter.finish() == [b"[DONE]"]
+    answer = HttpAnswer(pieces=[(1, b"data: one"), (2, b"\n\n"), (3, b"data: [DONE]")])
+    assert list(answer.events()) == [(2, b"one"), (3, b"[DONE]")]

@@ -359,8 +359,8 @@ def seeing(first: str, second: str, *, tokens: int | None = 256, without: int | 
     """A server that says this to the two pictures, which cost so many tokens beside the words."""
 
     def server(ask: Ask) -> Reply:
-        message = ask.body["messages"][0]
-        said = first if message == shown(FIRST) else second if message == shown(SECOND) else "I see nothing."
+        content = ask.body["messages"][0]["content"]
+        said = first if content == shown(FIRST) else second if content == shown(SECOND) else "I see nothing."
         return says(said, prompt_tokens=without if not picture(ask) or tokens is None else 40 + tokens)
 
     return server
