@@ -94,9 +94,8 @@ def depth_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
         lines = [line_of(name, values, depths, place, style) for name, values, place, style in found if values]
         highest = max((dot.y for line in lines for dot in line.dots), default=0.0)
         for place, entry in enumerate(entries):
-            card, reading = entry.result.manifest.card, entry.reading
-            ceiling = reading.ceiling_t_s(card, entry.tp) if reading and key == "tg_throughput" else None
-            if ceiling and ceiling <= FAR_ABOVE * highest:
+            ceiling = entry.reading.ceiling_t_s(entry.result.manifest.card, entry.tp)
+            if key == "tg_throughput" and ceiling and ceiling <= FAR_ABOVE * highest:
                 level = Dot(0, ceiling)
                 lines.append(Line(f"ceiling {entry.label}: {number(ceiling)} t/s", (level,), place, "level"))
         places = tuple(map(tokens, depths))

@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.bench.result import PARTIAL, Difference, Result, differences, find_baseline, read_result, warnings
+from cluster.bench.result import (
+    PARTIAL,
+    Difference,
+    Result,
+    differences,
+    find_baseline,
+    read_result,
+    stored_results,
+    warnings,
+)
 from cluster.bench.rows import suffix
 from cluster.bench.scaling import Entry, Reading, bytes_a_token, scaling_table
 from cluster.bench.series import ENDING, Point, Series, read_point, read_series, short_key
@@ -348,12 +357,7 @@ def newest(directory: Path) -> list[Path]:
     for path in sorted(directory.glob(f"*{ENDING}")):
         with suppress(ClusterError):
             kept |= dict.fromkeys((point.result for point in read_series(path).points), path)
-    results = [path for path in directory.glob("*.json") if not path.name.endswith(ENDING)]
-    for path in sorted((*results, *directory.glob(f"*{PARTIAL}")), reverse=True):
-        try:
-            result = read_result(path)
-        except ClusterError:
-            continue
+    for path, result in stored_results((*directory.glob("*.json"), *directory.glob(f"*{PARTIAL}"))):
         if path.name in kept:
             return [kept[path.name]]
         baseline, _ = find_baseline(directory, result) if (result.manifest.tp or 1) > 1 else (None, ())

@@ -305,11 +305,8 @@ def tokenise(loader: Loader, model: str, corpus: str = "prose", *, chat: bool = 
             continue
         if answer.status in NO_SUCH_PATH and (words := count_words(loader, model, corpus, chat)):
             return words
-        raise ClusterError(
-            f"the server has no /tokenize that answers ({_refusal(answer)}), so prompts of known length cannot be made",
-            code="no-tokenizer",
-            remedy="measure a server that has it (vLLM and llama.cpp do), or that counts prompts in its `usage`",
-        )
+        remedy = "measure a server that has it (vLLM and llama.cpp do), or that counts prompts in its `usage`"
+        raise _no_tokenizer("/tokenize", answer, "prompts of known length", remedy)
     starts = (special[:at] for at in range(len(special)) if special[at : at + len(plain)] == plain and not chat)
     begin = next(starts, [])
     return Corpus(tuple(token for piece in pieces for token in piece), tuple(begin))
@@ -342,15 +339,12 @@ def detokenise(loader: Loader, model: str, prompts: Sequence[Sequence[int]]) -> 
         document = json_object(answer)
         text = document.get("prompt", document.get("content"))
         if text is None:
-            raise ClusterError(
-                f"the server has no /detokenize that answers ({_refusal(answer)}), so chats of a known length cannot "
-                "be made",
-                code="no-tokenizer",
-                remedy="leave out --chat",
-            )
+            raise _no_tokenizer("/detokenize", answer, "chats of a known length", "leave out --chat")
         texts.append(text)
     return texts
 
 
-def _refusal(answer: HttpAnswer) -> str:
-    return f"HTTP {answer.status}: {error_text(answer.body, 160)}" if answer.status else answer.problem
+def _no_tokenizer(path: str, answer: HttpAnswer, needed: str, remedy: str) -> ClusterError:
+    why = f"HTTP {answer.status}: {error_text(answer.body, 160)}" if answer.status else answer.problem
+    what = f"the server has no {path} that answers ({why}), so {needed} cannot be made"
+    return ClusterError(what, code="no-tokenizer", remedy=remedy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ import orjson
 
 from cluster import __version__
 from cluster.bench.endpoint import REMEDIES, engine_warnings, lacking
-from cluster.bench.rows import Row, Sentinel, known_values, parse_row, parse_sentinel, sentinel_document
+from cluster.bench.rows import Row, Sentinel, known_values, parse_row, parse_sentinel
 from cluster.bench.workload import corpus_id
 from cluster.errors import ClusterError, UsageError
 from cluster.spark.gpu import SPARK, Card, card_of
@@ -149,10 +149,9 @@ def differences(a: Manifest, b: Manifest) -> tuple[Difference, ...]:
         silent = MAY_DIFFER.get(root) == "silent" or f"{key}.".startswith(SPEC_MAY_DIFFER)
         if root in ("versions", "est_ppt_from"):
             silent = not (before and after)
-        elif root in ("products", "drivers") and before and after:
-            silent = set(before) <= set(after) or set(after) <= set(before)
-        elif root == "gpus":  # unknown in results of before 2026-12
-            silent = not (before and after) or set(before) <= set(after) or set(after) <= set(before)
+        elif root == "gpus" or (root in ("products", "drivers") and before and after):
+            one, other = set(before or ()), set(after or ())  # no GPUs in results of before 2026-12
+            silent = one <= other or other <= one
         if before != after and not silent:
             found.append(Difference(key, before, after, root not in MAY_DIFFER))
     return tuple(sorted(found, key=lambda difference: not difference.must_agree))
@@ -206,7 +205,7 @@ class Result:
             "schema": SCHEMA,
             "std_is": "sample standard deviation (n - 1)",
             "complete": self.complete,
-            "sentinel": sentinel_document(self.sentinel),
+            "sentinel": self.sentinel and self.sentinel.document(),
             "request": self.request,
             "manifest": self.manifest.document(),
         }
@@ -230,8 +229,9 @@ def parse_result(document: dict[str, Any]) -> Result:
     rows = tuple(map(parse_row, document["benchmarks"]))
     hosts = tuple(HostState(**known_values(HostState, host)) for host in document["manifest"].get("hosts", ()))
     manifest = known_values(Manifest, document["manifest"]) | {"hosts": hosts, "est_ppt_from": clocks(rows)}
-    values = known_values(Result, document) | {"rows": rows, "sentinel": parse_sentinel(document.get("sentinel"))}
-    return Result(**values | {"manifest": Manifest(**manifest)})
+    sentinel = parse_sentinel(known) if (known := document.get("sentinel")) else None
+    values = {"rows": rows, "sentinel": sentinel, "manifest": Manifest(**manifest)}
+    return Result(**known_values(Result, document) | values)
 
 
 def read_result(path: Path) -> Result:
@@ -242,6 +242,13 @@ def read_result(path: Path) -> Result:
         head, *lines = path.read_bytes().split(b"\n")[:-1]  # a kill may have left half a line at the end
         latest = {parse_row(line).shape: line for line in map(orjson.loads, lines)}
         return parse_result(orjson.loads(head) | {"benchmarks": list(latest.values())})
+
+
+def stored_results(paths: Iterable[Path]) -> Iterator[tuple[Path, Result]]:
+    """The results among files, the newest first; files that are no results are passed over."""
+    for path in sorted(paths, reverse=True):
+        with suppress(ClusterError):
+            yield path, read_result(path)
 
 
 @contextmanager
@@ -327,11 +334,6 @@ class Journal:
         with writing(self.partial), self.partial.open("ab") as file:
             file.write(orjson.dumps(row.document()) + b"\n")
 
-    def abandon(self) -> None:
-        """Nothing was measured: leave no file behind. Rows that were kept stay."""
-        if not read_result(self.partial).rows:
-            self.partial.unlink()
-
     def finish(self, result: Result) -> Path:
         """Write the result; the partial file is no longer needed."""
         store(self.path, result.document())
@@ -342,16 +344,12 @@ class Journal:
 def find_baseline(directory: Path, now: Result) -> tuple[tuple[Path, Result] | None, list[str]]:
     """The stored TP=1 measurement of the same recipe under the same conditions; for each other one, what differs.
 
-    Of several, the one with most of the same rows, then the newest. Files that are no results are passed over.
+    Of several, the one with most of the same rows, then the newest.
     """
     shapes = {row.shape for row in now.rows}
     agreeing: list[tuple[int, str, Path, Result]] = []
     refused = []
-    for path in sorted(directory.glob("*.json"), reverse=True):
-        try:
-            result = read_result(path)
-        except ClusterError:
-            continue
+    for path, result in stored_results(directory.glob("*.json")):
         other, own = result.manifest, now.manifest
         if (other.tp, other.recipe, other.model) != (1, own.recipe, own.model):
             continue

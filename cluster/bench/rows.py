@@ -303,6 +303,11 @@ class Sentinel:
         changes = ", ".join(f"{change.what} {change.change:+.1%}" for change in self.changes)
         return f"{self.test} at the end, against its first run: {changes}"
 
+    def document(self) -> dict[str, Any]:
+        """As JSON holds it; whether a change is a drift stands beside it."""
+        changes = [asdict(change) | {"drift": change.is_drift} for change in self.changes]
+        return asdict(self) | {"changes": changes}
+
 
 def choose_sentinel(shapes: Sequence[Shape]) -> Shape:
     """The shape that costs the server least, with the longest output of those."""
@@ -323,17 +328,7 @@ def compare_runs(first: Row, last: Row, all_runs: Row, *, extra: bool) -> Sentin
     return Sentinel(first.shape.name, extra, tuple(changes)) if changes else None
 
 
-def sentinel_document(sentinel: Sentinel | None) -> dict[str, Any] | None:
-    """As JSON holds it; whether a change is a drift stands beside it."""
-    if sentinel is None:
-        return None
-    changes = [asdict(change) | {"drift": change.is_drift} for change in sentinel.changes]
-    return {"test": sentinel.test, "extra": sentinel.extra, "changes": changes}
-
-
-def parse_sentinel(document: Mapping[str, Any] | None) -> Sentinel | None:
-    """The inverse. Raises KeyError or TypeError."""
-    if document is None:
-        return None
+def parse_sentinel(document: Mapping[str, Any]) -> Sentinel:
+    """The inverse of `Sentinel.document`. Raises KeyError or TypeError."""
     changes = tuple(Change(**known_values(Change, one)) for one in document["changes"])
     return Sentinel(document["test"], document["extra"], changes)

@@ -37,8 +37,8 @@ _EXPERTS = re.compile(r"\bA\d+(\.\d+)?B\b", re.IGNORECASE)
 class Reading:
     """Bytes read for one token. `bytes` is None when they are not known; `why` says why, or where they are from."""
 
-    bytes: float | None
-    why: str
+    bytes: float | None = None
+    why: str = ""
 
     def ceiling_t_s(self, card: Card | None, tp: int | None, concurrency: int = 1) -> float | None:
         """Tokens a second that `tp` hosts of one card cannot exceed; one reading serves all requests of a batch. None
@@ -59,7 +59,7 @@ class Entry:
     result: Result
     path: Path | None = None
     point: Point | None = None
-    reading: Reading | None = None
+    reading: Reading = Reading()
     references: tuple[Reference, ...] = ()
 
     @property
@@ -128,9 +128,7 @@ def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()
     rows = []
     for (what, test, depth, concurrency), (before, after) in values.items():
         old, new = stat(before), stat(after)
-        gain = None
-        if old and new:
-            gain = ratio(old, new) if what == TTFR else ratio(new, old)
+        gain = ratio(old, new) if what == TTFR else ratio(new, old)
         first, second = (_published(known, what, test, one.manifest.tp) for one in (base, now))
         less, more = (second, first) if what == TTFR else (first, second)
         published = (first, second, more / less if more and less else None)
@@ -152,7 +150,7 @@ def scaling_table(base: Entry, now: Entry) -> Table:
     card, passed = now.result.manifest.card, []
     published = any(row.published[:2] != (None, None) for row in rows)
     for row in rows:
-        gain, most = row.speed_up, reading.ceiling_t_s(card, now.tp, row.concurrency) if reading else None
+        gain, most = row.speed_up, reading.ceiling_t_s(card, now.tp, row.concurrency)
         line = {"what": row.what, "test": row.test, base.label: row.base, now.label: row.now}
         line |= {"speed-up": f"{gain.value:.2f}×" if gain else None, "95 %": interval(gain)}
         line |= {"efficiency": cell(row.efficiency, ".0%"), f"ceiling {now.label}": ""}
@@ -177,12 +175,12 @@ def scaling_table(base: Entry, now: Entry) -> Table:
         elif published:
             with_what = f" ({reference.measured_with})" if reference.measured_with else ""
             notes.append(f"published: {reference.source}{with_what}")
-    if reading and reading.bytes is None:
-        notes.append(f"ceiling n/a: {reading.why}")
-    elif reading and reading.bytes and card is None:
+    if reading.bytes is None:
+        notes += [f"ceiling n/a: {reading.why}"] if reading.why else []
+    elif card is None:
         gpus = "; ".join(now.result.manifest.gpus)
         notes.append(f"ceiling n/a: the memory bandwidth of {gpus or 'these GPUs'} is not known here")
-    elif reading and reading.bytes and card:
+    else:
         notes.append(
             f"ceiling (part of it reached): {card.bytes_per_s / 1e9:,g} GB/s × {now.tp} ÷ "
             f"{reading.bytes / 1e9:,.3g} GB a token ({reading.why}); the cache read at depth is not counted"

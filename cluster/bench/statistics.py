@@ -85,13 +85,13 @@ def t95(freedom: float) -> float:
     return next(value for least, value in _T95_LARGE if freedom >= least)
 
 
-def ratio(upper: Stat, lower: Stat) -> Ratio | None:
-    """upper.mean ÷ lower.mean; None when a mean is not positive.
+def ratio(upper: Stat | None, lower: Stat | None) -> Ratio | None:
+    """upper.mean ÷ lower.mean; None when one is not known or a mean is not positive.
 
     Interval: the logarithm of the ratio has the variance s₁²/(n₁m₁²) + s₂²/(n₂m₂²) (delta method); its ± is
     Student's t at the degrees of freedom of Welch and Satterthwaite, since the two spreads need not be equal.
     """
-    if upper.mean <= 0 or lower.mean <= 0:
+    if upper is None or lower is None or upper.mean <= 0 or lower.mean <= 0:
         return None
     value = upper.mean / lower.mean
     if upper.std is None or lower.std is None:

@@ -286,9 +286,9 @@ def _concurrency(results: Sequence[Result]) -> Table:
         {
             "clients": row.concurrency,
             "all together (t/s)": row.tg_throughput,
-            "× one client": alone and ratio_of(row.tg_throughput, alone.tg_throughput),
+            "× one client": alone and ratio(row.tg_throughput, alone.tg_throughput),
             "each (t/s)": row.tg_req_throughput,
-            "× alone": alone and ratio_of(row.tg_req_throughput, alone.tg_req_throughput),
+            "× alone": alone and ratio(row.tg_req_throughput, alone.tg_req_throughput),
             "e2e_ttft (ms)": row.e2e_ttft,
         }
         for row in results[0].rows
@@ -309,7 +309,7 @@ def _prefix(results: Sequence[Result]) -> Table:
             "prefix (tokens)": cached.context_size,
             "cold e2e_ttft (ms)": context.e2e_ttft,
             "cached e2e_ttft (ms)": cached.e2e_ttft,
-            "speed-up": ratio_of(context.e2e_ttft, cached.e2e_ttft),
+            "speed-up": ratio(context.e2e_ttft, cached.e2e_ttft),
         }
         for context, cached in pairs
     ]
@@ -328,7 +328,7 @@ def _tools(results: Sequence[Result]) -> Table | None:
         before, after = getattr(without, key), getattr(using, key)
         line = {"": name, "without": before, "with": after, "change": ""}
         if key != "output_tokens":
-            gain = ratio_of(after, before)
+            gain = ratio(after, before)
             sure = "" if gain is None or gain.significant else " (not significant)"
             line["change"] = gain and f"{gain.value - 1:+.1%}{sure}"
         lines.append(line)
@@ -361,8 +361,3 @@ SUITES: dict[str, Callable[[Sequence[Result]], Table | None]] = {
     "tool-calls": _tools,
     "sequential": _sequential,
 }
-
-
-def ratio_of(upper: Stat | None, lower: Stat | None) -> Ratio | None:
-    """How many times the one is the other; None when one of them is not known."""
-    return ratio(upper, lower) if upper and lower else None

@@ -114,7 +114,8 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
                 if kept.rows:
                     print_result(kept, at.recipe, options, directory, screen)
                     screen.warn(f"not all was measured; what was is in {journal.partial}")
-                journal.abandon()
+                else:
+                    journal.partial.unlink()
                 if not isinstance(error, KeyboardInterrupt | InterruptedByUser):
                     raise
                 if not kept.rows:

@@ -97,6 +97,10 @@ def test_a_lost_load_client_keeps_the_rows_before_it(
     [kept] = tmp_path.iterdir()
     assert [row.shape.name for row in read_result(kept).rows] == ["pp64 tg4"]
     assert "tg4" in capsys.readouterr().out
+    given.depth = [64]
+    with pytest.raises(ConnectionLostError):
+        bench.run(given, Screen())
+    assert list(tmp_path.iterdir()) == [kept], "nothing was measured, so no file is left"
 
 
 def test_suite_of_two_parts_is_two_results(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,15 +170,6 @@ def test_journal_keeps_rows_and_then_the_result(tmp_path: Path) -> None:
     assert path.name.endswith("-gemma-4-31b-fp8-tp2.json")
 
 
-def test_abandoned_measurement_leaves_only_what_was_measured(tmp_path: Path) -> None:
-    Journal(tmp_path, manifest()).abandon()
-    assert list(tmp_path.iterdir()) == []
-    journal = Journal(tmp_path, manifest())
-    journal.add(row(Shape(64, 8, 0)))
-    journal.abandon()
-    assert journal.partial.exists()
-
-
 def test_read_only_directory(plain_user: Path) -> None:
     plain_user.chmod(0o500)
     with pytest.raises(UsageError) as caught:

@@ -17,7 +17,6 @@ from cluster.bench.rows import (
     compare_runs,
     parse_row,
     parse_sentinel,
-    sentinel_document,
     suffix,
     summarise,
 )
@@ -256,7 +255,6 @@ def test_drift_is_warned_of_and_steadiness_noted() -> None:
 
 def test_a_sentinel_survives_its_document() -> None:
     there = sentinel(50, 45)
-    document = sentinel_document(there)
+    document = there.document()
     assert parse_sentinel(document) == there
     assert [change["drift"] for change in document["changes"]] == [True, True, True]
-    assert parse_sentinel(None) is None
