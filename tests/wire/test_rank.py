@@ -191,6 +191,7 @@ def test_a_rank_alone_runs_its_commands_then_its_engine(deployment: Deployment) 
     before = [sys.executable, "-c", "print('patched')"]
     rank = deployment.start(0, **ALONE, before_serve=[before])
     rank.says("serving")
+    rank.reaches("engine_started")  # the engine may print first
     assert names(rank) == ["started", "before_serve", "joined", "engine_started"]
     assert rank.lines().index("patched") < rank.lines().index("serving")
 
