@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -177,12 +178,13 @@ def test_wrong_words_are_refused(lab: Lab) -> None:
 
 
 def test_not_root_is_told_so(lab: Lab) -> None:
-    words = ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-m", "cluster.cli.main", "lab", "up"]
-    words += ["--dir", "/tmp/x"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "[lab-unsupported]" in done.stderr
-    assert not Path("/tmp/x").exists()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        words = ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-m", "cluster.cli.main", "lab", "up"]
+        done = subprocess.run([*words, "--dir", f"{folder}/lab"], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert "[lab-unsupported]" in done.stderr
+        assert not list(Path(folder).iterdir())
 
 
 def lab_processes(root: Path) -> list[int]:
