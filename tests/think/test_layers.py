@@ -23,6 +23,7 @@ ROOMS = (
     "diagnosis",
     "deploy",
     "bench",
+    "model",
     "probe",
     "cli",
 )
