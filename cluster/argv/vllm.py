@@ -178,20 +178,24 @@ def weights_of(weights: str, flags: Mapping[str, Any]) -> str:
 
 
 def read_length(value: JsonValue) -> int:
-    """Tokens as vLLM reads `--max-model-len`: `128k` is 128,000, `128K` is 131,072, `auto` and -1 are AUTO. Raises
-    ValueError for what vLLM refuses: a part of a binary unit (`25.6K`), words, nothing, less than 1."""
+    """Tokens as vLLM reads `--max-model-len`: a count, `auto` and -1 are AUTO. Raises ValueError as `read_count`."""
     text = _word(value).strip()
-    if text == "-1" or text.lower() == "auto":
-        return AUTO
+    return AUTO if text == "-1" or text.lower() == "auto" else read_count("max-model-len", value, "tokens", ", or auto")
+
+
+def read_count(flag: str, value: JsonValue, unit: str = "a number", more: str = "") -> int:
+    """A number as vLLM reads one: `128k` is 128,000, `128K` is 131,072. Raises ValueError for what it refuses: a part
+    of a binary unit (`25.6K`), words, nothing, less than 1."""
+    text = _word(value).strip()
     short = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT])", text)
-    number, unit = short.groups() if short else (text, "")
+    number, letter = short.groups() if short else (text, "")
     try:
-        tokens = int(float(number) * THOUSANDS[unit]) if unit in THOUSANDS else int(number) * BINARY.get(unit, 1)
+        count = int(float(number) * THOUSANDS[letter]) if letter in THOUSANDS else int(number) * BINARY.get(letter, 1)
     except ValueError:
-        tokens = 0
-    if tokens < 1:
-        raise ValueError(f"max-model-len: found {value!r}; expected tokens, as 65536, 128k, 128K or auto")
-    return tokens
+        count = 0
+    if count < 1:
+        raise ValueError(f"{flag}: found {value!r}; expected {unit}, as 65536, 128k, 128K{more}")
+    return count
 
 
 def refuse_extra(extra: Sequence[str]) -> None:

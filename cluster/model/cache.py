@@ -53,6 +53,10 @@ class Cache:
         """The log's `GPU KV cache size`: requests of `length` tokens that fit into `size` bytes, in tokens."""
         return int(self.blocks(size) / self.blocks_a_request(length) * length)
 
+    def tokens_by_group(self, size: int) -> int:
+        """The same line before vLLM 0.24: as if each group of layers took the same blocks."""
+        return self.blocks(size) // len(self.groups) * min(group[0].block for group in self.groups)
+
     def needed(self, length: int, requests: int = 1) -> int:
         """Bytes that `requests` of `length` tokens take, with the one block that vLLM never gives away."""
         return (self.blocks_a_request(length) * requests + 1) * self.block_bytes

@@ -62,6 +62,25 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster" / "checkpoints"
 
 
+def local_copy(model: str, revision: str) -> Path | None:
+    """Where this machine has a model with all its weights: a directory, or a snapshot in its hub cache."""
+    if model.startswith("/"):
+        return Path(model)
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    folder = home / "hub" / f"models--{model.replace('/', '--')}"
+    with suppress(OSError, ValueError):
+        commit = revision if _COMMIT.fullmatch(revision) else (folder / "refs" / revision).read_text().strip()
+        snapshot = folder / "snapshots" / commit
+        index = snapshot / "model.safetensors.index.json"
+        if index.exists():
+            files = set(json.loads(index.read_text())["weight_map"].values())
+        else:
+            files = {"model.safetensors"}
+        if all((snapshot / name).exists() for name in files):
+            return snapshot
+    return None
+
+
 def read_local(folder: Path) -> Checkpoint:
     """A directory, or a snapshot in a hub cache, which also gives id and commit.
 

@@ -91,7 +91,9 @@ def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sha
         if layer is not None and f"{module.rpartition('.')[0]}.v_proj.weight" not in rows and module.endswith(".k_proj"):
             size *= 2 if _keys_are_values(text, layer) else 1
         where = _where(layer if not drafter else None, bounds, drafter, head, bool(tower), tied)
-        name = "drafter" if drafter else "tower" if tower else "layers" if layer is not None else "embeddings"
+        name = "drafter" if drafter else "tower" if tower else "head" if head else "embeddings"
+        if layer is not None and not drafter:
+            name = "experts" if EXPERTS.search(f".{module}") else "layers"
         for stage in where:
             ranks[stage].parts[name] += size
             ranks[stage].unknown += 0.0 if known else size

@@ -1,0 +1,382 @@
+"""One host's memory for a deployment: weights, vLLM's cache, what is left, and how fast it can be at most. Pure.
+
+Sizes are in GiB unless a name says bytes. What cannot be computed is a constant here, taken from write-ups and runs;
+docs/fit.md says how far off each is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from cluster.argv.vllm import AUTO, read_count, read_length, serve_flags
+from cluster.config.recipe import AttentionLayers, Recipe
+from cluster.errors import UsageError
+from cluster.model.cache import Cache, cache_of
+from cluster.model.checkpoint import Checkpoint
+from cluster.model.layers import Kept, Serving, kept_layers, text_of
+from cluster.model.weights import Rank, Sharding, on_ranks
+from cluster.spark.gpu import CARDS, SPARK, Card
+from cluster.spark.memory import GIB
+
+SYSTEM_GIB = 4.5  # What a Spark without a desktop session has in use without a deployment
+HOST_SIDE_GIB = 2.6  # API server, engine and Ray outside of the GPU's share
+GRAPHS_GIB = 5.8  # Compiled graphs and the activations of the largest batch, within vLLM's share
+DEFAULT_UTILIZATION = 0.92  # vLLM 0.32's default (vllm/config/cache.py)
+UNSAID_LENGTH = 4096
+LAYERWISE_FROM = "0.19"
+"""The vLLM that quantises a layer at a time (PR 31914 of January 2026, in its documentation since March); earlier ones
+held the BF16 weights first."""
+SETTLED_FROM, CAPACITY_FROM = (0, 26), (0, 24)
+"""From where on a window keeps the tokens of two batches (PR 47728), and the log counts tokens by requests (first seen)."""
+LOADERS = {"instanttensor": 4.4}
+"""GiB that a load-format takes beside the weights (reported by three owners of Sparks; others: not known)."""
+BATCHED_TOKENS = ((160, 16384), (70, 8192), (0, 2048))
+"""vLLM's max-num-batched-tokens by the GiB of a GPU, where no flag says it (engine/arg_utils.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is known of a model: its checkpoint and its drafter's, or nothing but the recipe."""
+
+    checkpoint: Checkpoint | None = None
+    drafter: Checkpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be counted. `length`: tokens of a sequence, None for the longest that fits; `leave`: GiB that stay free
+    on the host, instead of what gpu-memory-utilization says; `acceptance`: share of drafted tokens that are accepted;
+    `release`: of vLLM, None for the newest that is known."""
+
+    tp: int = 1
+    pp: int = 1
+    length: int | None = UNSAID_LENGTH
+    sequences: int = 1
+    card: Card = CARDS[SPARK]
+    memory: float = CARDS[SPARK].memory_gib
+    leave: float | None = None
+    acceptance: float | None = None
+    release: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One host. `parts`: of the weights, by what they are for, empty where only their sum is known; `unknown`: of them,
+    tensors that no rule names. Fields of the cache are None where it is not known (`cache_why`)."""
+
+    tp: int
+    pp: int
+    total: float
+    loading: float
+    weights: float
+    parts: Mapping[str, float]
+    unknown: float
+    share: float
+    room: float  # what is left for the cache, or was asked for by kv-cache-memory-bytes
+    cache_why: str
+    block_bytes: int | None
+    blocks: int | None
+    tokens: int | None
+    length: int | None
+    sequences: int
+    needed: float | None  # what the sequences take
+    longest: int | None  # tokens of a sequence, so that all fit
+    most: int | None  # sequences of `length`
+    left: float  # free beside vLLM's share, its processes and the system
+    utilization: float  # the gpu-memory-utilization that this is
+    ceiling_t_s: float | None
+    ceiling_why: str
+    wrong: tuple[str, ...] = field(default=())  # why it does not fit
+
+
+def fit(recipe: Recipe, model: Model, asked: Asked) -> Fit:
+    """Count one host. Raises UsageError: a flag that is none, or nothing says how large the weights are."""
+    flags = serve_flags(recipe.vllm)
+    parts, unknown, weights, loading = weights_of_host(recipe, model, asked)
+    cache, why = known_cache(recipe, model, asked)
+    beside, size = beside_gib(asked.card), asked.memory
+    given = flags.get("kv-cache-memory-bytes")
+    if asked.leave is not None:
+        room = size - beside - asked.leave - weights - GRAPHS_GIB
+        share = weights + GRAPHS_GIB + room
+    elif given is not None:
+        room = _count("kv-cache-memory-bytes", given) / GIB
+        share = weights + GRAPHS_GIB + room
+    else:
+        share = utilization(recipe) * size
+        room = share - weights - GRAPHS_GIB
+    length, limit = asked.length, int((model.checkpoint and context_of(model.checkpoint.config)) or 1 << 40)
+    room_bytes = int(max(0.0, room) * GIB)
+    longest = cache.longest(room_bytes, asked.sequences, limit) if cache else None
+    length = longest if length is None else length
+    counted = cache is not None and bool(length)
+    tokens = None
+    if cache and length:
+        by_request = asked.release is None or asked.release >= CAPACITY_FROM
+        tokens = cache.tokens(room_bytes, length) if by_request else cache.tokens_by_group(room_bytes)
+    needed = cache.needed(length, asked.sequences) / GIB if cache and length else None
+    left = size - beside - share
+    wrong = {
+        f"the weights take {loading:.1f} GiB while they are loaded": loading + beside > size,
+        f"vLLM's share of {share:.1f} GiB leaves no room for a cache": room <= 0,
+        f"the cache asked for is {needed or 0:.1f} GiB, there is room for {room:.1f}": 0 < room < (needed or 0),
+        f"{-left:.1f} GiB are missing beside vLLM's share: lower {_lever(flags, asked)}": left < -1e-9,
+    }
+    ceiling, ceiling_why = ceiling_of(recipe, model, asked)
+    return Fit(
+        tp=asked.tp,
+        pp=asked.pp,
+        total=size,
+        loading=loading,
+        weights=weights,
+        parts=parts,
+        unknown=unknown,
+        share=share,
+        room=room,
+        cache_why=why,
+        block_bytes=cache.block_bytes if cache else None,
+        blocks=cache.blocks(room_bytes) if cache else None,
+        tokens=tokens,
+        length=length,
+        sequences=asked.sequences,
+        needed=needed,
+        longest=longest,
+        most=(cache.blocks(room_bytes) - 1) // cache.blocks_a_request(length) if cache and length and counted else None,
+        left=left,
+        utilization=share / size,
+        ceiling_t_s=ceiling,
+        ceiling_why=ceiling_why,
+        wrong=tuple(reason for reason, holds in wrong.items() if holds),
+    )
+
+
+def _lever(flags: Mapping[str, Any], asked: Asked) -> str:
+    return "kv-cache-memory-bytes" if "kv-cache-memory-bytes" in flags and asked.leave is None else "gpu-memory-utilization"
+
+
+def wanted_length(recipe: Recipe, model: Model) -> int | None:
+    """Tokens of a sequence by max-model-len, else by config.json, None for auto. Raises UsageError."""
+    found = recipe.vllm.get("max-model-len")
+    if found is None:
+        return (context_of(model.checkpoint.config) if model.checkpoint else None) or UNSAID_LENGTH
+    try:
+        length = read_length(found)
+    except ValueError as error:
+        raise UsageError(f"vllm.{error}", code="value-invalid") from None
+    return None if length == AUTO else length
+
+
+def context_of(config: Mapping[str, Any]) -> int | None:
+    """The longest context that a config.json allows."""
+    found = text_of(config).get("max_position_embeddings")
+    return int(found) if isinstance(found, int) else None
+
+
+def release_of(image: str) -> tuple[int, int] | None:
+    """The vLLM release that an image's tag names (`v0.28.0`), None when it names none."""
+    found = re.search(r"[:-]v(\d+)\.(\d+)\b", image)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def beside_gib(card: Card) -> float:
+    """What the system and the programs beside the GPU's share take of its memory: nothing of a card's own."""
+    return 0.0 if card.own_memory else SYSTEM_GIB + HOST_SIDE_GIB
+
+
+def utilization(recipe: Recipe) -> float:
+    """vLLM's share of the memory. Raises UsageError for what is none."""
+    found = recipe.vllm.get("gpu-memory-utilization", DEFAULT_UTILIZATION)
+    try:
+        share = float(str(found))
+    except ValueError:
+        share = 0
+    if not 0 < share <= 1:
+        raise UsageError(
+            f"vllm.gpu-memory-utilization: expected a number above 0 and at most 1, got {found!r}", code="not-in-range"
+        )
+    return share
+
+
+def _count(flag: str, value: Any) -> int:
+    try:
+        return read_count(flag, value)
+    except ValueError as error:
+        raise UsageError(f"vllm.{error}", code="value-invalid") from None
+
+
+def drafting(recipe: Recipe) -> Mapping[str, Any]:
+    """The speculative-config, with what the spec-* flags give; empty without."""
+    flags = serve_flags(recipe.vllm)
+    found = flags.get("speculative-config")
+    named = {"model": "spec-model", "method": "spec-method", "num_speculative_tokens": "spec-tokens"}
+    more = {key: flags[flag] for key, flag in named.items() if flag in flags}
+    return {**(found if isinstance(found, dict) else {}), **more}
+
+
+def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> Serving:
+    """What decides the cache, from a recipe's flags with vLLM's defaults on NVIDIA GPUs."""
+    flags, text = serve_flags(recipe.vllm), text_of(config)
+    default = next(tokens for least, tokens in BATCHED_TOKENS if asked.memory >= least)
+    latent = "kv_lora_rank" in text
+    settled = asked.release is None or asked.release >= SETTLED_FROM
+    asynchronous = settled and flags.get("async-scheduling", True) is not False
+    return Serving(
+        tp=asked.tp,
+        cache_dtype=str(flags.get("kv-cache-dtype", "auto")),
+        state_dtype=str(flags.get("mamba-ssm-cache-dtype", "auto")),
+        block=_count("block-size", flags.get("block-size", 64 if latent else 16)),
+        batched_tokens=_count("max-num-batched-tokens", flags.get("max-num-batched-tokens", default)),
+        in_flight=max(asked.pp, 2 if asynchronous else 1),
+        drafted=int(drafting(recipe).get("num_speculative_tokens") or 0),
+        aligned_states=flags.get("enable-prefix-caching", True) is not False,
+        context_parallel=_count("decode-context-parallel-size", flags.get("decode-context-parallel-size", 1)),
+    )
+
+
+def known_cache(recipe: Recipe, model: Model, asked: Asked) -> tuple[Cache | None, str]:
+    """The cache of the fullest pipeline stage, or why it is not known."""
+    config = model.checkpoint.config if model.checkpoint else {}
+    serving = serving_of(recipe, asked, config)
+    try:
+        if model.checkpoint:
+            kept = kept_layers(config, serving)
+            if model.drafter:
+                kept += kept_layers(model.drafter.config, serving)
+        else:
+            kept = shapes(recipe.attention, serving)
+        kept = tuple(_staged(one, asked.pp) for one in kept)
+        return (cache_of(kept, serving), "") if kept else (None, "the recipe has no `attention`")
+    except UsageError as error:
+        return None, error.what
+
+
+def _staged(one: Kept, pp: int) -> Kept:
+    return Kept(one.kind, -(-one.layers // pp), one.block, one.page, one.window, one.copied)
+
+
+def shapes(attention: Sequence[AttentionLayers], serving: Serving) -> tuple[Kept, ...]:
+    """The recipe's `attention` as layers."""
+    width = 1 if serving.cache_dtype.startswith("fp8") else 2
+    return tuple(
+        Kept(
+            "window" if one.window else "all",
+            one.layers,
+            serving.block,
+            serving.block * 2 * max(1, one.kv_heads // serving.tp) * one.head_dim * width,
+            one.window or 0,
+        )
+        for one in attention
+    )
+
+
+def sharding_of(recipe: Recipe, asked: Asked) -> Sharding:
+    flags = serve_flags(recipe.vllm)
+    made = 1.0 if flags.get("quantization") == "fp8" else None
+    limits = flags.get("limit-mm-per-prompt")
+    return Sharding(
+        asked.tp,
+        asked.pp,
+        drafted=bool(drafting(recipe)) and not drafting(recipe).get("model"),
+        made=made,
+        experts_whole=flags.get("enable-expert-parallel") is True,
+        tower_copied=flags.get("mm-encoder-tp-mode") == "data",
+        text_only=flags.get("language-model-only") is True
+        or (isinstance(limits, dict) and bool(limits) and not any(limits.values())),
+    )
+
+
+def weights_of_host(recipe: Recipe, model: Model, asked: Asked) -> tuple[dict[str, float], float, float, float]:
+    """By part, unknown, all together, and the most while they are loaded: of the host that holds most."""
+    extra = LOADERS.get(str(recipe.vllm.get("load-format")), 0.0)
+    if model.checkpoint is None:
+        return {}, 0.0, *_by_the_recipe(recipe, asked, extra)
+    rank = max(_ranks(recipe, model, asked), key=lambda one: one.total)
+    whole = sum(tensor.bytes for tensor in model.checkpoint.tensors) / asked.tp / asked.pp
+    if _is_made(recipe):
+        extra += (whole - rank.total if quantises_whole(recipe) else rank.largest_layer) / GIB
+    total = rank.total / GIB
+    return {name: size / GIB for name, size in rank.parts.items()}, rank.unknown / GIB, total, total + max(0.0, extra)
+
+
+def _ranks(recipe: Recipe, model: Model, asked: Asked) -> tuple[Rank, ...]:
+    """Raises UsageError when nothing was read of the model."""
+    checkpoint = model.checkpoint
+    if checkpoint is None:
+        raise UsageError("no checkpoint was read", code="model-not-found")
+    sharding = sharding_of(recipe, asked)
+    ranks = on_ranks(checkpoint.tensors, checkpoint.config, sharding)
+    if model.drafter:
+        tp = int(drafting(recipe).get("draft_tensor_parallel_size") or asked.tp)
+        own = on_ranks(model.drafter.tensors, model.drafter.config, Sharding(tp))
+        ranks[-1].parts["drafter"] += own[0].total
+    return ranks
+
+
+def _by_the_recipe(recipe: Recipe, asked: Asked, extra: float) -> tuple[float, float]:
+    """Weights of a host and the most while they are loaded, from the recipe's own numbers."""
+    if recipe.weights_gib is None:
+        raise UsageError(
+            f"recipe {recipe.name} has no weights_gib, so nothing can be counted",
+            code="weights-gib-missing",
+            remedy="--set weights_gib=N, the size of the model's files",
+        )
+    hosts, files = asked.tp * asked.pp, recipe.weights_gib
+    loaded = recipe.parameters_b * 1e9 / GIB if _is_made(recipe) and recipe.parameters_b is not None else files
+    if loaded < files:
+        layers = sum(shape.layers for shape in recipe.attention)
+        extra += (files - loaded) / hosts if quantises_whole(recipe) else (files / layers / hosts if layers else 0.0)
+    return loaded / hosts, loaded / hosts + extra
+
+
+def quantises_whole(recipe: Recipe) -> bool:
+    """Whether a vLLM that the recipe allows holds all weights as they are on disk before it quantises them."""
+    allowed, older = SpecifierSet(recipe.needs.vllm), range(int(LAYERWISE_FROM.partition(".")[2]))
+    return _is_made(recipe) and any(allowed.contains(f"0.{minor}", prereleases=True) for minor in older)
+
+
+def _is_made(recipe: Recipe) -> bool:
+    """Whether vLLM itself quantises BF16 weights while it loads them, to one byte a parameter."""
+    return recipe.vllm.get("quantization") == "fp8"
+
+
+def ceiling_of(recipe: Recipe, model: Model, asked: Asked) -> tuple[float | None, str]:
+    """Tokens a second of one client that the memory's bandwidth allows, and what it is from.
+
+    A dense model reads all weights but the embeddings for a token; a mixture the experts that one token takes, on
+    average; with drafting one step reads for all drafted tokens and gives the accepted ones and one more.
+    """
+    from cluster.bench.scaling import bytes_a_token
+
+    if model.checkpoint is None:
+        reading = bytes_a_token(recipe)
+        return reading.ceiling_t_s(asked.card, asked.tp), reading.why
+    drafted, accepted = int(drafting(recipe).get("num_speculative_tokens") or 0), asked.acceptance
+    if drafted and accepted is None:
+        return None, "speculative decoding gives several tokens for one reading; --acceptance says how many"
+    text = text_of(model.checkpoint.config)
+    step = 0.0
+    for rank in _ranks(recipe, model, asked):  # stages read one after the other
+        parts = rank.parts
+        tied = "head" not in parts
+        step += parts.get("layers", 0.0) + parts.get("head", parts.get("embeddings", 0.0) if tied else 0.0)
+        step += parts.get("experts", 0.0) * experts_read(text, drafted + 1)
+        step += drafted * parts.get("drafter", 0.0)
+    tokens = sum((accepted or 0.0) ** at for at in range(drafted + 1))
+    why = f"{step / GIB:.1f} GiB read a step on each host"
+    why += f", {tokens:.2f} tokens a step at an acceptance of {accepted:g}" if drafted and accepted is not None else ""
+    return (tokens * asked.card.bytes_per_s / step if step else None), why
+
+
+def experts_read(text: Mapping[str, Any], tokens: int) -> float:
+    """The share of the experts that some of `tokens` take, if each takes its own by chance; 1 where it is not known."""
+    names = ("num_experts", "n_routed_experts", "num_local_experts")
+    experts = next((int(text[name]) for name in names if text.get(name)), 0)
+    taken = text.get("num_experts_per_tok") or text.get("top_k_experts")
+    if not experts or not taken:
+        return 1.0
+    return float(1 - (1 - int(taken) / experts) ** tokens)
