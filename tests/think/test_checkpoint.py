@@ -291,7 +291,7 @@ def test_refusals(
 
 
 def test_a_server_that_never_answers(asking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(requests, "TIMEOUT_S", 0.3)
     with serving(HubServer(toy(), silent=True)) as served:
         error = refused(asking, served)
     assert (error.code, error.exit_code) == ("hub-unreachable", 3)
