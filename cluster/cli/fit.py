@@ -45,9 +45,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     name = args.gpu or SPARK
     fits = [fit(recipe, model, replace(asked, tp=tp)) for tp in args.tp or [1, 2]]
     tokens = "the longest that fits" if asked.length is None else f"{asked.length} tokens"
-    screen.line(
-        f"{recipe.name}: {recipe.model}, {asked.sequences} × {tokens}, {name} hosts of {asked.memory:g} GiB"
-    )
+    screen.line(f"{recipe.name}: {recipe.model}, {asked.sequences} × {tokens}, {name} hosts of {asked.memory:g} GiB")
     columns = [column(recipe, one, asked.card) for one in fits]
     labels = dict.fromkeys(label for one in columns for label in one)
     rows = [(label, *(one.get(label, "") for one in columns)) for label in labels]
@@ -76,7 +74,8 @@ def read_asked(recipe: Recipe, model: Model, args: argparse.Namespace) -> Asked:
     sizes = [1 if length is None else length, args.sequences, args.pp, *(args.tp or [])]
     if min(sizes) < 1 or memory <= 0 or (args.leave is not None and args.leave < 0):
         raise UsageError(
-            "expected --tp, --pp, --length, --sequences and --memory-gib above 0, --leave not below", code="option-invalid"
+            "expected --tp, --pp, --length, --sequences and --memory-gib above 0, --leave not below",
+            code="option-invalid",
         )
     if args.acceptance is not None and not 0 <= args.acceptance <= 1:
         raise UsageError(f"--acceptance {args.acceptance:g}: expected a share from 0 to 1", code="option-invalid")
@@ -119,7 +118,7 @@ def notes(recipe: Recipe, model: Model, args: argparse.Namespace, fits: list[Fit
         yield f"the cache is not counted: {why}"
     unknown = max(one.unknown for one in fits)
     if unknown > 0.005:
-        yield f"{unknown:.2f} GiB of the weights have names that no rule knows; they are counted as split where they can be"
+        yield f"{unknown:.2f} GiB of the weights have names that no rule knows; counted as split where they can be"
     if any(one.loading > one.weights + 0.005 for one in fits) and recipe.vllm.get("quantization") == "fp8":
         yield f"while loading: {HELD_WHOLE if quantises_whole(recipe) else LAYERWISE}"
     if args.length is None and wanted_length(recipe, model) is None:

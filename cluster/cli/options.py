@@ -220,7 +220,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--sequences N": "sequences at once (default: 1)",
         "--pp N": "pipeline-parallel size (default: 1)",
         "--leave S": "GiB that stay free on each host, instead of what gpu-memory-utilization says",
-        "--acceptance S": "share of drafted tokens that are accepted, 0 to 1, for the ceiling with speculative decoding",
+        "--acceptance S": "share of drafted tokens that are accepted, 0 to 1, for the ceiling",
         "--vllm N.N": "release of vLLM, as 0.32 (default: what the image's tag names, else the newest known)",
         "--model-dir DIR": "directory with config.json and safetensors (default: this machine's copy, else the hub)",
         "--offline": "read no headers: count with the recipe's own numbers",

@@ -72,11 +72,8 @@ def local_copy(model: str, revision: str) -> Path | None:
         commit = revision if _COMMIT.fullmatch(revision) else (folder / "refs" / revision).read_text().strip()
         snapshot = folder / "snapshots" / commit
         index = snapshot / "model.safetensors.index.json"
-        if index.exists():
-            files = set(json.loads(index.read_text())["weight_map"].values())
-        else:
-            files = {"model.safetensors"}
-        if all((snapshot / name).exists() for name in files):
+        named = json.loads(index.read_text())["weight_map"].values() if index.exists() else ["model.safetensors"]
+        if all((snapshot / name).exists() for name in set(named)):
             return snapshot
     return None
 

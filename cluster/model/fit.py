@@ -32,7 +32,7 @@ LAYERWISE_FROM = "0.19"
 """The vLLM that quantises a layer at a time (PR 31914 of January 2026, in its documentation since March); earlier ones
 held the BF16 weights first."""
 SETTLED_FROM, CAPACITY_FROM = (0, 26), (0, 24)
-"""From where on a window keeps the tokens of two batches (PR 47728), and the log counts tokens by requests (first seen)."""
+"""From where on a window keeps the tokens of two batches (PR 47728), and the log counts by requests (first seen)."""
 LOADERS = {"instanttensor": 4.4}
 """GiB that a load-format takes beside the weights (reported by three owners of Sparks; others: not known)."""
 BATCHED_TOKENS = ((160, 16384), (70, 8192), (0, 2048))
@@ -49,9 +49,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be counted. `length`: tokens of a sequence, None for the longest that fits; `leave`: GiB that stay free
-    on the host, instead of what gpu-memory-utilization says; `acceptance`: share of drafted tokens that are accepted;
-    `release`: of vLLM, None for the newest that is known."""
+    """What is to be counted. `length`: tokens of a sequence, None: the longest that fits; `leave`: GiB that stay free
+    on the host, instead of what gpu-memory-utilization says; `acceptance`: share of the drafted tokens that are
+    accepted; `release`: of vLLM, None for the newest that is known."""
 
     tp: int = 1
     pp: int = 1
@@ -156,7 +156,11 @@ def fit(recipe: Recipe, model: Model, asked: Asked) -> Fit:
 
 
 def _lever(flags: Mapping[str, Any], asked: Asked) -> str:
-    return "kv-cache-memory-bytes" if "kv-cache-memory-bytes" in flags and asked.leave is None else "gpu-memory-utilization"
+    return (
+        "kv-cache-memory-bytes"
+        if "kv-cache-memory-bytes" in flags and asked.leave is None
+        else "gpu-memory-utilization"
+    )
 
 
 def wanted_length(recipe: Recipe, model: Model) -> int | None:

@@ -1,6 +1,6 @@
 """Requests to the Hugging Face hub: the beginning of a file, or all of a small one.
 
-Standard library: `huggingface_hub` 2.4 brings 11 packages and 29 MB for these requests, tries them once only, and does
+Standard library: `huggingface_hub` 2.4 brings 12 packages and 29 MB for these requests, tries them once only, and does
 not compare a file's size with its header.
 """
 

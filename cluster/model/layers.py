@@ -38,8 +38,8 @@ class Kept:
 class Serving:
     """vLLM's flags that decide how much is kept, with its defaults.
 
-    `in_flight`: batches that are scheduled and not settled; `drafted`: tokens drafted for one step; `state_blocks`: of a
-    request in a group of states (2 + drafted with mamba-cache-mode align, 1 + drafted without).
+    `in_flight`: batches that are scheduled and not settled; `drafted`: tokens drafted for one step; `state_blocks`: of
+    a request in a group of states (2 + drafted with mamba-cache-mode align, 1 + drafted without).
     """
 
     tp: int = 1
@@ -104,65 +104,74 @@ def align_states(kept: tuple[Kept, ...], serving: Serving, *, latent: bool = Fal
 
 
 def _layers(text: Mapping[str, Any], serving: Serving) -> Iterator[Kept]:
-    kinds = _kinds(text)
-    linear, window = kinds.pop("linear", 0), kinds.pop("window", 0)
-    complete = kinds.pop("all", 0)
-    if kinds:
-        raise ValueError(f"layers of type {', '.join(sorted(kinds))}")
-    drafting = int(text.get("mtp_num_hidden_layers") or text.get("num_nextn_predict_layers") or 0)
-    complete += min(drafting, 1) if serving.drafted and complete else 0
-    heads = text.get("num_key_value_heads") or text.get("num_attention_heads")
-    size = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
-    width = value_width(text, serving)
-    if "kv_lora_rank" in text and text["kv_lora_rank"]:
-        if window:
-            raise ValueError("latent attention with a window")
-        yield from _latent(text, serving, complete, width)
-    elif complete:
-        all_heads = text.get("num_global_key_value_heads") or heads
-        yield _all(complete, serving, _heads(all_heads, serving), text.get("global_head_dim") or size, width)
-        if "indexer_compress_ratio" in text and text["indexer_compress_ratio"]:
-            yield from _compressed_keys(text, serving, complete)
-    if window:
-        page = serving.block * _heads(heads, serving) * 2 * size * width
-        yield Kept("window", window, serving.block, page, int(text["sliding_window"]))
-    if linear:
-        yield Kept("state", linear, 1, _state(text, serving))
+    kinds = layer_kinds(text)
+    if unknown := set(kinds) - {"all", "window", "state"}:
+        raise ValueError(f"layers of type {', '.join(sorted(unknown))}")
+    shapes = Counter((kind, *heads_of(text, at)) for at, kind in enumerate(kinds) if kind != "state")
+    drafting = bool(text.get("mtp_num_hidden_layers") or text.get("num_nextn_predict_layers"))
+    width, latent = value_width(text, serving), bool(text.get("kv_lora_rank"))
+    if latent and "window" in kinds:
+        raise ValueError("latent attention with a window")
+    for (kind, heads, size), layers in shapes.items():
+        layers += 1 if kind == "all" and drafting and serving.drafted else 0  # the drafter's own
+        if latent:
+            yield from _latent(text, serving, layers, width)
+            break
+        page = serving.block * max(1, heads // serving.tp) * 2 * size * width  # a head is never split
+        yield Kept(kind, layers, serving.block, page, int(text["sliding_window"]) if kind == "window" else 0)
+        if kind == "all" and text.get("indexer_compress_ratio"):
+            yield from _compressed_keys(text, serving, layers)
+    if states := kinds.count("state"):
+        yield Kept("state", states, 1, _state(text, serving))
     if text.get("ple_layer_ids"):  # Qwen's n-gram layers keep the input of a short convolution
         steps = (text["ple_conv_kernel_size"] - 1) * text["ngram_size"] + serving.drafted
         page = text["hidden_size"] * text["hc_count"] * steps * 2
         yield Kept("state", len(text["ple_layer_ids"]), 1, page, copied=True)
 
 
-def _kinds(text: Mapping[str, Any]) -> Counter[str]:
-    """How many layers of each kind; names that are not known stay."""
-    count = int(text["num_hidden_layers"])
-    names = {
-        "full_attention": "all",
-        "attention": "all",
-        "indexed_attention": "all",
-        "qwen_sparse_attention": "all",
-        "sliding_attention": "window",
-        "linear_attention": "linear",
-    }
-    if pattern := text.get("hybrid_override_pattern"):  # Nemotron: M state, * attention, - and E no cache
-        letters = Counter(str(pattern))
-        return Counter({"linear": letters.pop("M", 0), "all": letters.pop("*", 0)}) + Counter(
-            {letter: letters[letter] for letter in letters if letter not in "-E"}
-        )
-    types = text.get("layer_types")
-    if not types and (every := text.get("full_attention_interval")):
-        types = ["full_attention" if at % every == every - 1 else "linear_attention" for at in range(count)]
+KINDS: Mapping[str, Kind] = {
+    "full_attention": "all",
+    "attention": "all",
+    "indexed_attention": "all",
+    "qwen_sparse_attention": "all",
+    "sliding_attention": "window",
+    "linear_attention": "state",
+}
+"""By the names that config.json gives types of layers."""
+NEMOTRON: Mapping[str, Kind] = {"M": "state", "*": "all"}  # - and E keep nothing
+
+
+def layer_kinds(text: Mapping[str, Any]) -> list[Any]:
+    """The kind of each layer that keeps something; a name that is not known stays."""
+    if pattern := text.get("hybrid_override_pattern"):
+        return [NEMOTRON.get(letter, letter) for letter in str(pattern) if letter not in "-E"]
+    count, types = int(text["num_hidden_layers"]), text.get("layer_types")
+    every = text.get("full_attention_interval") or text.get("sliding_window_pattern")
+    if not types and every:
+        other = "linear_attention" if text.get("full_attention_interval") else "sliding_attention"
+        types = ["full_attention" if at % every == every - 1 else other for at in range(count)]
     if not types and text.get("sliding_window") and text.get("use_sliding_window", True):
-        if text.get("sliding_window_pattern"):
-            every = int(text["sliding_window_pattern"])
-            types = ["full_attention" if at % every == every - 1 else "sliding_attention" for at in range(count)]
-        else:
-            types = ["sliding_attention"] * count
+        types = ["sliding_attention"] * count
     types = list(types or ["full_attention"] * count)
-    if shared := int(text.get("num_kv_shared_layers") or 0):  # Gemma: the last ones read what an earlier one keeps
-        types = types[:-shared]
-    return Counter(names.get(str(name), str(name)) for name in types)
+    shared = int(text.get("num_kv_shared_layers") or 0)  # Gemma: the last ones read what an earlier one keeps
+    return [KINDS.get(str(name), str(name)) for name in types[: len(types) - shared]]
+
+
+def heads_of(text: Mapping[str, Any], layer: int) -> tuple[int, int]:
+    """Key-value heads of a layer and the size of one. Gemma's full-attention layers have their own."""
+    heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or 1
+    size = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    if is_full(text, layer):
+        heads = (text.get("attention_k_eq_v", True) and text.get("num_global_key_value_heads")) or heads
+        size = text.get("global_head_dim") or size
+    own = (text.get("per_layer_config") or {}).get(str(layer)) or {}
+    return int(own.get("num_key_value_heads") or heads), int(own.get("head_dim") or size)
+
+
+def is_full(text: Mapping[str, Any], layer: int) -> bool:
+    """Whether a layer is named as one of full attention."""
+    types = text.get("layer_types") or ()
+    return layer < len(types) and types[layer] == "full_attention"
 
 
 def value_width(text: Mapping[str, Any], serving: Serving) -> int:
@@ -174,15 +183,6 @@ def value_width(text: Mapping[str, Any], serving: Serving) -> int:
         named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16").removeprefix("torch.")
         return _WIDTHS[dtype] or _WIDTHS[named]
     raise ValueError(f"kv-cache-dtype {dtype}")
-
-
-def _heads(heads: int, serving: Serving) -> int:
-    """Key-value heads of one rank: a head is never split, so from TP = heads on it is copied."""
-    return max(1, int(heads) // serving.tp)
-
-
-def _all(layers: int, serving: Serving, heads: int, size: int, width: int) -> Kept:
-    return Kept("all", layers, serving.block, serving.block * heads * 2 * size * width)  # FullAttentionSpec
 
 
 def _latent(text: Mapping[str, Any], serving: Serving, layers: int, width: int) -> Iterator[Kept]:

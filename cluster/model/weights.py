@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.model.checkpoint import Tensor
-from cluster.model.layers import text_of
+from cluster.model.layers import heads_of, is_full, text_of
 
 TOWER = re.compile(r"(^|\.)(vision_tower|visual|vision_model|vision_embed\w*|audio_tower|embed_vision|embed_audio)\.")
 DRAFTER = re.compile(r"(^|\.)(mtp|mtp_layers|draft|eagle)\.")
 VOCABULARY = re.compile(r"(^|\.)(embed_tokens|lm_head|word_embeddings|wte|output|embed|head|embed_tokens_per_layer)$")
+HEAD = re.compile(r"(^|\.)(lm_head|output|head)$")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _PART = re.compile(
     r"\.(weight|weight_packed|weight_scale|weight_scale_inv|weight_scale_2|weight_global_scale|weight_shape|scale|bias|"
@@ -56,7 +57,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How vLLM is told to place the weights; `made`: bytes of a weight that vLLM quantises while it loads it (fp8: 1)."""
+    """How vLLM is told to place the weights; `made`: bytes of a weight that vLLM quantises while loading (fp8: 1)."""
 
     tp: int = 1
     pp: int = 1
@@ -73,8 +74,9 @@ def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sha
     count = int(text.get("num_hidden_layers") or 0)
     bounds = stages(count, sharding.pp)
     ranks = tuple(Rank() for _ in range(sharding.pp))
-    rows = {tensor.name for tensor in tensors}
-    tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
+    names = {tensor.name for tensor in tensors}
+    tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
+    tied = not any(HEAD.search(_module(name)[0]) for name in names) if tied is None else bool(tied)
     in_files: dict[int, float] = defaultdict(float)
     for tensor in tensors:
         module, part = _module(tensor.name)
@@ -84,12 +86,12 @@ def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sha
         drafter = bool(DRAFTER.search(f".{tensor.name}")) or (layer is not None and 0 < count <= layer)
         if (drafter and not sharding.drafted) or (tower and sharding.text_only):
             continue
-        head = re.search(r"(^|\.)(lm_head|output|head)$", module) is not None
+        head = HEAD.search(module) is not None
         if head and tied:
             continue
         size, known = _size(tensor, module, part, text, sharding, bool(tower), layer)
-        if layer is not None and f"{module.rpartition('.')[0]}.v_proj.weight" not in rows and module.endswith(".k_proj"):
-            size *= 2 if _keys_are_values(text, layer) else 1
+        if layer is not None and module.endswith(".k_proj") and _keys_are_values(text, layer):
+            size *= 2
         where = _where(layer if not drafter else None, bounds, drafter, head, bool(tower), tied)
         name = "drafter" if drafter else "tower" if tower else "head" if head else "embeddings"
         if layer is not None and not drafter:
@@ -145,7 +147,9 @@ def _size(
         return size / tensor.shape[0] * padded / tp, True
     copied, split = COPIED.search(dotted), SPLIT.search(dotted) or HEADS.search(dotted) or EXPERTS.search(dotted)
     is_matrix = len(tensor.shape) >= 2 and part in ("weight", "") and tensor.dtype in ("BF16", "F16", "F32")
-    linear = is_matrix and not tower and (split or re.search(r"_proj$|per_layer_input_gate|per_layer_projection", module))
+    linear = (
+        is_matrix and not tower and (split or re.search(r"_proj$|per_layer_input_gate|per_layer_projection", module))
+    )
     if sharding.made and linear and not re.search(r"conv1d|router|norm|\.gate$", dotted):
         size = count * sharding.made
     if count <= 1 or (copied and not EXPERTS.search(dotted)):
@@ -155,7 +159,7 @@ def _size(
     if part == "bias" and BY_ROWS.search(dotted):
         return size, True
     if HEADS.search(dotted) and tensor.shape and layer is not None:
-        heads = _kv_heads(text, layer)
+        heads, _ = heads_of(text, layer)
         return size * max(1, heads // tp) / heads, True
     return (size / tp if split or _divisible(tensor, tp) else size), bool(split) or tower
 
@@ -164,18 +168,6 @@ def _divisible(tensor: Tensor, tp: int) -> bool:
     return len(tensor.shape) >= 2 and any(side % tp == 0 for side in tensor.shape)
 
 
-def _is_full(text: Mapping[str, Any], layer: int) -> bool:
-    types = text.get("layer_types") or ()
-    return layer < len(types) and types[layer] == "full_attention"
-
-
-def _kv_heads(text: Mapping[str, Any], layer: int) -> int:
-    heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or 1
-    if _is_full(text, layer):
-        heads = text.get("num_global_key_value_heads") or heads
-    return int(heads)
-
-
 def _keys_are_values(text: Mapping[str, Any], layer: int) -> bool:
     """Gemma's full-attention layers whose keys are their values: the files have them once, vLLM twice."""
-    return bool(text.get("attention_k_eq_v")) and _is_full(text, layer)
+    return bool(text.get("attention_k_eq_v")) and is_full(text, layer)

@@ -1,4 +1,4 @@
-"""`cluster fit`: what it counts, beside what the write-ups saw (docs/fit.md has the same rows), and as typed."""
+"""`cluster fit` by the recipe's own numbers, beside what the write-ups saw (docs/fit.md has the rows), and as typed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import pytest
 from config_tools import refusal
 from loops import each
 
-from cluster.cli.fit import Fit, fit
 from cluster.cli.main import main
-from cluster.config.recipe import Recipe, final_recipe, load_recipe, read_attention
+from cluster.config.recipe import Recipe, final_recipe, load_recipe
+from cluster.model.fit import Asked, Fit, Model, fit
 from cluster.spark.gpu import CARDS, SPARK
 
 MIB_A_GIB = 1024
 
 
 def fitted(name: str, tp: int = 1, length: int = 65536, *sets: str, **asked: Any) -> Fit:
+    """By the recipe's own numbers."""
     recipe = final_recipe(load_recipe(name).recipe, sets)
-    return fit(recipe, recipe.attention, tp, length, **asked)
+    return fit(recipe, Model(), Asked(tp=tp, length=length, **asked))
 
 
 def test_the_cache_of_the_write_up_of_april() -> None:
     """81.8 GiB of cache for 714,768 tokens, after 15.76 GiB of weights."""
-    one = fitted("gemma-4-26b-a4b-nvfp4", length=131072)
-    assert one.cache_room == pytest.approx(81.8, rel=0.01)
+    one = fitted("gemma-4-26b-a4b-nvfp4", length=131072, release=(0, 19))
+    assert one.room == pytest.approx(81.8, rel=0.01)
     assert one.tokens == pytest.approx(714_768, rel=0.01)
     assert one.weights == pytest.approx(15.76, rel=0.03)
 
@@ -53,26 +54,13 @@ def test_weights_that_vllm_quantises_itself() -> None:
     assert fitted("gemma-4-31b-bf16", 2).weights == 57.7 / 2
 
 
-def test_the_cache_of_sliding_and_global_layers() -> None:
-    """50 layers of 16 heads keep 1024 tokens, 10 of 4 heads keep all; 2 bytes a value in BF16."""
-    one = fitted("gemma-4-31b-bf16", length=8192, sequences=3)
-    assert one.cache_sliding == 3 * 50 * 2 * 16 * 256 * 2 * 1024 / 2**30
-    assert one.cache_global == 3 * 10 * 2 * 4 * 512 * 2 * 8192 / 2**30
-    halved = fitted("gemma-4-31b-fp8", length=8192, sequences=3)
-    assert halved.cache == one.cache_sliding / 2 + one.cache_global / 2
-    short = fitted("gemma-4-31b-bf16", length=512)
-    assert short.cache_sliding == 50 * 2 * 16 * 256 * 2 * 512 / 2**30, "no more than there is"
-    assert fitted("gemma-4-31b-bf16", 2, 8192, sequences=3).cache == (one.cache or 0) / 2
-    assert fitted("gemma-4-31b-bf16", 8).cache_global == 10 * 2 * 1 * 512 * 2 * 65536 / 2**30, "a head is never split"
-
-
 @pytest.mark.parametrize(
     ("changes", "asked", "why"),
     [
         ((), {"sequences": 40}, "the cache asked for is"),
         (("vllm.gpu-memory-utilization=0.98",), {}, "are missing beside vLLM's share"),
         (("vllm.gpu-memory-utilization=0.25",), {}, "leaves no room for a cache"),
-        (("vllm.gpu-memory-utilization=0.6", "needs.vllm=<0.19"), {"memory_gib": 62}, "57.7 GiB while they are loaded"),
+        (("vllm.gpu-memory-utilization=0.6", "needs.vllm=<0.19"), {"memory": 62}, "57.7 GiB while they are loaded"),
     ],
 )
 def test_why_it_does_not_fit(changes: tuple[str, ...], asked: dict[str, Any], why: str) -> None:
@@ -82,59 +70,14 @@ def test_why_it_does_not_fit(changes: tuple[str, ...], asked: dict[str, Any], wh
 
 def test_what_is_not_known_is_not_counted() -> None:
     one = fitted("qwen3.5-35b-a3b-fp8", 1, 65536, "attention=")
-    assert (one.cache, one.tokens, one.wrong) == (None, None, ())
-    assert refusal(fit, Recipe(model="a/b", image="x:1"), (), 1, 4096).code == "weights-gib-missing"
-
-
-GEMMA = {
-    "text_config": {
-        "num_hidden_layers": 30,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 256,
-        "num_global_key_value_heads": 2,
-        "global_head_dim": 512,
-        "sliding_window": 1024,
-        "hidden_size": 2816,
-        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
-    }
-}
-
-
-def written(folder: Path, config: object) -> Path:
-    path = folder / "config.json"
-    path.write_text(config if isinstance(config, str) else json.dumps(config))
-    return path
-
-
-def test_a_config_says_what_the_recipe_says(tmp_path: Path) -> None:
-    assert read_attention(written(tmp_path, GEMMA)) == tuple(load_recipe("gemma-4-26b-a4b-fp8").recipe.attention)
-
-
-HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128}
-
-
-@each(
-    "config, shape",
-    [
-        ({"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512}, (4, 8, 64, None)),
-        (HEADS | {"num_hidden_layers": 4}, (4, 2, 128, None)),
-        (HEADS | {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}, (1, 2, 128, None)),
-    ],
-)
-def test_other_configs(config: dict[str, Any], shape: tuple[object, ...], tmp_path: Path) -> None:
-    [one] = read_attention(written(tmp_path, config))
-    assert (one.layers, one.kv_heads, one.head_dim, one.window) == shape
-
-
-@each("config", ["{", "[]", "{}", {"kv_lora_rank": 512, "num_hidden_layers": 2}, {"layer_types": ["mamba"]}])
-def test_a_config_that_is_not_known(config: object, tmp_path: Path) -> None:
-    assert refusal(read_attention, written(tmp_path, config)).code == "model-config-unknown"
+    assert (one.needed, one.tokens, one.wrong) == (None, None, ())
+    assert refusal(fit, Recipe(model="a/b", image="x:1"), Model(), Asked()).code == "weights-gib-missing"
 
 
 @pytest.fixture(autouse=True)
 def wide(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def test_a_dense_model_is_told_of_its_sibling(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +152,7 @@ def test_auto_is_the_longest_that_fits(written: str, capsys: pytest.CaptureFixtu
 
 def test_auto_where_the_attention_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     [one] = run(capsys, "--tp", "2", "--set", "vllm.max-model-len=auto", "--set", "attention=[]")["fits"]
-    assert (one["length"], one["cache"]) == (None, None)
+    assert (one["length"], one["needed"]) == (None, None)
 
 
 @each(
