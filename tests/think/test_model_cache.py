@@ -1,4 +1,4 @@
-"""vLLM's cache to the token: published logs of real starts, and formulae of its own issues (docs/fit.md has the table)."""
+"""vLLM's cache to the token: logs of real starts, and formulae of its own issues (docs/fit.md has the table)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def cache(config: dict[str, Any], *more: Kept, **serving: Any) -> Cache:
     ],
 )
 def test_gemma_31b_on_a_real_gpu(tp: int, gib: float, blocks: int, tokens: int) -> None:
-    """vLLM 0.24, FP8 cache, 32,768 tokens a request. The log rounds the bytes to 0.1 GiB, so the blocks are searched."""
+    """vLLM 0.24, FP8 cache, 32,768 tokens a request. The log rounds to 0.1 GiB, so the blocks are searched."""
     one = cache(GEMMA, tp=tp, cache_dtype="fp8", in_flight=1)
     assert one.blocks(int(gib * GIB)) == pytest.approx(blocks, rel=0.001)
     around = {one.tokens(at * one.block_bytes, 32768) for at in range(blocks - 20, blocks + 20)}

@@ -1,0 +1,139 @@
+"""Bytes of weights on each rank, against what vLLM itself held of toys (tests/samples/held), and where they lie."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import each
+
+from cluster.model.cache import cache_of
+from cluster.model.checkpoint import Tensor
+from cluster.model.layers import Serving, kept_layers
+from cluster.model.weights import Rank, Sharding, on_ranks, stages
+
+HELD = Path(__file__).parents[1] / "samples" / "held"
+TOYS = sorted(path.stem for path in HELD.glob("*.json"))
+
+
+def toy(name: str) -> Any:
+    found = json.loads((HELD / f"{name}.json").read_text())
+    found["tensors"] = [Tensor(one[0], one[1], tuple(one[2]), one[3]) for one in found["tensors"]]
+    return found
+
+
+def test_all_kinds_were_recorded() -> None:
+    """Dense with embeddings a layer, dense with a tower, a mixture, a mixture with linear attention."""
+    assert TOYS == ["tiny-gemma-4", "tiny-gemma-4-dense", "tiny-gemma-4-moe", "tiny-qwen-3.5-moe"]
+
+
+@each("name", TOYS)
+def test_weights_are_those_of_vllm_to_the_byte(name: str) -> None:
+    found = toy(name)
+    for tp, run in found["runs"].items():
+        [rank] = on_ranks(found["tensors"], found["config"], Sharding(int(tp)))
+        assert [rank.total] * int(tp) == run["weights"], f"TP={tp}"
+        assert rank.unknown == 0
+
+
+@each("name", TOYS)
+def test_the_cache_is_that_of_vllm_to_the_token(name: str) -> None:
+    found = toy(name)
+    for tp, run in found["runs"].items():
+        named = {key: run[key] for key in ("block", "in_flight")}
+        serving = Serving(int(tp), batched_tokens=run["batched"], aligned_states=run["aligned"], **named)
+        cache = cache_of(kept_layers(found["config"], serving), serving)
+        assert (cache.blocks(1 << 30), cache.tokens(1 << 30, run["length"])) == (run["blocks"], run["tokens"]), tp
+
+
+TEXT = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 8, "hidden_size": 64}
+
+
+def held(name: str, shape: tuple[int, ...], tp: int = 2, dtype: str = "BF16", **sharding: Any) -> float:
+    """Bytes of one tensor on a rank; a byte of FP8 and U8, two of BF16, four of F32."""
+    size = {"BF16": 2, "F32": 4}.get(dtype, 1)
+    for side in shape:
+        size *= side
+    ranks = on_ranks(
+        [Tensor(name, dtype, shape, size)], TEXT | {"tie_word_embeddings": False}, Sharding(tp, **sharding)
+    )
+    return ranks[0].total
+
+
+@each(
+    "name, shape, part",
+    [
+        ("model.layers.0.self_attn.q_proj.weight", (64, 64), 1 / 2),
+        ("model.layers.0.self_attn.k_proj.weight", (16, 64), 1 / 2),
+        ("model.layers.0.self_attn.o_proj.weight", (64, 64), 1 / 2),
+        ("model.layers.0.self_attn.o_proj.bias", (64,), 1),
+        ("model.layers.0.self_attn.q_a_proj.weight", (64, 64), 1),
+        ("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", (64, 64), 1),
+        ("model.layers.0.self_attn.q_b_proj.weight", (64, 64), 1 / 2),
+        ("model.layers.0.self_attn.indexer.wq_b.weight", (64, 64), 1),
+        ("model.layers.0.mlp.gate.weight", (8, 64), 1),
+        ("model.layers.0.mlp.experts.3.down_proj.weight", (64, 64), 1 / 2),
+        ("model.layers.0.mlp.shared_expert_gate.weight", (1, 64), 1),
+        ("model.layers.0.linear_attn.conv1d.weight", (64, 1, 4), 1 / 2),
+        ("model.layers.0.linear_attn.A_log", (64,), 1 / 2),
+        ("model.layers.0.input_layernorm.weight", (64,), 1),
+        ("model.visual.blocks.0.attn.qkv.weight", (64, 64), 1 / 2),
+        ("model.visual.blocks.0.norm1.weight", (64,), 1),
+        ("model.vision_tower.encoder.layers.0.mlp.up_proj.linear.weight", (64, 64), 1),
+        ("lm_head.weight", (100, 64), 1.28 / 2),  # rows are filled up to a multiple of 64
+    ],
+)
+def test_what_is_split_and_what_is_copied(name: str, shape: tuple[int, ...], part: float) -> None:
+    assert held(name, shape) == pytest.approx(part * held(name, shape, tp=1) * (1 if part != 0.64 else 1 / 1.28))
+
+
+def test_a_head_is_copied_when_there_are_fewer_than_ranks() -> None:
+    key = ("model.layers.0.self_attn.k_proj.weight", (16, 64))
+    assert [held(*key, tp=tp) for tp in (1, 2, 4)] == [2048, 1024, 1024]
+
+
+def test_types() -> None:
+    up = "model.layers.0.mlp.up_proj"
+    assert held(f"{up}.weight", (64, 64), dtype="U8") == 64 * 64 / 2, "4 bits, two to an element"
+    assert held(f"{up}.weight_scale", (64, 4), dtype="F8_E4M3") == 64 * 4 / 2, "scales follow their weights"
+    assert held(f"{up}.weight", (64, 64), dtype="F32") == 64 * 64, "vLLM holds BF16"
+    assert held(f"{up}.weight", (64, 64), made=1.0) == 64 * 64 / 2, "FP8 made while loading"
+    assert held("model.embed_tokens.weight", (64, 64), made=1.0) == 64 * 64, "embeddings stay in BF16"
+
+
+def parts(*names: str, **sharding: Any) -> tuple[Rank, ...]:
+    tensors = [Tensor(name, "BF16", (64, 64), 64 * 64 * 2) for name in names]
+    return on_ranks(tensors, TEXT, Sharding(**sharding))
+
+
+def test_pipeline_stages() -> None:
+    """Layers by stage; embeddings on the first, the head on the last, tied ones on both; a tower on every."""
+    layers = [f"model.layers.{at}.mlp.up_proj.weight" for at in range(4)]
+    first, last = parts("model.embed_tokens.weight", "lm_head.weight", "visual.merger.mlp.weight", *layers, pp=2)
+    assert set(first.parts) == {"embeddings", "layers", "tower"}
+    assert set(last.parts) == {"head", "layers", "tower"}
+    first, last = parts("model.embed_tokens.weight", *layers, pp=2)
+    assert first.parts == last.parts, "no head in the files: it is the embeddings"
+    assert [len(stage) for stage in stages(10, 4)] == [2, 3, 3, 2]
+
+
+def test_a_drafter_in_the_same_files_counts_when_it_is_used() -> None:
+    names = (
+        "mtp.layers.0.mlp.up_proj.weight",
+        "model.layers.4.mlp.up_proj.weight",
+        "model.layers.0.mlp.up_proj.weight",
+    )
+    assert set(parts(*names)[0].parts) == {"layers"}
+    used = parts(*names, drafted=True)[0].parts
+    assert used["drafter"] == 2 * used["layers"]
+
+
+def test_no_tower_without_pictures() -> None:
+    assert parts("visual.merger.mlp.weight", text_only=True)[0].total == 0
+
+
+def test_a_name_that_no_rule_knows_is_counted_and_said() -> None:
+    [rank] = parts("model.layers.0.some_new_thing.weight", tp=2)
+    assert rank.unknown == rank.total == 64 * 64
