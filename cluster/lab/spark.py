@@ -127,7 +127,7 @@ def memory_words(spark: Spark) -> dict[str, Any]:
     """How a host's memory is limited: in a cgroup (v1) whose limit its processes and containers share; one of cgroup2,
     where the kernel has it beside, measures their pressure."""
     limit, own = int(spark.memory_gib * 2**30), spark.cgroup.strip("/")
-    pressure = str(CGROUPS / "unified" / own) if (CGROUPS / "unified/cgroup.procs").exists() else None
+    pressure = str(CGROUPS / "unified" / own) if (CGROUPS / "unified/memory.pressure").exists() else None
     return {
         "limit": limit,
         "group": str(CGROUPS / "memory" / own),
