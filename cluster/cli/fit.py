@@ -134,7 +134,7 @@ def column(recipe: Recipe, one: Fit, card: Card) -> dict[str, str]:
     """One size in the table, from what is loaded to how fast it can be."""
     rate = reference_rate(recipe, one.tp) if card is CARDS[SPARK] else None
     share = f" ({rate / one.ceiling_t_s:.0%} of the ceiling)" if rate and one.ceiling_t_s else ""
-    order = ("layers", "experts", "embeddings", "head", "tower", "drafter")
+    order = ("layers", "experts", "embeddings", "head", "tower", "drafter", "position tables")
     gib: dict[str, float | int | str | None] = {
         "weights while loading, at most": one.loading,
         "weights": one.weights,

@@ -78,6 +78,14 @@ def local_copy(model: str, revision: str) -> Path | None:
     return None
 
 
+def known_checkpoint(model: str, revision: str) -> Checkpoint | None:
+    """What this machine has of a model, without asking anybody: a copy, or headers that were read before."""
+    with suppress(UsageError):
+        if copy := local_copy(model, revision):
+            return read_local(copy)
+    return _load(cache_dir(), model, revision) if _COMMIT.fullmatch(revision) else None
+
+
 def read_local(folder: Path) -> Checkpoint:
     """A directory, or a snapshot in a hub cache, which also gives id and commit.
 

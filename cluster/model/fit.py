@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -17,7 +17,7 @@ from cluster.argv.vllm import AUTO, read_count, read_length, serve_flags
 from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
 from cluster.model.cache import Cache, cache_of
-from cluster.model.checkpoint import Checkpoint
+from cluster.model.checkpoint import Checkpoint, known_checkpoint
 from cluster.model.layers import Kept, Serving, kept_layers, text_of
 from cluster.model.weights import Rank, Sharding, on_ranks
 from cluster.spark.gpu import CARDS, SPARK, Card
@@ -384,3 +384,19 @@ def experts_read(text: Mapping[str, Any], tokens: int) -> float:
     if not experts or not taken:
         return 1.0
     return float(1 - (1 - int(taken) / experts) ** tokens)
+
+
+def line_of(recipe: Recipe, asked: Asked) -> str:
+    """What `cluster fit` says of one host, for when its memory is short; empty when nothing can be counted.
+
+    Asks nobody: from headers that this machine has, else the recipe's own numbers.
+    """
+    try:
+        model = Model(known_checkpoint(recipe.model, recipe.revision))
+        one = fit(recipe, model, replace(asked, length=wanted_length(recipe, model)))
+    except UsageError:
+        return ""
+    held = f"weights {one.weights:.1f} + graphs {GRAPHS_GIB:.1f} + cache {one.room:.1f} GiB"
+    beside = f" + system and processes {beside_gib(asked.card):.1f}" if beside_gib(asked.card) else ""
+    left = f"{one.left:.1f} left" if one.left >= 0 else f"{-one.left:.1f} missing"
+    return f"cluster fit counts {held}{beside} of {asked.memory:.1f} GiB on each host: {left}"

@@ -110,6 +110,8 @@ def _layers(text: Mapping[str, Any], serving: Serving) -> Iterator[Kept]:
     shapes = Counter((kind, *heads_of(text, at)) for at, kind in enumerate(kinds) if kind != "state")
     drafting = bool(text.get("mtp_num_hidden_layers") or text.get("num_nextn_predict_layers"))
     width, latent = value_width(text, serving), bool(text.get("kv_lora_rank"))
+    if not latent and any(size < 1 for _, _, size in shapes):
+        raise ValueError("no head_dim")
     if latent and "window" in kinds:
         raise ValueError("latent attention with a window")
     for (kind, heads, size), layers in shapes.items():
@@ -160,12 +162,28 @@ def layer_kinds(text: Mapping[str, Any]) -> list[Any]:
 def heads_of(text: Mapping[str, Any], layer: int) -> tuple[int, int]:
     """Key-value heads of a layer and the size of one. Gemma's full-attention layers have their own."""
     heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or 1
-    size = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    size = text.get("head_dim") or (text.get("hidden_size") or 0) // (text.get("num_attention_heads") or 1)
     if is_full(text, layer):
         heads = (text.get("attention_k_eq_v", True) and text.get("num_global_key_value_heads")) or heads
         size = text.get("global_head_dim") or size
     own = (text.get("per_layer_config") or {}).get(str(layer)) or {}
     return int(own.get("num_key_value_heads") or heads), int(own.get("head_dim") or size)
+
+
+def position_tables(config: Mapping[str, Any]) -> int:
+    """Bytes of the cosines and sines that vLLM computes for each kind of rotary embedding (`cos_sin_cache`): a BF16
+    row for each position, as wide as the part of a head that turns; each rank has all of them."""
+    text = text_of(config)
+    rope, types = text.get("rope_parameters") or text.get("rope_scaling") or {}, text.get("layer_types") or ()
+    sizes: dict[str, int] = {}
+    for layer, kind in enumerate(layer_kinds(text)):
+        if kind != "state":
+            name = str(types[layer]) if layer < len(types) else ""
+            own = rope[name] if isinstance(rope.get(name), Mapping) else rope
+            part = own.get("partial_rotary_factor") or text.get("partial_rotary_factor") or 1
+            size = text.get("qk_rope_head_dim", heads_of(text, layer)[1])
+            sizes[name] = int(size * (1 if own.get("rope_type") == "proportional" else part))
+    return int(text.get("max_position_embeddings") or 0) * sum(sizes.values()) * 2
 
 
 def is_full(text: Mapping[str, Any], layer: int) -> bool:

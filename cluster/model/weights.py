@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.model.checkpoint import Tensor
-from cluster.model.layers import heads_of, is_full, text_of
+from cluster.model.layers import heads_of, is_full, position_tables, text_of
 
 TOWER = re.compile(r"(^|\.)(vision_tower|visual|vision_model|vision_embed\w*|audio_tower|embed_vision|embed_audio)\.")
 DRAFTER = re.compile(r"(^|\.)(mtp|mtp_layers|draft|eagle)\.")
@@ -102,6 +102,8 @@ def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sha
         if layer is not None and not drafter:
             in_files[layer] += tensor.bytes / sharding.tp
     for rank in ranks:
+        if tables := position_tables(config) if count else 0:
+            rank.parts["position tables"] = tables
         rank.largest_layer = max(in_files.values(), default=0.0)
     return ranks
 

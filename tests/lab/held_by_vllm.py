@@ -32,8 +32,14 @@ class RecordWeights:
             def recorded(model, *args, **kwargs):
                 from vllm.distributed import get_tensor_model_parallel_rank
 
-                size = sum(one.numel() * one.element_size() for one in model.state_dict().values())
-                Path(f"{os.environ[PARTS]}.{get_tensor_model_parallel_rank()}").write_text(str(size))
+                weights = model.state_dict()
+                own = ("_k_scale", "_v_scale", "_q_scale", "_prob_scale")  # four scalars a layer, of no checkpoint
+                held = {one.data_ptr(): one.nbytes for name, one in weights.items() if not name.endswith(own)}
+                tables = {one.data_ptr(): one.nbytes for name, one in model.named_buffers() if name not in weights}
+                sizes = [sum(held.values()), sum(tables.values())]
+                names = sorted({f"{name.split('.')[-1]} {list(one.shape)}" for name, one in model.named_buffers()})
+                found = json.dumps([*sizes, names])
+                Path(f"{os.environ[PARTS]}.{get_tensor_model_parallel_rank()}").write_text(found)
                 return process(model, *args, **kwargs)
 
             module.process_weights_after_loading = recorded
@@ -52,8 +58,11 @@ def main(model: str, tp: int, out: str) -> None:
     engine = LLM(model, tensor_parallel_size=tp, max_model_len=8192, enforce_eager=True, disable_log_stats=True)
     config = engine.llm_engine.vllm_config
     cache, scheduler = config.cache_config, config.scheduler_config
+    ranks = [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(tp)]
     held = {
-        "weights": [int(Path(f"{out}.{rank}").read_text()) for rank in range(tp)],
+        "weights": [weights for weights, _, _ in ranks],
+        "tables": [tables for _, tables, _ in ranks],
+        "buffers": ranks[0][2],
         "tokens": cache.kv_cache_size_tokens,
         "blocks": cache.num_gpu_blocks,
         "block": cache.block_size,

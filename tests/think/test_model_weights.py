@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,10 @@ def test_weights_are_those_of_vllm_to_the_byte(name: str) -> None:
     found = toy(name)
     for tp, run in found["runs"].items():
         [rank] = on_ranks(found["tensors"], found["config"], Sharding(int(tp)))
+        tables = rank.parts.pop("position tables", 0)
         assert [rank.total] * int(tp) == run["weights"], f"TP={tp}"
+        shapes = (re.fullmatch(r"cos_sin_cache \[(\d+), (\d+)\]", name) for name in run["buffers"])
+        assert tables == sum(int(found[1]) * int(found[2]) * 2 for found in shapes if found), f"TP={tp}"
         assert rank.unknown == 0
 
 

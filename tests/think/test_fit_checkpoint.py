@@ -1,0 +1,173 @@
+"""`cluster fit` from a checkpoint's headers, as typed: a directory, this machine's copy, the hub, what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_server import COMMIT, HubServer, serving
+from loops import each
+from test_checkpoint import safetensors
+
+from cluster.cli.main import main
+from cluster.model import hub as requests
+
+SAMPLE = Path(__file__).parents[1] / "samples" / "held" / "tiny-gemma-4.json"
+CPU = (  # what vLLM does in the lab, where a GPU is assumed
+    "--set=vllm.kv-cache-memory-bytes=1G",
+    "--set=vllm.block-size=128",
+    "--set=vllm.async-scheduling=false",
+    "--length=8192",
+)
+
+
+def files() -> tuple[dict[str, bytes], Any]:
+    """A toy's checkpoint, its data all zero, and what vLLM held of it."""
+    held = json.loads(SAMPLE.read_text())
+    header = {name: (dtype, shape) for name, dtype, shape, _ in held["tensors"]}
+    return {"config.json": json.dumps(held["config"]).encode(), "model.safetensors": safetensors(header)}, held["runs"]
+
+
+@pytest.fixture(autouse=True)
+def home(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is read of the person who runs the tests, nor is the real hub asked."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    monkeypatch.setenv("HF_TOKEN", "")
+    monkeypatch.setattr(requests, "PAUSES_S", (0.0, 0.0, 0.0))
+    return tmp_path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "model"
+    place.mkdir()
+    for name, content in files()[0].items():
+        (place / name).write_bytes(content)
+    return place
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with serving(HubServer(files()[0], model="cluster-lab/tiny-gemma-4")) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+
+
+def counted(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    assert main(["fit", "lab-tiny", "--json", *words]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_directory_gives_what_vllm_logged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, runs = files()
+    for tp, run in runs.items():
+        words = (*CPU, f"--set=vllm.max-num-batched-tokens={run['batched']}", "--tp", tp)
+        found = counted(capsys, "--model-dir", str(folder), *words)
+        [one] = found["fits"]
+        assert (one["tokens"], one["blocks"]) == (run["tokens"], run["blocks"])
+        weights = (one["weights"] - one["parts"]["position tables"]) * (1 << 30)
+        assert weights == pytest.approx(run["weights"][0], abs=1)
+        assert found["checkpoint"] == {"model": str(folder), "commit": ""}
+
+
+def test_the_hub_is_asked_once_for_a_commit(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    first = counted(capsys)
+    assert first["checkpoint"] == {"model": "cluster-lab/tiny-gemma-4", "commit": COMMIT}
+    asked = len(hub.asked)
+    assert counted(capsys) == first
+    assert len(hub.asked) == asked + 1, "a branch may have moved, the headers of a commit have not"
+    assert counted(capsys, "--set", f"revision={COMMIT}")["fits"] == first["fits"]
+    assert len(hub.asked) == asked + 1
+
+
+def test_this_machines_copy_comes_first(home: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = home / "hf" / "hub" / "models--cluster-lab--tiny-gemma-4"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text(COMMIT)
+    (place / "snapshots").mkdir()
+    folder.rename(place / "snapshots" / COMMIT)
+    assert counted(capsys)["checkpoint"]["commit"] == COMMIT
+    (place / "snapshots" / COMMIT / "model.safetensors").unlink()
+    assert counted(capsys, code=3)["errors"][0]["code"] == "hub-unreachable", "weights that are not there do not count"
+
+
+@each("words", [["--offline"], []])
+def test_offline_counts_with_the_recipes_own_numbers(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not words:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["fit", "lab-tiny", *words]) == 0
+    assert "counted with the recipe's own numbers" in capsys.readouterr().err
+
+
+def test_what_goes_wrong_is_one_error(hub: HubServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*words: str) -> tuple[str, int]:
+        assert main(["fit", "lab-tiny", "--json", *words]) in (2, 3)
+        [error] = json.loads(capsys.readouterr().out)["errors"]
+        return error["code"], len(error["what"].splitlines())
+
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-5])
+    assert refused("--model-dir", str(folder)) == ("checkpoint-cut", 1)
+    weights.rename(folder / "model.gguf")
+    assert refused("--model-dir", str(folder)) == ("checkpoint-not-safetensors", 1)
+    assert refused("--model-dir", str(folder / "none")) == ("model-not-found", 1)
+    hub.token = "needed"
+    assert refused() == ("model-gated", 1)
+    hub.token, hub.fail_first = "", 99
+    assert refused() == ("hub-unreachable", 1)
+
+
+def test_a_cache_that_is_not_known_is_no_guess(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {"layer_types": ["quantum_attention"] * 6}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert main(["fit", "lab-tiny", "--model-dir", str(folder), "--tp", "1"]) == 0
+    said = capsys.readouterr()
+    assert "the cache is not counted: config.json: " in said.err
+    assert [row.split()[-1] for row in said.out.splitlines() if "in tokens" in row or "longest" in row] == [
+        "unknown"
+    ] * 2
+
+
+def test_what_stays_free_gives_the_utilization(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--model-dir", str(folder), "--tp", "1", "--leave", "20")
+    [one] = counted(capsys, *words)["fits"]
+    assert one["left"] == pytest.approx(20)
+    [same] = counted(capsys, *words[:4], "--set", f"vllm.gpu-memory-utilization={one['utilization']}")["fits"]
+    assert same["room"] == pytest.approx(one["room"])
+    assert counted(capsys, *words[:5], "-1", code=2)["errors"][0]["code"] == "option-invalid"
+
+
+def test_drafting_has_a_ceiling_when_the_acceptance_is_known(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drafting = ("--set", 'vllm.speculative-config={"method": "ngram", "num_speculative_tokens": 3}')
+    words = ("--model-dir", str(folder), "--tp", "1")
+
+    def ceiling(*more: str) -> float | None:
+        found: float | None = counted(capsys, *words, *more)["fits"][0]["ceiling_t_s"]
+        return found
+
+    alone = ceiling()
+    assert alone is not None
+    assert ceiling(*drafting) is None
+    assert ceiling(*drafting, "--acceptance", "0") == pytest.approx(alone)
+    assert ceiling(*drafting, "--acceptance", "0.5") == pytest.approx(alone * (1 + 0.5 + 0.25 + 0.125))
+    assert ceiling(*drafting, "--acceptance", "1") == pytest.approx(alone * 4)
+    assert counted(capsys, *words, "--acceptance", "2", code=2)["errors"][0]["code"] == "option-invalid"
+
+
+def test_a_mixture_reads_what_its_tokens_take() -> None:
+    from cluster.model.fit import experts_read
+
+    text = {"num_experts": 8, "num_experts_per_tok": 2}
+    assert experts_read(text, 1) == 0.25
+    assert experts_read(text, 2) == pytest.approx(1 - 0.75**2)
+    assert experts_read({}, 1) == 1.0
