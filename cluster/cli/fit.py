@@ -21,7 +21,7 @@ from cluster.model.fit import (
     LAYERWISE_FROM,
     Asked,
     Fit,
-    Model,
+    KnownModel,
     beside_gib,
     drafting,
     fit,
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.REFUSED if all(one.wrong for one in fits) else ExitCode.DONE
 
 
-def read_asked(recipe: Recipe, model: Model, args: argparse.Namespace) -> Asked:
+def read_asked(recipe: Recipe, model: KnownModel, args: argparse.Namespace) -> Asked:
     """The options. Raises UsageError for sizes that are none and a GPU that is not known."""
     card = card_of(args.gpu or SPARK)
     if card is None:
@@ -85,19 +85,19 @@ def read_asked(recipe: Recipe, model: Model, args: argparse.Namespace) -> Asked:
     return Asked(1, args.pp, length, args.sequences, card, memory, args.leave, args.acceptance, release)
 
 
-def read_model(recipe: Recipe, args: argparse.Namespace) -> Model:
+def read_model(recipe: Recipe, args: argparse.Namespace) -> KnownModel:
     """The checkpoint's headers and the drafter's: of a directory, this machine's copy, or the hub.
 
     Raises UsageError and UnreachableError as `read_local` and `read_hub`.
     """
     if args.model_dir:
-        return Model(read_local(Path(args.model_dir)))
+        return KnownModel(read_local(Path(args.model_dir)))
     if args.offline or os.environ.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "yes"):
-        return Model()
+        return KnownModel()
     drafter = drafting(recipe)
     named = drafter.get("model")
     own = named if isinstance(named, str) and "/" in named else None
-    return Model(
+    return KnownModel(
         headers(recipe.model, recipe.revision), headers(own, str(drafter.get("revision") or "main")) if own else None
     )
 
@@ -110,7 +110,7 @@ def headers(model: str, revision: str) -> Checkpoint:
     return read_hub(model, revision, read_token(None), cache_dir(), endpoint)
 
 
-def notes(recipe: Recipe, model: Model, args: argparse.Namespace, fits: list[Fit]) -> Iterator[str]:
+def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, fits: list[Fit]) -> Iterator[str]:
     """What was assumed."""
     if model.checkpoint is None:
         yield "counted with the recipe's own numbers; without --offline the checkpoint's headers are read"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,8 +43,9 @@ from cluster.screen import Screen
 from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric, drift, recorded
 from cluster.spark.fact import Missing, known
+from cluster.spark.gpu import card_of
 from cluster.spark.look import Seen, check_names
-from cluster.spark.memory import check_memory
+from cluster.spark.memory import GIB, check_memory
 from cluster.spark.request import Wanted, choose_sizes
 from cluster.spark.server import Server
 
@@ -137,7 +139,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         _, decision = settle(wanted, seens, found, session)
         if isinstance(decision, Same):
             return leave(decision, wanted, fabric, seens, session)
-    with clock.stage("check"):
+    with clock.stage("check"), counted(wanted, seens, screen):
         gate.check_seen(wanted, seens, fabric, found, session)
     if options.fabric_test and not options.dry_run:
         from cluster.cli.fabric_test import test_fabric
@@ -162,7 +164,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         raise RefusedError("not replaced", code="not-agreed", remedy="--yes replaces without asking")
     subject = to_prove(plan.deployment, spec, wanted, fabric, seens)
     subject = replace(subject, idle={} if plan.replaces else held_by(seens))
-    with undoing(plan, subject, session) as applied:
+    with counted(wanted, seens, screen), undoing(plan, subject, session) as applied:
         with clock.stage("stop the old" if plan.replaces else "apply"):
             apply(plan.first, session, applied)
         if plan.replaces:
@@ -179,6 +181,22 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         ready["probe"] = probe_quickly(fleet[wanted.names[0]], subject.container(wanted.names[0]), spec, screen)
     screen.document(ready)
     return ExitCode.DONE
+
+
+@contextmanager
+def counted(wanted: Wanted, seens: Mapping[str, Seen], screen: Screen) -> Iterator[None]:
+    """Where memory is short, what `cluster fit` counts on the smallest of the hosts stands before the error."""
+    try:
+        yield
+    except ClusterError as error:
+        if any("memory" in f"{one.code} {one.what}".lower() for one in error.errors):
+            from cluster.model.fit import line_of
+
+            smallest = min(seens.values(), key=lambda seen: seen.in_all or math.inf)
+            names = [gpu.name for gpu in known(smallest.gpu) or ()]
+            if line := line_of(wanted, card_of(names[0]) if names else None, smallest.in_all / GIB):
+                screen.note(line)
+        raise
 
 
 def settle(

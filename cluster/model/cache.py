@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from cluster.model.layers import Kept, Serving
+from cluster.model.layers import CacheFlags, KeptLayers
 
-Group = tuple[Kept, ...]
+Group = tuple[KeptLayers, ...]
 """Layers that share one block table: the same tokens of each are in the same blocks."""
 
 
@@ -23,7 +23,7 @@ class Cache:
     """How vLLM divides its cache. `block_bytes`: what one block takes, in every layer of the widest group."""
 
     groups: tuple[Group, ...]
-    serving: Serving
+    serving: CacheFlags
 
     @property
     def block_bytes(self) -> int:
@@ -66,7 +66,7 @@ class Cache:
         return max(0, bisect_right(range(limit + 1), size, lo=1, key=lambda length: self.needed(length, requests)) - 1)
 
 
-def cache_of(kept: Sequence[Kept], serving: Serving) -> Cache:
+def cache_of(kept: Sequence[KeptLayers], serving: CacheFlags) -> Cache:
     """Group the layers as vLLM does. Raises ValueError when nothing is kept, or the pages cannot be shared."""
     if not kept:
         raise ValueError("no layer keeps anything")
@@ -77,11 +77,11 @@ def cache_of(kept: Sequence[Kept], serving: Serving) -> Cache:
     return Cache(tuple(_packed(kept) if packed else _split(_unified(kept))), serving)
 
 
-def _unified(kept: Sequence[Kept]) -> list[Kept]:
+def _unified(kept: Sequence[KeptLayers]) -> list[KeptLayers]:
     """Blocks of narrower layers hold more tokens, so that all pages are one size; what does not divide is padded."""
     widest = max(one.page for one in kept)
 
-    def unified(one: Kept) -> Kept:
+    def unified(one: KeptLayers) -> KeptLayers:
         if one.kind == "state" or widest % one.page:
             return replace(one, page=widest)
         return replace(one, page=widest, block=one.block * (widest // one.page))
@@ -89,9 +89,9 @@ def _unified(kept: Sequence[Kept]) -> list[Kept]:
     return [unified(one) for one in kept]
 
 
-def _split(kept: Sequence[Kept]) -> Iterable[Group]:
+def _split(kept: Sequence[KeptLayers]) -> Iterable[Group]:
     """Groups of as many layers as the rarest kind has; of the commonest one where that is less than half more."""
-    counts: dict[Kept, int] = defaultdict(int)
+    counts: dict[KeptLayers, int] = defaultdict(int)
     for one in kept:
         counts[replace(one, layers=0)] += one.layers
     size, most = min(counts.values()), max(counts.values())
@@ -101,9 +101,9 @@ def _split(kept: Sequence[Kept]) -> Iterable[Group]:
             yield (replace(one, layers=size),)
 
 
-def _packed(kept: Sequence[Kept]) -> Iterable[Group]:
+def _packed(kept: Sequence[KeptLayers]) -> Iterable[Group]:
     """Pages of several sizes beside each other in one block (`_get_packed_kv_cache_groups`)."""
-    buckets: dict[tuple[object, ...], list[Kept]] = defaultdict(list)
+    buckets: dict[tuple[object, ...], list[KeptLayers]] = defaultdict(list)
     for one in kept:
         buckets[(one.kind, one.window, one.copied, one.block if one.kind != "state" else 0)].append(one)
     # a bucket whose pages have the same number of layers repeats as a pattern, and may be split
@@ -111,7 +111,7 @@ def _packed(kept: Sequence[Kept]) -> Iterable[Group]:
     floor = max((repeats[key] for key in repeats if len(buckets[key]) > 1), default=0)
     each = _least_padding(list(repeats.values()), floor) if floor else 0
 
-    def is_state(bucket: Sequence[Kept]) -> bool:
+    def is_state(bucket: Sequence[KeptLayers]) -> bool:
         return bucket[0].kind in ("state", "ring") or (not each and bucket[0].kind == "window")
 
     def groups_for(key: tuple[object, ...]) -> int:
@@ -129,7 +129,7 @@ def _packed(kept: Sequence[Kept]) -> Iterable[Group]:
             yield tuple(replace(one, layers=math.ceil(one.layers / parts)) for one in bucket)
 
 
-def _is_pattern(bucket: Sequence[Kept]) -> bool:
+def _is_pattern(bucket: Sequence[KeptLayers]) -> bool:
     return len({one.layers for one in bucket}) == 1
 
 

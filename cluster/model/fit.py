@@ -18,10 +18,11 @@ from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
 from cluster.model.cache import Cache, cache_of
 from cluster.model.checkpoint import Checkpoint, known_checkpoint
-from cluster.model.layers import Kept, Serving, kept_layers, text_of
-from cluster.model.weights import Rank, Sharding, on_ranks
+from cluster.model.layers import CacheFlags, KeptLayers, kept_layers, text_of
+from cluster.model.weights import RankWeights, Sharding, on_ranks
 from cluster.spark.gpu import CARDS, SPARK, Card
 from cluster.spark.memory import GIB
+from cluster.spark.request import Wanted
 
 SYSTEM_GIB = 4.5  # What a Spark without a desktop session has in use without a deployment
 HOST_SIDE_GIB = 2.6  # API server, engine and Ray outside of the GPU's share
@@ -40,7 +41,7 @@ BATCHED_TOKENS = ((160, 16384), (70, 8192), (0, 2048))
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class KnownModel:
     """What is known of a model: its checkpoint and its drafter's, or nothing but the recipe."""
 
     checkpoint: Checkpoint | None = None
@@ -94,7 +95,7 @@ class Fit:
     wrong: tuple[str, ...] = field(default=())  # why it does not fit
 
 
-def fit(recipe: Recipe, model: Model, asked: Asked) -> Fit:
+def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
     """Count one host. Raises UsageError: a flag that is none, or nothing says how large the weights are."""
     flags = serve_flags(recipe.vllm)
     parts, unknown, weights, loading = weights_of_host(recipe, model, asked)
@@ -163,7 +164,7 @@ def _lever(flags: Mapping[str, Any], asked: Asked) -> str:
     )
 
 
-def wanted_length(recipe: Recipe, model: Model) -> int | None:
+def wanted_length(recipe: Recipe, model: KnownModel) -> int | None:
     """Tokens of a sequence by max-model-len, else by config.json, None for auto. Raises UsageError."""
     found = recipe.vllm.get("max-model-len")
     if found is None:
@@ -222,14 +223,14 @@ def drafting(recipe: Recipe) -> Mapping[str, Any]:
     return {**(found if isinstance(found, dict) else {}), **more}
 
 
-def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> Serving:
+def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> CacheFlags:
     """What decides the cache, from a recipe's flags with vLLM's defaults on NVIDIA GPUs."""
     flags, text = serve_flags(recipe.vllm), text_of(config)
     default = next(tokens for least, tokens in BATCHED_TOKENS if asked.memory >= least)
     latent = "kv_lora_rank" in text
     settled = asked.release is None or asked.release >= SETTLED_FROM
     asynchronous = settled and flags.get("async-scheduling", True) is not False
-    return Serving(
+    return CacheFlags(
         tp=asked.tp,
         cache_dtype=str(flags.get("kv-cache-dtype", "auto")),
         state_dtype=str(flags.get("mamba-ssm-cache-dtype", "auto")),
@@ -242,7 +243,7 @@ def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> Servi
     )
 
 
-def known_cache(recipe: Recipe, model: Model, asked: Asked) -> tuple[Cache | None, str]:
+def known_cache(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[Cache | None, str]:
     """The cache of the fullest pipeline stage, or why it is not known."""
     config = model.checkpoint.config if model.checkpoint else {}
     serving = serving_of(recipe, asked, config)
@@ -259,15 +260,15 @@ def known_cache(recipe: Recipe, model: Model, asked: Asked) -> tuple[Cache | Non
         return None, error.what
 
 
-def _staged(one: Kept, pp: int) -> Kept:
-    return Kept(one.kind, -(-one.layers // pp), one.block, one.page, one.window, one.copied)
+def _staged(one: KeptLayers, pp: int) -> KeptLayers:
+    return KeptLayers(one.kind, -(-one.layers // pp), one.block, one.page, one.window, one.copied)
 
 
-def shapes(attention: Sequence[AttentionLayers], serving: Serving) -> tuple[Kept, ...]:
+def shapes(attention: Sequence[AttentionLayers], serving: CacheFlags) -> tuple[KeptLayers, ...]:
     """The recipe's `attention` as layers."""
     width = 1 if serving.cache_dtype.startswith("fp8") else 2
     return tuple(
-        Kept(
+        KeptLayers(
             "window" if one.window else "all",
             one.layers,
             serving.block,
@@ -294,7 +295,7 @@ def sharding_of(recipe: Recipe, asked: Asked) -> Sharding:
     )
 
 
-def weights_of_host(recipe: Recipe, model: Model, asked: Asked) -> tuple[dict[str, float], float, float, float]:
+def weights_of_host(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[dict[str, float], float, float, float]:
     """By part, unknown, all together, and the most while they are loaded: of the host that holds most."""
     extra = LOADERS.get(str(recipe.vllm.get("load-format")), 0.0)
     if model.checkpoint is None:
@@ -307,7 +308,7 @@ def weights_of_host(recipe: Recipe, model: Model, asked: Asked) -> tuple[dict[st
     return {name: size / GIB for name, size in rank.parts.items()}, rank.unknown / GIB, total, total + max(0.0, extra)
 
 
-def _ranks(recipe: Recipe, model: Model, asked: Asked) -> tuple[Rank, ...]:
+def _ranks(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[RankWeights, ...]:
     """Raises UsageError when nothing was read of the model."""
     checkpoint = model.checkpoint
     if checkpoint is None:
@@ -348,7 +349,7 @@ def _is_made(recipe: Recipe) -> bool:
     return recipe.vllm.get("quantization") == "fp8"
 
 
-def ceiling_of(recipe: Recipe, model: Model, asked: Asked) -> tuple[float | None, str]:
+def ceiling_of(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[float | None, str]:
     """Tokens a second of one client that the memory's bandwidth allows, and what it is from.
 
     A dense model reads all weights but the embeddings for a token; a mixture the experts that one token takes, on
@@ -386,17 +387,19 @@ def experts_read(text: Mapping[str, Any], tokens: int) -> float:
     return float(1 - (1 - int(taken) / experts) ** tokens)
 
 
-def line_of(recipe: Recipe, asked: Asked) -> str:
-    """What `cluster fit` says of one host, for when its memory is short; empty when nothing can be counted.
+def line_of(wanted: Wanted, card: Card | None, memory: float) -> str:
+    """What `cluster fit` says of one host of `memory` GiB, for when that is short; empty when it cannot be counted.
 
-    Asks nobody: from headers that this machine has, else the recipe's own numbers.
+    Asks nobody: from headers that this machine has, else the recipe's own numbers. `card`: None counts as a Spark's.
     """
+    recipe = wanted.recipe.model_copy(update={"vllm": wanted.flags})
+    asked = Asked(wanted.tp, wanted.pp, card=card or CARDS[SPARK], memory=memory, release=release_of(recipe.image))
     try:
-        model = Model(known_checkpoint(recipe.model, recipe.revision))
+        model = KnownModel(known_checkpoint(recipe.model, recipe.revision))
         one = fit(recipe, model, replace(asked, length=wanted_length(recipe, model)))
     except UsageError:
         return ""
-    held = f"weights {one.weights:.1f} + graphs {GRAPHS_GIB:.1f} + cache {one.room:.1f} GiB"
+    held = f"weights {one.weights:.1f} + graphs {GRAPHS_GIB:.1f} + cache {one.room:.1f}"
     beside = f" + system and processes {beside_gib(asked.card):.1f}" if beside_gib(asked.card) else ""
     left = f"{one.left:.1f} left" if one.left >= 0 else f"{-one.left:.1f} missing"
-    return f"cluster fit counts {held}{beside} of {asked.memory:.1f} GiB on each host: {left}"
+    return f"cluster fit counts {held}{beside} of {memory:.1f} GiB on each host: {left}"

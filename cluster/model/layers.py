@@ -23,7 +23,7 @@ _ALIGNED = 576
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptLayers:
     """Layers of one shape. `page` is the bytes of one layer's block, which holds `block` tokens (of a state: one)."""
 
     kind: Kind
@@ -35,7 +35,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class CacheFlags:
     """vLLM's flags that decide how much is kept, with its defaults.
 
     `in_flight`: batches that are scheduled and not settled; `drafted`: tokens drafted for one step; `state_blocks`: of
@@ -63,7 +63,7 @@ def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else config
 
 
-def kept_layers(config: Mapping[str, Any], serving: Serving) -> tuple[Kept, ...]:
+def kept_layers(config: Mapping[str, Any], serving: CacheFlags) -> tuple[KeptLayers, ...]:
     """Every layer that keeps something, by shape. Raises UsageError for what is not known."""
     text = text_of(config)
     try:
@@ -81,7 +81,7 @@ def kept_layers(config: Mapping[str, Any], serving: Serving) -> tuple[Kept, ...]
         ) from None
 
 
-def align_states(kept: tuple[Kept, ...], serving: Serving, *, latent: bool = False) -> tuple[Kept, ...]:
+def align_states(kept: tuple[KeptLayers, ...], serving: CacheFlags, *, latent: bool = False) -> tuple[KeptLayers, ...]:
     """Where layers keep a state, blocks of the others are enlarged until a page holds it, and it takes a page.
 
     `latent`: multi-head latent attention, whose blocks are multiples of 128 (`_align_hybrid_block_size`).
@@ -95,7 +95,7 @@ def align_states(kept: tuple[Kept, ...], serving: Serving, *, latent: bool = Fal
     multiple = max(serving.block, 128 if latent else 16)
     block = max(multiple * math.ceil(state / (multiple * token)), serving.block)
 
-    def aligned(one: Kept) -> Kept:
+    def aligned(one: KeptLayers) -> KeptLayers:
         if one.kind == "state":
             return replace(one, page=block * token)
         return replace(one, block=block, page=one.page * block // one.block) if one.kind == "all" else one
@@ -103,7 +103,7 @@ def align_states(kept: tuple[Kept, ...], serving: Serving, *, latent: bool = Fal
     return tuple(map(aligned, kept))
 
 
-def _layers(text: Mapping[str, Any], serving: Serving) -> Iterator[Kept]:
+def _layers(text: Mapping[str, Any], serving: CacheFlags) -> Iterator[KeptLayers]:
     kinds = layer_kinds(text)
     if unknown := set(kinds) - {"all", "window", "state"}:
         raise ValueError(f"layers of type {', '.join(sorted(unknown))}")
@@ -120,15 +120,15 @@ def _layers(text: Mapping[str, Any], serving: Serving) -> Iterator[Kept]:
             yield from _latent(text, serving, layers, width)
             break
         page = serving.block * max(1, heads // serving.tp) * 2 * size * width  # a head is never split
-        yield Kept(kind, layers, serving.block, page, int(text["sliding_window"]) if kind == "window" else 0)
+        yield KeptLayers(kind, layers, serving.block, page, int(text["sliding_window"]) if kind == "window" else 0)
         if kind == "all" and text.get("indexer_compress_ratio"):
             yield from _compressed_keys(text, serving, layers)
     if states := kinds.count("state"):
-        yield Kept("state", states, 1, _state(text, serving))
+        yield KeptLayers("state", states, 1, _state(text, serving))
     if text.get("ple_layer_ids"):  # Qwen's n-gram layers keep the input of a short convolution
         steps = (text["ple_conv_kernel_size"] - 1) * text["ngram_size"] + serving.drafted
         page = text["hidden_size"] * text["hc_count"] * steps * 2
-        yield Kept("state", len(text["ple_layer_ids"]), 1, page, copied=True)
+        yield KeptLayers("state", len(text["ple_layer_ids"]), 1, page, copied=True)
 
 
 KINDS: Mapping[str, Kind] = {
@@ -192,7 +192,7 @@ def is_full(text: Mapping[str, Any], layer: int) -> bool:
     return layer < len(types) and types[layer] == "full_attention"
 
 
-def value_width(text: Mapping[str, Any], serving: Serving) -> int:
+def value_width(text: Mapping[str, Any], serving: CacheFlags) -> int:
     """Bytes of one value of the cache. Raises ValueError for a cache dtype that is not counted here."""
     dtype = serving.cache_dtype
     if dtype.startswith("fp8") and "per_token" not in dtype:
@@ -203,32 +203,32 @@ def value_width(text: Mapping[str, Any], serving: Serving) -> int:
     raise ValueError(f"kv-cache-dtype {dtype}")
 
 
-def _latent(text: Mapping[str, Any], serving: Serving, layers: int, width: int) -> Iterator[Kept]:
+def _latent(text: Mapping[str, Any], serving: CacheFlags, layers: int, width: int) -> Iterator[KeptLayers]:
     """Multi-head latent attention (MLAAttentionSpec): one vector a token, not divided by TP; with an indexer, FP8 is
     packed with its scales (`fp8_ds_mla`) and a key of the indexer is kept beside it."""
     sparse = text.get("index_head_dim")
     token = (text["kv_lora_rank"] + text.get("qk_rope_head_dim", 0)) * width
     if sparse and width == 1:
         token = 656
-    yield Kept("all", layers, serving.block, serving.block * token)
+    yield KeptLayers("all", layers, serving.block, serving.block * token)
     if sparse:
         pool = int(text.get("index_kpool") or 1)
-        yield Kept("all", layers, serving.block, serving.block // pool * (text["index_head_dim"] + 4))
+        yield KeptLayers("all", layers, serving.block, serving.block // pool * (text["index_head_dim"] + 4))
         if pool > 1:  # Glm5NextTailCache: raw keys and gate scores of the pool that is not complete
             ring = pool * (1 << max(0, math.ceil((pool + serving.drafted) / pool) - 1).bit_length())
-            yield Kept("ring", layers, ring, ring * 2 * text["index_head_dim"] * 2)
+            yield KeptLayers("ring", layers, ring, ring * 2 * text["index_head_dim"] * 2)
 
 
-def _compressed_keys(text: Mapping[str, Any], serving: Serving, layers: int) -> Iterator[Kept]:
+def _compressed_keys(text: Mapping[str, Any], serving: CacheFlags, layers: int) -> Iterator[KeptLayers]:
     """Qwen's sparse attention: a BF16 key for each group of tokens, and a ring of the open group's keys and positions
     (QSACompressedKeyCache, QSAKeyStateCache)."""
     size, group = int(text["indexer_head_dim"]), int(text["indexer_compress_ratio"])
-    yield Kept("all", layers, serving.block, serving.block // group * size * 2)
+    yield KeptLayers("all", layers, serving.block, serving.block // group * size * 2)
     ring = group * math.ceil((group + serving.drafted) / group)
-    yield Kept("ring", layers, ring, ring * (math.ceil(size / 4) * 4 + 12) * 2)
+    yield KeptLayers("ring", layers, ring, ring * (math.ceil(size / 4) * 4 + 12) * 2)
 
 
-def _state(text: Mapping[str, Any], serving: Serving) -> int:
+def _state(text: Mapping[str, Any], serving: CacheFlags) -> int:
     """Bytes of one request's state in one linear layer (MambaStateShapeCalculator of the kind)."""
     named = str(text.get("mamba_ssm_dtype") or "auto") if serving.state_dtype == "auto" else serving.state_dtype
     wide = _WIDTHS[named] or 2
@@ -251,7 +251,7 @@ def _state(text: Mapping[str, Any], serving: Serving) -> int:
     return int(state // serving.tp * wide + conv // serving.tp * (steps + serving.drafted) * 2)
 
 
-def _deepseek_v4(text: Mapping[str, Any]) -> Iterator[Kept]:
+def _deepseek_v4(text: Mapping[str, Any]) -> Iterator[KeptLayers]:
     """DeepSeek-V4: per layer a window of 584-byte states; where a layer compresses 4:1 or 128:1 one state a group,
     the raw keys and scores of open groups, and with 4:1 the same of the indexer (132 bytes a state)."""
     block, ratios = 256, Counter(max(1, int(ratio)) for ratio in text["compress_ratios"])
@@ -264,10 +264,10 @@ def _deepseek_v4(text: Mapping[str, Any]) -> Iterator[Kept]:
     def page(content: int) -> int:
         return math.ceil(content / _ALIGNED) * _ALIGNED
 
-    yield Kept("all", fours, block, page(block // 4 * 584))
-    yield Kept("all", fours, block, page(block // 4 * (index + 4)))
-    yield Kept("all", many, block, page(block // 128 * 584))
-    yield Kept("window", fours, 4, page(4 * 2 * 2 * size * 4), 8)
-    yield Kept("window", fours, 4, page(4 * 2 * 2 * index * 4), 8)
-    yield Kept("window", many, 8, page(8 * 2 * size * 4), 128)
-    yield Kept("window", fours + many + plain, 64, page(64 * 584), int(text["sliding_window"]))
+    yield KeptLayers("all", fours, block, page(block // 4 * 584))
+    yield KeptLayers("all", fours, block, page(block // 4 * (index + 4)))
+    yield KeptLayers("all", many, block, page(block // 128 * 584))
+    yield KeptLayers("window", fours, 4, page(4 * 2 * 2 * size * 4), 8)
+    yield KeptLayers("window", fours, 4, page(4 * 2 * 2 * index * 4), 8)
+    yield KeptLayers("window", many, 8, page(8 * 2 * size * 4), 128)
+    yield KeptLayers("window", fours + many + plain, 64, page(64 * 584), int(text["sliding_window"]))

@@ -43,7 +43,7 @@ _EXACT = re.compile(r"scale|A_log|dt_bias|e_score_correction")
 
 
 @dataclass(slots=True)
-class Rank:
+class RankWeights:
     """Bytes of one rank by part. `unknown`: tensors that no rule names, counted as split when they can be."""
 
     parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -68,12 +68,12 @@ class Sharding:
     text_only: bool = False  # limit-mm-per-prompt of 0 everywhere: no tower is built
 
 
-def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sharding) -> tuple[Rank, ...]:
+def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sharding) -> tuple[RankWeights, ...]:
     """What one tensor-parallel rank of each pipeline stage holds."""
     text = text_of(config)
     count = int(text.get("num_hidden_layers") or 0)
     bounds = stages(count, sharding.pp)
-    ranks = tuple(Rank() for _ in range(sharding.pp))
+    ranks = tuple(RankWeights() for _ in range(sharding.pp))
     names = {tensor.name for tensor in tensors}
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
     tied = not any(HEAD.search(_module(name)[0]) for name in names) if tied is None else bool(tied)

@@ -134,6 +134,13 @@ class Seen:
         return 0 if isinstance(self.memory, Missing) else self.memory.available or 0
 
     @property
+    def in_all(self) -> int:
+        """Bytes of the memory that models are in, used or not; 0 when unknown."""
+        if self.gpu_memory:
+            return self.gpu_memory[1]
+        return 0 if isinstance(self.memory, Missing) else self.memory.total or 0
+
+    @property
     def available_text(self) -> str:
         """The same in words."""
         return f"{'GPU memory free' if self.gpu_memory else 'MemAvailable'} {self.available / GIB:.1f} GiB"

@@ -12,7 +12,7 @@ from loops import each
 
 from cluster.cli.main import main
 from cluster.config.recipe import Recipe, final_recipe, load_recipe
-from cluster.model.fit import Asked, Fit, Model, fit
+from cluster.model.fit import Asked, Fit, KnownModel, fit
 from cluster.spark.gpu import CARDS, SPARK
 
 MIB_A_GIB = 1024
@@ -21,7 +21,7 @@ MIB_A_GIB = 1024
 def fitted(name: str, tp: int = 1, length: int = 65536, *sets: str, **asked: Any) -> Fit:
     """By the recipe's own numbers."""
     recipe = final_recipe(load_recipe(name).recipe, sets)
-    return fit(recipe, Model(), Asked(tp=tp, length=length, **asked))
+    return fit(recipe, KnownModel(), Asked(tp=tp, length=length, **asked))
 
 
 def test_the_cache_of_the_write_up_of_april() -> None:
@@ -71,7 +71,7 @@ def test_why_it_does_not_fit(changes: tuple[str, ...], asked: dict[str, Any], wh
 def test_what_is_not_known_is_not_counted() -> None:
     one = fitted("qwen3.5-35b-a3b-fp8", 1, 65536, "attention=")
     assert (one.needed, one.tokens, one.wrong) == (None, None, ())
-    assert refusal(fit, Recipe(model="a/b", image="x:1"), Model(), Asked()).code == "weights-gib-missing"
+    assert refusal(fit, Recipe(model="a/b", image="x:1"), KnownModel(), Asked()).code == "weights-gib-missing"
 
 
 @pytest.fixture(autouse=True)

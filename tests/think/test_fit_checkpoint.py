@@ -112,7 +112,7 @@ def test_what_goes_wrong_is_one_error(hub: HubServer, folder: Path, capsys: pyte
     def refused(*words: str) -> tuple[str, int]:
         assert main(["fit", "lab-tiny", "--json", *words]) in (2, 3)
         [error] = json.loads(capsys.readouterr().out)["errors"]
-        return error["code"], len(error["what"].splitlines())
+        return error["code"], len(error["error"].splitlines())
 
     weights = folder / "model.safetensors"
     content = weights.read_bytes()

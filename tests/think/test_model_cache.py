@@ -9,7 +9,7 @@ from config_tools import refusal
 from loops import each
 
 from cluster.model.cache import Cache, cache_of
-from cluster.model.layers import Kept, Serving, kept_layers
+from cluster.model.layers import CacheFlags, KeptLayers, kept_layers
 
 GIB = 1 << 30
 GEMMA = {
@@ -74,12 +74,12 @@ QWEN = {
     "hc_count": 4,
     "mtp_num_hidden_layers": 1,
 }
-DFLASH = Kept("window", 5, 64, 64 * 2 * 4 * 128 * 2, 2048)
+DFLASH = KeptLayers("window", 5, 64, 64 * 2 * 4 * 128 * 2, 2048)
 """A drafter of five layers of its own with a window, as GLM's DFlash has it."""
 
 
-def cache(config: dict[str, Any], *more: Kept, **serving: Any) -> Cache:
-    given = Serving(**serving)
+def cache(config: dict[str, Any], *more: KeptLayers, **serving: Any) -> Cache:
+    given = CacheFlags(**serving)
     return cache_of((*kept_layers(config, given), *more), given)
 
 
@@ -180,9 +180,9 @@ def test_the_longest_is_one_token_less_than_what_does_not_fit() -> None:
 )
 def test_what_is_not_known_is_refused(config: dict[str, Any]) -> None:
     heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
-    assert refusal(kept_layers, heads | config if config else {}, Serving()).code == "model-config-unknown"
+    assert refusal(kept_layers, heads | config if config else {}, CacheFlags()).code == "model-config-unknown"
 
 
 @each("dtype", ["nvfp4", "int4_per_token_head", "fp8_per_token_head", "turboquant_4"])
 def test_a_cache_dtype_with_a_layout_of_its_own_is_refused(dtype: str) -> None:
-    assert refusal(kept_layers, GEMMA, Serving(cache_dtype=dtype)).code == "model-config-unknown"
+    assert refusal(kept_layers, GEMMA, CacheFlags(cache_dtype=dtype)).code == "model-config-unknown"

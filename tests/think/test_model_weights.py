@@ -12,8 +12,8 @@ from loops import each
 
 from cluster.model.cache import cache_of
 from cluster.model.checkpoint import Tensor
-from cluster.model.layers import Serving, kept_layers
-from cluster.model.weights import Rank, Sharding, on_ranks, stages
+from cluster.model.layers import CacheFlags, kept_layers
+from cluster.model.weights import RankWeights, Sharding, on_ranks, stages
 
 HELD = Path(__file__).parents[1] / "samples" / "held"
 TOYS = sorted(path.stem for path in HELD.glob("*.json"))
@@ -47,7 +47,7 @@ def test_the_cache_is_that_of_vllm_to_the_token(name: str) -> None:
     found = toy(name)
     for tp, run in found["runs"].items():
         named = {key: run[key] for key in ("block", "in_flight")}
-        serving = Serving(int(tp), batched_tokens=run["batched"], aligned_states=run["aligned"], **named)
+        serving = CacheFlags(int(tp), batched_tokens=run["batched"], aligned_states=run["aligned"], **named)
         cache = cache_of(kept_layers(found["config"], serving), serving)
         assert (cache.blocks(1 << 30), cache.tokens(1 << 30, run["length"])) == (run["blocks"], run["tokens"]), tp
 
@@ -107,7 +107,7 @@ def test_types() -> None:
     assert held("model.embed_tokens.weight", (64, 64), made=1.0) == 64 * 64, "embeddings stay in BF16"
 
 
-def parts(*names: str, **sharding: Any) -> tuple[Rank, ...]:
+def parts(*names: str, **sharding: Any) -> tuple[RankWeights, ...]:
     tensors = [Tensor(name, "BF16", (64, 64), 64 * 64 * 2) for name in names]
     return on_ranks(tensors, TEXT, Sharding(**sharding))
 
