@@ -73,8 +73,9 @@ ROUNDS = (
 
 
 def said(ran: Ran) -> set[str]:
-    """What doctor found, a line each."""
-    return {f"{one['level']} {one['check']} {one['host']}" for one in ran.document["findings"]}
+    """What doctor found, a line each; whether page cache fills the machine that the hosts share is not theirs."""
+    found = [one for one in ran.document["findings"] if one["check"] != "page-cache"]
+    return {f"{one['level']} {one['check']} {one['host']}" for one in found}
 
 
 def assert_silent(person: Person) -> None:
