@@ -28,7 +28,7 @@ from cluster.spark.look import Seen
 from cluster.spark.memory import GIB, Memory, moment_names
 from cluster.spark.ranks import Failed, RankState, Ready, State, is_whole, judge_nodes, judge_ranks, patterns_of, unmet
 from cluster.spark.request import Wanted
-from cluster.spark.server import Completion, Server
+from cluster.spark.server import EVERYWHERE, Completion, Server
 
 POLL_S = 1.0
 WORKERS_EVERY = 5
@@ -274,9 +274,6 @@ def prove_restarted(subject: Subject, fleet: Fleet, screen: Screen) -> None:
         wait_serving(subject, fleet, line.update, {})
         check_ray(subject, fleet, line.beside)
         complete(subject, fleet, line.beside)
-
-
-EVERYWHERE = ("0.0.0.0", "::")
 
 
 def print_ready(
