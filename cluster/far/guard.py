@@ -32,7 +32,7 @@ SHOWN = 3
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Kept:
+class KernelFile:
     """A file of the kernel that stays open and is read into the same place each time. Raises OSError."""
 
     def __init__(self, path: str) -> None:
@@ -57,13 +57,13 @@ class Guard:
     def __init__(self, limits: dict[str, Any]) -> None:
         self.limits, self.serving, self.missing = limits, False, list[str]()
         self.since: dict[str, float] = {}
-        self.memory, self.stalls = Kept(limits["meminfo"]), self.find_stalls()
+        self.memory, self.stalls = KernelFile(limits["meminfo"]), self.find_stalls()
         if not self.memory.number(b"SwapTotal:"):
             self.missing.append("swap (none)")
 
-    def find_stalls(self) -> "Kept | None":
+    def find_stalls(self) -> "KernelFile | None":
         try:
-            return Kept(self.limits["pressure"])
+            return KernelFile(self.limits["pressure"])
         except OSError as error:
             self.missing.append(f"memory pressure ({self.limits['pressure']}: {error.strerror})")
             return None
