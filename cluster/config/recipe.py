@@ -151,7 +151,7 @@ class MemoryGuard(Strict):
     pressure_percent: float = key(
         "share of time in which all programs wait for memory (full avg10 of /proc/pressure/memory) above which a rank "
         f"that serves is ended after serving_s, with less than {AMPLE_GIB:g} GiB available",
-        40,
+        20,
         ge=0,
         le=100,
     )

@@ -3,10 +3,10 @@
 usage: python3 -I -S guard.py LIMITS      (a child of rank.py, started before all others)
 
 LIMITS is JSON: loading_gib, serving_gib, serving_s, pressure_percent (0 turns one off), pressure_gib, period_s, and
-the files meminfo and pressure. While the model is loaded, MemAvailable below loading_gib ends the rank at once. While it
-serves, less than serving_gib for serving_s does, and so does memory pressure (the share of time in which all programs
-waited for memory, the kernel's "full avg10") above pressure_percent for serving_s, with less than pressure_gib
-available: page cache counts as available, and another container's own limit makes pressure as well.
+the files meminfo and pressure. While the model is loaded, MemAvailable below loading_gib ends the rank at once. While
+it serves, less than serving_gib for serving_s does, and so does memory pressure (the share of time in which all
+programs waited for memory, the kernel's "full avg10") above pressure_percent for serving_s, with less than
+pressure_gib available: page cache counts as available, and another container's own limit makes pressure as well.
 
 stdin: one byte once the server answers; its end is that of rank.py, and ends the guard. stdout: one JSON line just
 before everything below rank.py is killed, {"why": text, "missing": bytes, "total": bytes}. stderr: for the log.
@@ -94,7 +94,7 @@ class Guard:
         if not holds:
             self.since.pop(what, None)
             return False
-        return now - self.since.setdefault(what, now) >= self.limits["serving_s"]
+        return bool(now - self.since.setdefault(what, now) >= self.limits["serving_s"])
 
     def describe(self, family: list[tuple[int, int, str]]) -> str:
         """Who holds how much: the biggest by name, and what no process shows, which on a Spark is the GPU's memory."""
@@ -103,7 +103,8 @@ class Guard:
             held[name] = held.get(name, 0.0) + pages * PAGE / (1 << 30)
         number = self.memory.number
         rest = (number(b"MemTotal:") - number(b"MemAvailable:")) / KIB_PER_GIB - sum(held.values())
-        rows = sorted(held.items(), key=lambda row: -row[1])[:SHOWN] + [("GPU and others", max(0.0, rest))]
+        biggest = sorted(held.items(), key=lambda row: -row[1])[:SHOWN]
+        rows = [*biggest, ("GPU and others", max(0.0, rest))]
         total, free = number(b"SwapTotal:") / KIB_PER_GIB, number(b"SwapFree:") / KIB_PER_GIB
         swap = f"swap {free:.1f} of {total:.1f} GiB free" if total else "no swap"
         return f"held: {', '.join(f'{name} {gib:.1f} GiB' for name, gib in rows)}; {swap}"

@@ -1,16 +1,16 @@
 """First process of every rank, and it stays: ties the ranks together, starts Ray and the engine, ends as one.
 
-usage: python3 -u rank.py rank.json      (beside it: cord.py, guard.py, ray_nodes.py, ray-token; in a container: /cluster)
+usage: python3 -u rank.py rank.json      (beside it: cord.py, guard.py, ray_nodes.py, ray-token; there: /cluster)
 
-guard of memory started → secrets exported → cord tied to rank 0 → before_serve → Ray started → rank 0 waits for all peers → engine
-started → wait for the first thing that ends, say why, end everything else. A peer that ends, or whose cord
-is closed or silent, ends this rank too.
+guard of memory started → secrets exported → cord tied to rank 0 → before_serve → Ray started → rank 0 waits for all
+peers → engine started → rank 0 notes when it answers → wait for the first thing that ends, say why, end everything
+else. A peer that ends, or whose cord is closed or silent, ends this rank too.
 
 stdout: one JSON line a stage, {"cluster":"rank","rank":0,"stage":"joined","t":1700000000.0,…}, stages started,
 secrets, before_serve, ray_started, ray_restarted, joined, engine_started, ended; all other lines are our
 children's, Ray's with "ray| " before them. Exit: 0 asked to end (SIGTERM) · 75 peers did not join · 76 another rank
-ended, or its cord is gone or silent · 77 ended by the guard of its memory · else that of the program that ended (128 + signal; 127 it could not be started;
-1 for 0).
+ended, or its cord is gone or silent · 77 its guard of memory ended it · else that of the program that ended (128 +
+signal; 127 it could not be started; 1 for 0).
 """
 
 import asyncio
@@ -210,15 +210,14 @@ class Rank:
 
     def hear_guard(self) -> None:
         """It says why just before it kills, in one line; at its end the pipe is empty for good."""
-        said = self.guard.stdout.read(1 << 16)
+        said, loop = self.guard.stdout.read(1 << 16), asyncio.get_running_loop()
         if said:
             found = json.loads(said)
             write_line(found["why"])
             numbers = {"missing_bytes": found["missing"], "total_bytes": found["total"]}
             self.end(Ended(found["why"], ENDED_FOR_MEMORY, **numbers))
-        elif said == b"":
-            if asyncio.get_running_loop().remove_reader(self.guard.stdout) and not self.first_end.is_set():
-                write_line(f"memory guard: it exited with {self.guard.wait()}, and memory is not guarded")
+        elif said == b"" and loop.remove_reader(self.guard.stdout) and not self.first_end.is_set():
+            write_line(f"memory guard: it exited with {self.guard.wait()}; memory is not guarded any more")
 
     async def wait_until_served(self) -> None:
         """Rank 0: until the server's /health answers with 200; then the limits of serving hold on all ranks."""

@@ -43,10 +43,10 @@ def test_pressure_counts_when_it_lasts_and_little_is_available(guard: Any, tmp_p
     press(tmp_path, 55)
     assert guard.look(0.0) == ("", 0.0)
     assert guard.look(10.0) == (
-        "2.0 GiB available, all programs wait for memory 55 % of the time, 40 % allowed while serving, for 10 s",
+        "2.0 GiB available, all programs wait for memory 55 % of the time, 20 % allowed while serving, for 10 s",
         0.0,
     )
-    press(tmp_path, 39)
+    press(tmp_path, 19)
     assert guard.look(20.0) == ("", 0.0)
 
 
