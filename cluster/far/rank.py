@@ -300,9 +300,12 @@ class Rank:
         return missing + [f"{address} is a node of Ray but not of this deployment" for address in foreign], nodes
 
     async def explain(self, end: Ended) -> None:
-        """Report to peers and log why this rank ends; a peer may know the cause, so wait a little for its message."""
+        """Report to peers and log why this rank ends; a peer may know the cause, so wait a little for its message.
+
+        Not when the guard ended it: that is a cause.
+        """
         self.cord.broadcast(without=end.peer, ended=end.why)
-        if end.peer is None and end.code and self.cord.lines:
+        if end.peer is None and end.code not in (0, ENDED_FOR_MEMORY) and self.cord.lines:
             await asyncio.sleep(SETTLE_S)
         said = [end.why] + [other.why for other in self.ends[1:] if other.peer is not None]
         self.report("ended", why="; ".join(said), exit=end.code, **end.numbers)
