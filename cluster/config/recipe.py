@@ -165,7 +165,9 @@ class MemoryNeeds(Strict):
         {},
         json_schema_extra={"propertyNames": {"type": "integer", "minimum": 1}},
     )
-    guard: MemoryGuard = key("when a rank is ended before its host runs out of memory", MemoryGuard())
+    guard: MemoryGuard = key(
+        "when a rank is ended before its host runs out of memory", MemoryGuard(), decides="nothing"
+    )
 
 
 class BenchDefaults(Strict):
