@@ -33,7 +33,7 @@ from cluster.bench.tables import Table
 from cluster.cli import down, up
 from cluster.cli.bench import BenchOptions, measure_all, print_tables
 from cluster.cli.options import UpOptions, typed
-from cluster.config.recipe import Recipe, choose_recipe
+from cluster.config.recipe import MemoryNeeds, Recipe, choose_recipe
 from cluster.config.written import deciding
 from cluster.deploy import fetch
 from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
@@ -216,8 +216,9 @@ class SeriesJob:
         """What all steps share, and a later run must want as well to be the same series. No secrets."""
         step, args, defaults = self.steps[0], self.args, asdict(BenchOptions())
         recipe = read_recipe(args, self.named.file)  # without what is varied
+        nothing = dict.fromkeys(deciding(Recipe, "nothing"), True) | {"memory": deciding(MemoryNeeds, "nothing")}
         return {
-            "recipe": recipe.model_dump(mode="json", exclude=deciding(Recipe, "nothing")),
+            "recipe": recipe.model_dump(mode="json", exclude=nothing),
             "hosts": args.nodes or "",
             "pp": "" if "pp" in self.varied else args.pipeline,
             "backend": "" if "backend" in self.varied else args.backend or "",

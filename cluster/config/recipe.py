@@ -133,13 +133,40 @@ class AttentionLayers(Strict):
     window: Count | None = key("tokens that a sliding layer keeps; left out: all", None)
 
 
+LOW_GIB, LOW_S, AMPLE_GIB = 2.0, 30.0, 8.0
+"""With less than LOW_GIB available for LOW_S a Spark begins to stall, as the GPU's memory is the host's: a watch warns.
+With more than AMPLE_GIB no process is killed for memory, and memory pressure is another program's own."""
+
+
+class MemoryGuard(Strict):
+    """When the guard in each container ends its rank, before the kernel or a stalled host does; 0 turns one off.
+
+    Page cache counts as available. What changes here holds from the next start on and replaces no deployment: it
+    decides nothing about what is served, and a start costs minutes.
+    """
+
+    loading_gib: float = key("GiB available on the host below which a rank that loads is ended at once", 3, ge=0)
+    serving_gib: float = key("GiB available below which a rank that serves is ended after serving_s", 1, ge=0)
+    serving_s: float = key("seconds for which a limit of serving must be crossed", 10, ge=0)
+    pressure_percent: float = key(
+        "share of time in which all programs wait for memory (full avg10 of /proc/pressure/memory) above which a rank "
+        f"that serves is ended after serving_s, with less than {AMPLE_GIB:g} GiB available",
+        20,
+        ge=0,
+        le=100,
+    )
+
+
 class MemoryNeeds(Strict):
-    """What one host must have free, in GiB, by the tensor-parallel size (1, 2, …)."""
+    """What one host must have free, in GiB, by the tensor-parallel size (1, 2, …), and what it must keep."""
 
     per_host_gib: dict[Count, Gib] = key(
         "GiB that must be available on one host before the start, by tensor-parallel size",
         {},
         json_schema_extra={"propertyNames": {"type": "integer", "minimum": 1}},
+    )
+    guard: MemoryGuard = key(
+        "when a rank is ended before its host runs out of memory", MemoryGuard(), decides="nothing"
     )
 
 

@@ -45,6 +45,9 @@ def name_cause(failure: ClusterError, errors: Sequence[ClusterError], directory:
         return
     finding = root.finding
     named = next((one for one in errors if finding.host and finding.host == one.host), errors[0])
+    if named.code == root.id:  # it says so itself, with its numbers
+        named.remedy = "; ".join(filter(None, (named.remedy, f"read {runbook_path(finding.runbook)}")))
+        return
     if not root.rule.secondary:
         at, shown = place(root).removeprefix(f"{directory}/"), read_line(finding.evidence).message[:SHOWN_LENGTH]
         named.where = "; ".join(filter(None, (named.where, at if shown in named.what else f"{at}: {shown}")))

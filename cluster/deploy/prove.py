@@ -25,10 +25,21 @@ from cluster.spark.fact import Missing, known
 from cluster.spark.gpu import GpuProcess
 from cluster.spark.links import Links
 from cluster.spark.look import Seen
-from cluster.spark.memory import GIB, Memory, moment_names
-from cluster.spark.ranks import Failed, RankState, Ready, State, is_whole, judge_nodes, judge_ranks, patterns_of, unmet
+from cluster.spark.memory import GIB, Memory, moment_names, more_room
+from cluster.spark.ranks import (
+    ENDED_FOR_MEMORY,
+    Failed,
+    RankState,
+    Ready,
+    State,
+    is_whole,
+    judge_nodes,
+    judge_ranks,
+    patterns_of,
+    unmet,
+)
 from cluster.spark.request import Wanted
-from cluster.spark.server import Completion, Server
+from cluster.spark.server import EVERYWHERE, Completion, Server
 
 POLL_S = 1.0
 WORKERS_EVERY = 5
@@ -124,7 +135,7 @@ def wait_serving(
                 with suppress(UnreachableError):
                     later = poll(subject, fleet, earlier)
                     state = later if isinstance(later, Failed) else state
-            raise lost(state)
+            raise lost(state, subject.wanted.recipe)
         silent = str(fleet.silence)
         update(state.what, silent)
         if state.moment and state.moment not in moments:
@@ -154,11 +165,16 @@ def poll(subject: Subject, fleet: Fleet, earlier: dict[str, RankState], *, worke
     return judge_ranks(states, healthy=isinstance(health, Completion) and health.healthy)
 
 
-def lost(state: Failed) -> ClusterError:
+def lost(state: Failed, recipe: Recipe) -> ClusterError:
+    """The error of a rank that ended; of one that its guard ended, with the flags that give the missing memory."""
     said = next((line.strip() for line in reversed(state.tail) if line.strip()), "")
     # a rank that names its cause after a colon has chosen the line that explains most
     detail = f"; last line: {said[:300]}" if said and ": " not in state.why else ""
     where = f"{state.host}, waiting for the server"
+    if state.end.get("exit") == ENDED_FOR_MEMORY:
+        remedy = more_room(recipe, state.end.get("missing_bytes", 0), state.end.get("total_bytes", 0))
+        what = f"{state.host}: {state.why}"
+        return ClusterError(what, code="memory-guard", where=where, host=state.host, remedy=remedy)
     return ClusterError(f"{state.host}: {state.why}{detail}", code="rank-failed", where=where, host=state.host)
 
 
@@ -227,7 +243,7 @@ def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | 
     answers = fleet.keep_asking(asked, say)
     states = {host: subject.rank(host, answers[host][1]) for host in names}
     if isinstance(ended := judge_ranks(states, healthy=True), Failed):
-        raise lost(ended)
+        raise lost(ended, subject.wanted.recipe)
     hcas = {host: subject.fabric.hosts[host].hcas for host in names}
     after = {host: links.parse(answers[host][0]) for host in names}
     grown = {host: grown_bytes(before[host], after[host], hcas[host]) if hcas[host] else None for host in names}
@@ -274,9 +290,6 @@ def prove_restarted(subject: Subject, fleet: Fleet, screen: Screen) -> None:
         wait_serving(subject, fleet, line.update, {})
         check_ray(subject, fleet, line.beside)
         complete(subject, fleet, line.beside)
-
-
-EVERYWHERE = ("0.0.0.0", "::")
 
 
 def print_ready(

@@ -15,7 +15,7 @@ from cluster.argv.far import source
 from cluster.argv.ports import PORTS, ports_used
 from cluster.argv.ray import ray_environment, ray_start
 from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
-from cluster.config.recipe import PACKAGES
+from cluster.config.recipe import AMPLE_GIB, PACKAGES
 from cluster.config.secrets import API_KEY
 from cluster.deploy.spec import PROGRAMS, built_image, canonical, deployment_id, digest
 from cluster.errors import RefusedError
@@ -27,6 +27,7 @@ from cluster.spark.image import Inside
 from cluster.spark.look import Seen
 from cluster.spark.memory import GIB
 from cluster.spark.request import Wanted
+from cluster.spark.server import EVERYWHERE
 
 _FLAGS = """
     gpu-memory-utilization kv-cache-memory-bytes num-gpu-blocks-override enable-prefix-caching prefix-caching-hash-algo
@@ -56,6 +57,13 @@ def cache_name(spec: Mapping[str, Any]) -> str:
 
 JOIN_TIMEOUT_S = 120
 SILENCE_S = 60
+GUARD = {
+    "period_s": 0.1,
+    "pressure_gib": AMPLE_GIB,
+    "meminfo": "/proc/meminfo",
+    "pressure": "/proc/pressure/memory",
+}
+"""What the guard of a rank's memory is given beside the recipe's limits."""
 RAY_TOKEN_FILE, SECRETS_FILE, API_KEY_FILE = "ray-token", "secrets.json", "api-key"
 SECRET_FILES = (RAY_TOKEN_FILE, SECRETS_FILE, API_KEY_FILE)
 """Files in a deployment's directory that hold secrets: secrets.json by name, the others one value each."""
@@ -234,6 +242,8 @@ def rank_words(made_of: Ingredients, rank: int) -> dict[str, Any]:
         "cord_port": PORTS.cord,
         "join_timeout_s": JOIN_TIMEOUT_S,
         "silence_s": SILENCE_S,
+        "guard": GUARD | wanted.recipe.memory.guard.model_dump(),
+        "health": None if rank else (EVERYWHERE.get(wanted.bind, wanted.bind), wanted.recipe.port),
         "secrets": f"/cluster/{SECRETS_FILE}" if wanted.secrets else None,
         "before_serve": wanted.recipe.before_serve,
         "ray_start": start,

@@ -20,7 +20,7 @@ from cluster.errors import RefusedError
 from cluster.spark.deployments import Deployment
 from cluster.spark.request import Wanted
 
-PROGRAMS = ("rank", "cord", "ray_nodes")
+PROGRAMS = ("rank", "cord", "guard", "ray_nodes")
 """Programs of `far/` that lie beside a rank."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
+from cluster.config.recipe import AMPLE_GIB, LOW_GIB, LOW_S
 from cluster.diagnosis.rules import OF_OUTPUTS, read_rules
 from cluster.spark.deployments import Container, LockState
 from cluster.spark.fact import NOT_ASKED, Missing
@@ -158,9 +159,7 @@ class HostAnswers:
         return HostSnapshot(self.gpus[0] if self.gpus else None, cpu_s, available, up, self.why)
 
 
-FLOOR, AMPLE = 2 * GIB, 8 * GIB
-"""With less available a Spark begins to stall, as the GPU's memory is the host's; with more than AMPLE no process
-is killed for memory."""
+FLOOR, AMPLE = int(LOW_GIB * GIB), int(AMPLE_GIB * GIB)
 HORIZON_S = 7200.0
 TRENDS_S = (300.0, 900.0)
 """A fall is looked for in the last minutes first, a slower one in all that is remembered."""
@@ -173,10 +172,10 @@ def judge_memory(history: History) -> Iterator[Finding]:
     """Memory that is nearly out, or falls steadily so that it will be within two hours. Loading is no decline."""
     served = [one for one in history.snapshots if history.served_since is not None and one.t >= history.served_since]
     for host in history.last.hosts:
-        low = [one.available for one in history.of_host(host, HELD_S)]
+        low = [one.available for one in history.of_host(host, LOW_S)]
         if low and all(value is not None and value < FLOOR for value in low):
             what = f"only {(low[-1] or 0) / GIB:.1f} GiB of memory are available"
-            yield MEMORY_LOW.fault(host, what, f"MemAvailable below {FLOOR / GIB:.0f} GiB for {HELD_S:.0f} s", HOLDERS)
+            yield MEMORY_LOW.fault(host, what, f"MemAvailable below {FLOOR / GIB:.0f} GiB for {LOW_S:.0f} s", HOLDERS)
             continue
         series = [(one.t, value) for one in served if (value := one.hosts[host].available) is not None]
         trends = [[row for row in series if row[0] >= history.last.t - seconds] for seconds in TRENDS_S]

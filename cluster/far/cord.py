@@ -3,7 +3,8 @@
 Lies beside rank.py, which imports it. JSON messages, one a line: rank 0 sends {"nonce"}; the caller answers
 {"rank", "proof"} with an HMAC that only somebody with the deployment's ray-token can make; rank 0 answers
 {"refused": ""} or says why. Then both ends send {"beat"} now and then, and {"ended": why} when they end.
-Other messages are the caller's: rank 0 sends {"restart_ray": true} after it has restarted its own Ray.
+Other messages are the caller's: rank 0 sends {"restart_ray": true} after it has restarted its own Ray, and
+{"serving": true} once the server answers.
 """
 
 import asyncio

@@ -1,16 +1,16 @@
 """First process of every rank, and it stays: ties the ranks together, starts Ray and the engine, ends as one.
 
-usage: python3 -u rank.py rank.json      (beside it: cord.py, ray_nodes.py, ray-token; in a container: /cluster)
+usage: python3 -u rank.py rank.json      (beside it: cord.py, guard.py, ray_nodes.py, ray-token; there: /cluster)
 
-secrets exported → cord tied to rank 0 → before_serve → Ray started → rank 0 waits for all peers → engine
-started → wait for the first thing that ends, say why, end everything else. A peer that ends, or whose cord
-is closed or silent, ends this rank too.
+guard of memory started → secrets exported → cord tied to rank 0 → before_serve → Ray started → rank 0 waits for all
+peers → engine started → rank 0 notes when it answers → wait for the first thing that ends, say why, end everything
+else. A peer that ends, or whose cord is closed or silent, ends this rank too.
 
 stdout: one JSON line a stage, {"cluster":"rank","rank":0,"stage":"joined","t":1700000000.0,…}, stages started,
 secrets, before_serve, ray_started, ray_restarted, joined, engine_started, ended; all other lines are our
 children's, Ray's with "ray| " before them. Exit: 0 asked to end (SIGTERM) · 75 peers did not join · 76 another rank
-ended, or its cord is gone or silent · else that of the program that ended (128 + signal; 127 it could not be started;
-1 for 0).
+ended, or its cord is gone or silent · 77 its guard of memory ended it · else that of the program that ended (128 +
+signal; 127 it could not be started; 1 for 0).
 """
 
 import asyncio
@@ -37,7 +37,7 @@ else:
     from cord import Cord, NotTied
 
 Words = list[str]
-NOT_JOINED, CORD_ENDED = 75, 76
+NOT_JOINED, CORD_ENDED, ENDED_FOR_MEMORY = 75, 76, 77
 GRACE_S = {"engine": 5.0, "ray": 2.0}  # from SIGTERM to SIGKILL; with the rest below the 10 s of docker stop
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 CAUSES = (
@@ -54,15 +54,16 @@ CAUSE = r"Worker failed with error '(.+?)(', please check|$)"  # vLLM's engine r
 PREFIX = r"^(\([^()]*\bpid=[^()]*\) ?)?([A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?"  # vLLM's: who, level, time, place
 stdout_lock = threading.Lock()
 RAY_TIMED_OUT = "node timed out during startup"  # Ray waits 30 s for its own parts, whatever they are busy with
+HEALTH_S = 5.0
 SETTLE_S = 1.0  # when something ended here: time for a peer to report that it ended first, and why
 
 
 class Ended(Exception):
-    """This rank must end: why, with which exit code, and which peer reported it (None: it happened here)."""
+    """This rank must end: why, with which exit code, which peer reported it (None: it happened here), and numbers."""
 
-    def __init__(self, why: str, code: int, peer: int | None = None) -> None:
+    def __init__(self, why: str, code: int, peer: int | None = None, **numbers: int) -> None:
         super().__init__(why)
-        self.why, self.code, self.peer = why, code, peer
+        self.why, self.code, self.peer, self.numbers = why, code, peer, numbers
 
 
 def write_line(line: str) -> None:
@@ -129,6 +130,7 @@ class Rank:
         self.wanted, self.number, self.joined = wanted, wanted["rank"], wanted["rank"] > 0
         self.cord = Cord(wanted, (BESIDE / "ray-token").read_bytes(), self.lose_peer, self.receive)
         self.children: list[Spawned] = []
+        self.guard: Any = None
         self.ray_retried = False
         self.asker = RayAsker()
         self.ends: list[Ended] = []
@@ -136,7 +138,9 @@ class Rank:
         self.running: list[asyncio.Task[None]] = []
 
     def end(self, end: Ended) -> None:
-        """Something that must live has ended."""
+        """Something that must live has ended. Of what the guard has killed it has said why before."""
+        if self.guard and end.code != ENDED_FOR_MEMORY:
+            self.hear_guard()
         self.ends.append(end)
         self.first_end.set()
 
@@ -169,6 +173,7 @@ class Rank:
     async def start_all(self) -> None:
         try:
             self.report("started", **{name: self.wanted[name] for name in ("size", "backend", "address")})
+            self.start_guard()
             if self.wanted["secrets"]:  # environment only from here on: `docker inspect` must not show them
                 secrets = json.loads(Path(self.wanted["secrets"]).read_text())
                 os.environ.update(secrets)
@@ -186,12 +191,51 @@ class Rank:
                 self.joined = True
                 self.asker.close()
             self.start("engine", self.wanted["engine"])
+            if self.wanted["health"]:
+                await self.wait_until_served()
         except Ended as end:
             self.end(end)
         except NotTied as error:
             self.end(Ended(str(error), NOT_JOINED))
         except Exception as error:
             self.end(Ended(f"rank.py failed: {type(error).__name__}: {error}", 1))
+
+    def start_guard(self) -> None:
+        """A process of its own, so that it acts when this one waits for memory. Its end alone ends nothing."""
+        words = [sys.executable, "-I", "-S", str(BESIDE / "guard.py"), json.dumps(self.wanted["guard"])]
+        pipe = subprocess.PIPE
+        self.guard = subprocess.Popen(words, bufsize=0, stdin=pipe, stdout=pipe, start_new_session=True)
+        os.set_blocking(self.guard.stdout.fileno(), False)
+        asyncio.get_running_loop().add_reader(self.guard.stdout, self.hear_guard)
+
+    def hear_guard(self) -> None:
+        """It says why just before it kills, in one line; at its end the pipe is empty for good."""
+        said, loop = self.guard.stdout.read(1 << 16), asyncio.get_running_loop()
+        if said:
+            found = json.loads(said)
+            write_line(found["why"])
+            numbers = {"missing_bytes": found["missing"], "total_bytes": found["total"]}
+            self.end(Ended(found["why"], ENDED_FOR_MEMORY, **numbers))
+        elif said == b"" and loop.remove_reader(self.guard.stdout) and not self.first_end.is_set():
+            write_line(f"memory guard: it exited with {self.guard.wait()}; memory is not guarded any more")
+
+    async def wait_until_served(self) -> None:
+        """Rank 0: until the server's /health answers with 200; then the limits of serving hold on all ranks."""
+        while True:
+            with suppress(OSError, ValueError, asyncio.TimeoutError):
+                reader, writer = await asyncio.wait_for(asyncio.open_connection(*self.wanted["health"]), HEALTH_S)
+                writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+                status = await asyncio.wait_for(reader.readline(), HEALTH_S)
+                writer.close()
+                if b" 200 " in status:
+                    break
+            await asyncio.sleep(1)
+        self.cord.broadcast(serving=True)
+        self.note_serving()
+
+    def note_serving(self) -> None:
+        with suppress(OSError):  # it has ended, which was reported
+            self.guard.stdin.write(b"s")
 
     def start(self, name: str, words: Words | None) -> None:
         """Start what must live as long as this rank, if this rank has it."""
@@ -214,14 +258,16 @@ class Rank:
             self.end(Ended(end.why, end.code or 1))
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Ray at rank 0 was restarted, and has lost the nodes that had joined it before."""
+        """The server at rank 0 serves; or Ray there was restarted, and has lost the nodes that had joined it before."""
+        if "serving" in message:
+            self.note_serving()
         if "restart_ray" in message and self.number and self.children:
             self.restart_ray("rank 0 has started its Ray again")
 
     def restart_ray(self, why: str) -> None:
         """Nothing but Ray runs here yet: a head's engine waits for all nodes."""
         self.children.clear()
-        kill_descendants()
+        kill_descendants(self.guard.pid)
         self.report("ray_restarted", why=why)
         self.start("ray", self.wanted["ray_start"])
 
@@ -254,12 +300,15 @@ class Rank:
         return missing + [f"{address} is a node of Ray but not of this deployment" for address in foreign], nodes
 
     async def explain(self, end: Ended) -> None:
-        """Report to peers and log why this rank ends; a peer may know the cause, so wait a little for its message."""
+        """Report to peers and log why this rank ends; a peer may know the cause, so wait a little for its message.
+
+        Not when the guard ended it: that is a cause.
+        """
         self.cord.broadcast(without=end.peer, ended=end.why)
-        if end.peer is None and end.code and self.cord.lines:
+        if end.peer is None and end.code not in (0, ENDED_FOR_MEMORY) and self.cord.lines:
             await asyncio.sleep(SETTLE_S)
         said = [end.why] + [other.why for other in self.ends[1:] if other.peer is not None]
-        self.report("ended", why="; ".join(said), exit=end.code)
+        self.report("ended", why="; ".join(said), exit=end.code, **end.numbers)
 
 
 class RayAsker:
@@ -291,10 +340,10 @@ class RayAsker:
             self.process = None
 
 
-def kill_descendants() -> None:
-    """End all processes below this one, orphans included."""
+def kill_descendants(spared: int = 0) -> None:
+    """End all processes below this one but the one that is spared, orphans included."""
     for _ in range(20):
-        for pid in (left := descendants()):
+        for pid in (left := descendants() - {spared}):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if not left:

@@ -5,6 +5,7 @@ On a Spark the GPU's memory is the host's.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from cluster.spark.finding import Check, Finding
 from cluster.spark.processes import OTHER_PROGRAMS
 
 if TYPE_CHECKING:
+    from cluster.config.recipe import Recipe
     from cluster.spark.look import Seen
     from cluster.spark.request import Wanted
 
@@ -141,6 +143,21 @@ def hides_in_cache(wanted: Wanted, seen: Seen) -> bool:
 def needed_bytes(wanted: Wanted) -> int:
     """Bytes that one host must have available by the recipe, 0 when unknown."""
     return int(wanted.recipe.memory.per_host_gib.get(wanted.tp, 0) * GIB)
+
+
+def more_room(recipe: Recipe, missing: int, total: int) -> str:
+    """Which flags of vLLM leave so many more bytes to a host that has `total`; at least so many, since the guard ends a
+    rank before it has all that it wants. With kv-cache-memory-bytes vLLM ignores gpu-memory-utilization."""
+    flags = recipe.vllm
+    if "kv-cache-memory-bytes" in flags:
+        gib = max(1, math.ceil(missing / GIB * 10)) / 10
+        lower = f"lower kv-cache-memory-bytes by at least {gib} GiB (now {flags['kv-cache-memory-bytes']})"
+    else:
+        share, given = max(1, math.ceil(100 * missing / (total or GIB))) / 100, flags.get("gpu-memory-utilization")
+        lower = f"lower gpu-memory-utilization by at least {share:.2f}"
+        if isinstance(given, int | float):
+            lower += f" (--set vllm.gpu-memory-utilization={given - share:.2f})"
+    return f"{lower}, or max-num-batched-tokens"
 
 
 def held_by_us(seen: Seen) -> int:

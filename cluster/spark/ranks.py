@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -190,18 +190,21 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """Which host, why, in the rank's own words, and the last lines it printed. `by_peer`: it lost a peer, and a rank
-    that may still say why is running yet."""
+    that may still say why is running yet. `end`: the rank program's own line of its end, if it printed one."""
 
     host: str
     why: str
     tail: tuple[str, ...] = ()
     by_peer: bool = False
+    end: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 State = Waiting | Ready | Failed
 
 PEER_LOST = {75: 1, 76: 2}
 """Exit codes of far/rank: peers did not join, a cord ended. The rank with the lowest number is to blame."""
+ENDED_FOR_MEMORY = 77
+"""Exit code of far/rank when the guard of its memory ended it: what others lost follows from it."""
 
 
 PHASES = {
@@ -220,17 +223,18 @@ def judge_ranks(states: Mapping[str, RankState | Missing | None], healthy: bool)
     """One verdict for all ranks; `states` is by host in rank order, None for a container that is not there. The rank
     that ended for a reason of its own is named before those that only lost a peer."""
     known = {host: state for host, state in states.items() if isinstance(state, RankState)}
-    codes = {host: (state.line_of("ended") or {}).get("exit", state.exit_code) for host, state in known.items()}
-    blame = {host: PEER_LOST.get(code, 0) for host, code in codes.items()}
+    ends = {host: state.line_of("ended") or {} for host, state in known.items()}
+    codes = {host: ends[host].get("exit", state.exit_code) for host, state in known.items()}
+    blame = {host: (PEER_LOST | {ENDED_FOR_MEMORY: -1}).get(code, 0) for host, code in codes.items()}
     failures = []
     for host, state in states.items():
         if state is None:
             failures.append(Failed(host, "its container is gone"))
         elif isinstance(state, RankState) and state.state not in ("running", "created", "restarting"):
             ended = "killed for memory" if state.oom else f"container {state.state}, exit {state.exit_code}"
-            failures.append(Failed(host, state.ended or ended, state.tail[-15:]))
+            failures.append(Failed(host, state.ended or ended, state.tail[-15:], end=ends[host]))
         elif isinstance(state, RankState) and state.ended and is_whole(state):  # its container ends within seconds
-            failures.append(Failed(host, state.ended, state.tail[-15:]))
+            failures.append(Failed(host, state.ended, state.tail[-15:], end=ends[host]))
     if failures:
         first = min(failures, key=lambda failure: blame.get(failure.host, 0))
         return replace(first, by_peer=blame.get(first.host, 0) > 0 and len(failures) < len(states))

@@ -162,6 +162,10 @@ def _mixed(text: str) -> str:
     return f"mixes alphabets within words: {' '.join(mixed[:3])}" if len(mixed) >= 3 else ""
 
 
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses to listen on that are all of a host's, and the one by which the host itself calls them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """Where an API is, as seen from the head, the model's name in it, and the private file with its key."""
@@ -173,7 +177,8 @@ class Server:
     @classmethod
     def of_spec(cls, spec: Mapping[str, Any], home: str) -> Server:
         recipe, bind = spec["recipe"], spec["bind"]
-        address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bind, f"[{bind}]" if ":" in bind else bind)
+        address = EVERYWHERE.get(bind, bind)
+        address = f"[{address}]" if ":" in address else address
         key_file = f"{home}/api-key" if API_KEY in spec["secrets"] else ""
         return cls(f"http://{address}:{recipe['port']}", recipe["served_model_name"] or recipe["model"], key_file)
 

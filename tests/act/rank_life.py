@@ -128,7 +128,7 @@ class RankLife(Life):
             if why:
                 return self.end(NOT_JOINED, f"peers did not join: rank {rank} ({self.wanted['addresses'][rank]}){why}")
         began = self.tie(peers) or self.start_ray() or self.join(peers)
-        return began or self.start_engine() or self.load() or self.serve()
+        return began or self.start_engine() or self.load() or self.guard() or self.serve()
 
     def why_lost(self, rank: int) -> str:
         """Why a cord has ended, in the words of far/cord; empty while it is only silent."""
@@ -200,6 +200,14 @@ class RankLife(Life):
         self.say("Loading weights took 2.50 seconds")
         return True
 
+    def guard(self) -> bool:
+        """Its guard's limit is crossed while the head's engine has the weights loaded."""
+        why = self.machine.guard_says
+        if not why or not self.loaded:
+            return False
+        self.say(why)
+        return self.end(77, why, missing_bytes=GIB // 10, total_bytes=121 * GIB)
+
     def serve(self) -> bool:
         if self.serving or not self.has_loaded or self.desk.now - (self.engine_since or 0) < READY_S:
             return False
@@ -215,9 +223,9 @@ class RankLife(Life):
             life.say(f"{life.machine.name}:7:7 [0] NCCL INFO NET/{using}")
         return True
 
-    def end(self, code: int, why: str) -> bool:
+    def end(self, code: int, why: str, **more: int) -> bool:
         self.over = True
-        self.tell("ended", why=why, exit=code)
+        self.tell("ended", why=why, exit=code, **more)
         self.container.end(code, self.desk.now)
         return True
 

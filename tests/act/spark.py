@@ -121,6 +121,7 @@ class Machine:
     sudo: bool = True
     can_ping: bool = True
     kernel_log: tuple[str, ...] = ()
+    guard_says: str = ""  # why the guard of a rank's memory ends it while the weights are loaded
     ahead_s: float = 0.0
     smi: tuple[int, str] | None = None
     """What nvidia-smi says instead, with its exit code."""

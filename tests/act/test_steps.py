@@ -174,6 +174,7 @@ ACTS: dict[str, tuple[Callable[[], Desk], Callable[[Desk], list[str]]]] = {
 FILES = (
     "rank.py",
     "cord.py",
+    "guard.py",
     "ray_nodes.py",
     "rank.json",
     "before.json",

@@ -126,6 +126,10 @@ OOM = (
     "2026-01-01T00:00:02+0000 spark2 kernel: VLLM::Worker_TP invoked oom-killer: gfp_mask=0x140dca, order=0",
     "2026-01-01T00:00:02+0000 spark2 kernel: Out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:1kB",
 )
+GUARD = (
+    "memory guard: 2.9 GiB available, 3.0 GiB required while loading; held: VLLM::Worker_TP 61.2 GiB, raylet 1.1 GiB, "
+    "GPU and others 55.8 GiB; swap 0.0 of 8.0 GiB free"
+)
 BUSY = "Error response from daemon: driver overlay2 failed to remove root filesystem: device or resource busy"
 NO_LAYER = "Error response from daemon: layer does not exist"
 FIRST, SECOND = "enp1s0f0np0", "enP2p1s0f0np0"
@@ -184,6 +188,7 @@ PREPARED: dict[str, list[Prepare]] = {
     "up/engine_fails_old_serves": [SERVING, BAD_BATCH],
     "up/engine_fails_and_why": [desk(bad_flag="--max-model-len", last_line=NO_CACHE)],
     "up/worker_killed_by_its_kernel": [machine("spark2", kernel_log=OOM), at_sleep(2, "rank killed")],
+    "up/worker_ended_by_its_guard": [machine("spark2", guard_says=GUARD)],
     "up/worker_does_not_join": [PATIENT, asked_for("spark2", "docker run --rm", "link cut")],
     "up/link_cut": [PATIENT, at_sleep(1, "link cut")],
     "up/worker_killed": [at_sleep(2, "rank killed")],

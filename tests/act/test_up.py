@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_docker import Image
@@ -327,10 +328,23 @@ def test_dry_run_needs_no_lock_and_fetches_nothing(cluster: Typed, desk: Desk) -
 # sizes and backends
 
 
-def words_of(desk: Desk, name: str) -> dict[str, object]:
+def words_of(desk: Desk, name: str) -> dict[str, Any]:
     """rank.json of a host's only container."""
     [container] = desk[name].docker.containers.values()
     return dict(json.loads(desk[name].read(container.source_of("/cluster/rank.json"))))
+
+
+def test_the_limits_of_the_guard_reach_each_rank_and_decide_nothing(cluster: Typed, desk: Desk) -> None:
+    cluster.must(*UP)
+    got = {name: words_of(desk, name) for name in ("spark1", "spark2")}
+    assert got["spark1"]["guard"] == got["spark2"]["guard"]
+    assert (got["spark1"]["health"], got["spark2"]["health"]) == (["127.0.0.1", 8000], None)
+    before = desk.state()
+    cluster.must(*UP, "--set", "memory.guard.loading_gib=0")
+    assert desk.state() == before
+    cluster.must("down")
+    cluster.must(*UP, "--set", "memory.guard.loading_gib=0")
+    assert words_of(desk, "spark2")["guard"] == {**dict(got["spark2"]["guard"]), "loading_gib": 0}
 
 
 def test_one_rank_needs_no_ray_unless_asked(cluster: Typed, desk: Desk) -> None:

@@ -187,6 +187,7 @@ def test_a_rank_that_lost_its_peer_waits_for_the_cause() -> None:
         ("engine ended by SIGKILL: x", "", 30 * GIB, False),
         ("engine exited with 1: NCCL error", "Cuda failure 'out of memory'", 30 * GIB, True),
         ("engine exited with 1: NCCL error", "", None, False),
+        ("memory guard: 0.9 GiB available, 1.0 GiB required while serving, for 10 s; held: x", "", 30 * GIB, True),
     ],
 )
 def test_memory_errors(why: str, tail: str, available: int | None, memory: bool) -> None:

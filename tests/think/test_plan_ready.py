@@ -116,6 +116,7 @@ CAUSE = ended("engine exited with 1: OutOfMemoryError", 1)
 NOT_JOINED = ended("peers did not join: rank 1 (10.0.0.2): engine exited with 1", 75)
 CORD = ended("rank 0 (10.0.0.1): engine exited with 1: OutOfMemoryError", 76)
 KILLED = rank(state="exited", exit_code=137)
+GUARDED = ended("memory guard: 2.9 GiB available, 3.0 GiB required while loading", 77)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,8 @@ KILLED = rank(state="exited", exit_code=137)
         (CORD, None, "spark2", False),
         (CORD, CORD, "spark1", False),
         (CORD, rank(), "spark1", True),
+        (CAUSE, GUARDED, "spark2", False),
+        (GUARDED, CORD, "spark1", False),
     ],
 )
 def test_the_one_that_failed_by_itself_is_named(head: Any, worker: Any, host: str, by_peer: bool) -> None:

@@ -63,13 +63,31 @@ print('Ray runtime started.', flush=True); time.sleep(60)
 """
 
 
+MUCH = "MemTotal: 125829120 kB\nMemAvailable: 104857600 kB\nSwapTotal: 8388608 kB\nSwapFree: 8388608 kB\n"
+QUIET = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+
+
+def guarding(folder: Path, **more: Any) -> dict[str, Any]:
+    """Limits of a guard that reads its host's memory from files in a folder."""
+    for name, text in (("meminfo", MUCH), ("pressure", QUIET)):
+        (folder / name).write_text(text)
+    files = {name: str(folder / name) for name in ("meminfo", "pressure")}
+    limits = {"loading_gib": 3, "serving_gib": 1, "serving_s": 0.5, "pressure_percent": 20, "pressure_gib": 8}
+    return {"period_s": 0.1, **limits, **files, **more}
+
+
+def have_available(folder: Path, gib: float) -> None:
+    """In place, as a guard keeps its files open."""
+    (folder / "meminfo").write_text(MUCH.replace("104857600", f"{gib * (1 << 20):.0f}"))
+
+
 class Rank:
     """One rank program in a directory of its own."""
 
     def __init__(self, home: Path, wanted: dict[str, Any], token: str) -> None:
         self.home = home
         home.mkdir()
-        for name in ("rank.py", "cord.py"):
+        for name in ("rank.py", "cord.py", "guard.py"):
             shutil.copy(FAR / name, home)
         (home / "ray_nodes.py").write_text(NODES)
         (home / "nodes.json").write_text(json.dumps({"error": "not yet"}))
@@ -133,6 +151,8 @@ class Deployment:
             "before_serve": [],
             "ray_start": None,
             "engine": words,
+            "guard": guarding(self.folder),
+            "health": None,
             "cache": str(self.folder / "cache"),
             **more,
         }
@@ -455,3 +475,96 @@ def test_caches_are_given_back_to_their_owner(deployment: Deployment) -> None:
         found = (cache / name).lstat()
         assert (found.st_uid, found.st_gid) == (12345, 12346)
     assert outside.stat().st_uid == 0
+
+
+# Holds memory, in a process that shows who it is only by its size; leaves one in a session of its own.
+HOLDS = STUBBORN.replace("time.sleep(60)", "held = b'x' * (64 << 20); time.sleep(60)")
+
+
+def test_too_little_memory_while_loading_ends_all_within_a_second_and_says_who_held_it(deployment: Deployment) -> None:
+    rank = deployment.start(0, HOLDS, **ALONE)
+    rank.says("serving")
+    have_available(deployment.folder, 2.96)
+    low = time.monotonic()
+    until(lambda: not children_of(rank), "the end of the engine")
+    assert time.monotonic() - low < 1
+    assert not runs(int((rank.home / "left").read_text()))
+    rank.must_end(77, "memory guard: 2.9 GiB available, 3.0 GiB required while loading; held: python")
+    end = rank.stages()[-1]
+    assert "GPU and others 1" in end["why"]
+    assert end["why"].endswith("; swap 8.0 of 8.0 GiB free")
+    assert (end["missing_bytes"] >> 20, end["total_bytes"] >> 30) == (40, 120)
+    assert end["why"] in rank.lines()
+
+
+def children_of(rank: Rank) -> list[int]:
+    """What runs in its directory but the rank program and its guard."""
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in lost_engines(rank.home)}
+    return [pid for pid, line in lines.items() if b"rank.py" not in line and b"guard.py" not in line]
+
+
+def test_a_peer_reports_the_memory_of_the_rank_that_was_ended(deployment: Deployment) -> None:
+    own = deployment.folder / "own"
+    own.mkdir()
+    head = deployment.start(0)
+    worker = deployment.start(1, guard=guarding(own))
+    for rank in (head, worker):
+        rank.reaches("engine_started")
+    have_available(own, 2)
+    worker.must_end(77, "memory guard: 2.0 GiB available")
+    head.must_end(76, f"rank 1 ({WORKER}): memory guard: 2.0 GiB available, 3.0 GiB required while loading")
+
+
+# Answers /health once the file `ready` appears in its directory.
+ANSWERS = """
+import http.server, pathlib, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == '/health' and pathlib.Path('ready').exists() else 503)
+        self.end_headers()
+server = http.server.HTTPServer(('127.0.0.2', PORT), Answer); print('listens', flush=True); server.serve_forever()
+"""
+
+
+def serving(deployment: Deployment, **limits: Any) -> tuple[Rank, Rank]:
+    """Two ranks whose guards know that the server answers."""
+    with socket.create_server((HEAD, 0)) as probe:
+        port = probe.getsockname()[1]
+    guard = guarding(deployment.folder, **limits)
+    engine = ANSWERS.replace("PORT", str(port))
+    head = deployment.start(0, engine, guard=guard, health=(HEAD, port))
+    worker = deployment.start(1, guard=guard)
+    head.says("listens")
+    (head.home / "ready").touch()
+    for rank in (head, worker):
+        rank.says("memory guard: the server answers")
+    return head, worker
+
+
+def test_once_the_server_answers_less_memory_is_enough_on_all_ranks(deployment: Deployment) -> None:
+    head, worker = serving(deployment)
+    have_available(deployment.folder, 2)
+    time.sleep(1)
+    assert (head.stage("ended"), worker.stage("ended")) == (None, None)
+    have_available(deployment.folder, 0.5)
+    for rank in (head, worker):
+        code, why = rank.ends()
+        assert code in (77, 76)  # both cross the limit at once; one may hear of the other first
+        assert "memory guard: 0.5 GiB available, 1.0 GiB required while serving, for 0.5 s" in why
+
+
+def test_a_guard_that_ends_by_itself_ends_no_rank(deployment: Deployment) -> None:
+    rank = deployment.start(0, **ALONE, guard=guarding(deployment.folder, meminfo="/no/meminfo"))
+    rank.says("memory guard: it exited with 1; memory is not guarded any more")
+    rank.reaches("engine_started")
+
+
+def test_a_killed_rank_leaves_no_guard(deployment: Deployment) -> None:
+    rank = deployment.start(0, **ALONE)
+    rank.reaches("engine_started")
+    rank.process.kill()
+    until(lambda: not [pid for pid in lost_engines(rank.home) if is_guard(pid)], "the end of the guard")
+
+
+def is_guard(pid: int) -> bool:
+    return b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
