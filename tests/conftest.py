@@ -20,6 +20,7 @@ from pathlib import Path
 import interpreters
 import pytest
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # `fit` asks no hub but those of tests
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGTERM, signal.SIGHUP):

@@ -21,7 +21,7 @@ PAUSES_S = (0.5, 2.0, 0.0)
 """After each failure that may pass; the last one is raised."""
 LONGEST = 100 << 20  # bytes that are read of anything
 PASSING = (408, 429, 500, 502, 503, 504)
-ELSEWHERE = "check the network, $HTTPS_PROXY and $HF_ENDPOINT, or name a directory that holds the checkpoint"
+ELSEWHERE = "check the network, $HTTPS_PROXY and $HF_ENDPOINT; or --model-dir DIR, or --offline"
 
 
 class Redirects(HTTPRedirectHandler):

@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "causes in the order of time": ("explain", *map(str, sorted((SAMPLES / "ranks").iterdir()))),
     "published dates": ("recipes", "show", "gemma-4-31b-nvfp4"),
     "a stored result": ("report", str(SAMPLES / "result_schema_1.json"), "-o", "page.html"),
-    "fit": ("fit", "gemma-4-26b-a4b-fp8"),
+    "fit": ("fit", "--offline", "gemma-4-26b-a4b-fp8"),
     "help": ("up", "--help"),
 }
 

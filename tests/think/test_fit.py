@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from config_tools import refusal
 from loops import each
+from test_model_cache import GEMMA, MIXTURE
 
 from cluster.cli.main import main
 from cluster.config.recipe import Recipe, final_recipe, load_recipe
-from cluster.model.fit import Asked, Fit, KnownModel, fit
+from cluster.model.fit import Asked, Fit, KnownModel, fit, shapes
+from cluster.model.layers import CacheFlags, kept_layers
 from cluster.spark.gpu import CARDS, SPARK
 
 MIB_A_GIB = 1024
@@ -68,6 +70,14 @@ def test_why_it_does_not_fit(changes: tuple[str, ...], asked: dict[str, Any], wh
     assert fitted("gemma-4-31b-fp8").wrong == ()
 
 
+def test_the_recipes_attention_is_what_config_json_says() -> None:
+    """layers, kv_heads, head_dim and window of the write-ups' models."""
+    flags = CacheFlags(cache_dtype="fp8")
+    for name, config in (("gemma-4-31b-fp8", GEMMA), ("gemma-4-26b-a4b-fp8", MIXTURE)):
+        own = shapes(load_recipe(name).recipe.attention, flags)
+        assert sorted(own, key=str) == sorted(kept_layers(config, flags), key=str)
+
+
 def test_what_is_not_known_is_not_counted() -> None:
     one = fitted("qwen3.5-35b-a3b-fp8", 1, 65536, "attention=")
     assert (one.needed, one.tokens, one.wrong) == (None, None, ())
@@ -77,7 +87,6 @@ def test_what_is_not_known_is_not_counted() -> None:
 @pytest.fixture(autouse=True)
 def wide(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def test_a_dense_model_is_told_of_its_sibling(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,9 +164,19 @@ def test_auto_where_the_attention_is_not_known(capsys: pytest.CaptureFixture[str
     assert (one["length"], one["needed"]) == (None, None)
 
 
+def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    """From 0.26 on two batches in flight, from 0.24 on tokens by requests."""
+    old, one, two = (run(capsys, "--tp", "1", "--vllm", release)["fits"][0] for release in ("0.19", "0.25", "0.26"))
+    assert one["longest"] > two["longest"]
+    assert old["longest"] == one["longest"]
+    assert old["tokens"] < two["tokens"] < one["tokens"]
+
+
 @each(
     "words, code",
     [
+        (["--vllm", "newest"], "option-invalid"),
+        (["--pp", "0"], "option-invalid"),
         (["--tp", "0"], "option-invalid"),
         (["--length", "0"], "option-invalid"),
         (["--sequences", "-1"], "option-invalid"),
