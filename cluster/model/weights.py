@@ -38,6 +38,7 @@ COPIED = re.compile(
     r"position_emb|patch_emb|e_score_correction|layer_scalar|scale$|sinks|hyper_connection|\.hc_|per_layer_input_gate|"
     r"per_layer_projection|eh_proj|enorm|hnorm|embedding_projection|rotary|\.ape$|tid2eid|\.std_|ple\.kv_proj"
 )
+FP32 = re.compile(r"\.(A_log|e_score_correction_bias)$")  # whatever they are in the files
 _EXACT = re.compile(r"scale|A_log|dt_bias|e_score_correction")
 """Parameters that keep their own type; the others take the model's (BF16) when they are FP32 in the files."""
 
@@ -143,6 +144,8 @@ def _size(
     size = float(tensor.bytes)
     if tensor.dtype == "F32" and not _EXACT.search(tensor.name):
         size = count * 2.0
+    elif FP32.search(module):
+        size = count * 4.0
     dotted = f".{module}"
     if VOCABULARY.search(module) and len(tensor.shape) == 2 and not tower:
         padded = math.ceil(tensor.shape[0] / 64) * 64
