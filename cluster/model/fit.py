@@ -98,7 +98,8 @@ class Fit:
 def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
     """Count one host. Raises UsageError: a flag that is none, or nothing says how large the weights are."""
     flags = serve_flags(recipe.vllm)
-    parts, unknown, weights, loading = weights_of_host(recipe, model, asked)
+    ranks = weights_on_ranks(recipe, model, asked)
+    parts, unknown, weights, loading = weights_of_host(recipe, model, asked, ranks)
     cache, why = known_cache(recipe, model, asked)
     beside, size = beside_gib(asked.card), asked.memory
     given = flags.get("kv-cache-memory-bytes")
@@ -128,7 +129,7 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
         f"the cache asked for is {needed or 0:.1f} GiB, there is room for {room:.1f}": 0 < room < (needed or 0),
         f"{-left:.1f} GiB are missing beside vLLM's share: lower {_lever(flags, asked)}": left < -1e-9,
     }
-    ceiling, ceiling_why = ceiling_of(recipe, model, asked)
+    ceiling, ceiling_why = ceiling_of(recipe, model, asked, ranks)
     return Fit(
         tp=asked.tp,
         pp=asked.pp,
@@ -288,19 +289,20 @@ def sharding_of(recipe: Recipe, asked: Asked) -> Sharding:
         asked.pp,
         drafted=bool(drafting(recipe)) and not drafting(recipe).get("model"),
         made=made,
-        experts_whole=flags.get("enable-expert-parallel") is True,
         tower_copied=flags.get("mm-encoder-tp-mode") == "data",
         text_only=flags.get("language-model-only") is True
         or (isinstance(limits, dict) and bool(limits) and not any(limits.values())),
     )
 
 
-def weights_of_host(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[dict[str, float], float, float, float]:
+def weights_of_host(
+    recipe: Recipe, model: KnownModel, asked: Asked, ranks: Sequence[RankWeights]
+) -> tuple[dict[str, float], float, float, float]:
     """By part, unknown, all together, and the most while they are loaded: of the host that holds most."""
     extra = LOADERS.get(str(recipe.vllm.get("load-format")), 0.0)
     if model.checkpoint is None:
         return {}, 0.0, *_by_the_recipe(recipe, asked, extra)
-    rank = max(_ranks(recipe, model, asked), key=lambda one: one.total)
+    rank = max(ranks, key=lambda one: one.total)
     whole = sum(tensor.bytes for tensor in model.checkpoint.tensors) / asked.tp / asked.pp
     if _is_made(recipe):
         extra += (whole - rank.total if quantises_whole(recipe) else rank.largest_layer) / GIB
@@ -308,13 +310,11 @@ def weights_of_host(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[di
     return {name: size / GIB for name, size in rank.parts.items()}, rank.unknown / GIB, total, total + max(0.0, extra)
 
 
-def _ranks(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[RankWeights, ...]:
-    """Raises UsageError when nothing was read of the model."""
-    checkpoint = model.checkpoint
-    if checkpoint is None:
-        raise UsageError("no checkpoint was read", code="model-not-found")
-    sharding = sharding_of(recipe, asked)
-    ranks = on_ranks(checkpoint.tensors, checkpoint.config, sharding)
+def weights_on_ranks(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[RankWeights, ...]:
+    """By pipeline stage, a drafter of its own on the last; empty when no checkpoint was read."""
+    if model.checkpoint is None:
+        return ()
+    ranks = on_ranks(model.checkpoint.tensors, model.checkpoint.config, sharding_of(recipe, asked))
     if model.drafter:
         tp = int(drafting(recipe).get("draft_tensor_parallel_size") or asked.tp)
         own = on_ranks(model.drafter.tensors, model.drafter.config, Sharding(tp))
@@ -349,7 +349,9 @@ def _is_made(recipe: Recipe) -> bool:
     return recipe.vllm.get("quantization") == "fp8"
 
 
-def ceiling_of(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[float | None, str]:
+def ceiling_of(
+    recipe: Recipe, model: KnownModel, asked: Asked, ranks: Sequence[RankWeights]
+) -> tuple[float | None, str]:
     """Tokens a second of one client that the memory's bandwidth allows, and what it is from.
 
     A dense model reads all weights but the embeddings for a token; a mixture the experts that one token takes, on
@@ -365,7 +367,7 @@ def ceiling_of(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[float |
         return None, "speculative decoding gives several tokens for one reading; --acceptance says how many"
     text = text_of(model.checkpoint.config)
     step = 0.0
-    for rank in _ranks(recipe, model, asked):  # stages read one after the other
+    for rank in ranks:  # stages read one after the other
         parts = rank.parts
         tied = "head" not in parts
         step += parts.get("layers", 0.0) + parts.get("head", parts.get("embeddings", 0.0) if tied else 0.0)

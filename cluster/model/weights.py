@@ -11,7 +11,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 from cluster.model.checkpoint import Tensor
 from cluster.model.layers import heads_of, is_full, position_tables, text_of
@@ -20,6 +21,7 @@ TOWER = re.compile(r"(^|\.)(vision_tower|visual|vision_model|vision_embed\w*|aud
 DRAFTER = re.compile(r"(^|\.)(mtp|mtp_layers|draft|eagle)\.")
 VOCABULARY = re.compile(r"(^|\.)(embed_tokens|lm_head|word_embeddings|wte|output|embed|head|embed_tokens_per_layer)$")
 HEAD = re.compile(r"(^|\.)(lm_head|output|head)$")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _PART = re.compile(
     r"\.(weight|weight_packed|weight_scale|weight_scale_inv|weight_scale_2|weight_global_scale|weight_shape|scale|bias|"
@@ -64,9 +66,47 @@ class Sharding:
     pp: int = 1
     drafted: bool = False
     made: float | None = None
-    experts_whole: bool = False  # enable-expert-parallel
     tower_copied: bool = False  # mm-encoder-tp-mode data
     text_only: bool = False  # limit-mm-per-prompt of 0 everywhere: no tower is built
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a tensor's name says. `how`: it is copied, split, split by key-value heads or by rows of a vocabulary; empty
+    when no rule knows it. `linear`: vLLM may quantise it; `dtype_kept`: it does not take the model's type."""
+
+    part: Literal["layers", "experts", "embeddings", "head", "tower", "drafter"]
+    how: Literal["copied", "split", "heads", "vocabulary", ""]
+    linear: bool
+    dtype_kept: bool
+    fp32: bool
+
+
+@cache
+def rule_of(name: str) -> Rule:
+    """The rule for a name whose numbers are all 0: a checkpoint has few of those."""
+    found = _PART.search(name)
+    module, suffix = (f".{name[: found.start()]}", found[1]) if found else (f".{name}", "")
+    tower, experts = TOWER.search(module + "."), bool(EXPERTS.search(module))
+    part: Any = "tower" if tower else "drafter" if DRAFTER.search(module) else "experts" if experts else "layers"
+    if part == "layers" and not _LAYER.search(module):
+        part = "head" if HEAD.search(module) else "embeddings"
+    how: Any = ""
+    if VOCABULARY.search(module) and not tower:
+        how = "vocabulary"
+    elif (
+        (COPIED.search(module) and not experts)
+        or (suffix == "bias" and BY_ROWS.search(module))
+        or (tower and re.search(r"tower|embed_", module))
+    ):
+        how = "copied"
+    elif HEADS.search(module) and not tower:
+        how = "heads"
+    elif tower or experts or SPLIT.search(module) or HEADS.search(module):
+        how = "split"
+    linear = suffix in ("weight", "") and not tower and not re.search(r"conv1d|router|norm|\.gate$", module)
+    linear = linear and bool(how in ("split", "heads") or re.search(r"_proj$|per_layer_input_gate", module))
+    return Rule(part, how, linear, bool(_EXACT.search(name)), bool(FP32.search(module)))
 
 
 def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sharding) -> tuple[RankWeights, ...]:
@@ -75,35 +115,27 @@ def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sha
     count = int(text.get("num_hidden_layers") or 0)
     bounds = stages(count, sharding.pp)
     ranks = tuple(RankWeights() for _ in range(sharding.pp))
-    names = {tensor.name for tensor in tensors}
+    found = [(tensor, rule_of(_NUMBER.sub("0", tensor.name))) for tensor in tensors]
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
-    tied = not any(HEAD.search(_module(name)[0]) for name in names) if tied is None else bool(tied)
+    tied = not any(rule.part == "head" for _, rule in found) if tied is None else bool(tied)
     in_files: dict[int, float] = defaultdict(float)
-    for tensor in tensors:
-        module, part = _module(tensor.name)
-        found = _LAYER.search(f".{module}")
-        tower = TOWER.search(f".{tensor.name}")
-        layer = int(found[1]) if found and not tower else None
-        drafter = bool(DRAFTER.search(f".{tensor.name}")) or (layer is not None and 0 < count <= layer)
-        if (drafter and not sharding.drafted) or (tower and sharding.text_only):
+    for tensor, rule in found:
+        numbered = _LAYER.search(f".{tensor.name}") if rule.part in ("layers", "experts") else None
+        layer, part = int(numbered[1]) if numbered else None, str(rule.part)
+        if layer is not None and 0 < count <= layer:
+            layer, part = None, "drafter"
+        unused = (part == "drafter" and not sharding.drafted) or (part == "tower" and sharding.text_only)
+        if unused or (part == "head" and tied):
             continue
-        head = HEAD.search(module) is not None
-        if head and tied:
-            continue
-        size, known = _size(tensor, module, part, text, sharding, bool(tower), layer)
-        if layer is not None and module.endswith(".k_proj") and _keys_are_values(text, layer):
-            size *= 2
-        where = _where(layer if not drafter else None, bounds, drafter, head, bool(tower), tied)
-        name = "drafter" if drafter else "tower" if tower else "head" if head else "embeddings"
-        if layer is not None and not drafter:
-            name = "experts" if EXPERTS.search(f".{module}") else "layers"
-        for stage in where:
-            ranks[stage].parts[name] += size
-            ranks[stage].unknown += 0.0 if known else size
-        if layer is not None and not drafter:
+        size = _size(tensor, rule, text, sharding, layer)
+        for stage in _where(layer, part, bounds, tied):
+            ranks[stage].parts[part] += size
+            ranks[stage].unknown += 0.0 if rule.how else size
+        if layer is not None:
             in_files[layer] += tensor.bytes / sharding.tp
+    tables = position_tables(config) if count else 0
     for rank in ranks:
-        if tables := position_tables(config) if count else 0:
+        if tables:
             rank.parts["position tables"] = tables
         rank.largest_layer = max(in_files.values(), default=0.0)
     return ranks
@@ -118,61 +150,33 @@ def stages(layers: int, pp: int) -> list[range]:
     return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
-def _where(
-    layer: int | None, bounds: Sequence[range], drafter: bool, head: bool, tower: bool, tied: bool
-) -> Sequence[int]:
+def _where(layer: int | None, part: str, bounds: Sequence[range], tied: bool) -> Sequence[int]:
     last = len(bounds) - 1
     if layer is not None:
         return [at for at, stage in enumerate(bounds) if layer in stage]
-    if tower:
+    if part == "tower":
         return range(len(bounds))  # vLLM builds it on every stage
-    if drafter or head:
+    if part in ("drafter", "head"):
         return [last]
     return sorted({0, last}) if tied else [0]
 
 
-def _module(name: str) -> tuple[str, str]:
-    found = _PART.search(name)
-    return (name[: found.start()], found[1]) if found else (name, "")
-
-
-def _size(
-    tensor: Tensor, module: str, part: str, text: Mapping[str, Any], sharding: Sharding, tower: bool, layer: int | None
-) -> tuple[float, bool]:
-    """Bytes of one tensor on a rank, and whether a rule knows it."""
-    tp, count = sharding.tp, math.prod(tensor.shape)
-    size = float(tensor.bytes)
-    if tensor.dtype == "F32" and not _EXACT.search(tensor.name):
-        size = count * 2.0
-    elif FP32.search(module):
+def _size(tensor: Tensor, rule: Rule, text: Mapping[str, Any], sharding: Sharding, layer: int | None) -> float:
+    """Bytes of one tensor on a rank."""
+    tp, count, size = sharding.tp, math.prod(tensor.shape), float(tensor.bytes)
+    if rule.fp32:
         size = count * 4.0
-    dotted = f".{module}"
-    if VOCABULARY.search(module) and len(tensor.shape) == 2 and not tower:
-        padded = math.ceil(tensor.shape[0] / 64) * 64
-        return size / tensor.shape[0] * padded / tp, True
-    copied, split = COPIED.search(dotted), SPLIT.search(dotted) or HEADS.search(dotted) or EXPERTS.search(dotted)
-    is_matrix = len(tensor.shape) >= 2 and part in ("weight", "") and tensor.dtype in ("BF16", "F16", "F32")
-    linear = (
-        is_matrix and not tower and (split or re.search(r"_proj$|per_layer_input_gate|per_layer_projection", module))
-    )
-    if sharding.made and linear and not re.search(r"conv1d|router|norm|\.gate$", dotted):
+    elif sharding.made and rule.linear and len(tensor.shape) >= 2 and tensor.dtype in ("BF16", "F16", "F32"):
         size = count * sharding.made
-    if count <= 1 or (copied and not EXPERTS.search(dotted)):
-        return size, True
-    if tower and (sharding.tower_copied or "tower" in dotted or "embed_" in dotted):
-        return size, True
-    if part == "bias" and BY_ROWS.search(dotted):
-        return size, True
-    if HEADS.search(dotted) and tensor.shape and layer is not None:
+    elif tensor.dtype == "F32" and not rule.dtype_kept:
+        size = count * 2.0
+    if rule.how == "vocabulary" and len(tensor.shape) == 2:
+        return size / tensor.shape[0] * math.ceil(tensor.shape[0] / 64) * 64 / tp
+    if count <= 1 or rule.how == "copied" or (rule.part == "tower" and sharding.tower_copied):
+        return size
+    if rule.how == "heads" and layer is not None:
         heads, _ = heads_of(text, layer)
-        return size * max(1, heads // tp) / heads, True
-    return (size / tp if split or _divisible(tensor, tp) else size), bool(split) or tower
-
-
-def _divisible(tensor: Tensor, tp: int) -> bool:
-    return len(tensor.shape) >= 2 and any(side % tp == 0 for side in tensor.shape)
-
-
-def _keys_are_values(text: Mapping[str, Any], layer: int) -> bool:
-    """Gemma's full-attention layers whose keys are their values: the files have them once, vLLM twice."""
-    return bool(text.get("attention_k_eq_v")) and is_full(text, layer)
+        factor = 2 if text.get("attention_k_eq_v") and is_full(text, layer) else 1  # keys that are values: kept twice
+        return size * factor * max(1, heads // tp) / heads
+    divisible = len(tensor.shape) >= 2 and any(side % tp == 0 for side in tensor.shape)
+    return size / tp if rule.how or divisible else size
