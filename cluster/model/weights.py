@@ -71,7 +71,7 @@ class Sharding:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NameRule:
     """What a tensor's name says. `how`: it is copied, split, split by key-value heads or by rows of a vocabulary; empty
     when no rule knows it. `linear`: vLLM may quantise it; `dtype_kept`: it does not take the model's type."""
 
@@ -83,7 +83,7 @@ class Rule:
 
 
 @cache
-def rule_of(name: str) -> Rule:
+def rule_of(name: str) -> NameRule:
     """The rule for a name whose numbers are all 0: a checkpoint has few of those."""
     found = _PART.search(name)
     module, suffix = (f".{name[: found.start()]}", found[1]) if found else (f".{name}", "")
@@ -106,7 +106,7 @@ def rule_of(name: str) -> Rule:
         how = "split"
     linear = suffix in ("weight", "") and not tower and not re.search(r"conv1d|router|norm|\.gate$", module)
     linear = linear and bool(how in ("split", "heads") or re.search(r"_proj$|per_layer_input_gate", module))
-    return Rule(part, how, linear, bool(_EXACT.search(name)), bool(FP32.search(module)))
+    return NameRule(part, how, linear, bool(_EXACT.search(name)), bool(FP32.search(module)))
 
 
 def on_ranks(tensors: Iterable[Tensor], config: Mapping[str, Any], sharding: Sharding) -> tuple[RankWeights, ...]:
@@ -161,7 +161,7 @@ def _where(layer: int | None, part: str, bounds: Sequence[range], tied: bool) ->
     return sorted({0, last}) if tied else [0]
 
 
-def _size(tensor: Tensor, rule: Rule, text: Mapping[str, Any], sharding: Sharding, layer: int | None) -> float:
+def _size(tensor: Tensor, rule: NameRule, text: Mapping[str, Any], sharding: Sharding, layer: int | None) -> float:
     """Bytes of one tensor on a rank."""
     tp, count, size = sharding.tp, math.prod(tensor.shape), float(tensor.bytes)
     if rule.fp32:
