@@ -402,6 +402,18 @@ def test_one_up_repairs(broken: str, backend: str, cluster: Typed, desk: Desk) -
 # other people
 
 
+def test_short_memory_comes_with_what_fit_counts(cluster: Typed, desk: Desk) -> None:
+    """By the recipe's own numbers, of the host that refuses; without them nothing is said."""
+    desk["spark1"].strangers.append(Stranger(99, "ollama", 0, 40 << 30, True))
+    assert "cluster fit" not in cluster(*UP).err
+    ran = cluster(*UP, "--set", "weights_gib=59", "--set", "vllm.gpu-memory-utilization=0.85")
+    assert ran.code == 4
+    assert re.search(r"cluster fit counts weights 29\.5 \+ graphs 5\.8 \+ cache \d+\.\d \+ system .* left", ran.err), (
+        ran
+    )
+    assert ran.err.index("cluster fit") < ran.err.index("error: not enough memory")
+
+
 def test_a_stranger_at_the_new_port_is_seen_behind_our_own(cluster: Typed, desk: Desk, running: str) -> None:
     """Our outgoing rank's ports count as free, a stranger's do not."""
     before = desk.state()
