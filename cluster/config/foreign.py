@@ -140,8 +140,9 @@ class _Reader:
             self.variable("env.", name, value)
         self.setup()
         self.serve()
-        limits = self.value("problems")
-        self.recipe["problems"] = [{"what": redact_text(str(one), ())} for one in limits or ()]
+        limits = self.value("problems") or []
+        limits = limits if isinstance(limits, list) else [limits]
+        self.recipe["problems"] = [{"what": redact_text(str(one), ())} for one in limits]
         for key in [key for key, value in self.recipe.items() if value in ("", {}, [])]:
             del self.recipe[key]
         self.rest(self.document.values)
@@ -173,20 +174,6 @@ class _Reader:
             code="recipe-not-importable",
         )
 
-    def commands(self, name: str) -> list[list[str]]:
-        """Commands of the script that is the value of a key, defaults of the file put in."""
-        defaults = {"model": self.recipe["model"], **self.mapping("defaults")}
-        text, named = script.fill(self.text(name), defaults)
-        for default, value in defaults.items():
-            if default in PARALLEL and str(value).isdecimal():
-                self.flag(PARALLEL[default], [value])
-            elif default not in named | {"model", "host"}:
-                self.remark(f"defaults.{default}", "not used by the command", value)
-        try:
-            return script.commands(text)
-        except ValueError as error:
-            raise self.wrong(name, f"not a command: {str(error).lower()}") from None
-
     def variable(self, prefix: str, name: str, value: Any) -> None:
         key = f"{prefix}{name}"
         if not isinstance(value, str) or not _ASSIGNED.fullmatch(f"{name}="):
@@ -206,25 +193,39 @@ class _Reader:
 
     def setup(self) -> None:
         """`docker run` of a script: its variables and shared memory are read, all else is decided by cluster."""
-        for words in self.commands("setup") if "setup" in self.form.keys else ():
+        text = self.text("setup")
+        try:
+            commands = script.commands(text)
+        except ValueError:
+            commands = []
+        for words in commands:
             for flag, values in script.flags(words) if words[:2] == ["docker", "run"] else ():
                 pair = _ASSIGNED.fullmatch(values[0]) if values and flag in ("e", "env") else None
                 if pair:
                     self.variable(f"{self.form.keys['setup']} -e ", *pair.groups())
                 elif flag == "shm-size" and values:
                     self.shared_memory(values[0])
-        if text := self.text("setup"):
+        if text:
             self.remark(self.form.keys["setup"], f"{SCRIPT}; -e and --shm-size of `docker run` were read", text)
 
     def serve(self) -> None:
         """The words of `vllm serve`, and what is set before it; without a command the defaults are its flags."""
-        if not self.text("command") and "defaults" in self.form.keys:
-            for name, value in self.mapping("defaults").items():
-                if value != "false":
-                    self.flag(PARALLEL.get(name, name), [] if value == "true" else [str(value)])
+        template, defaults = self.text("command"), self.mapping("defaults")
+        text, named = script.fill(template, {"model": self.recipe["model"], **defaults})
+        for name, value in defaults.items():
+            switch = str(value).lower()
+            if name in PARALLEL or not (template or switch == "false" or isinstance(value, dict | list)):
+                self.flag(PARALLEL.get(name, name), [] if switch == "true" else [str(value)])
+            elif name not in named | {"model", "host"}:
+                self.remark(f"defaults.{name}", "not used by the command", value)
+        if not template and "defaults" in self.form.keys:
             return
+        try:
+            commands = script.commands(text)
+        except ValueError as error:
+            raise self.wrong("command", f"not a command: {str(error).lower()}") from None
         words: list[str] | None = None
-        for command in self.commands("command"):
+        for command in commands:
             at = next((at for at in range(len(command)) if command[at : at + 2] == ["vllm", "serve"]), None)
             if command[0] == "export":
                 before = command[1:]
@@ -256,14 +257,21 @@ class _Reader:
         is_open = any(script.OPEN.search(one) for one in values)
         first, *path = name.split(".")
         value: Any = script.value_of(values, nested=bool(path))
+        secret = next(secrets_in({name: value}), "")
         if name in SIZES and len(values) == 1 and values[0].isdecimal():
             self.imported.sizes[SIZES[name]] = int(values[0])
-        elif name in KEPT and values and not is_open and (KEPT[name] != "backend" or values[0] in ("ray", "mp")):
+        elif secret and name not in self.managed:
+            variable = secret.rpartition(".")[2].upper().replace("-", "_")
+            self.remark(f"--{name}", f"looks like a secret; give it with -e {variable}")
+        elif (
+            name in KEPT
+            and values
+            and not (is_open or secret)
+            and (KEPT[name] != "backend" or values[0] in ("ray", "mp"))
+        ):
             self.recipe[KEPT[name]] = value if name == "port" else values[0]
             if values[1:]:
                 self.remark(f"--{name}", "one value only", " ".join(values[1:]))
-        elif any(secrets_in({name: value})):
-            self.remark(f"--{name}", f"looks like a secret; give it with -e {name.upper().replace('-', '_')}")
         elif name in self.managed:
             if values or name != "model":
                 self.remark(f"--{name}", f"set by cluster; use {self.managed[name]}", " ".join(values))

@@ -68,7 +68,7 @@ class Imported:
         return written.validate(Recipe, Document(str(self.path), values | {"name": self.name}))
 
     def remark(self, key: str, why: str, value: Any = "") -> None:
-        shown = redact(value, (), re.split("[. ]-*", key)[-1])
+        shown = redact(value, (), key)
         text = shown if isinstance(shown, str) else yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
         self.remarks.append(Remark(key, why, text.strip()))
 

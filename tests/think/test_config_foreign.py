@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ def test_flags_instead_of_a_command() -> None:
     assert recipe.sizes["tp"] == 2
     assert recipe.checked().vllm == {"max-model-len": 64, "enforce-eager": True}
     assert "hunter22" not in recipe.text()
+    assert "VLLM_API_KEY" in recipe.text()
     assert "-e" in why(recipe)["--api-key"]
 
 
@@ -126,11 +128,19 @@ def test_flags_instead_of_a_command() -> None:
         ("vllm serve a/b --x 1 > /tmp/log", "command", "'>' /tmp/log"),
         ("pip install x && vllm serve a/b", "command", "pip install x"),
         ("nohup vllm serve a/b", "command", "nohup"),
-        ("vllm serve a/b --api-key sk-0123456789abcdefgh", "--api-key", ""),
+        ("vllm serve a/b --api-key sk-0123456789abcdefgh", "--api-key", "(hidden)"),
         ("vllm serve a/b --hf-token abcdefgh", "--hf-token", ""),
+        ("vllm serve a/b --a.b.token abcdefgh --x.y 1", "--a.b.token", ""),
+        ('vllm serve a/b --a-config \'{"token": "abcdefgh"}\'', "--a-config", ""),
+        (
+            "vllm serve a/b\ncurl -H 'Authorization: Bearer abcdefgh'",
+            "command",
+            "curl -H 'Authorization: Bearer (hidden)'",
+        ),
         ("vllm serve a/b --seed $SEED", "--seed", "$SEED"),
         ("vllm serve a/b --port {port}", "--port", "{port}"),
         ("vllm serve a/b --distributed-executor-backend uni", "--distributed-executor-backend", "uni"),
+        ("vllm serve a/b --served-model-name hf_0123456789abcdefgh", "--served-model-name", "(hidden)"),
         ("vllm serve a/b --served-model-name x y", "--served-model-name", "y"),
         ("vllm serve a/b --data-parallel-size 2", "--data-parallel-size", "2"),
         ("HF_HOME=/x vllm serve a/b", "command HF_HOME", "/x"),
@@ -140,6 +150,7 @@ def test_what_has_no_place(command: str, key: str, value: str) -> None:
     imported = of(SPARKRUN + f"command: {json.dumps(command)}")
     assert imported.checked().model == "a/b"
     assert {remark.key: remark.value for remark in reversed(imported.remarks)}[key] == value
+    assert not re.search("hf_0|sk-0|abcdefgh", imported.text())
 
 
 @pytest.mark.parametrize(
