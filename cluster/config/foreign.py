@@ -15,7 +15,7 @@ from cluster.config import script, written
 from cluster.config.imported import NO_KEY, Imported
 from cluster.config.performance import read_performance
 from cluster.config.recipe import flag_name
-from cluster.config.secrets import is_secret, redact_text, secrets_in
+from cluster.config.secrets import is_secret, secrets_in
 from cluster.config.written import Document
 from cluster.errors import UsageError
 
@@ -129,7 +129,7 @@ class _Reader:
         if engine not in ENGINES:
             raise self.wrong("engine", f"expected vllm, got {written.show(engine)}")
         for key in ("summary", "model", "revision", "image"):
-            self.recipe[key] = redact_text(" ".join(self.text(key).split()), ())
+            self.recipe[key] = " ".join(self.text(key).split())
         self.recipe |= {"backend": ENGINES[engine] or self.form.backend, "vllm": {}, "env": {}}
         if "/" not in self.recipe["image"]:
             self.remark("image", "in no registry: build it on each host, or name another", self.recipe["image"])
@@ -142,7 +142,7 @@ class _Reader:
         self.serve()
         limits = self.value("problems") or []
         limits = limits if isinstance(limits, list) else [limits]
-        self.recipe["problems"] = [{"what": redact_text(str(one), ())} for one in limits]
+        self.recipe["problems"] = [{"what": str(one)} for one in limits]
         for key in [key for key, value in self.recipe.items() if value in ("", {}, [])]:
             del self.recipe[key]
         self.rest(self.document.values)

@@ -58,7 +58,7 @@ class Imported:
         for remark in self.remarks:
             lines += [f"- {remark.key}: {remark.why}", *(f"    {line}" for line in remark.value.splitlines())]
         comments = "".join(f"# {printable(line)}".rstrip() + "\n" for line in lines)
-        recipe = {key: self.recipe[key] for key in Recipe.model_fields if key in self.recipe}
+        recipe = redact({key: self.recipe[key] for key in Recipe.model_fields if key in self.recipe}, ())
         return comments + "\n" + yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)
 
     def checked(self) -> Recipe:

@@ -179,6 +179,19 @@ def test_what_is_refused(text: str, code: str, where: str, capsys: pytest.Captur
     assert not Path("recipes").exists()
 
 
+def test_a_list_instead_of_a_mapping() -> None:
+    error = refusal(of, "backend: vllm\nruntime: {image: a/b}\ncheckpoint: {x: 1}\nserve: [a]\n")
+    assert error.what.endswith("recipe.yaml:4: serve.command cannot be imported: no `vllm serve` in it")
+
+
+def test_secrets_anywhere_are_hidden() -> None:
+    token = "hf_0123456789abcdefghij"
+    write("performance.yaml", (SAMPLES / "nvidia/performance.yaml").read_text().replace("toybench", token))
+    imported = of((SAMPLES / "nvidia/recipe.yaml").read_text().replace("French only", f"French {token}"))
+    assert token not in imported.text()
+    assert imported.checked().problems[0].what == "answers in French (hidden)"
+
+
 def test_no_file_there() -> None:
     assert refusal(read, "nowhere.yaml").code == "file-unreadable"
     Path("empty").mkdir()
