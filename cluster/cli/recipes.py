@@ -139,8 +139,7 @@ def _import(args: argparse.Namespace, screen: Screen) -> ExitCode:
     for one in failed:
         screen.warn(f"error: {one.what} [{one.code}]")
     rows = [
-        {"from": str(imported.path), "path": str(target), "form": imported.form}
-        | {"start": _start(imported, target)}
+        {"from": str(imported.path), "path": str(target), "form": imported.form, "start": _start(imported, target)}
         | {"remarks": [asdict(remark) for remark in imported.remarks]}
         for target, imported in done.items()
     ]
@@ -184,8 +183,9 @@ def _tell(imported: Imported, target: Path, screen: Screen) -> None:
     for why in dict.fromkeys(remark.why for remark in imported.remarks):
         keys = (f"{one.key}{_short(one.value)}" for one in imported.remarks if one.why == why)
         screen.text(printable(f"  {why}: {', '.join(keys)}"), "    ")
-    if (shipped("recipes") / target.name).exists():
-        screen.warn(f"  hides the packaged recipe {target.stem}")
+    packaged = shipped("recipes") / target.name
+    if target.parent == Path("recipes") and packaged.exists() and not packaged.samefile(target):
+        screen.line(f"  hides the packaged recipe {target.stem}")
     screen.line(f"  start: {_start(imported, target)}")
 
 

@@ -41,7 +41,7 @@ class Imported:
         """For the new file: the old one's, or the model's and its size where all files are called the same."""
         stem, tp = self.path.stem, self.sizes["tp"]
         if stem == "recipe":
-            stem = self.recipe["model"].rpartition("/")[2] + (f"-tp{tp}" if tp > 1 else "")
+            stem = self.recipe.get("model", "").rpartition("/")[2] + (f"-tp{tp}" if tp > 1 else "")
         return re.sub(r"[^a-z0-9.]+", "-", stem.lower()).strip("-.") or "imported"
 
     @property

@@ -160,6 +160,7 @@ def test_what_has_no_place(command: str, key: str, value: str) -> None:
         ("x: [", "yaml-invalid", ":1"),
         ("x: !!python/object:os.system {}", "yaml-invalid", ":1"),
         ("\nmodel: a/b", "recipe-form-unknown", ":2"),
+        ("serve: {command: vllm serve}\ncheckpoint: {x: 1}\nruntime: {x: 1}\nbackend: vllm", "key-missing", ""),
         ("{}", "recipe-form-unknown", ""),
         (SPARKRUN.replace("vllm", "sglang"), "recipe-not-importable", ":3"),
         (SPARKRUN + "command: sglang serve a/b", "recipe-not-importable", ":4"),
@@ -232,6 +233,14 @@ def test_an_existing_recipe_is_not_overwritten() -> None:
     assert main(["recipes", "import", "theirs.yaml", "--force"]) == 0
     assert list(problems_of(mine)) == []
     assert read_recipe(mine).image == "c/d"
+
+
+def test_a_packaged_recipe_of_the_name_is_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    file = write("gemma-4-31b-fp8.yaml", SPARKRUN)
+    assert main(["recipes", "import", str(file), "-o", "elsewhere"]) == 0
+    assert "hides" not in capsys.readouterr().out
+    assert main(["recipes", "import", str(file)]) == 0
+    assert "hides the packaged recipe gemma-4-31b-fp8" in capsys.readouterr().out
 
 
 def test_a_script_is_read_by_words() -> None:
