@@ -61,7 +61,7 @@ COMMANDS = (
     ),
     Command("exec", "run a command on hosts", "-n spark1,spark2 -- nvidia-smi -L"),
     Command("fit", "will a recipe fit, and how fast can it possibly be", "gemma-4-31b-fp8 --tp 1 2"),
-    Command("recipes", "list, show or check recipes", "show gemma-4-31b-fp8"),
+    Command("recipes", "list, show, check or import recipes", "show gemma-4-31b-fp8"),
     Command("inventory", "list, show, check or add hosts", "add spark1 192.168.1.41"),
     Command("lab", "simulated Sparks on this machine", "up"),
 )

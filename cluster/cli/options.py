@@ -106,6 +106,14 @@ SERIES = {
     **COMMON,
 }
 
+IMPORT = {
+    "PATH+": "file or folder: NVIDIA's recipe.yaml with its performance.yaml, recipes of sparkrun and of "
+    "spark-vllm-docker",
+    "-o --output DIR": "folder for the recipes (default: recipes)",
+    "--force": "overwrite recipes there of the same name",
+    **OUTPUT,
+}
+
 
 def suite_abouts() -> dict[str, str]:
     """What each suite of bench answers, by its name. Read without YAML, since every help lists them."""

@@ -1,20 +1,32 @@
-"""`cluster recipes list|show|check`: what can be served. Reads files only; no host is asked."""
+"""`cluster recipes list|show|check|import`: what can be served. Reads files, and only `import` writes; no host is
+asked.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
+from cluster.argv.fabric import fabric_environment
+from cluster.argv.ray import ray_environment
 from cluster.argv.vllm import OURS, SHORT, Layout, vllm_serve
-from cluster.cli.options import Parser, common
-from cluster.config.find import find_recipe, recipe_files
+from cluster.cli.options import IMPORT, Parser, common
+from cluster.config.find import expand, find_recipe, recipe_files, shipped
+from cluster.config.foreign import read_foreign
+from cluster.config.imported import Imported, printable
 from cluster.config.inventory import load_inventory
-from cluster.config.recipe import choose_recipe, final_recipe, load_recipe, read_dockerfile, read_recipe
+from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe, read_dockerfile, read_recipe
 from cluster.config.written import annotated
 from cluster.deploy.rank import SETTINGS
 from cluster.errors import ClusterError, ExitCode, UsageError
 from cluster.screen import Screen
+
+MANAGED = frozenset(
+    SETTINGS | fabric_environment(address="", netdev="", hcas=[""]) | ray_environment(head="", ray_version="99.0")
+)
+"""Variables that cluster sets in every container."""
 
 
 def configure(parser: Parser) -> None:
@@ -29,11 +41,13 @@ def configure(parser: Parser) -> None:
     check = verbs.add_parser("check", help="validate recipes", allow_abbrev=False)
     check.add_argument("recipes", nargs="*", metavar="RECIPE", help="recipe names or files (default: all)")
     common(check)
+    verbs.add_parser("import", help="recipe files of other projects as recipes", allow_abbrev=False).add_options(IMPORT)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Carry out one of the verbs; 2 when `check` found something wrong."""
-    return {"list": _list, "show": _show, "check": _check}[args.verb](args, screen)
+    """Carry out one of the verbs; 2 when `check` found something wrong, or `import` could import nothing; 6 when it
+    could import some."""
+    return {"list": _list, "show": _show, "check": _check, "import": _import}[args.verb](args, screen)
 
 
 def _list(args: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -91,6 +105,10 @@ def problems_of(path: Path) -> Iterator[str]:
         return
     if recipe.name != path.stem:
         yield f"{path}: name: expected `{path.stem}`, as the file is called and `up` finds it, got `{recipe.name}`"
+    yield from _problems(recipe, path)
+
+
+def _problems(recipe: Recipe, path: Path) -> Iterator[str]:
     ours = {flag: OURS[SHORT.get(flag, flag)] for flag in recipe.vllm if SHORT.get(flag, flag) in OURS}
     yield from (f"{path}: vllm.{flag}: set by cluster; use {instead}" for flag, instead in ours.items())
     for name in (name for name in recipe.env if name in SETTINGS):
@@ -100,3 +118,83 @@ def problems_of(path: Path) -> Iterator[str]:
             vllm_serve(recipe, Layout(1, 1, "none", ("127.0.0.1",)))
         except ClusterError as error:
             yield f"{path}: {error.what}"
+
+
+def _import(args: argparse.Namespace, screen: Screen) -> ExitCode:
+    folder, given = expand(args.output or "recipes"), [expand(name) for name in args.paths]
+    done: dict[Path, Imported] = {}
+    failed: list[ClusterError] = []
+    for path in _files(given):
+        try:
+            imported = read_foreign(path, OURS, MANAGED)
+            target = folder / f"{imported.name}.yaml"
+            _save(imported, target, replace=args.force and target not in done)
+        except ClusterError as error:
+            if len(given) == 1 and path in given:
+                raise
+            failed.append(error)
+            continue
+        done[target] = imported
+        _tell(imported, target, screen)
+    for one in failed:
+        screen.warn(f"error: {one.what} [{one.code}]")
+    rows = [
+        {"from": str(imported.path), "path": str(target), "form": imported.form, "start": _start(imported, target)}
+        | {"remarks": [asdict(remark) for remark in imported.remarks]}
+        for target, imported in done.items()
+    ]
+    screen.document({"imported": rows, "failed": [one.as_dict() for one in failed]})
+    if failed:
+        screen.line(f"{len(done)} imported, {len(failed)} not")
+        return ExitCode.PARTIAL if done else ExitCode.USAGE
+    return ExitCode.DONE
+
+
+def _files(given: Sequence[Path]) -> list[Path]:
+    """Files, and for a folder the YAML files in and below it that may be recipes: none hidden, no performance.yaml.
+    Raises UsageError: no file."""
+    found = []
+    for path in given:
+        inside = [file for file in sorted(path.rglob("*.y*ml")) if file.suffix in (".yaml", ".yml") and file.is_file()]
+        plain = (file for file in inside if not any(part[0] == "." for part in file.relative_to(path).parts))
+        found += [file for file in plain if file.name != "performance.yaml"] if path.is_dir() else [path]
+    if not found:
+        raise UsageError(f"no YAML files in {', '.join(map(str, given))}", code="recipe-not-found")
+    return found
+
+
+def _save(imported: Imported, target: Path, *, replace: bool) -> None:
+    """Write the recipe, checked as `check` does. Raises UsageError: it has problems, or the file exists."""
+    from cluster.bench.result import write_whole, writing  # here: only `import` writes
+
+    if target.exists() and not replace:
+        what = f"{imported.path}: {target} already exists"
+        raise UsageError(what, code="file-exists", remedy="overwrite it with --force, or write elsewhere with -o DIR")
+    recipe = imported.checked()
+    if problems := list(_problems(recipe, imported.path)):
+        raise UsageError("\n".join(problems), code="recipe-not-importable")
+    with writing(target, "-o DIR"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, imported.text().encode())
+
+
+def _tell(imported: Imported, target: Path, screen: Screen) -> None:
+    screen.good(f"{imported.path} ({imported.form}) → {target}")
+    for why in dict.fromkeys(remark.why for remark in imported.remarks):
+        keys = (f"{one.key}{_short(one.value)}" for one in imported.remarks if one.why == why)
+        screen.text(printable(f"  {why}: {', '.join(keys)}"), "    ")
+    packaged = shipped("recipes") / target.name
+    if target.parent == Path("recipes") and packaged.exists() and not packaged.samefile(target):
+        screen.line(f"  hides the packaged recipe {target.stem}")
+    screen.line(f"  start: {_start(imported, target)}")
+
+
+def _start(imported: Imported, target: Path) -> str:
+    """The command that starts it at the sizes of the file."""
+    found = target.stem if target.parent == Path("recipes") else target
+    return f"cluster up {found}{imported.options}"
+
+
+def _short(value: str) -> str:
+    line = " ".join(value.split())
+    return f" ({line if len(line) <= 40 else line[:39] + '…'})" if line else ""

@@ -69,7 +69,9 @@ class Document:
             if isinstance(node, yaml.MappingNode):
                 found = next(((key, value) for key, value in node.value if key.value == part), None)
             else:
-                found = (node.value[part],) * 2 if isinstance(node, yaml.SequenceNode) else None
+                found = (
+                    (node.value[part],) * 2 if isinstance(node, yaml.SequenceNode) and isinstance(part, int) else None
+                )
             if found is None:
                 break
             key, node = found
