@@ -146,7 +146,7 @@ def _import(args: argparse.Namespace, screen: Screen) -> ExitCode:
     screen.document({"imported": rows, "failed": [one.as_dict() for one in failed]})
     if failed:
         screen.line(f"{len(done)} imported, {len(failed)} not")
-        return ExitCode.PARTIAL if done else ExitCode.USAGE
+        return ExitCode.FAILED
     return ExitCode.DONE
 
 
