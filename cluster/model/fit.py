@@ -18,7 +18,7 @@ from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
 from cluster.model.cache import Cache, cache_of
 from cluster.model.checkpoint import Checkpoint, known_checkpoint
-from cluster.model.layers import CacheFlags, KeptLayers, kept_layers, text_of
+from cluster.model.layers import CacheFlags, KeptLayers, kept_layers, reading, text_of
 from cluster.model.weights import RankWeights, Sharding, on_ranks
 from cluster.spark.gpu import CARDS, SPARK, Card
 from cluster.spark.memory import GIB
@@ -98,7 +98,9 @@ class Fit:
 def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
     """Count one host. Raises UsageError: a flag that is none, or nothing says how large the weights are."""
     flags = serve_flags(recipe.vllm)
-    ranks = weights_on_ranks(recipe, model, asked)
+    with reading("weights"):
+        ranks = weights_on_ranks(recipe, model, asked)
+        ceiling, ceiling_why = ceiling_of(recipe, model, asked, ranks)
     parts, unknown, weights, loading = weights_of_host(recipe, model, asked, ranks)
     cache, why = known_cache(recipe, model, asked)
     beside, size = beside_gib(asked.card), asked.memory
@@ -129,7 +131,6 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
         f"the cache asked for is {needed or 0:.1f} GiB, there is room for {room:.1f}": 0 < room < (needed or 0),
         f"{-left:.1f} GiB are missing beside vLLM's share: lower {_lever(flags, asked)}": left < -1e-9,
     }
-    ceiling, ceiling_why = ceiling_of(recipe, model, asked, ranks)
     return Fit(
         tp=asked.tp,
         pp=asked.pp,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,6 +18,16 @@ from cluster.errors import UsageError
 Kind = Literal["all", "window", "state", "ring"]
 """Of what a layer keeps: all tokens, the last `window`, a state of fixed size, or one block of a few raw keys."""
 
+_NAMES = """
+    llama mistral ministral3 mixtral qwen2 qwen2_moe qwen2_vl qwen2_5_vl qwen3 qwen3_moe qwen3_vl qwen3_vl_moe phi3
+    gemma gemma2 gemma3 gemma3n gemma4 gpt_oss granite granitemoe glm4 glm4_moe cohere2 olmo2 olmo3 starcoder2 smollm3
+    minimax_m2 ernie4_5 ernie4_5_moe exaone4 seed_oss hunyuan_v1_dense hunyuan_v1_moe apertus dots1 arcee nemotron
+    deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm_moe_dsa glm4_moe_lite deepseek_v4
+    qwen3_next qwen3_5 qwen3_5_moe qwen4_exp glm5_next nemotron_h
+"""
+FAMILIES = frozenset(_NAMES.split())
+"""config.json's model_type, without `_text`, of what is counted here: attention over all tokens or a window, latent,
+DeepSeek-V4's, and hybrids with linear layers."""
 _WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "auto": 0}
 _ALIGNED = 576
 """Bytes that a page of DeepSeek's packed layout is a multiple of (`alignment`)."""
@@ -63,22 +74,26 @@ def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) else config
 
 
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """A config.json that says something else than a model's does is one UsageError."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError) as error:
+        raise UsageError(
+            f"config.json: the {what} of this model cannot be counted: {error!r}", code="model-config-unknown"
+        ) from None
+
+
 def kept_layers(config: Mapping[str, Any], serving: CacheFlags) -> tuple[KeptLayers, ...]:
     """Every layer that keeps something, by shape. Raises UsageError for what is not known."""
     text = text_of(config)
-    try:
-        family = str(text.get("model_type", ""))
-        if family.startswith("deepseek_v4"):
-            found = tuple(_deepseek_v4(text))
-        elif family.startswith("deepseek_v41") or "compress_ratios" in text:
-            raise ValueError(f"model_type {family}")
-        else:
-            found = tuple(_layers(text, serving))
+    with reading("cache"):
+        family = str(text.get("model_type")).removesuffix("_text")
+        if family not in FAMILIES:
+            raise ValueError(f"model_type {family} is not known here")
+        found = tuple(_deepseek_v4(text) if family == "deepseek_v4" else _layers(text, serving))
         return align_states(found, serving, latent="kv_lora_rank" in text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"config.json: the cache of this model is not known here: {error!r}", code="model-config-unknown"
-        ) from None
 
 
 def align_states(kept: tuple[KeptLayers, ...], serving: CacheFlags, *, latent: bool = False) -> tuple[KeptLayers, ...]:

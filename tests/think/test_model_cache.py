@@ -145,7 +145,13 @@ def test_qwen_with_compressed_keys(dtype: str, blocks: int, tokens: int) -> None
 
 
 def test_latent_attention_is_a_copy_on_each_rank_unless_the_context_is_split() -> None:
-    flat = {"num_hidden_layers": 10, "num_attention_heads": 8, "hidden_size": 64, "kv_lora_rank": 512}
+    flat = {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 10,
+        "num_attention_heads": 8,
+        "hidden_size": 64,
+        "kv_lora_rank": 512,
+    }
     flat["qk_rope_head_dim"] = 64
     one, two = (cache(flat, tp=tp, block=64) for tp in (1, 2))
     assert one.block_bytes == two.block_bytes == 10 * 64 * 576 * 2
@@ -154,7 +160,13 @@ def test_latent_attention_is_a_copy_on_each_rank_unless_the_context_is_split() -
 
 
 def test_a_head_is_never_split() -> None:
-    two = {"num_hidden_layers": 1, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+    two = {
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    }
     assert [cache(two, tp=tp).block_bytes // 16 for tp in (1, 2, 4)] == [2 * 64 * 4, 64 * 4, 64 * 4]
 
 
@@ -175,11 +187,13 @@ def test_the_longest_is_one_token_less_than_what_does_not_fit() -> None:
         {"model_type": "deepseek_v41_text", "compress_ratios": [4]},
         {"model_type": "deepseek_v4", "compress_ratios": [16], "head_dim": 512, "index_head_dim": 128},
         {"num_hidden_layers": 2, "torch_dtype": "float8"},
+        {"num_hidden_layers": 2, "model_type": "something_new"},
+        {"num_hidden_layers": 2, "model_type": None},
         {},
     ],
 )
 def test_what_is_not_known_is_refused(config: dict[str, Any]) -> None:
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+    heads = {"model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
     assert refusal(kept_layers, heads | config if config else {}, CacheFlags()).code == "model-config-unknown"
 
 
