@@ -125,7 +125,7 @@ NO_TOY = {
 
 
 def words_for(recipe: str) -> str:
-    """What follows `cluster up` or `swap`: the recipe and its `--set`s. Raises UsageError: no such recipe, or no toy."""
+    """What follows `cluster up` or `swap`: the recipe and its `--set`s. Raises UsageError: no such recipe, no toy."""
     if recipe in NO_TOY:
         what = f"no toy stands in for {recipe}: {NO_TOY[recipe]}"
         raise UsageError(what, code="toy-missing", remedy="cluster up RECIPE --dry-run shows its plan on real hosts")

@@ -180,7 +180,7 @@ def minimax(files: Path) -> None:
 
 
 def nemotron(files: Path) -> None:
-    """Nemotron-H: Mamba, attention and dense layers. The real one's experts have no gate, which vLLM refuses on a CPU."""
+    """Nemotron-H: Mamba, attention and dense layers. The real one's experts lack a gate: no CPU kernel."""
     import torch
     from transformers import NemotronHConfig, NemotronHForCausalLM
 
