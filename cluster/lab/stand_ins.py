@@ -114,7 +114,7 @@ STAND_INS = {
     ),
 }
 NO_TOY = {
-    "deepseek-v4-flash-0731": "its kernels of the image are for GPUs, and its flags name them",
+    "deepseek-v4-flash-0731": "its flags name kernels for GPUs; of vLLM's own CPU code for it nothing was tried",
     "glm-5.3-flash-nvfp4": "vLLM 0.32 has its layers for GPUs only",
     **dict.fromkeys(
         ("qwen3.8-flash-next-nvfp4", "qwen3.8-flash-next-disk"),
