@@ -64,6 +64,7 @@ class RankContainer:
     binds: tuple[Bind, ...] = ()
     shm_bytes: int = 16 << 30
     infiniband: bool = False
+    unconfined: bool = False
 
 
 def docker_run(container: RankContainer) -> Question:
@@ -76,6 +77,8 @@ def docker_run(container: RankContainer) -> Question:
     words += ["--log-opt", f"max-size={LOG_MAX_SIZE}", "--log-opt", f"max-file={LOG_MAX_FILES}"]
     if container.infiniband:
         words += ["--device", "/dev/infiniband"]
+    if container.unconfined:
+        words += ["--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"]
     for bind in container.binds:
         words += ["--mount", mount_word(bind)]
     for flag, values in (("--label", container.labels), ("--env", container.env)):

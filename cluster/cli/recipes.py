@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from cluster.argv.fabric import fabric_environment
 from cluster.argv.ray import ray_environment
@@ -52,22 +53,26 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
 
 def _list(args: argparse.Namespace, screen: Screen) -> ExitCode:
     default = choose_recipe(None, None, load_inventory(args.inventory).inventory)
-    rows = [_row(name, path) for name, path in recipe_files().items()]
-    shown = [(row["name"] + (" *" if row["name"] == default else ""), row["where"], row["summary"]) for row in rows]
+    rows = {name: _row(name, path) for name, path in recipe_files().items()}
+    marks = {name: " *" if name == default else " ?" if row.get("unverified") else "" for name, row in rows.items()}
+    shown = [(name + marks[name], row["where"], row["summary"]) for name, row in rows.items()]
     screen.table("", ("recipe", "where", "summary"), shown)
     screen.line(f"* is the default: {default}")
-    screen.document({"default": default, "recipes": rows})
+    if " ?" in marks.values():
+        screen.line("? is not verified in every part: cluster recipes show RECIPE, key unverified")
+    screen.document({"default": default, "recipes": list(rows.values())})
     return ExitCode.DONE
 
 
-def _row(name: str, path: Path) -> dict[str, str]:
+def _row(name: str, path: Path) -> dict[str, Any]:
     """What `list` says of a recipe; a broken one is listed too."""
-    row = {"name": name, "path": str(path), "where": "packaged" if path.is_absolute() else "./recipes"}
+    row: dict[str, Any] = {"name": name, "path": str(path), "where": "packaged" if path.is_absolute() else "./recipes"}
     try:
         recipe = read_recipe(path)
     except UsageError as error:
         return row | {"summary": f"broken: see `cluster recipes check {name}`", "error": error.what}
-    return row | {"summary": recipe.summary, "model": recipe.model, "image": recipe.image}
+    row |= {"summary": recipe.summary, "model": recipe.model, "image": recipe.image}
+    return row | ({"unverified": recipe.unverified} if recipe.unverified else {})
 
 
 def _show(args: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -111,6 +116,8 @@ def problems_of(path: Path) -> Iterator[str]:
 def _problems(recipe: Recipe, path: Path) -> Iterator[str]:
     ours = {flag: OURS[SHORT.get(flag, flag)] for flag in recipe.vllm if SHORT.get(flag, flag) in OURS}
     yield from (f"{path}: vllm.{flag}: set by cluster; use {instead}" for flag, instead in ours.items())
+    for flag in (flag for flag in recipe.fork_flags if flag not in recipe.vllm):
+        yield f"{path}: fork_flags: `{flag}` is no flag under vllm"
     for name in (name for name in recipe.env if name in SETTINGS):
         yield f"{path}: env.{name}: set by cluster to `{SETTINGS[name]}` in every container"
     if not ours:

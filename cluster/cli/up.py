@@ -122,6 +122,8 @@ def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = c
             reach(fleet)
             guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=options.dry_run))
         held.enter_context(fetch.naming_what_stays(how))
+        for text in wanted.recipe.unverified:
+            screen.note(f"not verified: {text}")
         return bring_up(wanted, Session(fleet, guard, screen, options.dry_run, clock), options, how)
 
 

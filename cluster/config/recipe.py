@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -210,10 +211,28 @@ class KnownProblem(Strict):
     workaround: str = key("what this recipe does about it, or what you can do", "")
 
 
+class Citation(Strict):
+    """A public page that something in the recipe was taken from, and the day it was looked up: pages change."""
+
+    url: str = key("address of the page")
+    seen: str = key("day it was looked up, as 2026-11-28")
+    what: str = key("what was taken from it", "")
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Citation:
+        if not re.fullmatch(r"https?://\S+", self.url):
+            raise wrong_at("url", f"expected http(s)://…, got `{self.url}`")
+        try:
+            date.fromisoformat(self.seen)
+        except ValueError:
+            raise wrong_at("seen", f"expected a day as 2026-11-28, got `{self.seen}`") from None
+        return self
+
+
 class Recipe(Strict):
     """How one model is served: image, model, vLLM flags, environment, expectations, reference numbers.
 
-    `mounts`, `dockerfile`, `backend` and `transport` stand in a deployment's spec under other names.
+    `mounts`, `dockerfile`, `unconfined`, `backend` and `transport` stand in a deployment's spec under other names.
     """
 
     name: Name = key("what the deployment is called; default: the file's name without .yaml", "")
@@ -261,6 +280,12 @@ class Recipe(Strict):
         "form, lists several words, mappings a JSON word; sizes, backend, host, port and names are given by cluster",
         {},
     )
+    fork_flags: list[Word] = key(
+        "flags under `vllm` that only the image's fork of vLLM knows, by name or by value; a test holds the others to "
+        "vLLM 0.32's own parser",
+        [],
+        decides="nothing",
+    )
     env: Environment = key("environment of every rank; never a secret", {})
     dockerfile: str = key(
         "a Dockerfile on this machine that makes a small image of `image` (`ARG IMAGE`, `FROM $IMAGE`); "
@@ -270,6 +295,11 @@ class Recipe(Strict):
     )
     mounts: list[Mount] = key("patched files given to the container", [], decides="series")
     before_serve: list[Command] = key("commands (lists of words) run in each container before its rank starts", [])
+    unconfined: bool = key(
+        "run without Docker's seccomp and AppArmor profiles, which refuse io_uring; for images that read by it",
+        False,
+        decides="series",
+    )
     shm_gib: float = key("size of the container's private /dev/shm in GiB", 16, gt=0)
     memory: MemoryNeeds = key("memory expectations", MemoryNeeds(), decides="series")
     ready_timeout_s: float = key(
@@ -279,6 +309,12 @@ class Recipe(Strict):
     bench: BenchDefaults = key("defaults of `cluster bench`", BenchDefaults(), decides="series")
     reference: list[Reference] = key("published numbers to stand beside ours", [], decides="nothing")
     problems: list[KnownProblem] = key("known problems", [], decides="nothing")
+    unverified: list[str] = key(
+        "what nobody has shown of this recipe, and what is missing; `recipes list` marks it, `up` prints it",
+        [],
+        decides="nothing",
+    )
+    sources: list[Citation] = key("public pages behind numbers, flags and issues", [], decides="nothing")
 
     @model_validator(mode="after")
     def _check_secrets(self) -> Recipe:

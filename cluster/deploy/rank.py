@@ -191,6 +191,7 @@ def container(made_of: Ingredients, rank: int) -> RankContainer:
         binds=tuple(binds),
         shm_bytes=int(wanted.recipe.shm_gib * GIB),
         infiniband=wanted.size > 1 and links is not None and links.rdma_device,
+        unconfined=wanted.recipe.unconfined,
     )
 
 

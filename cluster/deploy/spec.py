@@ -36,6 +36,8 @@ def spec_of(
     for one in wanted.recipe.mounts:
         if one.model_file:  # while the model is not there yet, the name of its file
             mounts[one.target] = hashes.get(one.model_file, f"model: {one.model_file}")
+    only_if_used = {"dockerfile": digest(wanted.dockerfile)} if wanted.dockerfile else {}
+    only_if_used |= {"unconfined": "yes"} if wanted.recipe.unconfined else {}
     return {
         "recipe": wanted.recipe.model_dump(mode="json", include=deciding(Recipe, "deployment")),
         "tp": wanted.tp,
@@ -50,7 +52,7 @@ def spec_of(
         "image_content": content_id,
         "mounts": dict(sorted(mounts.items())),
         "rank_program": digest(b"".join(map(source, PROGRAMS))),
-    } | ({"dockerfile": digest(wanted.dockerfile)} if wanted.dockerfile else {})
+    } | only_if_used
 
 
 def spec_like(wanted: Wanted, recorded: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -23,6 +23,11 @@ EVERYWHERE: tuple[Replaced, ...] = (
 NEWER = ("needs.vllm=", "the lab's is 0.32")
 NO_NVFP4 = ("vllm.quantization=", "vLLM has no NVFP4 for CPU")
 NO_EXPERTS = "vLLM has no FP8 experts for CPU; the toy's are BF16, its other layers FP8"
+PINNED = ("revision=main", "the commit is the real model's")
+ON_GPU = "is for GPUs"
+NO_FLASHINFER = ("vllm.attention-backend=", f"FlashInfer {ON_GPU}")
+NO_DRAFTS = ("vllm.speculative-config=", "the toy has no drafter")
+NO_LOADER = ("vllm.load-format=", f"this loader {ON_GPU}")
 DENSE, MIXTURE = "tiny-gemma-4-dense", "tiny-gemma-4-moe"
 WITHOUT_AVX512 = ("vllm.kv-cache-dtype=", "this CPU has no AVX-512, which vLLM's FP8 cache on x86 requires")
 
@@ -80,11 +85,50 @@ STAND_INS = {
         fp8_cache=True,
     ),
     "qwen3.5-35b-a3b-fp8": StandIn("tiny-qwen-3.5-moe", note="BF16, without pictures"),
+    "qwen3.6-35b-a3b-nvfp4": StandIn(
+        "tiny-qwen-3.5-moe",
+        (
+            PINNED,
+            NO_FLASHINFER,
+            NO_DRAFTS,
+            ("vllm.moe-backend=", f"Marlin {ON_GPU}"),
+            ("expect_log=", "so the log does not name it"),
+        ),
+        "BF16, without pictures",
+        fp8_cache=True,
+    ),
+    "qwen3.8-27b-nvfp4-dflash2": StandIn(
+        "tiny-qwen-3.5-dense", (PINNED, NO_DRAFTS), "BF16, without pictures", fp8_cache=True
+    ),
+    "minimax-m2.7-nvfp4": StandIn(
+        "tiny-minimax-m2",
+        (PINNED, NO_LOADER),
+        "BF16, and its experts' scores are softmaxes: vLLM's CPU build has no sigmoids",
+        fp8_cache=True,
+    ),
+    "nemotron-3-super-120b-nvfp4": StandIn(
+        "tiny-nemotron-h",
+        (PINNED, NO_FLASHINFER, NO_DRAFTS, NO_LOADER, ("expect_log=", "the toy has no experts, so no kernel is named")),
+        "BF16, without experts: vLLM's CPU build has none without a gate",
+        fp8_cache=True,
+    ),
 }
+NO_TOY = {
+    "deepseek-v4-flash-0731": "its flags name kernels for GPUs; of vLLM's own CPU code for it nothing was tried",
+    "glm-5.3-flash-nvfp4": "vLLM 0.32 has its layers for GPUs only",
+    **dict.fromkeys(
+        ("qwen3.8-flash-next-nvfp4", "qwen3.8-flash-next-disk"),
+        "vLLM 0.32 has its layers for NVIDIA's and AMD's GPUs only",
+    ),
+}
+"""Recipes that nothing stands in for, with why."""
 
 
 def words_for(recipe: str) -> str:
-    """What follows `cluster up` or `swap`: the recipe and its `--set`s. Raises UsageError: no such recipe."""
+    """What follows `cluster up` or `swap`: the recipe and its `--set`s. Raises UsageError: no such recipe, no toy."""
+    if recipe in NO_TOY:
+        what = f"no toy stands in for {recipe}: {NO_TOY[recipe]}"
+        raise UsageError(what, code="toy-missing", remedy="cluster up RECIPE --dry-run shows its plan on real hosts")
     if recipe not in STAND_INS:
         near = difflib.get_close_matches(recipe, STAND_INS, 1, 0.0)[0]
         what = f"no toy stands in for {recipe!r}; did you mean {near}?"
@@ -102,4 +146,5 @@ def table() -> list[str]:
         rows.append(f"{recipe:<{width}}  {made.toy}" + (f"  ({made.note})" if made.note else ""))
         own = made.all_replaced(cpu_flags())[len(EVERYWHERE) :]
         rows += [f"  --set {text}  {why}" for text, why in own]
+    rows += [f"{recipe:<{width}}  none ({why})" for recipe, why in NO_TOY.items()]
     return [*rows, "all of them", *(f"  --set {text}  {why}" for text, why in EVERYWHERE)]

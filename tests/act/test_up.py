@@ -243,8 +243,11 @@ def test_a_file_of_the_model_and_one_among_the_images_packages(cluster: Typed, d
 
 
 def test_descriptive_keys_are_no_difference(cluster: Typed, desk: Desk, running: str) -> None:
-    Path("recipes/toy.yaml").write_text(RECIPE.replace("{1: 100, 2: 95}", "{1: 90, 2: 90}") + "summary: other words\n")
-    assert "nothing is changed" in cluster.must(*UP, "--set", "ready_timeout_s=77").out
+    words = "summary: other words\nunverified: [never started]\nfork_flags: [max-num-seqs]\n"
+    Path("recipes/toy.yaml").write_text(RECIPE.replace("{1: 100, 2: 95}", "{1: 90, 2: 90}") + words)
+    ran = cluster.must(*UP, "--set", "ready_timeout_s=77")
+    assert "nothing is changed" in ran.out
+    assert "not verified: never started" in ran.err.splitlines()
     assert changes(desk) == 0
 
 

@@ -18,6 +18,7 @@ import json, os, sys
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what vLLM prints is no answer
 from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER as loaders
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = FlexibleArgumentParser()
 ServeSubcommand().subparser_init(parser.add_subparsers())
@@ -26,7 +27,7 @@ options = [option for action in parser._subparsers._group_actions[0].choices["se
 for line in sys.stdin:
     try:
         parsed = [vars(parser.parse_args(words[1:])) for words in json.loads(line)]
-        answer = {"parsed": parsed, "options": options}
+        answer = {"parsed": parsed, "options": options, "loaders": list(loaders)}
     except SystemExit:  # the reason is printed
         answer = None
     print(json.dumps(answer, default=str), file=answers, flush=True)
@@ -36,10 +37,11 @@ os._exit(0)  # to take vLLM's modules down takes seconds
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What the parser made of each argv, and every option it knows."""
+    """What the parser made of each argv, every option it knows, and the load formats, which it does not check."""
 
     arguments: list[dict[str, Any]]
     options: frozenset[str]
+    loaders: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,19 @@ class Parser:
     printed: Path
 
     def parse(self, sent: Sequence[Sequence[str]]) -> Parsed:
-        """Give each argv (`vllm serve …`) to the real parser."""
+        """Give each argv (`vllm serve …`) to the real parser, which takes all of them."""
+        answer = self.ask(sent)
+        assert answer is not None, self.printed.read_text()[-2000:]
+        return Parsed(answer["parsed"], frozenset(answer["options"]), frozenset(answer["loaders"]))
+
+    def ask(self, sent: Sequence[Sequence[str]]) -> Any:
+        """The same; None when it refuses one."""
         asked, answers = self.process.stdin, self.process.stdout
         assert asked is not None
         assert answers is not None
         asked.write(json.dumps(sent) + "\n")
         asked.flush()
-        answer = json.loads(answers.readline() or "null")
-        assert answer is not None, self.printed.read_text()[-2000:]
-        return Parsed(answer["parsed"], frozenset(answer["options"]))
+        return json.loads(answers.readline() or "null")
 
 
 @contextmanager

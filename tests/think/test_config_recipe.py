@@ -8,6 +8,7 @@ import pytest
 from config_tools import document, refusal, write
 from loops import each
 
+from cluster.cli.main import main
 from cluster.cli.recipes import problems_of
 from cluster.config.find import find_recipe, recipe_files, shipped
 from cluster.config.inventory import Inventory
@@ -268,6 +269,11 @@ def test_what_is_not_a_variable(word: str, code: str) -> None:
     assert "hunter2" not in f"{error.what}{error.remedy}"
 
 
+@each("text, at", [("url: ftp://a, seen: 2026-11-28", "url"), ("url: https://a, seen: 28.11.2026", "seen")])
+def test_a_source_has_an_address_and_a_day(text: str, at: str) -> None:
+    assert f"sources.0.{at}: expected " in error_of(write("s.yaml", f"{RECIPE}sources: [{{{text}}}]\n")).what
+
+
 @each(
     "text, named",
     [
@@ -275,6 +281,7 @@ def test_what_is_not_a_variable(word: str, code: str) -> None:
         ("vllm: {distributed-executor-backend: mp}", "vllm.distributed-executor-backend: ..., --backend"),
         ("vllm: {allowed-origins: []}", "vllm.allowed-origins..., empty"),
         ("name: other", "name: ..., `r`"),
+        ("fork_flags: [gdn-decode-kernel]", "fork_flags: ..., `gdn-decode-kernel`"),
     ],
 )
 def test_what_check_finds(text: str, named: str) -> None:
@@ -289,6 +296,7 @@ def test_what_check_finds(text: str, named: str) -> None:
 def two_recipes() -> None:
     """One that can be used and is the default, and one that is broken."""
     write("recipes/mine.yaml", RECIPE + "summary: mine\n")
+    write("recipes/doubtful.yaml", RECIPE + "unverified: [never started]\n")
     write("recipes/broken.yaml", "model: a/b\n")
     write("inventory/default.yaml", "default_recipe: mine\n")
 
@@ -300,6 +308,15 @@ def test_recipes_list_has_broken_ones_too(two_recipes: None, capsys: pytest.Capt
     assert rows["mine"]["where"] == "./recipes"
     assert rows["gemma-4-31b-fp8"]["where"] == "packaged"
     assert "missing key `image`" in rows["broken"]["error"]
+    assert [row["name"] for row in rows.values() if "never started" in row.get("unverified", ())] == ["doubtful"]
+
+
+def test_recipes_list_marks_what_is_not_verified(two_recipes: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "list"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    marks = {row.split()[0]: row.split()[1] for row in rows if row.startswith(("mine", "doubtful"))}
+    assert marks == {"mine": "*", "doubtful": "?"}
+    assert rows[-1].startswith("? is not verified")
 
 
 def test_recipes_show_takes_the_default_and_sets(two_recipes: None, capsys: pytest.CaptureFixture[str]) -> None:

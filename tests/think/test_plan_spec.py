@@ -92,6 +92,10 @@ def test_what_an_image_is_built_from() -> None:
     assert built_image(replace(of, dockerfile=b"FROM $IMAGE "), CONTENT) != tag
 
 
+def test_without_dockers_profiles_is_another_deployment() -> None:
+    assert differing(SPEC, spec_for(wanted(of=recipe(unconfined=True)), CONTENT)) == ["unconfined: (none) → yes"]
+
+
 def test_a_file_of_the_model_is_named_by_its_path_or_content() -> None:
     of = wanted(of=recipe(mounts=[{"model_file": "fix.py", "target": "/opt/x.py"}]))
     assert differing(SPEC, spec_for(of, CONTENT)) == ["mounts./opt/x.py: (none) → model: fix.py"]

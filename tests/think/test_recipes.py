@@ -18,8 +18,11 @@ from cluster.config.find import shipped
 from cluster.config.recipe import final_recipe, load_recipe, read_dockerfile, read_mounts
 
 NAMES = sorted(path.stem for path in shipped("recipes").glob("*.yaml"))
-SIZES = [(name, 1) for name in NAMES] + [("gemma-4-31b-fp8", 2), ("gemma-4-26b-a4b-bf16", 2)]
-"""Every recipe on one host, and one of each backend on two."""
+PAIRS = ("deepseek-v4-flash-0731", "glm-5.3-flash-nvfp4", "minimax-m2.7-nvfp4", "qwen3.8-flash-next-nvfp4")
+"""What one host has no room for."""
+SIZES = [(name, 2 if name in PAIRS else 1) for name in NAMES]
+SIZES += [("gemma-4-31b-fp8", 2), ("gemma-4-26b-a4b-bf16", 2), ("qwen3.8-27b-nvfp4-dflash2", 2)]
+"""Every recipe on as many hosts as it needs, and some on two."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,6 +30,7 @@ def test_it_can_be_used(name: str) -> None:
     assert list(problems_of(shipped("recipes") / f"{name}.yaml")) == []
     recipe = load_recipe(name).recipe
     assert max(recipe.bench.concurrency) <= int(str(recipe.vllm.get("max-num-seqs", 256)))
+    assert (1 not in recipe.memory.per_host_gib) is (name in PAIRS)
 
 
 @pytest.mark.parametrize(("name", "size"), SIZES)

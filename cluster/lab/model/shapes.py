@@ -61,7 +61,40 @@ QWEN = {
     "shared_expert_intermediate_size": 64,
     "num_experts": 8,
     "num_experts_per_tok": 2,
-    "max_position_embeddings": CONTEXT,
+    "max_position_embeddings": 2 * CONTEXT,
+    "dtype": "bfloat16",
+}
+
+MINIMAX = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 2 * CONTEXT,
+    "dtype": "bfloat16",
+}
+MINIMAX_FOR_VLLM = {"rotary_dim": 32, "scoring_func": "softmax", "use_routing_bias": True}
+"""Keys of config.json that vLLM reads and transformers leaves out. The real one's scores are sigmoids, which vLLM's CPU
+build does not have."""
+NEMOTRON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "ssm_state_size": 64,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 64,
+    "n_groups": 2,
+    "chunk_size": 64,
+    "max_position_embeddings": 2 * CONTEXT,
     "dtype": "bfloat16",
 }
 
@@ -125,6 +158,36 @@ def qwen_mixture(files: Path) -> None:
     save(Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**QWEN)), files)
 
 
+def qwen_dense(files: Path) -> None:
+    """The same without experts, as Qwen 3.8's 27B is."""
+    import torch
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    torch.manual_seed(4)
+    save(Qwen3_5ForCausalLM(Qwen3_5TextConfig(**QWEN | {"intermediate_size": 256})), files)
+
+
+def minimax(files: Path) -> None:
+    """MiniMax M2: plain attention with norms before its heads, and experts."""
+    import torch
+    from transformers import MiniMaxM2Config, MiniMaxM2ForCausalLM
+
+    torch.manual_seed(4)
+    ends = {"bos_token_id": token("<bos>"), "eos_token_id": token("<eos>")}
+    save(MiniMaxM2ForCausalLM(MiniMaxM2Config(**MINIMAX | ends)), files)
+    config = json.loads((files / "config.json").read_text())
+    (files / "config.json").write_text(json.dumps(config | MINIMAX_FOR_VLLM, indent=1))
+
+
+def nemotron(files: Path) -> None:
+    """Nemotron-H: Mamba, attention and dense layers. The real one's experts lack a gate: no CPU kernel."""
+    import torch
+    from transformers import NemotronHConfig, NemotronHForCausalLM
+
+    torch.manual_seed(4)
+    save(NemotronHForCausalLM(NemotronHConfig(**NEMOTRON)), files)
+
+
 def drafter(files: Path) -> None:
     """Gemma 4's assistant: has no keys and values of its own, reads those of the model it drafts for."""
     import torch
@@ -145,6 +208,9 @@ TOYS: dict[str, tuple[Callable[[Path], None], ...]] = {
     "tiny-gemma-4-moe-fp8": (mixture, to_fp8),  # vLLM has no FP8 experts for CPU, so they stay as they are
     "tiny-gemma-4-moe-assistant": (drafter,),
     "tiny-qwen-3.5-moe": (qwen_mixture,),
+    "tiny-qwen-3.5-dense": (qwen_dense,),
+    "tiny-minimax-m2": (minimax,),
+    "tiny-nemotron-h": (nemotron,),
 }
 
 
