@@ -45,7 +45,7 @@ class ServerOptions:
     inventory: str | None = None
     nodes: str | None = None
     recipe_option: str | None = None
-    base_url: Sequence[str] = ()
+    base_url: Sequence[str] = field(default_factory=list)
     model: str | None = None
     api_key_file: str | None = None
 

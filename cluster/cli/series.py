@@ -118,7 +118,7 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
         raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
     sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
     need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
-    if need != len(names):
+    if need > len(names) or (need < len(names) and not args.replicas):
         raise UsageError(
             f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}",
             code="size-invalid",
