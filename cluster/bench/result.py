@@ -65,7 +65,7 @@ class Manifest:
     tp: int | None = field(default=None, metadata=NAMED)
     pipeline: int | None = field(default=None, metadata=NAMED)
     nodes: int | None = field(default=None, metadata=NAMED)
-    replicas: tuple[str, ...] = field(default=(), metadata=NAMED)
+    replicas: tuple[str, ...] = field(default=(), metadata=SILENT)
     backend: str = field(default="", metadata=NAMED)
     deployment: str = field(default="", metadata=SILENT)
     spec: dict[str, Any] = field(default_factory=dict)

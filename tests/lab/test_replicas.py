@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hosts_now import HOSTS, assert_nothing_of_ours, rank_of
 from own_lab import Lab
-from person import QUICK, Person, Ran
+from person import MP, QUICK, Person, Ran
 
 SHORT = ("--pp", "64", "--tg", "32", "--depth", "0", "--results", "results")
 
@@ -52,6 +52,19 @@ def test_two_solo_deployments_are_measured_together(lab: Lab, person: Person) ->
     refused = person("bench", "--replicas", *SHORT)
     assert (refused.code, refused.errors[0]["code"]) == (4, "replicas-missing")
     person.must("down", "-n", "spark1,spark2")
+    assert_nothing_of_ours(lab)
+
+
+def test_replicas_beside_the_pair(lab: Lab, person: Person) -> None:
+    """On the quick image, whose rate does not depend on its clients: one client is served faster by the pair."""
+    short = ("--pp", "64", "--tg", "128", "--depth", "0", "--runs", "2", "--results", "results")
+    words = [word for word in MP if word not in ("--no-probe", "1")]
+    ran = person.must("scaling", *words, "--replicas", *short, "--json")
+    tables = {table["title"]: table for table in ran.document["tables"]}
+    assert [row["step"] for row in tables["steps"]["rows"]] == ["TP=2", "2 × TP=1"]
+    [row, *_] = tables["2 × TP=1 or TP=2: the same hosts"]["rows"]
+    assert (row["test"], row["clients"]) == ("tg128", "1")
+    assert float(row["2 × TP=1 ÷ TP=2"][:-1]) < 0.9
     assert_nothing_of_ours(lab)
 
 
