@@ -123,7 +123,8 @@ def published(entry: Entry, test: str) -> dict[int, Stat | None]:
     """The recipe's numbers of this row and size by depth, in the same depth mode; of several the first."""
     found: dict[int, Stat | None] = {}
     mode = entry.result.manifest.depth_mode
-    for row in (row for one in entry.references if one.depth_mode == mode for row in one.rows):
+    references = () if entry.replicas else entry.references
+    for row in (row for one in references if one.depth_mode == mode for row in one.rows):
         name, _, depth = row.test.removesuffix(" (c1)").partition(" @ d")
         if name == test and row.tp == entry.tp and row.t_s and "(" not in depth:
             found.setdefault(int(depth or 0), Stat(row.t_s, row.t_s_sd, ()))

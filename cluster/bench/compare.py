@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from cluster.bench.result import (
     warnings,
 )
 from cluster.bench.rows import suffix
-from cluster.bench.scaling import Entry, Reading, bytes_a_token, scaling_table
+from cluster.bench.scaling import Entry, Reading, bytes_a_token, scaling_table, uses_table
 from cluster.bench.series import ENDING, Point, Series, read_point, read_series, short_key
 from cluster.bench.statistics import Ratio, Stat, half_width, ratio
 from cluster.bench.tables import Table, bench_table, cell, extreme, hosts_of, server_table, table
@@ -30,7 +31,7 @@ from cluster.spark.memory import GIB, moment_names
 
 LABELS: tuple[Callable[[Result], str], ...] = (
     lambda result: result.manifest.recipe or result.manifest.model,
-    lambda result: f"TP={result.manifest.tp}" if result.manifest.tp else result.manifest.base_url,
+    lambda result: result.manifest.size or result.manifest.base_url,
     lambda result: f"PP={result.manifest.pipeline}" if (result.manifest.pipeline or 1) > 1 else "",
     lambda result: result.manifest.backend,
     lambda result: result.manifest.depth_mode,
@@ -97,14 +98,20 @@ def overview(entries: Sequence[Entry], series: Sequence[Series]) -> list[Table]:
         else:
             found.append(steps_table(one, own))
     if not any(one.kind == "sweep" for one in series):
-        by_size = sorted(entries, key=lambda entry: entry.tp or 0)
+        by_size = sorted(entries, key=lambda entry: (entry.replicas, entry.tp or 0))
         for now in (entry for entry in by_size[1:] if entry.tp):
             base = by_size[0]
+            if now.replicas and now.result.manifest.nodes == base.result.manifest.nodes:
+                continue
             if why_not := against(base, now):
                 text = f"{now.label} is not compared with {base.label}: " + "; ".join(map(str, why_not[:8]))
                 found.append(Table("scaling", notes=(text,)))
             else:
                 found.append(scaling_table(base, now))
+        for now, other in itertools.product(by_size, by_size):
+            same = now.result.manifest.nodes == other.result.manifest.nodes
+            if other.replicas and not now.replicas and same and not against(now, other):
+                found.append(uses_table(now, other))
     return found
 
 
@@ -164,7 +171,7 @@ def moments_table(entries: Sequence[Entry]) -> list[Table]:
     for entry in entries:
         published: dict[str, int] = {}  # of the largest published size, in MB; nvidia-smi writes MiB, so they are that
         for one in reversed(entry.references):
-            if one.vram_mb and entry.tp == max((row.tp for row in one.rows), default=0):
+            if one.vram_mb and not entry.replicas and entry.tp == max((row.tp for row in one.rows), default=0):
                 published |= one.vram_mb
         roles = {host.name: host.role for host in entry.result.manifest.hosts}
         for host in hosts_of(entry.result):

@@ -7,8 +7,8 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -26,10 +26,12 @@ _ENTRY = struct.Struct("<IdI")  # request, seconds since the batch began, length
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One HTTP request: POST with a body (any JSON value), else GET. The path is below the server's root."""
+    """One HTTP request: POST with a body (any JSON value), else GET. The path is below the root of the server, of
+    several the one with this number."""
 
     path: str
     body: Any = None
+    server: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ class Batch:
 
     def line(self) -> bytes:
         requests = [
-            {"method": "GET" if ask.body is None else "POST", "path": ask.path, "body": ask.body} for ask in self.asks
+            {"method": "GET" if ask.body is None else "POST"}
+            | {"path": ask.path, "body": ask.body, "server": ask.server}
+            for ask in self.asks
         ]
         rest = {"id": self.id, "concurrency": self.concurrency, "timeout_s": self.timeout_s, "warm": self.warm}
         return orjson.dumps(rest | {"requests": requests}) + b"\n"
@@ -104,6 +108,21 @@ class Loader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """A load client of several servers, as the client of one of them."""
+
+    loader: Loader
+    server: int
+
+    @property
+    def where(self) -> str:
+        return self.loader.where
+
+    def send(self, batch: Batch) -> BatchRecord:
+        return self.loader.send(replace(batch, asks=tuple(replace(ask, server=self.server) for ask in batch.asks)))
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a batch is: answers that have ended, portions of bytes that came (about a token each), seconds."""
 
@@ -112,13 +131,16 @@ class Progress:
     seconds: float
 
 
-def load_command(base_url: str, api_key_file: str = "", container: str = "") -> tuple[tuple[str, ...], bytes]:
+def load_command(
+    base_url: str, api_key_file: str = "", container: str = "", others: Sequence[str] = ()
+) -> tuple[tuple[str, ...], bytes]:
     """Words and first stdin of the load client, for `Host.start`: on the host itself, or in one of its containers.
 
-    The key is read where the client runs, from a file of mode 0600.
+    `others`: more servers, with the same key. It is read where the client runs, from a file of mode 0600.
     """
     words = attend(container, WORDS) if container else WORDS
-    return words, framed(source("load")) + orjson.dumps({"base_url": base_url, "api_key_file": api_key_file}) + b"\n"
+    setup = {"base_url": base_url, "others": list(others), "api_key_file": api_key_file}
+    return words, framed(source("load")) + orjson.dumps(setup) + b"\n"
 
 
 class ProcessLoader:

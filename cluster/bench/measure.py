@@ -137,14 +137,17 @@ def _at_once(tokens: Tokens) -> dict[float, float]:
     return found
 
 
-def measure_batch(traces: Sequence[RequestTrace], latency_s: float, sent_tokens: int) -> BatchMeasure:
+def measure_batch(traces: Sequence[RequestTrace], latency_s: float | Sequence[float], sent_tokens: int) -> BatchMeasure:
     """The numbers of requests that were sent at the same time. Failed ones are counted and left out of the rest.
+    `latency_s`: of the server, or of each request's own.
 
     Totals are None when one failed: the others had the server to themselves.
     """
-    served = [trace for trace in traces if not trace.error and trace.tokens]
+    latencies = [latency_s] * len(traces) if isinstance(latency_s, float) else latency_s
+    pairs = [pair for pair in zip(traces, latencies, strict=True) if not pair[0].error and pair[0].tokens]
+    served = [trace for trace, _ in pairs]
     failures = tuple(trace.error or "the answer holds no token" for trace in traces if trace.error or not trace.tokens)
-    requests = tuple(measure_request(trace, latency_s, sent_tokens) for trace in served)
+    requests = tuple(measure_request(trace, latency, sent_tokens) for trace, latency in pairs)
     if failures:
         why = f"{len(failures)} of {len(traces)} requests failed"
         totals = ("pp_throughput", "tg_throughput", "tg_wall_throughput", "peak_throughput")

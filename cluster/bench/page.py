@@ -117,7 +117,7 @@ def figures(entries: Sequence[Entry], sweep: Series | None) -> Iterator[Figure]:
             low, high = best.interval or (best.value.mean, best.value.mean)
             yield Figure(f"{best.value.mean:.1f} t/s", what, f"95 %: {low:.2f}–{high:.2f}", bool(best.ties))
         return
-    sized = sorted((entry for entry in entries if entry.tp), key=lambda entry: entry.tp or 0)
+    sized = sorted((entry for entry in entries if entry.tp and not entry.replicas), key=lambda entry: entry.tp or 0)
     if len(sized) > 1 and sized[0].tp != sized[-1].tp and not against(sized[0], sized[-1]):
         least, largest = sized[0], sized[-1]
         rows = [row for row in scaling_rows(least.result, largest.result, largest.references) if row.speed_up]

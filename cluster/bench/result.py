@@ -52,9 +52,10 @@ class Manifest:
     """Enough to measure again, and to refuse a false comparison. Empty where it is not known (`--base-url`).
 
     `nodes` is the number of hosts that served, `spec` the deployment's own (deploy/spec.py), `argv` the server's words
-    by host, `command` the words of our own command line, `client_on` is container (the server's, on the head) or
-    local, `est_ppt_from` names the clock of the prompt's time. `engine`: what a server reports that cluster did not
-    start (endpoint.py), with the fields that it ignores.
+    by host, `replicas` the servers that shared the requests, each of this size and spec (empty: one server), `command`
+    the words of our own command line, `client_on` is container (the server's, on the head) or local, `est_ppt_from`
+    names the clock of the prompt's time. `engine`: what a server reports that cluster did not start (endpoint.py), with
+    the fields that it ignores.
     """
 
     model: str
@@ -64,6 +65,7 @@ class Manifest:
     tp: int | None = field(default=None, metadata=NAMED)
     pipeline: int | None = field(default=None, metadata=NAMED)
     nodes: int | None = field(default=None, metadata=NAMED)
+    replicas: tuple[str, ...] = field(default=(), metadata=SILENT)
     backend: str = field(default="", metadata=NAMED)
     deployment: str = field(default="", metadata=SILENT)
     spec: dict[str, Any] = field(default_factory=dict)
@@ -88,6 +90,12 @@ class Manifest:
     client_on: str = "local"
     client_where: str = field(default="", metadata=SILENT)
     client_python: str = field(default="", metadata=SILENT)
+
+    @property
+    def size(self) -> str:
+        """`TP=2`, or `2 × TP=1` of replicas; empty where it is not known."""
+        size = f"TP={self.tp}" if self.tp else ""
+        return f"{len(self.replicas)} × {size or 'server'}" if self.replicas else size
 
     @property
     def products(self) -> tuple[str, ...]:
@@ -320,7 +328,8 @@ class Journal:
         """Begin the partial file, before anything is measured. Raises UsageError when the directory is not writable."""
         now = datetime.now(UTC)
         self.timestamp = f"{now:%Y-%m-%d %H:%M:%SZ}"
-        size = f"-tp{manifest.tp}" if manifest.tp else ""
+        replicas = f"{len(manifest.replicas)}x" if manifest.replicas else ""
+        size = f"-{replicas}tp{manifest.tp}" if manifest.tp else ""
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{file_name(manifest.recipe or manifest.model, 'server')}{size}"
         self.path = directory / f"{stem}.json"
         self.partial = directory / f"{stem}{PARTIAL}"
@@ -351,7 +360,7 @@ def find_baseline(directory: Path, now: Result) -> tuple[tuple[Path, Result] | N
     refused = []
     for path, result in stored_results(directory.glob("*.json")):
         other, own = result.manifest, now.manifest
-        if (other.tp, other.recipe, other.model) != (1, own.recipe, own.model):
+        if (other.tp, other.replicas, other.recipe, other.model) != (1, (), own.recipe, own.model):
             continue
         if against := [str(item) for item in differences(other, own) if item.must_agree]:
             refused.append(f"not compared with {path.name}: {'; '.join(against[:5])}")
@@ -360,8 +369,8 @@ def find_baseline(directory: Path, now: Result) -> tuple[tuple[Path, Result] | N
     return max(agreeing, key=lambda item: item[:3])[2:] if agreeing else None, refused[:3]
 
 
-LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS")
-"""How notes on the machines begin that make a row worth nothing; they stand before the numbers too."""
+LOUD = ("THROTTLED", "POWER-CAPPED", "ASYMMETRIC HOSTS", "REPLICA LOST")
+"""How notes begin that make a row worth nothing; they stand before the numbers too."""
 
 
 def warnings(result: Result) -> tuple[str, ...]:

@@ -69,7 +69,8 @@ class Row:
     `percentiles`: by `e2e_ttft_ms`, `tpot_ms` (over requests) and `itl_ms` (over tokens).
     `repeated`: runs (from 0) that were measured once more, since the connection to the load client was lost.
     `cache`: in a cached row, how many requests met their context there (`metrics.verify_hits`). `queue`: ms before the
-    server began. `queued`: of the requests at the same time, how many the server has no place for.
+    server began. `queued`: of the requests at the same time, how many the server has no place for. `replicas`: of
+    several servers, what each counted.
     """
 
     concurrency: int
@@ -106,6 +107,7 @@ class Row:
     tool_calls: int = 0
     queued: int = 0
     repeated: tuple[int, ...] = ()
+    replicas: dict[str, dict[str, Any] | None] | None = None
 
     @property
     def shape(self) -> Shape:
@@ -130,12 +132,18 @@ def parse_row(document: dict[str, Any]) -> Row:
 
 @dataclass(slots=True)
 class Observed:
-    """What was seen beside the requests of a row, one item a run; `repeated`: runs that were measured again."""
+    """What was seen beside the requests of a row, one item a run; `repeated`: runs that were measured again.
+
+    `server`: one item a run and server; `replicas`: of several the same by server, None where it counts nothing;
+    `lost`: of those, which answered none of a run's requests, once a run.
+    """
 
     client: list[dict[str, float]] = field(default_factory=list)
     machine: list[dict[str, Any]] = field(default_factory=list)
     server: list[ServerCounts] = field(default_factory=list)
     repeated: list[int] = field(default_factory=list)
+    replicas: dict[str, list[ServerCounts | None]] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
 
 
 def summarise(
@@ -176,6 +184,10 @@ def summarise(
     }
     notes = [f"queued: {queued} of {shape.concurrency} requests wait for the others (max-num-seqs)"] if queued else []
     notes += [
+        f"REPLICA LOST: {name} answered no request in {count} of {len(batches)} runs"
+        for name, count in Counter(observed.lost).items()
+    ]
+    notes += [
         *request_notes(shape, requests, natural_stop),
         *server_notes(observed.server, rates["e2e_ttft"]),
         *machine_notes(observed.machine),
@@ -199,6 +211,8 @@ def summarise(
         client=tuple(observed.client),
         machine=tuple(observed.machine),
         server=server_document(observed.server),
+        replicas={name: server_document([one for one in runs if one]) for name, runs in observed.replicas.items()}
+        or None,
         phase=shape.phase,
         queued=queued,
         repeated=tuple(observed.repeated),

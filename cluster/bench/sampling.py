@@ -173,12 +173,12 @@ def busy_clocks(runs: Sequence[Mapping[str, Any]], host: str) -> list[float]:
 
 
 class Watchers:
-    """The hosts of a deployment, each with a running `far/watch`."""
+    """The hosts of some deployments, each with a running `far/watch`."""
 
-    def __init__(self, fleet: Fleet, deployment: Deployment) -> None:
+    def __init__(self, fleet: Fleet, deployments: Sequence[Deployment]) -> None:
         """Start them all; when the user interrupts, no program stays running."""
         self._fleet = fleet
-        self._peers = {host: links_of(host, deployment) for host in deployment.hosts}
+        self._peers = {host: links_of(host, one) for one in deployments for host in one.hosts}
         self._running: dict[str, tuple[Process, Iterator[str]]] = {}
         try:
             self._start()

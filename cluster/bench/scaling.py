@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.bench.result import Result, differences
+from cluster.bench.result import Manifest, Result, differences
 from cluster.bench.rows import suffix
 from cluster.bench.series import Point
 from cluster.bench.statistics import Ratio, Stat, ratio, stat
@@ -65,6 +65,11 @@ class Entry:
     @property
     def tp(self) -> int | None:
         return self.result.manifest.tp
+
+    @property
+    def replicas(self) -> int:
+        """How many servers shared the requests, 0 where it was one."""
+        return len(self.result.manifest.replicas)
 
 
 def bytes_a_token(recipe: Recipe) -> Reading:
@@ -129,7 +134,7 @@ def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()
     for (what, test, depth, concurrency), (before, after) in values.items():
         old, new = stat(before), stat(after)
         gain = ratio(old, new) if what == TTFR else ratio(new, old)
-        first, second = (_published(known, what, test, one.manifest.tp) for one in (base, now))
+        first, second = (_published(known, what, test, one.manifest) for one in (base, now))
         less, more = (second, first) if what == TTFR else (first, second)
         published = (first, second, more / less if more and less else None)
         efficiency = gain.value / growth if gain else None
@@ -137,9 +142,10 @@ def scaling_rows(base: Result, now: Result, references: Sequence[Reference] = ()
     return sorted(rows, key=lambda row: (TG, PP, TTFR).index(row.what))
 
 
-def _published(rows: Sequence[ReferenceRow], what: str, test: str, tp: int | None) -> float | None:
-    """The first published number for this row and size."""
-    own = (row for row in rows if row.test.removesuffix(" (c1)") == test and row.tp == tp)
+def _published(rows: Sequence[ReferenceRow], what: str, test: str, of: Manifest) -> float | None:
+    """The first published number for this row and size; none for replicas."""
+    rows = () if of.replicas else rows
+    own = (row for row in rows if row.test.removesuffix(" (c1)") == test and row.tp == of.tp)
     values = (row.ttfr_ms if what == TTFR else row.t_s for row in own)
     return next((value for value in values if value is not None), None)
 
@@ -189,6 +195,27 @@ def scaling_table(base: Entry, now: Entry) -> Table:
         notes.append(f"ABOVE THE CEILING in {', '.join(passed)}: the bytes a token or the GPU are not what is assumed")
     title = f"scaling: {now.label} beside {base.label}"
     return table(title, lines, notes, 2, optional=(f"ceiling {now.label}",))
+
+
+def uses_table(one: Entry, other: Entry) -> Table:
+    """Two uses of the same hosts, one server over all of them (`one`) and replicas (`other`): which is better, at how
+    many clients. The ratio is that of the second, above 1 where it is better; better: beyond chance (95 %)."""
+    lines, wins = [], dict[tuple[str, int], dict[str, list[int]]]()
+    for row in scaling_rows(one.result, other.result):
+        gain = row.speed_up
+        better = "not known" if gain is None else "one run" if gain.low is None else "no difference"
+        if gain and gain.significant:
+            better = other.label if gain.value > 1 else one.label
+        wins.setdefault((row.what, row.depth), {}).setdefault(better, []).append(row.concurrency)
+        line = {"what": row.what, "test": row.test, "clients": str(row.concurrency)}
+        line |= {one.label: cell(row.base), other.label: cell(row.now)}
+        line |= {f"{other.label} ÷ {one.label}": f"{gain.value:.2f}×" if gain else MISSING, "95 %": interval(gain)}
+        lines.append(line | {"better": better})
+    notes = [f"t/s; {TTFR} in ms, where the ratio is turned round: above 1 {other.label} is better"]
+    for (what, depth), found in wins.items():
+        each = "; ".join(f"{who} at {', '.join(map(str, sorted({*clients})))}" for who, clients in found.items())
+        notes.append(f"{what}{f' at depth {depth}' if depth else ''}, better by clients: {each}")
+    return table(f"{other.label} or {one.label}: the same hosts", lines, notes, 2)
 
 
 def interval(gain: Ratio | None) -> str:

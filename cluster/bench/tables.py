@@ -158,7 +158,10 @@ def row_notes(result: Result) -> list[str]:
         for text in (*texts, *(f"{', '.join(keys)} {text}" for text, keys in lacks.items())):
             about.setdefault(text, []).append(row.shape.name)
     manifest, cached = result.manifest, result.manifest.depth_mode == "prefix-caching"
-    notes = [*engine_notes(manifest.engine, concurrency=result.most_concurrency, prefix_caching=cached)]
+    each = -(-result.most_concurrency // max(1, len(manifest.replicas)))  # of one server
+    notes = [*engine_notes(manifest.engine, concurrency=each, prefix_caching=cached)]
+    if manifest.replicas:
+        notes.append(f"requests go in turn to {len(manifest.replicas)} servers: {', '.join(manifest.replicas)}")
     notes += [f"{text} [{some_names(names, len(result.rows))}]" for text, names in about.items()]
     notes += [f"sentinel: {result.sentinel}"] if result.sentinel else []
     notes += [f"client: {manifest.client_where} (Python {manifest.client_python})"] if manifest.client_where else []
@@ -269,6 +272,9 @@ def server_table(result: Result, title: str = "what the server counted") -> Tabl
             if each := row.server.get("acceptance_per_position"):
                 line["accepted"] += f" ({', '.join(f'{part:.0%}' for part in each)})"
             lines.append({"test": both_names(row, result)} | line)
+        for name, own in (row.replicas or {}).items():
+            values = {title: cell((own or {}).get(key), form) for title, (key, form) in SERVER.items()}
+            lines.append({"test": f"  {name}"} | values)
     notes = ("means of its own counters over all runs of a row; ttft and itl are to be near ours",)
     return table(title, lines, notes, optional=SERVER.keys() - {"requests"}) if lines else None
 

@@ -1,4 +1,5 @@
-"""What is measured: a deployment, asked in its head's container, or the server at --base-url, asked from here."""
+"""What is measured: a deployment, asked in its head's container, or the server at --base-url, asked from here; or
+several of the same, the replicas, which share the requests."""
 
 from __future__ import annotations
 
@@ -9,23 +10,26 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from cluster.argv.docker import docker_exec
 from cluster.argv.vllm import serve_flags, weights_of
 from cluster.bench.loader import ProcessLoader, load_command
 from cluster.bench.result import HostState, Manifest
 from cluster.bench.sampling import role
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
-from cluster.deploy.session import Connect, answered, find, look, named_hosts, open_fleet, raise_all
+from cluster.deploy.prove import EVERYWHERE
+from cluster.deploy.session import Connect, answered, find, look, named_hosts, not_chosen, open_fleet, raise_all
+from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, RefusedError, UsageError
 from cluster.hosts.connect import LocalHost
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
-from cluster.hosts.protocol import Host
+from cluster.hosts.protocol import Host, Process
 from cluster.spark.deployments import HOME, Deployment, unread
 from cluster.spark.fact import known
 from cluster.spark.look import Seen
@@ -41,7 +45,7 @@ class ServerOptions:
     inventory: str | None = None
     nodes: str | None = None
     recipe_option: str | None = None
-    base_url: str | None = None
+    base_url: Sequence[str] = field(default_factory=list)
     model: str | None = None
     api_key_file: str | None = None
 
@@ -54,24 +58,36 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A server and the client that asks it; for a deployment also its hosts, as they were seen."""
+    """Servers and the client that asks them; for deployments also their hosts, as they were seen."""
 
     loader: ProcessLoader
-    server: Server
+    servers: tuple[Server, ...]
     recipe: Recipe | None
-    deployment: Deployment | None = None
+    deployments: tuple[Deployment, ...] = ()
     within: Fleet | None = None
     seens: Mapping[str, Seen] = field(default_factory=dict)
+
+    @property
+    def server(self) -> Server:
+        return self.servers[0]
+
+    @property
+    def deployment(self) -> Deployment | None:
+        return self.deployments[0] if self.deployments else None
 
     def manifest(self) -> Manifest:
         """What is known of it before anything is measured."""
         command, python = tuple(redact(sys.argv[1:], ())), self.loader.python
+        names = [f"{one.id} on {', '.join(one.hosts)}" for one in self.deployments] or [one.url for one in self.servers]
+        replicas = tuple(names) if len(names) > 1 else ()
         if self.deployment is None:
             recipe = self.recipe.name if self.recipe else ""
             model, url = self.server.model, self.server.url
-            return Manifest(model, recipe, base_url=url, command=command, client_on="local", client_python=python)
+            known = Manifest(model, recipe, base_url=url, command=command, client_on="local", client_python=python)
+            return replace(known, replicas=replicas)
         deployment, spec, seen = self.deployment, self.deployment.spec, self.deployment.seen
         recipe = spec["recipe"]
+        hosts = [(host, one) for one in self.deployments for host in one.hosts]
         return Manifest(
             model=deployment.served_name,
             recipe=recipe["name"],
@@ -79,15 +95,16 @@ class Serving:
             weights=weights_of(recipe["weights"], serve_flags(recipe["vllm"], spec.get("words", ()))),
             tp=spec["tp"],
             pipeline=spec["pp"],
-            nodes=len(deployment.hosts),
+            nodes=len(hosts),
+            replicas=replicas,
             backend=spec["backend"],
             deployment=deployment.id,
             spec=dict(spec),
             image=recipe["image"],
             image_content=spec["image_content"],
             versions=dict(seen["versions"]),
-            hosts=tuple(state_of(host, deployment, self.seens[host]) for host in deployment.hosts),
-            argv={host: list(rank.argv) for host, rank in deployment.ranks.items()},
+            hosts=tuple(state_of(host, one, self.seens[host]) for host, one in hosts),
+            argv={host: list(one.ranks[host].argv) for host, one in hosts},
             command=command,
             client_on="container",
             client_python=python,
@@ -114,32 +131,116 @@ def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
 
 
 @contextmanager
-def serving(options: ServerOptions, connect: Connect, why: str) -> Iterator[Serving]:
+def serving(options: ServerOptions, connect: Connect, why: str, *, replicas: bool | None = False) -> Iterator[Serving]:
     """What is asked, with its load client running: a deployment in its head's container with its lock held (`why` is
-    shown to those who meet it), else --base-url."""
-    if options.base_url is not None:
-        yield from at_url(options, options.base_url, why)
+    shown to those who meet it), else --base-url. `replicas`: all deployments that run there, which have to be of one
+    recipe; None: only where -n names the hosts of several."""
+    if options.base_url:
+        if len(options.base_url) > 1 and replicas is False:
+            raise UsageError(f"{why} asks one server: one --base-url", code="options-conflict")
+        yield from at_urls(options, why)
         return
     named = named_hosts(options.inventory, options.nodes)
     with open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
-        deployment = running_deployment(seens, errors, find(seens, named.hosts))
-        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in deployment.hosts}
-        within = fleet.only(deployment.hosts)
+        found = find(seens, named.hosts)
+        running = [one for one in found if one.running]
+        if replicas or (replicas is None and named.explicit and len(running) > 1):
+            raise_all(errors)
+            check_replicas(running, found)
+        else:
+            running = [running_deployment(seens, errors, found, replicas=replicas is None)]
+        deployment, hosts = running[0], [host for one in running for host in one.hosts]
+        data_dirs = {host.name: host.data_dir for host in named.hosts if host.name in hosts}
+        within = fleet.only(hosts)
         recipe = None
         if options.recipe_option:
             recipe = load_recipe(choose_recipe(None, options.recipe_option, named.file.inventory)).recipe
         else:
             with suppress(UsageError):  # the one the deployment was made from is not found any more
                 recipe = load_recipe(deployment.spec["recipe"]["name"]).recipe
-        server, container = Server.of_spec(deployment.spec, HOME), deployment.ranks[deployment.head].name
-        client = client_in(within[deployment.head], container, server)
-        with Lock(within, f"{why} {deployment.id}", data_dirs), client as loader:
-            yield Serving(loader, server, recipe, deployment, within, seens)
+        servers = tuple(Server.of_spec(one.spec, HOME) for one in running)
+        client = client_in(within[deployment.head], deployment.ranks[deployment.head].name, servers[0])
+        if len(running) > 1:
+            servers = tuple(
+                replace(at, url=url_of(one, seens[one.head])) for at, one in zip(servers, running, strict=True)
+            )
+            client = client_among(running, within, servers)
+        purpose = f"{why} {', '.join(one.id for one in running)}"
+        with Lock(within, purpose, data_dirs), client as loader:
+            yield Serving(loader, servers, recipe, tuple(running), within, seens)
 
 
-def at_url(options: ServerOptions, url: str, why: str) -> Iterator[Serving]:
-    """A server that `cluster` did not start, asked from this machine. Raises UsageError for a URL that is none, and for
+MAY_DIFFER = ("hosts", "host_env", "bind", "rank_program")
+"""Keys of a spec that replicas need not share; nor the port."""
+
+
+def check_replicas(running: Sequence[Deployment], found: Sequence[Deployment]) -> None:
+    """Raise RefusedError unless several deployments run, and all of them serve the same in the same way."""
+    names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
+    if len(running) < 2:
+        dead = "; ".join(f"{one.id} on {','.join(one.hosts)} is not running" for one in found if not one.running)
+        raise RefusedError(
+            f"replicas are two running deployments or more, found: {names or 'none'}" + (f"; {dead}" if dead else ""),
+            code="replicas-missing",
+            remedy="start one on each host: cluster up --solo -n HOST",
+        )
+    first, *others = ({key: value for key, value in one.spec.items() if key not in MAY_DIFFER} for one in running)
+    for one, spec in zip(running[1:], others, strict=True):
+        rows = [row for row in differing(first, spec) if not row.startswith("recipe.port:")]
+        if rows:
+            raise RefusedError(
+                f"{running[0].id} and {one.id} are not replicas: {'; '.join(rows[:5])}",
+                code="replicas-differ",
+                where=names,
+                remedy="start both from one recipe with the same options, or name the hosts of one with -n",
+            )
+
+
+def url_of(deployment: Deployment, seen: Seen) -> str:
+    """Where the API of one of several replicas is, from any of their hosts: at its head's management address.
+
+    Raises RefusedError when it listens where the others do not get.
+    """
+    bind, identity = deployment.spec["bind"], known(seen.identity)
+    if bind.startswith("127.") or bind in ("::1", "localhost"):
+        raise RefusedError(
+            f"the API of {deployment.id} listens on {bind}, so the other replica's host cannot ask it",
+            code="replica-not-reachable",
+            where=deployment.head,
+            remedy="start it without --bind, or with an address that other hosts reach",
+        )
+    address = bind if bind not in EVERYWHERE else identity.management_address if identity else ""
+    return f"http://{f'[{address}]' if ':' in address else address}:{deployment.port}"
+
+
+@contextmanager
+def client_among(running: Sequence[Deployment], within: Fleet, servers: Sequence[Server]) -> Iterator[ProcessLoader]:
+    """A load client of replicas in the first one's head; when it is lost, the next one where a container still runs."""
+    heads = [(within[one.head], one.ranks[one.head].name) for one in running]
+    first, others = servers[0], [one.url for one in servers[1:]]
+
+    def runs(host: Host, container: str) -> bool:
+        with suppress(ClusterError):  # its host may be lost, too
+            return host.ask([docker_exec(container, ("true",))])[0].exit == 0
+        return False
+
+    def start() -> Process:
+        for host, container in heads:
+            if runs(host, container):
+                return host.start(*load_command(first.url, first.key_file, container, others))
+        remedy = "run `cluster status`, then the same command again"
+        raise ClusterError("no replica is running any more", code="load-client-lost", remedy=remedy)
+
+    loader = ProcessLoader(start(), start=start)
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+def at_urls(options: ServerOptions, why: str) -> Iterator[Serving]:
+    """Servers that `cluster` did not start, asked from this machine. Raises UsageError for a URL that is none, and for
     one with a password, which would be shown."""
     if options.nodes:
         raise UsageError(
@@ -147,6 +248,37 @@ def at_url(options: ServerOptions, url: str, why: str) -> Iterator[Serving]:
             code="options-conflict",
             remedy="leave out -n or --base-url",
         )
+    for url in options.base_url:
+        check_url(url)
+    if len({*options.base_url}) < len(options.base_url):
+        raise UsageError("the same --base-url is given twice", code="url-invalid")
+    key_file = ""
+    if options.api_key_file:
+        read_secret(options.api_key_file, "--api-key-file")
+        key_file = str(Path(options.api_key_file).expanduser())
+    recipe = load_recipe(options.recipe_option).recipe if options.recipe_option else None
+    servers = tuple(Server(url, options.model or "", key_file) for url in options.base_url)
+    host = LocalHost("this machine")
+    try:
+        with client_in(host, "", *servers) as loader:
+            yield Serving(loader, servers, recipe)
+    finally:
+        host.close()
+
+
+@contextmanager
+def client_in(host: Host, container: str, server: Server, *others: Server) -> Iterator[ProcessLoader]:
+    """A load client in this container, or on the host itself; `server`: the API as it is seen from there."""
+    command = load_command(server.url, server.key_file, container, [one.url for one in others])
+    loader = ProcessLoader(host.start(*command), container, lambda: host.start(*command))
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+def check_url(url: str) -> None:
+    """Raise UsageError for a --base-url that is none, or has a password."""
     if re.search("//[^/]*:[^/]*@", url):
         remedy = "give the server's key with --api-key-file FILE"
         raise UsageError("--base-url contains a password", code="url-invalid", remedy=remedy)
@@ -158,28 +290,6 @@ def at_url(options: ServerOptions, url: str, why: str) -> Iterator[Serving]:
     if not valid:
         remedy = "e.g. --base-url http://10.0.0.5:8000"
         raise UsageError(f"--base-url {url} is not a server URL", code="url-invalid", remedy=remedy)
-    key_file = ""
-    if options.api_key_file:
-        read_secret(options.api_key_file, "--api-key-file")
-        key_file = str(Path(options.api_key_file).expanduser())
-    recipe = load_recipe(options.recipe_option).recipe if options.recipe_option else None
-    host, server = LocalHost("this machine"), Server(url, options.model or "", key_file)
-    try:
-        with client_in(host, "", server) as loader:
-            yield Serving(loader, server, recipe)
-    finally:
-        host.close()
-
-
-@contextmanager
-def client_in(host: Host, container: str, server: Server) -> Iterator[ProcessLoader]:
-    """A load client in this container, or on the host itself; `server`: the API as it is seen from there."""
-    command = load_command(server.url, server.key_file, container)
-    loader = ProcessLoader(host.start(*command), container, lambda: host.start(*command))
-    try:
-        yield loader
-    finally:
-        loader.close()
 
 
 def running_deployment(
@@ -188,19 +298,15 @@ def running_deployment(
     found: Sequence[Deployment],
     *,
     otherwise: str = OTHERWISE,
+    replicas: bool = False,
 ) -> Deployment:
     """The one deployment that runs on these hosts. Raises RefusedError when there is none (what to do is `otherwise`),
-    or more than one."""
+    UsageError when there are several (`replicas`: the command can measure them together)."""
     running = [one for one in found if one.running]
     if len(running) == 1:
         return running[0]
     if running:
-        names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in running)
-        raise RefusedError(
-            f"more than one deployment is running: {names}",
-            code="deployment-not-chosen",
-            remedy="name the hosts of one with -n",
-        )
+        raise not_chosen(running, "name the hosts of one with -n" + (", or all with --replicas" if replicas else ""))
     raise_all(errors)
     raise nothing_runs(seens, otherwise)
 

@@ -53,6 +53,7 @@ class BenchOptions(ServerOptions):
     natural_stop: bool = False
     results: str | None = None
     suite: str | None = None
+    replicas: bool = False
 
     @property
     def command(self) -> str:
@@ -98,7 +99,7 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
             remedy=f"leave out --suite or {given}",
         )
     done = Measurements()
-    with serving(options, connect, "bench") as at, watching(at) as machine:
+    with serving(options, connect, "bench", replicas=options.replicas or None) as at, watching(at) as machine:
         directory = results_dir(options.results or "", Path.cwd(), os.environ)
         parts = wanted_parts(options, at)
         for wanted in parts.values():
@@ -135,8 +136,8 @@ def measure_all(options: BenchOptions, screen: Screen, connect: Connect = connec
 
 
 def watching(at: Serving) -> AbstractContextManager[Watchers | None]:
-    """The hosts of a deployment, sampled; of another server nothing is known."""
-    return closing(Watchers(at.within, at.deployment)) if at.within and at.deployment else nullcontext()
+    """The hosts of deployments, sampled; of another server nothing is known."""
+    return closing(Watchers(at.within, at.deployments)) if at.within else nullcontext()
 
 
 def measure(at: Serving, machine: Watchers | None, wanted: BenchWanted, journal: Journal, screen: Screen) -> Result:
@@ -174,6 +175,7 @@ def wanted_parts(options: BenchOptions, at: Serving) -> dict[str, BenchWanted]:
     defaults = at.recipe.bench if at.recipe else BenchDefaults()
     plain = BenchWanted(
         base_url=at.server.url,
+        others=tuple(one.url for one in at.servers[1:]),
         model=options.model or at.server.model,
         pp=tuple(options.pp or defaults.pp),
         tg=tuple(options.tg or defaults.tg),
@@ -206,14 +208,16 @@ def print_result(result: Result, recipe: Recipe | None, options: BenchOptions, d
         screen.warn(line)
     of_hosts = (server_table(result), memory_table(result), machine_table(result))
     print_tables([bench_table(result), latency_table(result), *(table for table in of_hosts if table)], screen)
-    if (result.manifest.tp or 1) == 1:
+    if (result.manifest.nodes or 1) == 1:
         return
     references = recipe.reference if recipe else ()
     baseline, refused = find_baseline(directory, result)
     if baseline:
         path, alone = baseline
-        now = Entry(f"TP={result.manifest.tp}", result, references=tuple(references))
+        now = Entry(result.manifest.size, result, references=tuple(references))
         print_tables([scaling_table(Entry("TP=1", alone, path), now)], screen)
+        return
+    if result.manifest.replicas:
         return
     for line in refused:
         screen.warn(line)

@@ -15,6 +15,7 @@ from cluster.deploy.session import (
     Named,
     Session,
     answered,
+    choose_one,
     find,
     locked,
     look,
@@ -22,7 +23,6 @@ from cluster.deploy.session import (
     raise_all,
     read_named,
     see,
-    tell_apart,
 )
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
@@ -45,7 +45,7 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
         seens, errors = answered(outcomes)
         if not seens:
             raise_all(errors)
-        tell_apart({host: seen.machine for host, seen in seens.items()})
+        choose_one(find(seens, named.hosts), named)
         within = fleet.only(list(seens))
         answering = [host for host in named.hosts if host.name in seens]
         with locked(within, answering, "down", dry_run=dry_run) as guard:

@@ -20,7 +20,7 @@ from cluster.argv.question import Answer, Question
 from cluster.cli.explain import as_document
 from cluster.deploy import evidence
 from cluster.deploy.cause import view
-from cluster.deploy.session import Connect, answered, find, look, open_fleet, raise_all, read_named
+from cluster.deploy.session import Connect, answered, choose_one, find, look, open_fleet, raise_all, read_named
 from cluster.diagnosis.explain import explain
 from cluster.diagnosis.lines import read_time
 from cluster.errors import ClusterError, ConnectionLostError, ExitCode, ManyErrors, RefusedError, about
@@ -80,6 +80,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             raise_all(errors)
             what, remedy = f"no deployment on {', '.join(seens)}", "start one with: cluster up"
             raise RefusedError(what, code="no-deployment", remedy=remedy)
+        choose_one(found, named)
         code = ExitCode.DONE
         if args.explain:
             code = explain_all(found, fleet, args.tail, screen, errors)

@@ -168,7 +168,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--quick": "only what `cluster up` asks finally",
         "--full": "also seven problems with exact answers, scored: minutes",
         "--only NAME+": "only these cases or groups of cases",
-        "--base-url URL": "ask this server, from this machine",
+        "--base-url URL*": "ask this server, from this machine",
         **SERVER,
     },
     "bench": {
@@ -176,7 +176,10 @@ OPTIONS: dict[str, dict[str, str]] = {
         **SERVING,
         **MEASURING,
         "--suite NAME": f"named shapes. {'; '.join(f'{name}: {about}' for name, about in SUITES.items())}",
-        "--base-url URL": "measure this server, from this machine",
+        "--replicas": "all deployments that run there share the requests, one after the other; they have to be of one "
+        "recipe (default: only where -n names the hosts of several)",
+        "--base-url URL*": "measure this server, from this machine; given more than once: servers of the same model, "
+        "which share the requests",
         **SERVER,
     },
     "scaling": {
@@ -188,6 +191,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--pipeline-parallel N": SIZES["--pipeline-parallel N"],
         "--backend {ray,mp}": "how ranks find each other, at every size, so that they are compared like with like "
         "(default: the recipe's; ray starts Ray at --tp 1 too, mp needs nothing there)",
+        "--replicas": "finally also a deployment of --tp 1 on each host, which share the requests, beside the size on "
+        "the same hosts",
         **SERIES,
     },
     "sweep": {

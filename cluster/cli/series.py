@@ -10,6 +10,7 @@ import argparse
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from cluster.bench.tables import Table
 from cluster.cli import down, up
 from cluster.cli.bench import BenchOptions, measure_all, print_tables
 from cluster.cli.options import UpOptions, typed
+from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import MemoryNeeds, Recipe, choose_recipe
 from cluster.config.written import deciding
 from cluster.deploy import fetch
@@ -47,7 +49,7 @@ from cluster.spark.request import Wanted
 STOPS = (ExitCode.UNREACHABLE, ExitCode.LOCKED, ExitCode.INTERRUPTED)
 """After these the next step has no chance, or is not wanted."""
 
-HOW = {"nodes", "results", "inventory", "base_url", "model", "api_key_file"}
+HOW = {"nodes", "results", "inventory", "base_url", "model", "api_key_file", "replicas"}
 """Options of bench that do not decide what is measured, or that a step has of its own."""
 
 
@@ -55,6 +57,8 @@ def run_scaling(args: argparse.Namespace, screen: Screen, connect: Connect = con
     """Carry out `cluster scaling`. 6 when some sizes or requests failed; an error that ended it gives its own code."""
     named = read_named(args)
     steps = read_sizes(args, named)
+    if args.replicas:
+        steps.append(read_replicas(steps[0], args, named))
     screen.note(f"backend {steps[0].up.backend} at every size" + ("" if args.backend else ", as the recipe says"))
     return SeriesJob("scaling", ("tp",), steps, named, args, screen, connect).run()
 
@@ -78,17 +82,34 @@ def run_sweep(args: argparse.Namespace, screen: Screen, connect: Connect = conne
 
 @dataclass(frozen=True, slots=True)
 class SeriesStep:
-    """One deployment to measure: what varies, what `up` is asked for, and the options of `up` and `bench`."""
+    """One deployment to measure, or replicas: what varies, what `up` is asked for, and the options of `up` and `bench`.
+
+    `more`: the steps of the other replicas, which are started after this one's and measured with it.
+    """
 
     label: str
     values: dict[str, Any]
     wanted: Wanted
     up: UpOptions
     bench: BenchOptions
+    more: tuple[SeriesStep, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[SeriesStep, ...]:
+        return (self, *self.more)
+
+    @property
+    def hosts(self) -> tuple[ResolvedHost, ...]:
+        return tuple(host for one in self.replicas for host in one.wanted.hosts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self.hosts)
 
     def matches(self, deployment: Deployment) -> bool:
         """Whether what runs is what this step starts."""
-        return spec_like(self.wanted, deployment.spec, deployment.hosts) == dict(deployment.spec)
+        specs = (spec_like(one.wanted, deployment.spec, deployment.hosts) for one in self.replicas)
+        return any(spec == dict(deployment.spec) for spec in specs)
 
 
 def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
@@ -97,7 +118,7 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
         raise UsageError("--tp and --pipeline-parallel must be 1 or more", code="size-invalid")
     sizes = list(dict.fromkeys(args.tp or [1, len(named.hosts) // args.pipeline]))
     need, names = max(sizes) * args.pipeline, [host.name for host in named.hosts]
-    if need != len(names):
+    if need > len(names) or (need < len(names) and not args.replicas):
         raise UsageError(
             f"the largest size, --tp {max(sizes)}, uses {need} hosts (one GPU each), named are {','.join(names)}",
             code="size-invalid",
@@ -105,6 +126,22 @@ def read_sizes(args: argparse.Namespace, named: Named) -> list[SeriesStep]:
         )
     given = replace(given_options(args, named), backend=args.backend or read_recipe(args, named.file).backend)
     return [read_step(f"TP={tp}", {"tp": tp}, given, named, args) for tp in sizes]
+
+
+def read_replicas(size: SeriesStep, args: argparse.Namespace, named: Named) -> SeriesStep:
+    """One deployment of one host on each host, measured together. Raises UsageError."""
+    count = len(named.hosts)
+    if args.pipeline != 1 or count < 2:
+        raise UsageError(
+            "--replicas starts a deployment of one host on each: it requires two hosts or more and no pipeline",
+            code="options-conflict",
+            remedy="leave out --replicas, or name more hosts with -n",
+        )
+    given, values = replace(given_options(args, named), backend=size.up.backend), {"tp": 1}
+    first, *more = (read_step(host.name, values, given, replace(named, hosts=(host,)), args) for host in named.hosts)
+    bench = replace(first.bench, nodes=",".join(host.name for host in named.hosts), replicas=True)
+    label, values = f"{count} × TP=1", {"tp": 1, "replicas": count}
+    return replace(first, label=label, values=values, bench=bench, more=tuple(more))
 
 
 def given_options(args: argparse.Namespace, named: Named) -> UpOptions:
@@ -139,7 +176,7 @@ def read_step(
         error.what = f"{label}: {error.what}"
         raise
     nodes = ",".join(wanted.names)
-    bench = replace(BenchOptions.of(args), nodes=nodes, recipe_option=options.recipe, api_key_file=None)
+    bench = replace(BenchOptions.of(args), nodes=nodes, recipe_option=options.recipe, api_key_file=None, replicas=False)
     keys = [text.partition("=")[0].partition(".")[2] for text in options.set if text.startswith("bench.")]
     changed = {key: getattr(wanted.recipe.bench, key) for key in keys if getattr(bench, key, 0) is None}
     started = replace(options, nodes=nodes, solo=False, tp=wanted.tp, dry_run=False)
@@ -181,15 +218,16 @@ class SeriesJob:
         for number, step in enumerate(self.steps, 1):
             file = ["--inventory", step.up.inventory] if step.up.inventory else []
             lines = [
-                typed("up", step.up),
+                *(typed("up", one.up) for one in step.replicas),
                 step.bench.command,
-                shlex.join(["cluster", "down", "--nodes", ",".join(step.wanted.names), *file]),
+                shlex.join(["cluster", "down", "--nodes", ",".join(step.names), *file]),
             ]
             for line in (f"[{number}/{len(self.steps)}] {step.label}", *(f"  {line}" for line in lines)):
                 self.screen.line(line)
             quiet = QuietScreen(progress=self.screen.json_mode)
             try:
-                up.start(step.wanted, up.Options(True, True, ""), quiet, self.connect)
+                for one in step.replicas:
+                    up.start(one.wanted, up.Options(True, True, ""), quiet, self.connect)
             except UsageError:
                 raise
             except ClusterError as error:
@@ -253,7 +291,7 @@ class SeriesJob:
                 rolled_back=UNCHANGED,
                 remedy="run `cluster down` first, or add --yes",
             )
-        down.take(self.named, QuietScreen(), self.connect, dry_run=False)
+        down.take(replace(self.named, explicit=True), QuietScreen(), self.connect, dry_run=False)
 
     def measured(self, step: SeriesStep) -> Point | None:
         """What an earlier run measured of this step without a failure; only its `down` may have failed."""
@@ -271,15 +309,22 @@ class SeriesJob:
             self.screen.note(f"{place}: measured already; down again on {', '.join(point.hosts)}")
             point = self.take_down(replace(point, stage="", failed="", exit=0), step)
         else:
-            self.screen.note(f"{place} on {', '.join(step.wanted.names)}: up, bench, down")
-            point, quiet = Point(step.label, step.values, step.wanted.names, time.time()), QuietScreen()
+            self.screen.note(f"{place} on {', '.join(step.names)}: up, bench, down")
+            point = Point(step.label, step.values, step.names, time.time())
             options = up.Options(False, step.up.yes, fetch.read_token(step.up.hub_token_file))
+            started: list[dict[str, Any]] = []
             try:
-                up.start(step.wanted, options, quiet, self.connect)
-            except ClusterError as error:  # `up` has rolled back what it began
-                point = self.failed(point, "up", error)
+                for one in step.replicas:
+                    quiet = QuietScreen()
+                    up.start(one.wanted, options, quiet, self.connect)
+                    started.append(quiet.kept)
+            except (ClusterError, KeyboardInterrupt) as caught:  # `up` has rolled back what it began
+                if isinstance(caught, KeyboardInterrupt) and not started:
+                    raise
+                point = self.failed(point, "up", caught)
+                point = self.take_down(point, step) if started else point
             else:
-                point = self.take_down(self.measure(replace(point, up=quiet.kept), step), step)
+                point = self.take_down(self.measure(replace(point, up=joined(started)), step), step)
         self.series = self.series.with_point(point)
         store(self.path, self.series.document(), "--results DIRECTORY")
         if point.failed:
@@ -295,7 +340,7 @@ class SeriesJob:
             return self.failed(point, "bench", InterruptedByUser(f"interrupted while {step.label} was measured"))
         [(result, path)] = done.finished
         point, spec = replace(point, result=path.name), result.manifest.spec
-        started = spec_like(step.wanted, spec, [host.name for host in result.manifest.hosts])
+        started = spec_like(step.wanted, spec, [host.name for host in result.manifest.hosts])  # of the first replica
         if other := "; ".join(differing(started, spec)):
             changed = f"the deployment changed while it was measured: {other}"
             return self.failed(point, "bench", ClusterError(changed, code="deployment-changed"))
@@ -307,7 +352,7 @@ class SeriesJob:
         """`cluster down` of the step's hosts. When it fails nothing further can be started there."""
         quiet = QuietScreen()
         try:
-            down.take(replace(self.named, hosts=step.wanted.hosts, explicit=True), quiet, self.connect, dry_run=False)
+            down.take(replace(self.named, hosts=step.hosts, explicit=True), quiet, self.connect, dry_run=False)
         except (ClusterError, KeyboardInterrupt) as caught:
             return self.failed(point, "down", caught)
         return replace(point, down=quiet.kept)
@@ -372,3 +417,18 @@ class SeriesJob:
             | ({"error": self.error.as_dict()} if self.error else {})
         )
         return code
+
+
+def joined(started: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `up` reported of replicas that were started one after the other, as of one deployment."""
+    first, *more = started
+    kept = dict(first)
+    for one in more:
+        seconds, moments = Counter(kept.get("stages_s", {})), dict(kept.get("memory_bytes", {}))
+        seconds.update(one.get("stages_s", {}))
+        for moment, by_host in one.get("memory_bytes", {}).items():
+            moments[moment] = moments.get(moment, {}) | by_host
+        kept |= {"stages_s": dict(seconds), "memory_bytes": moments}
+        kept |= {"changed": kept.get("changed") or one.get("changed")}
+        kept |= {"hosts": [*kept.get("hosts", ()), *one.get("hosts", ())]}
+    return kept

@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory, resolve_hosts
 from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe
-from cluster.errors import ClusterError, ManyErrors
+from cluster.errors import ClusterError, ManyErrors, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Outcome, Say, values
 from cluster.hosts.fleet import errors as errors_of
@@ -117,6 +117,18 @@ def find(seens: Mapping[str, Seen], named: Sequence[ResolvedHost]) -> tuple[Depl
     """The deployments on the hosts of a command that answered. Raises RefusedError as `tell_apart` does."""
     tell_apart({host: seen.machine for host, seen in seens.items()})
     return deployments(seens.values(), named)
+
+
+def not_chosen(found: Sequence[Deployment], remedy: str) -> UsageError:
+    """That several deployments could be meant."""
+    names = "; ".join(f"{one.id} on {','.join(one.hosts)}" for one in found)
+    return UsageError(f"more than one deployment exists: {names}", code="deployment-not-chosen", remedy=remedy)
+
+
+def choose_one(found: Sequence[Deployment], named: Named) -> None:
+    """Raise UsageError when deployments are side by side on different hosts, and no `-n` says which is meant."""
+    if not named.explicit and any({*one.hosts}.isdisjoint(other.hosts) for one in found for other in found):
+        raise not_chosen(found, "name the hosts of one with -n, or of all")
 
 
 def look(fleet: Fleet, hosts: Sequence[ResolvedHost], wanted: Wanted | None = None) -> dict[str, Outcome[Seen]]:

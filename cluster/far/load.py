@@ -1,8 +1,9 @@
 """The load client: sends rounds of HTTP requests, records which bytes came when, and understands none of them.
 stdin, one JSON document a line; its end, or silence between rounds, stops all at once (the server sees its clients go):
-    first line   {"base_url": "http://127.0.0.1:8000", "api_key_file": "PATH" | null}
+    first line   {"base_url": "http://127.0.0.1:8000", "others": [more of them], "api_key_file": "PATH" | null}
     then rounds  {"id": "r1", "concurrency": 4, "timeout_s": 600, "warm": "/v1/models" | null,
-                  "requests": [{"method": "POST", "path": "/v1/completions", "body": {...} | null}]}
+                  "requests": [{"method": "POST", "path": "/v1/completions", "body": {...} | null, "server": 0}]}
+                 server: 0 is base_url, 1 the first of the others …
 stdout, one JSON document a line:
     {"ready": true, "python": "3.11.2", "hostname": "spark1"}      or {"error": "..."}, and the program ends
     {"progress": "r1", "done": 1, "chunks": 140, "s": 3.0}         once a second while a round runs
@@ -165,18 +166,18 @@ class Wire(asyncio.BufferedProtocol):
 
 
 class Client:
-    """The server's address, the headers of every request, and the open connections."""
+    """One server's address, the headers of every request, and the open connections."""
 
-    def __init__(self, setup: dict[str, Any]) -> None:
-        url = urlsplit(setup["base_url"])
+    def __init__(self, base_url: str, api_key_file: str | None) -> None:
+        url = urlsplit(base_url)
         if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"base_url {setup['base_url']!r} is not http://host:port or https://host:port")
+            raise ValueError(f"base_url {base_url!r} is not http://host:port or https://host:port")
         self.host = url.hostname
         self.port = url.port or (443 if url.scheme == "https" else 80)
         self.tls = ssl.create_default_context() if url.scheme == "https" else None
         self.prefix = url.path.rstrip("/").removesuffix("/v1")
         host = f"Host: {url.netloc.rpartition('@')[2]}"
-        self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorize(setup["api_key_file"])]
+        self.head = [host, "User-Agent: cluster-bench", "Accept-Encoding: identity", *authorize(api_key_file)]
         self.wires: dict[int, Wire] = {}
 
     def encode(self, request: dict[str, Any]) -> bytes:
@@ -216,19 +217,20 @@ def authorize(path: str | None) -> list[str]:
 class RunningRound:
     """What is still to be sent, which bytes came, how each request ended."""
 
-    def __init__(self, client: Client, spec: dict[str, Any]) -> None:
-        self.client, self.name, self.timeout_s, self.warm = client, spec["id"], spec["timeout_s"], spec["warm"]
-        self.requests = [client.encode(request) for request in spec["requests"]]
-        self.slots = range(max(1, min(spec["concurrency"], len(self.requests))))
+    def __init__(self, servers: Sequence[Client], spec: dict[str, Any]) -> None:
+        self.name, self.timeout_s, self.warm = spec["id"], spec["timeout_s"], spec["warm"]
+        self.clients = [servers[request["server"]] for request in spec["requests"]]  # by request
+        self.requests = [client.encode(one) for client, one in zip(self.clients, spec["requests"], strict=True)]
+        self.slots = range(min(max(1, spec["concurrency"]), len(self.requests)))
         self.queue, self.log, self.lags = [*reversed(range(len(self.requests)))], Log(), list[float]()
         self.outcomes: list[Outcome | None] = [None] * len(self.requests)
 
     async def work(self, slot: int) -> None:
-        """Send requests over one connection until none is left; a lost connection is opened once more."""
+        """Send requests over one connection to each server until none is left; a lost one is opened once more."""
         while self.queue:
             index, start = self.queue.pop(), time.monotonic()
             try:
-                wire = await self.client.wire(slot)
+                wire = await self.clients[index].wire(slot)
                 self.outcomes[index] = await wire.exchange(index, self.requests[index], self.timeout_s, self.log)
             except LOST as error:
                 why = str(error) or f"not in {CONNECT_TIMEOUT_S:g} s"
@@ -246,7 +248,7 @@ class RunningRound:
 
     async def run(self) -> tuple[dict[str, Any], list[str]]:
         """The document of what happened and its parts, see the head of this file."""
-        await asyncio.gather(*(self.client.warm(slot, self.warm) for slot in self.slots))
+        await asyncio.gather(*(self.clients[slot].warm(slot, self.warm) for slot in self.slots))
         watching = asyncio.ensure_future(self.watch())
         gc.collect()
         gc.disable()
@@ -274,14 +276,15 @@ def say(document: dict[str, Any], parts: Sequence[str] = ()) -> None:
 async def serve(lines: asyncio.Queue[bytes]) -> None:
     """Answer the lines of stdin, one after the other, until there are no more."""
     try:
-        client = Client(json.loads(await lines.get()))
+        setup = json.loads(await lines.get())
+        servers = [Client(url, setup["api_key_file"]) for url in (setup["base_url"], *setup.get("others", ()))]
     except (ValueError, KeyError, OSError) as error:
         say({"error": f"{type(error).__name__}: {error}"})
         return
     say({"ready": True, "python": sys.version.split()[0], "hostname": socket.gethostname()})
     while True:
         line = await asyncio.wait_for(lines.get(), IDLE_S)
-        say(*await RunningRound(client, json.loads(line)).run())
+        say(*await RunningRound(servers, json.loads(line)).run())
 
 
 async def main() -> None:

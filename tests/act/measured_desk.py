@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from bench_live import Child, known_server
 from fake_host import FakeProcess
@@ -38,19 +39,22 @@ reference:
 
 
 class LoadClient(FakeProcess):
-    """far/load.py as a real process, with the real address of its server in place of the deployment's."""
+    """far/load.py as a real process, with the real addresses of its servers in place of the deployments'."""
 
-    def __init__(self, argv: Sequence[str], stdin: bytes, url: str) -> None:
+    def __init__(self, argv: Sequence[str], stdin: bytes, urls: Sequence[str]) -> None:
         super().__init__()
-        stdin = re.sub(rb'"base_url":"[^"]*"', b'"base_url":"%s"' % url.encode(), stdin)
+        program, _, setup = stdin.rstrip(b"\n").rpartition(b"\n")
+        self.given = json.loads(setup)
+        real = json.dumps(self.given | {"base_url": urls[0], "others": urls[1:]})
         inside = argv[argv.index("python3") + 1 :]  # what `docker exec` would run in the container
-        self.child = Child([sys.executable, *inside], stdin)
+        self.child = Child([sys.executable, *inside], program + b"\n" + real.encode() + b"\n")
 
     def lines(self) -> Iterator[str]:
         return self.child.lines()
 
     def write(self, data: bytes) -> None:
-        self.child.write(data)
+        with suppress(BrokenPipeError):  # who reads finds that it has ended
+            self.child.write(data)
 
     def close(self, timeout_s: float = 5.0) -> int | None:
         ended, self.ended = self.ended, True
@@ -92,12 +96,21 @@ def is_bare(desk: Desk) -> bool:
 
 @contextmanager
 def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Deployments of one host answer at the first rate (tokens a second), of two at the second, and so on.
+    """Deployments of one host answer at the first rate (tokens a second), of two at the second, and so on; of replicas
+    each has a server of its own, as long as it runs.
 
     `on_start` is called whenever a load client starts.
     """
     with ExitStack() as running:
         urls = [running.enter_context(known_server("--ttft-ms", "5", "--rate", str(rate))) for rate in rates]
+
+        @cache
+        def server(address: str) -> str:
+            return running.enter_context(known_server("--ttft-ms", "5", "--rate", str(rates[0])))
+
+        def solo(address: str) -> str:
+            [machine] = [one for one in desk if one.address == address]
+            return server(address) if any(life.serving for life in machine.lives()) else "http://127.0.0.1:9"
 
         def starter(machine: Machine) -> Callable[[tuple[str, ...], bytes], FakeProcess]:
             def start(argv: tuple[str, ...], stdin: bytes) -> FakeProcess:
@@ -107,8 +120,12 @@ def measurable(desk: Desk, rates: Sequence[float], on_start: Callable[[], None] 
                 assert argv[:3] == ("docker", "exec", "--interactive")
                 assert any(one.name == argv[3] and one.running for one in machine.docker.containers.values())
                 on_start()
-                [hosts] = desk.serving().values()
-                return LoadClient(argv, stdin, urls[len(hosts) - 1])
+                setup = json.loads(stdin.splitlines()[-1])
+                if not setup["others"]:
+                    [hosts] = desk.serving().values()
+                    return LoadClient(argv, stdin, [urls[len(hosts) - 1]])
+                addresses = [urlsplit(url).hostname for url in (setup["base_url"], *setup["others"])]
+                return LoadClient(argv, stdin, [solo(str(address)) for address in addresses])
 
             return start
 

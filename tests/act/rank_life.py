@@ -235,7 +235,9 @@ class RankLife(Life):
         return 0
 
     def exec(self, argv: Sequence[str]) -> Answer:
-        """`docker exec`: Ray's nodes, and the search for NCCL's lines in Ray's logs."""
+        """`docker exec`: Ray's nodes, the search for NCCL's lines in Ray's logs, and whether it runs."""
+        if list(argv[4:]) == ["true"]:
+            return Answer(0)
         if list(argv[:3]) == ["timeout", "-k", "2"] and list(argv[4:]) == ["python3", "/cluster/ray_nodes.py"]:
             assert self.read("/cluster/ray_nodes.py")
             if not self.ray:

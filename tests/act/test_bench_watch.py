@@ -126,7 +126,7 @@ def watchers(**processes: Watching | list[Watching | Exception]) -> Watchers:
     names = tuple(processes)
     ends = {name: {"netdev": "eth1", "hcas": ["mlx5_0"]} for name in names}
     deployment = SimpleNamespace(hosts=names, head=names[0], seen={"hosts": ends})
-    return Watchers(Fleet([host(*item) for item in processes.items()]), cast(Any, deployment))
+    return Watchers(Fleet([host(*item) for item in processes.items()]), [cast(Any, deployment)])
 
 
 def test_every_host_of_the_deployment_is_watched() -> None:

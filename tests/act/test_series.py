@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine import Desk, Killed, unreachable
+from machine import Desk, Killed, Stranger, unreachable
 from measured_desk import RECIPE, is_bare, measurable
 from typed import Ran, Typed
+
+from cluster.cli.main import main
 
 RATES = (60, 150)
 ON = ("toy", "-n", "spark1,spark2", "--results", "kept")
@@ -263,9 +265,90 @@ def test_a_refused_share_of_requests_is_kept_and_marked(cluster: Typed, place: P
     assert (float(row[0].split()[0]) > 80, row[-1]) == (True, "bench: some requests failed"), row
 
 
+REPLICAS = (*SCALING, "--replicas", "--concurrency", "1", "2", "--tg", "160", "--runs", "2")
+
+
+def test_replicas_beside_the_size_on_the_same_hosts(cluster: Typed, desk: Desk, toy: Path) -> None:
+    """100 tokens a second on one host, 150 on two, for each client."""
+    with measurable(desk, (100, 150)):
+        ran = cluster(*REPLICAS, "--json")
+    document = json.loads(ran.out)
+    assert ran.code == 0, ran.all
+    tables = {table["title"]: table for table in document["tables"]}
+    steps = [(row["step"], row["hosts"]) for row in tables["steps"]["rows"]]
+    assert steps == [("TP=1", "spark1"), ("TP=2", "spark1, spark2"), ("2 × TP=1", "spark1, spark2")]
+    assert {"scaling: TP=2 beside TP=1", "scaling: 2 × TP=1 beside TP=1"} <= tables.keys()
+    both = tables["2 × TP=1 or TP=2: the same hosts"]
+    rows = {(row["test"], row["clients"]): row for row in both["rows"] if row["what"] == "token generation"}
+    assert list(rows) == [("tg160", "1"), ("tg160 (c2)", "2")]
+    one, two = rows.values()
+    assert (one["better"], two["better"]) == ("TP=2", "TP=2")
+    assert one["2 × TP=1 ÷ TP=2"].startswith("0.")
+    assert "token generation, better by clients: TP=2 at 1, 2" in both["notes"]
+    gains = {row["test"]: row for row in tables["scaling: 2 × TP=1 beside TP=1"]["rows"]}
+    assert float(gains["tg160"]["speed-up"][:-1]) == pytest.approx(1, abs=0.1)
+    assert "published TP=1" not in gains["tg160"] or not gains["tg160"].get("published 2 × TP=1")
+    point = document["points"][-1]
+    assert point["values"] == {"tp": 1, "replicas": 2}
+    assert point["up"]["hosts"] == ["spark1", "spark2"]
+    assert {host for by_host in point["up"]["memory_bytes"].values() for host in by_host} == {"spark1", "spark2"}
+    assert len(document["results"][-1]["manifest"]["replicas"]) == 2
+    assert is_bare(desk)
+    assert main(["report", str(next(toy.glob("*.series.json"))), "-o", "all.html", "-o", "all.md"]) == 0
+    assert "2 × TP=1 or TP=2: the same hosts" in Path("all.md").read_text()
+    ran = cluster(*REPLICAS, "--resume")
+    assert ran.err.count("measured already") == 3
+
+
+def test_a_replica_that_does_not_start_takes_the_others_down(cluster: Typed, desk: Desk, measured: Path) -> None:
+    desk["spark2"].strangers.append(Stranger(7, "server", 8000))
+    ran = cluster("scaling", *ON, "--tp", "1", "--replicas")
+    assert ran.code == 6, ran.all
+    assert "2 × TP=1: up failed:" in ran.err
+    assert measured_rows(ran, "TP=1") == 1
+    assert is_bare(desk)
+    desk["spark2"].strangers.clear()
+    ran = cluster("scaling", *ON, "--tp", "1", "--replicas", "--resume")
+    assert ran.code == 0, ran.all
+    assert "[1/2] TP=1: measured already" in ran.err
+
+
+def test_replicas_that_a_killed_series_left_are_taken_over(cluster: Typed, desk: Desk, toy: Path) -> None:
+    def end() -> None:
+        if len(desk.serving()) == 2:
+            desk.kill()
+
+    words = ("scaling", *ON, "--tp", "1", "--replicas")
+    with measurable(desk, RATES, end), pytest.raises(Killed):
+        cluster(*words)
+    desk.recover()
+    assert len(desk.serving()) == 2
+    with measurable(desk, RATES):
+        ran = cluster(*words, "--resume")
+    assert ran.code == 0, ran.all
+    assert points(toy)[1]["up"]["changed"] is False
+    assert is_bare(desk)
+
+
+def test_replicas_in_a_dry_run(cluster: Typed, desk: Desk, toy: Path) -> None:
+    ran = cluster(*SCALING, "--replicas", "--dry-run")
+    assert ran.code == 0, ran.all
+    lines = [line.strip() for line in ran.out.splitlines() if line.startswith(("[3/3]", "  cluster"))][-5:]
+    assert lines == [
+        "[3/3] 2 × TP=1",
+        "cluster up toy --nodes spark1 --tp 1 --backend ray",
+        "cluster up toy --nodes spark2 --tp 1 --backend ray",
+        "cluster bench --recipe toy --nodes spark1,spark2 --results kept --replicas",
+        "cluster down --nodes spark1,spark2",
+    ]
+    assert ran.out.count("docker run") == 5
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
+        (("scaling", "toy", "-n", "spark1", "--tp", "1", "--replicas"), "[options-conflict]"),
+        (("scaling", *ON, "--tp", "1", "--pipeline-parallel", "2", "--replicas"), "[options-conflict]"),
         (("scaling", *ON, "--tp", "4"), "[size-invalid]"),
         (("scaling", *ON, "--pipeline-parallel", "0"), "[size-invalid]"),
         (("scaling", *ON, "--set", "vlm.x=1"), "[unknown-key]"),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from bench_results import result
+from bench_results import manifest, result, row
 from report_tools import ONE, TWO, entry, stats, sweep_series, sweep_step
 
-from cluster.bench.compare import against, bests, find_best, name_results
-from cluster.bench.result import Result
+from cluster.bench.compare import against, bests, find_best, name_results, overview
+from cluster.bench.result import Journal, Result, find_baseline
+from cluster.bench.rows import Shape
 from cluster.bench.scaling import (
     PP,
     TG,
     TTFR,
+    Entry,
     Reading,
     ScalingRow,
     bytes_a_token,
@@ -71,6 +74,54 @@ def test_published_numbers_are_shown_when_the_mode_agrees() -> None:
         "published: a write-up (llama-benchy 0.3.5)",
         "not shown, measured in mode 'prefix-caching', this in 'cold': a write-up",
     )
+
+
+REPLICAS = ("a on spark1", "b on spark2")
+
+
+def of_clients(tp: int, rates: dict[int, float], **given: Any) -> Entry:
+    """A measurement at these rates of each request, by clients; runs differ by a part in a thousand."""
+    found = manifest(tp, **given)
+    rows = tuple(row(Shape(512, 128, 0, n), (rate, 1.001 * rate, rate)) for n, rate in rates.items())
+    return Entry(found.size, Result(found, rows, timestamp="2026-11-28 00:00:00Z"))
+
+
+def test_two_uses_of_the_same_hosts() -> None:
+    """At one client TP=2 is better, at four nobody is, at 16 replicas are; a size is compared with one host first."""
+    one = of_clients(1, {1: 30, 4: 25, 16: 10})
+    two = of_clients(2, {1: 50, 4: 30, 16: 12})
+    both = of_clients(1, {1: 30, 4: 30, 16: 20}, nodes=2, replicas=REPLICAS)
+    assert [entry.label for entry in (one, two, both)] == ["TP=1", "TP=2", "2 × TP=1"]
+    tables = {made.title: made for made in overview([both, two, one], [])}
+    assert list(tables) == [
+        "scaling: TP=2 beside TP=1",
+        "scaling: 2 × TP=1 beside TP=1",
+        "2 × TP=1 or TP=2: the same hosts",
+    ]
+    made = tables["2 × TP=1 or TP=2: the same hosts"]
+    rows = [line for line in made.document()["rows"] if line["what"] == TG]
+    assert [(line["clients"], line["2 × TP=1 ÷ TP=2"], line["better"]) for line in rows] == [
+        ("1", "0.60×", "TP=2"),
+        ("4", "1.00×", "no difference"),
+        ("16", "1.67×", "2 × TP=1"),
+    ]
+    assert "token generation, better by clients: TP=2 at 1; no difference at 4; 2 × TP=1 at 16" in made.notes
+    gains = [line for line in tables["scaling: 2 × TP=1 beside TP=1"].document()["rows"] if line["what"] == TG]
+    assert [line["efficiency"] for line in gains] == ["50%", "60%", "100%"], "of two hosts"
+    without = {made.title for made in overview([both, two], [])}
+    assert without == {"2 × TP=1 or TP=2: the same hosts"}
+    other = of_clients(1, {1: 30}, nodes=2, replicas=REPLICAS, seed=2)
+    assert not any("same hosts" in made.title for made in overview([two, other], []))
+
+
+def test_replicas_are_no_baseline_and_have_no_published_numbers(tmp_path: Path) -> None:
+    both = of_clients(1, {1: 30}, nodes=2, replicas=REPLICAS)
+    journal = Journal(tmp_path, both.result.manifest)
+    assert journal.finish(replace(both.result, timestamp=journal.timestamp)).name.endswith("-2xtp1.json")
+    assert find_baseline(tmp_path, of_clients(2, {1: 50}).result) == (None, [])
+    published = Reference(source="a write-up", rows=[ReferenceRow(test="tg128 (c1)", tp=1, t_s=6.5)], depth_mode="cold")
+    [found, *_] = scaling_rows(of_clients(2, {1: 50}).result, both.result, (published,))
+    assert found.published == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,276 @@
+"""Several servers of the same share the requests: what is sent where, what is counted, and when one of them dies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from bench_live import SERVER, Child, Watching, known_server, load_client
+from machine import Desk
+from measured_desk import RECIPE, LoadClient, measurable
+from typed import Typed
+
+from cluster.bench.loader import Batch, BatchRecord, ProcessLoader
+from cluster.bench.result import Manifest, warnings
+from cluster.bench.run import run_bench
+from cluster.bench.wanted import BenchWanted
+from cluster.errors import RefusedError
+
+RATE = 200.0
+NAMES = ("a on spark1", "a on spark2")
+
+
+@pytest.fixture(scope="module")
+def urls() -> Iterator[list[str]]:
+    with ExitStack() as running:
+        yield [running.enter_context(known_server("--ttft-ms", "20", "--rate", str(RATE))) for _ in range(2)]
+
+
+@pytest.fixture
+def load(urls: list[str]) -> Iterator[ProcessLoader]:
+    with load_client(urls[0], others=urls[1:]) as client:
+        yield client
+
+
+def wanted(urls: list[str], model: str = "plain", **given: object) -> BenchWanted:
+    values: dict = {"pp": (64,), "tg": (32,), "depth": (0,), "runs": 2, "base_url": urls[0], "others": tuple(urls[1:])}
+    return BenchWanted(model=model, **values | given)
+
+
+def test_requests_go_to_the_servers_in_turn(load: ProcessLoader, urls: list[str]) -> None:
+    watching = Watching(load)
+    measured = run_bench(
+        watching, wanted(urls, tg=(16, 440), concurrency=(1, 2, 5)), manifest=Manifest("", replicas=NAMES)
+    )
+    rows = {(row.response_size, row.concurrency): row for row in measured.rows}
+    assert all((row.failed, row.notes) == (0, ()) for row in measured.rows)
+    for clients, each in ((1, (1, 1)), (2, (2, 2)), (5, (5, 5))):  # over two runs
+        row = rows[440, clients]
+        assert row.replicas
+        assert tuple(one["requests"] for one in row.replicas.values()) == each
+        assert list(row.replicas) == list(NAMES)
+        assert row.server["requests"] == sum(each)
+        assert (row.server["foreign_requests"], row.server["foreign_tokens"]) == (0, 0)
+    assert rows[440, 2].tg_throughput.mean == pytest.approx(2 * RATE, rel=0.25)
+    sent = [ask.server for ask in watching.asks if ask.path == "/tokenize"]
+    assert set(sent) == {0}
+
+
+def test_a_single_client_meets_all_servers_in_its_runs(load: ProcessLoader, urls: list[str]) -> None:
+    """And the sentinel compares runs of the same server."""
+    watching = Watching(load)
+    measured = run_bench(watching, wanted(urls, tg=(8,), depth=(0, 64)))
+    asks = [ask for ask in watching.asks if ask.body and ask.body.get("stream") and ask.body["max_tokens"] == 8]
+    warm = 1 + 2 * 2  # until one is served, then each prompt length on each server
+    assert [ask.server for ask in asks[warm:]] == [0, 0, 1, 1, 0]
+    assert measured.sentinel
+    assert measured.sentinel.extra
+    assert measured.manifest.model == "plain"
+
+
+@pytest.mark.parametrize("model", ["caching", "caching-untold"])
+def test_a_prompt_goes_where_its_context_is(load: ProcessLoader, urls: list[str], model: str) -> None:
+    given = {"pp": (64,), "tg": (4,), "depth": (320,), "depth_mode": "prefix-caching", "concurrency": (1, 3)}
+    for row in run_bench(load, wanted(urls, model, **given)).rows[1::2]:
+        assert row.cache == {"hit": row.requests}
+        assert row.notes == ()
+
+
+def test_places_of_all_servers_count(load: ProcessLoader, urls: list[str]) -> None:
+    one, two = run_bench(load, wanted(urls, tg=(8,), runs=1, concurrency=(4, 5), max_num_seqs=2)).rows
+    assert (one.queued, two.queued) == (0, 1)
+
+
+def test_servers_of_different_models_are_no_replicas(urls: list[str]) -> None:
+    with (
+        known_server("--engine", "vllm") as other,
+        load_client(urls[0], others=[other]) as load,
+        pytest.raises(RefusedError, match=r"are not replicas: http.*0\.32\.0") as caught,
+    ):
+        run_bench(load, wanted([urls[0], other]))
+    assert caught.value.code == "replicas-differ"
+
+
+class Mortal(Watching):
+    """A load client whose second server is killed before a batch of this name."""
+
+    def __init__(self, loader: ProcessLoader, name: str, server: Child) -> None:
+        super().__init__(loader)
+        self.name, self.server = name, server
+
+    def send(self, wanted: Batch) -> BatchRecord:
+        if self.name in wanted.id and self.server.popen.poll() is None:
+            self.server.popen.kill()
+            self.server.popen.wait()
+        return super().send(wanted)
+
+
+def test_a_replica_that_dies_is_marked_in_each_row_it_lacks(urls: list[str]) -> None:
+    server = Child([sys.executable, str(SERVER), "--ttft-ms", "20", "--rate", str(RATE)], b"")
+    other = f"http://127.0.0.1:{json.loads(next(server.lines()))['port']}"
+    with load_client(urls[0], others=[other]) as load:
+        mortal = Mortal(load, "pp64 tg32 (c2) run1", server)
+        measured = run_bench(
+            mortal, wanted([urls[0], other], concurrency=(1, 2), runs=4), manifest=Manifest("", replicas=NAMES)
+        )
+    server.close()
+    one, two = measured.rows
+    assert (one.failed, one.requests) == (1, 4), "of the single clients' runs it was sent the second and the fourth"
+    assert (two.failed, two.requests, two.runs) == (3, 8, 4)
+    assert two.tg_throughput is None or len(two.tg_throughput.values) == 1
+    assert one.notes == ("REPLICA LOST: a on spark2 answered no request in 1 of 4 runs",)
+    assert two.notes == ("REPLICA LOST: a on spark2 answered no request in 3 of 4 runs",)
+    assert all(failure.endswith(" (a on spark2)") for failure in two.failures)
+    assert [line.split(":")[0] for line in warnings(measured)][:3] == [
+        "4 of 12 requests FAILED; the numbers are those of the others",
+        "REPLICA LOST",
+        "REPLICA LOST",
+    ]
+    assert two.server["requests"] == 4 + 1, "the dead one's are known up to its death"
+
+
+# as typed
+
+
+@pytest.fixture
+def toy(place: Path) -> Path:
+    (place / "recipes/toy.yaml").write_text(RECIPE.format(model="plain"))
+    return place / "kept"
+
+
+BENCH = ("bench", "--results", "kept")
+
+
+@pytest.fixture
+def solos(cluster: Typed, desk: Desk, toy: Path) -> list[str]:
+    """Two deployments of one host, by host."""
+    for host in ("spark1", "spark2"):
+        cluster.must("up", "toy", "--solo", "-n", host)
+    return sorted(desk.serving(), key=lambda name: desk.serving()[name])
+
+
+def stored(kept: Path) -> dict:
+    [path] = kept.glob("*.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("words", [("--replicas",), ("-n", "spark1,spark2"), ("-n", "spark1,spark2", "--replicas")])
+def test_two_deployments_share_the_requests(
+    cluster: Typed, desk: Desk, solos: list[str], toy: Path, words: tuple[str, ...]
+) -> None:
+    with measurable(desk, (100,)):
+        ran = cluster.must(*BENCH, *words, "--concurrency", "2")
+    found = stored(toy)
+    manifest = found["manifest"]
+    assert manifest["replicas"] == [f"{name} on spark{at}" for at, name in enumerate(solos, 1)]
+    assert (manifest["tp"], manifest["nodes"], manifest["client_on"]) == (1, 2, "container")
+    assert [(host["name"], host["role"]) for host in manifest["hosts"]] == [("spark1", "head"), ("spark2", "head")]
+    [row] = found["benchmarks"]
+    assert [one["requests"] for one in row["replicas"].values()] == [2, 2]
+    assert set(row["machine"][0]["after"]) == {"spark1", "spark2"}, "both hosts are watched"
+    assert f"requests go in turn to 2 servers: {solos[0]} on spark1, {solos[1]} on spark2" in ran.out
+    [setup] = [one.given for one in desk.hosts["spark1"].processes if isinstance(one, LoadClient)]
+    assert [setup["base_url"], *setup["others"]] == ["http://192.168.1.41:8000", "http://192.168.1.42:8000"]
+
+
+@pytest.mark.parametrize("words", [("bench",), ("down",), ("down", "--dry-run"), ("logs",), ("probe",)], ids=" ".join)
+def test_which_of_two_is_asked_for(cluster: Typed, desk: Desk, solos: list[str], words: tuple[str, ...]) -> None:
+    before = desk.state()
+    ran = cluster.ends(2, *words)
+    assert "[deployment-not-chosen]" in ran.err
+    assert f"{solos[0]} on spark1; {solos[1]} on spark2" in ran.error["error"]
+    assert ("--replicas" in ran.error["hint"]) == (words == ("bench",))
+    assert desk.state() == before
+
+
+def test_status_and_what_names_the_hosts_of_both(cluster: Typed, desk: Desk, solos: list[str]) -> None:
+    shown = json.loads(cluster.must("status", "--json").out)["deployments"]
+    assert [(one["id"], one["state"], one["hosts"]) for one in shown] == [
+        (solos[0], "ready", ["spark1"]),
+        (solos[1], "ready", ["spark2"]),
+    ]
+    rows = json.loads(cluster.must("logs", "-n", "spark1,spark2", "--json").out)["lines"]
+    assert {row["deployment"] for row in rows} == {*solos}
+    cluster.must("down", "-n", "spark1,spark2")
+    assert desk.serving() == {}
+
+
+def test_both_hosts_are_locked(cluster: Typed, desk: Desk, solos: list[str]) -> None:
+    locked: list[tuple[str, ...]] = []
+    with measurable(desk, (100,), lambda: locked.append(tuple(cluster("down", "-n", "spark2").errors()[0]))):
+        cluster.must(*BENCH, "--replicas")
+    assert all("[locked]" in lines[0] and f"bench {solos[0]}, {solos[1]}" in " ".join(lines) for lines in locked)
+    assert locked
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (("--set", "vllm.max-num-seqs=8"), "replicas-differ", "recipe.vllm.max-num-seqs"),
+        (("-e", "SEED=2"), "replicas-differ", "env.SEED"),
+        (("--bind", "127.0.0.1"), "replica-not-reachable", "127.0.0.1"),
+        ((), "replicas-missing", "toy-"),
+    ],
+)
+def test_what_are_no_replicas(
+    cluster: Typed, desk: Desk, toy: Path, words: tuple[str, ...], code: str, what: str
+) -> None:
+    cluster.must("up", "toy", "--solo", "-n", "spark1")
+    if words:
+        cluster.must("up", "toy", "--solo", "-n", "spark2", *words)
+    ran = cluster.ends(4, *BENCH, "--replicas")
+    assert f"[{code}]" in ran.err
+    assert what in ran.err
+    assert not toy.exists()
+
+
+def test_a_port_of_its_own_is_no_difference(cluster: Typed, desk: Desk, toy: Path) -> None:
+    cluster.must("up", "toy", "--solo", "-n", "spark1")
+    cluster.must("up", "toy", "--solo", "-n", "spark2", "--set", "port=8001")
+    with measurable(desk, (100,)):
+        cluster.must(*BENCH, "--replicas", "--runs", "1")
+
+
+def test_the_first_replica_ends_and_the_client_with_it(
+    cluster: Typed, desk: Desk, solos: list[str], toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next client runs beside the other replica; exit 6, and the row is marked."""
+    starts: list[float] = []
+    send = ProcessLoader.send
+
+    def ends(self: ProcessLoader, batch: Batch) -> BatchRecord:
+        if "run1" in batch.id and len(starts) == 1:
+            desk.kill_rank("spark1")
+            [client] = [one for one in desk.hosts["spark1"].processes if isinstance(one, LoadClient)]
+            client.child.popen.kill()
+        return send(self, batch)
+
+    monkeypatch.setattr(ProcessLoader, "send", ends)
+    with measurable(desk, (100,), lambda: starts.append(desk.now)):
+        ran = cluster(*BENCH, "--replicas", "--concurrency", "2", "--runs", "3")
+    assert ran.code == 6, (ran.code, ran.all)
+    assert len(starts) == 2
+    [row] = stored(toy)["benchmarks"]
+    assert (row["failed"], row["requests"], row["repeated"]) == (2, 6, [1])
+    lost = f"REPLICA LOST: {solos[0]} on spark1 answered no request in 2 of 3 runs"
+    assert lost in row["notes"]
+    assert lost in ran.err.splitlines(), "it is said before the numbers"
+    spark1, spark2 = (
+        [one for one in desk.hosts[name].processes if isinstance(one, LoadClient)] for name in ("spark1", "spark2")
+    )
+    assert (len(spark1), len(spark2)) == (1, 1)
+
+
+def test_several_urls(urls: list[str], cluster: Typed, toy: Path) -> None:
+    words = [word for url in urls for word in ("--base-url", url)]
+    short = ("--model", "plain", "--pp", "64", "--tg", "8", "--depth", "0", "--runs", "2")
+    ran = cluster.must(*BENCH, *words, *short)
+    manifest = stored(toy)["manifest"]
+    assert (manifest["replicas"], manifest["client_on"], manifest["tp"]) == (urls, "local", None)
+    assert f"requests go in turn to 2 servers: {', '.join(urls)}" in ran.out
+    cluster.ends(2, *BENCH, *words[:2], *words[:2], *short)
+    assert "one --base-url" in cluster.ends(2, "probe", *words).err
