@@ -173,18 +173,21 @@ def check_traffic(
         yield TRANSPORT.unknown(head, way, Missing(error.what))
         return
     if transport.verdict == "rdma":
+        if transport.bypass:
+            yield TRANSPORT.note(head, f"the traffic of {deployment.id} goes over RDMA", str(transport))
         return
+    shown = str(transport) if transport.bypass else transport.why
     if not (done and done.status):
         yield TRANSPORT.unknown(head, way, Missing(f"the server did not answer within {ANSWER_S:.0f} s", "timeout"))
     elif transport.verdict == "unknown":
         yield TRANSPORT.unknown(head, way, Missing(transport.why))
     elif accepted := deployment.seen.get("accepts_sockets"):
         what = f"the traffic of {deployment.id} goes over sockets, as was accepted: {accepted}"
-        yield TRANSPORT.note(head, what, transport.why)
+        yield TRANSPORT.note(head, what, shown)
     else:
         what = f"RDMA is not used between the ranks of {deployment.id}"
         remedy = "cluster down and cluster up, which proves the way again; --allow-socket accepts TCP"
-        yield TRANSPORT.fault(head, what, transport.why, remedy)
+        yield TRANSPORT.fault(head, what, shown, remedy)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from cluster.hosts.fleet import Fleet, Say
 from cluster.screen import Screen
 from cluster.spark import gpu, links, memory, ranks, server
 from cluster.spark.deployments import Deployment
-from cluster.spark.fabric import Fabric, Transport, grown_bytes, judge_transport, recorded
+from cluster.spark.fabric import ROCE_ALLREDUCE, Fabric, Transport, judge_transport, moved_bytes, recorded
 from cluster.spark.fact import Missing, known
 from cluster.spark.gpu import GpuProcess
 from cluster.spark.links import Links
@@ -59,6 +59,13 @@ class Subject:
     server: Server
     idle: Mapping[str, Held] = field(default_factory=dict)
 
+    @property
+    def bypasses_nccl(self) -> bool:
+        """Whether a rank is told to send small messages over RoCE by itself."""
+        wanted = self.wanted
+        envs = [{**wanted.recipe.env, **host.env, **wanted.env} for host in wanted.hosts]
+        return any(env.get(ROCE_ALLREDUCE, "0").lower() not in ("", "0", "false") for env in envs)
+
     def container(self, host: str) -> str:
         return container_name(self.deployment, self.wanted.names.index(host))
 
@@ -93,7 +100,8 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch)
     if transport and transport.verdict != "rdma" and subject.fabric.rdma:
         if not wanted.accepts_sockets:
             unused = transport.verdict == "socket"
-            what = f"RDMA {'was not used' if unused else 'could not be proven'} between the ranks: {transport.why}"
+            shown = transport if transport.bypass else transport.why
+            what = f"RDMA {'was not used' if unused else 'could not be proven'} between the ranks: {shown}"
             raise RefusedError(
                 what,
                 code="rdma-unused" if unused else "rdma-unproven",
@@ -230,8 +238,9 @@ def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | 
         raise lost(ended)
     hcas = {host: subject.fabric.hosts[host].hcas for host in names}
     after = {host: links.parse(answers[host][0]) for host in names}
-    grown = {host: grown_bytes(before[host], after[host], hcas[host]) if hcas[host] else None for host in names}
-    return judge_transport(grown, {host: getattr(state, "net", ()) for host, state in states.items()})
+    moved = {host: moved_bytes(before[host], after[host], hcas[host]) if hcas[host] else None for host in names}
+    said = {host: getattr(state, "net", ()) for host, state in states.items()}
+    return judge_transport(moved, said, bypass=subject.bypasses_nccl)
 
 
 def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
@@ -263,7 +272,9 @@ def subject_of(deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Map
         what = f"{deployment.id} was started by another version of cluster"
         remedy = "run cluster up with this version"
         raise RefusedError(what, code="version-differs", where=deployment.id, remedy=remedy) from None
-    wanted = Wanted(recipe, tuple(hosts), spec["tp"], spec["pp"], spec["backend"], bind=spec["bind"])
+    wanted = Wanted(
+        recipe, tuple(hosts), spec["tp"], spec["pp"], spec["backend"], spec.get("env", {}), bind=spec["bind"]
+    )
     server = Server.of_spec(spec, seens[deployment.head].home(deployment.id))
     return Subject(deployment.id, wanted, recorded(deployment.seen), server)
 
@@ -306,11 +317,9 @@ def print_ready(
         screen.line(f"Ray: {len(proof.nodes)} nodes: {', '.join(proof.nodes)}")
     screen.line(f"one completion: {done.tokens} tokens in {done.seconds:.1f} s: {done.text[:60]!r}")
     if transport:
-        moved = ", ".join(f"{host} {value / 1e6:.1f} MB" for host, value in transport.grown.items())
-        why = "; ".join(filter(None, (transport.why, moved)))
         by_tcp = transport.verdict == "rdma" and wanted.recipe.transport == "socket"  # counters grow for TCP, too
         way = "over the fabric, by TCP as the recipe says" if by_tcp else transport.verdict
-        screen.line(f"between the ranks: {way} ({why})")
+        screen.line(f"between the ranks: {way} ({transport})")
     rows = [[stage, f"{seconds:.1f}"] for stage, seconds in stages.items() if seconds >= 0.05]
     own = sum(seconds for stage, seconds in stages.items() if stage != ENGINE)
     screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
@@ -321,7 +330,9 @@ def print_ready(
     body = f'{{"model": "{wanted.served_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     screen.line(f"try:  curl {endpoint}/chat/completions{header} -H 'Content-Type: application/json' -d '{body}'")
     screen.line("next: cluster bench --depth 0 4096 16384")
-    way_taken = transport and {"verdict": transport.verdict, "why": transport.why, "bytes": dict(transport.grown)}
+    way_taken = transport and {"verdict": transport.verdict, "why": transport.why, "bytes": transport.grown}
+    if transport and way_taken:
+        way_taken["hca_bytes"] = {host: dict(hcas) for host, hcas in transport.moved.items()}
     return {
         "endpoint": endpoint,
         "model": wanted.served_name,
