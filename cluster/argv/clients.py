@@ -31,8 +31,8 @@ def client_words(address: str, model: str, *, key: bool) -> dict[str, tuple[str,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     openai = {"OPENAI_BASE_URL": f"{address}/v1", "OPENAI_API_KEY": token}
-    asked = f'OpenAI().chat.completions.create(model={json.dumps(model)}, messages=[{{"role": "user", "content": "Hello"}}])'
-    python = f"from openai import OpenAI; print({asked}.choices[0].message.content)"
+    asked = f'model={json.dumps(model)}, messages=[{{"role": "user", "content": "Hello"}}]'
+    python = f"from openai import OpenAI; print(OpenAI().chat.completions.create({asked}).choices[0].message.content)"
     webui = f"-e OPENAI_API_BASE_URL={address}/v1 -e OPENAI_API_KEY={token}"
     volume = "-v open-webui:/app/backend/data"
     return {
