@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.apply import apply
-from cluster.deploy.plan import Plan, filled, forget, plan_down, put_back_limits
+from cluster.deploy.plan import Plan, filled, forget, plan_down, reset_limits
 from cluster.deploy.released import RELEASE_S, await_released
 from cluster.deploy.session import (
     Connect,
@@ -100,7 +100,7 @@ def take_down(
                 f"{deployment.id} also has ranks on {beyond}: they end by themselves within a minute; "
                 "their containers stay until cluster down is run for them too"
             )
-    plan, last = plan_down(found, seens), filled(forget(seens), put_back_limits(seens))
+    plan, last = plan_down(found, seens), filled(forget(seens), reset_limits(seens))
     if session.dry_run:
         lines = [*plan.lines(), *Plan("", (), last).lines()]
         for line in lines:

@@ -21,8 +21,8 @@ from cluster.config.written import Environment, RemotePath, Strict, Word, form, 
 from cluster.errors import UsageError
 
 Entry = TypeVar("Entry", "HostEntry", "Defaults")
-LEAST_MHZ = 300
-"""A Spark's GPU idles at 208 MHz."""
+LEAST_MHZ = 1200
+"""A GPU that works below 1000 MHz counts as held back by its supply (gpu.CAPPED_MHZ)."""
 LOOKED_AT = f"looked at -i, ${VARIABLE}, ./{{}}, {{}}"
 _BARE = r"(?P<bare>[0-9A-Fa-f:.]+(?:%\w+)?)"
 _PORTED = r"(?:\[(?P<v6>[^]\s]+)]|(?P<host>[^@:/\s\[\]-][^@:/\s\[\]]*))(?::(?P<port>[0-9]{1,5}))?"

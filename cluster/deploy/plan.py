@@ -139,19 +139,19 @@ def _remove_directories(seens: Mapping[str, Seen], *, strays: bool) -> tuple[Ste
 
 
 def limit_of(host: ResolvedHost | None, seen: Seen) -> Iterator[Step]:
-    """Set the limit of GPU clocks that a host is to have; put back one that cluster set and nobody asks for any more,
+    """Set the limit of GPU clocks that a host is to have; reset one that cluster set and nobody asks for any more,
     as after a command that was killed. `host`: None where no deployment is to be."""
     account, before = known(seen.identity), clock_limit.noted(seen)
     mhz = clock_limit.to_set(host, seen) if host else 0
     if account is None or not (mhz or before.mhz):
         return
-    put_back = reset_clocks(account.data_dir)
-    undo = limit_clocks(account.data_dir, before.ours) if before.ours else put_back
+    reset = reset_clocks(account.data_dir)
+    undo = limit_clocks(account.data_dir, before.ours) if before.ours else reset
     if mhz:
         set_it = limit_clocks(account.data_dir, mhz)
         yield Step(seen.host, f"limit the GPU's clocks to {mhz} MHz", (set_it,), (undo,))
     elif not before.ours or clock_limit.may_set(seen) or host is None:
-        yield Step(seen.host, "put back the GPU's clocks", (put_back,), (undo,) if before.ours else ())
+        yield Step(seen.host, "reset the GPU's clocks", (reset,), (undo,) if before.ours else ())
 
 
 def limits(hosts: Iterable[ResolvedHost], seens: Mapping[str, Seen]) -> Stage:
@@ -159,9 +159,9 @@ def limits(hosts: Iterable[ResolvedHost], seens: Mapping[str, Seen]) -> Stage:
     return Stage("limit GPU clocks", tuple(step for host in hosts for step in limit_of(host, seens[host.name])))
 
 
-def put_back_limits(seens: Mapping[str, Seen]) -> Stage:
+def reset_limits(seens: Mapping[str, Seen]) -> Stage:
     """The clocks as they were before `up`."""
-    return Stage("put back GPU clocks", tuple(step for seen in seens.values() for step in limit_of(None, seen)))
+    return Stage("reset GPU clocks", tuple(step for seen in seens.values() for step in limit_of(None, seen)))
 
 
 def forget(seens: Mapping[str, Seen]) -> Stage:

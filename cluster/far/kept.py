@@ -54,7 +54,7 @@ def look_lock(given: dict[str, Json]) -> Json:
 
 
 LIMITERS = (
-    *("/etc/systemd/system/*.wants/*", "/etc/cron.d/*", "/etc/crontab", "/etc/rc.local"),
+    *("/etc/systemd/system/*/*.service", "/etc/cron.d/*", "/etc/crontab", "/etc/rc.local"),
     "/var/spool/cron/crontabs/*",
 )
 LIMITS = re.compile(r"nvidia-smi\b.*\s(?:-lgc|--lock-gpu-clocks)\b")

@@ -99,7 +99,7 @@ def check_clock_limit(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         yield CLOCK_LIMIT.warning(host, what, others, f"on {host}: take that limit away, or `clocks` out")
     elif (asked or limit.ours) and not may_set(seen):
         what = f"a GPU clock limit of {asked} MHz needs sudo without a password" if asked else ""
-        what = what or f"the GPU clock limit of {limit.ours} MHz cannot be put back: sudo needs a password"
+        what = what or f"the GPU clock limit of {limit.ours} MHz cannot be reset: sudo needs a password"
         remedy = f"on {host}: sudo visudo -f /etc/sudoers.d/cluster; or take `clocks` out of the inventory"
         yield CLOCK_LIMIT.fault(host, what, "sudo -n true: refused", remedy)
 
@@ -114,4 +114,4 @@ def check_limit_held(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
         yield CLOCK_LIMIT.warning(host, what, evidence, "cluster up sets it; the ranks go on")
     elif limit.ours and not runs:
         what = f"a GPU clock limit of {limit.ours} MHz is left, and no rank runs"
-        yield CLOCK_LIMIT.note(host, what, remedy="cluster down puts it back")
+        yield CLOCK_LIMIT.note(host, what, remedy="cluster down resets it")

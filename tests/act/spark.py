@@ -59,28 +59,6 @@ class Port:
     rdma_gbps: float = 95.0
     tcp_gbps: float = 60.0
 
-    def set_clocks(self, path: str, mhz: str = "") -> Answer:
-        """Limit the GPU's clocks, or put them back; the scripts are run for real elsewhere."""
-        note = self.see_clock_limit()
-        if not mhz and note["mhz"] is None:
-            return Answer(0)
-        if not self.sudo and (mhz or note["current"]):
-            return Answer(1, err=b"sudo: a password is required\n")
-        if mhz and not self.locks:
-            return Answer(1, err=b"Setting locked GPU clocks is not supported for GPU 0000000F:01:00.0.\n")
-        if mhz:
-            self.gpu_limit_mhz = int(mhz)
-            self.files[path] = (json.dumps({"sm_max_mhz": int(mhz), "boot": str(self.boots)}).encode(), 0o600)
-            return Answer(0)
-        self.gpu_limit_mhz = None if note["current"] else self.gpu_limit_mhz
-        del self.files[path]
-        return Answer(0)
-
-    def see_clock_limit(self) -> dict[str, Any]:
-        note = json.loads(self.files.get(f"{DATA}/{clocks.NOTE}", (b"{}",))[0])
-        current = note.get("boot") == str(self.boots)
-        return {"mhz": note.get("sm_max_mhz"), "current": current, "others": list(self.limiters)}
-
     @property
     def address(self) -> str:
         return self.addresses[0].split("/")[0] if self.addresses else ""
@@ -301,6 +279,28 @@ class Machine:
             return Answer(0 if started else 1)
         assert script == words_for.STOPPED_SCRIPT
         return Answer(0 if named and not named.running else 1)
+
+    def set_clocks(self, path: str, mhz: str = "") -> Answer:
+        """Limit the GPU's clocks, or put them back; the scripts are run for real elsewhere."""
+        note = self.see_clock_limit()
+        if not mhz and note["mhz"] is None:
+            return Answer(0)
+        if not self.sudo and (mhz or note["current"]):
+            return Answer(1, err=b"sudo: a password is required\n")
+        if mhz and not self.locks:
+            return Answer(1, err=b"Setting locked GPU clocks is not supported for GPU 0000000F:01:00.0.\n")
+        if mhz:
+            self.gpu_limit_mhz = int(mhz)
+            self.files[path] = (json.dumps({"sm_max_mhz": int(mhz), "boot": str(self.boots)}).encode(), 0o600)
+            return Answer(0)
+        self.gpu_limit_mhz = None if note["current"] else self.gpu_limit_mhz
+        del self.files[path]
+        return Answer(0)
+
+    def see_clock_limit(self) -> dict[str, Any]:
+        note = json.loads(self.files.get(f"{DATA}/{clocks.NOTE}", (b"{}",))[0])
+        current = note.get("boot") == str(self.boots)
+        return {"mhz": note.get("sm_max_mhz"), "current": current, "others": list(self.limiters)}
 
     @property
     def address(self) -> str:
