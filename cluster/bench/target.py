@@ -22,7 +22,6 @@ from cluster.bench.result import HostState, Manifest
 from cluster.bench.sampling import role
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
-from cluster.deploy.prove import EVERYWHERE
 from cluster.deploy.session import Connect, answered, find, look, named_hosts, not_chosen, open_fleet, raise_all
 from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, RefusedError, UsageError
@@ -30,10 +29,11 @@ from cluster.hosts.connect import LocalHost
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host, Process
+from cluster.spark.clock_limit import in_words
 from cluster.spark.deployments import HOME, Deployment, unread
 from cluster.spark.fact import known
 from cluster.spark.look import Seen
-from cluster.spark.server import Server
+from cluster.spark.server import EVERYWHERE, Server
 
 OTHERWISE = "start one with `cluster up`, or name another server with --base-url URL"
 
@@ -127,6 +127,7 @@ def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
         tuple(sorted(firmware)),
         tuple(map(str, cards or ())),
         cards[0].name if cards else "",
+        in_words(seen),
     )
 
 

@@ -37,6 +37,7 @@ from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark import server
+from cluster.spark.clock_limit import check_limit_held
 from cluster.spark.deployments import DEPLOYED, Deployment, LockState, deployments
 from cluster.spark.fabric import TRANSPORT, drift, recorded
 from cluster.spark.fabric_test import FABRIC_SPEED, Speed
@@ -173,18 +174,21 @@ def check_traffic(
         yield TRANSPORT.unknown(head, way, Missing(error.what))
         return
     if transport.verdict == "rdma":
+        if transport.bypass:
+            yield TRANSPORT.note(head, f"the traffic of {deployment.id} goes over RDMA", str(transport))
         return
+    shown = str(transport) if transport.bypass else transport.why
     if not (done and done.status):
         yield TRANSPORT.unknown(head, way, Missing(f"the server did not answer within {ANSWER_S:.0f} s", "timeout"))
     elif transport.verdict == "unknown":
         yield TRANSPORT.unknown(head, way, Missing(transport.why))
     elif accepted := deployment.seen.get("accepts_sockets"):
         what = f"the traffic of {deployment.id} goes over sockets, as was accepted: {accepted}"
-        yield TRANSPORT.note(head, what, transport.why)
+        yield TRANSPORT.note(head, what, shown)
     else:
         what = f"RDMA is not used between the ranks of {deployment.id}"
         remedy = "cluster down and cluster up, which proves the way again; --allow-socket accepts TCP"
-        yield TRANSPORT.fault(head, what, transport.why, remedy)
+        yield TRANSPORT.fault(head, what, shown, remedy)
 
 
 @dataclass(slots=True)
@@ -243,6 +247,7 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
         fabric = gate.pair_of(wanted.hosts, seens)
         findings = gate.check_facts(wanted, seens, fabric, found)
         findings += [finding for seen in seens.values() for finding in check_absent(wanted, seen)]
+        findings += [finding for seen in seens.values() for finding in check_limit_held(wanted, seen)]
         findings += gate.ping(fabric, fleet)
         have_image = [name for name, seen in seens.items() if not isinstance(seen.image, Missing)]
         if have_image:

@@ -17,7 +17,7 @@ from cluster.config.recipe import read_dockerfile, read_mounts, split_env
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import fetch, gate, prove
 from cluster.deploy.apply import also, apply, undoing
-from cluster.deploy.plan import Plan, clean_up, filled, plan_up, remove_probes
+from cluster.deploy.plan import Plan, clean_up, filled, limits, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.deploy.released import await_released, say_held
 from cluster.deploy.session import (
@@ -40,6 +40,7 @@ from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
+from cluster.spark.clock_limit import check_clock_limit, to_set
 from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric, drift, recorded
 from cluster.spark.fact import Missing, known
@@ -61,6 +62,7 @@ class Options:
     yes: bool
     hub_token: str
     fabric_test: bool = False
+    clients: bool = False
     probe: bool = False
 
 
@@ -96,7 +98,8 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
 
 def options_of(line: UpOptions) -> Options:
     """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
-    return Options(line.dry_run, line.yes, fetch.read_token(line.hub_token_file), line.fabric_test, line.probe)
+    token = fetch.read_token(line.hub_token_file)
+    return Options(line.dry_run, line.yes, token, line.fabric_test, line.clients, line.probe)
 
 
 def read_wanted(line: UpOptions, named: Named) -> Wanted:
@@ -140,7 +143,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
     if not any(isinstance(seen.image, Missing) for seen in seens.values()):
         _, decision = settle(wanted, seens, found, session)
         if isinstance(decision, Same):
-            return leave(decision, wanted, fabric, seens, session)
+            return leave(decision, wanted, fabric, seens, session, options)
     with clock.stage("check"), counted(wanted, seens, screen):
         gate.check_seen(wanted, seens, fabric, found, session)
     if options.fabric_test and not options.dry_run:
@@ -156,7 +159,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         inside = gate.try_image(wanted, fleet, screen)
     spec, decision = settle(wanted, seens, found, session)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
-        return leave(decision, wanted, fabric, seens, session)
+        return leave(decision, wanted, fabric, seens, session, options)
     plan = plan_up(Ingredients(wanted, spec, seens, fabric, inside, before(seens), secrets.token_hex(32)), decision)
     for text in (*decision.why, f"start {plan.deployment}"):
         screen.line(text)
@@ -177,6 +180,8 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         proof = prove.wait_ready(subject, fleet, screen, clock)
     remove_old(plan, session)
     ready = prove.print_ready(wanted, proof, seens, session, changed=True)
+    if options.clients:
+        ready["clients"] = prove.print_clients(spec, seens[wanted.names[0]], screen)
     if options.probe:
         from cluster.probe.cases import probe_quickly
 
@@ -244,13 +249,16 @@ def changed_secrets(running: Deployment, wanted: Wanted, seens: Mapping[str, See
     return next((what for what, answer in zip(files, answers, strict=True) if answer.exit == 1), "")
 
 
-def leave(same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session) -> ExitCode:
+def leave(
+    same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session, options: Options
+) -> ExitCode:
     """What is wanted runs already, ready or on its way: change nothing of it, and prove it all the same.
 
     It is proven at the addresses that it was started with. What another `up` left behind is removed.
     """
     screen, deployment = session.screen, same.deployment
-    rest = filled(clean_up(same.remains, seens))
+    rest = filled(clean_up(same.remains, seens), limits(wanted.hosts, seens))
+    gate.judge([one for seen in seens.values() for one in check_clock_limit(wanted, seen)], wanted, screen)
     screen.line(f"{deployment.id} runs already on {', '.join(wanted.names)}: nothing is changed")
     subject = to_prove(deployment.id, deployment.spec, wanted, recorded(deployment.seen), seens)
     for finding in drift(subject.fabric, fabric):
@@ -266,7 +274,10 @@ def leave(same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], se
             one.rolled_back = "only remains of another deployment were removed" if same.remains else UNCHANGED
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
-    screen.document(prove.print_ready(wanted, proof, seens, session, changed=False))
+    ready = prove.print_ready(wanted, proof, seens, session, changed=False)
+    if options.clients:
+        ready["clients"] = prove.print_clients(deployment.spec, seens[wanted.names[0]], screen)
+    screen.document(ready)
     return ExitCode.DONE
 
 
@@ -274,7 +285,8 @@ def to_prove(
     id: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: Mapping[str, Seen]
 ) -> prove.Subject:
     """What is to be proven of a deployment, and where its API is asked."""
-    return prove.Subject(id, wanted, fabric, Server.of_spec(spec, seens[wanted.names[0]].home(id)))
+    limited = {host.name: mhz for host in wanted.hosts if (mhz := to_set(host, seens[host.name]))}
+    return prove.Subject(id, wanted, fabric, Server.of_spec(spec, seens[wanted.names[0]].home(id)), limited=limited)
 
 
 def held_by(seens: Mapping[str, Seen]) -> dict[str, prove.Held]:

@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cluster.argv.clients import client_notes, client_words
 from cluster.argv.docker import docker_exec
 from cluster.argv.question import Answer
+from cluster.argv.vllm import serve_flags
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import Recipe
 from cluster.config.secrets import API_KEY
@@ -18,9 +20,9 @@ from cluster.deploy.session import Session, Stopwatch
 from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet, Say
 from cluster.screen import Screen
-from cluster.spark import gpu, links, memory, ranks, server
+from cluster.spark import clock_limit, gpu, links, memory, ranks, server
 from cluster.spark.deployments import Deployment
-from cluster.spark.fabric import Fabric, Transport, grown_bytes, judge_transport, recorded
+from cluster.spark.fabric import ROCE_ALLREDUCE, Fabric, Transport, judge_transport, moved_bytes, recorded
 from cluster.spark.fact import Missing, known
 from cluster.spark.gpu import GpuProcess
 from cluster.spark.links import Links
@@ -62,13 +64,21 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to be proven: a deployment of `wanted` over `fabric`."""
+    """What is to be proven: a deployment of `wanted` over `fabric`; `limited`: MHz of hosts with a GPU clock limit."""
 
     deployment: str
     wanted: Wanted
     fabric: Fabric
     server: Server
     idle: Mapping[str, Held] = field(default_factory=dict)
+    limited: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def bypasses_nccl(self) -> bool:
+        """Whether a rank is told to send small messages over RoCE by itself."""
+        wanted = self.wanted
+        envs = [{**wanted.recipe.env, **host.env, **wanted.env} for host in wanted.hosts]
+        return any(env.get(ROCE_ALLREDUCE, "0").lower() not in ("", "0", "false") for env in envs)
 
     def container(self, host: str) -> str:
         return container_name(self.deployment, self.wanted.names.index(host))
@@ -81,12 +91,14 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was proven. `memory` is by moment, then host."""
+    """What was proven. `memory` is by moment, then host; `clocks_mhz`: of hosts with a limit, read after the
+    completion, None where it is not known."""
 
     completion: Completion
     transport: Transport | None
     memory: Mapping[str, Mapping[str, Held]]
     nodes: tuple[str, ...]
+    clocks_mhz: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch) -> Proof:
@@ -100,11 +112,13 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch)
         nodes = check_ray(subject, fleet, line.beside)
         check_log(subject, fleet, screen, line.beside)
         done, transport = complete(subject, fleet, line.beside)
+        clocks_mhz = read_clocks(subject, fleet, line.beside)
     moments["ready"] = sample(subject, fleet)
     if transport and transport.verdict != "rdma" and subject.fabric.rdma:
         if not wanted.accepts_sockets:
             unused = transport.verdict == "socket"
-            what = f"RDMA {'was not used' if unused else 'could not be proven'} between the ranks: {transport.why}"
+            shown = transport if transport.bypass else transport.why
+            what = f"RDMA {'was not used' if unused else 'could not be proven'} between the ranks: {shown}"
             raise RefusedError(
                 what,
                 code="rdma-unused" if unused else "rdma-unproven",
@@ -112,7 +126,7 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch)
                 remedy="--allow-socket accepts TCP",
             )
         screen.warn(f"RDMA was not used between the ranks ({transport.verdict}): {wanted.accepts_sockets}")
-    return Proof(done, transport, moments, nodes)
+    return Proof(done, transport, moments, nodes, clocks_mhz)
 
 
 def wait_serving(
@@ -231,6 +245,21 @@ def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completio
     return done, read_transport(subject, fleet, before, say)
 
 
+def read_clocks(subject: Subject, fleet: Fleet, say: Say = None) -> dict[str, int | None]:
+    """The SM clocks of hosts with a limit, while they are still at work. Raises RefusedError when one is above it."""
+    if not subject.limited:
+        return {}
+    found: dict[str, int | None] = {}
+    for host, [answer] in fleet.keep_asking({host: [gpu.question()] for host in subject.limited}, say).items():
+        gpus, limit = known(gpu.parse(answer)) or (), subject.limited[host]
+        found[host] = gpus[0].sm_clock_mhz if gpus else None
+        if (above := clock_limit.exceeds(gpus, limit)) is not None:
+            what = f"the GPU clock limit does not hold: {above} MHz, set were at most {limit} MHz"
+            remedy = f"on {host}: nvidia-smi -q -d CLOCK; does another program set clocks?"
+            raise RefusedError(what, code="clock-limit-unmet", where=host, remedy=remedy)
+    return found
+
+
 def read_links(fleet: Fleet, names: Sequence[str], say: Say = None) -> dict[str, Links | Missing]:
     answers = fleet.keep_asking({name: [links.question()] for name in names}, say)
     return {name: links.parse(answer) for name, [answer] in answers.items()}
@@ -246,8 +275,9 @@ def read_transport(subject: Subject, fleet: Fleet, before: Mapping[str, Links | 
         raise lost(ended, subject.wanted.recipe)
     hcas = {host: subject.fabric.hosts[host].hcas for host in names}
     after = {host: links.parse(answers[host][0]) for host in names}
-    grown = {host: grown_bytes(before[host], after[host], hcas[host]) if hcas[host] else None for host in names}
-    return judge_transport(grown, {host: getattr(state, "net", ()) for host, state in states.items()})
+    moved = {host: moved_bytes(before[host], after[host], hcas[host]) if hcas[host] else None for host in names}
+    said = {host: getattr(state, "net", ()) for host, state in states.items()}
+    return judge_transport(moved, said, bypass=subject.bypasses_nccl)
 
 
 def sample(subject: Subject, fleet: Fleet) -> dict[str, Held]:
@@ -279,7 +309,9 @@ def subject_of(deployment: Deployment, hosts: Sequence[ResolvedHost], seens: Map
         what = f"{deployment.id} was started by another version of cluster"
         remedy = "run cluster up with this version"
         raise RefusedError(what, code="version-differs", where=deployment.id, remedy=remedy) from None
-    wanted = Wanted(recipe, tuple(hosts), spec["tp"], spec["pp"], spec["backend"], bind=spec["bind"])
+    wanted = Wanted(
+        recipe, tuple(hosts), spec["tp"], spec["pp"], spec["backend"], spec.get("env", {}), bind=spec["bind"]
+    )
     server = Server.of_spec(spec, seens[deployment.head].home(deployment.id))
     return Subject(deployment.id, wanted, recorded(deployment.seen), server)
 
@@ -292,6 +324,31 @@ def prove_restarted(subject: Subject, fleet: Fleet, screen: Screen) -> None:
         complete(subject, fleet, line.beside)
 
 
+def address_of(bind: str, port: int, head: Seen) -> str:
+    """Where people's programs reach the API: the address it listens on, or the head's management address."""
+    identity = known(head.identity)
+    address = bind if bind not in EVERYWHERE else identity.management_address if identity else "?"
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
+
+
+def print_clients(spec: Mapping[str, Any], head: Seen, screen: Screen) -> dict[str, Any]:
+    """The lines for people's programs, of a deployment's spec. Returns the same as JSON."""
+    recipe, flags = spec["recipe"], serve_flags(spec["recipe"]["vllm"], spec.get("words", ()))
+    address = address_of(spec["bind"], recipe["port"], head)
+    model, key = recipe["served_model_name"] or recipe["model"], API_KEY in spec["secrets"]
+    words = client_words(address, model, key=key)
+    notes = client_notes(model, tools=bool(flags.get("enable-auto-tool-choice")), bind=spec["bind"], head=head.host)
+    for program, lines in words.items():
+        screen.line(f"# {program}")
+        for line in lines:
+            screen.line(line)
+    for note in notes:
+        screen.warn(note)
+    if key:
+        screen.note(f"the server asks for a key: first set {API_KEY} in your shell")
+    return {"address": address, "model": model, "words": words, "notes": notes}
+
+
 def print_ready(
     wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session, *, changed: bool
 ) -> dict[str, Any]:
@@ -300,10 +357,9 @@ def print_ready(
     The endpoint is at the head's management address.
     """
     stages, screen, done, transport = session.clock.stages, session.screen, proof.completion, proof.transport
-    head, simulated = known(seens[wanted.names[0]].identity), simulated_products(seens.values())
+    simulated = simulated_products(seens.values())
     everywhere, key = wanted.bind in EVERYWHERE, API_KEY in wanted.secrets
-    address = wanted.bind if not everywhere else head.management_address if head else "?"
-    endpoint = f"http://{f'[{address}]' if ':' in address else address}:{wanted.recipe.port}/v1"
+    endpoint = f"{address_of(wanted.bind, wanted.recipe.port, seens[wanted.names[0]])}/v1"
     sizes = f"TP={wanted.tp}" + (f" PP={wanted.pp}" if wanted.pp > 1 else "") + f" on {', '.join(wanted.names)}"
     sizes += {"ray": ", Ray", "mp": ", mp", "none": ""}[wanted.backend]
     screen.good(f"ready: {wanted.served_name} at {endpoint} ({sizes})")
@@ -319,11 +375,14 @@ def print_ready(
         screen.line(f"Ray: {len(proof.nodes)} nodes: {', '.join(proof.nodes)}")
     screen.line(f"one completion: {done.tokens} tokens in {done.seconds:.1f} s: {done.text[:60]!r}")
     if transport:
-        moved = ", ".join(f"{host} {value / 1e6:.1f} MB" for host, value in transport.grown.items())
-        why = "; ".join(filter(None, (transport.why, moved)))
         by_tcp = transport.verdict == "rdma" and wanted.recipe.transport == "socket"  # counters grow for TCP, too
         way = "over the fabric, by TCP as the recipe says" if by_tcp else transport.verdict
-        screen.line(f"between the ranks: {way} ({why})")
+        screen.line(f"between the ranks: {way} ({transport})")
+    if proof.clocks_mhz:
+        limit = {host.name: host.sm_max_mhz for host in wanted.hosts}
+        now = {host: "?" if mhz is None else str(mhz) for host, mhz in proof.clocks_mhz.items()}
+        clocks = ", ".join(f"{host} {mhz} of at most {limit[host]} MHz" for host, mhz in now.items())
+        screen.line(f"GPU clocks: {clocks}")
     rows = [[stage, f"{seconds:.1f}"] for stage, seconds in stages.items() if seconds >= 0.05]
     own = sum(seconds for stage, seconds in stages.items() if stage != ENGINE)
     screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
@@ -334,7 +393,9 @@ def print_ready(
     body = f'{{"model": "{wanted.served_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     screen.line(f"try:  curl {endpoint}/chat/completions{header} -H 'Content-Type: application/json' -d '{body}'")
     screen.line("next: cluster bench --depth 0 4096 16384")
-    way_taken = transport and {"verdict": transport.verdict, "why": transport.why, "bytes": dict(transport.grown)}
+    way_taken = transport and {"verdict": transport.verdict, "why": transport.why, "bytes": transport.grown}
+    if transport and way_taken:
+        way_taken["hca_bytes"] = {host: dict(hcas) for host, hcas in transport.moved.items()}
     return {
         "endpoint": endpoint,
         "model": wanted.served_name,
@@ -347,6 +408,7 @@ def print_ready(
         "weights": wanted.recipe.weights,
         "ray_nodes": list(proof.nodes),
         "transport": way_taken,
+        "clocks_mhz": dict(proof.clocks_mhz),
         "completion": {"text": done.text, "tokens": done.tokens, "seconds": done.seconds},
         "stages_s": {stage: round(seconds, 3) for stage, seconds in stages.items()},
         "memory_bytes": {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
@@ -120,9 +121,10 @@ class Reply:
     """One reply. `status` is None when there was none; `error` holds the server's own words, empty when it is complete.
 
     `events`: what the parts of a stream held, in order ("role", "reasoning", "content", "tool", "finish", "usage",
-    "done"; equal neighbors are one); empty for a reply that was not streamed. `document`: the JSON of one that was not.
-    `seconds`: from the first byte sent to the end. `left_out`: fields left out of the request, as the server refuses
-    them.
+    "done"; the types of Anthropic's form; equal neighbors are one); empty for a reply that was not streamed.
+    `event_lines`: what its `event:` lines name. `document`: the JSON of one that was not streamed, also of an error, or
+    the message of Anthropic's `message_start`. `seconds`: from the first byte sent to the end. `left_out`: fields left
+    out of the request, as the server refuses them.
     """
 
     status: int | None
@@ -136,6 +138,7 @@ class Reply:
     completion_tokens: int | None = None
     seconds: float = 0.0
     events: tuple[str, ...] = ()
+    event_lines: frozenset[str] = frozenset()
     document: dict[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 
@@ -163,6 +166,9 @@ def read_reply(record: RequestRecord) -> Reply:
     events: list[str] = []
     if answer.status is None or answer.status >= 300:
         reply.error = f"HTTP {answer.status}: {error_text(answer.body)}" if answer.status else answer.problem
+        with suppress(ValueError):
+            document = orjson.loads(answer.body)
+            reply.document = document if isinstance(document, dict) else {}
     elif "text/event-stream" in answer.headers.get("content-type", ""):
         for _, data in answer.events():
             try:
@@ -173,6 +179,7 @@ def read_reply(record: RequestRecord) -> Reply:
                 elif not answer.problem:  # else the last event may be half of one
                     reply.error = reply.error or f"an event is not JSON: {data[:120]!r}"
         reply.events = tuple(kind for kind, _ in groupby(events))
+        reply.event_lines = frozenset(re.findall(r"(?m)^event: ?(\w+)", answer.body.decode("utf-8", "replace")))
     else:
         try:
             document = orjson.loads(answer.body)
@@ -191,6 +198,9 @@ def _take(reply: Reply, calls: dict[int, ToolCall], events: list[str], document:
         raise ValueError("not an object")
     if document.get("error") or document.get("object") == "error":
         reply.error = reply.error or error_text(orjson.dumps(document))
+        return
+    if "choices" not in document and isinstance(document.get("type"), str):
+        _take_message(reply, events, document)
         return
     reply.model = reply.model or document.get("model") or ""
     for choice in document.get("choices") or ():
@@ -217,6 +227,26 @@ def _take(reply: Reply, calls: dict[int, ToolCall], events: list[str], document:
     if usage := document.get("usage"):
         reply.prompt_tokens, reply.completion_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
         events += [] if document.get("choices") else ["usage"]
+
+
+def _take_message(reply: Reply, events: list[str], document: dict[str, Any]) -> None:
+    """The same of Anthropic's form: a message, or an event of its stream, whose type is what it holds."""
+    kind, delta = document["type"], document.get("delta") or {}
+    message = document.get("message") or (document if kind == "message" else {})
+    if kind != "message":
+        events.append(kind)
+    if kind == "message_start":
+        reply.document = message
+    reply.model = reply.model or message.get("model") or ""
+    for part in (*(message.get("content") or ()), document.get("content_block") or {}, delta):
+        reply.content += part.get("text") or ""
+        reply.reasoning += part.get("thinking") or ""
+    reply.finish_reason = delta.get("stop_reason") or message.get("stop_reason") or reply.finish_reason
+    usage = document.get("usage") or message.get("usage") or {}
+    cached = (usage.get("cache_read_input_tokens") or 0) + (usage.get("cache_creation_input_tokens") or 0)
+    if usage.get("input_tokens") is not None:  # what came from a cache is not among them
+        reply.prompt_tokens = usage["input_tokens"] + cached or reply.prompt_tokens
+    reply.completion_tokens = usage.get("output_tokens", reply.completion_tokens)
 
 
 Outcome = Literal["pass", "fail", "not applicable"]

@@ -18,7 +18,7 @@ from cluster.bench.target import client_in
 from cluster.config.find import did_you_mean
 from cluster.errors import ClusterError, InterruptedByUser, UsageError
 from cluster.hosts.protocol import Host
-from cluster.probe import problems, service, text, tools, vision
+from cluster.probe import messages, problems, service, text, tools, vision
 from cluster.probe.ask import (
     OPTIONAL_FIELDS,
     Case,
@@ -37,7 +37,7 @@ from cluster.spark.deployments import HOME
 from cluster.spark.server import Server
 
 CASES: tuple[Case, ...] = (
-    *(*text.CASES, *service.CASES, *tools.CASES),
+    *(*text.CASES, *service.CASES, *messages.CASES, *tools.CASES),
     *(*text.REASONING_CASES, *vision.CASES, *problems.CASES),
 )
 QUICK = tuple(case for case in CASES if case.quick)  # what `up` asks: few tokens each

@@ -28,8 +28,8 @@ ADDRESS = Check("address", "first-set-up#fabric-addresses")
 TRANSPORT = Check("transport", "it-is-slow#tcp-instead-of-roce")
 """Doctor only, of a deployment of several ranks that serves: one completion of 8 tokens is asked, and the HCAs'
 counters are read before and after. Fault: they stand still, or NCCL says sockets; note: the same where sockets were
-accepted; unknown: no answer within 4 s and no traffic. Silent about one rank; no HCA; a busy server whose counters
-grow."""
+accepted, and what the counters show where VLLM_ENABLE_ROCE_ALLREDUCE lets small messages bypass NCCL; unknown: no
+answer within 4 s and no traffic. Silent about one rank; no HCA; a busy server whose counters grow."""
 PING = Check("ping", "first-set-up#fabric-addresses")
 """Fault: a packet of full size does not come back."""
 RDMA_DEVICE = Check("rdma-device", "it-is-slow#tcp-instead-of-roce")
@@ -377,44 +377,69 @@ def check_pings(host: str, answers: Mapping[tuple[str, str], Answer]) -> Iterato
 _OVER_RDMA = re.compile(r"NET/IB\w* : Using|via NET/IB")
 ENOUGH_BYTES = 64 << 10
 """A completion over N ranks moves at least this much; idle links move a few hundred bytes a second."""
+ROCE_ALLREDUCE = "VLLM_ENABLE_ROCE_ALLREDUCE"
+"""With it, a fork of vLLM sends small all-reduces over RoCE by itself: NCCL's lines prove nothing about those."""
+
+Moved = Mapping[str, int]
+"""Bytes that each HCA of a host sent and received meanwhile, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """The verdict. `grown` is bytes sent and received by each host's facing HCAs during the completion."""
+    """The verdict. `moved` is by host what its facing HCAs moved during the completion, as far as it could be read."""
 
     verdict: Literal["rdma", "socket", "unknown"]
     why: str
-    grown: Mapping[str, int]
+    moved: Mapping[str, Moved]
     lines: tuple[str, ...] = ()
+    bypass: bool = False
+
+    @property
+    def grown(self) -> dict[str, int]:
+        """Bytes by host."""
+        return {host: sum(hcas.values()) for host, hcas in self.moved.items()}
+
+    def __str__(self) -> str:
+        """Why, and what the counters show: by host, by HCA where NCCL's lines are not all there is to know."""
+        by_hca = [(f"{host} {hca}", value) for host, hcas in self.moved.items() for hca, value in hcas.items()]
+        rows = by_hca if self.bypass else self.grown.items()
+        return "; ".join(filter(None, (self.why, ", ".join(f"{name} {value / 1e6:.1f} MB" for name, value in rows))))
 
 
-def grown_bytes(before: Links | Missing, after: Links | Missing, hcas: Sequence[str]) -> int | None:
-    """Bytes the named HCAs moved meanwhile; None when a counter could not be read."""
+def moved_bytes(before: Links | Missing, after: Links | Missing, hcas: Sequence[str]) -> Moved | None:
+    """What the named HCAs moved meanwhile; None when a counter could not be read."""
     if isinstance(before, Missing) or isinstance(after, Missing):
         return None
     first = {link.hca: link.moved_bytes for link in before.links}
-    pairs = [(first[one.hca], one.moved_bytes) for one in after.links if one.hca in hcas and one.hca in first]
-    grown = [now - then for then, now in pairs if then is not None and now is not None]
-    return sum(grown) if len(grown) == len(pairs) else None
+    pairs = {one.hca: (first[one.hca], one.moved_bytes) for one in after.links if one.hca in hcas and one.hca in first}
+    moved = {hca: now - then for hca, (then, now) in pairs.items() if then is not None and now is not None}
+    return moved if len(moved) == len(pairs) else None
 
 
-def judge_transport(grown: Mapping[str, int | None], lines: Mapping[str, Sequence[str]]) -> Transport:
-    """RDMA is proven by every host's counters; NCCL's lines say why not, and decide where counters cannot be read."""
-    counted = {host: value for host, value in grown.items() if value is not None}
+def judge_transport(
+    moved: Mapping[str, Moved | None], lines: Mapping[str, Sequence[str]], *, bypass: bool = False
+) -> Transport:
+    """RDMA is proven by every host's counters; NCCL's lines say why not, and decide where counters cannot be read.
+
+    `bypass`: small messages do not go through NCCL (ROCE_ALLREDUCE). Then its lines prove no RDMA, and only the
+    counters do; sockets in them are still those of its large messages.
+    """
+    counted = {host: value for host, value in moved.items() if value is not None}
     every = [line.strip() for host_lines in lines.values() for line in host_lines]
-    still = [host for host, value in counted.items() if value < ENOUGH_BYTES]
-    silent = [host for host in grown if host not in counted]
+    still = [host for host, value in counted.items() if sum(value.values()) < ENOUGH_BYTES]
+    silent = [host for host in moved if host not in counted]
     unread = f"the HCAs' counters cannot be read on {', '.join(silent) or 'any host'}"
     verdict: Literal["rdma", "socket", "unknown"]
     if socket := next((line for line in every if "network Socket" in line or "NET/Socket" in line), ""):
         verdict, why = "socket", socket
     elif still:
         verdict, why = "socket", f"the HCAs' counters stood still on {', '.join(still)}"
-    elif grown and not silent:
+    elif moved and not silent:
         verdict, why = "rdma", "the HCAs' own counters grew on every host"
-    elif grown and all(any(map(_OVER_RDMA.search, lines.get(host, ()))) for host in silent):
+    elif moved and not bypass and all(any(map(_OVER_RDMA.search, lines.get(host, ()))) for host in silent):
         verdict, why = "rdma", f"NCCL reports it; {unread}"
     else:
         verdict, why = "unknown", unread
-    return Transport(verdict, why, counted, tuple(dict.fromkeys(every))[:8])
+    if bypass:
+        why += f"; small messages bypass NCCL ({ROCE_ALLREDUCE}), so its log proves nothing about them"
+    return Transport(verdict, why, counted, tuple(dict.fromkeys(every))[:8], bypass)

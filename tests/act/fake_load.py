@@ -57,6 +57,8 @@ class FakeLoad(FakeProcess):
         model, limit = life.flag("--served-model-name"), int(life.flag("--max-model-len"))
         if body is None:
             return whole(200, {"data": [{"id": model, "owned_by": "vllm", "max_model_len": limit}]})
+        if path.startswith("/v1/messages"):
+            return whole(404, {"detail": "Not Found"})
         if body.get("tools") and "--enable-auto-tool-choice" not in life.engine:
             return whole(400, {"error": {"message": AUTO}})
         if body["max_tokens"] > limit:

@@ -132,6 +132,13 @@ def test_sockets_that_were_accepted_are_no_fault(words: tuple[str, ...], cluster
     assert words[-1].replace("=", ": ") in document["findings"][0]["what"]
 
 
+def test_traffic_that_nccl_does_not_see_is_named_by_hca(cluster: Typed, desk: Desk) -> None:
+    assert cluster(*UP, "-e", "VLLM_ENABLE_ROCE_ALLREDUCE=1").code == 0
+    code, document = told(cluster)
+    assert (code, checks(document)) == (0, [("note", "transport", "spark1")])
+    assert " MB" in document["findings"][0]["evidence"]
+
+
 def test_a_server_that_is_busy_or_answers_with_an_error(cluster: Typed, desk: Desk) -> None:
     assert cluster(*UP).code == 0
     desk.answers = (0, "TimeoutError: timed out")

@@ -521,6 +521,13 @@ def test_what_ready_prints(cluster: Typed, desk: Desk) -> None:
     assert "simulated hosts: Simulated Spark" in ran.err
 
 
+def test_what_the_counters_show_where_messages_bypass_nccl(cluster: Typed, desk: Desk) -> None:
+    ran = cluster.must(*UP, "-e", "VLLM_ENABLE_ROCE_ALLREDUCE=1")
+    assert re.search(
+        r"ranks: rdma \(.*its log proves nothing about them; spark1 \S+ \d+\.\d MB, .*spark2 \S+ ", ran.out
+    )
+
+
 def test_a_key_is_asked_for(cluster: Typed, desk: Desk) -> None:
     Path("key").write_text("sk-0123456789\n")
     ran = cluster.must(*UP, "--api-key-file", "key", "--bind", "127.0.0.1")
@@ -529,8 +536,12 @@ def test_a_key_is_asked_for(cluster: Typed, desk: Desk) -> None:
     assert "http://127.0.0.1:8000/v1" in ran.out
     name = desk.deployment()
     assert desk["spark1"].files[f"{DATA}/deployments/{name}/api-key"] == (b"sk-0123456789", 0o600)
-    cluster.must(*UP, "--api-key-file", "key", "--bind", "127.0.0.1")
-    cluster.must("status")
+    again = cluster.must(*UP, "--api-key-file", "key", "--bind", "127.0.0.1", "--clients")
+    shown = cluster.must("status", "--clients", "--json")
+    assert json.loads(shown.out)["clients"][name]["address"] == "http://127.0.0.1:8000"
+    for ran in (again, shown):
+        assert "VLLM_API_KEY" in ran.out
+        assert "sk-0123456789" not in ran.all
 
 
 @pytest.mark.parametrize("transport", ["recipe", "option"])
