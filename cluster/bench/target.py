@@ -22,6 +22,7 @@ from cluster.bench.result import HostState, Manifest
 from cluster.bench.sampling import role
 from cluster.config.recipe import Recipe, choose_recipe, load_recipe
 from cluster.config.secrets import read_secret, redact
+from cluster.deploy.prove import address_of
 from cluster.deploy.session import Connect, answered, find, look, named_hosts, not_chosen, open_fleet, raise_all
 from cluster.deploy.spec import differing
 from cluster.errors import ClusterError, RefusedError, UsageError
@@ -33,7 +34,7 @@ from cluster.spark.clock_limit import in_words
 from cluster.spark.deployments import HOME, Deployment, unread
 from cluster.spark.fact import known
 from cluster.spark.look import Seen
-from cluster.spark.server import EVERYWHERE, Server
+from cluster.spark.server import Server
 
 OTHERWISE = "start one with `cluster up`, or name another server with --base-url URL"
 
@@ -203,7 +204,7 @@ def url_of(deployment: Deployment, seen: Seen) -> str:
 
     Raises RefusedError when it listens where the others do not get.
     """
-    bind, identity = deployment.spec["bind"], known(seen.identity)
+    bind = deployment.spec["bind"]
     if bind.startswith("127.") or bind in ("::1", "localhost"):
         raise RefusedError(
             f"the API of {deployment.id} listens on {bind}, so the other replica's host cannot ask it",
@@ -211,8 +212,7 @@ def url_of(deployment: Deployment, seen: Seen) -> str:
             where=deployment.head,
             remedy="start it without --bind, or with an address that other hosts reach",
         )
-    address = bind if bind not in EVERYWHERE else identity.management_address if identity else ""
-    return f"http://{f'[{address}]' if ':' in address else address}:{deployment.port}"
+    return address_of(bind, deployment.port, seen)
 
 
 @contextmanager
