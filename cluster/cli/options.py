@@ -69,10 +69,15 @@ FABRIC_TEST = {
     "--fabric-test": "measure each link between neighbouring hosts both ways, some seconds each: RDMA with ib_write_bw "
     "where both have it, else TCP",
 }
+CLIENTS = {
+    "--clients": "also print the lines that point Claude Code, OpenAI's SDKs and Open WebUI at the endpoint; a key is "
+    "named by its variable only",
+}
 UP = {
     **{words.replace("--pipeline", "--pp -pp --pipeline"): text for words, text in SIZES.items()},
     **STARTING,
     **FABRIC_TEST,
+    **CLIENTS,
     "--no-probe": "leave out the few questions that are asked finally, once something was started",
     **COMMON,
 }
@@ -132,6 +137,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "down": NODES | DRY_RUN | COMMON,
     "status": {
         **NODES,
+        **CLIENTS,
         "--watch": "go on looking and say each change once: a hang, a lost rank, falling memory, low clocks, a link, "
         "sockets, a silent host; with --json one object a line",
         "--interval S": "seconds from look to look (default: 10)",
@@ -338,6 +344,7 @@ class UpOptions:
     api_key_file: str | None = None
     hub_token_file: str | None = None
     fabric_test: bool = False
+    clients: bool = False
     probe: bool = True
     words: Sequence[str] = ()
 

@@ -77,8 +77,12 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     alike = [*check_machines({host: seen.machine for host, seen in seens.items()})]
     for finding in alike:
         screen.warn(f"{finding.host}: {finding.what} ({finding.evidence}); {finding.remedy}")
+    clients = {}
     for status in statuses:
         print_deployment(status, screen)
+        head = status.deployment.head
+        if args.clients and head in seens and status.word == "ready":
+            clients[status.deployment.id] = prove.print_clients(status.deployment.spec, seens[head], screen)
     if not statuses:
         screen.line(f"no deployment on {', '.join(seens) or 'any host that answered'}; start one with `cluster up`")
     screen.document(
@@ -87,6 +91,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
             "unreachable": [error.as_dict() for error in errors],
             "deployments": [status.as_dict() for status in statuses],
             "findings": [finding.as_dict() for finding in alike],
+            **({"clients": clients} if args.clients else {}),
         }
     )
     if screen.json_mode and errors:

@@ -59,6 +59,7 @@ class Options:
     yes: bool
     hub_token: str
     fabric_test: bool = False
+    clients: bool = False
     probe: bool = False
 
 
@@ -94,7 +95,8 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
 
 def options_of(line: UpOptions) -> Options:
     """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
-    return Options(line.dry_run, line.yes, fetch.read_token(line.hub_token_file), line.fabric_test, line.probe)
+    token = fetch.read_token(line.hub_token_file)
+    return Options(line.dry_run, line.yes, token, line.fabric_test, line.clients, line.probe)
 
 
 def read_wanted(line: UpOptions, named: Named) -> Wanted:
@@ -136,7 +138,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
     if not any(isinstance(seen.image, Missing) for seen in seens.values()):
         _, decision = settle(wanted, seens, found, session)
         if isinstance(decision, Same):
-            return leave(decision, wanted, fabric, seens, session)
+            return leave(decision, wanted, fabric, seens, session, options)
     with clock.stage("check"):
         gate.check_seen(wanted, seens, fabric, found, session)
     if options.fabric_test and not options.dry_run:
@@ -152,7 +154,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         inside = gate.try_image(wanted, fleet, screen)
     spec, decision = settle(wanted, seens, found, session)
     if isinstance(decision, Same):  # it runs, but its image had been removed from a host
-        return leave(decision, wanted, fabric, seens, session)
+        return leave(decision, wanted, fabric, seens, session, options)
     plan = plan_up(Ingredients(wanted, spec, seens, fabric, inside, before(seens), secrets.token_hex(32)), decision)
     for text in (*decision.why, f"start {plan.deployment}"):
         screen.line(text)
@@ -173,6 +175,8 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
         proof = prove.wait_ready(subject, fleet, screen, clock)
     remove_old(plan, session)
     ready = prove.print_ready(wanted, proof, seens, session, changed=True)
+    if options.clients:
+        ready["clients"] = prove.print_clients(spec, seens[wanted.names[0]], screen)
     if options.probe:
         from cluster.probe.cases import probe_quickly
 
@@ -224,7 +228,9 @@ def changed_secrets(running: Deployment, wanted: Wanted, seens: Mapping[str, See
     return next((what for what, answer in zip(files, answers, strict=True) if answer.exit == 1), "")
 
 
-def leave(same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session) -> ExitCode:
+def leave(
+    same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], session: Session, options: Options
+) -> ExitCode:
     """What is wanted runs already, ready or on its way: change nothing of it, and prove it all the same.
 
     It is proven at the addresses that it was started with. What another `up` left behind is removed.
@@ -246,7 +252,10 @@ def leave(same: Same, wanted: Wanted, fabric: Fabric, seens: dict[str, Seen], se
             one.rolled_back = "only remains of another deployment were removed" if same.remains else UNCHANGED
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
-    screen.document(prove.print_ready(wanted, proof, seens, session, changed=False))
+    ready = prove.print_ready(wanted, proof, seens, session, changed=False)
+    if options.clients:
+        ready["clients"] = prove.print_clients(deployment.spec, seens[wanted.names[0]], screen)
+    screen.document(ready)
     return ExitCode.DONE
 
 

@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cluster.argv.clients import client_notes, client_words
 from cluster.argv.docker import docker_exec
 from cluster.argv.question import Answer
+from cluster.argv.vllm import serve_flags
 from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import Recipe
 from cluster.config.secrets import API_KEY
@@ -290,6 +292,31 @@ def prove_restarted(subject: Subject, fleet: Fleet, screen: Screen) -> None:
 EVERYWHERE = ("0.0.0.0", "::")
 
 
+def address_of(bind: str, port: int, head: Seen) -> str:
+    """Where people's programs reach the API: the address it listens on, or the head's management address."""
+    identity = known(head.identity)
+    address = bind if bind not in EVERYWHERE else identity.management_address if identity else "?"
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
+
+
+def print_clients(spec: Mapping[str, Any], head: Seen, screen: Screen) -> dict[str, Any]:
+    """The lines for people's programs, of a deployment's spec. Returns the same as JSON."""
+    recipe, flags = spec["recipe"], serve_flags(spec["recipe"]["vllm"], spec.get("words", ()))
+    address = address_of(spec["bind"], recipe["port"], head)
+    model, key = recipe["served_model_name"] or recipe["model"], API_KEY in spec["secrets"]
+    words = client_words(address, model, key=key)
+    notes = client_notes(model, tools=bool(flags.get("enable-auto-tool-choice")), bind=spec["bind"], head=head.host)
+    for program, lines in words.items():
+        screen.line(f"# {program}")
+        for line in lines:
+            screen.line(line)
+    for note in notes:
+        screen.warn(note)
+    if key:
+        screen.note(f"the server asks for a key: first set {API_KEY} in your shell")
+    return {"address": address, "model": model, "words": words, "notes": notes}
+
+
 def print_ready(
     wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session, *, changed: bool
 ) -> dict[str, Any]:
@@ -298,10 +325,9 @@ def print_ready(
     The endpoint is at the head's management address.
     """
     stages, screen, done, transport = session.clock.stages, session.screen, proof.completion, proof.transport
-    head, simulated = known(seens[wanted.names[0]].identity), simulated_products(seens.values())
+    simulated = simulated_products(seens.values())
     everywhere, key = wanted.bind in EVERYWHERE, API_KEY in wanted.secrets
-    address = wanted.bind if not everywhere else head.management_address if head else "?"
-    endpoint = f"http://{f'[{address}]' if ':' in address else address}:{wanted.recipe.port}/v1"
+    endpoint = f"{address_of(wanted.bind, wanted.recipe.port, seens[wanted.names[0]])}/v1"
     sizes = f"TP={wanted.tp}" + (f" PP={wanted.pp}" if wanted.pp > 1 else "") + f" on {', '.join(wanted.names)}"
     sizes += {"ray": ", Ray", "mp": ", mp", "none": ""}[wanted.backend]
     screen.good(f"ready: {wanted.served_name} at {endpoint} ({sizes})")

@@ -232,6 +232,7 @@ PREPARED: dict[str, list[Prepare]] = {
     "down/no_docker": [SERVING, NO_GROUP],
     "down/dry_run": [SERVING],
     "status/ready": [SERVING],
+    "status/clients": [SERVING],
     "status/worker_unreachable": [SERVING, gone("spark2")],
     "status/worker_killed": [SERVING, killed],
     "status/both_rebooted": [SERVING, lambda run: [run.desk.reboot(name) for name in ("spark1", "spark2")]],

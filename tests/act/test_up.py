@@ -507,8 +507,12 @@ def test_a_key_is_asked_for(cluster: Typed, desk: Desk) -> None:
     assert "http://127.0.0.1:8000/v1" in ran.out
     name = desk.deployment()
     assert desk["spark1"].files[f"{DATA}/deployments/{name}/api-key"] == (b"sk-0123456789", 0o600)
-    cluster.must(*UP, "--api-key-file", "key", "--bind", "127.0.0.1")
-    cluster.must("status")
+    again = cluster.must(*UP, "--api-key-file", "key", "--bind", "127.0.0.1", "--clients")
+    shown = cluster.must("status", "--clients", "--json")
+    assert json.loads(shown.out)["clients"][name]["address"] == "http://127.0.0.1:8000"
+    for ran in (again, shown):
+        assert "VLLM_API_KEY" in ran.out
+        assert "sk-0123456789" not in ran.all
 
 
 @pytest.mark.parametrize("transport", ["recipe", "option"])

@@ -1,10 +1,13 @@
 """Golden words for docker, Ray, NCCL and ib_write_bw, and the ports they use."""
 
+import ast
 import csv
 import json
+import shlex
 
 import pytest
 
+from cluster.argv.clients import client_notes, client_words
 from cluster.argv.docker import (
     Bind,
     RankContainer,
@@ -198,3 +201,31 @@ def test_ib_write_bw() -> None:
     own = range(PORTS.perftest_first, PORTS.perftest_first + 8)
     used = [use for rank in (0, 1) for use in ports_used(backend="ray", size=2, rank=rank, api_port=8000)]
     assert not [use for use in used if any(use.first <= port <= use.last for port in own)]
+
+
+def test_lines_for_clients_name_a_key_only_by_its_variable() -> None:
+    with_key = client_words("http://10.0.0.5:8000", "gemma", key=True)
+    assert 'export ANTHROPIC_AUTH_TOKEN="$VLLM_API_KEY"' in with_key["Claude Code"]
+    assert 'OPENAI_API_KEY="$VLLM_API_KEY"' in with_key["Open WebUI"][0]
+    without = client_words("http://10.0.0.5:8000", "gemma", key=False)
+    assert "VLLM_API_KEY" not in str(without)
+    assert "export ANTHROPIC_BASE_URL=http://10.0.0.5:8000" in without["Claude Code"]
+    assert "export OPENAI_BASE_URL=http://10.0.0.5:8000/v1" in without["OpenAI SDKs"]
+
+
+def test_lines_for_clients_can_be_typed() -> None:
+    """A shell and Python read the model's name as it is, whatever is in it."""
+    name = 'it\'s a "name"; ls $HOME'
+    words = client_words("http://[fd00::1]:8000", name, key=False)
+    assert ["export", f"ANTHROPIC_MODEL={name}"] in [shlex.split(line) for line in words["Claude Code"]]
+    program, option, code = shlex.split(words["OpenAI SDKs"][-1])
+    assert (program, option) == ("python3", "-c")
+    assert name in [one.value for one in ast.walk(ast.parse(code)) if isinstance(one, ast.Constant)]
+
+
+def test_what_keeps_clients_from_a_server() -> None:
+    assert client_notes("gemma", tools=True, bind="0.0.0.0", head="spark1") == ()
+    local, slash, tools = client_notes("google/gemma", tools=False, bind="127.0.0.1", head="spark1")
+    assert "spark1" in local
+    assert "served_model_name" in slash
+    assert "tool-call-parser" in tools
