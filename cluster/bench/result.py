@@ -33,7 +33,8 @@ SPEC_MAY_DIFFER = tuple(f"spec.{key}." for key in _SPEC)
 @dataclass(frozen=True, slots=True)
 class HostState:
     """A machine that served the model. `role`: head or worker; `firmware`: of its HCAs; `gpus`: of each its name,
-    memory of its own (MiB) and power limit (W); `gpu`: the name of the first."""
+    memory of its own (MiB) and power limit (W); `gpu`: the name of the first; `clock_limit`: of the GPU's clocks, by
+    cluster or somebody else."""
 
     name: str
     role: str = ""
@@ -45,6 +46,7 @@ class HostState:
     firmware: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     gpu: str = ""
+    clock_limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,10 @@ class Manifest:
         return tuple(sorted(kinds))
 
     @property
+    def clock_limits(self) -> tuple[str, ...]:
+        return tuple(sorted({host.clock_limit for host in self.hosts if host.clock_limit}))
+
+    @property
     def card(self) -> Card | None:
         """What is known of the GPUs; None unless all are of one known kind. Older results name none: a Spark's."""
         names = {host.gpu or SPARK for host in self.hosts}
@@ -116,11 +122,12 @@ class Manifest:
 
     def document(self) -> dict[str, Any]:
         """As JSON holds it, with the derived fields beside the others."""
-        derived = {name: getattr(self, name) for name in ("products", "gpus", "drivers", "simulated")}
+        derived = {name: getattr(self, name) for name in ("products", "gpus", "clock_limits", "drivers", "simulated")}
         return asdict(self) | derived
 
 
 MAY_DIFFER = {item.name: item.metadata["may_differ"] for item in fields(Manifest) if item.metadata}
+MAY_DIFFER["clock_limits"] = NAMED["may_differ"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from cluster.hosts.connect import LocalHost
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.lock import Lock
 from cluster.hosts.protocol import Host
+from cluster.spark.clock_limit import in_words
 from cluster.spark.deployments import HOME, Deployment, unread
 from cluster.spark.fact import known
 from cluster.spark.look import Seen
@@ -110,6 +111,7 @@ def state_of(host: str, deployment: Deployment, seen: Seen) -> HostState:
         tuple(sorted(firmware)),
         tuple(map(str, cards or ())),
         cards[0].name if cards else "",
+        in_words(seen),
     )
 
 

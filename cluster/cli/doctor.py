@@ -37,6 +37,7 @@ from cluster.hosts.fleet import errors as errors_of
 from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark import server
+from cluster.spark.clock_limit import check_limit_held
 from cluster.spark.deployments import DEPLOYED, Deployment, LockState, deployments
 from cluster.spark.fabric import TRANSPORT, drift, recorded
 from cluster.spark.fabric_test import FABRIC_SPEED, Speed
@@ -246,6 +247,7 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
         fabric = gate.pair_of(wanted.hosts, seens)
         findings = gate.check_facts(wanted, seens, fabric, found)
         findings += [finding for seen in seens.values() for finding in check_absent(wanted, seen)]
+        findings += [finding for seen in seens.values() for finding in check_limit_held(wanted, seen)]
         findings += gate.ping(fabric, fleet)
         have_image = [name for name, seen in seens.items() if not isinstance(seen.image, Missing)]
         if have_image:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.apply import apply
-from cluster.deploy.plan import Plan, filled, forget, plan_down
+from cluster.deploy.plan import Plan, filled, forget, plan_down, reset_limits
 from cluster.deploy.released import RELEASE_S, await_released
 from cluster.deploy.session import (
     Connect,
@@ -100,13 +100,13 @@ def take_down(
                 f"{deployment.id} also has ranks on {beyond}: they end by themselves within a minute; "
                 "their containers stay until cluster down is run for them too"
             )
-    plan, last = plan_down(found, seens), forget(seens)
+    plan, last = plan_down(found, seens), filled(forget(seens), reset_limits(seens))
     if session.dry_run:
-        lines = [*plan.lines(), *Plan("", (), filled(last)).lines()]
+        lines = [*plan.lines(), *Plan("", (), last).lines()]
         for line in lines:
             screen.line(line)
         return {"plan": lines}
-    if not plan.stages and not last.steps:
+    if not plan.stages and not last:
         screen.line(f"no deployment on {', '.join(seens)}")
         return {"hosts": dict.fromkeys(seens, "no deployment")}
     screen.stay()
@@ -118,7 +118,7 @@ def take_down(
         what = f"not released after {RELEASE_S:.0f} s: {'; '.join(f'{one.what} ({one.evidence})' for one in rows[:4])}"
         not_released.append(RefusedError(what, code="not-released", where=name, remedy=rows[0].remedy))
     raise_all(not_released)
-    apply((last,), session)
+    apply(last, session)
     proven = {}
     for name, seen in seens.items():
         memory = f"{seen.available / GIB:.1f} GiB available{' on the GPU' if seen.gpu_memory else ''}"

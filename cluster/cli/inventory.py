@@ -94,7 +94,7 @@ def show(file: InventoryFile, args: argparse.Namespace, screen: Screen) -> ExitC
             elif isinstance(value, tuple):
                 value = ", ".join(value) or "(found on the host)"
             if key != "name":
-                screen.line(f"  {key}: {value or '(what ssh would use)'}")
+                screen.line(f"  {key}: {value or ('(none)' if key == 'sm_max_mhz' else '(what ssh would use)')}")
     screen.document({"path": str(file.path), "hosts": hosts})
     return ExitCode.DONE
 

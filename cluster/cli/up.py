@@ -16,7 +16,7 @@ from cluster.config.recipe import read_dockerfile, read_mounts, split_env
 from cluster.config.secrets import API_KEY, hide_text, read_secret
 from cluster.deploy import fetch, gate, prove
 from cluster.deploy.apply import also, apply, undoing
-from cluster.deploy.plan import Plan, clean_up, filled, plan_up, remove_probes
+from cluster.deploy.plan import Plan, clean_up, filled, limits, plan_up, remove_probes
 from cluster.deploy.rank import API_KEY_FILE, SECRETS_FILE, Ingredients, secrets_file
 from cluster.deploy.released import await_released, say_held
 from cluster.deploy.session import (
@@ -39,6 +39,7 @@ from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
 from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
+from cluster.spark.clock_limit import check_clock_limit, to_set
 from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import Fabric, drift, recorded
 from cluster.spark.fact import Missing, known
@@ -236,7 +237,8 @@ def leave(
     It is proven at the addresses that it was started with. What another `up` left behind is removed.
     """
     screen, deployment = session.screen, same.deployment
-    rest = filled(clean_up(same.remains, seens))
+    rest = filled(clean_up(same.remains, seens), limits(wanted.hosts, seens))
+    gate.judge([one for seen in seens.values() for one in check_clock_limit(wanted, seen)], wanted, screen)
     screen.line(f"{deployment.id} runs already on {', '.join(wanted.names)}: nothing is changed")
     subject = to_prove(deployment.id, deployment.spec, wanted, recorded(deployment.seen), seens)
     for finding in drift(subject.fabric, fabric):
@@ -263,7 +265,8 @@ def to_prove(
     id: str, spec: Mapping[str, Any], wanted: Wanted, fabric: Fabric, seens: Mapping[str, Seen]
 ) -> prove.Subject:
     """What is to be proven of a deployment, and where its API is asked."""
-    return prove.Subject(id, wanted, fabric, Server.of_spec(spec, seens[wanted.names[0]].home(id)))
+    limited = {host.name: mhz for host in wanted.hosts if (mhz := to_set(host, seens[host.name]))}
+    return prove.Subject(id, wanted, fabric, Server.of_spec(spec, seens[wanted.names[0]].home(id)), limited=limited)
 
 
 def held_by(seens: Mapping[str, Seen]) -> dict[str, prove.Held]:

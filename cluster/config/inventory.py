@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, field_validator, model_validator
 
 from cluster.config import written
 from cluster.config.find import VARIABLE, did_you_mean, expand, find_inventory, is_path, usual_inventories
@@ -21,6 +21,8 @@ from cluster.config.written import Environment, RemotePath, Strict, Word, form, 
 from cluster.errors import UsageError
 
 Entry = TypeVar("Entry", "HostEntry", "Defaults")
+LEAST_MHZ = 1200
+"""A GPU that works below 1000 MHz counts as held back by its supply (gpu.CAPPED_MHZ)."""
 LOOKED_AT = f"looked at -i, ${VARIABLE}, ./{{}}, {{}}"
 _BARE = r"(?P<bare>[0-9A-Fa-f:.]+(?:%\w+)?)"
 _PORTED = r"(?:\[(?P<v6>[^]\s]+)]|(?P<host>[^@:/\s\[\]-][^@:/\s\[\]]*))(?::(?P<port>[0-9]{1,5}))?"
@@ -56,6 +58,19 @@ HostName = Annotated[
 ]
 
 
+class Clocks(Strict):
+    """A limit of the GPU's clocks, set by `up` with sudo and put back by `down`."""
+
+    sm_max_mhz: int = key("highest SM clock in MHz, e.g. 2000; 0: no limit", 0, ge=0, le=10_000)
+
+    @field_validator("sm_max_mhz")
+    @classmethod
+    def _check_sm_max_mhz(cls, value: int) -> int:
+        if 0 < value < LEAST_MHZ:
+            raise ValueError(f"expected 0 or at least {LEAST_MHZ} MHz, got {value}")
+        return value
+
+
 class HostEntry(Strict):
     """One machine. Everything but the address has a default; what is left out is asked of `ssh -G`."""
 
@@ -75,6 +90,7 @@ class HostEntry(Strict):
     data_dir: RemotePath = key("folder on this host where cluster keeps its files", "")
     hf_home: RemotePath = key("Hugging Face home on this host (the folder above hub/)", "")
     env: Environment = key("environment of this host's rank only; never a secret", {})
+    clocks: Clocks | None = key("limit of this host's GPU clocks while a deployment is there", None)
 
 
 class Defaults(Strict):
@@ -87,6 +103,7 @@ class Defaults(Strict):
     data_dir: RemotePath = key("folder on each host where cluster keeps its files", "~/.local/share/cluster")
     hf_home: RemotePath = key("Hugging Face home on each host (the folder above hub/)", "~/.cache/huggingface")
     env: Environment = key("environment of every rank; never a secret", {})
+    clocks: Clocks | None = key("limit of each host's GPU clocks while a deployment is there", None)
 
 
 class Inventory(Strict):
@@ -158,7 +175,7 @@ class ResolvedHost:
     """One machine with the inventory's defaults applied; empty text and port 0 mean what ssh would use.
 
     `identity_file` and `known_hosts_file` are absolute paths on this machine; `data_dir` and `hf_home` are paths
-    on the host, in which `~` stands for the login's home.
+    on the host, in which `~` stands for the login's home. `sm_max_mhz`: limit of the GPU's clocks, 0 for none.
     """
 
     name: str
@@ -172,10 +189,17 @@ class ResolvedHost:
     data_dir: str = "~/.local/share/cluster"
     hf_home: str = "~/.cache/huggingface"
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    sm_max_mhz: int = 0
+
+
+NOT_AD_HOC = {"user": "", "port": 0, "identity_file": "", "known_hosts_file": ""}
+"""Defaults that do not hold for a host that is no entry: ssh knows better."""
 
 
 def with_defaults(name: str, entry: HostEntry, base: Defaults) -> ResolvedHost:
     values = {key: getattr(entry, key) or getattr(base, key, "") for key in HostEntry.model_fields}
+    clocks = values.pop("clocks")
+    values["sm_max_mhz"] = clocks.sm_max_mhz if clocks else 0
     return ResolvedHost(name, **values | {"fabric": tuple(entry.fabric), "env": {**base.env, **entry.env}})
 
 
@@ -221,7 +245,7 @@ def _host(file: InventoryFile, name: str, ssh_knows: Callable[[str], bool]) -> R
     found = parse_address(name)
     if found and (found.user or found.port or _is_address(found.address) or ssh_knows(found.address)):
         base = inventory.defaults
-        return with_defaults(name, found, Defaults(data_dir=base.data_dir, hf_home=base.hf_home, env=base.env))
+        return with_defaults(name, found, base.model_copy(update=NOT_AD_HOC))
     known = [*inventory.hosts, *inventory.groups]
     listed = f"known: {', '.join(known)}" if known else "add it with `cluster inventory add NAME ADDRESS`"
     raise UsageError(

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.argv import docker
+from cluster.argv.clocks import limit_clocks, reset_clocks
 from cluster.argv.question import Question
+from cluster.config.inventory import ResolvedHost
 from cluster.deploy.rank import Ingredients, Put, container, container_name, rank_files
 from cluster.deploy.spec import Start
+from cluster.spark import clock_limit
 from cluster.spark.deployments import DEPLOYMENT, TRY, Container, Deployment
 from cluster.spark.fact import known
 from cluster.spark.look import Seen
@@ -135,6 +138,32 @@ def _remove_directories(seens: Mapping[str, Seen], *, strays: bool) -> tuple[Ste
     return tuple(steps)
 
 
+def limit_of(host: ResolvedHost | None, seen: Seen) -> Iterator[Step]:
+    """Set the limit of GPU clocks that a host is to have; reset one that cluster set and nobody asks for any more,
+    as after a command that was killed. `host`: None where no deployment is to be."""
+    account, before = known(seen.identity), clock_limit.noted(seen)
+    mhz = clock_limit.to_set(host, seen) if host else 0
+    if account is None or not (mhz or before.mhz):
+        return
+    reset = reset_clocks(account.data_dir)
+    undo = limit_clocks(account.data_dir, before.ours) if before.ours else reset
+    if mhz:
+        set_it = limit_clocks(account.data_dir, mhz)
+        yield Step(seen.host, f"limit the GPU's clocks to {mhz} MHz", (set_it,), (undo,))
+    elif not before.ours or clock_limit.may_set(seen) or host is None:
+        yield Step(seen.host, "reset the GPU's clocks", (reset,), (undo,) if before.ours else ())
+
+
+def limits(hosts: Iterable[ResolvedHost], seens: Mapping[str, Seen]) -> Stage:
+    """The limits of GPU clocks that hosts are to have while a deployment is on them."""
+    return Stage("limit GPU clocks", tuple(step for host in hosts for step in limit_of(host, seens[host.name])))
+
+
+def reset_limits(seens: Mapping[str, Seen]) -> Stage:
+    """The clocks as they were before `up`."""
+    return Stage("reset GPU clocks", tuple(step for seen in seens.values() for step in limit_of(None, seen)))
+
+
 def forget(seens: Mapping[str, Seen]) -> Stage:
     """Remove the deployments' directories; the last step of `down`, after the proof."""
     return Stage("forget", _remove_directories(seens, strays=False))
@@ -176,6 +205,7 @@ def plan_up(made_of: Ingredients, start: Start) -> Plan:
     )
     stages = (
         Stage("free page cache", tuple(Step(host, "drop the page cache", (drop,), tolerant=True) for host in full)),
+        limits(wanted.hosts, seens),
         Stage("prepare", tuple(_prepare(made_of, rank) for rank in range(wanted.size))),
         Stage("start containers", tuple(_run(made_of, rank) for rank in range(wanted.size))),
     )

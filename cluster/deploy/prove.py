@@ -20,7 +20,7 @@ from cluster.deploy.session import Session, Stopwatch
 from cluster.errors import ClusterError, RefusedError, UnreachableError
 from cluster.hosts.fleet import Fleet, Say
 from cluster.screen import Screen
-from cluster.spark import gpu, links, memory, ranks, server
+from cluster.spark import clock_limit, gpu, links, memory, ranks, server
 from cluster.spark.deployments import Deployment
 from cluster.spark.fabric import ROCE_ALLREDUCE, Fabric, Transport, judge_transport, moved_bytes, recorded
 from cluster.spark.fact import Missing, known
@@ -53,13 +53,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to be proven: a deployment of `wanted` over `fabric`."""
+    """What is to be proven: a deployment of `wanted` over `fabric`; `limited`: MHz of hosts with a GPU clock limit."""
 
     deployment: str
     wanted: Wanted
     fabric: Fabric
     server: Server
     idle: Mapping[str, Held] = field(default_factory=dict)
+    limited: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def bypasses_nccl(self) -> bool:
@@ -79,12 +80,14 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was proven. `memory` is by moment, then host."""
+    """What was proven. `memory` is by moment, then host; `clocks_mhz`: of hosts with a limit, read after the
+    completion, None where it is not known."""
 
     completion: Completion
     transport: Transport | None
     memory: Mapping[str, Mapping[str, Held]]
     nodes: tuple[str, ...]
+    clocks_mhz: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch) -> Proof:
@@ -98,6 +101,7 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch)
         nodes = check_ray(subject, fleet, line.beside)
         check_log(subject, fleet, screen, line.beside)
         done, transport = complete(subject, fleet, line.beside)
+        clocks_mhz = read_clocks(subject, fleet, line.beside)
     moments["ready"] = sample(subject, fleet)
     if transport and transport.verdict != "rdma" and subject.fabric.rdma:
         if not wanted.accepts_sockets:
@@ -111,7 +115,7 @@ def wait_ready(subject: Subject, fleet: Fleet, screen: Screen, clock: Stopwatch)
                 remedy="--allow-socket accepts TCP",
             )
         screen.warn(f"RDMA was not used between the ranks ({transport.verdict}): {wanted.accepts_sockets}")
-    return Proof(done, transport, moments, nodes)
+    return Proof(done, transport, moments, nodes, clocks_mhz)
 
 
 def wait_serving(
@@ -223,6 +227,21 @@ def complete(subject: Subject, fleet: Fleet, say: Say = None) -> tuple[Completio
         return done, None
     fleet.time.sleep(COUNTERS_SETTLE_S)
     return done, read_transport(subject, fleet, before, say)
+
+
+def read_clocks(subject: Subject, fleet: Fleet, say: Say = None) -> dict[str, int | None]:
+    """The SM clocks of hosts with a limit, while they are still at work. Raises RefusedError when one is above it."""
+    if not subject.limited:
+        return {}
+    found: dict[str, int | None] = {}
+    for host, [answer] in fleet.keep_asking({host: [gpu.question()] for host in subject.limited}, say).items():
+        gpus, limit = known(gpu.parse(answer)) or (), subject.limited[host]
+        found[host] = gpus[0].sm_clock_mhz if gpus else None
+        if (above := clock_limit.exceeds(gpus, limit)) is not None:
+            what = f"the GPU clock limit does not hold: {above} MHz, set were at most {limit} MHz"
+            remedy = f"on {host}: nvidia-smi -q -d CLOCK; does another program set clocks?"
+            raise RefusedError(what, code="clock-limit-unmet", where=host, remedy=remedy)
+    return found
 
 
 def read_links(fleet: Fleet, names: Sequence[str], say: Say = None) -> dict[str, Links | Missing]:
@@ -346,6 +365,11 @@ def print_ready(
         by_tcp = transport.verdict == "rdma" and wanted.recipe.transport == "socket"  # counters grow for TCP, too
         way = "over the fabric, by TCP as the recipe says" if by_tcp else transport.verdict
         screen.line(f"between the ranks: {way} ({transport})")
+    if proof.clocks_mhz:
+        limit = {host.name: host.sm_max_mhz for host in wanted.hosts}
+        now = {host: "?" if mhz is None else str(mhz) for host, mhz in proof.clocks_mhz.items()}
+        clocks = ", ".join(f"{host} {mhz} of at most {limit[host]} MHz" for host, mhz in now.items())
+        screen.line(f"GPU clocks: {clocks}")
     rows = [[stage, f"{seconds:.1f}"] for stage, seconds in stages.items() if seconds >= 0.05]
     own = sum(seconds for stage, seconds in stages.items() if stage != ENGINE)
     screen.table("", ["stage", ">s"], [*rows, ["cluster's own share", f"{own:.1f}"]])
@@ -371,6 +395,7 @@ def print_ready(
         "weights": wanted.recipe.weights,
         "ray_nodes": list(proof.nodes),
         "transport": way_taken,
+        "clocks_mhz": dict(proof.clocks_mhz),
         "completion": {"text": done.text, "tokens": done.tokens, "seconds": done.seconds},
         "stages_s": {stage: round(seconds, 3) for stage, seconds in stages.items()},
         "memory_bytes": {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from cluster.config.inventory import ResolvedHost
 from cluster.deploy.apply import Applied, apply, undo
-from cluster.deploy.plan import Stage, start_ranks, stop_ranks
+from cluster.deploy.plan import Stage, filled, limits, start_ranks, stop_ranks
 from cluster.deploy.prove import prove_restarted, subject_of
 from cluster.deploy.released import await_released, say_held
 from cluster.deploy.session import Session, find, locked, see
@@ -51,7 +51,7 @@ def restart(
         if held:
             what = f"{say_held(held)}: the ranks stay stopped"
             raise RefusedError(what, code="not-released", remedy="run cluster doctor; reboot the host")
-        apply((Stage("start", start_ranks(now)),), session)
+        apply(filled(limits(hosts, seens), Stage("start", start_ranks(now))), session)
         prove_restarted(subject, within, screen)
     return fleet.time.monotonic() - start
 

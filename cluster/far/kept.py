@@ -1,14 +1,16 @@
-"""What is kept on this host's disks: sections disk, deployments, lock.
+"""What is kept on this host's disks: sections disk, deployments, lock, clock_limit.
 
 Given {"sections": [names], "paths": [path], "data_dir": path}; paths may start with `~`.
 Prints a line {"<section>": {"value": …} | {"missing": why, "kind": kind}} for each. Changes nothing.
 """
 
 import fcntl
+import glob
 import os
+import re
 from contextlib import suppress
 
-from cluster.far.prelude import Json, absolute, emit_sections, read_json
+from cluster.far.prelude import Json, absolute, emit_sections, read_json, read_text, read_text_if
 
 
 def room(path: str) -> dict[str, Json]:
@@ -51,11 +53,29 @@ def look_lock(given: dict[str, Json]) -> Json:
         return {"held": True, "who": note.get("who", ""), "since": note.get("since"), "why": note.get("why", "")}
 
 
+LIMITERS = (
+    *("/etc/systemd/system/*/*.service", "/etc/cron.d/*", "/etc/crontab", "/etc/rc.local"),
+    "/var/spool/cron/crontabs/*",
+)
+LIMITS = re.compile(r"nvidia-smi\b.*\s(?:-lgc|--lock-gpu-clocks)\b")
+
+
+def look_clock_limit(given: dict[str, Json]) -> Json:
+    """The note of what cluster limits the GPU's clocks to, and what else does so at each start of this host."""
+    note = read_json(os.path.join(absolute(given["data_dir"]), "clocks.json"))
+    mhz = note.get("sm_max_mhz")
+    current = note.get("boot") == read_text("/proc/sys/kernel/random/boot_id")
+    paths = sorted(path for pattern in LIMITERS for path in glob.glob(pattern))
+    others = [path for path in paths if LIMITS.search(read_text_if(path))]
+    return {"mhz": mhz if isinstance(mhz, int) else None, "current": current, "others": others}
+
+
 if __name__ == "__main__":
     emit_sections(
         {
             "disk": lambda given: [room(absolute(path)) for path in given["paths"]],
             "deployments": look_deployments,
             "lock": look_lock,
+            "clock_limit": look_clock_limit,
         }
     )

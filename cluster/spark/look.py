@@ -16,6 +16,7 @@ from cluster.config.find import did_you_mean
 from cluster.errors import UsageError
 from cluster.spark import (
     clock,
+    clock_limit,
     deployments,
     disk,
     docker,
@@ -28,6 +29,7 @@ from cluster.spark import (
     weights,
 )
 from cluster.spark.clock import Clock
+from cluster.spark.clock_limit import ClockLimit
 from cluster.spark.deployments import Container, Deployment, Kept, LockState
 from cluster.spark.disk import Room
 from cluster.spark.docker import Docker
@@ -97,6 +99,7 @@ class Seen:
     lock: LockState | Missing
     drafter: Weights | Missing = NOT_ASKED
     clock: Clock | Missing = NOT_ASKED
+    clock_limit: ClockLimit | Missing = NOT_ASKED
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, fact: Fact[X]) -> X | Missing:
@@ -170,6 +173,7 @@ def read(host: str, look: Look, answers: Sequence[Answer], asked: tuple[float, f
         lock=deployments.parse_lock(said["kept"]),
         drafter=weights.parse(said["drafter"]) if look.drafter else NOT_ASKED,
         clock=clock.parse(said["look"], asked) if look.thorough else NOT_ASKED,
+        clock_limit=clock_limit.parse(said["kept"]),
         facts={fact.name: fact.parse(said[fact.name]) for fact in FACTS} if look.thorough else {},
     )
 
@@ -179,7 +183,7 @@ def _asked(look: Look) -> dict[str, Question]:
     sections = [*(["clock"] if look.thorough else []), "memory", "identity", "listening", "processes"]
     kernel = {"sections": sections, "data_dir": look.data_dir}
     paths = [look.data_dir, look.hf_home, *IMAGE_ROOTS]
-    kept = {"sections": ["lock", "deployments", "disk"], "data_dir": look.data_dir, "paths": paths}
+    kept = {"sections": ["lock", "deployments", "clock_limit", "disk"], "data_dir": look.data_dir, "paths": paths}
     asked = {
         "look": far("look", {**kernel, "hf_home": look.hf_home}),
         "links": links.question(gids=look.thorough),
@@ -209,6 +213,7 @@ def check_host(wanted: Wanted, seen: Seen, found: Sequence[Deployment]) -> Itera
     yield from identity.check_name(seen)
     yield from docker.check_docker(seen)
     yield from gpu.check_gpu(seen)
+    yield from clock_limit.check_clock_limit(wanted, seen)
     for fact in FACTS:
         yield from fact.check(seen)
     yield from disk.check_disk(seen)

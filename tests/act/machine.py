@@ -156,6 +156,7 @@ class Desk:
     def reboot(self, name: str) -> None:
         machine = self.machines[name]
         machine.boots += 1
+        machine.gpu_limit_mhz = None
         for container in machine.docker.containers.values():
             if container.running:
                 container.end(255, self.now)

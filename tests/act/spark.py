@@ -15,6 +15,7 @@ from fake_host import FakeProcess, Put
 from far_program import run_over
 from rank_life import RankLife
 
+from cluster.argv import clocks
 from cluster.argv import docker as words_for
 from cluster.argv.far import source
 from cluster.argv.question import Answer, Question
@@ -130,6 +131,11 @@ class Machine:
     broken: dict[str, str] = field(default_factory=dict)
     """What an end of a fabric test says instead, by its role: receive, send, listen, call."""
     boots: int = 1
+    gpu_limit_mhz: int | None = None
+    limiters: tuple[str, ...] = ()
+    """Units and cron files that limit the GPU's clocks."""
+    locks: bool = True
+    """Whether the driver can limit clocks."""
     machine_id: str | None = None
     """What /etc/machine-id holds; None for one of its own."""
     arch: str = "aarch64"
@@ -255,13 +261,15 @@ class Machine:
     def shell(self, argv: Sequence[str]) -> Answer:
         """The scripts that are sent, known by their text. The docker story runs them for real."""
         _, _, script, _, *words = argv
-        if self.docker.trouble:
+        if self.docker.trouble and script not in (clocks.LIMIT_SCRIPT, clocks.RESET_SCRIPT):
             return Answer(1, err=self.docker.trouble[1].encode())
         containers = self.docker.containers.values()
         if script == words_for.END_SCRIPT:
             names = [one.name for one in containers if one.carries(words[0])]
             self.docker.answer(("stop", "-t", words[1], *names))
             return self.docker.answer(("rm", "--force", "--volumes", *names))
+        if script in (clocks.LIMIT_SCRIPT, clocks.RESET_SCRIPT):
+            return self.set_clocks(*words)
         if script == words_for.BUILD_SCRIPT:
             tag, image, folder = words
             return self.docker.build(tag, image, self.read(f"{folder}/Dockerfile"))
@@ -271,6 +279,28 @@ class Machine:
             return Answer(0 if started else 1)
         assert script == words_for.STOPPED_SCRIPT
         return Answer(0 if named and not named.running else 1)
+
+    def set_clocks(self, path: str, mhz: str = "") -> Answer:
+        """Limit the GPU's clocks, or put them back; the scripts are run for real elsewhere."""
+        note = self.see_clock_limit()
+        if not mhz and note["mhz"] is None:
+            return Answer(0)
+        if not self.sudo and (mhz or note["current"]):
+            return Answer(1, err=b"sudo: a password is required\n")
+        if mhz and not self.locks:
+            return Answer(1, err=b"Setting locked GPU clocks is not supported for GPU 0000000F:01:00.0.\n")
+        if mhz:
+            self.gpu_limit_mhz = int(mhz)
+            self.files[path] = (json.dumps({"sm_max_mhz": int(mhz), "boot": str(self.boots)}).encode(), 0o600)
+            return Answer(0)
+        self.gpu_limit_mhz = None if note["current"] else self.gpu_limit_mhz
+        del self.files[path]
+        return Answer(0)
+
+    def see_clock_limit(self) -> dict[str, Any]:
+        note = json.loads(self.files.get(f"{DATA}/{clocks.NOTE}", (b"{}",))[0])
+        current = note.get("boot") == str(self.boots)
+        return {"mhz": note.get("sm_max_mhz"), "current": current, "others": list(self.limiters)}
 
     @property
     def address(self) -> str:
@@ -395,7 +425,7 @@ class Machine:
 
     def tell_gpu(self, given: dict[str, Any]) -> dict[str, Any]:
         fields = [names[0] for names in given["fields"]]
-        code, said = self.smi or (0, SMI)
+        code, said = self.smi or (0, SMI.replace("2418", str(min(2418, self.gpu_limit_mhz or 2418))))
         rows = [(pid, name, held >> 20, container) for pid, name, held, container, on_gpu in self.rows() if on_gpu]
         apps = said if code else "".join(f"{pid}, {name}, {mib}\n" for pid, name, mib, _ in rows)
         containers = {str(pid): container for pid, _, _, container in rows}

@@ -25,6 +25,7 @@ from cluster.screen import Screen
 from cluster.spark.request import Wanted
 
 TOKEN = "hf_planted_0123456789"
+LIMIT_MHZ = 2000
 HUB_TOKEN = "hf_hub_0123456789"
 
 
@@ -56,9 +57,12 @@ def read() -> tuple[Named, Wanted, Wanted]:
     return named, old, replace(old, env={"SEED": "2"})
 
 
-def run_up(desk: Desk, *, old: bool = False) -> list[str]:
+def run_up(desk: Desk, *, old: bool = False, limited: bool = False) -> list[str]:
     """Start the new deployment, or the old one; what was warned of."""
     _, before, after = read()
+    if limited:
+        hosts = tuple(replace(host, sm_max_mhz=LIMIT_MHZ) for host in after.hosts)
+        before, after = replace(before, hosts=hosts), replace(after, hosts=hosts)
     screen = Silent()
     up.start(before if old else after, up.Options(dry_run=False, yes=True, hub_token=HUB_TOKEN), screen, desk.connect)
     return screen.warned
@@ -97,6 +101,17 @@ def with_old() -> Desk:
     return desk
 
 
+def with_limit() -> Desk:
+    """The old one, with GPU clocks limited."""
+    desk = empty()
+    run_up(desk, old=True, limited=True)
+    return desk
+
+
+def run_up_limited(desk: Desk) -> list[str]:
+    return run_up(desk, limited=True)
+
+
 def without_files() -> Desk:
     """The image is missing on the worker, the gated model on both."""
     desk = empty()
@@ -118,7 +133,7 @@ def strangers(desk: Desk) -> dict[str, tuple[str, str, int]]:
     }
 
 
-def check_only(desk: Desk, deployment: str | None) -> None:
+def check_only(desk: Desk, deployment: str | None, limit_mhz: int | None = None) -> None:
     """Exactly this deployment serves and nothing else of ours is there; None: nothing of ours at all."""
     assert list(desk.serving()) == ([deployment] if deployment else [])
     for machine in desk:
@@ -128,7 +143,8 @@ def check_only(desk: Desk, deployment: str | None) -> None:
         )
         assert machine.kept() == ([deployment] if deployment else [])
         stray = [name for name in machine.files if not name.startswith(f"{DATA}/deployments/{deployment}/")]
-        assert stray == []
+        assert stray == ([f"{DATA}/clocks.json"] if limit_mhz else [])
+        assert machine.gpu_limit_mhz == limit_mhz
         secret = [data for data, _ in machine.files.values() if TOKEN.encode() in data]
         assert len(secret) == (deployment is not None)
         assert not holds_hub_token(machine)
@@ -170,6 +186,10 @@ ACTS: dict[str, tuple[Callable[[], Desk], Callable[[Desk], list[str]]]] = {
     "replacing up": (with_old, run_up),
     "fetching up": (without_files, run_up),
     "down": (with_old, run_down),
+    "limited up": (empty, run_up_limited),
+    "limited replacing up": (with_limit, run_up_limited),
+    "unlimited up": (with_limit, run_up),
+    "limited down": (with_limit, run_down),
 }
 FILES = (
     "rank.py",
@@ -183,6 +203,8 @@ FILES = (
     "api key",
 )
 FRESH = ("try", "folder", *FILES, "run")
+LIMITED = ("try", "clocks", *FRESH[1:])
+REPLACING = ("try", "stop", "clocks", *FRESH[1:], "remove", "forget")
 FETCHING = ("hub token", "hub folder", "download", "forget token", *FRESH)
 CHANGES: dict[tuple[str, str], tuple[str, ...]] = {
     ("fresh up", "spark1"): FRESH,
@@ -193,17 +215,27 @@ CHANGES: dict[tuple[str, str], tuple[str, ...]] = {
     ("fetching up", "spark2"): ("pull", *FETCHING),
     ("down", "spark1"): ("stop", "remove", "forget"),
     ("down", "spark2"): ("stop", "remove", "forget"),
+    ("limited up", "spark1"): LIMITED,
+    ("limited up", "spark2"): LIMITED,
+    ("limited replacing up", "spark1"): REPLACING,
+    ("limited replacing up", "spark2"): REPLACING,
+    ("unlimited up", "spark1"): REPLACING,
+    ("unlimited up", "spark2"): REPLACING,
+    ("limited down", "spark1"): ("stop", "remove", "forget", "clocks"),
+    ("limited down", "spark2"): ("stop", "remove", "forget", "clocks"),
 }
+REPLACES = ("replacing up", "limited replacing up", "unlimited up")
 PROVEN = ("remove", "forget")
 """What `up` does after the proof: the new one serves, whatever becomes of these."""
+DOWNS = ("down", "limited down")
 WELL: dict[str, set[tuple[str, str]]] = {
     "error": {
-        *(("replacing up", one) for one in PROVEN),
+        *((act, one) for act in REPLACES for one in PROVEN),
         ("fetching up", "hub folder"),
         ("fetching up", "forget token"),
     },
     "lost answer": {(act, change) for (act, _), changes in CHANGES.items() for change in changes},
-    "unreachable": {("replacing up", one) for one in PROVEN},
+    "unreachable": {(act, one) for act in REPLACES for one in PROVEN},
 }
 """By way: where an act goes on and ends well all the same."""
 CASES = [(act, host, change, way) for (act, host), changes in CHANGES.items() for change in changes for way in WAYS]
@@ -292,7 +324,7 @@ def check_failure(ended: BaseException | None, host: str, way: str) -> None:
 
 def check_success(act: str, warned: list[str], desk: Desk) -> None:
     """The new one serves on both hosts; what could not be removed was said."""
-    assert desk.serving() == ({} if act == "down" else {ids()[1]: ["spark1", "spark2"]})
+    assert desk.serving() == ({} if act in DOWNS else {ids()[1]: ["spark1", "spark2"]})
     left = [machine.name for machine in desk if holds_hub_token(machine) or ids()[0] in machine.kept()]
     assert not left or set(warned) - usual(act), f"left on {left}, and nobody says so"
 
@@ -302,16 +334,18 @@ def check_at_once(act: str, change: str, host: str, way: str, desk: Desk) -> Non
 
     A `down` that failed is not undone; an operator who was killed undoes nothing.
     """
-    if way == "killed" or act == "down":
+    if way == "killed" or act in DOWNS:
         return
     desk.pass_time(10)
-    if act == "replacing up" and change in PROVEN:
+    before_mhz = LIMIT_MHZ if ACTS[act][0] is with_limit else None
+    if act in REPLACES and change in PROVEN:
         assert list(desk.serving()) == [ids()[1]]
     elif way != "unreachable":
-        check_only(desk, ids()[0] if act == "replacing up" else None)
+        check_only(desk, ids()[0] if act in REPLACES else None, before_mhz)
     else:
         [reached] = [machine for machine in desk if machine.name != host]
-        assert reached.kept() == ([ids()[0]] if act == "replacing up" else [])
+        assert reached.kept() == ([ids()[0]] if act in REPLACES else [])
+        assert reached.gpu_limit_mhz == before_mhz
         assert not holds_hub_token(reached)
 
 

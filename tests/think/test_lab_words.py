@@ -245,6 +245,25 @@ def test_nvidia_smi_refuses_unknown_fields(smi: Any, capsys: pytest.CaptureFixtu
     assert 'Field "foo" is not a valid field to query.' in capsys.readouterr().out
 
 
+def test_clocks_are_limited_by_root_and_put_back(
+    smi: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smi, "CLOCKS", str(tmp_path / "clocks.json"))
+    monkeypatch.setattr(smi.os, "geteuid", lambda: 1000)
+    with pytest.raises(SystemExit) as refused:
+        smi.main(["-lgc", "0,2000"])
+    assert refused.value.code == 4
+    assert "permission" in capsys.readouterr().out
+    monkeypatch.setattr(smi.os, "geteuid", lambda: 0)
+    smi.main(["-lgc", "0,2000"])
+    assert "gpuClkMax 2000" in capsys.readouterr().out
+    busy = {"power_w": 40.0}
+    values = smi.gpu_values(smi.reading(busy))
+    assert (values["clocks.sm"], values["clocks_event_reasons.active"]) == (("2000", "MHz"), ("0x0000000000000002", ""))
+    smi.main(["-rgc"])
+    assert smi.gpu_values(smi.reading(busy))["clocks.sm"] == ("2411", "MHz")
+
+
 def test_throttle_reasons_are_a_mask(smi: Any) -> None:
     values = smi.gpu_values(smi.reading({"power_w": 16.4, "sm_mhz": 640, "reasons": ["sw_power_cap"]}))
     assert values["clocks_event_reasons.active"] == ("0x0000000000000004", "")

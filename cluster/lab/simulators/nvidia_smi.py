@@ -3,8 +3,9 @@
 
 Memory of a process is its resident memory; utilization is its CPU time over 50 ms. What a fault changes is in
 /run/cluster-lab/gpu.json: {"power_w", "sm_mhz", "utilization", "temperature", "reasons", "apps": {pid: MiB}}.
+`-lgc` and `-rgc` need root, as the real ones do; a reboot ends the limit, which is in /run/cluster-lab/clocks.json.
 Within a container there are no compute apps, as on a Spark. Formats: samples of driver 580.95.05. Of the real tool
-it has the queries and the list, which it also prints in place of the table.
+it has the queries, those two and the list, which it also prints in place of the table.
 """
 
 import json
@@ -19,9 +20,11 @@ NAME = "NVIDIA GB10 (simulated)"
 UUID = "GPU-51b1a7ed-0000-4000-8000-000000000010"
 DRIVER = "580.95.05"
 STATE = "/run/cluster-lab/gpu.json"
+CLOCKS = "/run/cluster-lab/clocks.json"
+MAX_MHZ = 3003
 App = tuple[int, str, int]  # process id, name, MiB
 WORKER = re.compile(r"VLLM::Worker|ray::RayWorker|ray::QuickWorker")
-REASONS = {"gpu_idle": 0x1, "sw_power_cap": 0x4}
+REASONS = {"gpu_idle": 0x1, "applications_clocks_setting": 0x2, "sw_power_cap": 0x4}
 
 
 def state() -> dict[str, Any]:
@@ -30,6 +33,31 @@ def state() -> dict[str, Any]:
         return dict(json.loads(read(STATE) or "{}"))
     except ValueError:  # it is being written
         return {}
+
+
+def limit_mhz() -> int:
+    """The highest SM clock that was set, else the GPU's own."""
+    return int(json.loads(read(CLOCKS) or "{}").get("max", MAX_MHZ))
+
+
+def set_limit(words: list[str]) -> None:
+    """`-lgc MIN,MAX` or one value, `-rgc`; exits 4 without root, as the real tool does."""
+    bus = "0000000F:01:00.0"
+    if os.geteuid():
+        verb = "setting" if words[0] == "-lgc" else "resetting"
+        print(f"The current user does not have permission to change clocks for GPU {bus}.")
+        print(f"Terminating early due to previous errors while {verb} GPU clocks.")
+        sys.exit(4)
+    if words[0] == "-rgc":
+        if os.path.exists(CLOCKS):
+            os.unlink(CLOCKS)
+        print(f"GPU clocks reset for GPU {bus}")
+    else:
+        low, _, high = words[1].partition(",")
+        with open(CLOCKS, "w", encoding="utf-8") as file:
+            json.dump({"min": int(low), "max": int(high or low)}, file)
+        print(f'GPU clocks set to "(gpuClkMin {low}, gpuClkMax {high or low})" for GPU {bus}')
+    print("All done.")
 
 
 def read(path: str) -> str:
@@ -78,14 +106,17 @@ def reading(given: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.05)
         busy = min(100, (sum(map(ticks, pids)) - before) * 100 // max(1, os.sysconf("SC_CLK_TCK") // 20))
     idle = not pids and not given
-    now = {
+    now: dict[str, Any] = {
         "power_w": 4.2 if idle else 11.0 + busy * 0.4,
         "sm_mhz": 208 if idle else 2411,
         "utilization": busy,
         "temperature": 40 if idle else 44 + busy // 8,
         "reasons": ["gpu_idle"] if idle else [],
     }
-    return now | {key: value for key, value in given.items() if key != "apps"}
+    now |= {key: value for key, value in given.items() if key != "apps"}
+    if now["sm_mhz"] > (most := limit_mhz()):
+        now |= {"sm_mhz": most, "reasons": [*now["reasons"], "applications_clocks_setting"]}
+    return now
 
 
 def gpu_values(now: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -100,7 +131,7 @@ def gpu_values(now: dict[str, Any]) -> dict[str, tuple[str, str]]:
         "utilization.gpu": (str(now["utilization"]), "%"),
         "utilization.memory": ("0", "%"),
         "temperature.gpu": (str(now["temperature"]), ""),
-        "clocks.max.sm": ("3003", "MHz"),
+        "clocks.max.sm": (str(MAX_MHZ), "MHz"),
     }
     for names, value in (
         ("index", ("0", "")),
@@ -155,6 +186,8 @@ def main(words: list[str]) -> None:
         query_gpu([field.strip() for field in given["query-gpu"].split(",")], form)
     elif "query-compute-apps" in given:
         query_apps([field.strip() for field in given["query-compute-apps"].split(",")], form)
+    elif (words[:1] == ["-lgc"] and len(words) == 2) or words == ["-rgc"]:
+        set_limit(words)
     elif not words or "-L" in words or "list-gpus" in given:
         print(f"GPU 0: {NAME} (UUID: {UUID})")
     else:
