@@ -18,6 +18,7 @@ from cluster.hosts.fleet import Fleet
 from cluster.hosts.protocol import Process
 from cluster.spark import gpu, memory
 from cluster.spark import links as spark_links
+from cluster.spark.clock_limit import SETTING
 from cluster.spark.deployments import Deployment
 from cluster.spark.fact import known
 from cluster.spark.gpu import CAPPED_MHZ
@@ -137,6 +138,9 @@ def machine_notes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     for host in hosts:
         most = [run["most"][host] for run in runs if host in run["most"]]
         reasons = dict.fromkeys(reason for state in most for reason in state.get("throttle", ()))
+        if SETTING in reasons:
+            notes.append(f"{host}: a setting limits the GPU's clocks")
+            del reasons[SETTING]
         if reasons:
             notes.append(f"THROTTLED: {host} ({', '.join(reasons)})")
         if busy := busy_clocks(runs, host):

@@ -126,6 +126,7 @@ IDLE = line(1, 208).replace(", 61, 96, ", ", 40, 0, ")
             {"spark1": STEADY, "spark2": [line(1), line(2, mask="0x24", sent=1), line(3)]},
             ["THROTTLED: spark2 (power cap, software thermal slowdown)"],
         ),
+        ({"spark1": [line(1, 2000, mask="0x2")] * 2}, ["spark1: a setting limits the GPU's clocks"]),
         ({"spark1": [line(1, 650)] * 2}, ["POWER-CAPPED: spark1 ran at 650 MHz under load, at most 45 W"]),
         ({"spark1": [line(1, 1800)] * 2}, []),
         (
