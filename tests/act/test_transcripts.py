@@ -224,6 +224,7 @@ PREPARED: dict[str, list[Prepare]] = {
     "pull/worker_unreachable": [gone("spark2")],
     "pull/lock_held": [locked("spark2")],
     "down/done": [SERVING],
+    "down/two_run": [typed("up", "toy", "--solo", "-n", f"spark{number}") for number in (1, 2)],
     "down/worker_unreachable": [SERVING, gone("spark2")],
     "down/lock_held": [SERVING, locked("spark1")],
     "down/half_a_pair": [SERVING],
