@@ -367,7 +367,8 @@ def newest(directory: Path) -> list[Path]:
     for path, result in stored_results((*directory.glob("*.json"), *directory.glob(f"*{PARTIAL}"))):
         if path.name in kept:
             return [kept[path.name]]
-        baseline, _ = find_baseline(directory, result) if (result.manifest.tp or 1) > 1 else (None, ())
+        several = (result.manifest.tp or 1) > 1 or result.manifest.replicas
+        baseline, _ = find_baseline(directory, result) if several else (None, ())
         return [baseline[0], path] if baseline else [path]
     raise UsageError(
         f"no results found in {directory}",

@@ -208,7 +208,7 @@ def print_result(result: Result, recipe: Recipe | None, options: BenchOptions, d
         screen.warn(line)
     of_hosts = (server_table(result), memory_table(result), machine_table(result))
     print_tables([bench_table(result), latency_table(result), *(table for table in of_hosts if table)], screen)
-    if (result.manifest.nodes or 1) == 1:
+    if (result.manifest.tp or 1) == 1 and not result.manifest.replicas:
         return
     references = recipe.reference if recipe else ()
     baseline, refused = find_baseline(directory, result)
