@@ -349,31 +349,6 @@ def print_clients(spec: Mapping[str, Any], head: Seen, screen: Screen) -> dict[s
     return {"address": address, "model": model, "words": words, "notes": notes}
 
 
-def address_of(bind: str, port: int, head: Seen) -> str:
-    """Where people's programs reach the API: the address it listens on, or the head's management address."""
-    identity = known(head.identity)
-    address = bind if bind not in EVERYWHERE else identity.management_address if identity else "?"
-    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
-
-
-def print_clients(spec: Mapping[str, Any], head: Seen, screen: Screen) -> dict[str, Any]:
-    """The lines for people's programs, of a deployment's spec. Returns the same as JSON."""
-    recipe, flags = spec["recipe"], serve_flags(spec["recipe"]["vllm"], spec.get("words", ()))
-    address = address_of(spec["bind"], recipe["port"], head)
-    model, key = recipe["served_model_name"] or recipe["model"], API_KEY in spec["secrets"]
-    words = client_words(address, model, key=key)
-    notes = client_notes(model, tools=bool(flags.get("enable-auto-tool-choice")), bind=spec["bind"], head=head.host)
-    for program, lines in words.items():
-        screen.line(f"# {program}")
-        for line in lines:
-            screen.line(line)
-    for note in notes:
-        screen.warn(note)
-    if key:
-        screen.note(f"the server asks for a key: first set {API_KEY} in your shell")
-    return {"address": address, "model": model, "words": words, "notes": notes}
-
-
 def print_ready(
     wanted: Wanted, proof: Proof, seens: Mapping[str, Seen], session: Session, *, changed: bool
 ) -> dict[str, Any]:
