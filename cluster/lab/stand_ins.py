@@ -98,7 +98,10 @@ STAND_INS = {
         fp8_cache=True,
     ),
     "qwen3.8-27b-nvfp4-dflash2": StandIn(
-        "tiny-qwen-3.5-dense", (PINNED, NO_DRAFTS), "BF16, without pictures", fp8_cache=True
+        "tiny-qwen-3.5-dense",
+        (PINNED, NO_DRAFTS, ("env.VLLM_USE_V2_MODEL_RUNNER=", "that model runner requires Triton")),
+        "BF16, without pictures",
+        fp8_cache=True,
     ),
     "minimax-m2.7-nvfp4": StandIn(
         "tiny-minimax-m2",
