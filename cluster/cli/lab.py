@@ -26,6 +26,10 @@ VERBS = {
         {"HOST?": "which host", "FAULT?": "which fault, see --list", "--list": "the faults, a line each", **DIR},
     ),
     "mend": ("undo faults", {"HOST?": "which host (default all)", **DIR}),
+    "memory": (
+        "let a host have only so much memory; it reboots",
+        {"HOST?": "which host", "GIB?": "for its processes and containers together; 0: all of this machine's", **DIR},
+    ),
     "toy": (
         "the words that run a recipe with a toy model: cluster up $(cluster lab toy RECIPE)",
         {"RECIPE?": "which recipe (default: all, with what is replaced and why)"},
@@ -67,13 +71,19 @@ def run(args: argparse.Namespace, screen: object = None) -> int:
         rows = lab.status(place_of(args.dir))
     elif args.verb == "mend":
         lab.mend(place_of(args.dir), args.host)
-    elif args.list:
+    elif args.verb == "memory" and args.gib is not None:
+        lab.limit_memory(place_of(args.dir), args.host, args.gib)
+    elif args.verb == "break" and args.list:
         width = max(map(len, FAULTS))
         rows = [f"{fault.name:<{width}}  {fault.what}" for fault in FAULTS.values()]
-    elif args.host and args.fault:
+    elif args.verb == "break" and args.fault:
         lab.break_host(place_of(args.dir), args.host, args.fault)
     else:
-        what, remedy = "cluster lab break requires a host and a fault", "cluster lab break --list"
+        wanted, remedy = {
+            "break": ("a fault", "cluster lab break --list"),
+            "memory": ("GiB", "cluster lab memory spark1 8"),
+        }[args.verb]
+        what = f"cluster lab {args.verb} requires a host and {wanted}"
         raise UsageError(what, code="argument-missing", remedy=remedy)
     sys.stdout.write("".join(f"{row}\n" for row in rows))
     return ExitCode.DONE

@@ -224,9 +224,9 @@ OPTIONS: dict[str, dict[str, str]] = {
         **COMMON,
     },
 }
-"""By command: what is typed → help. `N` is an int, `S` a float, `{a,b}` a choice, all else text; without a value it is
-a switch. `?` as in argparse, `+` several values, `*` given more than once. Numbers and choices have the default that
-the help names.
+"""By command: what is typed → help. `N` is an int, `S` and `GIB` floats, `{a,b}` a choice, all else text; without a
+value it is a switch. `?` as in argparse, `+` several values, `*` given more than once. Numbers and choices have the
+default that the help names.
 """
 
 
@@ -239,7 +239,7 @@ def runs(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"a number or auto is wanted, found {text!r}") from None
 
 
-TYPES: dict[str, Callable[[str], Any]] = {"N": int, "S": float, "N|auto": runs}
+TYPES: dict[str, Callable[[str], Any]] = {"N": int, "S": float, "GIB": float, "N|auto": runs}
 MORE: dict[str, dict[str, Any]] = {
     "--recipe": {"dest": "recipe_option"},
     "--pipeline-parallel": {"dest": "pipeline"},

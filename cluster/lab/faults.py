@@ -231,13 +231,15 @@ def meminfo_with_little(text: str) -> str:
     return text
 
 
-empty_memory = sh("while umount /proc/meminfo 2>/dev/null; do :; done")
+empty_memory = sh(  # what shows a limit of memory stays mounted below
+    'while grep -q " /cluster-lab/meminfo /proc/meminfo " /proc/self/mountinfo; do umount /proc/meminfo; done'
+)
 
 
 def fill_memory(scene: Scene) -> None:
     """On the host, not in its containers."""
     empty_memory(scene)
-    (scene.root / "run/cluster-lab/meminfo").write_text(meminfo_with_little(Path("/proc/meminfo").read_text()))
+    (scene.root / "run/cluster-lab/meminfo").write_text(meminfo_with_little((scene.root / "proc/meminfo").read_text()))
     scene.shell("mount --bind /run/cluster-lab/meminfo /proc/meminfo")
 
 

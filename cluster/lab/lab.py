@@ -1,4 +1,4 @@
-"""The lab: up, down, status, break, mend. It requires root, Debian 12 and a few packages."""
+"""The lab: up, down, status, break, mend, memory. It requires root, Debian 12 and a few packages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from cluster.errors import ClusterError, UsageError
 from cluster.lab import gpu, wires
 from cluster.lab.engine import PYTHON, toy_models
-from cluster.lab.faults import FAULTS, Scene, power_on
+from cluster.lab.faults import FAULTS, Scene, cut_power, power_on
 from cluster.lab.images import docker_images, shown_engines
 from cluster.lab.place import LabRecord, Place, building, locked, purge, read_record, write_record
 from cluster.lab.program import run, say
 from cluster.lab.rootfs import host_root
 from cluster.lab.shape import MAX_HOSTS, Spark
-from cluster.lab.spark import end, is_up
+from cluster.lab.spark import CGROUPS, end, is_up
 from cluster.lab.start import start_hosts, write_access
 
 PACKAGES = {
@@ -146,7 +146,10 @@ def status(place: Place) -> list[str]:
     for spark in record.sparks:
         state = "up" if is_up(place, spark) else "down"
         broken = record.faults.get(spark.name)
-        rows.append(f"{spark.name}  {spark.management}  {state}" + (f"  broken: {', '.join(broken)}" if broken else ""))
+        row = f"{spark.name}  {spark.management}  {state}"
+        if spark.memory_gib:
+            row += f"  memory: {spark.memory_gib:g} GiB (the limit is real, /proc/meminfo simulated from its cgroup)"
+        rows.append(row + (f"  broken: {', '.join(broken)}" if broken else ""))
     return rows
 
 
@@ -169,6 +172,29 @@ def break_host(place: Place, name: str, fault_name: str) -> None:
             write_record(place, record)
         fault.make(scene)
         say(f"{name}: {fault.what}")
+
+
+def limit_memory(place: Place, name: str, gib: float) -> None:
+    """Let a host's processes and containers together have `gib` GiB, 0: all of this machine's. The host reboots.
+
+    Raises UsageError for a size that this machine has not, and where the kernel's memory cgroup is not v1.
+    """
+    demand_root()
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    if gib and not 1 <= gib <= most:
+        raise UsageError(f"{gib:g} GiB: a host has 1 to {most:.1f}, or 0 for no limit", code="lab-memory")
+    if gib and not (CGROUPS / "memory/memory.limit_in_bytes").exists():
+        raise UsageError("a limit of memory requires cgroup v1's memory controller", code="lab-unsupported")
+    with locked(place):
+        record = read_record(place)
+        record.memory[name] = gib
+        scene = scene_of(place, record, name)
+        write_record(place, record)
+        cut_power(scene)
+        power_on(scene)
+        forget(record, name, "killed")
+        write_record(place, record)
+        say(f"{name}: memory {f'{gib:g} GiB' if gib else 'of this machine'}")
 
 
 def mend(place: Place, name: str | None) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from cluster.errors import LockedError, UsageError
@@ -54,16 +54,19 @@ class Place:
 
 @dataclass(slots=True)
 class LabRecord:
-    """What the lab's file holds. Which processes run is not in it: that is read from /proc."""
+    """What the lab's file holds: by host its faults, and its limit of memory in GiB. Which processes run is not in it:
+    that is read from /proc."""
 
     number: int = 0
     hosts: int = 0
     gpu: bool = False
     faults: dict[str, list[str]] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
 
     @property
     def sparks(self) -> tuple[Spark, ...]:
-        return sparks(self.hosts, self.number)
+        made = sparks(self.hosts, self.number)
+        return tuple(replace(spark, memory_gib=self.memory.get(spark.name, 0)) for spark in made)
 
 
 def place_of(directory: str | None) -> Place:

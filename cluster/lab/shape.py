@@ -36,10 +36,12 @@ CABLED = tuple(port for port in PORTS if port.subnet)
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """One simulated host. `number` counts from 1, `lab` is the number of the lab on this machine (0 to 9)."""
+    """One simulated host. `number` counts from 1, `lab` is the number of the lab on this machine (0 to 9), `memory_gib`
+    its limit of memory (0: none, it has this machine's)."""
 
     number: int
     lab: int = 0
+    memory_gib: float = 0
 
     @property
     def name(self) -> str:

@@ -18,12 +18,14 @@ from typing import Any
 from cluster.errors import ClusterError
 from cluster.lab import gpu
 from cluster.lab.engine import lab_files
+from cluster.lab.inside.daemon import meminfo
 from cluster.lab.place import HostPlace, Place
 from cluster.lab.program import await_that, processes_with, run
 from cluster.lab.rootfs import host_files
 from cluster.lab.shape import GPU_PRODUCT_NAME, PORTS, PRODUCT_NAME, REGISTRY_URL, USER, Spark
 
 UID = 1000
+CGROUPS = Path("/sys/fs/cgroup")
 OWN = "usr/local/lib/cluster-lab"
 SMI = "usr/local/bin/nvidia-smi"
 PROGRAMS = {
@@ -111,6 +113,7 @@ def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool 
         "shown": shown,
         "ports": ports if wire else [],
         "dockerd": dockerd_words(spark),
+        "memory": memory_words(spark) if spark.memory_gib else None,
     }
     host.boot.write_text(json.dumps(words, indent=1))
     alone = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
@@ -118,6 +121,19 @@ def boot(place: Place, spark: Spark, *, shown: dict[str, list[str]], wire: bool 
     with (host.root / "boot.log").open("ab") as log:
         pipe = subprocess.PIPE
         return subprocess.Popen([*alone, *init], stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True)
+
+
+def memory_words(spark: Spark) -> dict[str, Any]:
+    """How a host's memory is limited: in a cgroup (v1) whose limit its processes and containers share; one of cgroup2,
+    where the kernel has it beside, measures their pressure."""
+    limit, own = int(spark.memory_gib * 2**30), spark.cgroup.strip("/")
+    pressure = str(CGROUPS / "unified" / own) if (CGROUPS / "unified/memory.pressure").exists() else None
+    return {
+        "limit": limit,
+        "group": str(CGROUPS / "memory" / own),
+        "pressure": pressure,
+        "meminfo": meminfo(limit, 0, {}),
+    }
 
 
 def start_daemons(host: HostPlace, first: subprocess.Popen[str]) -> None:
@@ -165,7 +181,8 @@ def inside(init: int, argv: Sequence[str], timeout_s: float = 60) -> str:
 def start_inside(init: int, *argv: str) -> None:
     """Start a daemon inside a host as its own init would; its output goes to /var/log/<name>.log."""
     log = f"/var/log/{Path(argv[0]).name}.log"
-    line = f'export PATH=/{OWN}/bin:$PATH; setsid "$@" </dev/null >>{log} 2>&1 &'
+    join = "for procs in $(cat /run/cluster-lab/memory/cgroups 2>/dev/null); do echo 0 >$procs; done"
+    line = f'{join}; export PATH=/{OWN}/bin:$PATH; setsid "$@" </dev/null >>{log} 2>&1 &'
     inside(init, ["sh", "-c", line, "sh", *argv])
 
 
@@ -213,7 +230,7 @@ def _is_first(pid: int) -> bool:
 def _sweep_cgroups(place: Place, spark: Spark) -> bool:
     """Remove a host's cgroups; False while processes that were killed still end in one of them."""
     gone = True
-    for hierarchy in [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")]:
+    for hierarchy in [CGROUPS, *CGROUPS.glob("*/")]:
         top = hierarchy / spark.cgroup.strip("/")
         if top.is_dir():
             for folder, _, _ in os.walk(top, topdown=False):

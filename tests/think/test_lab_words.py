@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from argparse import Namespace
 from pathlib import Path
@@ -16,7 +17,7 @@ from cluster.config.inventory import Inventory
 from cluster.errors import LockedError, UsageError
 from cluster.lab.faults import FAULTS, meminfo_with_little
 from cluster.lab.images import NO_RAY, QUICK, REAL, digest_of, dockerfile, lay_out_registry
-from cluster.lab.inside import bundle, init
+from cluster.lab.inside import bundle, daemon, init
 from cluster.lab.place import LabRecord, Place, locked, place_of, purge, read_record, write_record
 from cluster.lab.quick import answers
 from cluster.lab.quick.words import parse
@@ -144,6 +145,37 @@ def test_container_sees_nvidia_smi_only_with_gpus() -> None:
     spec["process"]["env"] = []
     bundle.fit_container(spec)
     assert [mount["destination"] for mount in spec["mounts"]] == ["/usr/bin/nvidia-smi", "/run/cluster-lab"]
+
+
+def test_container_sees_the_limit_of_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = container(root={"path": "/rootfs"}, hooks=None)
+    bundle.fit_container(spec)
+    assert spec["hooks"] is None
+    (tmp_path / "meminfo").touch()
+    monkeypatch.setattr(bundle, "MEMORY", {f"{tmp_path}/meminfo": "meminfo", f"{tmp_path}/none": "pressure/memory"})
+    bundle.fit_container(spec)
+    words = ["mount", "-o", "bind,ro", f"{tmp_path}/meminfo", "/rootfs/proc/meminfo"]
+    assert spec["hooks"] == {"createContainer": [{"path": "/usr/bin/mount", "args": words}]}
+
+
+def test_meminfo_of_a_limit_has_one_length_and_counts_files_as_available() -> None:
+    mib = 1 << 20
+    empty = daemon.meminfo(119 << 30, 0, {})
+    stat = {"total_active_file": mib, "total_inactive_file": 2 * mib, "total_active_anon": 5 * mib}
+    some = daemon.meminfo(119 << 30, 9 * mib, stat)
+    full = daemon.meminfo(119 << 30, (119 << 30) + 4096, {"total_active_file": 120 << 30})
+    assert len(empty) == len(some) == len(full)
+    rows = {name: int(kib) for name, kib in re.findall(r"(\w+): +(\d+) kB\n", some)}
+    assert rows["MemTotal"] - rows["MemFree"] == 9 << 10
+    assert rows["MemAvailable"] - rows["MemFree"] == 3 << 10
+    assert (rows["Active"], rows["Inactive"], rows["SwapTotal"]) == (6 << 10, 2 << 10, 0)
+    assert "MemFree:                0 kB\n" in full
+    assert f"MemAvailable:   {119 << 20} kB\n" in full
+
+
+def test_limit_of_memory_is_the_hosts_own() -> None:
+    record = LabRecord(3, 2, memory={"spark2": 8})
+    assert [spark.memory_gib for spark in record.sparks] == [0, 8]
 
 
 def test_gids_are_written_as_sysfs_does() -> None:

@@ -1,8 +1,9 @@
 """Fits a container to this machine before the real runc reads it. Called by the `runc` in front of runc.
 
-Three changes, in the lab only: RLIMIT_MEMLOCK is dropped (the machine may lack CAP_SYS_RESOURCE); the engine is
+Changes, in the lab only: RLIMIT_MEMLOCK is dropped (the machine may lack CAP_SYS_RESOURCE); the engine is
 mounted into images of the lab (`CLUSTER_LAB_ENGINE`), so that they stay small, and in a lab with real GPUs (gpu.json)
-this machine's folders; a container that asked for GPUs has the simulated `nvidia-smi`, or the host's card.
+this machine's folders; a container that asked for GPUs has the simulated `nvidia-smi`, or the host's card; where the
+host's memory has a limit, its /proc says so in the container too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ RUNC = "/usr/sbin/runc"
 ENGINES = "/opt/cluster-lab"
 GPU = "/usr/local/lib/cluster-lab/gpu.json"
 INIT = "/.docker-init"
+MEMORY = {"/run/cluster-lab/memory/meminfo": "meminfo", "/run/cluster-lab/memory/pressure": "pressure/memory"}
 
 
 def read_only(source: str, target: str) -> dict[str, Any]:
@@ -43,6 +45,16 @@ def fit_container(spec: dict[str, Any]) -> None:
     elif wants_gpu:
         spec["mounts"].append(read_only("/usr/local/bin/nvidia-smi", "/usr/bin/nvidia-smi"))
         spec["mounts"].append(read_only("/run/cluster-lab", "/run/cluster-lab"))
+    show_memory(spec)
+
+
+def show_memory(spec: dict[str, Any]) -> None:
+    """By hooks, since runc refuses mounts over /proc/pressure."""
+    for source, target in MEMORY.items():
+        if os.path.exists(source):
+            words = ["mount", "-o", "bind,ro", source, f"{spec['root']['path']}/proc/{target}"]
+            spec["hooks"] = spec.get("hooks") or {}
+            spec["hooks"].setdefault("createContainer", []).append({"path": "/usr/bin/mount", "args": words})
 
 
 def show_machine(spec: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""Holds a lab's switch (its network namespace lives as long as this process) and keeps the RDMA counters fresh.
+"""Holds a lab's switch (its network namespace lives as long as this process) and keeps made-up readings fresh.
 
     unshare --net python3 daemon.py REGISTRY MODEL LAB_DIR
 
 Five times a second, for each booted host: bytes of the fabric netdevs (/proc/PID/net/dev) become
 port_xmit_data and port_rcv_data, in units of 4 bytes; carrier becomes state. A host whose name is in LAB_DIR/still
-keeps its counters as they are. The lab's registry and hub (outside.py) end with it.
+keeps its counters as they are. Twenty times a second, for each host with a limit of memory: its cgroup becomes its
+/proc/meminfo. The lab's registry and hub (outside.py) end with it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PERIOD_S = 0.2
+PERIOD_S = 0.05
+COUNTERS, HOSTS = 4, 20  # every so many periods
 
 
 def hosts_of(lab: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -74,6 +77,41 @@ def refresh(pid: int, boot: dict[str, Any], still: bool, kept: dict[Path, str]) 
                 kept[one / name] = text
 
 
+def meminfo(limit: int, usage: int, stat: Mapping[str, int]) -> str:
+    """The /proc/meminfo of a machine of `limit` bytes, from a memory cgroup (v1). All have one length, so that a reader
+    never sees half of one. Pages of files count as available, as in the kernel's own."""
+    free = max(limit - usage, 0)
+    active, inactive = (
+        [stat.get(f"total_{kind}_{pages}", 0) for pages in ("anon", "file")] for kind in ("active", "inactive")
+    )
+    rows = {
+        "MemTotal": limit,
+        "MemFree": free,
+        "MemAvailable": min(free + active[1] + inactive[1], limit),
+        "Buffers": 0,
+        "Cached": stat.get("total_cache", 0),
+        "SwapCached": 0,
+        "Active": sum(active),
+        "Inactive": sum(inactive),
+        "SwapTotal": 0,
+        "SwapFree": 0,
+        "AnonPages": stat.get("total_rss", 0),
+        "Mapped": stat.get("total_mapped_file", 0),
+        "Shmem": stat.get("total_shmem", 0),
+        "SReclaimable": 0,
+    }
+    width = len(str(limit // 1024))
+    return "".join(f"{name + ':':<16}{size // 1024:>{width}} kB\n" for name, size in rows.items())
+
+
+def show_memory(pid: int, memory: dict[str, Any]) -> None:
+    """Bring the /proc/meminfo of a host with a limit up to date."""
+    group = Path(memory["group"])
+    stat = {name: int(size) for name, size in map(str.split, (group / "memory.stat").read_text().splitlines())}
+    text = meminfo(memory["limit"], int((group / "memory.usage_in_bytes").read_text()), stat)
+    put(Path(f"/proc/{pid}/root/run/cluster-lab/memory/meminfo"), text)
+
+
 def main() -> None:
     lab = Path(sys.argv[3])
     outside = [sys.executable, "-I", "-S", str(Path(__file__).with_name("outside.py")), *sys.argv[1:3]]
@@ -81,11 +119,14 @@ def main() -> None:
     kept: dict[Path, str] = {}
     found: list[tuple[int, dict[str, Any]]] = []
     for turn in itertools.count():
-        if turn % 5 == 0:
+        if turn % HOSTS == 0:
             found = hosts_of(lab)
         for pid, boot in found:
             try:
-                refresh(pid, boot, (lab / "still" / boot["name"]).exists(), kept)
+                if boot.get("memory"):
+                    show_memory(pid, boot["memory"])
+                if turn % COUNTERS == 0:
+                    refresh(pid, boot, (lab / "still" / boot["name"]).exists(), kept)
             except (OSError, ValueError):
                 continue  # it is booting or gone
         time.sleep(PERIOD_S)

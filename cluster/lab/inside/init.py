@@ -36,6 +36,36 @@ def bind(source: str | Path, target: Path) -> None:
     mount(str(source), target, flags=MS_BIND | MS_REC)
 
 
+def limit_memory(memory: dict[str, Any]) -> None:
+    """Enter cgroups of this host's own, as do all that it starts; containers get theirs beside, below the same limit.
+    Swap counts too, where the kernel accounts for it."""
+    for path in own_cgroups(memory):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"):
+        file = Path(memory["group"], name)
+        if file.exists():
+            file.write_text(str(memory["limit"]))
+    for path in own_cgroups(memory):
+        path.write_text("0")
+
+
+def own_cgroups(memory: dict[str, Any]) -> list[Path]:
+    return [Path(top, "host/cgroup.procs") for top in (memory["group"], memory["pressure"]) if top]
+
+
+def show_memory(memory: dict[str, Any]) -> None:
+    """What /proc says of this host's memory: `daemon.py` keeps meminfo fresh, pressure is the kernel's own."""
+    own = Path("/run/cluster-lab/memory")
+    own.mkdir()
+    (own / "cgroups").write_text("".join(f"{path}\n" for path in own_cgroups(memory)))
+    (own / "meminfo").write_text(memory["meminfo"])
+    bind(own / "meminfo", Path("/proc/meminfo"))
+    if memory["pressure"]:
+        (own / "pressure").touch()
+        bind(Path(memory["pressure"], "memory.pressure"), own / "pressure")
+        bind(own / "pressure", Path("/proc/pressure/memory"))
+
+
 def make_root(boot: dict[str, Any]) -> Path:
     """The host's own root: what all hosts share below, what this one wrote above, Docker's data beside."""
     root = Path(boot["mountpoint"])
@@ -161,6 +191,8 @@ def dress(boot: dict[str, Any]) -> None:
     (own / "speed").write_text("200000\n")
     for port in boot["ports"]:
         bind(own / "speed", Path("/sys/devices/virtual/net") / port["netdev"] / "speed")
+    if boot["memory"]:
+        show_memory(boot["memory"])
     subprocess.run("rm -rf /tmp/* /tmp/.[!.]*; chmod 1777 /tmp", shell=True, check=True)
 
 
@@ -175,6 +207,8 @@ def start_daemons(boot: dict[str, Any]) -> None:
 def main() -> None:
     boot = json.loads(Path(sys.argv[1]).read_text())
     os.umask(0o022)
+    if boot["memory"]:
+        limit_memory(boot["memory"])
     root = make_root(boot)
     if not sys.stdin.readline():
         sys.exit("the lab command went away")
