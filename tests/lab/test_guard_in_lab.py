@@ -39,7 +39,9 @@ LAYOUTS = {
 }
 """Where the host with little memory, spark1, is in the deployment."""
 LOADS = [(where, speed, cache) for where in [*LAYOUTS][:3] for speed in SPEEDS for cache in ("empty", "full", "busy")]
-LOADS += [(where, speed, cache) for where, cache in (("ray, head", "full"), ("ray, worker", "busy")) for speed in SPEEDS]
+LOADS += [
+    (where, speed, cache) for where, cache in (("ray, head", "full"), ("ray, worker", "busy")) for speed in SPEEDS
+]
 LOADS += [("solo", "jump", "full")] * 7
 GROWS = [(where, speed) for where in [*LAYOUTS][:3] for speed in GROWTH] + [("ray, worker", "slow")]
 REAL = [("solo", "empty"), ("solo", "full"), ("solo", "busy"), ("ray, head", "empty"), ("ray, worker", "full")]
@@ -107,7 +109,7 @@ class Limited:
                     self.lab.tell("spark1", f"pkill -P {reader}; kill {reader} || true")
             for run in runs:
                 run.result()
-        assert self.kernel_kills() == kills
+        assert not set(self.kernel_kills()) - set(kills)
         assert max(seen.greetings) < GREETS_S, seen.greetings
         self.rows.setdefault(kind, []).append(seen)
 
@@ -151,7 +153,11 @@ def guarding(where: str, *image: str, **more: object) -> tuple[str, ...]:
     """Words of `up` for a deployment with limits that suit so small a host."""
     keys = {"loading_gib": LOADING_GIB, "serving_gib": SERVING_GIB, "serving_s": SERVING_S}
     sets = [f"memory.guard.{name}={value}" for name, value in keys.items()]
-    sets += ["memory.per_host_gib.1=0.1", "memory.per_host_gib.2=0.1", *(f"{key}={value}" for key, value in more.items())]
+    sets += [
+        "memory.per_host_gib.1=0.1",
+        "memory.per_host_gib.2=0.1",
+        *(f"{key}={value}" for key, value in more.items()),
+    ]
     return (*LAYOUTS[where], *image, "--no-probe", *(word for one in sets for word in ("--set", one)))
 
 
@@ -202,13 +208,13 @@ def test_growth_that_does_not_fit(limited: Limited, person: Person, where: str, 
     with limited.watched(f"does not fit, serving: {speed}") as seen:
         wishes = quick(mib=600, grow_mib=4096, grow_mib_s=GROWTH[speed], grow_after_s=12)
         person.must("up", *guarding(where, *QUICK), *wishes)
-        hosts = HOSTS if "," in where else HOSTS[:1]
-        eventually(lambda: {state_of(limited.lab, host)["Status"] for host in hosts} == {"exited"}, 60, "all ranks end")
+        alive = [host for host in HOSTS if host in " ".join(LAYOUTS[where])]
+        eventually(lambda: all(state_of(limited.lab, host)["Status"] == "exited" for host in alive), 60, "all end", 1)
         time.sleep(0.5)
-    exits = {host: state_of(limited.lab, host)["ExitCode"] for host in hosts}
-    assert exits == {host: 77 if host == "spark1" else 76 for host in hosts}
+    exits = {host: state_of(limited.lab, host)["ExitCode"] for host in alive}
+    assert exits == {host: 77 if host == "spark1" else 76 for host in alive}
     status = person("status")
-    assert (status.code, "required while serving" in status.out) == (4, True), status
+    assert (status.code, "while serving; held: " in status.out) == (4, True), status
     print(f"{where}, {speed}: freed after {seen.freed_after(SERVING_GIB):.2f} s, lowest {seen.lowest:.2f} GiB")
 
 
@@ -217,7 +223,9 @@ def test_growth_that_does_not_fit(limited: Limited, person: Person, where: str, 
 def test_growth_that_fits(limited: Limited, person: Person, where: str, speed: str) -> None:
     limited.have(GIB)
     with limited.watched(f"fits, serving: {speed}", "full") as seen:
-        person.must("up", *guarding(where, *QUICK), *quick(mib=400, grow_mib=400, grow_mib_s=GROWTH[speed], grow_after_s=12))
+        person.must(
+            "up", *guarding(where, *QUICK), *quick(mib=400, grow_mib=400, grow_mib_s=GROWTH[speed], grow_after_s=12)
+        )
         time.sleep(12)
         assert person("status").code == 0
     print(f"{where}, {speed}: lowest {seen.lowest:.2f} GiB")
