@@ -13,11 +13,12 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hosts_now import HOSTS, assert_nothing_of_ours, state_of
@@ -45,7 +46,8 @@ LOADS += [
 LOADS += [("solo", "jump", "full")] * 7
 GROWS = [(where, speed) for where in [*LAYOUTS][:3] for speed in GROWTH] + [("ray, worker", "slow")]
 REAL = [("solo", "empty"), ("solo", "full"), ("solo", "busy"), ("ray, head", "empty"), ("ray, worker", "full")]
-FEW = {("solo", "jump", "empty"), ("mp, worker", "fast", "full"), ("solo", "fast")}
+FEW = {("mp, worker", "fast", "full"), ("solo", "fast")}
+FEW_FIT = {("solo", "jump", "full")}
 FULL = "ls sparse >/dev/null 2>&1 || truncate -s 4G sparse; cat sparse >/dev/null"
 BUSY = f"{FULL}; nohup sh -c 'while cat sparse; do sleep 0.3; done' >/dev/null 2>&1 </dev/null & echo $!"
 
@@ -58,13 +60,20 @@ class Seen:
     memory: list[tuple[float, float]] = field(default_factory=list)
     greetings: list[float] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        return f"lowest {self.lowest:.2f} GiB, sshd {max(self.greetings):.2f} s"
+
     @property
     def lowest(self) -> float:
         return min(gib for _, gib in self.memory)
 
+    def crossed(self, limit: float) -> float:
+        """When less than `limit` was available first, by this machine's clock."""
+        return next(at for at, gib in self.memory if gib < limit)
+
     def freed_after(self, limit: float) -> float:
-        """Seconds from the first look below `limit` until all but 0.3 GiB of what was there before is back."""
-        crossed = next(at for at, gib in self.memory if gib < limit)
+        """Seconds from then on until all but 0.3 GiB of what was there before is back."""
+        crossed = self.crossed(limit)
         return next(at for at, gib in self.memory if at > crossed and gib > self.before - 0.3) - crossed
 
 
@@ -115,7 +124,7 @@ class Limited:
 
     def look_at_memory(self, seen: Seen, done: threading.Event) -> None:
         while not done.wait(0.01):
-            seen.memory.append((time.monotonic(), available(CGROUPS / self.group)))
+            seen.memory.append((time.time(), available(CGROUPS / self.group)))
 
     def look_at_sshd(self, seen: Seen, done: threading.Event) -> None:
         while not done.wait(0.3):
@@ -161,44 +170,50 @@ def guarding(where: str, *image: str, **more: object) -> tuple[str, ...]:
     return (*LAYOUTS[where], *image, "--no-probe", *(word for one in sets for word in ("--set", one)))
 
 
-def cases(rows: list[tuple[str, ...]]) -> list[object]:
+def cases(rows: list[tuple[str, ...]], few: set[tuple[str, ...]] = FEW) -> list[object]:
     """The few that run on every change, once, and the others."""
-    return [row if row in FEW and row not in rows[:at] else campaign(*row) for at, row in enumerate(rows)]
+    return [row if row in few and row not in rows[:at] else campaign(*row) for at, row in enumerate(rows)]
 
 
-def assert_ended(limited: Limited, person: Person, words: tuple[str, ...]) -> None:
-    """`up` fails, since the guard of spark1 ended its rank; the other rank ended with it, and nothing is left."""
+def assert_ended(limited: Limited, person: Person, words: tuple[str, ...]) -> float:
+    """`up` fails, since the guard of spark1 ended its rank; the other rank ended with it, and nothing is left. When
+    spark1's rank said so."""
     ran = person("up", *words)
     assert (ran.code, ran.errors[0]["code"]) == (1, "memory-guard"), ran
     assert re.match(r"spark1: memory guard: .* required while loading; held: ", ran.errors[0]["error"]), ran
-    exits = {host: ended(person, host) for host in HOSTS if host in " ".join(words)}
+    ends = {host: end(person, host) for host in HOSTS if host in " ".join(words)}
+    exits = {host: end["exit"] for host, end in ends.items()}
     assert exits == {host: 77 if host == "spark1" else 76 for host in exits}, exits
     assert_nothing_of_ours(limited.lab)
+    return float(ends["spark1"]["t"])
 
 
-def ended(person: Person, host: str) -> int:
-    """The exit code with which a rank's log ends, in the evidence of the last start."""
+def end(person: Person, host: str) -> dict[str, Any]:
+    """What a rank said at its end, in the evidence of the last start."""
     log = (person.evidence[-1] / f"{host}-log.txt").read_text()
-    return int(re.findall(r'"stage": "ended".*"exit": (\d+)', log)[-1])
+    return dict(json.loads(re.findall(r'{"cluster".*"stage": "ended".*', log)[-1]))
 
 
 @pytest.mark.parametrize(("where", "speed", "cache"), cases(LOADS))
 def test_load_that_does_not_fit(limited: Limited, person: Person, where: str, speed: str, cache: str) -> None:
     limited.have(GIB)
     with limited.watched(f"does not fit: {speed}", cache) as seen:
-        assert_ended(limited, person, (*guarding(where, *QUICK), *quick(mib=4096, mib_s=SPEEDS[speed])))
+        at = assert_ended(limited, person, (*guarding(where, *QUICK), *quick(mib=4096, mib_s=SPEEDS[speed])))
         time.sleep(0.5)
-    print(f"{where}, {speed}, {cache}: freed after {seen.freed_after(LOADING_GIB):.2f} s, lowest {seen.lowest:.2f} GiB")
+    said = at - seen.crossed(LOADING_GIB)
+    print(
+        f"{where}, {speed}, {cache}: said after {said:.2f}, freed after {seen.freed_after(LOADING_GIB):.2f} s, {seen}"
+    )
 
 
-@pytest.mark.parametrize(("where", "speed", "cache"), cases(LOADS))
+@pytest.mark.parametrize(("where", "speed", "cache"), cases(LOADS, FEW_FIT))
 def test_load_that_fits(limited: Limited, person: Person, where: str, speed: str, cache: str) -> None:
     limited.have(GIB)
     with limited.watched(f"fits: {speed}", cache) as seen:
         mib = 800 if "ray" in where else 1400
         person.must("up", *guarding(where, *QUICK), *quick(mib=mib, mib_s=SPEEDS[speed]))
     assert LOADING_GIB < seen.lowest < 2
-    print(f"{where}, {speed}, {cache}: lowest {seen.lowest:.2f} GiB")
+    print(f"{where}, {speed}, {cache}: {seen}")
 
 
 @pytest.mark.parametrize(("where", "speed"), cases(GROWS))
@@ -215,7 +230,7 @@ def test_growth_that_does_not_fit(limited: Limited, person: Person, where: str, 
     assert exits == {host: 77 if host == "spark1" else 76 for host in alive}
     status = person("status")
     assert (status.code, "while serving; held: " in status.out) == (4, True), status
-    print(f"{where}, {speed}: freed after {seen.freed_after(SERVING_GIB):.2f} s, lowest {seen.lowest:.2f} GiB")
+    print(f"{where}, {speed}: freed after {seen.freed_after(SERVING_GIB):.2f} s, {seen}")
 
 
 @pytest.mark.campaign
@@ -228,4 +243,4 @@ def test_growth_that_fits(limited: Limited, person: Person, where: str, speed: s
         )
         time.sleep(12)
         assert person("status").code == 0
-    print(f"{where}, {speed}: lowest {seen.lowest:.2f} GiB")
+    print(f"{where}, {speed}: {seen}")
