@@ -28,6 +28,7 @@ from waiting import eventually
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 GIB, LOADING_GIB, SERVING_GIB, SERVING_S = 3, 1.0, 1.0, 5
+REAL_GIB, REAL_S = 5, 900
 GREETS_S = 2.0
 SPEEDS = {"slow": 205, "fast": 2048, "jump": 0}  # MiB/s
 GROWTH = {"crawl": 100, "slow": 205, "fast": 2048}
@@ -178,7 +179,7 @@ def cases(rows: list[tuple[str, ...]], few: set[tuple[str, ...]] = FEW) -> list[
 def assert_ended(limited: Limited, person: Person, words: tuple[str, ...]) -> float:
     """`up` fails, since the guard of spark1 ended its rank; the other rank ended with it, and nothing is left. When
     spark1's rank said so."""
-    ran = person("up", *words)
+    ran = person("up", *words, timeout_s=2 * REAL_S)
     assert (ran.code, ran.errors[0]["code"]) == (1, "memory-guard"), ran
     assert re.match(r"spark1: memory guard: .* required while loading; held: ", ran.errors[0]["error"]), ran
     ends = {host: end(person, host) for host in HOSTS if host in " ".join(words)}
@@ -201,9 +202,7 @@ def test_load_that_does_not_fit(limited: Limited, person: Person, where: str, sp
         at = assert_ended(limited, person, (*guarding(where, *QUICK), *quick(mib=4096, mib_s=SPEEDS[speed])))
         time.sleep(0.5)
     said = at - seen.crossed(LOADING_GIB)
-    print(
-        f"{where}, {speed}, {cache}: said after {said:.2f}, freed after {seen.freed_after(LOADING_GIB):.2f} s, {seen}"
-    )
+    print(f"{where}, {speed}, {cache}: said {said:.2f}, freed {seen.freed_after(LOADING_GIB):.2f} s, {seen}")
 
 
 @pytest.mark.parametrize(("where", "speed", "cache"), cases(LOADS, FEW_FIT))
@@ -230,7 +229,7 @@ def test_growth_that_does_not_fit(limited: Limited, person: Person, where: str, 
     assert exits == {host: 77 if host == "spark1" else 76 for host in alive}
     status = person("status")
     assert (status.code, "while serving" in status.out) == (4, True), status
-    print(f"{where}, {speed}: freed after {seen.freed_after(SERVING_GIB):.2f} s, {seen}")
+    print(f"{where}, {speed}: freed {seen.freed_after(SERVING_GIB):.2f} s, {seen}")
 
 
 @pytest.mark.campaign
@@ -244,3 +243,31 @@ def test_growth_that_fits(limited: Limited, person: Person, where: str, speed: s
         time.sleep(12)
         assert person("status").code == 0
     print(f"{where}, {speed}: {seen}")
+
+
+def real(where: str, intermediate_size: int) -> tuple[str, ...]:
+    """Words of `up` for the real engine, which makes up the toy's weights: 9 KiB for each of `intermediate_size`."""
+    sets = {"vllm.load-format": "dummy", "vllm.kv-cache-memory-bytes": 50 << 20, "ready_timeout_s": REAL_S}
+    return (*guarding(where, **sets), "--", "--hf-overrides", json.dumps({"intermediate_size": intermediate_size}))
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(2 * REAL_S)
+@pytest.mark.parametrize(("where", "cache"), REAL)
+def test_real_engine_that_does_not_fit(limited: Limited, person: Person, where: str, cache: str) -> None:
+    limited.have(REAL_GIB)
+    with limited.watched("does not fit: real engine", cache) as seen:
+        at = assert_ended(limited, person, real(where, 600_000))
+        time.sleep(0.5)
+    said = at - seen.crossed(LOADING_GIB)
+    print(f"{where}, real, {cache}: said {said:.2f}, freed {seen.freed_after(LOADING_GIB):.2f} s, {seen}")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(2 * REAL_S)
+@pytest.mark.parametrize(("where", "cache"), REAL)
+def test_real_engine_that_fits(limited: Limited, person: Person, where: str, cache: str) -> None:
+    limited.have(REAL_GIB)
+    with limited.watched("fits: real engine", cache) as seen:
+        person.must("up", *real(where, 10_000), timeout_s=2 * REAL_S)
+    print(f"{where}, real, {cache}: {seen}")
