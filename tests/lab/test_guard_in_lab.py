@@ -62,11 +62,17 @@ class Seen:
     greetings: list[float] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"lowest {self.lowest:.2f} GiB, sshd {max(self.greetings):.2f} s"
+        return f"lowest {self.lowest:.2f} GiB, fell by {self.fell:.2f} GiB/s, sshd {max(self.greetings):.2f} s"
 
     @property
     def lowest(self) -> float:
         return min(gib for _, gib in self.memory)
+
+    @property
+    def fell(self) -> float:
+        """The fastest fall of available memory within about 0.2 s, GiB/s: what a speed that was asked for came to."""
+        looks = self.memory
+        return max((one[1] - two[1]) / (two[0] - one[0]) for one, two in zip(looks, looks[20:], strict=False))
 
     def crossed(self, limit: float) -> float:
         """When less than `limit` was available first, by this machine's clock."""
