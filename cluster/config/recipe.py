@@ -147,7 +147,9 @@ class MemoryGuard(Strict):
     """
 
     loading_gib: float = key("GiB available on the host below which a rank that loads is ended at once", 3, ge=0)
-    serving_gib: float = key("GiB available below which a rank that serves is ended after serving_s", 1, ge=0)
+    serving_gib: float = key(
+        "GiB available below which a rank that serves is ended after serving_s, below half of it at once", 1, ge=0
+    )
     serving_s: float = key("seconds for which a limit of serving must be crossed", 10, ge=0)
     pressure_percent: float = key(
         "share of time in which all programs wait for memory (full avg10 of /proc/pressure/memory) above which a rank "

@@ -4,9 +4,10 @@ usage: python3 -I -S guard.py LIMITS      (a child of rank.py, started before al
 
 LIMITS is JSON: loading_gib, serving_gib, serving_s, pressure_percent (0 turns one off), pressure_gib, period_s, and
 the files meminfo and pressure. While the model is loaded, MemAvailable below loading_gib ends the rank at once. While
-it serves, less than serving_gib for serving_s does, and so does memory pressure (the share of time in which all
-programs waited for memory, the kernel's "full avg10") above pressure_percent for serving_s, with less than
-pressure_gib available: page cache counts as available, and another container's own limit makes pressure as well.
+it serves, less than serving_gib for serving_s does, less than half of it at once, and so does memory pressure (the
+share of time in which all programs waited for memory, the kernel's "full avg10") above pressure_percent for serving_s,
+with less than pressure_gib available: page cache counts as available, and another container's own limit makes pressure
+as well.
 
 stdin: one byte once the server answers; its end is that of rank.py, and ends the guard. stdout: one JSON line just
 before everything below rank.py is killed, {"why": text, "missing": bytes, "total": bytes}. stderr: for the log.
@@ -78,6 +79,8 @@ class Guard:
             low = available < least
             return (f"{has}, {least:.1f} GiB required while loading", least - available) if low else ("", 0.0)
         least, seconds = limits["serving_gib"], limits["serving_s"]
+        if available < least / 2:  # what grows by 1 GiB in less than serving_s would be killed by the kernel
+            return f"{has}, {least / 2:g} GiB required at any moment while serving", least - available
         if self.lasts("low", available < least, now):
             return f"{has}, {least:.1f} GiB required while serving, for {seconds:g} s", least - available
         if self.stalls and limits["pressure_percent"]:

@@ -38,6 +38,11 @@ def test_while_serving_only_what_lasts_counts(guard: Any, tmp_path: Path) -> Non
     assert (why, missing) == ("0.5 GiB available, 1.0 GiB required while serving, for 10 s", 0.5)
 
 
+def test_while_serving_less_than_half_counts_at_once(guard: Any, tmp_path: Path) -> None:
+    have_available(tmp_path, 0.45)
+    assert guard.look(0.0)[0] == "0.4 GiB available, 0.5 GiB required at any moment while serving"
+
+
 def test_pressure_counts_when_it_lasts_and_little_is_available(guard: Any, tmp_path: Path) -> None:
     have_available(tmp_path, 2)
     press(tmp_path, 55)

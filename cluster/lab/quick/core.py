@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from .ranks import make_ranks, name_process
+from .ranks import MIB, make_ranks, name_process
 from .words import log, parse
 
 
@@ -25,8 +25,9 @@ def be_core(words: list[str]) -> int:
     log("EngineCore", "SIMULATED: this is the quick image of cluster lab, no model is loaded")
     if "fail" in given.quick:
         raise SystemExit(f"RuntimeError: {given.quick['fail']}")
-    step = make_ranks(given)
-    log("EngineCore", "Model loading took 0.02 GiB memory and 0.01 seconds")
+    began, step = time.monotonic(), make_ranks(given)
+    size, seconds = given.quick.get("mib", MIB) / 1024, time.monotonic() - began
+    log("EngineCore", f"Model loading took {size:.2f} GiB memory and {seconds:.6f} seconds")
     third = given.quick.get("ready_after_s", 0) / 3
     time.sleep(third)
     log("EngineCore", "Dynamo bytecode transform time: 26.28 s")  # this and the next as vLLM 0.24 on a GPU prints them

@@ -6,6 +6,7 @@ Both move real bytes over the address they were given, so that counters grow as 
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -32,13 +33,26 @@ def make_ranks(given: Namespace) -> Step:
         return socket_ranks(given)
     if given.size > 1:
         raise SystemExit(f"World size ({given.size}) is larger than the number of available GPUs (1) in this node.")
-    held = ballast(given.quick.get("mib", MIB))  # one rank: the engine core itself holds the memory
-    return lambda parts: held.extend(b"")
+    held = load(given.quick)  # one rank: the engine core itself holds the memory
+    return lambda parts: held.extend(())
 
 
-def ballast(mib: int) -> bytearray:
-    """Memory that this process really uses."""
-    return bytearray(os.urandom(1 << 20) * mib)
+def load(quick: dict[str, Any]) -> list[bytes]:
+    """Memory that this process really uses: `mib`, and `grow_mib` more from `grow_after_s` later on."""
+    held = list[bytes]()
+    take(held, quick.get("mib", MIB), quick.get("mib_s", 0))
+    more = held, quick.get("grow_mib", 0), quick.get("grow_mib_s", 0)
+    threading.Timer(quick.get("grow_after_s", 0), take, more).start()
+    return held
+
+
+def take(held: list[bytes], mib: int, mib_s: float) -> None:
+    """Use `mib` more, so many a second, 0: all in one jump."""
+    began, piece = time.monotonic(), 16 if mib_s else mib
+    for taken in range(0, mib, piece or 1):
+        held.append(b"x" * (min(piece, mib - taken) << 20))
+        if mib_s:
+            time.sleep(max(0.0, began + (taken + piece) / mib_s - time.monotonic()))
 
 
 def name_process(title: str) -> None:
@@ -53,11 +67,14 @@ def ray_ranks(given: Namespace) -> Step:
 
     ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
     await_gpus(ray, given.size)
-    mib = given.quick.get("mib", MIB)
+    quick = given.quick
 
     class RayWorkerProc:
         def __init__(self) -> None:
-            self.ballast = bytearray(os.urandom(1 << 20) * mib)
+            sys.path.insert(0, "/opt/quick")  # its process was started by Ray
+            from quick.ranks import load
+
+            self.held = load(quick)
 
         def run(self) -> None:
             threading.Event().wait()
@@ -103,7 +120,9 @@ def socket_ranks(given: Namespace) -> Step:
 
     A peer that is gone is not noticed: vLLM's own mp backend does not either.
     """
-    own, links = start_worker(0, given), list[socket.socket]()
+    own, links = start_worker(0, given, stdout=subprocess.PIPE), list[socket.socket]()
+    assert own.stdout
+    print(own.stdout.readline().decode(), end="", flush=True)  # it has loaded
     with socket.create_server((given.master_addr, given.master_port)) as door:
         door.settimeout(JOIN_S)
         while len(links) < given.nnodes - 1:
@@ -119,17 +138,18 @@ def socket_ranks(given: Namespace) -> Step:
     return step
 
 
-def start_worker(rank: int, given: Namespace) -> subprocess.Popen[bytes]:
+def start_worker(rank: int, given: Namespace, stdout: int | None = None) -> subprocess.Popen[bytes]:
     where = f"{given.master_addr}:{given.master_port}" if rank else ""
-    words = [sys.executable, sys.argv[0], "worker", str(rank), str(given.quick.get("mib", MIB)), where]
-    return subprocess.Popen(words, stdin=subprocess.PIPE)
+    words = [sys.executable, sys.argv[0], "worker", str(rank), json.dumps(given.quick), where]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=stdout)
 
 
-def be_worker(rank: int, mib: int, master: str) -> int:
+def be_worker(rank: int, quick: dict[str, Any], master: str) -> int:
     """`vllm worker`: hold memory; with a master, return what it sends."""
     name_process(f"VLLM::Worker_TP{rank}")
-    held = ballast(mib)
     threading.Thread(target=lambda: os._exit(len(sys.stdin.buffer.read())), daemon=True).start()
+    began, held = time.monotonic(), load(quick)
+    log("Worker", f"Loading weights took {time.monotonic() - began:.2f} seconds")
     if master:
         address, _, port = master.rpartition(":")
         link = connect(address, int(port))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ def main(words: list[str]) -> int:
     if verb == "engine-core":
         return be_core(rest)
     if verb == "worker":
-        return be_worker(int(rest[0]), int(rest[1]), rest[2])
+        return be_worker(int(rest[0]), json.loads(rest[1]), rest[2])
     if verb == "serve":
         return serve(parse(rest), rest)
     print("the quick image of cluster lab knows `vllm serve` and `vllm --version`", file=sys.stderr)

@@ -25,8 +25,9 @@ OPTIONS = {
 
 def parse(words: list[str]) -> argparse.Namespace:
     """Read `serve MODEL …`. `quick` is what --additional-config '{"quick": {…}}' asks of the simulation:
-    `ready_after_s`, `fail` (text to fail with), `mib` (memory of a worker), `hang_after_steps` (one a token, one a
-    prompt: then no more tokens are made and /health stays green)."""
+    `ready_after_s`, `fail` (text to fail with), `mib` (memory of a worker), `mib_s` (so fast; left out: in one jump),
+    `grow_mib`, `grow_mib_s`, `grow_after_s` (so much more later), `hang_after_steps` (one a token, one a prompt: then
+    no more tokens are made and /health stays green)."""
     parser = argparse.ArgumentParser(prog="vllm serve", allow_abbrev=False)
     parser.add_argument("model")
     parser.add_argument("--served-model-name", nargs="+", default=[])
