@@ -23,7 +23,7 @@ answers requests."""
 
 SHORTEST = 4
 """Letters that a line must have for a pattern to be tried on it."""
-EVIDENCE_LENGTH, NAME_LENGTH = 500, 80
+EVIDENCE_LENGTH, WORDS_LENGTH, NAME_LENGTH = 500, 240, 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,11 @@ class Rule:
     until: Moment = ""
     own: str | None = None
 
+    @property
+    def is_mute(self) -> bool:
+        """Whether a line that it matches only wraps what another program said, or says that something failed."""
+        return self.level == "unknown" and self.secondary
+
     def search(self, line: str) -> re.Match[str] | None:
         return compiled(self.pattern).search(line)
 
@@ -70,7 +75,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 def fill(text: str, values: Mapping[str, Any]) -> str:
     """A rule's sentence with the line's own names in it; what the line does not name is left out."""
     for name, value in values.items():
-        text = text.replace(f"{{{name}}}", str(value)[:NAME_LENGTH])
+        text = text.replace(f"{{{name}}}", str(value)[: WORDS_LENGTH if name == "words" else NAME_LENGTH])
     return re.sub(r"\s*\(\s*\)|\s+(?=[,:;)]|\.(?:\s|$))", "", re.sub(r" {2,}", " ", text)).strip()
 
 
@@ -148,15 +153,36 @@ def literals(pattern: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_rules(stem: str, folder: Path = Path(__file__).parent / "rules") -> tuple[Rule, ...]:
+FOLDER = Path(__file__).parent / "rules"
+
+
+def read_rows(stem: str, folder: Path = FOLDER) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = yaml.load((folder / f"{stem}.yaml").read_bytes(), yaml.CSafeLoader)
+    return rows
+
+
+def read_rules(stem: str, folder: Path = FOLDER) -> tuple[Rule, ...]:
     """The rules of `<stem>.yaml`. Raises TypeError for an unknown or a missing field."""
     found = []
-    for row in yaml.load((folder / f"{stem}.yaml").read_bytes(), yaml.CSafeLoader):
+    for row in read_rows(stem, folder):
         match = row.pop("match", "")
         row["pattern"] = match if isinstance(match, str) else "|".join(match)
         row["explains"] = frozenset(row.get("explains", ()))
         found.append(Rule(**{"level": "fault", **row}))
     return tuple(found)
+
+
+WRAPPERS = tuple(re.compile(row["match"], re.IGNORECASE) for row in read_rows("wrappers"))
+MUTE_END = re.compile(r"\W*(?:\b(?:please check|check the|see)\b.*|\bunknown\W*)?$", re.IGNORECASE)
+
+
+def peel(message: str) -> str:
+    """The innermost clause of a message that programs wrapped, each in words of its own; empty when nothing is left, or
+    when nothing wraps it."""
+    rest = message
+    while found := next((match for one in WRAPPERS if (match := one.match(rest)) and match.end()), None):
+        rest = rest[found.end() :].strip()
+    return "" if rest == message else MUTE_END.sub("", rest)
 
 
 IN_ORDER = "normal kernel nccl memory disk ray builds models torch fabric ssh docker vllm deaths general"
@@ -166,10 +192,10 @@ OF_OUTPUTS = {rule.id: rule for rule in read_rules("outputs")}
 """What outputs of commands mean; the conditions are those of the checks in `spark`, asked in outputs.py."""
 OF_PAIRS = {rule.id: rule for rule in read_rules("pairs")}
 """Causes that a second text tells apart; their conditions are `SETTLERS` in outputs.py."""
-LOOK_AROUND = "read the lines around it, and the same time on the other hosts: cluster logs, journalctl -k"
+UNKNOWN = read_rules("unknown")
+"""For lines that look like trouble and that no rule matches: by who prints them, the last for all others."""
 LOOK_AT_REQUEST = "if a request failed at that time, look at what was asked"
-UNKNOWN = Rule("unknown", "unknown", "", "unknown error, the first one here", LOOK_AROUND)
-OVERCOME = Rule("unknown-overcome", "note", "", "unknown error; the text goes on after it", LOOK_AT_REQUEST)
+OVERCOME = Rule("unknown-overcome", "note", "", "no rule matches; the text goes on after it: {words}", LOOK_AT_REQUEST)
 EXPLAINS = {rule.id: rule.explains for rule in (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values()) if rule.explains}
 
 MOMENTS: Mapping[Moment, str] = {

@@ -11,7 +11,7 @@ from itertools import chain
 
 from cluster.diagnosis import lines
 from cluster.diagnosis.lines import Chunk, LogLine, printable, read_line
-from cluster.diagnosis.rules import MOMENTS, RULES, UNKNOWN, Moment, Rule, compiled, literals
+from cluster.diagnosis.rules import MOMENTS, RULES, UNKNOWN, Moment, Rule, compiled, literals, peel
 
 OFTEN, SELDOM = 200, 50
 """Lines that differ in digits only are all judged, and then only one in so many."""
@@ -85,14 +85,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line that a rule matches, or (rule UNKNOWN) an error line that none does. `groups` are the pattern's named
-    parts; `line.time` may be of a line before it."""
+    """A line that a rule matches, or (a rule of UNKNOWN) one that looks like trouble and that none does. `groups` are
+    the pattern's named parts; `line.time` may be of a line before it; `weight` as `lines.weigh` says."""
 
     rule: Rule
     groups: Mapping[str, str]
     number: int
     text: str
     line: LogLine
+    weight: int = 0
 
 
 @dataclass
@@ -154,15 +155,22 @@ class Scan:
         self._time = self._time if line.time is None else line.time - self.source.ahead_s
         line = replace(line, time=self._time)
         printed = line.message if line.of_rank else text  # a rank also prints what it was asked to run
+        clause = line.message
         for rule in kind.rules:
             if found := rule.search(printed):
                 groups = {name: value or "" for name, value in found.groupdict().items()}
                 self.hits.setdefault(rule.id, [])[MOST_HITS:] = [Hit(rule, groups, number, text, line)]
-                return
+                clause = peel(line.message) if rule.is_mute else ""
+                if not clause:
+                    return
+                break
         weight = lines.weigh(line) if kind.may_be_error else 0
+        if clause != line.message:
+            weight = max(weight, lines.ERROR)
         if weight and self._weights[weight] < MOST_ERRORS:
             self._weights[weight] += 1
-            self.troubles.append(Hit(UNKNOWN, {}, number, text, line))
+            rule = next(rule for rule in UNKNOWN if rule.search(printed))
+            self.troubles.append(Hit(rule, {"words": clause}, number, text, line, weight))
 
 
 def scan(source: Source) -> Scan:
