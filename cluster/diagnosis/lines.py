@@ -99,6 +99,7 @@ _PREFIXES = tuple(
         rf"\[?(?P<time>{_STAMP})\]?[ \t]+(?:[\w.-]+(?:/[\w.-]+)?(?<!Error)(?<!Exception):[ \t]+(?=\S))?",  # docker, we
         r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ ",  # syslog
         r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) (?:\[?[\w./-]+:\d+\] ?)?",
+        r"- (?:[\w.]+ - )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",  # Python's logging
         r"\(\w[^()]*\b(?:pid|ip)=[^()]*\) |\((?:raylet|autoscaler|pid)\b[^()]*\) ",  # who, in vLLM and Ray
         r"\[(?P<level>[EWIF])\d* (?:\d\d:\d\d:[\d.]+ )?\w+\.\w+:\d+\] (?:Warning: |Exception raised from )?",  # torch
         r"\[?rank ?\d+\]?: ?|\[\d+,\d+\]<std\w+>: ?",
@@ -176,6 +177,7 @@ def _dated(seconds: float) -> float | None:
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w*\.)*(?P<kind>[A-Z]\w*(?:Error|Exception|Failure|Timeout|Exit|Interrupt))(?:: |:?$)"
 )
+_WARNING = re.compile(r"(?:\S+:\d+: )?\w*Warning: ")
 _HARMLESS = re.compile(r"KeyboardInterrupt|SystemExit|CancelledError|GeneratorExit|StopIteration|BrokenPipeError")
 _PART_OF_TRACEBACK = re.compile(
     r"Traceback \(most|File \"|~*\^|During handling of|The above exception|$|[\w.\[\], *]+ = "
@@ -184,16 +186,17 @@ _PART_OF_TRACEBACK = re.compile(
 _OTHER = re.compile(
     r"(?:[\w./-]+(?: \d+)?: )?(?:fatal error|fatal|error|panic|FAILED)(?: \[[\w-]+\])?: \S"
     r"|terminate called after|segmentation fault|[Aa]borted \(core|kernel panic|bus error"
-    r"|level=(?:error|fatal) |\[(?:error|fatal|crit)\]|\*\*\* (?:error|aborted)|!!!!!!! segfault|unhandled exception"
+    r"|\*\*\* (?:error|aborted)"
     r"|(?:[\w./-]+: )+(?:[\w ]+: )?(?:no such file or directory|permission denied|command not found|cannot \w+)",
     re.IGNORECASE,
 )
 _ENDED = re.compile(
     r"\bexit(?:ed|s)?\b[^.;]{0,20}?\b(?:code|status)?[:= ]*\(?-?[1-9]\d{0,2}\b|\bstatus=[1-9]\d*/\w+"
-    r"|\b(?:died|crashed|killed|core dumped|terminated)\b",
+    r"|\b(?:died|crashed|killed|core dumped|terminated|segfault|unhandled exception)\b"
+    r"|level=(?:error|fatal) |\[(?:error|fatal|crit)\]",
     re.IGNORECASE,
 )
-"""A process that did not end well."""
+"""A process that did not end well, and marks of an error anywhere in a line."""
 _DRIVER = re.compile(
     r"(?:mlx[45]\w*|nvidia[\w-]*|NVRM|nvme\w*|pcieport|pci(?:_bus)?|EXT4-fs|XFS|BTRFS|blk_\w+|Buffer|I/O|NETDEV|arm-smmu"
     r"|r81\d\d|ixgbe|ib_\w+|infiniband|rdma_\w+|cma|DMAR?|EDAC|watchdog|workqueue|rcu|BUG|Oops|Internal|Unable|Call"
@@ -225,15 +228,16 @@ NEEDLES = (*_NEEDLES.split("|"), '"cluster"')
 
 
 SUSPECT, ERROR, EXCEPTION = 1, 2, 3
+QUIET = ("DEBUG", "INFO", "WARNING")
 
 
 def weigh(line: LogLine) -> int:
     """How much a line looks like trouble in itself, 0 if not at all: the last line of a traceback, one that a program
     marks as an error, words that mostly mean one."""
-    quiet = line.level in ("DEBUG", "INFO", "WARNING")
+    quiet = line.level in QUIET
     if found := _EXCEPTION.match(line.message):
         return 0 if quiet or _HARMLESS.match(found["kind"]) else EXCEPTION
-    if quiet or line.level == "SUCC" or _PART_OF_TRACEBACK.match(line.message):
+    if quiet or line.level == "SUCC" or _PART_OF_TRACEBACK.match(line.message) or _WARNING.match(line.message):
         return 0
     if line.level in ("ERROR", "CRITICAL", "FATAL") or _OTHER.match(line.message) or _ENDED.search(line.message):
         return ERROR

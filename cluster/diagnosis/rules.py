@@ -172,7 +172,7 @@ def read_rules(stem: str, folder: Path = FOLDER) -> tuple[Rule, ...]:
     return tuple(found)
 
 
-WRAPPERS = tuple(re.compile(row["match"], re.IGNORECASE) for row in read_rows("wrappers"))
+WRAPPERS = re.compile("|".join(row["match"] for row in read_rows("wrappers")), re.IGNORECASE)
 MUTE_END = re.compile(r"\W*(?:\b(?:please check|check the|see)\b.*|\bunknown\W*)?$", re.IGNORECASE)
 
 
@@ -180,7 +180,7 @@ def peel(message: str) -> str:
     """The innermost clause of a message that programs wrapped, each in words of its own; empty when nothing is left, or
     when nothing wraps it."""
     rest = message
-    while found := next((match for one in WRAPPERS if (match := one.match(rest)) and match.end()), None):
+    while (found := WRAPPERS.match(rest)) and found.end():
         rest = rest[found.end() :].strip()
     return "" if rest == message else MUTE_END.sub("", rest)
 

@@ -155,22 +155,21 @@ class Scan:
         self._time = self._time if line.time is None else line.time - self.source.ahead_s
         line = replace(line, time=self._time)
         printed = line.message if line.of_rank else text  # a rank also prints what it was asked to run
-        clause = line.message
+        clause = peel(line.message)
         for rule in kind.rules:
             if found := rule.search(printed):
                 groups = {name: value or "" for name, value in found.groupdict().items()}
                 self.hits.setdefault(rule.id, [])[MOST_HITS:] = [Hit(rule, groups, number, text, line)]
-                clause = peel(line.message) if rule.is_mute else ""
-                if not clause:
+                if not clause or not rule.is_mute:
                     return
                 break
         weight = lines.weigh(line) if kind.may_be_error else 0
-        if clause != line.message:
+        if clause and line.level not in lines.QUIET:
             weight = max(weight, lines.ERROR)
         if weight and self._weights[weight] < MOST_ERRORS:
             self._weights[weight] += 1
             rule = next(rule for rule in UNKNOWN if rule.search(printed))
-            self.troubles.append(Hit(rule, {"words": clause}, number, text, line, weight))
+            self.troubles.append(Hit(rule, {"words": clause or line.message}, number, text, line, weight))
 
 
 def scan(source: Source) -> Scan:

@@ -1,4 +1,4 @@
-"""Trouble that no rule knows: it is never called healthy, it is quoted in its own words, and wrappers are peeled off."""
+"""Trouble that no rule knows: it is never called healthy, and quoted in its own words without wrappers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNKNOWN = (
     "panic: gadget came off",
     "kernel panic - not syncing: gadget",
     "docker: Error response from daemon: failed to create task for container: the gadget came off",
-    "RuntimeError: Worker failed with error 'the gadget came off', please check the stack trace above for the root cause",
+    "RuntimeError: Worker failed with error 'the gadget came off', please check the stack trace above",
     "ray.exceptions.RayTaskError(GadgetError): ray::f() (pid=1, ip=10.0.0.1) the gadget is off",
     "pcieport 0002:00:00.0: Gadget link training failed",
     "*** ERROR: gadget came off ***",
