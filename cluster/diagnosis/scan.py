@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
+from typing import TypeVar
 
 from cluster.diagnosis import lines
 from cluster.diagnosis.lines import Chunk, LogLine, printable, read_line
@@ -21,6 +22,7 @@ MOST_ERRORS = 20
 OVERLAP = 256
 
 Tree = dict[int, "Tree"]
+V = TypeVar("V")
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
@@ -55,15 +57,34 @@ class Kind:
     count: int = 0
 
 
+AT_EACH_PLACE = re.compile(b"(?=(%s))" % ANY_PIECE.pattern)
+
+
+def _by_piece(patterns: Iterable[tuple[V, tuple[str, ...]]]) -> dict[bytes, set[V]]:
+    """By the shortest piece that one of their plain texts begins with."""
+    found: dict[bytes, set[V]] = {}
+    for value, pieces in patterns:
+        for piece in pieces:
+            match = ANY_PIECE.match(piece.encode())
+            found.setdefault(match[0] if match else b"", set()).add(value)
+    return found
+
+
+RULES_BY_PIECE = _by_piece((number, literals(rule.pattern)) for number, rule in enumerate(RULES))
+MOMENTS_BY_PIECE = _by_piece((name, literals(pattern)) for name, pattern in MOMENTS.items())
+ERROR_PIECES = _by_piece([(True, lines.NEEDLES)])
+
+
 @lru_cache(maxsize=4096)
 def kind_of(plain: bytes) -> Kind | None:
     """The kind of a line in lowercase with every digit a 0; None when nothing in it is worth judging."""
-    if not ANY_PIECE.search(plain):
+    pieces = set(AT_EACH_PLACE.findall(plain))
+    if not pieces:
         return None
-    text = plain.decode("utf-8", "replace")
-    rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
-    moments = tuple(name for name in MOMENTS if any(piece in text for piece in literals(MOMENTS[name])))
-    return Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
+    numbers = set().union(*(RULES_BY_PIECE.get(piece, ()) for piece in pieces))
+    moments = set().union(*(MOMENTS_BY_PIECE.get(piece, ()) for piece in pieces))
+    rules = tuple(RULES[number] for number in sorted(numbers))
+    return Kind(rules, tuple(name for name in MOMENTS if name in moments), not ERROR_PIECES.keys().isdisjoint(pieces))
 
 
 @dataclass(frozen=True, slots=True)
