@@ -158,9 +158,10 @@ def read_line(text: str) -> LogLine:
 
 def read_time(text: str) -> float | None:
     """Seconds since 1970; a time without a zone counts as UTC, one without a year as of 1972."""
+    if text[2:3] == "-" and text[5:6] == " ":  # 05-20 20:35:26, as vLLM prints it
+        text = f"1972-{text}"
     for read in (
         datetime.fromisoformat,
-        lambda text: datetime.strptime(f"1972 {text}", "%Y %m-%d %H:%M:%S"),
         lambda text: datetime.strptime(f"1972 {text}", "%Y %b %d %H:%M:%S"),
     ):
         with suppress(ValueError):

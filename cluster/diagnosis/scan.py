@@ -83,7 +83,9 @@ def kind_of(plain: bytes) -> Kind | None:
         return None
     numbers = set().union(*(RULES_BY_PIECE.get(piece, ()) for piece in pieces))
     moments = set().union(*(MOMENTS_BY_PIECE.get(piece, ()) for piece in pieces))
-    rules = tuple(RULES[number] for number in sorted(numbers))
+    text = plain.decode("utf-8", "replace")
+    near = (RULES[number] for number in sorted(numbers))
+    rules = tuple(rule for rule in near if any(piece in text for piece in literals(rule.pattern)))
     return Kind(rules, tuple(name for name in MOMENTS if name in moments), not ERROR_PIECES.keys().isdisjoint(pieces))
 
 
