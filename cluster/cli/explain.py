@@ -63,7 +63,8 @@ def view(diagnosis: Diagnosis) -> Iterator[str]:
             for line in of_finding(found, found.level, f"line {found.line}" if found.line else "seen"):
                 yield f"  {line}"
         yield from others("follows from it", [f"{row.id} (line {row.line})" for row in file.secondary])
-        yield from others("looks bad, is normal", [f"{row.id} (line {row.line})" for row in file.normal])
+        for row in file.normal:
+            yield f"  looks bad, is normal: line {row.line}: {row.finding.what} [{row.id}]"
 
 
 def ending(file: FileDiagnosis) -> str:

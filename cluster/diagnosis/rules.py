@@ -7,9 +7,9 @@ A file is a list of mappings with the fields of `Rule`; `match` is a pattern or 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,8 +30,9 @@ EVIDENCE_LENGTH, WORDS_LENGTH, NAME_LENGTH = 500, 240, 80
 class Rule:
     """One cause; the first rule in order that matches a line has it.
 
-    `pattern` ignores case; its named groups may stand in `cause` and `remedy` as `{name}`; it is empty where a
-    condition in Python decides (outputs, pairs). `normal`: a notice that looks bad and is not; `unknown`: a line that
+    `pattern` ignores case; its named groups may stand in `cause` and `remedy` as `{name}`, and what the number in it
+    means as `{name_means}` where MEANS has that name; it is empty where a condition in Python decides
+    (outputs, pairs). `normal`: a notice that looks bad and is not; `unknown`: a line that
     reports only that something else failed. `page`: the stem of a file in docs/runbooks, with `#anchor` where one
     section is meant. `explains`: ids of findings that are there because of this one. `secondary`: a consequence
     whatever the cause is, named only when nothing else is found. `slow`: serving goes on, so it does not explain why
@@ -63,6 +64,8 @@ class Rule:
     def finding(self, host: str, evidence: str, values: Mapping[str, Any]) -> Finding:
         """What the rule says of this line; no page to read for what needs nothing done."""
         level: Level = "note" if self.level == "normal" else self.level
+        means = {f"{name}_means": MEANS[name](str(values[name])) for name in MEANS.keys() & values.keys()}
+        values = {**values, **means}
         texts = (fill(self.cause, values), evidence.strip()[:EVIDENCE_LENGTH], fill(self.remedy, values))
         return Finding(level, self.id, host, *texts, "" if level == "note" else self.page)
 
@@ -172,6 +175,25 @@ def read_rules(stem: str, folder: Path = FOLDER) -> tuple[Rule, ...]:
     return tuple(found)
 
 
+NUMBERS: dict[str, dict[str, str]] = {
+    row["table"]: {str(number): words for number, words in row["means"].items()} for row in read_rows("numbers")
+}
+"""What Xids, exit codes, errno, completion codes and other numbers mean, each table with its source."""
+
+
+def common_reasons(text: str) -> str:
+    """What every backend refuses, of `{A: [x, y], B: [x]}`; all reasons where they share none."""
+    reasons = [set(re.findall(r"[\w(][^,\[\]]*", one)) for one in re.findall(r"\[([^\]]*)\]", text)]
+    shared = set.intersection(*reasons) if reasons else set()
+    return ", ".join(sorted(shared or set().union(*reasons)))
+
+
+MEANS: dict[str, Callable[[str], str]] = {
+    **{name: partial(lambda table, number: table.get(number, ""), table) for name, table in NUMBERS.items()},
+    "reasons": common_reasons,
+}
+MEANS |= dict.fromkeys(("status", "code", "json", "event"), MEANS["exit"])
+"""By the name of a pattern's group, what the words in it mean."""
 WRAPPERS = re.compile("|".join(row["match"] for row in read_rows("wrappers")), re.IGNORECASE)
 MUTE_END = re.compile(r"\W*(?:\b(?:please check|check the|see)\b.*|\bunknown\W*)?$", re.IGNORECASE)
 

@@ -72,7 +72,7 @@ def test_document_of_a_healthy_text_has_no_finding(capsys: pytest.CaptureFixture
 
 def test_what_people_read(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, path("ib_memlock_missing_container"))
-    assert "(log of NCCL):" in out
+    assert "(log of NCCL, NCCL's transport):" in out
     assert "  fault: NCCL sees no RDMA device" in out
     assert "[nccl-no-device]" in out
     assert "    line 1: (RayWorkerWrapper pid=285" in out
