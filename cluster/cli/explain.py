@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from cluster.errors import ExitCode, UsageError
 from cluster.screen import Screen
 
 STDIN = "-"
+QUOTED = re.compile(r" +(?:line \d+|seen): ")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -32,8 +34,14 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     except OSError as error:
         what = f"{error.filename or 'standard input'} cannot be read: {error.strerror}"
         raise UsageError(what, code="file-unreadable") from None
+    if not any(file.lines for file in diagnosis.files):
+        why = next((file.note for file in diagnosis.files if file.note), "empty")
+        raise UsageError(f"nothing to explain in {' '.join(args.files)}: {why}", code="no-text")
     for line in view(diagnosis):
-        screen.line(line)
+        if QUOTED.match(line):
+            screen.quote(line)
+        else:
+            screen.text(line, " " * (len(line) - len(line.lstrip()) + 2))
     screen.document(as_document(diagnosis))
     return ExitCode.REFUSED if diagnosis.failed else ExitCode.DONE
 
@@ -82,7 +90,7 @@ def ending(file: FileDiagnosis) -> str:
         return ""
     if not file.known:
         return f"nothing in it is recognized ({file.lines} lines)"
-    if not file.is_log:
+    if file.read_as and not file.is_log:
         return "nothing wrong"
     return "nothing known to be wrong" + (f"; {look}, and the text goes on after it" if file.troubles else "")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from cluster.diagnosis.lines import ERROR, EXCEPTION
 from cluster.diagnosis.outputs import LOGS, SETTLERS, Outputs, judge_outputs, logs_in, recognise
-from cluster.diagnosis.rules import EXPLAINS, MOMENTS, OVERCOME, Explanation
+from cluster.diagnosis.rules import EVIDENCE_LENGTH, EXPLAINS, MOMENTS, OVERCOME, WORDS_LENGTH, Explanation
 from cluster.diagnosis.scan import Hit, Scan, Source, scan
 from cluster.spark.finding import ORDER
 
@@ -136,7 +137,7 @@ def explain_hits(scan: Scan) -> Iterator[Explanation]:
     for each in scan.hits.values():
         if hits := [hit for hit in each if counts(hit, scan)]:
             nearest = min(hits, key=lambda hit: hit.line.of_rank + hit.line.hearsay)
-            yield _as_timeout(of_hit(nearest, scan), scan)
+            yield _as_timeout(_with_quote(of_hit(nearest, scan), scan), scan)
 
 
 def counts(hit: Hit, scan: Scan) -> bool:
@@ -151,6 +152,24 @@ def of_hit(hit: Hit, scan: Scan) -> Explanation:
     finding = hit.rule.finding(scan.source.host, hit.text, hit.groups)
     hearsay = hit.line.hearsay or scan.source.hearsay
     return Explanation(finding, hit.rule, scan.source.name, hit.number, hit.line.time, hearsay)
+
+
+NEAR_LINES = 300
+DECIDING = re.compile("not found|error: |fatal", re.IGNORECASE)
+
+
+def _with_quote(found: Explanation, scan: Scan) -> Explanation:
+    """With the line that decides, where one near it does: the first that a compiler or shell calls an error."""
+    near = [hit for hit in scan.troubles if abs(hit.number - (found.line or 0)) <= NEAR_LINES]
+    if not found.rule.quotes or not near:
+        return found
+    hit = next((hit for hit in near if DECIDING.search(hit.text)), near[0])
+    finding = replace(
+        found.finding,
+        what=f"{found.finding.what}: {hit.line.message[:WORDS_LENGTH]}",
+        evidence=hit.text.strip()[:EVIDENCE_LENGTH],
+    )
+    return replace(found, finding=finding, line=hit.number)
 
 
 def _as_timeout(found: Explanation, scan: Scan) -> Explanation:

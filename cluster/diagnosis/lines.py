@@ -185,7 +185,7 @@ _PART_OF_TRACEBACK = re.compile(
     r"|(return|raise|await|self)\b"
 )
 _OTHER = re.compile(
-    r"(?:[\w./-]+(?: \d+)?: )?(?:fatal error|fatal|error|panic|FAILED)(?: \[[\w-]+\])?: \S"
+    r"(?:[\w./-]+(?: \d+|\(\d+\)|:\d+(?::\d+)?)?: )?(?:fatal error|fatal|error|panic|FAILED)(?: \[[\w-]+\])?: \S"
     r"|terminate called after|segmentation fault|[Aa]borted \(core|kernel panic|bus error"
     r"|\*\*\* (?:error|aborted)"
     r"|(?:[\w./-]+: )+(?:[\w ]+: )?(?:no such file or directory|permission denied|command not found|cannot \w+)",

@@ -36,7 +36,7 @@ class Rule:
     reports only that something else failed. `page`: the stem of a file in docs/runbooks, with `#anchor` where one
     section is meant. `explains`: ids of findings that are there because of this one. `secondary`: a consequence
     whatever the cause is, named only when nothing else is found. `slow`: serving goes on, so it does not explain why
-    something ended. `until`: harmless when the text later reaches this moment. `own`: the remedy where `cluster`
+    something ended. `until`: harmless when the text later reaches this moment. `quotes`: another line, near it, says why. `own`: the remedy where `cluster`
     started the ranks, which already have the devices, limits, addresses and variables that `remedy` speaks of.
     """
 
@@ -51,6 +51,7 @@ class Rule:
     secondary: bool = False
     slow: bool = False
     until: Moment = ""
+    quotes: bool = False
     own: str | None = None
 
     @property

@@ -231,7 +231,7 @@ def _bounded(pieces: Iterable[bytes], found: Scan) -> Iterator[bytes]:
     size = 0
     for piece in pieces:
         if size == 0 and not lines.is_text(piece):
-            found.note = "not text, so not read"
+            found.note = "not text"
             return
         size += len(piece)
         yield piece

@@ -93,3 +93,12 @@ def test_words_that_look_like_trouble_count_only_when_nothing_else_is_known() ->
     assert found("the gadget could not be mounted\n") == ["unknown unknown"]
     assert found("the gadget could not be mounted\n" + sample("vllm_cuda_oom").text) == ["fault cuda-oom"]
     assert found("3 requests, 0 failed\n") == []
+
+
+BUILD = "FAILED: a.o\nnvcc -c a.cu -o a.o\n/usr/include/a.cuh(12): error: identifier is undefined\nninja: build stopped: x.\n"
+
+
+def test_a_failed_build_quotes_the_compiler() -> None:
+    [one] = told(BUILD).findings
+    assert (one.id, one.line) == ("jit-build-failed", 3)
+    assert one.finding.what.endswith("error: identifier is undefined")
