@@ -95,7 +95,7 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         rf"(?P<time>{_STAMP})[ \t]+(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|SUCC|ERR|WARN)[ \t]+\S+:\d+ -- ",  # Ray
-        rf"\[(?P<time>{_STAMP}) (?P<level>[DIWEF]) \d+ \d+\] (?:\([\w ]+\) )?[\w./-]+:\d+: ",  # Ray's C++ parts
+        rf"\[(?P<time>{_STAMP}) (?P<level>[DIWEFC]) \d+ \d+\] (?:\([\w ]+\) )?[\w./-]+:\d+: ",  # Ray's C++ parts
         rf"\[?(?P<time>{_STAMP})\]?[ \t]+(?:[\w.-]+(?:/[\w.-]+)?(?<!Error)(?<!Exception):[ \t]+(?=\S))?",  # docker, we
         r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ ",  # syslog
         r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) (?:\[?[\w./-]+:\d+\] ?)?",
@@ -109,7 +109,16 @@ _PREFIXES = tuple(
         r"(?P<level>ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG)(?:: +|:(?=\S)|[ \t]+(?=\S))",
     )
 )
-_CODES = {"E": "ERROR", "F": "FATAL", "W": "WARNING", "I": "INFO", "D": "DEBUG", "ERR": "ERROR", "WARN": "WARNING"}
+_CODES = {
+    "E": "ERROR",
+    "F": "FATAL",
+    "C": "CRITICAL",
+    "W": "WARNING",
+    "I": "INFO",
+    "D": "DEBUG",
+    "ERR": "ERROR",
+    "WARN": "WARNING",
+}
 _MOST = 8
 
 
@@ -193,7 +202,7 @@ _OTHER = re.compile(
 )
 _ENDED = re.compile(
     r"\bexit(?:ed|s)?\b[^.;]{0,20}?\b(?:code|status)?[:= ]*\(?-?[1-9]\d{0,2}\b|\bstatus=[1-9]\d*/\w+"
-    r"|\b(?:died|crashed|killed|core dumped|terminated|segfault|unhandled exception)\b"
+    r"|\b(?:died|crashed|killed|core dumped|terminated(?! normally)|segfault|unhandled exception)\b"
     r"|level=(?:error|fatal) |\[(?:error|fatal|crit)\]",
     re.IGNORECASE,
 )

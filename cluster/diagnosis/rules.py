@@ -30,14 +30,15 @@ EVIDENCE_LENGTH, WORDS_LENGTH, NAME_LENGTH = 500, 240, 80
 class Rule:
     """One cause; the first rule in order that matches a line has it.
 
-    `pattern` ignores case; its named groups may stand in `cause` and `remedy` as `{name}`, and what the number in it
-    means as `{name_means}` where MEANS has that name; it is empty where a condition in Python decides
-    (outputs, pairs). `normal`: a notice that looks bad and is not; `unknown`: a line that
-    reports only that something else failed. `page`: the stem of a file in docs/runbooks, with `#anchor` where one
-    section is meant. `explains`: ids of findings that are there because of this one. `secondary`: a consequence
-    whatever the cause is, named only when nothing else is found. `slow`: serving goes on, so it does not explain why
-    something ended. `until`: harmless when the text later reaches this moment. `quotes`: another line, near it, says why. `own`: the remedy where `cluster`
-    started the ranks, which already have the devices, limits, addresses and variables that `remedy` speaks of.
+    `pattern` ignores case; its named groups may stand in `cause` and `remedy` as `{name}`, and what the number in
+    it means as `{name_means}` where MEANS has that name; it is empty where a condition in Python decides (outputs,
+    pairs). `normal`: a notice that looks bad and is not; `unknown`: a line that reports only that something else
+    failed. `page`: the stem of a file in docs/runbooks, with `#anchor` where one section is meant. `explains`: ids
+    of findings that are there because of this one. `secondary`: a consequence whatever the cause is, named only
+    when nothing else is found. `slow`: serving goes on, so it does not explain why something ended. `until`:
+    harmless when the text later reaches this moment. `quotes`: a line near it says why. `own`: the remedy where
+    `cluster` started the ranks, which already have the devices, limits, addresses and variables that `remedy`
+    speaks of.
     """
 
     id: str
@@ -194,6 +195,7 @@ MEANS: dict[str, Callable[[str], str]] = {
     "reasons": common_reasons,
 }
 MEANS |= dict.fromkeys(("status", "code", "json", "event"), MEANS["exit"])
+MEANS |= dict.fromkeys(("signal", "ended"), lambda number: MEANS["exit"](f"-{number}"))
 """By the name of a pattern's group, what the words in it mean."""
 WRAPPERS = re.compile("|".join(row["match"] for row in read_rows("wrappers")), re.IGNORECASE)
 MUTE_END = re.compile(r"\W*(?:\b(?:please check|check the|see)\b.*|\bunknown\W*)?$", re.IGNORECASE)

@@ -253,12 +253,14 @@ class Port:
 def recognise_ports(text: str) -> tuple[Port, ...] | None:
     ports = [Port(row["hca"], row["netdev"], row["state"] == "Up") for row in _IBDEV.finditer(text)]
     ports += [Port(row["hca"], row["netdev"] or "", row["state"] == "ACTIVE") for row in _RDMA.finditer(text)]
-    ports += [Port(row["hca"], "", row["state"] == "ACTIVE") for row in _DEVINFO.finditer(text)]
+    ports += [Port(row["hca"], "", row["state"].upper() == "ACTIVE") for row in _DEVINFO.finditer(text)]
     return tuple(ports) or None
 
 
-_DEVINFO = re.compile(
-    r"^hca_id:[ \t]*(?P<hca>\S+)\n(?:(?!hca_id:).*\n)*?[ \t]*state:[ \t]*PORT_(?P<state>\w+)", re.MULTILINE
+_DEVINFO = re.compile(  # ibv_devinfo, ibstat
+    r"^(?:hca_id:[ \t]*|CA ')(?P<hca>[\w.-]+)'?\n(?:(?!hca_id|CA ').*\n)*?"
+    r"[ \t]*[Ss]tate:[ \t]*(?:PORT_)?(?P<state>\w+)",
+    re.MULTILINE,
 )
 _ACTIVE_MTU = re.compile(r"^[ \t]*active_mtu:[ \t]*(\d+)", re.MULTILINE)
 

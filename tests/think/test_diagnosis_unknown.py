@@ -95,7 +95,7 @@ def test_words_that_look_like_trouble_count_only_when_nothing_else_is_known() ->
     assert found("3 requests, 0 failed\n") == []
 
 
-BUILD = "FAILED: a.o\nnvcc -c a.cu -o a.o\n/usr/include/a.cuh(12): error: identifier is undefined\nninja: build stopped: x.\n"
+BUILD = "FAILED: a.o\nnvcc -c a.cu\n/usr/include/a.cuh(12): error: identifier is undefined\nninja: build stopped: x\n"
 
 
 def test_a_failed_build_quotes_the_compiler() -> None:
