@@ -106,6 +106,7 @@ _PREFIXES = tuple(
         r"[\w.-]+ *\| ",  # docker compose, and Ray's lines in a rank
         r"(?:[\w.-]+:\d+:\d+ \[-?\d+\] )?(?:[\w./-]+:\d+ )?(?:NCCL |(?<=\d )(?=WARN ))(?:INFO|ERROR|(?P<nccl>WARN)) ",
         r"(?P<kernel>\[ *\d+\.\d+\] |kernel: )|[\w.@-]+\[\d+\]: ",
+        r"(?P<kernel>\[[A-Z][a-z]{2} (?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] )",  # dmesg -T
         r"(?P<level>ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG)(?:: +|:(?=\S)|[ \t]+(?=\S))",
     )
 )
@@ -172,6 +173,7 @@ def read_time(text: str) -> float | None:
     for read in (
         datetime.fromisoformat,
         lambda text: datetime.strptime(f"1972 {text}", "%Y %b %d %H:%M:%S"),
+        lambda text: datetime.strptime(text, "%b %d %H:%M:%S %Y"),
     ):
         with suppress(ValueError):
             moment = read(text)
