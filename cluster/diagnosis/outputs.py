@@ -120,7 +120,7 @@ def judge_speeds(output: Output[tuple[tuple[str, int], ...]]) -> Iterator[Explan
             yield output.explain("link-slow", f"Speed: {mbps}", netdev=netdev or "the link", gbps=mbps // 1000)
 
 
-def judge_transport(output: Output[fabric_test.Transport]) -> Iterator[Explanation]:
+def judge_transport(output: Output[fabric_test.NcclTransport]) -> Iterator[Explanation]:
     """One HCA of the two that a port has."""
     if len(output.value.hcas) == 1:
         yield output.explain("nccl-one-hca", output.value.hcas[0], hca=output.value.hcas[0])
@@ -461,7 +461,7 @@ def settle_no_gpu(found: Explanation, outputs: Outputs) -> Explanation:
 
 def settle_nccl_slow(found: Explanation, outputs: Outputs) -> Explanation | None:
     """Sockets, a ConnectX that came up degraded, or what the number alone leaves open."""
-    ways: list[fabric_test.Transport] = [output.value for output in outputs.named("NCCL's transport")]
+    ways: list[fabric_test.NcclTransport] = [output.value for output in outputs.named("NCCL's transport")]
     if any(way.sockets for way in ways):
         return None  # nccl-socket says it
     uptime = max((output.value for output in outputs.named("hot-plug")), default=0)

@@ -108,21 +108,21 @@ _USING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Transport:
+class NcclTransport:
     """How NCCL says that it reaches the other host. `hcas`: those that it uses."""
 
     hcas: tuple[str, ...]
     sockets: bool
 
 
-def recognise_transport(text: str) -> Transport | None:
+def recognise_transport(text: str) -> NcclTransport | None:
     hcas: dict[str, None] = {}
     for row in _USING.finditer(text):
         listed = re.findall(r"\[\d+\]([\w.-]+):\d", row["hcas"] or "")
         hcas |= dict.fromkeys([*listed, *(row["name"] or "").split("+")])
     hcas.pop("", None)
     sockets = "via NET/Socket" in text or "Using network Socket" in text
-    return Transport(tuple(hcas), sockets) if hcas or sockets else None
+    return NcclTransport(tuple(hcas), sockets) if hcas or sockets else None
 
 
 Obstacle = tuple[str, Missing]
