@@ -93,6 +93,11 @@ class Screen:
             text = wrapper.fill(text)
         self._result.print(text, style=style)
 
+    def quote(self, text: str) -> None:
+        """A line that holds another program's words; on a terminal it is cut to the width."""
+        width = self._result.width
+        self._result.print(f"{text[: width - 1]}…" if self._result.is_terminal and len(text) > width else text)
+
     def note(self, text: str) -> None:
         self._progress.print(text, style="dim" if self._progress.is_terminal else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 from cluster.deploy import evidence
 from cluster.deploy.cause import of_finding, place
-from cluster.diagnosis.explain import Diagnosis, explain
-from cluster.diagnosis.scan import Source
+from cluster.diagnosis.explain import Diagnosis, FileDiagnosis, explain
+from cluster.diagnosis.scan import MOST_ERRORS, Source
 from cluster.errors import ExitCode, UsageError
 from cluster.screen import Screen
 
 STDIN = "-"
+QUOTED = re.compile(r" +(?:line \d+|seen): ")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -32,8 +34,14 @@ def run(args: argparse.Namespace, screen: Screen) -> ExitCode:
     except OSError as error:
         what = f"{error.filename or 'standard input'} cannot be read: {error.strerror}"
         raise UsageError(what, code="file-unreadable") from None
+    if not any(file.lines for file in diagnosis.files):
+        why = next((file.note for file in diagnosis.files if file.note), "empty")
+        raise UsageError(f"nothing to explain in {' '.join(args.files)}: {why}", code="no-text")
     for line in view(diagnosis):
-        screen.line(line)
+        if QUOTED.match(line):
+            screen.quote(line)
+        else:
+            screen.text(line, " " * (len(line) - len(line.lstrip()) + 2))
     screen.document(as_document(diagnosis))
     return ExitCode.REFUSED if diagnosis.failed else ExitCode.DONE
 
@@ -58,15 +66,33 @@ def view(diagnosis: Diagnosis) -> Iterator[str]:
     for file in diagnosis.files:
         name = "standard input" if file.name == STDIN else file.name
         kind = f" ({', '.join(file.read_as)})" if file.read_as else ""
-        if file.note or not file.known:
-            yield f"{name}: {file.note or f'nothing in it is recognized ({file.lines} lines)'}"
-        else:
-            yield f"{name}{kind}:{'' if file.findings else ' nothing wrong'}"
+        yield f"{name}{kind}: {file.note or ending(file)}".removesuffix(" ")
         for found in file.findings:
             for line in of_finding(found, found.level, f"line {found.line}" if found.line else "seen"):
                 yield f"  {line}"
         yield from others("follows from it", [f"{row.id} (line {row.line})" for row in file.secondary])
-        yield from others("looks bad, is normal", [f"{row.id} (line {row.line})" for row in file.normal])
+        for row in file.normal:
+            yield f"  looks bad, is normal: line {row.line}: {row.finding.what} [{row.id}]"
+
+
+def ending(file: FileDiagnosis) -> str:
+    """What is said of a whole file. That nothing is wrong only of outputs, which are judged by what they show."""
+    count = f"{len(file.troubles)}{' or more' if len(file.troubles) >= MOST_ERRORS else ''}"
+    where = f"line {file.troubles[0]}" if file.troubles else ""
+    look = (
+        f"{count} lines look like trouble, the first is {where}"
+        if len(file.troubles) > 1
+        else f"{where} looks like trouble"
+    )
+    if any(found.id == "unknown" for found in file.findings):
+        return f"no rule matches; {look}"
+    if file.findings:
+        return ""
+    if not file.known:
+        return f"nothing in it is recognized ({file.lines} lines)"
+    if file.read_as and not file.is_log:
+        return "nothing wrong"
+    return "nothing known to be wrong" + (f"; {look}, and the text goes on after it" if file.troubles else "")
 
 
 def others(label: str, names: list[str]) -> list[str]:

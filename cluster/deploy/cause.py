@@ -63,7 +63,7 @@ def view(diagnosis: Diagnosis, missing: Mapping[str, str]) -> Iterator[str]:
         logs = [(file.lines, *evidence.of_host(Path(file.name).name)) for file in diagnosis.files]
         logs = [row for row in logs if row[2] == "log.txt"]
         hosts = ", ".join(host for _, host, _ in logs) or "no host"
-        yield f"nothing wrong found in {sum(lines for lines, _, _ in logs)} lines of the logs of {hosts}"
+        yield f"nothing known to be wrong in {sum(lines for lines, _, _ in logs)} lines of the logs of {hosts}"
     for one in [*([root] if root else []), *diagnosis.findings]:
         if one.id not in seen:
             label: str = "also" if one.level == "fault" else one.level

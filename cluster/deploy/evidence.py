@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import heapq
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shutil
 import tarfile
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -42,6 +44,7 @@ BEGINNING, END = 2 << 20, 6 << 20
 JOURNAL_BEGINNING, JOURNAL_END = 256 << 10, 2 << 20
 """The same of a journal. `journalctl -n` would keep the first lines after --since (252), not the last."""
 GPU = "name,power.draw,clocks.sm,temperature.gpu,utilization.gpu"
+GZIP = b"\x1f\x8b\x08"
 SLACK_S = 60
 KEPT = 20
 """Directories of evidence that are kept; the oldest go, and what else lies beside them is left alone."""
@@ -222,11 +225,17 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
+    """A file's bytes, unpacked when gzip packed them. Raises OSError, also for a damaged packing."""
     with path.open("rb") as file:
-        yield from read(file)
+        packed = file.read(len(GZIP)) == GZIP
+    with gzip.open(path) if packed else path.open("rb") as file:
+        try:
+            yield from read(file)
+        except (EOFError, zlib.error) as error:
+            raise OSError(None, f"damaged gzip file ({error})", str(path)) from None
 
 
-def read(file: IO[bytes]) -> Iterator[bytes]:
+def read(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
     """A stream's bytes to its end, or to where the tar around it was cut."""
     with suppress(tarfile.TarError):
         yield from iter(partial(file.read, PIECE_BYTES), b"")

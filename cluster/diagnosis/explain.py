@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from cluster.diagnosis.lines import EXCEPTION, weigh
-from cluster.diagnosis.outputs import SETTLERS, Outputs, judge_outputs, logs_in, recognise
-from cluster.diagnosis.rules import EXPLAINS, MOMENTS, OVERCOME, UNKNOWN, Explanation
+from cluster.diagnosis.lines import ERROR, EXCEPTION
+from cluster.diagnosis.outputs import LOGS, SETTLERS, Outputs, judge_outputs, logs_in, recognise
+from cluster.diagnosis.rules import EVIDENCE_LENGTH, EXPLAINS, MOMENTS, OVERCOME, WORDS_LENGTH, Explanation
 from cluster.diagnosis.scan import Hit, Scan, Source, scan
 from cluster.spark.finding import ORDER
 
@@ -24,7 +25,7 @@ class FileDiagnosis:
     """What one source shows by itself: findings, the cause first, and `secondary`, what follows from them.
 
     `read_as`: what was recognised in it; `normal`: notices that look bad and are not, or were overcome later; `note`:
-    why less than everything was read.
+    why less than everything was read; `troubles`: lines that look like trouble and that no rule matches.
     """
 
     name: str
@@ -34,11 +35,17 @@ class FileDiagnosis:
     normal: tuple[Explanation, ...]
     lines: int
     note: str
+    troubles: tuple[int, ...] = ()
 
     @property
     def known(self) -> bool:
         """Whether anything in it was recognised."""
         return bool(self.read_as or self.findings or self.normal)
+
+    @property
+    def is_log(self) -> bool:
+        """Whether a log is in it: what its lines do not say may still be wrong."""
+        return any(kind in LOGS for kind in self.read_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,9 @@ def explain(sources: Iterable[Source], *, by_cluster: bool = False, sockets: boo
     found = list({(one.id, one.file, one.finding.what): one for one in reversed(found)}.values())[::-1]
     settled = [SETTLERS[one.id](one, outputs) if one.id in SETTLERS else one for one in found]
     found = [one for one in settled if one is not None]
-    unknown = [one for each in scans if not each.source.beside for one in explain_trouble(each)]
+    known = {one.file for one in found}
+    silent = [each for each in scans if not each.source.beside]
+    unknown = [one for each in silent for one in explain_trouble(each, alone=each.source.name not in known)]
     if by_cluster:
         found, unknown = list(map(_of_cluster, found)), list(map(_of_cluster, unknown))
     if sockets:
@@ -114,7 +123,10 @@ def _of_file(
     past = [next((hit for hit in hits if not counts(hit, one)), None) for hits in one.hits.values()]
     read_as = (*logs_in(lines), *(output.kind for output in outputs if output.source.name == name))
     normal = tuple(of_hit(hit, one) for hit in past if hit)
-    return FileDiagnosis(name, read_as, findings, secondary, normal, one.lines, one.note)
+    marked = [hit.number for hit in one.troubles if hit.weight >= ERROR]
+    if not marked and any(it.id == "unknown" for it in findings):
+        marked = [hit.number for hit in one.troubles]
+    return FileDiagnosis(name, read_as, findings, secondary, normal, one.lines, one.note, tuple(marked))
 
 
 def explain_hits(scan: Scan) -> Iterator[Explanation]:
@@ -125,7 +137,7 @@ def explain_hits(scan: Scan) -> Iterator[Explanation]:
     for each in scan.hits.values():
         if hits := [hit for hit in each if counts(hit, scan)]:
             nearest = min(hits, key=lambda hit: hit.line.of_rank + hit.line.hearsay)
-            yield _as_timeout(of_hit(nearest, scan), scan)
+            yield _as_timeout(_with_quote(of_hit(nearest, scan), scan), scan)
 
 
 def counts(hit: Hit, scan: Scan) -> bool:
@@ -142,6 +154,24 @@ def of_hit(hit: Hit, scan: Scan) -> Explanation:
     return Explanation(finding, hit.rule, scan.source.name, hit.number, hit.line.time, hearsay)
 
 
+NEAR_LINES = 300
+DECIDING = re.compile("not found|error: |fatal", re.IGNORECASE)
+
+
+def _with_quote(found: Explanation, scan: Scan) -> Explanation:
+    """With the line that decides, where one near it does: the first that a compiler or shell calls an error."""
+    near = [hit for hit in scan.troubles if abs(hit.number - (found.line or 0)) <= NEAR_LINES]
+    if not found.rule.quotes or not near:
+        return found
+    hit = next((hit for hit in near if DECIDING.search(hit.text)), near[0])
+    finding = replace(
+        found.finding,
+        what=f"{found.finding.what}: {hit.line.message[:WORDS_LENGTH]}",
+        evidence=hit.text.strip()[:EVIDENCE_LENGTH],
+    )
+    return replace(found, finding=finding, line=hit.number)
+
+
 def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
     """An engine that fails ten minutes after the start, with no process to name, ran out of time."""
     empty = found.id == "engine-start-failed" and "proc(s): {}" in found.finding.evidence
@@ -152,17 +182,20 @@ def _as_timeout(found: Explanation, scan: Scan) -> Explanation:
     return found
 
 
-def explain_trouble(scan: Scan) -> Iterator[Explanation]:
-    """The first error line that nobody knows, the end of a traceback before anything else.
+def explain_trouble(scan: Scan, *, alone: bool = True) -> Iterator[Explanation]:
+    """The first error line that no rule knows, the end of a traceback before anything else; `alone`, also one that
+    merely looks like trouble.
 
     A text that went on after it has overcome it: a traceback is then worth a note, another error line nothing.
     """
     late = max((number for moment, number in scan.moments.items() if REACHED[moment]), default=0)
-    ranked = sorted(scan.troubles, key=lambda one: (one.number < late, one.line.hearsay, -weigh(one.line), one.number))
+    ranked = sorted(scan.troubles, key=lambda one: (one.number < late, one.line.hearsay, -one.weight, one.number))
     for trouble in ranked[:1]:
-        if trouble.number > late or weigh(trouble.line) == EXCEPTION:
-            rule = UNKNOWN if trouble.number > late else OVERCOME
-            yield of_hit(replace(trouble, rule=rule), scan)
+        if trouble.number > late:
+            if trouble.weight >= ERROR or alone:
+                yield of_hit(trouble, scan)
+        elif trouble.weight == EXCEPTION:
+            yield of_hit(replace(trouble, rule=OVERCOME), scan)
 
 
 def judge(

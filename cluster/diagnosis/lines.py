@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
+from typing import Literal
 
 from cluster.spark.fact import CONTROL
 from cluster.spark.ranks import PEER_LOST
@@ -94,20 +95,31 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         rf"(?P<time>{_STAMP})[ \t]+(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|SUCC|ERR|WARN)[ \t]+\S+:\d+ -- ",  # Ray
-        rf"\[(?P<time>{_STAMP}) (?P<level>[DIWEF]) \d+ \d+\] (?:\([\w ]+\) )?[\w./-]+:\d+: ",  # Ray's C++ parts
-        rf"(?P<time>{_STAMP})[ \t]+(?:[\w.-]+(?:/[\w.-]+)?(?<!Error)(?<!Exception):[ \t]+(?=\S))?",  # docker, our logs
+        rf"\[(?P<time>{_STAMP}) (?P<level>[DIWEFC]) \d+ \d+\] (?:\([\w ]+\) )?[\w./-]+:\d+: ",  # Ray's C++ parts
+        rf"\[?(?P<time>{_STAMP})\]?[ \t]+(?:[\w.-]+(?:/[\w.-]+)?(?<!Error)(?<!Exception):[ \t]+(?=\S))?",  # docker, we
         r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ ",  # syslog
         r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) (?:\[?[\w./-]+:\d+\] ?)?",
+        r"- (?:[\w.]+ - )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",  # Python's logging
         r"\(\w[^()]*\b(?:pid|ip)=[^()]*\) |\((?:raylet|autoscaler|pid)\b[^()]*\) ",  # who, in vLLM and Ray
         r"\[(?P<level>[EWIF])\d* (?:\d\d:\d\d:[\d.]+ )?\w+\.\w+:\d+\] (?:Warning: |Exception raised from )?",  # torch
         r"\[?rank ?\d+\]?: ?|\[\d+,\d+\]<std\w+>: ?",
         r"[\w.-]+ *\| ",  # docker compose, and Ray's lines in a rank
-        r"(?:[\w.-]+:\d+:\d+ \[\d+\] )?(?:[\w./-]+:\d+ )?NCCL (?P<level>WARN|INFO|ERROR) ",
-        r"\[ *\d+\.\d+\] |kernel: |[\w.@-]+\[\d+\]: ",
+        r"(?:[\w.-]+:\d+:\d+ \[-?\d+\] )?(?:[\w./-]+:\d+ )?(?:NCCL |(?<=\d )(?=WARN ))(?:INFO|ERROR|(?P<nccl>WARN)) ",
+        r"(?P<kernel>\[ *\d+\.\d+\] |kernel: )|[\w.@-]+\[\d+\]: ",
+        r"(?P<kernel>\[[A-Z][a-z]{2} (?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] )",  # dmesg -T
         r"(?P<level>ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG)(?:: +|:(?=\S)|[ \t]+(?=\S))",
     )
 )
-_CODES = {"E": "ERROR", "F": "FATAL", "W": "WARNING", "I": "INFO", "D": "DEBUG", "ERR": "ERROR", "WARN": "WARNING"}
+_CODES = {
+    "E": "ERROR",
+    "F": "FATAL",
+    "C": "CRITICAL",
+    "W": "WARNING",
+    "I": "INFO",
+    "D": "DEBUG",
+    "ERR": "ERROR",
+    "WARN": "WARNING",
+}
 _MOST = 8
 
 
@@ -115,7 +127,8 @@ _MOST = 8
 class LogLine:
     """A line's parts: the level in words (empty when none), seconds since 1970 (None when none), the message.
 
-    `hearsay`: a rank reports what it received of another one, which knows better.
+    `hearsay`: a rank reports what it received of another one, which knows better. `by`: who prints it, where its words
+    count otherwise: `kernel`, `nccl` (its WARN is an error).
     """
 
     level: str
@@ -123,11 +136,13 @@ class LogLine:
     message: str
     of_rank: bool = False
     hearsay: bool = False
+    by: Literal["", "kernel", "nccl"] = ""
 
 
 def read_line(text: str) -> LogLine:
     """Take a line apart; a line of our rank program has the reason it gives as its message."""
     level, time = "", None
+    by: Literal["", "kernel", "nccl"] = ""
     if text.startswith('{"log":"'):  # Docker's json-file log: {"log": …, "stream": …, "time": …}
         with suppress(ValueError, KeyError, TypeError):
             row = json.loads(text)
@@ -138,6 +153,7 @@ def read_line(text: str) -> LogLine:
             break
         groups = found.groupdict()
         level = groups.get("level") or level
+        by = "kernel" if groups.get("kernel") else "nccl" if groups.get("nccl") else by
         time = read_time(groups["time"]) if time is None and groups.get("time") else time
         text = text[found.end() :]
     if text.startswith('{"cluster"'):  # far/rank.py: {"cluster": "rank", "stage": …, "t": …, "why": …}
@@ -147,15 +163,17 @@ def read_line(text: str) -> LogLine:
             time = _dated(float(row["t"])) if time is None else time
             hearsay = ended and row.get("exit") in PEER_LOST
             return LogLine("ERROR" if ended else "INFO", time, str(row.get("why", "")), True, hearsay)
-    return LogLine(_CODES.get(level, level), time, text.strip())
+    return LogLine("ERROR" if by == "nccl" else _CODES.get(level, level), time, text.strip(), by=by)
 
 
 def read_time(text: str) -> float | None:
     """Seconds since 1970; a time without a zone counts as UTC, one without a year as of 1972."""
+    if text[2:3] == "-" and text[5:6] == " ":  # 05-20 20:35:26, as vLLM prints it
+        text = f"1972-{text}"
     for read in (
         datetime.fromisoformat,
-        lambda text: datetime.strptime(f"1972 {text}", "%Y %m-%d %H:%M:%S"),
         lambda text: datetime.strptime(f"1972 {text}", "%Y %b %d %H:%M:%S"),
+        lambda text: datetime.strptime(text, "%b %d %H:%M:%S %Y"),
     ):
         with suppress(ValueError):
             moment = read(text)
@@ -171,34 +189,70 @@ def _dated(seconds: float) -> float | None:
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w*\.)*(?P<kind>[A-Z]\w*(?:Error|Exception|Failure|Timeout|Exit|Interrupt))(?:: |:?$)"
 )
+_WARNING = re.compile(r"(?:\S+:\d+: )?\w*Warning: ")
 _HARMLESS = re.compile(r"KeyboardInterrupt|SystemExit|CancelledError|GeneratorExit|StopIteration|BrokenPipeError")
 _PART_OF_TRACEBACK = re.compile(
     r"Traceback \(most|File \"|~*\^|During handling of|The above exception|$|[\w.\[\], *]+ = "
     r"|(return|raise|await|self)\b"
 )
 _OTHER = re.compile(
-    r"(?:[\w./-]+(?: \d+)?: )?(?:fatal error|fatal|error|panic|FAILED)(?: \[[\w-]+\])?: \S"
+    r"(?:[\w./-]+(?: \d+|\(\d+\)|:\d+(?::\d+)?)?: )?(?:fatal error|fatal|error|panic|FAILED)(?: \[[\w-]+\])?: \S"
     r"|terminate called after|segmentation fault|[Aa]borted \(core|kernel panic|bus error"
-    r"|level=(?:error|fatal) |\[(?:error|fatal|crit)\]|\*\*\* (?:error|aborted)|!!!!!!! segfault|unhandled exception"
+    r"|\*\*\* (?:error|aborted)"
     r"|(?:[\w./-]+: )+(?:[\w ]+: )?(?:no such file or directory|permission denied|command not found|cannot \w+)",
     re.IGNORECASE,
 )
+_ENDED = re.compile(
+    r"\bexit(?:ed|s)?\b[^.;]{0,20}?\b(?:code|status)?[:= ]*\(?-?[1-9]\d{0,2}\b|\bstatus=[1-9]\d*/\w+"
+    r"|\b(?:died|crashed|killed|core dumped|terminated(?! normally)|segfault|unhandled exception)\b"
+    r"|level=(?:error|fatal) |\[(?:error|fatal|crit)\]",
+    re.IGNORECASE,
+)
+"""A process that did not end well, and marks of an error anywhere in a line."""
+_DRIVER = re.compile(
+    r"(?:mlx[45]\w*|nvidia[\w-]*|NVRM|nvme\w*|pcieport|pci(?:_bus)?|EXT4-fs|XFS|BTRFS|blk_\w+|Buffer|I/O|NETDEV|arm-smmu"
+    r"|r81\d\d|ixgbe|ib_\w+|infiniband|rdma_\w+|cma|DMAR?|EDAC|watchdog|workqueue|rcu|BUG|Oops|Internal|Unable|Call"
+    r"|[\w.-]+ \S+: (?=NETDEV))\b",
+    re.IGNORECASE,
+)
+_KERNEL = re.compile(
+    r"timeout|timed out|\bfail(?:ed|ure)|\berrors?\b(?!=)|err\(-?\d|\berr[:= ]|leak of a|WATCHDOG|fatal|\bhung\b|stuck"
+    r"|corrupt|\bBUG:|Oops|Call trace:|lockup|unrecoverable|\bdown\b.*\breset|refused|unable to",
+    re.IGNORECASE,
+)
+_SUSPECT = re.compile(
+    r"\b(?:failed|failure|fatal|cannot|can't|could ?n[o']t|unable to|timed out|refused|denied|unreachable"
+    r"|crash(?:ed)?|abort(?:ed|ing)?|corrupt(?:ed)?|invalid|unsupported|mismatch)\b",
+    re.IGNORECASE,
+)
+_NO_SUSPECT = re.compile(
+    r"\b(?:0|no|without|any) (?:\w+ )?(?:failed|failures?|errors?)\b|\b(?:failed|errors?)(?: count)?[:=] ?0\b|: 0$",
+    re.IGNORECASE,
+)
 _NEEDLES = (
-    "error|exception|failure|timeout:|fatal|panic|terminate called|segmentation fault|aborted (|[crit]|segfault"
-    "|critical|no such file or directory|permission denied|: cannot |failed: |,000 e 0|,000 f 0|not found"
+    "error|exception|failure|timeout|timed out|time out|fatal|panic|terminate called|segmentation fault|abort|[crit]"
+    "|segfault|critical|no such file or directory|permission denied|cannot |can't |could not|couldn't|unable to|failed"
+    "|,000 e 0|,000 f 0|not found|refused|denied|unreachable|crash|corrupt|invalid|unsupported|mismatch|err(-|leak of a"
+    "|watchdog|lockup|oops|call trace|died|killed|exit| warn |status=|core dumped|terminated|hung|stuck|[e00|[f00"
 )
 NEEDLES = (*_NEEDLES.split("|"), '"cluster"')
-"""One of these is in every line that `weigh` calls an error (every digit a 0)."""
+"""One of these is in every line that `weigh` does not call harmless (every digit a 0)."""
 
 
-ERROR, EXCEPTION = 1, 2
+SUSPECT, ERROR, EXCEPTION = 1, 2, 3
+QUIET = ("DEBUG", "INFO", "WARNING")
 
 
 def weigh(line: LogLine) -> int:
-    """Whether a line is an error in itself, 0 if not: the last line of a traceback, or one that a program marks so."""
-    quiet = line.level in ("DEBUG", "INFO", "WARNING")
+    """How much a line looks like trouble in itself, 0 if not at all: the last line of a traceback, one that a program
+    marks as an error, words that mostly mean one."""
+    quiet = line.level in QUIET
     if found := _EXCEPTION.match(line.message):
         return 0 if quiet or _HARMLESS.match(found["kind"]) else EXCEPTION
-    if quiet or line.level == "SUCC" or _PART_OF_TRACEBACK.match(line.message):
+    if quiet or line.level == "SUCC" or _PART_OF_TRACEBACK.match(line.message) or _WARNING.match(line.message):
         return 0
-    return ERROR if line.level in ("ERROR", "CRITICAL", "FATAL") or _OTHER.match(line.message) else 0
+    if line.level in ("ERROR", "CRITICAL", "FATAL") or _OTHER.match(line.message) or _ENDED.search(line.message):
+        return ERROR
+    if line.by == "kernel" or _DRIVER.match(line.message):
+        return ERROR if _DRIVER.match(line.message) and _KERNEL.search(line.message) else 0
+    return SUSPECT if _SUSPECT.search(line.message) and not _NO_SUSPECT.search(line.message) else 0

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from cluster.diagnosis.rules import OF_OUTPUTS, Explanation
 from cluster.diagnosis.scan import Source
-from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, ranks, server
+from cluster.spark import disk, docker, fabric_test, gpu, identity, links, memory, processes, ranks, server
 from cluster.spark.fabric import common_networks, judge_mtu
 from cluster.spark.finding import twice
 from cluster.spark.memory import GIB, Memory
@@ -89,10 +89,10 @@ def gib(value: int) -> str:
 
 def judge_ports(output: Output[tuple[links.Port, ...]]) -> Iterator[Explanation]:
     """All down, or one twin only. Two Down lines of four are normal."""
-    up = {port.netdev for port in output.value if port.is_up}
+    up = {port.netdev or port.hca for port in output.value if port.is_up}
     if not up:
         yield output.explain("no-link-up", output.value[0].netdev or output.value[0].hca)
-    for netdev, twin in links.half_ports(up, [port.netdev for port in output.value]):
+    for netdev, twin in links.half_ports(up, [port.netdev or port.hca for port in output.value]):
         yield output.explain("one-twin-up", twin, netdev=netdev, twin=twin)
 
 
@@ -101,6 +101,40 @@ def compare_ports(outputs: Outputs) -> Iterator[Explanation]:
         there, here = ({port.netdev for port in output.value if port.is_up} for output in ends)
         if links.is_crossed(here, there):
             yield ends[1].explain("ports-crossed", min(here), here=listed(here), there=listed(there))
+
+
+def judge_active_mtu(output: Output[tuple[int, ...]]) -> Iterator[Explanation]:
+    """RDMA packets of 1024 bytes are what an MTU of 1500 allows."""
+    if 1024 in output.value:
+        yield output.explain("rdma-mtu-1024", "active_mtu: 1024", "active_mtu:")
+
+
+FULL_MBPS, OTHER_PORT_MBPS = 200_000, 10_000
+
+
+def judge_speeds(output: Output[tuple[tuple[str, int], ...]]) -> Iterator[Explanation]:
+    """A fabric link that trained below 200 Gb/s; the 10G port aside."""
+    for netdev, mbps in output.value:
+        least = 0 if links.is_fabric(netdev) else OTHER_PORT_MBPS if not netdev else FULL_MBPS
+        if least < mbps < FULL_MBPS:
+            yield output.explain("link-slow", f"Speed: {mbps}", netdev=netdev or "the link", gbps=mbps // 1000)
+
+
+def judge_transport(output: Output[fabric_test.NcclTransport]) -> Iterator[Explanation]:
+    """One HCA of the two that a port has."""
+    if len(output.value.hcas) == 1:
+        yield output.explain("nccl-one-hca", output.value.hcas[0], hca=output.value.hcas[0])
+
+
+LOOPBACK_PORTS = {6379, 8000, 8265, 29500}
+
+
+def judge_sockets(output: Output[tuple[tuple[str, int], ...]]) -> Iterator[Explanation]:
+    """Ray's head, vLLM's server or rendezvous where no other host reaches it."""
+    everywhere = {port for address, port in output.value if not address.startswith("127.")}
+    for address, port in output.value:
+        if port in LOOPBACK_PORTS - everywhere:
+            yield output.explain("loopback-only", f"{address}:{port}", port=port)
 
 
 def judge_interfaces(output: Output[tuple[links.Interface, ...]]) -> Iterator[Explanation]:
@@ -181,8 +215,8 @@ ENOUGH_BYTES = 64 << 20
 """With smaller messages NCCL's bandwidth means nothing."""
 SLOW_TCP_GBPS = (10.5, 40.0)
 """Less is the 10G port, which is as fast as it should be."""
-OF_NCCL = ((10.0, "nccl-slow"), (14.0, "nccl-one-twin"), (20.0, "nccl-mtu"))
-"""Below so many GB/s NCCL has this; both twins at MTU 9000 give more."""
+OF_NCCL = ((2.5, "nccl-slow"), (3.3, "nccl-degraded"), (10.0, "nccl-slow"), (14.0, "nccl-one-twin"), (20.0, "nccl-mtu"))
+"""Below so many GB/s NCCL has this; both twins at MTU 9000 give more, a degraded ConnectX 2.5 to 3.3."""
 
 
 def judge_bandwidth(output: Output[fabric_test.Bandwidth]) -> Iterator[Explanation]:
@@ -226,11 +260,19 @@ OF_STATE = {"stalled": "gpu-stalled", "capped": "gpu-power-capped", "spinning": 
 def judge_gpus(output: Output[tuple[gpu.Gpu, ...]]) -> Iterator[Explanation]:
     """Busy and drawing little: capped when the clocks are low, a kernel that spins when they are high."""
     states = [(gpu.judge_gpu(one), one) for one in output.value]
+    for reasons in [tuple(word for word in one.throttle or () if word in gpu.HELD_BACK) for one in output.value]:
+        if reasons:
+            words = "Slowdown", "clocks", str(output.value[0].power_w or "")
+            yield output.explain("gpu-slowed", ": Active", *words, reasons=", ".join(reasons))
+            break
     if any(state in ("working", "slowed") for state, _ in states):
         return
     for state, one in [row for row in states if row[0] in OF_STATE][:1]:
         power, clock = f"{one.power_w:g}", f"{one.sm_clock_mhz}"
         yield output.explain(OF_STATE[state], clock, power, busy=one.utilization_pct, power=power, clock=clock)
+    for one in [one for _, one in states if one.power_w is None and one.memory_busy_pct == 0][-1:]:
+        if (one.utilization_pct or 0) >= gpu.BUSY_PCT:
+            yield output.explain("gpu-spins", f" {one.utilization_pct} ", busy=one.utilization_pct)
 
 
 def judge_processes(outputs: Outputs) -> Iterator[Explanation]:
@@ -273,6 +315,8 @@ def judge_ray(output: Output[ranks.RayStatus]) -> Iterator[Explanation]:
         yield output.explain("ray-too-few-gpus", PENDING)
     elif status.nodes is not None and status.nodes < 2 and total < 2 and not status.gpus_used:
         yield output.explain("ray-one-node", "GPU", "Node status", nodes=status.nodes, gpus=f"{total:g}")
+    if status.nodes is not None and status.nodes > 1 and 0 < total < status.nodes:
+        yield output.explain("ray-node-without-gpu", " GPU", nodes=status.nodes, gpus=f"{total:g}")
     if status.failures:
         yield output.explain("ray-node-lost", status.failures[0])
 
@@ -327,6 +371,12 @@ KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Output[Any]], Iterator[Ex
     "link events": (links.recognise_events, judge_link_events),
     "bandwidth": (fabric_test.recognise, judge_bandwidth),
     "memory": (memory.recognise, judge_memory),
+    "active MTU": (links.recognise_active_mtu, judge_active_mtu),
+    "link speed": (links.recognise_speeds, judge_speeds),
+    "hot-plug": (links.recognise_hotplug, None),
+    "NCCL's transport": (fabric_test.recognise_transport, judge_transport),
+    "sockets": (processes.recognise_listeners, judge_sockets),
+    "engines": (processes.recognise_engines, None),
     "gpus": (gpu.recognise, judge_gpus),
     "gpu processes": (gpu.recognise_processes, None),
     "metrics": (server.recognise_metrics, None),
@@ -403,11 +453,35 @@ def settle_env(found: Explanation, outputs: Outputs) -> Explanation | None:
     return None if states and all(states) else found
 
 
+def settle_no_gpu(found: Explanation, outputs: Outputs) -> Explanation:
+    """Several engines on one host, of which only one can have its GPU."""
+    pids = [pid for output in outputs.named("engines") for pid in output.value]
+    return found.settled("engine-twice", pids=" ".join(map(str, pids))) if len(pids) > 1 else found
+
+
+def settle_nccl_slow(found: Explanation, outputs: Outputs) -> Explanation | None:
+    """Sockets, a ConnectX that came up degraded, or what the number alone leaves open."""
+    ways: list[fabric_test.NcclTransport] = [output.value for output in outputs.named("NCCL's transport")]
+    if any(way.sockets for way in ways):
+        return None  # nccl-socket says it
+    uptime = max((output.value for output in outputs.named("hot-plug")), default=0)
+    if any(len(way.hcas) > 1 for way in ways) or uptime > PLUGGED_LATE_S:
+        sign = f"a cable was plugged in {uptime} s after boot" if uptime > PLUGGED_LATE_S else "NCCL uses both HCAs"
+        return found.settled("nccl-degraded-surely", sign=sign)
+    return found
+
+
+PLUGGED_LATE_S = 300
+"""A cable that is plugged in later after boot was pulled, or plugged, while the host ran."""
+
 SETTLERS: dict[str, Callable[[Explanation, Outputs], Explanation | None]] = {
     "free-memory-check": settle_free_memory,
     "rdma-enomem": settle_rdma_memory,
     "shm-broadcast": settle_broadcast,
     "image-differs": settle_image,
     "env-overwritten": settle_env,
+    "vllm-no-gpu-here": settle_no_gpu,
+    "nccl-slow": settle_nccl_slow,
+    "nccl-degraded": settle_nccl_slow,
 }
 """The finding as more is known, the same finding when nothing is, None when it turned out to be nothing."""

@@ -7,9 +7,9 @@ A file is a list of mappings with the fields of `Rule`; `match` is a pattern or 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,20 +23,22 @@ answers requests."""
 
 SHORTEST = 4
 """Letters that a line must have for a pattern to be tried on it."""
-EVIDENCE_LENGTH, NAME_LENGTH = 500, 80
+EVIDENCE_LENGTH, WORDS_LENGTH, NAME_LENGTH = 500, 240, 80
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One cause; the first rule in order that matches a line has it.
 
-    `pattern` ignores case; its named groups may stand in `cause` and `remedy` as `{name}`; it is empty where a
-    condition in Python decides (outputs, pairs). `normal`: a notice that looks bad and is not; `unknown`: a line that
-    reports only that something else failed. `page`: the stem of a file in docs/runbooks, with `#anchor` where one
-    section is meant. `explains`: ids of findings that are there because of this one. `secondary`: a consequence
-    whatever the cause is, named only when nothing else is found. `slow`: serving goes on, so it does not explain why
-    something ended. `until`: harmless when the text later reaches this moment. `own`: the remedy where `cluster`
-    started the ranks, which already have the devices, limits, addresses and variables that `remedy` speaks of.
+    `pattern` ignores case; its named groups may stand in `cause` and `remedy` as `{name}`, and what the number in
+    it means as `{name_means}` where MEANS has that name; it is empty where a condition in Python decides (outputs,
+    pairs). `normal`: a notice that looks bad and is not; `unknown`: a line that reports only that something else
+    failed. `page`: the stem of a file in docs/runbooks, with `#anchor` where one section is meant. `explains`: ids
+    of findings that are there because of this one. `secondary`: a consequence whatever the cause is, named only
+    when nothing else is found. `slow`: serving goes on, so it does not explain why something ended. `until`:
+    harmless when the text later reaches this moment. `quotes`: a line near it says why. `own`: the remedy where
+    `cluster` started the ranks, which already have the devices, limits, addresses and variables that `remedy`
+    speaks of.
     """
 
     id: str
@@ -50,7 +52,13 @@ class Rule:
     secondary: bool = False
     slow: bool = False
     until: Moment = ""
+    quotes: bool = False
     own: str | None = None
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether a line that it matches only wraps what another program said, or says that something failed."""
+        return self.level == "unknown" and self.secondary
 
     def search(self, line: str) -> re.Match[str] | None:
         return compiled(self.pattern).search(line)
@@ -58,6 +66,8 @@ class Rule:
     def finding(self, host: str, evidence: str, values: Mapping[str, Any]) -> Finding:
         """What the rule says of this line; no page to read for what needs nothing done."""
         level: Level = "note" if self.level == "normal" else self.level
+        means = {f"{name}_means": MEANS[name](str(values[name])) for name in MEANS.keys() & values.keys()}
+        values = {**values, **means}
         texts = (fill(self.cause, values), evidence.strip()[:EVIDENCE_LENGTH], fill(self.remedy, values))
         return Finding(level, self.id, host, *texts, "" if level == "note" else self.page)
 
@@ -70,7 +80,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 def fill(text: str, values: Mapping[str, Any]) -> str:
     """A rule's sentence with the line's own names in it; what the line does not name is left out."""
     for name, value in values.items():
-        text = text.replace(f"{{{name}}}", str(value)[:NAME_LENGTH])
+        text = text.replace(f"{{{name}}}", str(value)[: WORDS_LENGTH if name == "words" else NAME_LENGTH])
     return re.sub(r"\s*\(\s*\)|\s+(?=[,:;)]|\.(?:\s|$))", "", re.sub(r" {2,}", " ", text)).strip()
 
 
@@ -148,15 +158,56 @@ def literals(pattern: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_rules(stem: str, folder: Path = Path(__file__).parent / "rules") -> tuple[Rule, ...]:
+FOLDER = Path(__file__).parent / "rules"
+
+
+def read_rows(stem: str, folder: Path = FOLDER) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = yaml.load((folder / f"{stem}.yaml").read_bytes(), yaml.CSafeLoader)
+    return rows
+
+
+def read_rules(stem: str, folder: Path = FOLDER) -> tuple[Rule, ...]:
     """The rules of `<stem>.yaml`. Raises TypeError for an unknown or a missing field."""
     found = []
-    for row in yaml.load((folder / f"{stem}.yaml").read_bytes(), yaml.CSafeLoader):
+    for row in read_rows(stem, folder):
         match = row.pop("match", "")
         row["pattern"] = match if isinstance(match, str) else "|".join(match)
         row["explains"] = frozenset(row.get("explains", ()))
         found.append(Rule(**{"level": "fault", **row}))
     return tuple(found)
+
+
+NUMBERS: dict[str, dict[str, str]] = {
+    row["table"]: {str(number): words for number, words in row["means"].items()} for row in read_rows("numbers")
+}
+"""What Xids, exit codes, errno, completion codes and other numbers mean, each table with its source."""
+
+
+def common_reasons(text: str) -> str:
+    """What every backend refuses, of `{A: [x, y], B: [x]}`; all reasons where they share none."""
+    reasons = [set(re.findall(r"[\w(][^,\[\]]*", one)) for one in re.findall(r"\[([^\]]*)\]", text)]
+    shared = set.intersection(*reasons) if reasons else set()
+    return ", ".join(sorted(shared or set().union(*reasons)))
+
+
+MEANS: dict[str, Callable[[str], str]] = {
+    **{name: partial(lambda table, number: table.get(number, ""), table) for name, table in NUMBERS.items()},
+    "reasons": common_reasons,
+}
+MEANS |= dict.fromkeys(("status", "code", "json", "event"), MEANS["exit"])
+MEANS |= dict.fromkeys(("signal", "ended"), lambda number: MEANS["exit"](f"-{number}"))
+"""By the name of a pattern's group, what the words in it mean."""
+WRAPPERS = re.compile("|".join(row["match"] for row in read_rows("wrappers")), re.IGNORECASE)
+MUTE_END = re.compile(r"\W*(?:\b(?:please check|check the|see)\b.*|\bunknown\W*)?$", re.IGNORECASE)
+
+
+def peel(message: str) -> str:
+    """The innermost clause of a message that programs wrapped, each in words of its own; empty when nothing is left, or
+    when nothing wraps it."""
+    rest = message
+    while (found := WRAPPERS.match(rest)) and found.end():
+        rest = rest[found.end() :].strip()
+    return "" if rest == message else MUTE_END.sub("", rest)
 
 
 IN_ORDER = "normal kernel nccl memory disk ray builds models torch fabric ssh docker vllm deaths general"
@@ -166,10 +217,10 @@ OF_OUTPUTS = {rule.id: rule for rule in read_rules("outputs")}
 """What outputs of commands mean; the conditions are those of the checks in `spark`, asked in outputs.py."""
 OF_PAIRS = {rule.id: rule for rule in read_rules("pairs")}
 """Causes that a second text tells apart; their conditions are `SETTLERS` in outputs.py."""
-LOOK_AROUND = "read the lines around it, and the same time on the other hosts: cluster logs, journalctl -k"
+UNKNOWN = read_rules("unknown")
+"""For lines that look like trouble and that no rule matches: by who prints them, the last for all others."""
 LOOK_AT_REQUEST = "if a request failed at that time, look at what was asked"
-UNKNOWN = Rule("unknown", "unknown", "", "unknown error, the first one here", LOOK_AROUND)
-OVERCOME = Rule("unknown-overcome", "note", "", "unknown error; the text goes on after it", LOOK_AT_REQUEST)
+OVERCOME = Rule("unknown-overcome", "note", "", "no rule matches; the text goes on after it: {words}", LOOK_AT_REQUEST)
 EXPLAINS = {rule.id: rule.explains for rule in (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values()) if rule.explains}
 
 MOMENTS: Mapping[Moment, str] = {

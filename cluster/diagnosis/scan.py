@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
+from typing import TypeVar
 
 from cluster.diagnosis import lines
 from cluster.diagnosis.lines import Chunk, LogLine, printable, read_line
-from cluster.diagnosis.rules import MOMENTS, RULES, UNKNOWN, Moment, Rule, compiled, literals
+from cluster.diagnosis.rules import MOMENTS, RULES, UNKNOWN, Moment, Rule, compiled, literals, peel
 
 OFTEN, SELDOM = 200, 50
 """Lines that differ in digits only are all judged, and then only one in so many."""
@@ -21,6 +22,7 @@ MOST_ERRORS = 20
 OVERLAP = 256
 
 Tree = dict[int, "Tree"]
+V = TypeVar("V")
 ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
@@ -55,15 +57,36 @@ class Kind:
     count: int = 0
 
 
+AT_EACH_PLACE = re.compile(b"(?=(%s))" % ANY_PIECE.pattern)
+
+
+def _by_piece(patterns: Iterable[tuple[V, tuple[str, ...]]]) -> dict[bytes, set[V]]:
+    """By the shortest piece that one of their plain texts begins with."""
+    found: dict[bytes, set[V]] = {}
+    for value, pieces in patterns:
+        for piece in pieces:
+            match = ANY_PIECE.match(piece.encode())
+            found.setdefault(match[0] if match else b"", set()).add(value)
+    return found
+
+
+RULES_BY_PIECE = _by_piece((number, literals(rule.pattern)) for number, rule in enumerate(RULES))
+MOMENTS_BY_PIECE = _by_piece((name, literals(pattern)) for name, pattern in MOMENTS.items())
+ERROR_PIECES = _by_piece([(True, lines.NEEDLES)])
+
+
 @lru_cache(maxsize=4096)
 def kind_of(plain: bytes) -> Kind | None:
     """The kind of a line in lowercase with every digit a 0; None when nothing in it is worth judging."""
-    if not ANY_PIECE.search(plain):
+    pieces = set(AT_EACH_PLACE.findall(plain))
+    if not pieces:
         return None
+    numbers = set().union(*(RULES_BY_PIECE.get(piece, ()) for piece in pieces))
+    moments = set().union(*(MOMENTS_BY_PIECE.get(piece, ()) for piece in pieces))
     text = plain.decode("utf-8", "replace")
-    rules = tuple(rule for rule in RULES if any(piece in text for piece in literals(rule.pattern)))
-    moments = tuple(name for name in MOMENTS if any(piece in text for piece in literals(MOMENTS[name])))
-    return Kind(rules, moments, any(piece in text for piece in lines.NEEDLES))
+    near = (RULES[number] for number in sorted(numbers))
+    rules = tuple(rule for rule in near if any(piece in text for piece in literals(rule.pattern)))
+    return Kind(rules, tuple(name for name in MOMENTS if name in moments), not ERROR_PIECES.keys().isdisjoint(pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +108,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line that a rule matches, or (rule UNKNOWN) an error line that none does. `groups` are the pattern's named
-    parts; `line.time` may be of a line before it."""
+    """A line that a rule matches, or (a rule of UNKNOWN) one that looks like trouble and that none does. `groups` are
+    the pattern's named parts; `line.time` may be of a line before it; `weight` as `lines.weigh` says."""
 
     rule: Rule
     groups: Mapping[str, str]
     number: int
     text: str
     line: LogLine
+    weight: int = 0
 
 
 @dataclass
@@ -154,15 +178,21 @@ class Scan:
         self._time = self._time if line.time is None else line.time - self.source.ahead_s
         line = replace(line, time=self._time)
         printed = line.message if line.of_rank else text  # a rank also prints what it was asked to run
+        clause = peel(line.message)
         for rule in kind.rules:
             if found := rule.search(printed):
                 groups = {name: value or "" for name, value in found.groupdict().items()}
                 self.hits.setdefault(rule.id, [])[MOST_HITS:] = [Hit(rule, groups, number, text, line)]
-                return
+                if not clause or not rule.is_mute:
+                    return
+                break
         weight = lines.weigh(line) if kind.may_be_error else 0
+        if clause and line.level not in lines.QUIET:
+            weight = max(weight, lines.ERROR)
         if weight and self._weights[weight] < MOST_ERRORS:
             self._weights[weight] += 1
-            self.troubles.append(Hit(UNKNOWN, {}, number, text, line))
+            rule = next(rule for rule in UNKNOWN if rule.search(printed))
+            self.troubles.append(Hit(rule, {"words": clause or line.message}, number, text, line, weight))
 
 
 def scan(source: Source) -> Scan:
@@ -201,7 +231,7 @@ def _bounded(pieces: Iterable[bytes], found: Scan) -> Iterator[bytes]:
     size = 0
     for piece in pieces:
         if size == 0 and not lines.is_text(piece):
-            found.note = "not text, so not read"
+            found.note = "not text"
             return
         size += len(piece)
         yield piece

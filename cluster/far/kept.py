@@ -25,7 +25,13 @@ def room(path: str) -> dict[str, Json]:
                 raise
             at = os.path.dirname(at)
     free_inodes = system.f_favail if system.f_files else None
-    return {"path": path, "free_bytes": system.f_bavail * system.f_frsize, "free_inodes": free_inodes, "device": device}
+    return {
+        "path": path,
+        "free_bytes": system.f_bavail * system.f_frsize,
+        "free_inodes": free_inodes,
+        "device": device,
+        "read_only": bool(system.f_flag & os.ST_RDONLY),
+    }
 
 
 def look_deployments(given: dict[str, Json]) -> Json:

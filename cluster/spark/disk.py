@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cluster.spark.look import Seen
 
 DISK = Check("disk", "memory-is-full#the-disk-is-full")
-"""Warning: less than 5 GiB or 10 000 inodes where images (a moved `data-root` too), weights or caches live. Silent
-about the second path of a file system."""
+"""Warning: less than 5 GiB or 10 000 inodes where images (a moved `data-root` too), weights or caches live, or a file
+system there that is read-only. Silent about the second path of a file system."""
 NEARLY_FULL_PCT = 95
 NOT_STORAGE = ("/boot", "/snap", "/run", "/sys", "/proc", "/cdrom", "/media")
 NOT_DISKS = ("/dev/loop", "squashfs", "efivarfs")
@@ -35,6 +35,7 @@ class Room:
     free_bytes: int
     free_inodes: int | None
     device: int = 0
+    read_only: bool = False
 
 
 def question(paths: Iterable[str]) -> Question:
@@ -96,6 +97,12 @@ def check_disk(seen: Seen) -> Iterator[Finding]:
         yield DISK.unknown(seen.host, "disk room", seen.disk)
         return
     for room in {room.device or room.path: room for room in reversed(seen.disk)}.values():
+        if room.read_only:
+            what, remedy = (
+                f"the file system of {room.path} is read-only",
+                "sudo dmesg | grep -iE 'ext4|nvme'; then reboot",
+            )
+            yield DISK.warning(seen.host, what, "mounted ro: so on purpose, or after an error of the disk", remedy)
         few_files = room.free_inodes is not None and room.free_inodes < MIN_INODES
         if judge_room(room.free_bytes) or few_files:
             evidence = f"{room.free_bytes / GIB:.1f} GiB free"

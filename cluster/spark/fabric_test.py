@@ -102,6 +102,29 @@ def recognise(text: str) -> Bandwidth | None:
     return Bandwidth("iperf3", max(rates)) if rates else None
 
 
+_USING = re.compile(
+    r"NET/IB : Using (?P<hcas>\[0\].*?)(?: \[RO\]|;|$)|Made virtual device \[\d+\] name=(?P<name>\S+)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NcclTransport:
+    """How NCCL says that it reaches the other host. `hcas`: those that it uses."""
+
+    hcas: tuple[str, ...]
+    sockets: bool
+
+
+def recognise_transport(text: str) -> NcclTransport | None:
+    hcas: dict[str, None] = {}
+    for row in _USING.finditer(text):
+        listed = re.findall(r"\[\d+\]([\w.-]+):\d", row["hcas"] or "")
+        hcas |= dict.fromkeys([*listed, *(row["name"] or "").split("+")])
+    hcas.pop("", None)
+    sockets = "via NET/Socket" in text or "Using network Socket" in text
+    return NcclTransport(tuple(hcas), sockets) if hcas or sockets else None
+
+
 Obstacle = tuple[str, Missing]
 """A host, and why RDMA cannot be measured with it although it has an HCA."""
 

@@ -49,6 +49,7 @@ class Gpu:
     throttle: tuple[str, ...] | None = None
     idle: bool | None = None
     power_limit_w: float | None = None
+    memory_busy_pct: int | None = None
 
     def __str__(self) -> str:
         """Name, memory of its own and power limit, as far as the driver reports them."""
@@ -166,6 +167,7 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
         throttle=throttle_words(reasons),
         idle=bool(int(reasons, 16) & IDLE) if _MASK.fullmatch(reasons) else None,
         power_limit_w=read_number(row.get("power.limit")),
+        memory_busy_pct=read_whole_number(row.get("utilization.memory")),
     )
 
 
@@ -243,14 +245,22 @@ _LONG = {
     "power.draw": re.compile(r"^[ \t]*(?:(?:Average|Instantaneous) )?(?:GPU )?Power Draw +: ([\d.]+) W", re.MULTILINE),
     "clocks.sm": re.compile(r"^[ \t]*SM +: (\d+) MHz", re.MULTILINE),
 }
+_HELD = {
+    "HW Slowdown": "hardware slowdown",
+    "HW Thermal Slowdown": "hardware thermal slowdown",
+    "SW Thermal Slowdown": "software thermal slowdown",
+    "HW Power Brake Slowdown": "power brake",
+}
+_REASON = re.compile(rf"^[ \t]*({'|'.join(_HELD)}) +: Active$", re.MULTILINE)
 _UNKNOWN = re.compile(r"(?:(?:NVIDIA GB10|\[N/A\]|N/A|\[Not Supported\]|\d+(?:\.\d+)?), *)*(?:\[N/A\]|\d+)")
 _NAMES = {
     **dict.fromkeys(("clocks.current.sm", "clocks.gr", "clocks.current.graphics"), "clocks.sm"),
     **dict.fromkeys(("power.draw.instant", "power.draw.average", "pwr"), "power.draw"),
     "pclk": "clocks.sm",
     "sm": "utilization.gpu",
+    "mem": "utilization.memory",
 }
-_JUDGED = ("name", "power.draw", "clocks.sm", "utilization.gpu")
+_JUDGED = ("name", "power.draw", "clocks.sm", "utilization.gpu", "utilization.memory")
 """What pasted rows are judged by."""
 Cells = dict[str, str]
 """Of one GPU, by nvidia-smi's names."""
@@ -264,10 +274,12 @@ def recognise(text: str) -> tuple[Gpu, ...] | None:
         long = {name: match[1] for name, pattern in _LONG.items() if (match := pattern.search(text))}
         unknown = [line for line in lines if "[N/A]" in line and _UNKNOWN.fullmatch(line)]
         rows = [long] if len(long) > 1 else [{} for _ in unknown]
+    held = tuple(_HELD[name] for name in _REASON.findall(text))
+    rows = rows or ([{}] if held else [])
     found = []
     for row in rows:
-        reasons = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active")
-        found.append(replace(_gpu({name: row.get(name, "") for name in _JUDGED}), throttle=throttle_words(reasons)))
+        reasons = throttle_words(row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active"))
+        found.append(replace(_gpu({name: row.get(name, "") for name in _JUDGED}), throttle=reasons or held or None))
     return tuple(found) or None
 
 
@@ -278,7 +290,7 @@ def _tables(lines: list[str]) -> Iterator[Cells]:
     for line in lines:
         if _HEADER.match(line) and any(word in line for word in ("power.draw", "clocks.", "utilization.gpu")):
             columns, mark = [cell.split(" [")[0].strip() for cell in line.split(",")], ","
-        elif line.startswith("#") and "pwr" in line and "pclk" in line:
+        elif line.startswith("#") and {"pwr", "sm"} & {*line.split()}:
             columns, mark = line.lstrip("# ").split(), None
         elif not line.startswith("#") and columns and len(cells := line.split(mark)) == len(columns):
             yield {_NAMES.get(name, name): cell.strip() for name, cell in zip(columns, cells, strict=True)}

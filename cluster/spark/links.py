@@ -89,8 +89,9 @@ class Links:
 
 
 def port_of(netdev: str) -> str:
-    """Equal for the two netdevs of one QSFP port, which are PCI functions of their own: enp1s0f0np0, enP2p1s0f0np0."""
-    return re.sub(r"^enP\d+p", "enp", netdev)
+    """Equal for the two netdevs (or HCAs) of one QSFP port, which are PCI functions of their own: enp1s0f0np0 and
+    enP2p1s0f0np0."""
+    return re.sub(r"^(en|roce)P\d+p", r"\1p", netdev)
 
 
 def half_ports(used: Collection[str], netdevs: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -252,7 +253,40 @@ class Port:
 def recognise_ports(text: str) -> tuple[Port, ...] | None:
     ports = [Port(row["hca"], row["netdev"], row["state"] == "Up") for row in _IBDEV.finditer(text)]
     ports += [Port(row["hca"], row["netdev"] or "", row["state"] == "ACTIVE") for row in _RDMA.finditer(text)]
+    ports += [Port(row["hca"], "", row["state"].upper() == "ACTIVE") for row in _DEVINFO.finditer(text)]
     return tuple(ports) or None
+
+
+_DEVINFO = re.compile(  # ibv_devinfo, ibstat
+    r"^(?:hca_id:[ \t]*|CA ')(?P<hca>[\w.-]+)'?\n(?:(?!hca_id|CA ').*\n)*?"
+    r"[ \t]*[Ss]tate:[ \t]*(?:PORT_)?(?P<state>\w+)",
+    re.MULTILINE,
+)
+_ACTIVE_MTU = re.compile(r"^[ \t]*active_mtu:[ \t]*(\d+)", re.MULTILINE)
+
+
+def recognise_active_mtu(text: str) -> tuple[int, ...] | None:
+    """What ibv_devinfo prints for each port: 1024 below an MTU of 1500, 4096 below one of 9000."""
+    return tuple(map(int, _ACTIVE_MTU.findall(text))) or None
+
+
+_ETHTOOL = re.compile(
+    r"(?:^Settings for (?P<netdev>\S+):$(?:(?!Settings for)[\s\S])*?)?^[ \t]*Speed: (?P<mbps>\d+)Mb/s", re.M
+)
+
+
+def recognise_speeds(text: str) -> tuple[tuple[str, int], ...] | None:
+    """Netdev (empty when not shown) and Mb/s of each link in what ethtool prints."""
+    return tuple((row["netdev"] or "", int(row["mbps"])) for row in _ETHTOOL.finditer(text)) or None
+
+
+_PLUGGED = re.compile(r"\[ *(?P<uptime>\d+)\.\d+\] mlx5_core.*Cable plugged")
+
+
+def recognise_hotplug(text: str) -> int | None:
+    """Seconds after boot at which a cable was plugged in last, in the kernel's log; None when none was."""
+    found = [int(row["uptime"]) for row in _PLUGGED.finditer(text)]
+    return max(found, default=None)
 
 
 _GID = re.compile(

@@ -217,6 +217,22 @@ TENANTS: Mapping[Kind, tuple[Level, str, str]] = {
 """Kind → level, what it does, remedy."""
 
 
+_ENGINE = re.compile(r"^(?:PID )?[ \t]*(?:[a-z_][\w-]*[ \t]+)?(?P<pid>\d+)[ \t].*\bvllm serve\b", re.MULTILINE)
+_LISTENER = re.compile(
+    r"^(?:tcp[ \t]+)?LISTEN[ \t]+\d+[ \t]+\d+[ \t]+(?P<address>\S+):(?P<port>\d+)[ \t]", re.MULTILINE
+)
+
+
+def recognise_engines(text: str) -> tuple[int, ...] | None:
+    """The pids of `vllm serve` in a list of processes."""
+    return tuple(int(row["pid"]) for row in _ENGINE.finditer(text)) or None
+
+
+def recognise_listeners(text: str) -> tuple[tuple[str, int], ...] | None:
+    """Address and port of each listening socket in what `ss -ltn` prints."""
+    return tuple((row["address"], int(row["port"])) for row in _LISTENER.finditer(text)) or None
+
+
 def check_tenants(seen: Seen) -> Iterator[Finding]:
     """Others that take memory which a model needs, or end what takes much; those on the GPU are named elsewhere."""
     tenants = seen.of(OTHER_PROGRAMS)

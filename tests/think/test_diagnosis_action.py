@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_document_of_a_healthy_text_has_no_finding(capsys: pytest.CaptureFixture
 
 def test_what_people_read(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, path("ib_memlock_missing_container"))
-    assert "(log of NCCL):" in out
+    assert "(log of NCCL, NCCL's transport):" in out
     assert "  fault: NCCL sees no RDMA device" in out
     assert "[nccl-no-device]" in out
     assert "    line 1: (RayWorkerWrapper pid=285" in out
@@ -91,8 +92,6 @@ def test_healthy_and_unknown_texts_say_so(capsys: pytest.CaptureFixture[str], tm
     assert "(ray status): nothing wrong" in run(capsys, path("ray_status_two_nodes_ok"))[1]
     (tmp_path / "poem").write_text("roses are red\n")
     assert "nothing in it is recognized (1 lines)" in run(capsys, str(tmp_path / "poem"))[1]
-    (tmp_path / "binary").write_bytes(bytes(range(256)) * 300)
-    assert "not text" in run(capsys, str(tmp_path / "binary"))[1]
 
 
 def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,3 +123,34 @@ def test_markup_in_a_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], 
         "[bold]x[/bold] ValueError: [red]no\n[/] OSError: [Errno 98] Address already in use\n"
     )
     assert "[/] OSError: [Errno 98]" in run(capsys, str(tmp_path / "log"))[1]
+
+
+def test_what_is_normal_has_words_and_the_ending_says_no_more_than_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, path("nccl_info_gdr_disabled_normal"))
+    assert "nothing known to be wrong" in out
+    assert "looks bad, is normal: line 1: GB10 has no GPUDirect RDMA; RoCE is used all the same [no-gpudirect]" in out
+
+
+def test_trouble_that_no_rule_knows_is_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("x: error: one\nfine\nx: error: two\n")
+    code, out, _ = run(capsys, str(tmp_path / "log"))
+    assert code == 4
+    assert "no rule matches; 2 lines look like trouble, the first is line 1" in out
+
+
+TEXT = "OSError: [Errno 98] Address already in use\n"
+UNREADABLE = {"empty": b"", "binary": bytes(range(256)) * 300, "packed binary": gzip.compress(bytes(range(256)) * 300)}
+UNREADABLE["half of a gzip file"] = gzip.compress(TEXT.encode() * 99)[:40]
+
+
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_is_no_text_is_one_error(data: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(data)
+    code, out, err = run(capsys, str(tmp_path / "file"))
+    assert (code, out, err.count("error: ")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("data", [TEXT.encode("utf-16"), gzip.compress(TEXT.encode())], ids=["UTF-16", "gzip"])
+def test_text_in_other_forms_is_read(data: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(data)
+    assert document(capsys, str(tmp_path / "file"))["root"]["id"] == "port-taken"

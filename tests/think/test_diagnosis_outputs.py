@@ -175,6 +175,9 @@ def test_no_reader_breaks(text: str) -> None:
 
 PERFTEST = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]\n65536 5000 0.00 {} 0.17\n"
 NCCL = "# Avg bus bandwidth    : {}\n"
+DEVINFO = "hca_id:\trocep1s0f0\n\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_{} (1)\n\t\t\tactive_mtu:\t\t{} (3)\n"
+SPEED = "Settings for {}:\n\tSupported ports: [ FIBRE ]\n\tSpeed: {}\n\tDuplex: Full\n"
+LISTEN = "LISTEN 0      511        {}:{}       0.0.0.0:*\n"
 ROW = " {size} 2147483648 float none -1 453650 37.87 {busbw} 0 410049 41.90 20.95 0\n"
 STATUS = sample("ray_status_two_nodes_ok").text
 DF = "Filesystem Size Used Avail Use% Mounted on\n{}\n"
@@ -190,8 +193,9 @@ ONE = {
     NCCL.format("20.1"): [],
     NCCL.format("18.9"): ["warning nccl-mtu"],
     NCCL.format("11.8"): ["warning nccl-one-twin"],
-    NCCL.format("3.04"): ["fault nccl-slow"],
-    ROW.format(size=17179869184, busbw="3.10") + NCCL.format("3.04"): ["fault nccl-slow"],
+    NCCL.format("3.04"): ["fault nccl-degraded"],
+    NCCL.format("5.04"): ["fault nccl-slow"],
+    ROW.format(size=17179869184, busbw="3.10") + NCCL.format("3.04"): ["fault nccl-degraded"],
     ROW.format(size=1024, busbw="0.10") + NCCL.format("0.1"): [],
     "# Out of bounds values : 7 FAILED\n" + NCCL.format("23.7"): ["fault data-corrupt"],
     LINK.format("up") + LINK.format("down") + LINK.format("up"): [],
@@ -217,8 +221,25 @@ ONE = {
     "12 %, 15.00 W, 611 MHz\n": [],
     "96 %, 15.00 W, 650 MHz\n": ["fault gpu-power-capped"],
     "96 %, 15.00 W\n": ["warning gpu-stalled"],
+    "# gpu     sm    mem    enc    dec\n    0     96     41      0      0\n": [],
+    "# gpu    pwr  gtemp\n    0     51     60\n": [],
+    "        HW Thermal Slowdown               : Active\n": ["warning gpu-slowed"],
+    "        HW Thermal Slowdown               : Not Active\n": [],
+    DEVINFO.format("ACTIVE", 4096): [],
+    DEVINFO.format("ACTIVE", 1024): ["warning rdma-mtu-1024"],
+    DEVINFO.format("DOWN", 4096): ["fault no-link-up"],
+    SPEED.format("enp1s0f0np0", "200000Mb/s"): [],
+    SPEED.format("enp1s0f0np0", "100000Mb/s"): ["fault link-slow"],
+    SPEED.format("enP7s7", "1000Mb/s"): [],
+    SPEED.format("enp1s0f1np1", "Unknown!"): [],
+    LISTEN.format("127.0.0.1", 6379): ["warning loopback-only"],
+    LISTEN.format("127.0.0.1", 6379) + LISTEN.format("0.0.0.0", 6379): [],
+    LISTEN.format("127.0.0.1", 631): [],
+    STATUS.replace("0.0/2.0 GPU", "0.0/1.0 GPU"): ["fault ray-node-without-gpu"],
 }
 HOST = sample("hostnamectl_healthy").text
+USING = "spark1:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f1:1/RoCE [1]roceP2p1s0f1:1/RoCE [RO]; OOB x:10.0.0.1<0>\n"
+PLUGGED = "[ 1548.264565] mlx5_core 0000:01:00.0: Port module event: module 0, Cable plugged\n"
 LEFT, RIGHT, BOTH = (sample(f"ibdev2netdev_{name}").text for name in ("left_port_up", "right_port_up", "two_cables_up"))
 LARGE, SMALL = sample("ip_link_mtu_mismatch_head").text, sample("ip_link_mtu_mismatch_worker").text
 OVERWRITE = sample("vllm_ray_env_overwrite").text
@@ -290,6 +311,19 @@ PAIRS = {
     "wedge": ("metrics_frozen_twice", "nvidia_smi_wedged_spin", "fault gpu-wedged"),
     "power cap": ("metrics_frozen_twice", "nvidia_smi_pd_capped", "fault gpu-power-capped"),
     "long prefill": ("metrics_frozen_twice", WORKS, ""),
+    "slow with both HCAs": ("nccl_tests_slow_3GBs", USING, "fault nccl-degraded-surely"),
+    "slow after a cable was plugged in": ("nccl_tests_slow_3GBs", PLUGGED, "fault nccl-degraded-surely"),
+    "slow over sockets": ("nccl_tests_slow_3GBs", "nccl_info_socket_fallback", "fault nccl-socket"),
+    "no GPU, one engine": (
+        "vllm_no_gpu_current_node",
+        "ada   610 1 vllm serve google/gemma\n",
+        "fault vllm-no-gpu-here",
+    ),
+    "no GPU, two engines": (
+        "vllm_no_gpu_current_node",
+        "ada   610 1 vllm serve google/gemma\nada   611 1 vllm serve google/gemma\n",
+        "fault engine-twice",
+    ),
     "idle and frozen": ("metrics_frozen_twice", IDLES, "fault server-wedged"),
     "tokens exceed and wait": ("vllm_tp_exceeds_gpus", "ray_pg_waiting", "fault ray-node-ip"),
     "tokens exceed and one node": ("vllm_tp_exceeds_gpus", "ray_status_one_node", "fault ray-one-node"),

@@ -229,7 +229,7 @@ def test_the_earlier_cause_is_the_root(turned: bool, times: tuple[str, str]) -> 
     assert root_of(*(sources[::-1] if turned else sources)).finding.host == "spark1"
 
 
-@pytest.mark.parametrize(("happened", "well", "root"), [(0, 1, None), (1, 0, "gpu-xid")])
+@pytest.mark.parametrize(("happened", "well", "root"), [(0, 1, None), (1, 0, "gpu-off-bus")])
 def test_what_happened_before_the_server_was_well_is_past(happened: int, well: int, root: str | None) -> None:
     times = TIMES["with the year"]
     beside = source("spark2-kernel.txt", f"{times[happened]} spark2 {XID}\n", "spark2", beside=True)

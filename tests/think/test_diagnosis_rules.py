@@ -13,7 +13,7 @@ from cluster.argv.docker import RankContainer, docker_run
 from cluster.argv.fabric import fabric_environment
 from cluster.argv.ray import ray_environment
 from cluster.diagnosis.outputs import SETTLERS
-from cluster.diagnosis.rules import EXPLAINS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules
+from cluster.diagnosis.rules import EXPLAINS, MEANS, OF_OUTPUTS, OF_PAIRS, RULES, Rule, compiled, read_rules
 
 EVERY = (*RULES, *OF_OUTPUTS.values(), *OF_PAIRS.values())
 KNOWN = {rule.id for rule in RULES} | set(OF_OUTPUTS) | set(OF_PAIRS)
@@ -37,7 +37,9 @@ def test_rule(rule: Rule) -> None:
     assert rule.page or rule.level in ("normal", "note")
     assert bool(rule.pattern) == (rule in RULES)
     placeholders = re.findall(r"(?<!\{)\{(\w+)\}(?!\})", rule.cause + rule.remedy)
-    assert not rule.pattern or set(placeholders) <= set(compiled(rule.pattern).groupindex)
+    named = {name.removesuffix("_means") for name in placeholders}
+    assert not rule.pattern or named <= set(compiled(rule.pattern).groupindex)
+    assert all(name.removesuffix("_means") in MEANS for name in placeholders if name.endswith("_means"))
     assert not rule.pattern or not rule.search("")
     own = (rule.remedy if rule.own is None else rule.own).partition("docker run --rm")[0]  # a look, no start
     told = {word for word in SET_UP if re.search(rf"(?<![\w-]){word}(?![\w-])", own)}

@@ -66,7 +66,7 @@ def test_evidence_is_printable() -> None:
 )
 def test_garbage_is_said_to_be_no_text(data: bytes) -> None:
     [file] = explain([Source("x", [data])]).files
-    assert file.note == "not text, so not read"
+    assert file.note == "not text"
     assert not file.known
 
 

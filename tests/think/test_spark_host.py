@@ -65,6 +65,7 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
     "memory without a number": ({"memory": Memory(total=1)}, []),
     "too little memory": ({"memory": Memory(available=89 * GIB)}, [("fault", "memory")]),
     "just enough memory": ({"memory": Memory(available=90 * GIB)}, []),
+    "read-only": ({"disk": (replace(ROOM, read_only=True),)}, [("warning", "disk")]),
     "little room": ({"disk": (Room(DATA, 4 * GIB, 1),)}, [("warning", "disk")]),
     "no room told": ({"disk": Missing("no")}, [("unknown", "disk")]),
     "no ports told": ({"listening": Missing("no")}, [("unknown", "ports")]),
