@@ -263,6 +263,11 @@ class Recipe(Strict):
     attention: list[AttentionLayers] = key(
         "the model's attention by shape, as its config.json has it, for `cluster fit`", [], decides="series"
     )
+    config: Annotated[dict[str, JsonValue], BeforeValidator(written.resolve)] = key(
+        "instead of attention: what the model's config.json says of its layers, for `cluster fit --offline`",
+        {},
+        decides="nothing",
+    )
     weights_gib: float | None = key(
         "size of the weight files in GiB, for the disk check before a download", None, decides="series", gt=0
     )

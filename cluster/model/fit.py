@@ -247,10 +247,10 @@ def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> Cache
 
 def known_cache(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[Cache | None, str]:
     """The cache of the fullest pipeline stage, or why it is not known."""
-    config = model.checkpoint.config if model.checkpoint else {}
+    config = model.checkpoint.config if model.checkpoint else recipe.config
     serving = serving_of(recipe, asked, config)
     try:
-        if model.checkpoint:
+        if config:
             kept = kept_layers(config, serving)
             if model.drafter:
                 kept += kept_layers(model.drafter.config, serving)

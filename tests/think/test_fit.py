@@ -13,7 +13,7 @@ from test_model_cache import GEMMA, MIXTURE
 
 from cluster.cli.main import main
 from cluster.config.recipe import Recipe, final_recipe, load_recipe
-from cluster.model.fit import Asked, Fit, KnownModel, fit, shapes
+from cluster.model.fit import Asked, Fit, KnownModel, fit, release_of, shapes, wanted_length
 from cluster.model.layers import CacheFlags, kept_layers
 from cluster.spark.gpu import CARDS, SPARK
 
@@ -76,6 +76,21 @@ def test_the_recipes_attention_is_what_config_json_says() -> None:
     for name, config in (("gemma-4-31b-fp8", GEMMA), ("gemma-4-26b-a4b-fp8", MIXTURE)):
         own = shapes(load_recipe(name).recipe.attention, flags)
         assert sorted(own, key=str) == sorted(kept_layers(config, flags), key=str)
+
+
+@each(
+    "name, sets, tokens",
+    [
+        ("deepseek-v4-flash-0731", (), 1_146_448),
+        ("qwen3.8-flash-next-nvfp4", (f"vllm.kv-cache-memory-bytes={1504 * 22_630_400}",), 2_131_159),
+        ("qwen3.8-flash-next-nvfp4", (f"vllm.kv-cache-memory-bytes={1147 * 22_630_400}",), 1_625_292),
+    ],
+)
+def test_the_recipes_config_counts_what_owners_logged(name: str, sets: tuple[str, ...], tokens: int) -> None:
+    """Offline, at TP=2 and the recipe's own length."""
+    recipe = final_recipe(load_recipe(name).recipe, sets)
+    asked = Asked(tp=2, length=wanted_length(recipe, KnownModel()), release=release_of(recipe.image))
+    assert fit(recipe, KnownModel(), asked).tokens == tokens
 
 
 def test_what_is_not_known_is_not_counted() -> None:
