@@ -78,9 +78,10 @@ ERROR_PIECES = _by_piece([(True, lines.NEEDLES)])
 @lru_cache(maxsize=4096)
 def kind_of(plain: bytes) -> Kind | None:
     """The kind of a line in lowercase with every digit a 0; None when nothing in it is worth judging."""
-    pieces = set(AT_EACH_PLACE.findall(plain))
-    if not pieces:
+    first = ANY_PIECE.search(plain)
+    if first is None:
         return None
+    pieces = set(AT_EACH_PLACE.findall(plain, first.start()))
     numbers = set().union(*(RULES_BY_PIECE.get(piece, ()) for piece in pieces))
     moments = set().union(*(MOMENTS_BY_PIECE.get(piece, ()) for piece in pieces))
     text = plain.decode("utf-8", "replace")
