@@ -66,6 +66,8 @@ class Diagnosis:
 
 SOCKETS = {"nccl-ib-disabled", "nccl-no-verbs", "nccl-no-device", "nccl-socket"}
 """Rules that say that the ranks talk over TCP."""
+CHOSEN = {"nccl-one-hca"}
+"""Rules about what `cluster` itself chose; where it could not choose better, `doctor` says why."""
 
 
 def explain(sources: Iterable[Source], *, by_cluster: bool = False, sockets: bool = False) -> Diagnosis:
@@ -88,7 +90,8 @@ def explain(sources: Iterable[Source], *, by_cluster: bool = False, sockets: boo
     silent = [each for each in scans if not each.source.beside]
     unknown = [one for each in silent for one in explain_trouble(each, alone=each.source.name not in known)]
     if by_cluster:
-        found, unknown = list(map(_of_cluster, found)), list(map(_of_cluster, unknown))
+        found = [_of_cluster(one) for one in found if one.id not in CHOSEN]
+        unknown = list(map(_of_cluster, unknown))
     if sockets:
         found = [
             replace(one, finding=replace(one.finding, level="note")) if one.id in SOCKETS else one for one in found

@@ -105,7 +105,7 @@ _PREFIXES = tuple(
         r"\[?rank ?\d+\]?: ?|\[\d+,\d+\]<std\w+>: ?",
         r"[\w.-]+ *\| ",  # docker compose, and Ray's lines in a rank
         r"(?:[\w.-]+:\d+:\d+ \[-?\d+\] )?(?:[\w./-]+:\d+ )?(?:NCCL |(?<=\d )(?=WARN ))(?:INFO|ERROR|(?P<nccl>WARN)) ",
-        r"(?P<kernel>\[ *\d+\.\d+\] |kernel: )|[\w.@-]+\[\d+\]: ",
+        r"(?P<kernel>\[ *\d+\.\d+\] |kernel: )|(?P<journal>[\w.@-]+\[\d+\]: )",
         r"(?P<kernel>\[[A-Z][a-z]{2} (?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] )",  # dmesg -T
         r"(?P<level>ERROR|CRITICAL|FATAL|WARNING|INFO|DEBUG)(?:: +|:(?=\S)|[ \t]+(?=\S))",
     )
@@ -121,6 +121,8 @@ _CODES = {
     "WARN": "WARNING",
 }
 _MOST = 8
+Writer = Literal["", "kernel", "nccl", "journal"]
+WRITERS: tuple[Writer, ...] = ("kernel", "nccl", "journal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class LogLine:
     """A line's parts: the level in words (empty when none), seconds since 1970 (None when none), the message.
 
     `hearsay`: a rank reports what it received of another one, which knows better. `by`: who prints it, where its words
-    count otherwise: `kernel`, `nccl` (its WARN is an error).
+    count otherwise: `kernel`, `nccl` (its WARN is an error), `journal`.
     """
 
     level: str
@@ -136,13 +138,13 @@ class LogLine:
     message: str
     of_rank: bool = False
     hearsay: bool = False
-    by: Literal["", "kernel", "nccl"] = ""
+    by: Writer = ""
 
 
 def read_line(text: str) -> LogLine:
     """Take a line apart; a line of our rank program has the reason it gives as its message."""
     level, time = "", None
-    by: Literal["", "kernel", "nccl"] = ""
+    by: Writer = ""
     if text.startswith('{"log":"'):  # Docker's json-file log: {"log": …, "stream": …, "time": …}
         with suppress(ValueError, KeyError, TypeError):
             row = json.loads(text)
@@ -153,7 +155,7 @@ def read_line(text: str) -> LogLine:
             break
         groups = found.groupdict()
         level = groups.get("level") or level
-        by = "kernel" if groups.get("kernel") else "nccl" if groups.get("nccl") else by
+        by = next((name for name in WRITERS if groups.get(name)), by)
         time = read_time(groups["time"]) if time is None and groups.get("time") else time
         text = text[found.end() :]
     if text.startswith('{"cluster"'):  # far/rank.py: {"cluster": "rank", "stage": …, "t": …, "why": …}
@@ -255,4 +257,6 @@ def weigh(line: LogLine) -> int:
         return ERROR
     if line.by == "kernel" or _DRIVER.match(line.message):
         return ERROR if _DRIVER.match(line.message) and _KERNEL.search(line.message) else 0
+    if line.by == "journal":  # every host's journal has such words of its desktop and its timers
+        return 0
     return SUSPECT if _SUSPECT.search(line.message) and not _NO_SUSPECT.search(line.message) else 0
