@@ -146,9 +146,8 @@ def available(group: Path) -> float:
     """GiB available in a cgroup, as the lab shows it to the host, but now."""
     before, text, limit, after = ((group / f"memory.{name}").read_text() for name in FILES)
     stat = dict(line.split() for line in text.splitlines())
-    return (
-        int(limit) - min(int(before), int(after)) + int(stat["total_active_file"]) + int(stat["total_inactive_file"])
-    ) / 2**30
+    file = sum(int(stat[f"total_{kind}_file"]) for kind in ("active", "inactive"))
+    return (int(limit) - min(int(before), int(after)) + file) / 2**30
 
 
 @pytest.fixture(scope="module")
