@@ -136,7 +136,7 @@ class AttentionLayers(Strict):
 
 LOW_GIB, LOW_S, AMPLE_GIB = 2.0, 30.0, 8.0
 """With less than LOW_GIB available for LOW_S a Spark begins to stall, as the GPU's memory is the host's: a watch warns.
-With more than AMPLE_GIB no process is killed for memory, and memory pressure is another program's own."""
+With more than AMPLE_GIB no process is killed for memory."""
 
 
 class MemoryGuard(Strict):
@@ -153,8 +153,8 @@ class MemoryGuard(Strict):
     serving_s: float = key("seconds for which a limit of serving must be crossed", 10, ge=0)
     pressure_percent: float = key(
         "share of time in which all programs wait for memory (full avg10 of /proc/pressure/memory) above which a rank "
-        f"that serves is ended after serving_s, with less than {AMPLE_GIB:g} GiB available",
-        20,
+        f"that serves is ended after serving_s, with less than {LOW_GIB:g} GiB available",
+        40,
         ge=0,
         le=100,
     )

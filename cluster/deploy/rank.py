@@ -15,7 +15,7 @@ from cluster.argv.far import source
 from cluster.argv.ports import PORTS, ports_used
 from cluster.argv.ray import ray_environment, ray_start
 from cluster.argv.vllm import Layout, measuring_flags, vllm_serve
-from cluster.config.recipe import AMPLE_GIB, PACKAGES
+from cluster.config.recipe import LOW_GIB, PACKAGES
 from cluster.config.secrets import API_KEY
 from cluster.deploy.spec import PROGRAMS, built_image, canonical, deployment_id, digest
 from cluster.errors import RefusedError
@@ -59,7 +59,7 @@ JOIN_TIMEOUT_S = 120
 SILENCE_S = 60
 GUARD = {
     "period_s": 0.1,
-    "pressure_gib": AMPLE_GIB,
+    "pressure_gib": LOW_GIB,
     "meminfo": "/proc/meminfo",
     "pressure": "/proc/pressure/memory",
 }

@@ -30,6 +30,7 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 GIB, LOADING_GIB, SERVING_GIB, SERVING_S = 3, 1.0, 1.0, 5
 REAL_GIB, REAL_S = 5, 900
 GREETS_S = 2.0
+FILES = ("usage_in_bytes", "stat", "limit_in_bytes", "usage_in_bytes")
 SPEEDS = {"slow": 205, "fast": 2048, "jump": 0}  # MiB/s
 GROWTH = {"crawl": 100, "slow": 205, "fast": 2048}
 LAYOUTS = {
@@ -143,9 +144,10 @@ class Limited:
 
 def available(group: Path) -> float:
     """GiB available in a cgroup, as the lab shows it to the host, but now."""
-    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    limit, usage = (int((group / f"memory.{name}_in_bytes").read_text()) for name in ("limit", "usage"))
-    return (limit - usage + int(stat["total_active_file"]) + int(stat["total_inactive_file"])) / 2**30
+    before, text, limit, after = ((group / f"memory.{name}").read_text() for name in FILES)
+    stat = dict(line.split() for line in text.splitlines())
+    file = sum(int(stat[f"total_{kind}_file"]) for kind in ("active", "inactive"))
+    return (int(limit) - min(int(before), int(after)) + file) / 2**30
 
 
 @pytest.fixture(scope="module")

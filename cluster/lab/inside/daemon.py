@@ -107,8 +107,10 @@ def meminfo(limit: int, usage: int, stat: Mapping[str, int]) -> str:
 def show_memory(pid: int, memory: dict[str, Any]) -> None:
     """Bring the /proc/meminfo of a host with a limit up to date."""
     group = Path(memory["group"])
+    before = (group / "memory.usage_in_bytes").read_text()
     stat = {name: int(size) for name, size in map(str.split, (group / "memory.stat").read_text().splitlines())}
-    text = meminfo(memory["limit"], int((group / "memory.usage_in_bytes").read_text()), stat)
+    after = (group / "memory.usage_in_bytes").read_text()
+    text = meminfo(memory["limit"], min(int(before), int(after)), stat)  # page cache that came in between is no use
     put(Path(f"/proc/{pid}/root/run/cluster-lab/memory/meminfo"), text)
 
 
