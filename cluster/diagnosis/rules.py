@@ -195,6 +195,7 @@ MEANS: dict[str, Callable[[str], str]] = {
     "reasons": common_reasons,
 }
 MEANS |= dict.fromkeys(("status", "code", "json", "event"), MEANS["exit"])
+MEANS |= dict.fromkeys(("device", "number"), MEANS["cuda"])
 MEANS |= dict.fromkeys(("signal", "ended"), lambda number: MEANS["exit"](f"-{number}"))
 """By the name of a pattern's group, what the words in it mean."""
 WRAPPERS = re.compile("|".join(row["match"] for row in read_rows("wrappers")), re.IGNORECASE)
