@@ -219,6 +219,7 @@ def test_a_sweep_of_sizes_names_the_best(cluster: Typed, desk: Desk, drafted: Pa
     assert is_bare(desk)
 
 
+@pytest.mark.flaky(reruns=2)  # times are real: an interval of 95 % misses one time in twenty
 def test_a_key_of_vllm_that_changes_nothing_is_a_tie(cluster: Typed, measured: Path) -> None:
     ran = cluster(*SWEEP, "--tp", "2", "--vary", "vllm.max_num_seqs=4,8", "--runs", "3")
     measured_alone = "cluster up toy --solo -n spark1 --set vllm.max-num-seqs=8 && cluster bench --recipe toy --nodes "
