@@ -1,7 +1,7 @@
 """Words that limit a GPU's clocks and put them back, with a note on the host of what was set since it was started.
 
 `nvidia-smi -lgc MIN,MAX` and `-rgc` need root. The driver forgets a limit when the host starts again, and reports it
-nowhere (580.178, measured by owners of Sparks): what cluster set is known by its note alone, which is written first.
+nowhere (580.159, seen on an H200): what cluster set is known by its note alone, which is written first.
 """
 
 from __future__ import annotations

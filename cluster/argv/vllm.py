@@ -172,6 +172,21 @@ def _flags_of(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
             yield name, value if mark else True if following.startswith("--") else following
 
 
+def drafting_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The speculative-config among flags of `serve_flags`, with what the spec-* flags give; empty without drafting."""
+    found = flags.get("speculative-config")
+    named = {"model": "spec-model", "method": "spec-method", "num_speculative_tokens": "spec-tokens"}
+    more = {key: flags[flag] for key, flag in named.items() if flag in flags}
+    return {**(found if isinstance(found, dict) else {}), **more}
+
+
+def drafter_of(drafting: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Model and revision of a drafter with files of its own; n-grams and heads within the model have none."""
+    named = drafting.get("model")
+    has_files = isinstance(named, str) and "/" in named
+    return (str(named), str(drafting.get("revision") or "main")) if has_files else None
+
+
 def weights_of(weights: str, flags: Mapping[str, Any]) -> str:
     """`real` or `dummy`: what a recipe says of its weights, or vLLM makes of them (`load-format: dummy`)."""
     return "dummy" if flags.get("load-format") == "dummy" else weights

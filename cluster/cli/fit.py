@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from cluster.argv.vllm import drafter_of
 from cluster.config.find import recipe_files
 from cluster.config.inventory import load_inventory
 from cluster.config.recipe import Recipe
@@ -94,12 +95,8 @@ def read_model(recipe: Recipe, args: argparse.Namespace) -> KnownModel:
         return KnownModel(read_local(Path(args.model_dir)))
     if args.offline or os.environ.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "yes"):
         return KnownModel()
-    drafter = drafting(recipe)
-    named = drafter.get("model")
-    own = named if isinstance(named, str) and "/" in named else None
-    return KnownModel(
-        headers(recipe.model, recipe.revision), headers(own, str(drafter.get("revision") or "main")) if own else None
-    )
+    drafter = drafter_of(drafting(recipe))
+    return KnownModel(headers(recipe.model, recipe.revision), headers(*drafter) if drafter else None)
 
 
 def headers(model: str, revision: str) -> Checkpoint:
@@ -114,6 +111,8 @@ def notes(recipe: Recipe, model: KnownModel, args: argparse.Namespace, fits: lis
     """What was assumed."""
     if model.checkpoint is None:
         yield "counted with the recipe's own numbers; without --offline the checkpoint's headers are read"
+    if model.drafter is None and (drafter := drafter_of(drafting(recipe))):
+        yield f"the drafter {drafter[0]} is not counted: its headers were not read"
     for why in {one.cache_why for one in fits if one.cache_why}:
         yield f"the cache is not counted: {why}"
     unknown = max(one.unknown for one in fits)

@@ -1,5 +1,6 @@
-"""Recipe files of other projects as recipes of ours: NVIDIA's recipe.yaml with its performance.yaml, sparkrun's, and
-spark-vllm-docker's. Nothing in them is run. What a recipe has no place for is listed, so that nothing is lost silently.
+"""Recipe files of other projects as recipes for cluster: NVIDIA's recipe.yaml with its performance.yaml, sparkrun's,
+and spark-vllm-docker's. Nothing in them is run. What a recipe has no place for is listed,
+so that nothing is lost silently.
 """
 
 from __future__ import annotations

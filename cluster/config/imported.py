@@ -1,4 +1,4 @@
-"""What becomes of another project's recipe file: a recipe of ours as text, and what differs from the file."""
+"""What becomes of another project's recipe file: a recipe for cluster as text, and what differs from the file."""
 
 from __future__ import annotations
 

@@ -146,12 +146,12 @@ def limit_of(host: ResolvedHost | None, seen: Seen) -> Iterator[Step]:
     if account is None or not (mhz or before.mhz):
         return
     reset = reset_clocks(account.data_dir)
-    undo = limit_clocks(account.data_dir, before.ours) if before.ours else reset
+    undo = limit_clocks(account.data_dir, before.set_mhz) if before.set_mhz else reset
     if mhz:
         set_it = limit_clocks(account.data_dir, mhz)
         yield Step(seen.host, f"limit the GPU's clocks to {mhz} MHz", (set_it,), (undo,))
-    elif not before.ours or clock_limit.may_set(seen) or host is None:
-        yield Step(seen.host, "reset the GPU's clocks", (reset,), (undo,) if before.ours else ())
+    elif not before.set_mhz or clock_limit.may_set(seen) or host is None:
+        yield Step(seen.host, "reset the GPU's clocks", (reset,), (undo,) if before.set_mhz else ())
 
 
 def limits(hosts: Iterable[ResolvedHost], seens: Mapping[str, Seen]) -> Stage:

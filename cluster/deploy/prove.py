@@ -75,7 +75,7 @@ class Subject:
 
     @property
     def bypasses_nccl(self) -> bool:
-        """Whether a rank is told to send small messages over RoCE by itself."""
+        """Whether a variable makes a rank send small messages over RoCE by itself."""
         wanted = self.wanted
         envs = [{**wanted.recipe.env, **host.env, **wanted.env} for host in wanted.hosts]
         return any(env.get(ROCE_ALLREDUCE, "0").lower() not in ("", "0", "false") for env in envs)

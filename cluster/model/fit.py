@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from cluster.argv.vllm import AUTO, read_count, read_length, serve_flags
+from cluster.argv.vllm import AUTO, drafter_of, drafting_of, read_count, read_length, serve_flags
+from cluster.bench.scaling import bytes_a_token
 from cluster.config.recipe import AttentionLayers, Recipe
 from cluster.errors import UsageError
 from cluster.model.cache import Cache, cache_of
@@ -92,7 +93,7 @@ class Fit:
     utilization: float  # the gpu-memory-utilization that this is
     ceiling_t_s: float | None
     ceiling_why: str
-    wrong: tuple[str, ...] = field(default=())  # why it does not fit
+    wrong: tuple[str, ...]  # why it does not fit
 
 
 def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
@@ -105,31 +106,28 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
     cache, why = known_cache(recipe, model, asked)
     beside, size = beside_gib(asked.card), asked.memory
     given = flags.get("kv-cache-memory-bytes")
-    if asked.leave is not None:
-        room = size - beside - asked.leave - weights - GRAPHS_GIB
-        share = weights + GRAPHS_GIB + room
-    elif given is not None:
-        room = _count("kv-cache-memory-bytes", given) / GIB
+    if given is not None and asked.leave is None:  # the cache's bytes are exact, the share follows
+        room, lever = _count("kv-cache-memory-bytes", given) / GIB, "kv-cache-memory-bytes"
         share = weights + GRAPHS_GIB + room
     else:
-        share = utilization(recipe) * size
-        room = share - weights - GRAPHS_GIB
+        share = utilization(recipe) * size if asked.leave is None else size - beside - asked.leave
+        room, lever = share - weights - GRAPHS_GIB, "gpu-memory-utilization"
     length, limit = asked.length, int((model.checkpoint and context_of(model.checkpoint.config)) or 1 << 40)
     room_bytes = int(max(0.0, room) * GIB)
     longest = cache.longest(room_bytes, asked.sequences, limit) if cache else None
     length = longest if length is None else length
-    counted = cache is not None and bool(length)
-    tokens = None
+    tokens = needed = most = None
     if cache and length:
         by_request = asked.release is None or asked.release >= CAPACITY_FROM
         tokens = cache.tokens(room_bytes, length) if by_request else cache.tokens_by_group(room_bytes)
-    needed = cache.needed(length, asked.sequences) / GIB if cache and length else None
+        needed = cache.needed(length, asked.sequences) / GIB
+        most = max(0, (cache.blocks(room_bytes) - 1) // cache.blocks_a_request(length))
     left = size - beside - share
     wrong = {
         f"the weights take {loading:.1f} GiB while they are loaded": loading + beside > size,
         f"vLLM's share of {share:.1f} GiB leaves no room for a cache": room <= 0,
         f"the cache asked for is {needed or 0:.1f} GiB, there is room for {room:.1f}": 0 < room < (needed or 0),
-        f"{-left:.1f} GiB are missing beside vLLM's share: lower {_lever(flags, asked)}": left < -1e-9,
+        f"{-left:.1f} GiB are missing beside vLLM's share: lower {lever}": left < -1e-9,
     }
     return Fit(
         tp=asked.tp,
@@ -149,20 +147,12 @@ def fit(recipe: Recipe, model: KnownModel, asked: Asked) -> Fit:
         sequences=asked.sequences,
         needed=needed,
         longest=longest,
-        most=(cache.blocks(room_bytes) - 1) // cache.blocks_a_request(length) if cache and length and counted else None,
+        most=most,
         left=left,
         utilization=share / size,
         ceiling_t_s=ceiling,
         ceiling_why=ceiling_why,
         wrong=tuple(reason for reason, holds in wrong.items() if holds),
-    )
-
-
-def _lever(flags: Mapping[str, Any], asked: Asked) -> str:
-    return (
-        "kv-cache-memory-bytes"
-        if "kv-cache-memory-bytes" in flags and asked.leave is None
-        else "gpu-memory-utilization"
     )
 
 
@@ -217,12 +207,8 @@ def _count(flag: str, value: Any) -> int:
 
 
 def drafting(recipe: Recipe) -> Mapping[str, Any]:
-    """The speculative-config, with what the spec-* flags give; empty without."""
-    flags = serve_flags(recipe.vllm)
-    found = flags.get("speculative-config")
-    named = {"model": "spec-model", "method": "spec-method", "num_speculative_tokens": "spec-tokens"}
-    more = {key: flags[flag] for key, flag in named.items() if flag in flags}
-    return {**(found if isinstance(found, dict) else {}), **more}
+    """What a recipe says of drafting; empty without."""
+    return drafting_of(serve_flags(recipe.vllm))
 
 
 def serving_of(recipe: Recipe, asked: Asked, config: Mapping[str, Any]) -> CacheFlags:
@@ -256,14 +242,10 @@ def known_cache(recipe: Recipe, model: KnownModel, asked: Asked) -> tuple[Cache 
                 kept += kept_layers(model.drafter.config, serving)
         else:
             kept = shapes(recipe.attention, serving)
-        kept = tuple(_staged(one, asked.pp) for one in kept)
+        kept = tuple(replace(one, layers=-(-one.layers // asked.pp)) for one in kept)
         return (cache_of(kept, serving), "") if kept else (None, "the recipe has no `attention`")
     except UsageError as error:
         return None, error.what
-
-
-def _staged(one: KeptLayers, pp: int) -> KeptLayers:
-    return KeptLayers(one.kind, -(-one.layers // pp), one.block, one.page, one.window, one.copied)
 
 
 def shapes(attention: Sequence[AttentionLayers], serving: CacheFlags) -> tuple[KeptLayers, ...]:
@@ -282,14 +264,14 @@ def shapes(attention: Sequence[AttentionLayers], serving: CacheFlags) -> tuple[K
 
 
 def sharding_of(recipe: Recipe, asked: Asked) -> Sharding:
+    """How the recipe's flags place the weights."""
     flags = serve_flags(recipe.vllm)
-    made = 1.0 if flags.get("quantization") == "fp8" else None
     limits = flags.get("limit-mm-per-prompt")
     return Sharding(
         asked.tp,
         asked.pp,
-        drafted=bool(drafting(recipe)) and not drafting(recipe).get("model"),
-        made=made,
+        drafted=bool(drafting(recipe)) and drafter_of(drafting(recipe)) is None,
+        made=1.0 if _is_made(recipe) else None,
         tower_copied=flags.get("mm-encoder-tp-mode") == "data",
         text_only=flags.get("language-model-only") is True
         or (isinstance(limits, dict) and bool(limits) and not any(limits.values())),
@@ -358,26 +340,24 @@ def ceiling_of(
     A dense model reads all weights but the embeddings for a token; a mixture the experts that one token takes, on
     average; with drafting one step reads for all drafted tokens and gives the accepted ones and one more.
     """
-    from cluster.bench.scaling import bytes_a_token
-
-    if model.checkpoint is None:
-        reading = bytes_a_token(recipe)
-        return reading.ceiling_t_s(asked.card, asked.tp), reading.why
     drafted, accepted = int(drafting(recipe).get("num_speculative_tokens") or 0), asked.acceptance
     if drafted and accepted is None:
         return None, "speculative decoding gives several tokens for one reading; --acceptance says how many"
+    tokens = sum((accepted or 0.0) ** at for at in range(drafted + 1))
+    said = f", {tokens:.2f} tokens a step at an acceptance of {accepted:g}" if drafted else ""
+    if model.checkpoint is None:  # what the drafter reads is not known then
+        plain = {flag: value for flag, value in recipe.vllm.items() if flag.partition(".")[0] != "speculative-config"}
+        reading = bytes_a_token(recipe.model_copy(update={"vllm": plain}))
+        rate = reading.ceiling_t_s(asked.card, asked.tp)
+        return (tokens * rate if rate else None), reading.why + said
     text = text_of(model.checkpoint.config)
     step = 0.0
     for rank in ranks:  # stages read one after the other
         parts = rank.parts
-        tied = "head" not in parts
-        step += parts.get("layers", 0.0) + parts.get("head", parts.get("embeddings", 0.0) if tied else 0.0)
+        step += parts.get("layers", 0.0) + parts.get("head", parts.get("embeddings", 0.0))  # tied: the same rows
         step += parts.get("experts", 0.0) * experts_read(text, drafted + 1)
         step += drafted * parts.get("drafter", 0.0)
-    tokens = sum((accepted or 0.0) ** at for at in range(drafted + 1))
-    why = f"{step / GIB:.1f} GiB read a step on each host"
-    why += f", {tokens:.2f} tokens a step at an acceptance of {accepted:g}" if drafted and accepted is not None else ""
-    return (tokens * asked.card.bytes_per_s / step if step else None), why
+    return (tokens * asked.card.bytes_per_s / step if step else None), f"{step / GIB:.1f} GiB read a step{said}"
 
 
 def experts_read(text: Mapping[str, Any], tokens: int) -> float:

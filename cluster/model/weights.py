@@ -60,7 +60,7 @@ class RankWeights:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How vLLM is told to place the weights; `made`: bytes of a weight that vLLM quantises while loading (fp8: 1)."""
+    """Where vLLM's flags place the weights; `made`: bytes of a weight that vLLM quantises while loading (fp8: 1)."""
 
     tp: int = 1
     pp: int = 1

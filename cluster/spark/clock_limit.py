@@ -37,7 +37,7 @@ class ClockLimit:
     others: tuple[str, ...] = ()
 
     @property
-    def ours(self) -> int | None:
+    def set_mhz(self) -> int | None:
         """MHz that cluster set and the host still has."""
         return self.mhz if self.current else None
 
@@ -54,7 +54,7 @@ def noted(seen: Seen) -> ClockLimit:
 def of_others(seen: Seen) -> str:
     """By what somebody else limits the clocks; empty when nobody is seen to."""
     limit = noted(seen)
-    if limit.ours:
+    if limit.set_mhz:
         return ""
     lowered = any(SETTING in (gpu.throttle or ()) for gpu in known(seen.gpu) or ())
     return ", ".join([*limit.others, *(["nvidia-smi reports that a setting limits the clocks"] if lowered else [])])
@@ -72,8 +72,8 @@ def to_set(host: ResolvedHost, seen: Seen) -> int:
 
 def in_words(seen: Seen) -> str:
     """A host's limit for results; empty without one."""
-    ours = noted(seen).ours
-    return f"at most {ours} MHz" if ours else of_others(seen)
+    mhz = noted(seen).set_mhz
+    return f"at most {mhz} MHz" if mhz else of_others(seen)
 
 
 def exceeds(gpus: Sequence[Gpu], mhz: int) -> int | None:
@@ -97,9 +97,9 @@ def check_clock_limit(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     if (others := of_others(seen)) and asked:
         what = f"somebody else limits the GPU's clocks: it is kept, and the inventory's {asked} MHz are not set"
         yield CLOCK_LIMIT.warning(host, what, others, f"on {host}: take that limit away, or `clocks` out")
-    elif (asked or limit.ours) and not may_set(seen):
+    elif (asked or limit.set_mhz) and not may_set(seen):
         what = f"a GPU clock limit of {asked} MHz needs sudo without a password" if asked else ""
-        what = what or f"the GPU clock limit of {limit.ours} MHz cannot be reset: sudo needs a password"
+        what = what or f"the GPU clock limit of {limit.set_mhz} MHz cannot be reset: sudo needs a password"
         remedy = f"on {host}: sudo visudo -f /etc/sudoers.d/cluster; or take `clocks` out of the inventory"
         yield CLOCK_LIMIT.fault(host, what, "sudo -n true: refused", remedy)
 
@@ -108,10 +108,10 @@ def check_limit_held(wanted: Wanted, seen: Seen) -> Iterator[Finding]:
     """Doctor's: a rank has the limit that the inventory gives to its host, and without a rank none is left."""
     host, limit, asked = seen.host, noted(seen), asked_for(wanted, seen)
     runs = any(is_managed(one) and one.state == "running" for one in known(seen.containers) or ())
-    if runs and asked and limit.ours != asked and not of_others(seen):
+    if runs and asked and limit.set_mhz != asked and not of_others(seen):
         what = f"a rank runs without the inventory's GPU clock limit of {asked} MHz"
-        evidence = f"set since the host's start: {f'{limit.ours} MHz' if limit.ours else 'none'}"
+        evidence = f"set since the host's start: {f'{limit.set_mhz} MHz' if limit.set_mhz else 'none'}"
         yield CLOCK_LIMIT.warning(host, what, evidence, "cluster up sets it; the ranks go on")
-    elif limit.ours and not runs:
-        what = f"a GPU clock limit of {limit.ours} MHz is left, and no rank runs"
+    elif limit.set_mhz and not runs:
+        what = f"a GPU clock limit of {limit.set_mhz} MHz is left, and no rank runs"
         yield CLOCK_LIMIT.note(host, what, remedy="cluster down resets it")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from cluster.argv.vllm import serve_flags, weights_of
+from cluster.argv.vllm import drafter_of, drafting_of, serve_flags, weights_of
 from cluster.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,15 +74,13 @@ class Wanted:
     def models(self) -> tuple[Model, ...]:
         """The model, and the drafter that vLLM loads beside it, if there is one."""
         recipe, flags = self.recipe, self.flags
-        dummy, drafting = flags.get("load-format") == "dummy", flags.get("speculative-config")
+        dummy, drafting = flags.get("load-format") == "dummy", drafting_of(flags)
         main = Model(recipe.model, recipe.revision, recipe.weights_gib, dummy)
-        drafting = drafting if isinstance(drafting, dict) else {}
-        drafter = flags.get("spec-model") or drafting.get("model")
-        if not isinstance(drafter, str) or "/" not in drafter:
-            return (main,)  # n-grams and heads within the model have no files of their own
+        if not (drafter := drafter_of(drafting)):
+            return (main,)
         loading = drafting.get("draft_load_config")
         dummy = loading.get("load_format") == "dummy" if isinstance(loading, dict) else dummy
-        return main, Model(drafter, str(drafting.get("revision") or "main"), None, dummy)
+        return main, Model(*drafter, None, dummy)
 
     @property
     def accepts_sockets(self) -> str:

@@ -179,6 +179,17 @@ def test_auto_where_the_attention_is_not_known(capsys: pytest.CaptureFixture[str
     assert (one["length"], one["needed"]) == (None, None)
 
 
+def test_drafting_offline_has_a_ceiling_by_the_acceptance(capsys: pytest.CaptureFixture[str]) -> None:
+    """A drafter of its own is not counted then, which is said."""
+    words = ("--set", "vllm.speculative-config.model=a/b", "--set", "vllm.speculative-config.num_speculative_tokens=1")
+    alone, unknown = (run(capsys, "--tp", "1", *more)["fits"][0]["ceiling_t_s"] for more in ((), words))
+    half = run(capsys, "--tp", "1", *words, "--acceptance", "0.5")["fits"][0]["ceiling_t_s"]
+    assert unknown is None
+    assert half == pytest.approx(1.5 * alone)
+    assert main(["fit", "gemma-4-31b-fp8", *words]) == 0
+    assert "the drafter a/b is not counted" in capsys.readouterr().err
+
+
 def test_the_release_decides_what_a_window_keeps(capsys: pytest.CaptureFixture[str]) -> None:
     """From 0.26 on two batches in flight, from 0.24 on tokens by requests."""
     old, one, two = (run(capsys, "--tp", "1", "--vllm", release)["fits"][0] for release in ("0.19", "0.25", "0.26"))
