@@ -199,6 +199,14 @@ def runs(pid: int) -> bool:
         return False
 
 
+def command_of(pid: int) -> bytes:
+    """NUL between words; empty for one that has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def until(holds: Callable[[], Any], what: str) -> None:
     eventually(holds, PATIENCE_S, what, every_s=0.05)
 
@@ -295,9 +303,7 @@ def test_a_ray_that_timed_out_while_it_started_is_started_once_more(deployment: 
     again = (head, worker)[slow]
     assert "timed out during startup" in again.reaches("ray_restarted")["why"]
     again.says("ray| Ray runtime started.")
-    assert not [
-        pid for pid in lost_engines(again.home) if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep")
-    ]
+    assert not [pid for pid in lost_engines(again.home) if command_of(pid).startswith(b"sleep")]
     tell_nodes(head, BOTH)
     head.reaches("engine_started")
     assert (again.home / "tried").read_text() == "try try "
@@ -418,8 +424,9 @@ def test_strangers_do_not_disturb(deployment: Deployment) -> None:
     until(lambda: listens(deployment.port), "the cord's port")
     for said in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b"[1]\n", b"x" * 200_000, b""):
         with socket.create_connection((HEAD, deployment.port), 5, (WORKER, 0)) as stranger:
-            stranger.sendall(said)
-            stranger.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # a rank that has read enough of it closes first
+                stranger.sendall(said)
+                stranger.shutdown(socket.SHUT_WR)
     deployment.start(1).reaches("engine_started")
     head.reaches("engine_started")
 
@@ -499,8 +506,8 @@ def test_too_little_memory_while_loading_ends_all_within_a_second_and_says_who_h
 
 def children_of(rank: Rank) -> list[int]:
     """What runs in its directory but the rank program and its guard."""
-    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in lost_engines(rank.home)}
-    return [pid for pid, line in lines.items() if b"rank.py" not in line and b"guard.py" not in line]
+    lines = {pid: command_of(pid) for pid in lost_engines(rank.home)}
+    return [pid for pid, line in lines.items() if line and b"rank.py" not in line and b"guard.py" not in line]
 
 
 def test_a_peer_reports_the_memory_of_the_rank_that_was_ended(deployment: Deployment) -> None:
@@ -563,8 +570,4 @@ def test_a_killed_rank_leaves_no_guard(deployment: Deployment) -> None:
     rank = deployment.start(0, **ALONE)
     rank.reaches("engine_started")
     rank.process.kill()
-    until(lambda: not [pid for pid in lost_engines(rank.home) if is_guard(pid)], "the end of the guard")
-
-
-def is_guard(pid: int) -> bool:
-    return b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    until(lambda: not any(b"guard.py" in command_of(pid) for pid in lost_engines(rank.home)), "the end of the guard")
