@@ -19,12 +19,14 @@ from cluster.deploy.session import (
     find,
     locked,
     look,
+    note_unchanged,
     open_fleet,
     raise_all,
     read_named,
     see,
+    unchanged,
 )
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, ManyErrors, RefusedError
+from cluster.errors import ClusterError, ExitCode, ManyErrors, RefusedError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Outcome
 from cluster.screen import Screen
@@ -40,7 +42,7 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
 
 def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: bool) -> ExitCode:
     """From the hosts that are meant to the proof that no deployment is left."""
-    with open_fleet(named.hosts, connect) as fleet:
+    with unchanged(screen), open_fleet(named.hosts, connect) as fleet:
         outcomes = look(fleet, named.hosts)
         seens, errors = answered(outcomes)
         if not seens:
@@ -56,7 +58,6 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
                     f"the containers cannot be listed: {seen.containers.why}",
                     code="containers-not-listed",
                     where=name,
-                    rolled_back=UNCHANGED,
                     remedy="run cluster down again when docker ps works there",
                 )
                 for name, seen in seens.items()
@@ -66,6 +67,7 @@ def take(named: Named, screen: Screen, connect: Connect = connect, *, dry_run: b
             found = find(seens, named.hosts)
             removed = take_down(answering, seens, found, Session(within, guard, screen, dry_run))
     errors = [*concerned(outcomes, named, found, screen), *blind]
+    note_unchanged(errors, screen)
     screen.document({"deployments": [one.id for one in found], **removed, "errors": [one.as_dict() for one in errors]})
     if screen.json_mode and errors:
         return ManyErrors(errors).exit_code
@@ -109,7 +111,6 @@ def take_down(
     if not plan.stages and not last:
         screen.line(f"no deployment on {', '.join(seens)}")
         return {"hosts": dict.fromkeys(seens, "no deployment")}
-    screen.stay()
     apply(plan.stages, session)
     hosts = [host for host in answering if host.name in seens]
     seens, held = await_released(found, hosts, session.fleet, screen, removed=True)

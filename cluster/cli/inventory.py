@@ -28,7 +28,7 @@ from cluster.config.inventory import (
     with_host,
 )
 from cluster.config.written import Document, compose, read_text, validate
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, RefusedError, UsageError
 from cluster.hosts.known_hosts import KnownKey, fingerprint, judge, read_known_hosts, record_key, see_key
 from cluster.hosts.target import SshTarget, resolve
 from cluster.screen import Screen
@@ -193,7 +193,6 @@ def _is_known(name: str, shown: KnownKey, target: SshTarget) -> bool:
             f"{name}: the host key {what}, presented {fingerprint(shown.key)}",
             code="host-key-revoked" if state == "revoked" else "host-key-changed",
             where=known.place,
-            rolled_back=UNCHANGED,
             remedy=f"if the host was reinstalled: ssh-keygen -R '{target.key_name}' -f {known.file}, then retry",
         )
     return state == "trusted"

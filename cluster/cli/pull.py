@@ -7,7 +7,7 @@ import argparse
 from cluster.deploy import fetch, gate
 from cluster.deploy.apply import apply
 from cluster.deploy.plan import filled, remove_probes, remove_token
-from cluster.deploy.session import Connect, Session, locked, open_fleet, reach, read_named, read_recipe, see
+from cluster.deploy.session import Connect, Session, locked, open_fleet, reach, read_named, read_recipe, see, unchanged
 from cluster.errors import ExitCode
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
@@ -23,10 +23,9 @@ def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) ->
     recipe = read_recipe(args, named.file)
     wanted = Wanted(recipe, named.hosts, len(named.hosts), 1, "none")
     how = fetch.How(args.yes, args.dry_run, fetch.read_token(args.hub_token_file))
-    with open_fleet(wanted.hosts, connect) as fleet:
+    with fetch.naming_what_stays(how), unchanged(screen), open_fleet(wanted.hosts, connect) as fleet:
         reach(fleet)
-        lock = locked(fleet, wanted.hosts, f"pull {recipe.name}", dry_run=args.dry_run)
-        with lock as guard, fetch.naming_what_stays(how):
+        with locked(fleet, wanted.hosts, f"pull {recipe.name}", dry_run=args.dry_run) as guard:
             session = Session(fleet, guard, screen, args.dry_run)
             seens = see(fleet, wanted.hosts, wanted, screen.trouble)
             if not args.dry_run:

@@ -38,9 +38,20 @@ from cluster.config.inventory import ResolvedHost
 from cluster.config.recipe import MemoryNeeds, Recipe, choose_recipe
 from cluster.config.written import deciding
 from cluster.deploy import fetch
-from cluster.deploy.session import Connect, Named, answered, find, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.deploy.session import (
+    Connect,
+    Named,
+    answered,
+    find,
+    look,
+    open_fleet,
+    raise_all,
+    read_named,
+    read_recipe,
+    unchanged,
+)
 from cluster.deploy.spec import differing, spec_like
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
 from cluster.screen import QuietScreen, Screen
 from cluster.spark.deployments import Deployment
@@ -275,22 +286,22 @@ class SeriesJob:
 
         With --resume what a killed run of the same series left is its own: the next step goes on with it.
         """
-        with open_fleet(self.named.hosts, self.connect) as fleet:
-            seens, errors = answered(look(fleet, self.named.hosts))
-            raise_all(errors)
-            running = [one for one in find(seens, self.named.hosts) if one.running]
-        resume, to_do = self.args.resume, [step for step in self.steps if self.measured(step) is None]
-        if not running or (to_do and resume and all(to_do[0].matches(one) for one in running)):
-            return
-        names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
-        own = resume and all(any(step.matches(one) for step in self.steps) for one in running)
-        if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
-            raise RefusedError(
-                f"{names} is running and would be taken down",
-                code="not-confirmed",
-                rolled_back=UNCHANGED,
-                remedy="run `cluster down` first, or add --yes",
-            )
+        with unchanged(self.screen):
+            with open_fleet(self.named.hosts, self.connect) as fleet:
+                seens, errors = answered(look(fleet, self.named.hosts))
+                raise_all(errors)
+                running = [one for one in find(seens, self.named.hosts) if one.running]
+            resume, to_do = self.args.resume, [step for step in self.steps if self.measured(step) is None]
+            if not running or (to_do and resume and all(to_do[0].matches(one) for one in running)):
+                return
+            names = "; ".join(f"{one.id} on {', '.join(one.hosts)}" for one in running)
+            own = resume and all(any(step.matches(one) for step in self.steps) for one in running)
+            if not own and not self.args.yes and not self.screen.confirm(f"{names} runs; take it down?"):
+                raise RefusedError(
+                    f"{names} is running and would be taken down",
+                    code="not-confirmed",
+                    remedy="run `cluster down` first, or add --yes",
+                )
         down.take(replace(self.named, explicit=True), QuietScreen(), self.connect, dry_run=False)
 
     def measured(self, step: SeriesStep) -> Point | None:

@@ -35,9 +35,10 @@ from cluster.deploy.session import (
     read_named,
     read_recipe,
     see,
+    unchanged,
 )
 from cluster.deploy.spec import Same, Start, decide, refuse_beyond, spec_of
-from cluster.errors import UNCHANGED, ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
+from cluster.errors import ClusterError, ExitCode, InterruptedByUser, RefusedError, UsageError
 from cluster.hosts.connect import connect
 from cluster.screen import Screen
 from cluster.spark.clock_limit import check_clock_limit, to_set
@@ -82,7 +83,7 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
     named = read_named(args)
     read_recipe(line, named.file)  # what is wrong with it is reported before any host is asked
     options = options_of(line)
-    with open_fleet(named.hosts, connect) as fleet:
+    with unchanged(screen), open_fleet(named.hosts, connect) as fleet:
         seens, errors = answered(look(fleet, named.hosts))
         found = find(seens, named.hosts)
         if not named.explicit:
@@ -120,11 +121,15 @@ def read_wanted(line: UpOptions, named: Named) -> Wanted:
 
 def start(wanted: Wanted, options: Options, screen: Screen, connect: Connect = connect) -> ExitCode:
     clock, how = Stopwatch(), fetch.How(options.yes, options.dry_run, options.hub_token)
-    with open_fleet(wanted.hosts, connect) as fleet, ExitStack() as held:
+    with (
+        fetch.naming_what_stays(how),
+        unchanged(screen),
+        open_fleet(wanted.hosts, connect) as fleet,
+        ExitStack() as held,
+    ):
         with clock.stage("connect and lock"):
             reach(fleet)
             guard = held.enter_context(locked(fleet, wanted.hosts, f"up {wanted.recipe.name}", dry_run=options.dry_run))
-        held.enter_context(fetch.naming_what_stays(how))
         for text in wanted.recipe.unverified:
             screen.note(f"not verified: {text}")
         return bring_up(wanted, Session(fleet, guard, screen, options.dry_run, clock), options, how)
@@ -265,13 +270,13 @@ def leave(
         gate.warn(finding, screen)
     if session.dry_run:
         return show(Plan(deployment.id, (), rest), screen)
-    apply(rest, session)
     try:
+        apply(rest, session)
         proof = prove.wait_ready(subject, session.fleet, screen, session.clock)
     except ClusterError as error:
         for one in error.errors:
             one.what = hide_text(one.what, wanted.secrets.values())
-            one.rolled_back = "only remains of another deployment were removed" if same.remains else UNCHANGED
+            one.rolled_back = "only remains of another deployment were removed" if same.remains else ""
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
     ready = prove.print_ready(wanted, proof, seens, session, changed=False)

@@ -66,6 +66,7 @@ def apply(stages: Sequence[Stage], session: Session, applied: Applied | None = N
 
     for stage in stages:
         session.guard.require()
+        session.screen.stay()
         session.screen.note(stage.name)
         by_host: dict[str, list[Step]] = {}
         for step in stage.steps:
@@ -142,7 +143,6 @@ def undo(applied: Applied, session: Session) -> list[str]:
 def undoing(plan: Plan, subject: Subject, session: Session) -> Iterator[Applied]:
     """Whatever goes wrong in the block is rolled back after the evidence was saved; its error says so."""
     applied = Applied()
-    session.screen.stay()
     try:
         yield applied
     except (Exception, KeyboardInterrupt) as error:

@@ -55,13 +55,13 @@ class How:
             raise RefusedError(what, code="fetch-needed", remedy="cluster up fetches it after asking")
         if not self.yes and not screen.interactive:
             remedy = "--yes fetches it without asking"
-            raise RefusedError(missing, code="fetch-needed", rolled_back=UNCHANGED, remedy=remedy)
+            raise RefusedError(missing, code="fetch-needed", remedy=remedy)
 
     def agree(self, question: str, screen: Screen) -> None:
         if self.yes:
             screen.note(question)
         elif not screen.confirm(f"{question}?"):
-            raise RefusedError(f"{question}: not agreed", code="not-agreed", rolled_back=UNCHANGED)
+            raise RefusedError(f"{question}: not agreed", code="not-agreed")
 
 
 @contextmanager
@@ -196,7 +196,11 @@ def run_on(session: Session, asked: Mapping[str, Question], what: str, remedy: s
         [answer] = host.ask([asked[host.name]])
         if answer.exit != 0:
             failed = f"could not {what}: {why_failed(answer)}"
-            stays = "nothing was started"
-            raise ClusterError(failed, code="fetch-failed", where=host.name, rolled_back=stays, remedy=remedy)
+            raise ClusterError(failed, code="fetch-failed", where=host.name, remedy=remedy)
 
-    session.fleet.keep_trying(fetch, tuple(asked), say)
+    try:
+        session.fleet.keep_trying(fetch, tuple(asked), say)
+    except ClusterError as error:
+        for one in error.errors:
+            one.rolled_back = "nothing was started"  # what was fetched in part stays
+        raise

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.config.inventory import InventoryFile, ResolvedHost, load_inventory, resolve_hosts
 from cluster.config.recipe import Recipe, choose_recipe, final_recipe, load_recipe
-from cluster.errors import ClusterError, ManyErrors, UsageError
+from cluster.errors import UNCHANGED, ClusterError, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet, Outcome, Say, values
 from cluster.hosts.fleet import errors as errors_of
@@ -95,6 +95,24 @@ class Session:
     screen: Screen
     dry_run: bool = False
     clock: Stopwatch = field(default_factory=Stopwatch)
+
+
+def note_unchanged(errors: Iterable[ClusterError], screen: Screen) -> None:
+    """Have errors say that no changes were made, if that is so."""
+    for error in errors:
+        if not screen.stays and not error.rolled_back:
+            error.rolled_back = UNCHANGED
+
+
+@contextmanager
+def unchanged(screen: Screen) -> Iterator[None]:
+    """Errors that leave the block before the first change say so; see `errors`."""
+    try:
+        yield
+    except (ClusterError, KeyboardInterrupt) as caught:
+        error = caught if isinstance(caught, ClusterError) else InterruptedByUser()
+        note_unchanged(error.errors, screen)
+        raise error from caught.__cause__
 
 
 def locked(fleet: Fleet, hosts: Sequence[ResolvedHost], purpose: str, *, dry_run: bool = False) -> Lock:
