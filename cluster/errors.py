@@ -11,9 +11,9 @@ ClusterError                     1   the job failed
 ├── InterruptedByUser          130   Ctrl-C
 └── ManyErrors                       errors of several hosts, all shown; the exit code is that of the gravest
 
-`rolled back:` is shown by the commands that change hosts (up, swap, pull, down, scaling, sweep), from the first question
-to a host on: that no changes were made until the first change, then what was undone. Commands that only read, and what
-is refused before any host is asked, have nothing to say there.
+`rolled back:` is shown by the commands that change hosts (up, swap, pull, down, scaling, sweep), from the first
+question to a host on: that no changes were made until the first change, then what was undone. Commands that only read,
+and what is refused before any host is asked, have nothing to say there.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from machine import Desk
-from test_transcripts import NO_CACHE, OOM, Prepare, asked_for, docker, locked, machine, typed
+from test_transcripts import NO_CACHE, OOM, Prepare, asked_for, docker, locked, typed
 from typed import UP, Ran, Typed
 
 from cluster.deploy.cause import name_cause
@@ -49,6 +49,10 @@ def one_machine(run: Typed) -> None:
     run.desk["spark2"].machine_id = f"{1:032x}"
 
 
+def no_model(run: Typed) -> None:
+    run.desk["spark2"].models.clear()
+
+
 def two_run(run: Typed) -> None:
     run.must(*SOLO, "spark1")
     run.must(*SOLO, "spark2")
@@ -66,8 +70,8 @@ REFUSED: list[tuple[Prepare, int, str]] = [
     (one_machine, 4, "up toy"),
     (one_machine, 4, "down"),
     (asked_for("spark2", "docker run --rm", "ctrl-c"), 130, "up toy"),
-    (machine("spark2", models={}), 4, "up toy"),
-    (machine("spark2", models={}), 4, "up toy --dry-run"),
+    (no_model, 4, "up toy"),
+    (no_model, 4, "up toy --dry-run"),
     (typed(*UP), 4, "up toy --solo -n spark2"),
     (typed(*UP), 4, "scaling toy"),
     (two_run, 2, "down"),
