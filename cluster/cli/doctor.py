@@ -29,12 +29,11 @@ from cluster.deploy import evidence, gate, prove
 from cluster.deploy.fetch import is_absent, read_token
 from cluster.deploy.prove import simulated_products, subject_of
 from cluster.deploy.rank import SECRET_FILES
-from cluster.deploy.session import Connect, answered, look, open_fleet, raise_all, read_named, read_recipe
+from cluster.deploy.session import Connect, answered, locked, look, open_fleet, raise_all, read_named, read_recipe, see
 from cluster.errors import ClusterError, ExitCode, InterruptedByUser, ManyErrors, UsageError
 from cluster.hosts.connect import connect
 from cluster.hosts.fleet import Fleet
 from cluster.hosts.fleet import errors as errors_of
-from cluster.hosts.lock import Lock
 from cluster.screen import Screen
 from cluster.spark import server
 from cluster.spark.clock_limit import check_limit_held
@@ -268,12 +267,11 @@ def examine(wanted: Wanted, fleet: Fleet, screen: Screen) -> Examined:
 
 def test_speed(wanted: Wanted, examined: Examined, fleet: Fleet, screen: Screen) -> None:
     """Add what `--fabric-test` finds on the hosts that answered. It is load, so it takes the lock, as `up` does."""
-    hosts = [host for host in wanted.hosts if host.name in examined.seens]
-    data_dirs = {host.name: host.data_dir for host in hosts}
+    hosts, within = [host for host in wanted.hosts if host.name in examined.seens], fleet.only(tuple(examined.seens))
     try:
-        with Lock(fleet.only(tuple(data_dirs)), "doctor --fabric-test", data_dirs):
-            fabric = gate.pair_of(hosts, examined.seens)
-            tested = test_fabric(fabric, examined.found, examined.seens, fleet, screen)
+        with locked(within, hosts, "doctor --fabric-test"):
+            seens = see(within, hosts, say=screen.trouble)  # whoever held the lock until now may have started something
+            tested = test_fabric(gate.pair_of(hosts, seens), deployments(seens.values(), hosts), seens, fleet, screen)
     except InterruptedByUser:
         raise
     except ClusterError as error:

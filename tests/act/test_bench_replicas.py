@@ -207,6 +207,20 @@ def test_both_hosts_are_locked(cluster: Typed, desk: Desk, solos: list[str]) -> 
     assert locked
 
 
+@pytest.mark.parametrize("command", ["bench --replicas", "bench -n spark1", "probe -n spark1"])
+@pytest.mark.parametrize("words", ["up toy --solo -n spark1 -e SEED=2 --no-probe", "down -n spark1"])
+def test_what_is_measured_runs_when_the_lock_is_held(
+    cluster: Typed, desk: Desk, solos: list[str], toy: Path, words: str, command: str
+) -> None:
+    """Another operator replaces or ends it after it was chosen, and is done before the lock is taken."""
+    desk.when_locked("spark1", lambda: cluster.must(*words.split()))
+    with measurable(desk, (100,)):
+        ran = cluster.ends(4, *command.split())
+    assert "[deployment-changed]" in ran.err
+    assert solos[0] in ran.error["error"]
+    assert not toy.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [
