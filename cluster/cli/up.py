@@ -57,7 +57,7 @@ SECRETS_VERSION = "secrets_version"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to go about it, as against what is wanted."""
+    """How to go about it, as against what is wanted. `aim`: what a next command needs to find the same hosts."""
 
     dry_run: bool
     yes: bool
@@ -65,11 +65,13 @@ class Options:
     fabric_test: bool = False
     clients: bool = False
     probe: bool = False
+    aim: tuple[str, ...] = ()
 
 
 def run(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
-    line = UpOptions.of(args)
-    return start(read_wanted(line, read_named(args)), options_of(line), screen, connect)
+    line, named = UpOptions.of(args), read_named(args)
+    wanted = read_wanted(line, named)
+    return start(wanted, replace(options_of(line), aim=aim_at(wanted, line, named)), screen, connect)
 
 
 def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connect) -> ExitCode:
@@ -94,6 +96,7 @@ def run_swap(args: argparse.Namespace, screen: Screen, connect: Connect = connec
         if not any(rank.state == "running" for deployment in found for rank in deployment.ranks.values()):
             raise nothing_runs(seens, first)
         wanted = read_wanted(line, named)
+        options = replace(options, aim=aim_at(wanted, line, named))
         return start(wanted, options, screen, lambda hosts: fleet.only(tuple(hosts)))
 
 
@@ -101,6 +104,12 @@ def options_of(line: UpOptions) -> Options:
     """How a command line wants it done. Raises UsageError for a token file that cannot be read."""
     token = fetch.read_token(line.hub_token_file)
     return Options(line.dry_run, line.yes, token, line.fabric_test, line.clients, line.probe)
+
+
+def aim_at(wanted: Wanted, line: UpOptions, named: Named) -> tuple[str, ...]:
+    """The options of a next command for the same hosts; without -n where they are all that the inventory has."""
+    nodes = () if {*wanted.names} == {*named.file.inventory.hosts} else ("-n", ",".join(wanted.names))
+    return (*nodes, *(("-i", line.inventory) if line.inventory else ()))
 
 
 def read_wanted(line: UpOptions, named: Named) -> Wanted:
@@ -184,9 +193,7 @@ def bring_up(wanted: Wanted, session: Session, options: Options, how: fetch.How)
             apply(plan.stages, session, applied)
         proof = prove.wait_ready(subject, fleet, screen, clock)
     remove_old(plan, session)
-    ready = prove.print_ready(wanted, proof, seens, session, changed=True)
-    if options.clients:
-        ready["clients"] = prove.print_clients(spec, seens[wanted.names[0]], screen)
+    ready = show_ready(wanted, spec, proof, seens, session, options, changed=True)
     if options.probe:
         from cluster.probe.cases import probe_quickly
 
@@ -279,11 +286,26 @@ def leave(
             one.rolled_back = "only remains of another deployment were removed" if same.remains else ""
             one.remedy = also(one.remedy, "cluster logs; cluster down and cluster up start it again")
         raise
-    ready = prove.print_ready(wanted, proof, seens, session, changed=False)
-    if options.clients:
-        ready["clients"] = prove.print_clients(deployment.spec, seens[wanted.names[0]], screen)
-    screen.document(ready)
+    screen.document(show_ready(wanted, deployment.spec, proof, seens, session, options, changed=False))
     return ExitCode.DONE
+
+
+def show_ready(
+    wanted: Wanted,
+    spec: Mapping[str, Any],
+    proof: prove.Proof,
+    seens: Mapping[str, Seen],
+    session: Session,
+    options: Options,
+    *,
+    changed: bool,
+) -> dict[str, Any]:
+    """Show what serves, as text. Returns the same as JSON."""
+    prove.print_ready(wanted, proof, seens, session, options.aim)
+    ready = prove.as_document(wanted, proof, seens, session, changed=changed)
+    if options.clients:
+        ready["clients"] = prove.print_clients(spec, seens[wanted.names[0]], session.screen)
+    return ready
 
 
 def to_prove(

@@ -100,7 +100,7 @@ def in_parallel(jobs: Mapping[str, Callable[[], T]], limit: int, cancel: Cancel)
     return {name: outcomes[name] for name in jobs}
 
 
-SILENCE_S = 180.0
+HOST_SILENCE_S = 180.0
 """How long a host may be silent before a command gives it up: a laptop's Wi-Fi returns, a host boots."""
 PAUSE_S = 1.0
 LONG_S = 30.0
@@ -164,7 +164,7 @@ class Silence:
         now = self._time.monotonic()
         self._since[name] = self._since.get(name, asked_at) if now - asked_at < LONG_S else now
         silent_s = now - self._since[name]
-        if silent_s < SILENCE_S:
+        if silent_s < HOST_SILENCE_S:
             return outcome
         what = f"{name} was unreachable for {silent_s:.0f} s: {outcome.error.what}"
         remedy = outcome.error.remedy
